@@ -1,0 +1,79 @@
+"""Buffers: what operations read and write."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+
+from sim.plan.layout import REPLICATED, Layout
+
+BYTES_PER_ELEMENT = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1,
+}  # fmt: skip
+
+
+class Kind(StrEnum):
+    """What a buffer is for; the memory report adds up by kind."""
+
+    PARAMETER = "parameter"
+    GRADIENT = "gradient"
+    OPTIMIZER = "optimizer"
+    ACTIVATION = "activation"
+    WORKSPACE = "workspace"
+
+
+class Scope(StrEnum):
+    """How many instances a buffer has, and how long they can live.
+
+    ``PERSISTENT``: one, alive from before the first op to after the last.
+    ``MICROBATCH``: one per micro-batch, alive from its first write to its last read.
+    ``STEP``: one, alive from its first write to its last read.
+    """
+
+    PERSISTENT = "persistent"
+    MICROBATCH = "microbatch"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Initial:
+    """How a persistent buffer starts: a pure function of the scenario's seed and ``source``.
+
+    ``method``: ``zeros``, ``ones``, ``normal`` (mean 0, standard deviation ``scale``; the numbers depend
+    on seed and ``source`` alone, so every rank can cut its slice from the same global tensor) or
+    ``shard`` (this rank's piece of the flattened concatenation of the buffers in ``of``, split over ``axes``).
+    """
+
+    method: str = "zeros"
+    source: str = ""
+    scale: float = 0.0
+    of: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One rank's piece of a tensor.
+
+    ``shape`` is local; ``global_shape`` with ``layout`` says which slice of which tensor it is
+    (for parameters and their gradients; empty elsewhere).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: Kind
+    scope: Scope = Scope.MICROBATCH
+    tier: str = "device"
+    initial: Initial | None = None
+    global_shape: tuple[int, ...] = ()
+    layout: Layout = REPLICATED
+
+    @property
+    def num_elements(self) -> int:
+        """Return the number of elements of the local piece."""
+        return prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of the local piece in bytes, before allocator rounding."""
+        return prod(self.shape) * BYTES_PER_ELEMENT[self.dtype]

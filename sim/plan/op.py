@@ -1,0 +1,100 @@
+"""Operations: what one stream of one rank does, on which buffers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class CollectiveKind(StrEnum):
+    """torch.distributed's spellings."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    BROADCAST = "broadcast"
+
+
+class Reduction(StrEnum):
+    """What a reducing collective does with the ranks' terms."""
+
+    SUM = "sum"
+    MAX = "max"
+
+
+class Direction(StrEnum):
+    """Which traffic of a pipeline a message belongs to; each has streams of its own."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Run a kernel: ``reads`` are its inputs in order, ``writes`` its outputs in order.
+
+    A buffer named in both is updated in place.
+    """
+
+    name: str
+    kernel: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    stream: str = "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Communicate within the group of ranks that share this rank's coordinates outside ``axes``.
+
+    ``members`` limits the group to some of its positions (all where empty): the tied embedding of first
+    and last stage is a group over ``pp`` with members 0 and P-1.
+    With ``dim`` set, one buffer is gathered or scattered along that dimension. With ``dim`` None the
+    buffers count as one flat vector, in order: all_reduce works in place (``reads == writes``),
+    reduce_scatter reads many and writes this rank's flat piece (zero-padded to equal pieces),
+    all_gather reads the flat piece and writes many.
+    """
+
+    name: str
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    stream: str
+    reduction: Reduction = Reduction.SUM
+    dim: int | None = None
+    members: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a buffer to the rank ``offset`` steps away along ``axis`` (wrapping around).
+
+    The k-th send of a rank with one (axis, offset, direction) meets the k-th receive of the peer with
+    (axis, -offset, direction).
+    """
+
+    name: str
+    axis: str
+    offset: int
+    direction: Direction
+    reads: tuple[str, ...]
+    stream: str
+    writes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """Receive a buffer from the rank ``offset`` steps away along ``axis`` (wrapping around)."""
+
+    name: str
+    axis: str
+    offset: int
+    direction: Direction
+    writes: tuple[str, ...]
+    stream: str
+    reads: tuple[str, ...] = ()
+
+
+Op = Compute | Collective | Send | Recv

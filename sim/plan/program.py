@@ -1,0 +1,90 @@
+"""Tasks, programs and plans."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sim.plan.buffer import Buffer
+from sim.plan.mesh import Mesh
+from sim.plan.op import Op
+
+
+class Phase(StrEnum):
+    """What part of a training step a task is."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    SEND = "send"
+    RECV = "recv"
+    GRADIENT_SYNC = "gradient_sync"
+    OPTIMIZER = "optimizer"
+    PREPARE = "prepare"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A straight list of ops, stored once and called once per micro-batch (or once per step).
+
+    ``stage`` is the virtual stage that it belongs to, -1 where it belongs to none.
+    """
+
+    name: str
+    phase: Phase
+    ops: tuple[Op, ...]
+    stage: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Run a task; its MICROBATCH buffers are those of ``microbatch`` (None: the step's own)."""
+
+    task: str
+    microbatch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What every rank of one role does: calls in issue order.
+
+    Order on a stream and buffer hazards are the only dependencies between the ops of a rank.
+    """
+
+    role: Mapping[str, int]
+    buffers: Mapping[str, Buffer]
+    tasks: Mapping[str, Task]
+    calls: tuple[Call, ...]
+
+    @property
+    def role_name(self) -> str:
+        """Return the role in words, e.g. ``pp=3``."""
+        return ",".join(f"{axis}={value}" for axis, value in self.role.items()) or "all"
+
+    def instances(self) -> Iterator[tuple[int, Call, Task, Op]]:
+        """Yield every op in issue order as (call index, call, task, op)."""
+        for index, call in enumerate(self.calls):
+            task = self.tasks[call.task]
+            for op in task.ops:
+                yield index, call, task, op
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One program per role over a mesh; a rank runs the program whose fixed coordinates it has."""
+
+    name: str
+    mesh: Mesh
+    programs: tuple[Program, ...]
+    seed: int = 0
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+    def program_of(self, rank: int) -> Program:
+        """Return the program that a rank runs."""
+        for program in self.programs:
+            if all(self.mesh.coordinate(rank, axis) == value for axis, value in program.role.items()):
+                return program
+        raise LookupError(f"no program for rank {rank}")
+
+    def ranks_of(self, program: Program) -> tuple[int, ...]:
+        """Return the ranks that run a program, in order."""
+        free = tuple(name for name, _ in self.mesh.axes if name not in program.role)
+        return self.mesh.group(self.mesh.rank(program.role), free)

@@ -1,0 +1,277 @@
+"""What to train and how: the typed, checked input of the builders.
+
+Each class checks itself; ``DenseTraining`` checks what concerns several of them together.
+Every error names the scenario key that the user must change.
+"""
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal
+
+from sim.training.errors import SpecError
+
+Precision = Literal["fp16", "bf16", "fp32", "fp64"]
+Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerSpec:
+    """A decoder-only transformer.
+
+    ``gpt``: learned positions, layer norm, biases, GELU, dropout (Megatron-LM's GPT).
+    ``llama``: rotary positions, RMS norm, no biases, SwiGLU, grouped-query attention.
+    """
+
+    family: Literal["gpt", "llama"]
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    sequence_length: int
+    vocab_size: int
+    num_kv_heads: int
+    ffn_hidden_size: int
+    tied_embeddings: bool
+    attention: Literal["core", "flash"]
+    """``core``: scores, softmax and context as separate kernels, scores kept; ``flash``: one fused kernel."""
+    dropout: float = 0.0
+    rotary_base: float = 10000.0
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % self.num_heads:
+            raise SpecError(
+                "model.num_heads",
+                f"hidden_size {self.hidden_size} does not divide by num_heads {self.num_heads}",
+                f"choose a divisor of {self.hidden_size}",
+            )
+        if self.num_heads % self.num_kv_heads:
+            raise SpecError(
+                "model.num_kv_heads",
+                f"num_heads {self.num_heads} does not divide by num_kv_heads {self.num_kv_heads}",
+                f"choose a divisor of {self.num_heads}",
+            )
+        if self.family == "llama" and self.dropout:
+            raise SpecError("model.dropout", "the llama family has no dropout", "leave it out")
+        if self.family == "llama" and self.head_size % 2:
+            raise SpecError(
+                "model.num_heads",
+                f"rotary positions need an even head size, {self.hidden_size} / {self.num_heads} = {self.head_size}",
+                "choose another num_heads",
+            )
+
+    @property
+    def head_size(self) -> int:
+        """Return the width of one attention head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def layer_parameters(self) -> int:
+        """Return the number of parameters of one layer."""
+        h, f, kv = self.hidden_size, self.ffn_hidden_size, self.num_kv_heads * self.head_size
+        if self.family == "gpt":
+            return h * (h + 2 * kv) + (h + 2 * kv) + h * h + h + h * f + f + f * h + h + 4 * h
+        return h * (h + 2 * kv) + h * h + 3 * h * f + 2 * h
+
+    @property
+    def num_parameters(self) -> int:
+        """Return the number of parameters, a tied embedding counted once."""
+        h = self.hidden_size
+        embeddings = self.vocab_size * h * (1 if self.tied_embeddings else 2)
+        positions, final_norm = (self.sequence_length * h, 2 * h) if self.family == "gpt" else (0, h)
+        return self.num_layers * self.layer_parameters + embeddings + positions + final_norm
+
+    def model_flop(self, num_sequences: int) -> float:
+        """Return the FLOP that training ``num_sequences`` sequences needs: forward and backward, nothing twice.
+
+        Every matrix product counts 2MKN forward and twice that backward; attention counts in full, no
+        causal skipping; the rest counts nothing. For GPT this is 72·B·s·L·h²·(1 + s/6h + V/12Lh)
+        (Narayanan et al. 2021, section 3; Korthikanti et al. 2022, appendix A).
+        """
+        s, h, f = self.sequence_length, self.hidden_size, self.ffn_hidden_size
+        kv = self.num_kv_heads * self.head_size
+        mlp = (2 if self.family == "gpt" else 3) * h * f
+        per_token = self.num_layers * (h * (h + 2 * kv) + h * h + mlp + 2 * s * h) + h * self.vocab_size
+        return 6.0 * num_sequences * s * per_token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelaySpec:
+    """A textbook workload: per stage and micro-batch, stated times and nothing else.
+
+    A virtual stage takes its share of a stage's times. ``hop_s`` is added to every dependency between ranks.
+    """
+
+    forward_s: float
+    backward_input_s: float
+    backward_weight_s: float
+    hop_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSpec:
+    """Batch, numbers and optimizer."""
+
+    global_batch_size: int
+    microbatch_size: int
+    precision: Precision = "bf16"
+    recompute: Recompute = "none"
+    learning_rate: float = 1e-3
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    adam_epsilon: float = 1e-8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSpec:
+    """Pipeline parallelism."""
+
+    degree: int = 1
+    schedule: Schedule = "1f1b"
+    virtual_stages: int = 1
+    layers_per_stage: tuple[int, ...] = ()
+    """Layers of every virtual stage in model order; empty: as evenly as Megatron would."""
+    scatter_gather: bool = False
+    """Send 1/t of a replicated boundary tensor per tensor-parallel rank, gather on arrival (SC21, section 4.1)."""
+
+    def __post_init__(self) -> None:
+        if self.schedule == "interleaved_1f1b" and self.virtual_stages < 2:
+            raise SpecError(
+                "parallel.pipeline.virtual_stages",
+                f"interleaved_1f1b needs 2 or more virtual stages, got {self.virtual_stages}",
+                "write virtual_stages: 2, or schedule: 1f1b",
+            )
+        if self.schedule != "interleaved_1f1b" and self.virtual_stages != 1:
+            raise SpecError(
+                "parallel.pipeline.virtual_stages",
+                f"{self.schedule} has one virtual stage per rank, got {self.virtual_stages}",
+                "write schedule: interleaved_1f1b, or virtual_stages: 1",
+            )
+
+    @property
+    def num_virtual_stages(self) -> int:
+        """Return the number of virtual stages over all ranks."""
+        return self.degree * self.virtual_stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelSpec:
+    """How the work lies over the mesh. ``axis_order``: last varies fastest over ranks."""
+
+    tensor_degree: int = 1
+    sequence_parallel: bool = False
+    pipeline: PipelineSpec = field(default_factory=PipelineSpec)
+    data_degree: int = 1
+    zero_stage: int = 0
+    overlap_gradient_sync: bool = True
+    bucket_bytes: int = 0
+    """Gradients are synchronised in buckets of at least this many bytes; 0: one bucket per virtual stage."""
+    axis_order: tuple[str, ...] = ("pp", "dp", "tp")
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of ranks."""
+        return prod((self.tensor_degree, self.pipeline.degree, self.data_degree))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseTraining:
+    """A whole dense-training job: model, training and strategy, checked together."""
+
+    model: TransformerSpec
+    training: TrainingSpec
+    parallel: ParallelSpec
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_batch(self.training, self.parallel)
+        check_tensor(self.model, self.parallel)
+        check_schedule(self.num_microbatches, self.parallel.pipeline)
+        split_layers(self.model.num_layers, self.parallel.pipeline)
+
+    @property
+    def num_microbatches(self) -> int:
+        """Return the micro-batches per data-parallel replica and step."""
+        return self.training.global_batch_size // (self.training.microbatch_size * self.parallel.data_degree)
+
+
+def check_batch(training: TrainingSpec, parallel: ParallelSpec) -> None:
+    """Raise SpecError unless micro-batches over replicas make up the global batch."""
+    per_round = training.microbatch_size * parallel.data_degree
+    if training.global_batch_size % per_round:
+        raise SpecError(
+            "training.global_batch_size",
+            f"{training.global_batch_size} does not divide by microbatch_size x data degree = "
+            f"{training.microbatch_size} x {parallel.data_degree} = {per_round}",
+            f"choose a multiple of {per_round}, e.g. {-(-training.global_batch_size // per_round) * per_round}",
+        )
+
+
+def check_tensor(model: TransformerSpec, parallel: ParallelSpec) -> None:
+    """Raise SpecError where the tensor-parallel degree does not divide what it must."""
+    t = parallel.tensor_degree
+    divided = {
+        "model.num_heads": model.num_heads,
+        "model.num_kv_heads": model.num_kv_heads,
+        "model.ffn_hidden_size": model.ffn_hidden_size,
+        "model.vocab_size": model.vocab_size,
+    }
+    if parallel.sequence_parallel or parallel.pipeline.scatter_gather:
+        divided["model.sequence_length"] = model.sequence_length
+    for key, value in divided.items():
+        if value % t:
+            raise SpecError(
+                "parallel.tensor.degree",
+                f"{key.removeprefix('model.')} {value} does not divide by tensor degree {t}",
+                f"choose a degree that divides {value}, or change {key}",
+            )
+    if parallel.sequence_parallel and t == 1:
+        raise SpecError(
+            "parallel.tensor.sequence_parallel",
+            "sequence parallelism splits the sequence over the tensor-parallel ranks, and there is only one",
+            "write sequence_parallel: false, or a tensor degree of 2 or more",
+        )
+
+
+def check_schedule(num_microbatches: int, pipeline: PipelineSpec) -> None:
+    """Raise SpecError where a schedule cannot run this many micro-batches."""
+    if pipeline.schedule == "interleaved_1f1b" and num_microbatches % pipeline.degree:
+        valid = -(-num_microbatches // pipeline.degree) * pipeline.degree
+        raise SpecError(
+            "parallel.pipeline.schedule",
+            f"interleaved_1f1b needs a multiple of {pipeline.degree} micro-batches (the pipeline degree), "
+            f"got {num_microbatches}",
+            f"the next valid number is {valid}",
+        )
+
+
+def split_layers(num_layers: int, pipeline: PipelineSpec) -> tuple[int, ...]:
+    """Return the number of layers of every virtual stage, in model order.
+
+    Evenly where it divides; else, where it divides with embedding and head counted as a layer each, so
+    (Megatron-core's account_for_embedding_in_pipeline_split, Llama 3's 126 layers on 16 stages); else
+    the remainder goes one layer each to the earliest stages after the first.
+    """
+    stages = pipeline.num_virtual_stages
+    if pipeline.layers_per_stage:
+        given = pipeline.layers_per_stage
+        if len(given) != stages or sum(given) != num_layers:
+            raise SpecError(
+                "parallel.pipeline.layers_per_stage",
+                f"{len(given)} stages with {sum(given)} layers in all, "
+                f"where {stages} virtual stages must hold {num_layers} layers",
+                f"list {stages} numbers that add up to {num_layers}",
+            )
+        return given
+    if num_layers < stages:
+        raise SpecError(
+            "parallel.pipeline.degree",
+            f"{num_layers} layers cannot fill {stages} virtual stages "
+            f"(degree {pipeline.degree} x virtual_stages {pipeline.virtual_stages})",
+            "choose a smaller degree or fewer virtual stages",
+        )
+    base, rest = divmod(num_layers, stages)
+    if rest and (num_layers + 2) % stages == 0:
+        inner = (num_layers + 2) // stages
+        return (inner - 1, *[inner] * (stages - 2), inner - 1)
+    extra = {(1 + i) % stages for i in range(rest)}
+    return tuple(base + (i in extra) for i in range(stages))
