@@ -1,0 +1,1 @@
+"""Seconds and bytes from plain numbers: kernels, collectives, memory, the hardware catalogue."""

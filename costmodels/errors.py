@@ -1,0 +1,35 @@
+"""Errors of the cost models.
+
+CostModelError (ValueError)
+├── UnitError        a quantity that is not a number with a unit of the right dimension
+├── CatalogueError   a device, node or profile that the catalogue does not have, or an entry that breaks its rules
+├── KernelError      inputs or attributes that a kernel cannot take
+└── CollectiveError  a collective, algorithm or group that has no cost
+"""
+
+
+class CostModelError(ValueError):
+    """An input that no cost can be given for."""
+
+
+class UnitError(CostModelError):
+    """A quantity that is not a number with a unit of the right dimension."""
+
+
+class CatalogueError(CostModelError):
+    """A name that the catalogue does not have, or an entry that breaks its rules.
+
+    ``nearest``: the known names that look most like the one asked for, best first; empty for a bad entry.
+    """
+
+    def __init__(self, message: str, nearest: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.nearest = nearest
+
+
+class KernelError(CostModelError):
+    """Inputs or attributes that a kernel cannot take; the message names kernel, shapes and rule."""
+
+
+class CollectiveError(CostModelError):
+    """A collective, algorithm or group that has no cost."""

@@ -1,0 +1,180 @@
+"""Kernels that memory bandwidth bounds: norms, activations, dropout, additions and layout changes.
+
+Bytes: every input read once and every output written once, unless the kernel says better. ``executed_flop`` is a
+rough count per element of the largest tensor (transcendentals as several operations); it never decides the
+time on a device with more than about 10 FLOP per byte of bandwidth.
+"""
+
+from collections.abc import Callable, Sequence
+
+from costmodels.kernels.tensor import (
+    Attributes,
+    Kernel,
+    TensorSpec,
+    Work,
+    require,
+    statistics_dtype,
+    total_bytes,
+)
+
+Count = Callable[[Sequence[TensorSpec], Sequence[TensorSpec], Attributes], Work]
+
+
+def streaming(flop_per_element: float, reread: Sequence[int] = ()) -> Count:
+    """Return a count: all inputs read once (those at ``reread`` twice), all outputs written once."""
+
+    def count(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+        largest = max(tensor.num_elements for tensor in (*inputs, *outputs))
+        read = total_bytes(inputs) + sum(inputs[index].num_bytes for index in reread)
+        return Work(0.0, flop_per_element * largest, read, total_bytes(outputs))
+
+    return count
+
+
+def _copying(_inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+    """Return the work of reading exactly what is written."""
+    return Work(0.0, 0.0, total_bytes(outputs), total_bytes(outputs))
+
+
+def _writing(_inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+    return Work(0.0, 0.0, 0, total_bytes(outputs))
+
+
+def _like_first(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    return (inputs[0],)
+
+
+def _like_all(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    return tuple(inputs)
+
+
+def _like_equals(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    require(all(tensor.shape == inputs[0].shape for tensor in inputs), "all inputs must have one shape", *inputs)
+    return (inputs[0],)
+
+
+def _mask_of(tensor: TensorSpec) -> TensorSpec:
+    return TensorSpec(tensor.shape, "uint8")
+
+
+def _dropout_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    return (inputs[0], _mask_of(inputs[0]))
+
+
+def _bias_dropout_add_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    x, bias, residual = inputs
+    require(bias.shape == x.shape[-len(bias.shape) :], "the bias must be the trailing dimensions of x", x, bias)
+    require(x.shape == residual.shape, "x and residual must have one shape", x, residual)
+    return (x, _mask_of(x)) if attributes["probability"] > 0 else (x,)
+
+
+def _bias_gradient_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    dx, gradient = inputs
+    count = len(gradient.shape)
+    require(
+        dx.shape[-count:] == gradient.shape, "the bias gradient must be the trailing dimensions of dx", dx, gradient
+    )
+    return (gradient,)
+
+
+def _check_weight(x: TensorSpec, weight: TensorSpec) -> None:
+    require(weight.shape == x.shape[-1:], "the norm's weight must be the last dimension of x", x, weight)
+
+
+def _statistics(x: TensorSpec) -> TensorSpec:
+    return TensorSpec(x.shape[:-1], statistics_dtype(x))
+
+
+def _layer_norm_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    _check_weight(inputs[0], inputs[1])
+    return (inputs[0], _statistics(inputs[0]), _statistics(inputs[0]))
+
+
+def _layer_norm_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    _check_weight(inputs[1], inputs[2])
+    return (inputs[1], inputs[5], inputs[6])
+
+
+def _rms_norm_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    _check_weight(inputs[0], inputs[1])
+    return (inputs[0], _statistics(inputs[0]))
+
+
+def _rms_norm_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    _check_weight(inputs[1], inputs[2])
+    return (inputs[1], inputs[4])
+
+
+def _split_qkv_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    (qkv,) = inputs
+    fits = len(qkv.shape) == 5 and qkv.shape[3] >= 3
+    require(fits, "qkv must be [s,b,g,r+2,d] with r >= 1", qkv)
+    s, b, groups, slots, head_size = qkv.shape
+    key = qkv.like(s, b, groups, head_size)
+    return (qkv.like(s, b, groups * (slots - 2), head_size), key, key)
+
+
+def _merge_qkv_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    dq, dk, dv = inputs
+    s, b, groups, head_size = dk.shape
+    require(dk.shape == dv.shape and dq.shape[2] % groups == 0, "dk and dv need one shape, g dividing n", *inputs)
+    return (dq.like(s, b, groups, dq.shape[2] // groups + 2, head_size),)
+
+
+def _rotary_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    require(inputs[0].shape[-1] % 2 == 0, "rotary positions need an even head size", inputs[0])
+    return (inputs[0],)
+
+
+def _swiglu_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    (x,) = inputs
+    require(len(x.shape) == 4 and x.shape[2] == 2, "x must be [s,b,2,f]", x)
+    return (x.like(x.shape[0], x.shape[1], x.shape[3]),)
+
+
+def _swiglu_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    dy, x = inputs
+    require((*dy.shape[:2], 2, dy.shape[-1]) == x.shape, "dy must be [s,b,f] and x [s,b,2,f]", dy, x)
+    return (x,)
+
+
+def _slice_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    (x,) = inputs
+    dim, parts = attributes["dim"], attributes["parts"]
+    require(x.shape[dim] % parts == 0, f"dimension {dim} must divide by {parts}", x)
+    shape = list(x.shape)
+    shape[dim] //= parts
+    return (x.like(*shape),)
+
+
+def _shard_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    total = sum(tensor.num_elements for tensor in inputs)
+    require(len({tensor.dtype for tensor in inputs}) == 1, "all buffers must have one dtype", *inputs)
+    return (inputs[0].like(-(-total // attributes["parts"])),)
+
+
+_MANY = float("inf")
+
+ELEMENTWISE_KERNELS = (
+    Kernel("dropout", "elementwise", (1, 1), _dropout_outputs, streaming(10)),
+    Kernel("dropout_backward", "elementwise", (2, 2), _like_equals, streaming(2)),
+    Kernel("bias_dropout_add", "elementwise", (3, 3), _bias_dropout_add_outputs, streaming(12)),
+    Kernel("bias_gradient", "elementwise", (2, 2), _bias_gradient_outputs, streaming(1)),
+    Kernel("layer_norm", "elementwise", (3, 3), _layer_norm_outputs, streaming(8)),
+    # two passes over dy and x: one along rows for dx, one along columns for the weight and bias gradients
+    Kernel("layer_norm_backward", "elementwise", (7, 7), _layer_norm_backward_outputs, streaming(16, reread=(0, 1))),
+    Kernel("rms_norm", "elementwise", (2, 2), _rms_norm_outputs, streaming(5)),
+    Kernel("rms_norm_backward", "elementwise", (5, 5), _rms_norm_backward_outputs, streaming(12, reread=(0, 1))),
+    Kernel("split_qkv", "elementwise", (1, 1), _split_qkv_outputs, streaming(0)),
+    Kernel("merge_qkv", "elementwise", (3, 3), _merge_qkv_outputs, streaming(0)),
+    Kernel("rotary", "elementwise", (1, 1), _rotary_outputs, streaming(3)),
+    Kernel("rotary_backward", "elementwise", (1, 1), _rotary_outputs, streaming(3)),
+    Kernel("gelu", "elementwise", (1, 1), _like_first, streaming(12)),
+    Kernel("gelu_backward", "elementwise", (2, 2), _like_equals, streaming(20)),
+    Kernel("swiglu", "elementwise", (1, 1), _swiglu_outputs, streaming(4)),
+    Kernel("swiglu_backward", "elementwise", (2, 2), _swiglu_backward_outputs, streaming(8)),
+    Kernel("add", "elementwise", (2, 2), _like_equals, streaming(1)),
+    Kernel("slice", "elementwise", (1, 1), _slice_outputs, _copying),
+    Kernel("zero", "elementwise", (1, _MANY), _like_all, _writing),
+    Kernel("shard", "elementwise", (1, _MANY), _shard_outputs, _copying),
+)

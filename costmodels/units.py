@@ -1,0 +1,105 @@
+"""Physical quantities: text with a unit in, SI numbers out; and SI numbers in, readable text out.
+
+Inside the program everything is seconds, bytes, bytes/s, FLOP/s and Hz. Bits exist only in the unit
+``bit/s`` of line rates, and are never mixed with bytes. GB is 10^9 bytes, GiB is 2^30 bytes.
+"""
+
+import math
+import re
+from enum import StrEnum
+from typing import Final
+
+from costmodels.errors import UnitError
+
+_DECIMAL: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_BYTES: Final = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
+_BITS_PER_S: Final = {f"{prefix}bit/s": factor / 8 for prefix, factor in _DECIMAL.items()}
+
+
+class Dimension(StrEnum):
+    """What a quantity measures."""
+
+    TIME = "time"
+    BYTES = "size in bytes"
+    BANDWIDTH = "bandwidth"
+    FLOP_RATE = "arithmetic rate"
+    FREQUENCY = "frequency"
+
+
+_UNITS: Final[dict[Dimension, dict[str, float]]] = {
+    Dimension.TIME: {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0},
+    Dimension.BYTES: _BYTES,
+    Dimension.BANDWIDTH: {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _BITS_PER_S,
+    Dimension.FLOP_RATE: {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()},
+    Dimension.FREQUENCY: {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()},
+}
+_EXAMPLES: Final = {
+    Dimension.TIME: "2.5 us",
+    Dimension.BYTES: "80 GiB",
+    Dimension.BANDWIDTH: "400 Gbit/s",
+    Dimension.FLOP_RATE: "312 TFLOP/s",
+    Dimension.FREQUENCY: "1.41 GHz",
+}
+_QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*?)?\s*")
+
+
+def parse_quantity(text: object, dimension: Dimension) -> float:
+    """Return a quantity in SI units (s, B, B/s, FLOP/s, Hz), read from text such as ``2.5 us``.
+
+    Raises UnitError for a bare number, an unknown unit, a unit of another dimension (bits where bytes
+    belong, say), a negative or an infinite number.
+    """
+    match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
+    bare = isinstance(text, int | float) and not isinstance(text, bool)
+    if bare or (match and match[2] is None):
+        raise UnitError(f"{text!r} has no unit; {_rule(dimension)}")
+    if match is None:
+        raise UnitError(f"{text!r} is not a number with a unit; {_rule(dimension)}")
+    units = _UNITS[dimension]
+    if match[2] not in units:
+        raise UnitError(f"{text!r}: {_unit_problem(match[2], dimension)}; {_rule(dimension)}")
+    value = float(match[1]) * units[match[2]]
+    if value < 0 or not math.isfinite(value):
+        raise UnitError(f"{text!r} must be finite and not negative; {_rule(dimension)}")
+    return value
+
+
+def format_time(duration_s: float) -> str:
+    """Return a duration for people, in the largest unit that keeps it at 1 or more: ``1.5 ms``."""
+    if duration_s >= 3600 or not math.isfinite(duration_s):
+        return f"{duration_s / 3600:.4g} h"
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(duration_s) >= factor:
+            return f"{duration_s / factor:.4g} {unit}"
+    return f"{duration_s / 1e-9:.4g} ns" if duration_s else "0 s"
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Return a size for people, in GiB (2^30 bytes); below 0.01 GiB in MiB, KiB or B."""
+    for unit, factor, least in (("GiB", 2.0**30, 0.01), ("MiB", 2.0**20, 0.01), ("KiB", 2.0**10, 1.0)):
+        if abs(num_bytes) >= least * factor:
+            return f"{num_bytes / factor:.2f} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def format_rate(rate: float, unit: str) -> str:
+    """Return a rate for people with a decimal prefix: ``format_rate(1.48e14, "FLOP/s")`` is ``148 TFLOP/s``."""
+    for prefix, factor in reversed(_DECIMAL.items()):
+        if abs(rate) >= factor and prefix:
+            return f"{rate / factor:.4g} {prefix}{unit}"
+    return f"{rate:.4g} {unit}"
+
+
+def _rule(dimension: Dimension) -> str:
+    allowed = ", ".join(unit for unit in _UNITS[dimension] if unit != "µs")
+    return f"a {dimension} needs one of the units {allowed}, e.g. '{_EXAMPLES[dimension]}'"
+
+
+def _unit_problem(unit: str, dimension: Dimension) -> str:
+    for other, units in _UNITS.items():
+        if unit in units:
+            return f"{unit!r} is a unit of {other}, not of {dimension}"
+    if re.fullmatch(r"[KMGTP]?b(ps|/s)?|[KMGTP]?bps|[KMGTP]?Bps", unit):
+        return f"{unit!r} leaves open whether it means bits or bytes"
+    return f"{unit!r} is not a known unit"

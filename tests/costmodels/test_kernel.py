@@ -1,0 +1,241 @@
+"""Kernels: output shapes, FLOP and bytes from input shapes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.errors import KernelError
+from costmodels.kernels import KERNELS, GemmShape, TensorSpec, Work
+
+VOCABULARY = {
+    "tokens", "embedding", "embedding_backward", "add_positions", "add_positions_backward", "dropout",
+    "dropout_backward", "bias_dropout_add", "bias_gradient", "layer_norm", "layer_norm_backward", "rms_norm",
+    "rms_norm_backward", "matmul", "matmul_input_gradient", "matmul_weight_gradient", "split_qkv", "merge_qkv",
+    "rotary", "rotary_backward", "attention_scores", "attention_scores_backward", "causal_softmax",
+    "causal_softmax_backward", "attention_context", "attention_context_backward", "flash_attention",
+    "flash_attention_backward", "gelu", "gelu_backward", "swiglu", "swiglu_backward", "add", "slice", "logits_max",
+    "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "shard", "adam", "delay",
+}  # fmt: skip
+
+S, B, H, N, G, D, F, V = 8, 2, 12, 6, 3, 4, 20, 32
+
+
+def t(*shape: int, dtype: str = "float16") -> TensorSpec:
+    """Return a half-precision tensor."""
+    return TensorSpec(shape, dtype)
+
+
+def f32(*shape: int) -> TensorSpec:
+    """Return a single-precision tensor."""
+    return TensorSpec(shape, "float32")
+
+
+X, Q, KV, SCORES = t(S, B, H), t(S, B, N, D), t(S, B, G, D), t(B, N, S, S)
+IDS, STAT, MASK = t(S, B, dtype="int64"), f32(S, B), t(S, B, H, dtype="uint8")
+LOGITS, EXP = t(S, B, V), f32(S, B, V)
+
+CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorSpec]]] = [
+    ("tokens", [], {"sequence_length": S, "microbatch_size": B}, [IDS]),
+    ("embedding", [IDS, t(V, H)], {}, [X]),
+    ("embedding_backward", [IDS, X, f32(V, H)], {}, [f32(V, H)]),
+    ("add_positions", [X, t(2 * S, H)], {}, [X]),
+    ("add_positions_backward", [X, f32(2 * S, H)], {}, [f32(2 * S, H)]),
+    ("dropout", [X], {"probability": 0.1}, [X, MASK]),
+    ("dropout_backward", [X, MASK], {"probability": 0.1}, [X]),
+    ("bias_dropout_add", [X, t(H), X], {"probability": 0.1}, [X, MASK]),
+    ("bias_dropout_add", [X, t(H), X], {"probability": 0.0}, [X]),
+    ("bias_gradient", [t(S, B, G, N, D), f32(G, N, D)], {}, [f32(G, N, D)]),
+    ("layer_norm", [X, t(H), t(H)], {}, [X, STAT, STAT]),
+    ("layer_norm_backward", [X, X, t(H), STAT, STAT, f32(H), f32(H)], {}, [X, f32(H), f32(H)]),
+    ("rms_norm", [X, t(H)], {}, [X, STAT]),
+    ("rms_norm_backward", [X, X, t(H), STAT, f32(H)], {}, [X, f32(H)]),
+    ("matmul", [X, t(H, F)], {}, [t(S, B, F)]),
+    ("matmul", [X, t(V, H)], {"transposed": True}, [LOGITS]),
+    ("matmul", [X, t(H, G, N, D), t(G, N, D)], {}, [t(S, B, G, N, D)]),
+    ("matmul", [Q, t(N, D, H)], {"contract": 2}, [X]),
+    ("matmul_input_gradient", [t(S, B, F), t(H, F)], {}, [X]),
+    ("matmul_input_gradient", [LOGITS, t(V, H)], {"transposed": True}, [X]),
+    ("matmul_input_gradient", [X, t(N, D, H)], {"contract": 2}, [Q]),
+    ("matmul_weight_gradient", [X, t(S, B, F), f32(H, F)], {}, [f32(H, F)]),
+    ("matmul_weight_gradient", [Q, X, f32(N, D, H)], {"contract": 2}, [f32(N, D, H)]),
+    ("matmul_weight_gradient", [X, LOGITS, f32(V, H)], {"transposed": True}, [f32(V, H)]),
+    ("split_qkv", [t(S, B, G, N // G + 2, D)], {}, [Q, KV, KV]),
+    ("merge_qkv", [Q, KV, KV], {}, [t(S, B, G, N // G + 2, D)]),
+    ("rotary", [Q], {"base": 1e4}, [Q]),
+    ("rotary_backward", [Q], {"base": 1e4}, [Q]),
+    ("attention_scores", [Q, KV], {}, [SCORES]),
+    ("attention_scores_backward", [SCORES, Q, KV], {}, [Q, KV]),
+    ("causal_softmax", [SCORES], {}, [SCORES]),
+    ("causal_softmax_backward", [SCORES, SCORES], {}, [SCORES]),
+    ("attention_context", [SCORES, KV], {}, [Q]),
+    ("attention_context_backward", [Q, SCORES, KV], {}, [SCORES, KV]),
+    ("flash_attention", [Q, KV, KV], {}, [Q, f32(B, N, S)]),
+    ("flash_attention_backward", [Q, Q, KV, KV, Q, f32(B, N, S)], {}, [Q, KV, KV]),
+    ("gelu", [X], {}, [X]),
+    ("gelu_backward", [X, X], {}, [X]),
+    ("swiglu", [t(S, B, 2, F)], {}, [t(S, B, F)]),
+    ("swiglu_backward", [t(S, B, F), t(S, B, 2, F)], {}, [t(S, B, 2, F)]),
+    ("add", [X, X], {}, [X]),
+    ("slice", [X], {"dim": 0, "parts": 4}, [t(S // 4, B, H)]),
+    ("logits_max", [LOGITS], {}, [STAT]),
+    ("exp_logits", [LOGITS, STAT, IDS], {}, [EXP, STAT, STAT]),
+    ("cross_entropy", [STAT, STAT, f32(1)], {"scale": 1.0}, [f32(1)]),
+    ("cross_entropy_backward", [EXP, STAT, IDS], {"scale": 1.0, "dtype": "float16"}, [LOGITS]),
+    ("zero", [f32(H), f32(H, F)], {}, [f32(H), f32(H, F)]),
+    ("shard", [f32(3), f32(4)], {"parts": 4}, [f32(2)]),
+    ("adam", [f32(H)] * 4, {}, [f32(H)] * 3),
+    ("adam", [*[f32(H)] * 4, t(H)], {}, [*[f32(H)] * 3, t(H)]),
+    ("delay", [X], {"duration_s": 2.0}, []),
+]
+
+
+def work_of(name: str, inputs: Sequence[TensorSpec], attributes: Mapping[str, Any] | None = None) -> Work:
+    """Return a kernel's work on its own inferred outputs."""
+    kernel = KERNELS[name]
+    return kernel.work(inputs, kernel.outputs(inputs, attributes or {}), attributes or {})
+
+
+def test_registry_has_exactly_the_vocabulary() -> None:
+    """Every kernel name of the plan language has one entry, and there is no other."""
+    assert set(KERNELS) == VOCABULARY
+    assert {name for name, *_ in CASES} == VOCABULARY
+    assert all(KERNELS[name].name == name for name in KERNELS)
+
+
+@pytest.mark.parametrize(("name", "inputs", "attributes", "expected"), CASES, ids=lambda value: str(value)[:24])
+def test_outputs_follow_from_inputs(
+    name: str, inputs: Sequence[TensorSpec], attributes: Mapping[str, Any], expected: Sequence[TensorSpec]
+) -> None:
+    """Each kernel writes tensors of the stated shapes and dtypes, and its work is sound."""
+    kernel = KERNELS[name]
+    outputs = kernel.outputs(inputs, attributes)
+    assert outputs == tuple(expected)
+    work = kernel.work(inputs, outputs, attributes)
+    assert work.bytes_written <= sum(tensor.num_bytes for tensor in outputs)
+    assert (work.flop > 0) == (kernel.family in {"gemm", "attention"}) == (work.gemm is not None)
+    assert work.executed_flop >= 0
+
+
+@pytest.mark.parametrize(("name", "inputs", "attributes", "expected"), CASES, ids=lambda value: str(value)[:24])
+def test_wrong_number_of_inputs_is_refused(
+    name: str, inputs: Sequence[TensorSpec], attributes: Mapping[str, Any], expected: Sequence[TensorSpec]
+) -> None:
+    """A kernel that takes a fixed number of inputs names itself when it gets more."""
+    del expected
+    most = KERNELS[name].num_inputs[1]
+    if most == float("inf"):
+        pytest.skip("takes any number of inputs")
+    with pytest.raises(KernelError, match=f"{name} takes"):
+        KERNELS[name].outputs([*inputs, *[X] * (int(most) + 1)], attributes)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "attributes"),
+    [
+        ("matmul", [X, t(F, H)], {}),
+        ("matmul", [X, t(H, F)], {"contract": 2}),
+        ("matmul", [X, t(H, F), t(H)], {}),
+        ("matmul_weight_gradient", [t(S, B, H), t(S + 1, B, F), f32(H, F)], {}),
+        ("attention_scores", [Q, t(S, B, 4, D)], {}),
+        ("swiglu", [X], {}),
+        ("split_qkv", [t(S, B, G, 2, D)], {}),
+        ("slice", [X], {"dim": 0, "parts": 3}),
+        ("slice", [X], {}),
+        ("tokens", [], {}),
+        ("add", [X, Q], {}),
+        ("layer_norm", [X, t(F), t(F)], {}),
+        ("rotary", [t(S, B, N, 3)], {}),
+        ("add_positions", [X, t(S - 1, H)], {}),
+        ("shard", [f32(3), t(3)], {"parts": 2}),
+    ],
+)
+def test_misfit_is_refused_by_name(name: str, inputs: Sequence[TensorSpec], attributes: Mapping[str, Any]) -> None:
+    """Shapes or attributes that do not fit raise an error that names the kernel."""
+    with pytest.raises(KernelError, match=f"^{name}"):
+        KERNELS[name].outputs(inputs, attributes)
+
+
+def test_statistics_are_float64_in_float64() -> None:
+    """Norm and softmax statistics keep double precision when the tensors have it."""
+    x = TensorSpec((S, B, H), "float64")
+    assert KERNELS["layer_norm"].outputs([x, t(H), t(H)], {})[1].dtype == "float64"
+    assert KERNELS["exp_logits"].outputs([x, STAT, IDS], {})[0].dtype == "float64"
+    assert KERNELS["flash_attention"].outputs([TensorSpec((S, B, N, D), "float64")] * 3, {})[1].dtype == "float64"
+
+
+small = st.integers(1, 64)
+
+
+@given(m=small, n=small, k=small)
+def test_three_products_of_a_linear_layer_cost_the_same(m: int, n: int, k: int) -> None:
+    """Forward, input gradient and weight gradient are 2MKN each, over the same three sizes."""
+    x, w, dy = t(m, 1, k), t(k, n), t(m, 1, n)
+    works = [
+        work_of("matmul", [x, w]),
+        work_of("matmul_input_gradient", [dy, w]),
+        work_of("matmul_weight_gradient", [x, dy, f32(k, n)]),
+    ]
+    assert [work.flop for work in works] == [2.0 * m * n * k] * 3
+    assert [work.gemm for work in works] == [GemmShape(m, n, k), GemmShape(m, k, n), GemmShape(k, n, m)]
+    assert works[0].num_bytes == 2 * (m * k + k * n + m * n)
+    assert works[2].num_bytes == 2 * (m * k + m * n) + 2 * 4 * k * n
+
+
+@given(s=small, b=small, g=small, r=st.integers(1, 4), d=small)
+def test_attention_counts_the_full_square(s: int, b: int, g: int, r: int, d: int) -> None:
+    """Separate and fused attention count 4bns²d forward and twice that backward; the fused one executes less."""
+    q, kv, scores, n = t(s, b, g * r, d), t(s, b, g, d), t(b, g * r, s, s), g * r
+    square = 4.0 * b * n * s * s * d
+    forward = work_of("attention_scores", [q, kv]).flop + work_of("attention_context", [scores, kv]).flop
+    backward = (
+        work_of("attention_scores_backward", [scores, q, kv]).flop
+        + work_of("attention_context_backward", [q, scores, kv]).flop
+    )
+    fused = work_of("flash_attention", [q, kv, kv])
+    fused_backward = work_of("flash_attention_backward", [q, q, kv, kv, q, f32(b, n, s)])
+    assert (forward, backward) == (square, 2 * square)
+    assert (fused.flop, fused_backward.flop) == (square, 2 * square)
+    assert (fused.executed_flop, fused_backward.executed_flop) == (square / 2, 2.5 * square / 2)
+
+
+def test_gpt_layer_has_the_published_flop() -> None:
+    """The products of one layer add up to 24bsh²(1 + s/6h) (Narayanan et al. 2021, appendix)."""
+    s, b, h, n = 2048, 4, 6144, 64
+    d = h // n
+    x, q = t(s, b, h), t(s, b, n, d)
+    scores = t(b, n, s, s)
+    total = sum(
+        work_of(name, inputs, attributes).flop
+        for name, inputs, attributes in [
+            ("matmul", [x, t(h, n, 3, d)], {}),
+            ("attention_scores", [q, q], {}),
+            ("attention_context", [scores, q], {}),
+            ("matmul", [q, t(n, d, h)], {"contract": 2}),
+            ("matmul", [x, t(h, 4 * h)], {}),
+            ("matmul", [t(s, b, 4 * h), t(4 * h, h)], {}),
+        ]
+    )
+    assert total == pytest.approx(24 * b * s * h**2 * (1 + s / (6 * h)), rel=1e-12)
+
+
+def test_embedding_reads_rows_not_the_table() -> None:
+    """A larger vocabulary does not make a look-up dearer."""
+    small_table, large_table = work_of("embedding", [IDS, t(V, H)]), work_of("embedding", [IDS, t(100 * V, H)])
+    assert small_table == large_table
+    backward = [work_of("embedding_backward", [IDS, X, f32(rows, H)]) for rows in (V, 100 * V)]
+    assert backward[0] == backward[1]
+    assert backward[0].bytes_written == S * B * H * 4
+
+
+def test_adam_moves_the_known_bytes_per_parameter() -> None:
+    """Mixed-precision Adam reads 16 and writes 14 bytes per parameter."""
+    work = work_of("adam", [*[f32(1000)] * 4, t(1000)])
+    assert (work.bytes_read, work.bytes_written) == (16_000, 14_000)
+
+
+def test_delay_lasts_what_it_says() -> None:
+    """A delay has its duration and nothing else."""
+    assert work_of("delay", [], {"duration_s": 1.5}) == Work(0.0, 0.0, 0, 0, duration_s=1.5)
