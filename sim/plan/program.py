@@ -1,7 +1,7 @@
 """Tasks, programs and plans."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from sim.plan.buffer import Buffer
@@ -75,7 +75,6 @@ class Plan:
     mesh: Mesh
     programs: tuple[Program, ...]
     seed: int = 0
-    facts: Mapping[str, float] = field(default_factory=dict)
 
     def program_of(self, rank: int) -> Program:
         """Return the program that a rank runs."""

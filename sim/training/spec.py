@@ -233,7 +233,13 @@ def check_tensor(model: TransformerSpec, parallel: ParallelSpec) -> None:
 
 
 def check_schedule(num_microbatches: int, pipeline: PipelineSpec) -> None:
-    """Raise SpecError where a schedule cannot run this many micro-batches."""
+    """Raise SpecError where a schedule cannot run on this many ranks or micro-batches."""
+    if pipeline.schedule == "interleaved_1f1b" and pipeline.degree == 1:
+        raise SpecError(
+            "parallel.pipeline.degree",
+            "interleaved_1f1b needs 2 or more pipeline ranks, got 1",
+            "write degree: 2 or more, or schedule: 1f1b",
+        )
     if pipeline.schedule == "interleaved_1f1b" and num_microbatches % pipeline.degree:
         valid = -(-num_microbatches // pipeline.degree) * pipeline.degree
         raise SpecError(
@@ -275,3 +281,16 @@ def split_layers(num_layers: int, pipeline: PipelineSpec) -> tuple[int, ...]:
         return (inner - 1, *[inner] * (stages - 2), inner - 1)
     extra = {(1 + i) % stages for i in range(rest)}
     return tuple(base + (i in extra) for i in range(stages))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextbookTraining:
+    """A schedule with stated times, on no particular hardware."""
+
+    model: DelaySpec
+    num_microbatches: int
+    pipeline: PipelineSpec
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_schedule(self.num_microbatches, self.pipeline)

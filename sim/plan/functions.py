@@ -1,0 +1,441 @@
+"""Differentiable functions on symbolic tensors: what a builder calls to write a forward pass.
+
+Each emits its forward ops and records its vector-Jacobian rule as plan ops. Layout rules: a matrix product
+over a sharded contraction is born ``Partial``; a sum over a sharded dimension (the gradient of a weight, a
+bias or a norm) is born ``Partial`` over that dimension's axes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sim.plan.buffer import Kind
+from sim.plan.errors import LayoutError
+from sim.plan.layout import PARTIAL, Layout, Partial, Shard
+from sim.plan.op import Reduction
+from sim.plan.tracing import Gradients, Parameter, TaskTracer, Tensor
+
+
+def _only(gradients: Gradients) -> Tensor:
+    """Return the gradient of a step's first output, which must have one."""
+    gradient = gradients[0]
+    assert gradient is not None
+    return gradient
+
+
+def _summed_layout(parameter: Parameter, x: Tensor, kept_dims: Sequence[int] = ()) -> Layout:
+    """Return the layout of a gradient that sums over all dimensions of ``x`` but ``kept_dims``."""
+    layout = parameter.value.layout
+    for axis, placement in x.layout.placements:
+        if isinstance(placement, Shard) and placement.dim not in kept_dims and layout.get(axis) is None:
+            layout = layout.with_(axis, PARTIAL)
+    return layout
+
+
+# --- changes of layout -------------------------------------------------------------------------------------
+
+
+def all_reduce(t: TaskTracer, x: Tensor, axis: str) -> Tensor:
+    """Partial to replicated over an axis. Its gradient is replicated already: backward does nothing."""
+    y = t.all_reduce(x, axis)
+    t.record((x,), (y,), lambda _, gradients: gradients)
+    return y
+
+
+def reduce_scatter(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
+    """Partial to sharded along ``dim``; backward gathers."""
+    y = t.scatter_sum(x, axis, dim, x.layout.without(axis).with_(axis, Shard(dim)), Kind.ACTIVATION)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return [r.gather(_only(gradients), axis, dim, Kind.WORKSPACE)]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def all_gather(t: TaskTracer, x: Tensor, axis: str, dim: int, *, regather: bool = False) -> Tensor:
+    """Sharded along ``dim`` to replicated; backward reduce-scatters, or slices a gradient already summed.
+
+    ``regather``: keep only the slice and gather again in backward (Korthikanti et al. 2022, section 4.2.2).
+    """
+    y = t.gather(x, axis, dim, Kind.ACTIVATION)
+    if regather:
+        y = Tensor(y.name, y.shape, y.dtype, y.layout, lambda r: r.gather(x, axis, dim, Kind.WORKSPACE, "regather"))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = _only(gradients)
+        if isinstance(dy.layout.get(axis), Partial):
+            layout = dy.layout.without(axis).with_(axis, Shard(dim))
+            return [r.scatter_sum(dy, axis, dim, layout, Kind.WORKSPACE)]
+        return [_sliced(r, dy, axis, dim, Kind.WORKSPACE)]
+
+    t.record((x,), (y,), backward, settles=False)
+    return y
+
+
+def slice_(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
+    """Replicated to sharded along ``dim``, without communication; backward gathers."""
+    y = _sliced(t, x, axis, dim, Kind.ACTIVATION)
+    t.record((x,), (y,), lambda r, gradients: [r.gather(_only(gradients), axis, dim, Kind.WORKSPACE)])
+    return y
+
+
+def _sliced(t: TaskTracer, x: Tensor, axis: str, dim: int, kind: Kind) -> Tensor:
+    layout = x.layout.without(axis).with_(axis, Shard(dim))
+    attributes = {"dim": dim, "axes": (axis,), "parts": t.mesh.degree(axis)}
+    (y,) = t.compute(f"{x.name}.slice", "slice", (x,), (layout,), kind=kind, **attributes)
+    return y
+
+
+# --- matrix products ---------------------------------------------------------------------------------------
+
+
+def linear(
+    t: TaskTracer,
+    name: str,
+    x: Tensor,
+    weight: Parameter,
+    bias: Parameter | None = None,
+    *,
+    contract: int = 1,
+    transposed: bool = False,
+) -> Tensor:
+    """Return x[..., *k] times weight[*k, *n] (or weight[n, k] transposed), plus bias[*n].
+
+    Over each axis: weight sharded along n gives y sharded there; x and weight sharded along the first
+    contracted dimension give a partial y; x sharded along a row dimension keeps it.
+    """
+    attributes = {"contract": contract, "transposed": transposed}
+    inputs = (x, weight.value) if bias is None else (x, weight.value, bias.value)
+    layout = _product_layout(x, weight.value, contract, transposed)
+    if bias is not None and layout.partial_axes:
+        raise LayoutError(f"{name}: a bias added to a partial product would be added once per rank")
+    (y,) = t.compute(name, "matmul", inputs, (layout,), **attributes)
+    t.program.set_gradient_layout(weight, _summed_layout(weight, x, range(len(x.shape) - contract, len(x.shape))))
+    if bias is not None:
+        t.program.set_gradient_layout(bias, _summed_layout(bias, x))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = _only(gradients)
+        kept = r.saved(x)
+        dx_layout = _input_gradient_layout(x, weight.value)
+        (dx,) = r.compute(
+            f"{name}.input_gradient", "matmul_input_gradient", (dy, weight.value), (dx_layout,),
+            kind=Kind.WORKSPACE, **attributes,
+        )  # fmt: skip
+        r.update(
+            f"{name}.weight_gradient", "matmul_weight_gradient", (kept, dy), (weight.gradient,), **attributes
+        )
+        if bias is not None:
+            r.update(f"{name}.bias_gradient", "bias_gradient", (dy,), (bias.gradient,))
+        return [dx]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def _product_layout(x: Tensor, w: Tensor, contract: int, transposed: bool) -> Layout:
+    rows = len(x.shape) - contract
+    layout = Layout(tuple((a, p) for a, p in x.layout.placements if isinstance(p, Shard) and p.dim < rows))
+    contracted, kept = ((1,), (0,)) if transposed else (range(contract), range(contract, len(w.shape)))
+    for axis, placement in x.layout.placements:
+        if w.layout.get(axis) is None and layout.get(axis) != placement:
+            raise LayoutError(f"{x.name} lies {placement} over {axis!r}, over which {w.name} is replicated")
+    for axis, placement in w.layout.placements:
+        assert isinstance(placement, Shard)
+        if layout.get(axis) is not None:
+            raise LayoutError(f"{x.name} and {w.name} are both sharded over {axis!r}, along different dimensions")
+        if placement.dim in contracted:
+            if x.layout.get(axis) != Shard(rows + placement.dim - contracted[0]):
+                raise LayoutError(f"{x.name} must be sharded over {axis!r} as {w.name} is")
+            layout = layout.with_(axis, PARTIAL)
+        else:
+            layout = layout.with_(axis, Shard(rows + placement.dim - kept[0]))
+    return layout
+
+
+def _input_gradient_layout(x: Tensor, w: Tensor) -> Layout:
+    layout = x.layout
+    for axis, _ in w.layout.placements:
+        if x.layout.get(axis) is None:
+            layout = layout.with_(axis, PARTIAL)
+    return layout
+
+
+# --- element-wise functions --------------------------------------------------------------------------------
+
+
+def elementwise(t: TaskTracer, name: str, kernel: str, x: Tensor, **attributes: Any) -> Tensor:
+    """Return kernel(x) for a kernel whose backward takes (dy, x): ``gelu`` and ``swiglu``."""
+    layout = x.layout
+    if kernel == "swiglu":
+        layout = Layout(tuple((a, Shard(2) if p == Shard(3) else p) for a, p in layout.placements))
+    (y,) = t.compute(name, kernel, (x,), (layout,), **attributes)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", f"{kernel}_backward", (_only(gradients), r.saved(x)), (x.layout,),
+            kind=Kind.WORKSPACE, **attributes,
+        )  # fmt: skip
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def rotary(t: TaskTracer, name: str, x: Tensor, base: float) -> Tensor:
+    """Return x[s, b, n, d] turned by its position (Su et al. 2021); backward needs nothing kept."""
+    (y,) = t.compute(name, "rotary", (x,), (x.layout,), base=base)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", "rotary_backward", (_only(gradients),), (x.layout,), kind=Kind.WORKSPACE, base=base
+        )
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def add(t: TaskTracer, name: str, a: Tensor, b: Tensor) -> Tensor:
+    """Return a + b."""
+    (y,) = t.compute(name, "add", (a, b), (a.layout,))
+    t.record((a, b), (y,), lambda _, gradients: [_only(gradients), _only(gradients)])
+    return y
+
+
+def _dropout_attributes(t: TaskTracer, x: Tensor, probability: float, salt: str, batch_dim: int) -> Mapping[str, Any]:
+    """Return what makes a mask a function of global positions; the batch goes by sample number, not by axis."""
+    axes = tuple(
+        () if dim == batch_dim else tuple(x.layout.shard_axes(dim)) for dim in range(len(x.shape))
+    )
+    shape = tuple(
+        n * (1 if dim == batch_dim else t.mesh.degree(*axes[dim])) for dim, n in enumerate(x.shape)
+    )
+    return {"probability": probability, "salt": salt, "shape": shape, "axes": axes, "batch_dim": batch_dim}
+
+
+def dropout(t: TaskTracer, name: str, x: Tensor, probability: float, *, batch_dim: int) -> Tensor:
+    """Return x with elements dropped; ``name`` salts the mask, so any sharding drops the same elements."""
+    if not probability:
+        return x
+    attributes = _dropout_attributes(t, x, probability, name, batch_dim)
+    y, mask = t.compute(f"{name}.dropout", "dropout", (x,), (x.layout, x.layout), labels=("", "mask"), **attributes)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.dropout.backward", "dropout_backward", (_only(gradients), mask), (x.layout,),
+            kind=Kind.WORKSPACE, probability=probability,
+        )  # fmt: skip
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def bias_dropout_add(
+    t: TaskTracer, name: str, x: Tensor, bias: Parameter, residual: Tensor, probability: float, *, batch_dim: int
+) -> Tensor:
+    """Return residual + dropout(x + bias), one fused kernel as in Megatron-LM."""
+    attributes = _dropout_attributes(t, x, probability, name, batch_dim)
+    labels = ("", "mask") if probability else ("",)
+    outputs = t.compute(
+        name, "bias_dropout_add", (x, bias.value, residual), [x.layout] * len(labels), labels=labels, **attributes
+    )
+    t.program.set_gradient_layout(bias, _summed_layout(bias, x))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = dx = _only(gradients)
+        if probability:
+            (dx,) = r.compute(
+                f"{name}.backward", "dropout_backward", (dy, outputs[1]), (x.layout,),
+                kind=Kind.WORKSPACE, probability=probability,
+            )  # fmt: skip
+        r.update(f"{name}.bias_gradient", "bias_gradient", (dx,), (bias.gradient,))
+        return [dx, dy]
+
+    t.record((x, residual), (outputs[0],), backward)
+    return outputs[0]
+
+
+def layer_norm(t: TaskTracer, name: str, x: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
+    """Return layer norm over the last dimension (Ba et al. 2016), epsilon 1e-5."""
+    row = Layout(tuple((a, p) for a, p in x.layout.placements if p != Shard(len(x.shape) - 1)))
+    y, mean, rstd = t.compute(
+        name, "layer_norm", (x, weight.value, bias.value), (x.layout, row, row),
+        labels=("", "mean", "rstd"), epsilon=1e-5,
+    )  # fmt: skip
+    for parameter in (weight, bias):
+        t.program.set_gradient_layout(parameter, _summed_layout(parameter, x))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        inputs = (_only(gradients), r.saved(x), weight.value, mean, rstd)
+        return [_norm_backward(r, name, "layer_norm_backward", inputs, (weight.gradient, bias.gradient))]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def rms_norm(t: TaskTracer, name: str, x: Tensor, weight: Parameter) -> Tensor:
+    """Return RMS norm over the last dimension (Zhang and Sennrich 2019), epsilon 1e-5."""
+    row = Layout(tuple((a, p) for a, p in x.layout.placements if p != Shard(len(x.shape) - 1)))
+    y, rstd = t.compute(
+        name, "rms_norm", (x, weight.value), (x.layout, row), labels=("", "rstd"), epsilon=1e-5
+    )
+    t.program.set_gradient_layout(weight, _summed_layout(weight, x))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        inputs = (_only(gradients), r.saved(x), weight.value, rstd)
+        return [_norm_backward(r, name, "rms_norm_backward", inputs, (weight.gradient,))]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def _norm_backward(
+    r: TaskTracer, name: str, kernel: str, inputs: Sequence[Tensor], updated: Sequence[Tensor]
+) -> Tensor:
+    """Emit a norm's backward: a new dx, and the weight gradients accumulated in the same kernel."""
+    return r.compute_and_update(f"{name}.backward", kernel, inputs, updated, inputs[1].layout)
+
+
+# --- attention ---------------------------------------------------------------------------------------------
+
+
+def split_qkv(t: TaskTracer, name: str, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q[s, b, g*r, d], k[s, b, g, d] and v[s, b, g, d] of qkv[s, b, g, r+2, d]."""
+    layouts = (qkv.layout,) * 3
+    q, k, v = t.compute(f"{name}.split", "split_qkv", (qkv,), layouts, labels=("q", "k", "v"))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        present = [g for g in gradients if g is not None]
+        assert len(present) == 3
+        return r.compute(f"{name}.merge", "merge_qkv", present, (qkv.layout,), kind=Kind.WORKSPACE)
+
+    t.record((qkv,), (q, k, v), backward)
+    return q, k, v
+
+
+def core_attention(
+    t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor, dropout_probability: float
+) -> Tensor:
+    """Return causal attention as separate kernels; scores, probabilities and mask are kept for backward."""
+    heads = Layout(
+        tuple((a, {1: Shard(0), 2: Shard(1)}[p.dim]) for a, p in q.layout.placements if isinstance(p, Shard))
+    )
+    (scores,) = t.compute(f"{name}.scores", "attention_scores", (q, k), (heads,))
+    t.record((q, k), (scores,), _two_input_backward(f"{name}.scores", "attention_scores", q, k))
+    (probabilities,) = t.compute(f"{name}.softmax", "causal_softmax", (scores,), (heads,))
+    t.record(
+        (scores,),
+        (probabilities,),
+        lambda r, gradients: r.compute(
+            f"{name}.softmax.backward", "causal_softmax_backward", (_only(gradients), probabilities), (heads,),
+            kind=Kind.WORKSPACE,
+        ),
+    )  # fmt: skip
+    dropped = dropout(t, name, probabilities, dropout_probability, batch_dim=0)
+    (y,) = t.compute(f"{name}.context", "attention_context", (dropped, v), (q.layout,))
+    t.record((dropped, v), (y,), _two_input_backward(f"{name}.context", "attention_context", dropped, v))
+    return y
+
+
+def _two_input_backward(name: str, kernel: str, a: Tensor, b: Tensor) -> Any:
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", f"{kernel}_backward", (_only(gradients), r.saved(a), r.saved(b)), (a.layout, b.layout),
+            labels=("first", "second"), kind=Kind.WORKSPACE,
+        )  # fmt: skip
+
+    return backward
+
+
+def flash_attention(t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return causal attention as one kernel that keeps only the log-sum-exp (Dao et al. 2022)."""
+    heads = Layout(
+        tuple((a, {1: Shard(0), 2: Shard(1)}[p.dim]) for a, p in q.layout.placements if isinstance(p, Shard))
+    )
+    y, lse = t.compute(name, "flash_attention", (q, k, v), (q.layout, heads), labels=("", "lse"))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", "flash_attention_backward", (_only(gradients), q, k, v, y, lse),
+            (q.layout, k.layout, v.layout), labels=("q", "k", "v"), kind=Kind.WORKSPACE,
+        )  # fmt: skip
+
+    t.record((q, k, v), (y,), backward)
+    return y
+
+
+# --- embedding and loss ------------------------------------------------------------------------------------
+
+
+def tokens(t: TaskTracer, name: str, *, shift: int, sequence: int, batch: int, vocabulary: int, axes: Sequence[str]) -> Tensor:
+    """Return token ids[s, b] of this rank's samples; ``shift`` 1 gives the labels."""
+    layout = Layout(tuple((axis, Shard(1)) for axis in axes))
+    (ids,) = t.compute(
+        name, "tokens", (), (layout,),
+        shift=shift, sequence_length=sequence, microbatch_size=batch, vocab_size=vocabulary,
+    )  # fmt: skip
+    return ids
+
+
+def embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter) -> Tensor:
+    """Return rows of table[V, h]; partial over the axes that shard the vocabulary (Shoeybi et al. 2019)."""
+    axes = table.value.layout.shard_axes(0)
+    layout = ids.layout
+    for axis in axes:
+        layout = layout.with_(axis, PARTIAL)
+    (y,) = t.compute(name, "embedding", (ids, table.value), (layout,), vocab_axes=axes)
+    t.program.set_gradient_layout(table, _summed_layout(table, ids))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        r.update(f"{name}.backward", "embedding_backward", (ids, _only(gradients)), (table.gradient,), vocab_axes=axes)
+        return [None]
+
+    t.record((ids,), (y,), backward)
+    return y
+
+
+def add_positions(t: TaskTracer, name: str, x: Tensor, table: Parameter) -> Tensor:
+    """Return x[s, b, h] plus the learned positions table[S, h]."""
+    axes = x.layout.shard_axes(0)
+    (y,) = t.compute(name, "add_positions", (x, table.value), (x.layout,), sequence_axes=axes)
+    t.program.set_gradient_layout(table, _summed_layout(table, x))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = _only(gradients)
+        r.update(f"{name}.backward", "add_positions_backward", (dy,), (table.gradient,), sequence_axes=axes)
+        return [dy]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def cross_entropy(t: TaskTracer, name: str, logits: Tensor, labels: Tensor, loss: Tensor, scale: float) -> Tensor:
+    """Add scale x the summed cross entropy to ``loss`` without gathering the logits.
+
+    Three all_reduce of one number per token: maximum, sum of exponentials, target logit
+    (Megatron-LM core/tensor_parallel/cross_entropy.py). Backward needs no communication.
+    """
+    last = len(logits.shape) - 1
+    axes = logits.layout.shard_axes(last)
+    rows = logits.layout.without(*axes)
+    partial_rows = rows
+    for axis in axes:
+        partial_rows = partial_rows.with_(axis, PARTIAL)
+    (maximum,) = t.compute(f"{name}.max", "logits_max", (logits,), (rows,))
+    for axis in axes:
+        t.all_reduce(maximum, axis, Reduction.MAX)
+    exp, total, target = t.compute(
+        f"{name}.exp", "exp_logits", (logits, maximum, labels), (logits.layout, partial_rows, partial_rows),
+        labels=("", "sum", "target"), vocab_axes=axes,
+    )  # fmt: skip
+    for axis in axes:
+        total, target = t.all_reduce(total, axis), t.all_reduce(target, axis)
+    t.update(name, "cross_entropy", (total, target), (loss,), scale=scale)
+
+    def backward(r: TaskTracer, _: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", "cross_entropy_backward", (exp, total, labels), (logits.layout,),
+            kind=Kind.WORKSPACE, vocab_axes=axes, scale=scale, dtype=logits.dtype,
+        )  # fmt: skip
+
+    t.record((logits,), (loss,), backward)
+    return loss

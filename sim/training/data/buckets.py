@@ -1,0 +1,67 @@
+"""Which gradients are synchronised together, and in which order."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sim.plan.buffer import BYTES_PER_ELEMENT
+from sim.plan.tracing import Parameter
+
+TIED_SOURCE = "embedding.word"
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Gradients that travel as one flat vector.
+
+    ``partial_axes``: axes other than data parallelism over which they must be summed first.
+    ``tied``: also summed over the first and the last pipeline rank, which both hold the parameter.
+    """
+
+    index: int
+    parameters: tuple[Parameter, ...]
+    partial_axes: tuple[str, ...] = ()
+    tied: bool = False
+
+
+def make_buckets(
+    groups: Mapping[int, Sequence[Parameter]], *, bucket_bytes: int, overlap: bool, data_axis: str, tied: bool
+) -> list[Bucket]:
+    """Return the buckets in the order in which their gradients get ready.
+
+    Backward runs the last virtual stage first and the last parameter first. Gradients that another axis
+    must sum, and the tied embedding, wait for the very last backward, so they go in buckets of their own
+    at the end and hold up nobody. Without ``overlap`` all ordinary gradients are one bucket, ready only
+    when the last one is (Megatron-LM v3's blocking all_reduce after the pipeline flush).
+    """
+    ready = [list(reversed(groups[stage])) for stage in sorted(groups, reverse=True)]
+    ordinary = [[p for p in group if not _waits(p, data_axis, tied)] for group in ready]
+    chunks = [part for group in ordinary for part in _cut(group, bucket_bytes)] if overlap else [sum(ordinary, [])]
+    flat = [p for group in ready for p in group]
+    summed = [p for p in flat if _other_axes(p, data_axis) and not (tied and p.source == TIED_SOURCE)]
+    late = [p for p in flat if tied and p.source == TIED_SOURCE]
+    buckets = [(chunk, (), False) for chunk in chunks]
+    buckets += [(summed, _other_axes(summed[0], data_axis), False)] if summed else []
+    buckets += [(late, (), True)] if late else []
+    return [Bucket(i, tuple(chunk), axes, tie) for i, (chunk, axes, tie) in enumerate(b for b in buckets if b[0])]
+
+
+def _other_axes(parameter: Parameter, data_axis: str) -> tuple[str, ...]:
+    return tuple(axis for axis in parameter.gradient.layout.partial_axes if axis != data_axis)
+
+
+def _waits(parameter: Parameter, data_axis: str, tied: bool) -> bool:
+    return bool(_other_axes(parameter, data_axis)) or (tied and parameter.source == TIED_SOURCE)
+
+
+def _cut(parameters: Iterable[Parameter], bucket_bytes: int) -> Iterable[list[Parameter]]:
+    """Cut a sequence into runs of at least ``bucket_bytes`` each, the last one excepted."""
+    chunk: list[Parameter] = []
+    size = 0
+    for parameter in parameters:
+        chunk.append(parameter)
+        size += parameter.gradient.spec.num_elements * BYTES_PER_ELEMENT[parameter.gradient.dtype]
+        if bucket_bytes and size >= bucket_bytes:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,193 @@
+"""The beginning and the end of a training step: clear gradients, synchronise them, update parameters.
+
+ZeRO stage 0: all_reduce of every bucket, each rank updates all its parameters.
+ZeRO stage 1 (Rajbhandari et al. 2020): reduce_scatter of every bucket, each rank updates its flat piece
+with its piece of the optimizer state, all_gather of the updated parameters.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from sim.plan.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.op import Collective, CollectiveKind
+from sim.plan.program import Phase
+from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
+from sim.training.data.buckets import Bucket, make_buckets
+from sim.training.precision import PRECISIONS, PrecisionTypes
+from sim.training.spec import DenseTraining
+from sim.training.transformer import DATA_AXIS
+
+PIPELINE_AXIS = "pp"
+EMBEDDING_STREAM = "embedding"
+
+
+def write_step_end(
+    job: DenseTraining, tracer: ProgramTracer, rank: int, groups: Mapping[int, Sequence[Parameter]]
+) -> tuple[list[str], list[str]]:
+    """Write the tasks before and after a rank's forwards and backwards; return their names in call order."""
+    parallel, ranks = job.parallel, tracer.mesh.degree(PIPELINE_AXIS)
+    holds_tied = job.model.tied_embeddings and ranks > 1 and rank in (0, ranks - 1)
+    fresh = {stage: [tracer.parameters[p.source] for p in group] for stage, group in groups.items()}
+    buckets = make_buckets(
+        fresh,
+        bucket_bytes=parallel.bucket_bytes,
+        overlap=parallel.overlap_gradient_sync,
+        data_axis=DATA_AXIS,
+        tied=holds_tied,
+    )
+    writer = StepEndWriter(job, tracer, PRECISIONS[job.training.precision])
+    return [writer.write_zero()], writer.write_sync_and_update(buckets)
+
+
+@dataclass(frozen=True, slots=True)
+class StepEndWriter:
+    """Writes the tasks of one program's step end."""
+
+    job: DenseTraining
+    tracer: ProgramTracer
+    precision: PrecisionTypes
+
+    def write_zero(self) -> str:
+        """Write the task that clears the gradients (and the loss) before a step."""
+        t = TaskTracer(self.tracer, Scope.STEP)
+        cleared = [p.gradient for p in self.tracer.parameters.values()]
+        if self.has_loss:
+            cleared.append(self.loss)
+        t.update("zero_gradients", "zero", (), cleared)
+        return self.tracer.add_task("zero_gradients", Phase.PREPARE, t.ops).name
+
+    def write_sync_and_update(self, buckets: Sequence[Bucket]) -> list[str]:
+        """Write gradient synchronisation and optimizer, bucket by bucket."""
+        sharded = self.job.parallel.zero_stage == 1 and self.data_degree > 1
+        names, shards = [], {}
+        for bucket in buckets:
+            t = TaskTracer(self.tracer, Scope.STEP)
+            shards[bucket.index] = self._sync(t, bucket, sharded=sharded)
+            names += self._finish(f"gradient_sync.{bucket.index}", Phase.GRADIENT_SYNC, t)
+        for bucket in buckets:
+            t = TaskTracer(self.tracer, Scope.STEP)
+            shard = shards[bucket.index]
+            if shard is None:
+                for parameter in bucket.parameters:
+                    self._update(t, parameter)
+            else:
+                self._update_shard(t, bucket, shard)
+            names += self._finish(f"optimizer.{bucket.index}", Phase.OPTIMIZER, t)
+        if self.has_loss and self.data_degree > 1:
+            t = TaskTracer(self.tracer, Scope.STEP)
+            self._all_reduce(t, "loss", [self.loss], (DATA_AXIS,), DATA_AXIS)
+            names += self._finish("loss_sync", Phase.GRADIENT_SYNC, t)
+        return names
+
+    # --- pieces --------------------------------------------------------------------------------------------
+
+    @property
+    def data_degree(self) -> int:
+        """Return the number of data-parallel replicas."""
+        return self.tracer.mesh.degree(DATA_AXIS)
+
+    @property
+    def has_loss(self) -> bool:
+        """Return whether this program computes the loss."""
+        return "loss" in self.tracer.buffers
+
+    @property
+    def loss(self) -> Tensor:
+        """Return the accumulated loss."""
+        buffer = self.tracer.buffers["loss"]
+        return Tensor(buffer.name, buffer.shape, buffer.dtype)
+
+    def _finish(self, name: str, phase: Phase, t: TaskTracer) -> list[str]:
+        return [self.tracer.add_task(name, phase, t.ops).name] if t.ops else []
+
+    def _sync(self, t: TaskTracer, bucket: Bucket, *, sharded: bool) -> Tensor | None:
+        """Write a bucket's collectives; return this rank's flat piece of the sum where it is sharded."""
+        gradients = [p.gradient for p in bucket.parameters]
+        for axis in bucket.partial_axes:
+            self._all_reduce(t, f"sum_{axis}", gradients, (axis,), axis)
+        if bucket.tied:
+            last = self.tracer.mesh.degree(PIPELINE_AXIS) - 1
+            self._all_reduce(t, "tie", gradients, (PIPELINE_AXIS,), EMBEDDING_STREAM, (0, last))
+        if self.data_degree == 1:
+            return None
+        if not sharded:
+            self._all_reduce(t, "all_reduce", gradients, (DATA_AXIS,), DATA_AXIS)
+            return None
+        shard = self._flat(f"gradient_shard.{bucket.index}", bucket, gradients[0].dtype, Kind.GRADIENT, Scope.STEP)
+        reads = tuple(g.name for g in gradients)
+        name = t.unique("reduce_scatter")
+        t.emit(Collective(name, CollectiveKind.REDUCE_SCATTER, (DATA_AXIS,), reads, (shard.name,), DATA_AXIS))
+        return shard
+
+    def _all_reduce(
+        self,
+        t: TaskTracer,
+        name: str,
+        tensors: Sequence[Tensor],
+        axes: tuple[str, ...],
+        stream: str,
+        members: tuple[int, ...] = (),
+    ) -> None:
+        names = tuple(tensor.name for tensor in tensors)
+        op = Collective(t.unique(name), CollectiveKind.ALL_REDUCE, axes, names, names, stream, members=members)
+        t.emit(op)
+
+    def _update(self, t: TaskTracer, parameter: Parameter) -> None:
+        """Write Adam on a whole parameter, with a master copy under mixed precision."""
+        source, buffer = parameter.source, self.tracer.buffers[parameter.value.name]
+        common = (buffer.shape, self.precision.master, Kind.OPTIMIZER, Scope.PERSISTENT)
+        moments = [
+            self.tracer.tensor(Buffer(f"{source}.{label}", *common, initial=Initial("zeros", source)))
+            for label in ("exp_avg", "exp_avg_sq")
+        ]
+        if not self.precision.mixed:
+            self._adam(t, source, parameter.gradient, [parameter.value, *moments])
+            return
+        master = self.tracer.tensor(
+            Buffer(
+                f"{source}.master", *common,
+                initial=buffer.initial, global_shape=buffer.global_shape, layout=buffer.layout,
+            )
+        )  # fmt: skip
+        self._adam(t, source, parameter.gradient, [master, *moments, parameter.value])
+
+    def _update_shard(self, t: TaskTracer, bucket: Bucket, gradient: Tensor) -> None:
+        """Write Adam on this rank's flat piece of a bucket, and the gather of the updated parameters."""
+        values = [p.value for p in bucket.parameters]
+        parts = {"axes": (DATA_AXIS,), "parts": self.data_degree}
+        name = f"shard.{bucket.index}"
+        (piece,) = t.compute(name, "shard", values, (values[0].layout,), kind=Kind.WORKSPACE, **parts)
+        dtype, persistent = self.precision.master, (Kind.OPTIMIZER, Scope.PERSISTENT)
+        moments = [self._flat(f"{name}.{label}", bucket, dtype, *persistent) for label in ("exp_avg", "exp_avg_sq")]
+        updated = [piece, *moments]
+        if self.precision.mixed:
+            initial = Initial("shard", of=tuple(v.name for v in values), axes=(DATA_AXIS,))
+            updated = [self._flat(f"{name}.master", bucket, dtype, *persistent, initial=initial), *moments, piece]
+        self._adam(t, name, gradient, updated)
+        writes = tuple(v.name for v in values)
+        gather = t.unique("all_gather")
+        t.emit(Collective(gather, CollectiveKind.ALL_GATHER, (DATA_AXIS,), (piece.name,), writes, DATA_AXIS))
+
+    def _flat(
+        self, name: str, bucket: Bucket, dtype: str, kind: Kind, scope: Scope, initial: Initial | None = None
+    ) -> Tensor:
+        total = sum(prod(p.value.shape) for p in bucket.parameters)
+        shape = (-(-total // self.data_degree),)
+        if scope is Scope.PERSISTENT and initial is None:
+            initial = Initial("zeros")
+        return self.tracer.tensor(Buffer(name, shape, dtype, kind, scope, initial=initial))
+
+    def _adam(self, t: TaskTracer, name: str, gradient: Tensor, updated: Sequence[Tensor]) -> None:
+        """Write one Adam step; ``updated``: parameter, two moments, and a low-precision copy if there is one."""
+        training = self.job.training
+        t.adam(
+            f"adam.{name}",
+            gradient,
+            updated,
+            learning_rate=training.learning_rate,
+            beta1=training.adam_beta1,
+            beta2=training.adam_beta2,
+            epsilon=training.adam_epsilon,
+            step=1,
+        )

@@ -1,0 +1,23 @@
+"""Element types by precision."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionTypes:
+    """Mixed precision keeps gradients, master weights and moments in 32 bits (Megatron-LM: 18 bytes/parameter)."""
+
+    parameter: str
+    activation: str
+    gradient: str
+    master: str
+    mixed: bool
+
+
+PRECISIONS: Mapping[str, PrecisionTypes] = {
+    "fp16": PrecisionTypes("float16", "float16", "float32", "float32", mixed=True),
+    "bf16": PrecisionTypes("bfloat16", "bfloat16", "float32", "float32", mixed=True),
+    "fp32": PrecisionTypes("float32", "float32", "float32", "float32", mixed=False),
+    "fp64": PrecisionTypes("float64", "float64", "float64", "float64", mixed=False),
+}

@@ -1,0 +1,152 @@
+"""The forward pass of a decoder-only transformer, over a mesh with axes ``pp``, ``dp`` and ``tp``.
+
+Activations are [sequence, batch, hidden]; the batch dimension is sharded over ``dp``. With sequence
+parallelism the residual stream is sharded over ``tp`` along the sequence (Korthikanti et al. 2022), else
+replicated (Shoeybi et al. 2019). Parameter names are those of the dense model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.plan import functions as f
+from sim.plan.gradients import checkpoint
+from sim.plan.layout import REPLICATED, Layout, sharded
+from sim.plan.tracing import Parameter, TaskTracer, Tensor
+from sim.training.spec import Recompute, TransformerSpec
+
+TENSOR_AXIS = "tp"
+DATA_AXIS = "dp"
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerBuilder:
+    """Writes the stages of one model under one strategy."""
+
+    model: TransformerSpec
+    microbatch_size: int
+    tensor_parallel: bool
+    sequence_parallel: bool
+    recompute: Recompute
+    loss_scale: float
+
+    # --- pieces --------------------------------------------------------------------------------------------
+
+    def embed(self, t: TaskTracer) -> Tensor:
+        """Return the embedded tokens of one micro-batch."""
+        m = self.model
+        x = f.embedding(t, "embedding", self.tokens(t, "tokens", shift=0), self.word_table(t, "embedding.word"))
+        x = self.row_output(t, x)
+        if m.family == "gpt":
+            positions = t.program.parameter(
+                "embedding.position", (m.sequence_length, m.hidden_size), REPLICATED, "normal"
+            )
+            x = f.add_positions(t, "positions", x, positions)
+        return f.dropout(t, "embedding", x, m.dropout, batch_dim=1)
+
+    def tokens(self, t: TaskTracer, name: str, *, shift: int) -> Tensor:
+        """Return this rank's token ids (``shift`` 0) or labels (``shift`` 1)."""
+        m = self.model
+        return f.tokens(
+            t, name, shift=shift, sequence=m.sequence_length, batch=self.microbatch_size,
+            vocabulary=m.vocab_size, axes=(DATA_AXIS,),
+        )  # fmt: skip
+
+    def word_table(self, t: TaskTracer, source: str) -> Parameter:
+        """Return the vocabulary table [V, h], sharded by rows."""
+        return t.program.parameter(
+            source, (self.model.vocab_size, self.model.hidden_size), self.shard(0), "normal"
+        )
+
+    def head(self, t: TaskTracer, x: Tensor, loss: Tensor) -> Tensor:
+        """Add the micro-batch's share of the mean loss to ``loss``."""
+        x = self.column_input(t, self.norm(t, "final_norm", x))
+        table = self.word_table(t, "embedding.word" if self.model.tied_embeddings else "head.weight")
+        logits = f.linear(t, "head", x, table, transposed=True)
+        return f.cross_entropy(t, "loss", logits, self.tokens(t, "labels", shift=1), loss, self.loss_scale)
+
+    def layer(self, t: TaskTracer, index: int, x: Tensor) -> Tensor:
+        """Return one layer's output, recomputed in backward where ``recompute`` is full."""
+        if self.recompute == "full":
+            return checkpoint(t, lambda tracer, inputs: self._layer(tracer, index, inputs[0]), (x,))
+        return self._layer(t, index, x)
+
+    # --- one layer -----------------------------------------------------------------------------------------
+
+    def _layer(self, t: TaskTracer, index: int, x: Tensor) -> Tensor:
+        name = f"layer{index}"
+        y = self._attention(t, name, self.column_input(t, self.norm(t, f"{name}.norm1", x)))
+        x = self._residual(t, f"{name}.attention_out", y, f"{name}.projection.bias", x)
+        y = self._mlp(t, name, self.column_input(t, self.norm(t, f"{name}.norm2", x)))
+        return self._residual(t, f"{name}.mlp_out", y, f"{name}.fc2.bias", x)
+
+    def _attention(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
+        m = self.model
+        groups, per_group = m.num_kv_heads, m.num_heads // m.num_kv_heads
+        shape = (groups, per_group + 2, m.head_size)
+        weight = t.program.parameter(f"{name}.qkv.weight", (m.hidden_size, *shape), self.shard(1), "normal")
+        bias = t.program.parameter(f"{name}.qkv.bias", shape, self.shard(0), "zeros") if self._biased else None
+        q, k, v = f.split_qkv(t, f"{name}.qkv", f.linear(t, f"{name}.qkv", x, weight, bias))
+        if m.family == "llama":
+            q = f.rotary(t, f"{name}.rotary_q", q, m.rotary_base)
+            k = f.rotary(t, f"{name}.rotary_k", k, m.rotary_base)
+        y = self._attend(t, f"{name}.attention", (q, k, v))
+        output = t.program.parameter(
+            f"{name}.projection.weight", (m.num_heads, m.head_size, m.hidden_size), self.shard(0), "normal"
+        )
+        return self.row_output(t, f.linear(t, f"{name}.projection", y, output, contract=2))
+
+    def _attend(self, t: TaskTracer, name: str, qkv: Sequence[Tensor]) -> Tensor:
+        def attend(tracer: TaskTracer, inputs: Sequence[Tensor]) -> Tensor:
+            q, k, v = inputs
+            if self.model.attention == "flash":
+                return f.flash_attention(tracer, name, q, k, v)
+            return f.core_attention(tracer, name, q, k, v, self.model.dropout)
+
+        return checkpoint(t, attend, qkv) if self.recompute == "selective" else attend(t, qkv)
+
+    def _mlp(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
+        m = self.model
+        h, ffn = m.hidden_size, m.ffn_hidden_size
+        if m.family == "gpt":
+            weight = t.program.parameter(f"{name}.fc1.weight", (h, ffn), self.shard(1), "normal")
+            bias = t.program.parameter(f"{name}.fc1.bias", (ffn,), self.shard(0), "zeros")
+            y = f.elementwise(t, f"{name}.gelu", "gelu", f.linear(t, f"{name}.fc1", x, weight, bias))
+        else:
+            weight = t.program.parameter(f"{name}.fc1.weight", (h, 2, ffn), self.shard(2), "normal")
+            y = f.elementwise(t, f"{name}.swiglu", "swiglu", f.linear(t, f"{name}.fc1", x, weight))
+        output = t.program.parameter(f"{name}.fc2.weight", (ffn, h), self.shard(0), "normal")
+        return self.row_output(t, f.linear(t, f"{name}.fc2", y, output))
+
+    def _residual(self, t: TaskTracer, name: str, y: Tensor, bias_source: str, residual: Tensor) -> Tensor:
+        if not self._biased:
+            return f.add(t, name, y, residual)
+        bias = t.program.parameter(bias_source, (self.model.hidden_size,), REPLICATED, "zeros")
+        return f.bias_dropout_add(t, name, y, bias, residual, self.model.dropout, batch_dim=1)
+
+    def norm(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
+        """Return the family's norm of x."""
+        h = (self.model.hidden_size,)
+        weight = t.program.parameter(f"{name}.weight", h, REPLICATED, "ones")
+        if self.model.family == "llama":
+            return f.rms_norm(t, name, x, weight)
+        return f.layer_norm(t, name, x, weight, t.program.parameter(f"{name}.bias", h, REPLICATED, "zeros"))
+
+    # --- layouts -------------------------------------------------------------------------------------------
+
+    @property
+    def _biased(self) -> bool:
+        return self.model.family == "gpt"
+
+    def shard(self, dim: int) -> Layout:
+        """Return the layout of a weight that tensor parallelism splits along ``dim``."""
+        return sharded(dim, (TENSOR_AXIS,)) if self.tensor_parallel else REPLICATED
+
+    def column_input(self, t: TaskTracer, x: Tensor) -> Tensor:
+        """Return x whole on every rank, as a column-parallel product wants it."""
+        return f.all_gather(t, x, TENSOR_AXIS, 0, regather=True) if self.sequence_parallel else x
+
+    def row_output(self, t: TaskTracer, x: Tensor) -> Tensor:
+        """Return the sum of a row-parallel product, as the residual stream lies."""
+        if not self.tensor_parallel:
+            return x
+        return f.reduce_scatter(t, x, TENSOR_AXIS, 0) if self.sequence_parallel else f.all_reduce(t, x, TENSOR_AXIS)
