@@ -1,0 +1,237 @@
+"""Turn a scenario file into the typed, checked specifications that the builders take.
+
+Reading checks shape (yaml_tree), keys and types (schema); here the rules between keys are checked, and the
+specifications' own errors get the file and line of the key that they name.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from costmodels.errors import CatalogueError
+from costmodels.hardware import load_node
+from scenarios.checking import check_document
+from scenarios.degrees import resolve_degrees
+from scenarios.errors import ScenarioError, suggestion
+from scenarios.huggingface import read_model
+from scenarios.model_presets import load_presets
+from scenarios.overrides import apply_overrides
+from scenarios.schema import (
+    MAX_MICROBATCHES,
+    MAX_WORLD_SIZE,
+    DelayScenario,
+    DenseScenario,
+    GptModel,
+    HuggingFaceModel,
+    LlamaModel,
+    PresetModel,
+    scenario_class,
+)
+from scenarios.yaml_tree import Document, read_document
+from sim.training.errors import SpecError
+from sim.training.spec import (
+    DelaySpec,
+    DenseTraining,
+    ParallelSpec,
+    PipelineSpec,
+    TrainingSpec,
+    TransformerSpec,
+    check_schedule,
+)
+
+MAX_PIPELINE_CALLS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """The machine of a scenario: ``num_nodes`` nodes of one type of the hardware catalogue."""
+
+    node: str
+    num_nodes: int
+    devices_per_node: int
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of devices."""
+        return self.num_nodes * self.devices_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayTraining:
+    """A textbook job: stated times per stage, a number of micro-batches, a pipeline."""
+
+    delay: DelaySpec
+    num_microbatches: int
+    pipeline: PipelineSpec
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_schedule(self.num_microbatches, self.pipeline)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A whole, checked scenario. ``cluster`` is None exactly for textbook jobs."""
+
+    name: str
+    seed: int
+    source: Path
+    job: DenseTraining | DelayTraining
+    cluster: ClusterSpec | None
+    overrides: tuple[str, ...] = ()
+
+
+def load_scenario(path: Path | str, overrides: Sequence[str] = ()) -> Scenario:
+    """Return the scenario of a file with ``key=value`` overrides put in.
+
+    Raises ScenarioError, with file, line, key, rule and remedy, for everything that is wrong with either.
+    """
+    document = apply_overrides(read_document(Path(path)), overrides)
+    if scenario_class(document.data) is DelayScenario:
+        return _delay_scenario(document, check_document(document, DelayScenario), tuple(overrides))
+    return _dense_scenario(document, check_document(document, DenseScenario), tuple(overrides))
+
+
+@contextmanager
+def located(document: Document) -> Iterator[None]:
+    """Give a SpecError raised inside the origin of the key that it names."""
+    try:
+        yield
+    except SpecError as error:
+        origin = document.origin(error.key.split("."))
+        raise ScenarioError(origin, error.key, error.rule, error.remedy) from error
+
+
+def _delay_scenario(document: Document, checked: DelayScenario, overrides: tuple[str, ...]) -> Scenario:
+    model, pipeline = checked.model, checked.parallel.pipeline
+    _refuse_many_calls(document, pipeline.degree * pipeline.virtual_stages, checked.training.num_microbatches)
+    with located(document):
+        job = DelayTraining(
+            delay=DelaySpec(
+                forward_s=model.forward,
+                backward_input_s=model.backward_input,
+                backward_weight_s=model.backward_weight,
+                hop_s=model.hop,
+            ),
+            num_microbatches=checked.training.num_microbatches,
+            pipeline=PipelineSpec(
+                degree=pipeline.degree, schedule=pipeline.schedule, virtual_stages=pipeline.virtual_stages
+            ),
+            seed=checked.seed,
+        )
+    return Scenario(
+        name=checked.name, seed=checked.seed, source=document.source, job=job, cluster=None, overrides=overrides
+    )
+
+
+def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple[str, ...]) -> Scenario:
+    cluster = _cluster(document, checked)
+    document, model = _model(document, checked)
+    parallel = _parallel(document, checked, cluster)
+    training = TrainingSpec(**checked.training.model_dump(exclude={"optimizer"}))
+    num_microbatches = training.global_batch_size // (training.microbatch_size * parallel.data_degree)
+    _refuse_many_calls(document, parallel.pipeline.num_virtual_stages, num_microbatches)
+    with located(document):
+        job = DenseTraining(model=model, training=training, parallel=parallel, seed=checked.seed)
+    return Scenario(
+        name=checked.name, seed=checked.seed, source=document.source, job=job, cluster=cluster, overrides=overrides
+    )
+
+
+def _cluster(document: Document, checked: DenseScenario) -> ClusterSpec:
+    name, num_nodes = checked.cluster.node, checked.cluster.num_nodes
+    try:
+        node = load_node(name)
+    except CatalogueError as error:
+        origin = document.origin(("cluster", "node"))
+        remedy = f"did you mean {error.nearest[0]}?" if error.nearest else "see: simulate list"
+        raise ScenarioError(origin, "cluster.node", str(error), remedy) from error
+    cluster = ClusterSpec(node=name, num_nodes=num_nodes, devices_per_node=node.num_devices)
+    if cluster.world_size > MAX_WORLD_SIZE:
+        product = f"{num_nodes:,} nodes x {node.num_devices} devices = {cluster.world_size:,}"
+        rule = f"{product} is more than {MAX_WORLD_SIZE:,}"
+        remedy = f"write at most {MAX_WORLD_SIZE // node.num_devices:,} nodes"
+        raise ScenarioError(document.origin(("cluster", "num_nodes")), "cluster.num_nodes", rule, remedy)
+    return cluster
+
+
+def _model(document: Document, checked: DenseScenario) -> tuple[Document, TransformerSpec]:
+    """Return the model, and the document with a preset's or configuration's keys written out in it."""
+    section = checked.model
+    if isinstance(section, PresetModel | HuggingFaceModel):
+        name = "preset" if isinstance(section, PresetModel) else "huggingface"
+        base = _preset(document, section) if isinstance(section, PresetModel) else _from_config(document, section)
+        document = _write_out(document, base, name)
+        section = check_document(document, DenseScenario).model
+        if isinstance(section, PresetModel | HuggingFaceModel):
+            message = f"a preset may not name another one: {base}"
+            raise TypeError(message)
+    return document, _transformer(document, section)
+
+
+def _preset(document: Document, section: PresetModel) -> dict[str, Any]:
+    presets = load_presets()
+    if section.preset not in presets:
+        rule = f"there is no model preset {section.preset!r}"
+        remedy = suggestion(section.preset, presets)
+        raise ScenarioError(document.origin(("model", "preset")), "model.preset", rule, remedy)
+    return presets[section.preset].keys
+
+
+def _from_config(document: Document, section: HuggingFaceModel) -> dict[str, Any]:
+    return read_model(document.source.parent / section.huggingface)
+
+
+def _write_out(document: Document, base: dict[str, Any], name: str) -> Document:
+    """Return the document with ``base`` under the model's own keys, ``base`` having the origin of key ``name``."""
+    own = {key: value for key, value in document.data["model"].items() if key != name}
+    origin = document.origin(("model", name))
+    origins = {**{("model", key): origin for key in base}, **document.origins}
+    return Document(source=document.source, data={**document.data, "model": base | own}, origins=origins)
+
+
+def _transformer(document: Document, section: GptModel | LlamaModel) -> TransformerSpec:
+    keys: dict[str, Any] = section.model_dump()
+    keys["num_kv_heads"] = section.num_kv_heads or section.num_heads
+    keys["ffn_hidden_size"] = section.ffn_hidden_size or 4 * section.hidden_size
+    with located(document):
+        return TransformerSpec(**keys)
+
+
+def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec) -> ParallelSpec:
+    section = checked.parallel
+    degrees = resolve_degrees(document, section, cluster.num_nodes, cluster.devices_per_node)
+    with located(document):
+        pipeline = PipelineSpec(**{**section.pipeline.model_dump(), "degree": degrees["pipeline"]})
+        parallel = ParallelSpec(
+            tensor_degree=degrees["tensor"],
+            sequence_parallel=section.tensor.sequence_parallel,
+            pipeline=pipeline,
+            data_degree=degrees["data"],
+            zero_stage=section.data.zero_stage,
+            overlap_gradient_sync=section.data.overlap_gradient_sync,
+            bucket_bytes=round(section.data.bucket or 0),
+            axis_order=section.axis_order,
+        )
+    if prod(degrees.values()) != cluster.world_size:
+        message = f"degrees {degrees} resolved to another world size than {cluster.world_size}"
+        raise AssertionError(message)
+    return parallel
+
+
+def _refuse_many_calls(document: Document, num_stages: int, num_microbatches: int) -> None:
+    """Raise ScenarioError for pipelines that no computer could hold."""
+    key = "num_microbatches" if document.data["model"].get("family") == "delay" else "global_batch_size"
+    origin = document.origin(("training", key))
+    if num_microbatches > MAX_MICROBATCHES:
+        rule = f"{num_microbatches:,} micro-batches per replica are more than {MAX_MICROBATCHES:,}"
+        raise ScenarioError(origin, f"training.{key}", rule, "write a smaller number")
+    if num_stages * num_microbatches > MAX_PIPELINE_CALLS:
+        rule = (
+            f"{num_microbatches:,} micro-batches x {num_stages:,} virtual stages are more than "
+            f"{MAX_PIPELINE_CALLS:,} passes"
+        )
+        raise ScenarioError(origin, f"training.{key}", rule, "write a smaller number, or fewer stages")

@@ -1,0 +1,90 @@
+"""Field types of the scenario schema whose check is more than a type and two limits."""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from costmodels.errors import UnitError
+from costmodels.units import Dimension, format_bytes, format_time, parse_quantity
+
+MAX_DEGREE: Final = 1_000_000
+MAX_TEXT: Final = 100
+
+_PATTERN: Final = r"^\s*\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*[A-Za-zµ][A-Za-zµ/]*\s*$"
+_FORMATS: Final = {Dimension.TIME: format_time, Dimension.BYTES: format_bytes}
+_EXAMPLES: Final = {Dimension.TIME: "250 ms", Dimension.BYTES: "25 MiB"}
+
+
+def refusal(rule: str, remedy: str) -> PydanticCustomError:
+    """Return the error by which a validator states rule and remedy itself."""
+    return PydanticCustomError("rule", "{rule}", {"rule": rule, "remedy": remedy})
+
+
+class Quantity:
+    """Reads text with a unit into an SI number between two limits."""
+
+    def __init__(self, dimension: Dimension, *, most: float, allow_zero: bool) -> None:
+        self.dimension = dimension
+        self.most = most
+        self.allow_zero = allow_zero
+
+    def __call__(self, value: object) -> float:
+        """Return the SI number, or raise a refusal that pydantic reports."""
+        if isinstance(value, str) and len(value) > MAX_TEXT:
+            raise refusal(f"{value[:40]!r}... is too long for a quantity", f"write it as in {self.example}")
+        if value is None or isinstance(value, bool | list | dict):
+            raise refusal(f"a {self.dimension} is text with a unit", f"write it as in {self.example}")
+        try:
+            number = parse_quantity(value, self.dimension)
+        except UnitError as error:
+            rule, _, remedy = str(error).rpartition("; ")
+            raise refusal(rule, remedy) from error
+        if number == 0 and not self.allow_zero:
+            raise refusal(f"{value!r} must be more than zero", f"write it as in {self.example}")
+        if number > self.most:
+            limit = _FORMATS[self.dimension](self.most)
+            raise refusal(f"{value!r} is more than the limit of {limit}", "write a smaller quantity")
+        return number
+
+    @property
+    def example(self) -> str:
+        """Return a value that is right."""
+        return f"'{_EXAMPLES[self.dimension]}'"
+
+
+def quantity_schema(dimension: Dimension) -> WithJsonSchema:
+    """Return the JSON Schema of a quantity: text, a number and a unit."""
+    return WithJsonSchema({"type": "string", "pattern": _PATTERN, "examples": [_EXAMPLES[dimension]]})
+
+
+def parse_degree(value: object) -> int | Literal["auto"]:
+    """Return a parallel degree: a whole number from 1 to 1,000,000, or ``auto``."""
+    if value == "auto":
+        return "auto"
+    remedy = f"write a whole number from 1 to {MAX_DEGREE:,}, or auto"
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise refusal(f"a degree is a whole number or auto, not {_shown(value)}", remedy)
+    if not 1 <= value <= MAX_DEGREE:
+        raise refusal(f"a degree lies between 1 and {MAX_DEGREE:,}, got {_shown(value)}", remedy)
+    return value
+
+
+def _shown(value: Any) -> str:
+    return {dict: "a mapping", list: "a list", type(None): "nothing"}.get(type(value), repr(value)[:60])
+
+
+Duration = Annotated[
+    float, PlainValidator(Quantity(Dimension.TIME, most=1e6, allow_zero=False)), quantity_schema(Dimension.TIME)
+]
+DurationOrZero = Annotated[
+    float, PlainValidator(Quantity(Dimension.TIME, most=1e6, allow_zero=True)), quantity_schema(Dimension.TIME)
+]
+Bytes = Annotated[
+    float, PlainValidator(Quantity(Dimension.BYTES, most=2.0**50, allow_zero=False)), quantity_schema(Dimension.BYTES)
+]
+Degree = Annotated[
+    int | Literal["auto"],
+    PlainValidator(parse_degree),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_DEGREE}, {"const": "auto"}]}),
+]

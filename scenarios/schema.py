@@ -1,0 +1,317 @@
+"""What a scenario file may hold: keys, types, limits and defaults.
+
+Types are strict: ``"8"``, ``8.0`` and ``true`` are not 8. Unknown keys are refused. Quantities with a dimension
+are text with a unit. Rules between keys are checked where the keys' values are used, in the loader.
+"""
+
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from scenarios.quantities import Bytes, Degree, Duration, DurationOrZero, refusal
+
+MAX_BATCH: Final = 1_000_000_000
+MAX_MICROBATCHES: Final = 1_000_000
+MAX_WORLD_SIZE: Final = 1_000_000
+
+Layers = Annotated[int, Field(ge=1, le=10_000)]
+Width = Annotated[int, Field(ge=1, le=1_000_000)]
+Heads = Annotated[int, Field(ge=1, le=100_000)]
+SequenceLength = Annotated[int, Field(ge=1, le=10_000_000)]
+Vocabulary = Annotated[int, Field(ge=2, le=100_000_000)]
+Probability = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+RotaryBase = Annotated[float, Field(gt=1, le=1e12, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=1e3, allow_inf_nan=False)]
+Attention = Literal["core", "flash"]
+Axis = Literal["pp", "dp", "tp"]
+
+
+def _each_once(axes: tuple[str, ...]) -> tuple[str, ...]:
+    if sorted(axes) != ["dp", "pp", "tp"]:
+        raise refusal(f"every mesh axis belongs here once, got {', '.join(axes)}", "list pp, dp and tp once each")
+    return axes
+
+
+class Section(BaseModel):
+    """A mapping of a scenario file."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, protected_namespaces=()
+    )
+
+
+class ClusterSection(Section):
+    """The machine."""
+
+    node: str = Field(min_length=1, max_length=200)
+    """Node type of the hardware catalogue; `simulate list` names them."""
+    num_nodes: int = Field(ge=1, le=1_000_000)
+    """Number of nodes of this type."""
+
+
+class GptModel(Section):
+    """A GPT as Megatron-LM trains it: learned positions, layer norm, biases, GELU, dropout."""
+
+    family: Literal["gpt"]
+    num_layers: Layers
+    hidden_size: Width
+    num_heads: Heads
+    sequence_length: SequenceLength
+    vocab_size: Vocabulary
+    """Rows of the embedding table, padding included."""
+    num_kv_heads: Heads | None = None
+    """Key and value heads; default num_heads."""
+    ffn_hidden_size: Width | None = None
+    """Width of the feed-forward layer; default 4 x hidden_size."""
+    tied_embeddings: bool = True
+    """Input embedding and output layer share one table."""
+    attention: Attention = "core"
+    """`core`: scores, softmax and context as separate kernels; `flash`: one fused kernel."""
+    dropout: Probability = 0.1
+    """Probability of every dropout; Megatron-LM's default is 0.1."""
+
+
+class LlamaModel(Section):
+    """A Llama: rotary positions, RMS norm, no biases, SwiGLU, grouped-query attention."""
+
+    family: Literal["llama"]
+    num_layers: Layers
+    hidden_size: Width
+    num_heads: Heads
+    sequence_length: SequenceLength
+    vocab_size: Vocabulary
+    """Rows of the embedding table, padding included."""
+    ffn_hidden_size: Width
+    """Width of the gate and of the up projection."""
+    num_kv_heads: Heads | None = None
+    """Key and value heads; default num_heads."""
+    tied_embeddings: bool = False
+    """Input embedding and output layer share one table."""
+    attention: Attention = "flash"
+    """`core`: scores, softmax and context as separate kernels; `flash`: one fused kernel."""
+    dropout: Probability = 0.0
+    """Llamas have none."""
+    rotary_base: RotaryBase = 10000.0
+    """Base of the rotary frequencies (theta)."""
+
+
+class _ModelOverrides(Section):
+    """Keys that may be written over those of a preset or a Hugging Face configuration."""
+
+    num_layers: Layers | None = None
+    hidden_size: Width | None = None
+    num_heads: Heads | None = None
+    sequence_length: SequenceLength | None = None
+    vocab_size: Vocabulary | None = None
+    num_kv_heads: Heads | None = None
+    ffn_hidden_size: Width | None = None
+    tied_embeddings: bool | None = None
+    attention: Attention | None = None
+    dropout: Probability | None = None
+    rotary_base: RotaryBase | None = None
+
+
+class PresetModel(_ModelOverrides):
+    """A published model by name; further keys are written over the preset's."""
+
+    preset: str = Field(min_length=1, max_length=200)
+    """Name of a preset; `simulate list` names them."""
+
+
+class HuggingFaceModel(_ModelOverrides):
+    """A model from a Hugging Face config.json; further keys are written over the file's."""
+
+    huggingface: str = Field(min_length=1, max_length=4000)
+    """Path of the config.json, relative to the scenario file."""
+
+
+class DelayModel(Section):
+    """A textbook workload: every stage takes the stated times. Times are per stage and micro-batch."""
+
+    family: Literal["delay"]
+    forward: Duration
+    backward_input: Duration
+    backward_weight: DurationOrZero
+    hop: DurationOrZero = 0.0
+    """Added to every dependency between ranks."""
+
+
+MODEL_SECTIONS: Final[dict[str, type[Section]]] = {
+    "gpt": GptModel,
+    "llama": LlamaModel,
+    "preset": PresetModel,
+    "huggingface": HuggingFaceModel,
+}
+
+
+def model_kind(value: object) -> str:
+    """Return which kind of model a mapping describes, empty if none that is known."""
+    if not isinstance(value, dict):
+        return "" if not isinstance(value, Section) else type(value).__name__.removesuffix("Model").lower()
+    for kind in ("preset", "huggingface"):
+        if kind in value:
+            return kind
+    family = value.get("family")
+    return family if isinstance(family, str) and family in {"gpt", "llama"} else ""
+
+
+Model = Annotated[
+    Annotated[GptModel, Tag("gpt")]
+    | Annotated[LlamaModel, Tag("llama")]
+    | Annotated[PresetModel, Tag("preset")]
+    | Annotated[HuggingFaceModel, Tag("huggingface")],
+    Discriminator(model_kind),
+]
+
+
+class TrainingSection(Section):
+    """Batch, numbers and optimizer of dense training."""
+
+    global_batch_size: int = Field(ge=1, le=MAX_BATCH)
+    """Sequences per optimizer step, over all replicas."""
+    microbatch_size: int = Field(ge=1, le=1_000_000)
+    """Sequences per micro-batch of one replica."""
+    precision: Literal["fp16", "bf16", "fp32", "fp64"] = "bf16"
+    """Type of activations and weights; fp16 and bf16 keep fp32 master weights and gradients."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activations computed again in the backward pass: none, attention's, or whole layers."""
+    optimizer: Literal["adam"] = "adam"
+    learning_rate: Positive = 1e-3
+    adam_beta1: Probability = 0.9
+    adam_beta2: Probability = 0.95
+    adam_epsilon: Positive = 1e-8
+
+
+class DelayTrainingSection(Section):
+    """Training of a textbook workload."""
+
+    num_microbatches: int = Field(ge=1, le=MAX_MICROBATCHES)
+    """Micro-batches per step."""
+
+
+class TensorSection(Section):
+    """Tensor parallelism."""
+
+    method: Literal["1d"] = "1d"
+    """`1d`: Megatron-LM's column and row split."""
+    degree: Degree = 1
+    sequence_parallel: bool = False
+    """Split the sequence over the tensor-parallel ranks outside the matrix products."""
+
+
+class PipelineSection(Section):
+    """Pipeline parallelism."""
+
+    degree: Degree = 1
+    schedule: Literal["gpipe", "1f1b", "interleaved_1f1b"] = "1f1b"
+    virtual_stages: int = Field(default=1, ge=1, le=10_000)
+    """Stages per rank; 2 or more with interleaved_1f1b."""
+    layers_per_stage: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = Field(
+        default=(), strict=False, max_length=10_000
+    )
+    """Layers of every virtual stage in model order; default as evenly as Megatron-LM would."""
+    scatter_gather: bool = False
+    """Send 1/t of a replicated boundary tensor per tensor-parallel rank, gather on arrival."""
+
+
+class DelayPipelineSection(Section):
+    """Pipeline parallelism of a textbook workload."""
+
+    degree: int = Field(default=1, ge=1, le=10_000)
+    schedule: Literal["gpipe", "1f1b", "interleaved_1f1b"] = "1f1b"
+    virtual_stages: int = Field(default=1, ge=1, le=10_000)
+    """Stages per rank; 2 or more with interleaved_1f1b."""
+
+
+class DataSection(Section):
+    """Data parallelism."""
+
+    degree: Degree = 1
+    zero_stage: Annotated[int, Field(ge=0, le=1)] = 0
+    """0: every replica keeps the optimizer state; 1: each keeps its shard (ZeRO)."""
+    overlap_gradient_sync: bool = True
+    """Synchronise gradients while the backward pass still runs."""
+    bucket: Bytes | None = None
+    """Gradients are synchronised in buckets of at least this size; default one bucket per virtual stage."""
+
+
+class ParallelSection(Section):
+    """How the work lies over the ranks."""
+
+    tensor: TensorSection = TensorSection()
+    pipeline: PipelineSection = PipelineSection()
+    data: DataSection = DataSection()
+    axis_order: Annotated[tuple[Axis, ...], AfterValidator(_each_once)] = Field(
+        default=("pp", "dp", "tp"),
+        strict=False,
+        json_schema_extra={"minItems": 3, "maxItems": 3, "uniqueItems": True},
+    )
+    """Mesh axes; the last varies fastest over ranks."""
+
+
+class DelayParallelSection(Section):
+    """How a textbook workload lies over the ranks."""
+
+    pipeline: DelayPipelineSection = DelayPipelineSection()
+
+
+class _ScenarioHead(Section):
+    name: str = Field(min_length=1, max_length=200)
+    """What to call this scenario in results."""
+    seed: int = Field(default=0, ge=0, le=2**63 - 1)
+    """Seed of everything random."""
+
+
+class DenseScenario(_ScenarioHead):
+    """Dense training of a transformer on a cluster."""
+
+    cluster: ClusterSection
+    model: Model
+    training: TrainingSection
+    parallel: ParallelSection = ParallelSection()
+
+
+class DelayScenario(_ScenarioHead):
+    """A textbook workload on ranks without hardware."""
+
+    model: DelayModel
+    training: DelayTrainingSection
+    parallel: DelayParallelSection = DelayParallelSection()
+
+
+def scenario_class(data: dict[str, Any]) -> type[DenseScenario] | type[DelayScenario]:
+    """Return the schema that a file's values are to be checked against."""
+    model = data.get("model")
+    return DelayScenario if isinstance(model, dict) and model.get("family") == "delay" else DenseScenario
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a scenario file."""
+    template = "#/$defs/{model}"
+    dense = DenseScenario.model_json_schema(ref_template=template)
+    delay = DelayScenario.model_json_schema(ref_template=template)
+    definitions = {**dense.pop("$defs"), **delay.pop("$defs"), "DenseScenario": dense, "DelayScenario": delay}
+    is_delay = {"properties": {"family": {"const": "delay"}}, "required": ["family"]}
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "meshtwin scenario",
+        "type": "object",
+        "if": {"properties": {"model": is_delay}, "required": ["model"]},
+        "then": {"$ref": "#/$defs/DelayScenario"},
+        "else": {"$ref": "#/$defs/DenseScenario"},
+        "$defs": definitions,
+    }
+    return {key: _without_null(value) for key, value in schema.items()}
+
+
+def _without_null(schema: Any) -> Any:
+    """Return a JSON Schema that refuses null everywhere, as the loader does: leave a key out for its default."""
+    if isinstance(schema, list):
+        return [_without_null(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {key: _without_null(value) for key, value in schema.items() if not (key == "default" and value is None)}
+    if {"type": "null"} in result.get("anyOf", ()):
+        kept = [option for option in result.pop("anyOf") if option != {"type": "null"}]
+        result |= kept[0] if len(kept) == 1 else {"anyOf": kept}
+    return result

@@ -1,0 +1,68 @@
+"""Read a small text file that a user named, or say clearly why not."""
+
+from pathlib import Path
+
+from scenarios.errors import Origin, ScenarioError, nearest
+
+MAX_FILE_BYTES = 1 << 20
+
+
+def read_text(path: Path, start_hint: str) -> str:
+    """Return the text of a UTF-8 file of at most 1 MiB.
+
+    ``start_hint`` is the remedy for an empty file. Raises ScenarioError for whatever cannot be read as such.
+    """
+    origin = Origin(str(path))
+    raw = _read_bytes(path, origin)
+    if len(raw) > MAX_FILE_BYTES:
+        rule = "the file is larger than 1 MiB, the most that is read"
+        raise ScenarioError(origin, "", rule, "check that this is the right file")
+    if b"\0" in raw:
+        raise ScenarioError(origin, "", "the file is binary, not text", "check that this is the right file")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        rule = f"byte 0x{raw[error.start]:02x} is not valid UTF-8"
+        raise ScenarioError(Origin(str(path), line), "", rule, "save the file as UTF-8 text") from error
+    if not text.strip():
+        raise ScenarioError(origin, "", "the file is empty", start_hint)
+    return text
+
+
+def _read_bytes(path: Path, origin: Origin) -> bytes:
+    """Return at most one byte more than the limit."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError as error:
+        raise ScenarioError(origin, "", "there is no such file", _missing_remedy(path)) from error
+    except IsADirectoryError as error:
+        raise ScenarioError(origin, "", "this is a directory, not a file", _directory_remedy(path)) from error
+    except PermissionError as error:
+        rule = "the file cannot be read: permission denied"
+        raise ScenarioError(origin, "", rule, f"make it readable: chmod u+r {path}") from error
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL character
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ScenarioError(origin, "", f"the file cannot be read: {reason}", "check the path") from error
+
+
+def _missing_remedy(path: Path) -> str:
+    """Return the nearest file that exists, or what to do if nothing is alike."""
+    try:
+        siblings = {entry.name: entry for entry in path.parent.iterdir()}
+    except OSError:
+        return f"there is no directory {path.parent} either; check the path"
+    close = nearest(path.name, siblings)
+    if close:
+        return f"did you mean {siblings[close]}?"
+    return "check the path, or write a starter file with: simulate new my.yaml"
+
+
+def _directory_remedy(path: Path) -> str:
+    """Return the name of a scenario inside the directory, if it holds any."""
+    try:
+        inside = sorted(path.glob("*.yaml"))
+    except OSError:
+        inside = []
+    return f"name a file in it, for example {inside[0]}" if inside else "name a scenario file"
