@@ -1,0 +1,195 @@
+"""The hardware catalogue: devices and nodes, every number with its source, from packaged YAML."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+import yaml
+
+from costmodels.errors import CatalogueError, UnitError
+from costmodels.units import Dimension, parse_quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpec:
+    """One accelerator (or CPU core). ``peak_flop_per_s`` is dense, by dtype; ``generation`` names its profile."""
+
+    name: str
+    kind: Literal["gpu", "cpu"]
+    generation: str
+    memory_bytes: int
+    memory_bandwidth_bytes_per_s: float
+    l2_cache_bytes: int
+    num_multiprocessors: int
+    clock_hz: float
+    peak_flop_per_s: Mapping[str, float]
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.memory_bytes, self.memory_bandwidth_bytes_per_s, self.num_multiprocessors))
+
+    def peak(self, dtype: str) -> float:
+        """Return the dense arithmetic rate in FLOP/s for operands of a dtype.
+
+        Raises CatalogueError for a dtype that the device has no rate for.
+        """
+        if dtype not in self.peak_flop_per_s:
+            known = ", ".join(self.peak_flop_per_s)
+            raise CatalogueError(f"device {self.name} has no arithmetic rate for {dtype}; it has {known}")
+        return self.peak_flop_per_s[dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSpec:
+    """One end of a link: per direction, per device (or per adapter), and one hop's latency."""
+
+    kind: str
+    bandwidth_bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpec:
+    """The node's own memory and cores; ``device_bandwidth_bytes_per_s`` per device and direction."""
+
+    memory_bytes: int
+    num_cores: int
+    device_bandwidth_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """Devices that share a host, links between them, and network adapters to the other nodes."""
+
+    name: str
+    device: DeviceSpec
+    devices_per_node: int
+    intra: LinkSpec
+    nics_per_node: int
+    nic: LinkSpec
+    host: HostSpec
+
+
+def list_nodes() -> tuple[str, ...]:
+    """Return the names of all nodes of the catalogue, sorted."""
+    return tuple(sorted(_read("nodes")))
+
+
+def list_devices() -> tuple[str, ...]:
+    """Return the names of all devices of the catalogue, sorted."""
+    return tuple(sorted(_read("devices")))
+
+
+def load_device(name: str) -> DeviceSpec:
+    """Return a device of the catalogue. Raises CatalogueError for an unknown name, with the nearest known."""
+    return parse_device(name, _lookup("device", name, _read("devices")))
+
+
+def load_node(name: str) -> NodeSpec:
+    """Return a node of the catalogue. Raises CatalogueError for an unknown name, with the nearest known."""
+    return parse_node(name, _lookup("node", name, _read("nodes")))
+
+
+def parse_device(name: str, entry: Mapping[str, Any]) -> DeviceSpec:
+    """Return the device that a catalogue entry describes. Raises CatalogueError where it breaks a rule."""
+    where = f"device {name}"
+    peak = _get(entry, "peak", where)
+    return DeviceSpec(
+        name=name,
+        kind=_get(entry, "kind", where),
+        generation=_get(entry, "generation", where),
+        memory_bytes=int(_quantity(entry, "memory", Dimension.BYTES, where)),
+        memory_bandwidth_bytes_per_s=_quantity(entry, "memory_bandwidth", Dimension.BANDWIDTH, where),
+        l2_cache_bytes=int(_quantity(entry, "l2_cache", Dimension.BYTES, where)),
+        num_multiprocessors=_count(entry, "num_multiprocessors", where),
+        clock_hz=_quantity(entry, "clock", Dimension.FREQUENCY, where),
+        peak_flop_per_s={dtype: _quantity(peak, dtype, Dimension.FLOP_RATE, f"{where} peak") for dtype in peak},
+    )
+
+
+def parse_node(name: str, entry: Mapping[str, Any]) -> NodeSpec:
+    """Return the node that a catalogue entry describes. Raises CatalogueError where it breaks a rule."""
+    where = f"node {name}"
+    host = _get(entry, "host", where)
+    return NodeSpec(
+        name=name,
+        device=load_device(_get(entry, "device", where)),
+        devices_per_node=_count(entry, "devices_per_node", where),
+        intra=_link(entry, "intra", where),
+        nics_per_node=_count(entry, "nics_per_node", where),
+        nic=_link(entry, "nic", where),
+        host=HostSpec(
+            memory_bytes=int(_quantity(host, "memory", Dimension.BYTES, f"{where} host")),
+            num_cores=_count(host, "num_cores", f"{where} host"),
+            device_bandwidth_bytes_per_s=_quantity(host, "device_bandwidth", Dimension.BANDWIDTH, f"{where} host"),
+        ),
+    )
+
+
+def nearest_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Return up to three known names that look most like ``name``, best first."""
+    return tuple(difflib.get_close_matches(name.lower(), sorted(known), n=3, cutoff=0.4))
+
+
+@cache
+def _read(file: str) -> Mapping[str, Any]:
+    text = resources.files("costmodels").joinpath("catalogue", f"{file}.yaml").read_text(encoding="utf-8")
+    entries: Mapping[str, Any] = yaml.safe_load(text)
+    return entries
+
+
+def _lookup(what: str, name: str, entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    if name in entries:
+        entry: Mapping[str, Any] = entries[name]
+        return entry
+    nearest = nearest_names(name, entries)
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"known: {', '.join(sorted(entries))}"
+    raise CatalogueError(f"there is no {what} {name!r} in the catalogue; {hint}", nearest or tuple(sorted(entries)))
+
+
+def _get(entry: Mapping[str, Any], key: str, where: str) -> Any:
+    if key not in entry:
+        raise CatalogueError(f"{where} has no {key!r}; it has {', '.join(entry)}")
+    return entry[key]
+
+
+def _sourced(entry: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    item: Mapping[str, Any] = _get(entry, key, where)
+    if not isinstance(item, Mapping) or "value" not in item or not str(item.get("source", "")).strip():
+        raise CatalogueError(f"{where} {key!r} must be {{value: ..., source: ...}}, got {item!r}")
+    return item
+
+
+def _quantity(entry: Mapping[str, Any], key: str, dimension: Dimension, where: str) -> float:
+    item = _sourced(entry, key, where)
+    try:
+        value = parse_quantity(item["value"], dimension)
+        both = parse_quantity(item["bidirectional"], dimension) if "bidirectional" in item else 2 * value
+    except UnitError as error:
+        raise CatalogueError(f"{where} {key!r}: {error}") from None
+    if value <= 0:
+        raise CatalogueError(f"{where} {key!r} must be more than 0, got {item['value']!r}")
+    if both != 2 * value:
+        raise CatalogueError(
+            f"{where} {key!r} is per direction: {item['value']!r} must be half of "
+            f"bidirectional {item['bidirectional']!r}"
+        )
+    return value
+
+
+def _count(entry: Mapping[str, Any], key: str, where: str) -> int:
+    value = _sourced(entry, key, where)["value"]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CatalogueError(f"{where} {key!r} must be a whole number of 1 or more, got {value!r}")
+    return value
+
+
+def _link(entry: Mapping[str, Any], key: str, where: str) -> LinkSpec:
+    link = _get(entry, key, where)
+    return LinkSpec(
+        kind=_get(link, "kind", f"{where} {key}"),
+        bandwidth_bytes_per_s=_quantity(link, "bandwidth", Dimension.BANDWIDTH, f"{where} {key}"),
+        latency_s=_quantity(link, "latency", Dimension.TIME, f"{where} {key}"),
+    )
