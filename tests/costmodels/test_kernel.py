@@ -119,17 +119,11 @@ def test_outputs_follow_from_inputs(
     assert work.executed_flop >= 0
 
 
-@pytest.mark.parametrize(("name", "inputs", "attributes", "expected"), CASES, ids=lambda value: str(value)[:24])
-def test_wrong_number_of_inputs_is_refused(
-    name: str, inputs: Sequence[TensorSpec], attributes: Mapping[str, Any], expected: Sequence[TensorSpec]
-) -> None:
-    """A kernel that takes a fixed number of inputs names itself when it gets more."""
-    del expected
-    most = KERNELS[name].num_inputs[1]
-    if most == float("inf"):
-        pytest.skip("takes any number of inputs")
+@pytest.mark.parametrize("name", sorted(name for name in VOCABULARY if KERNELS[name].num_inputs[1] < float("inf")))
+def test_wrong_number_of_inputs_is_refused(name: str) -> None:
+    """A kernel that takes a bounded number of inputs names itself when it gets more."""
     with pytest.raises(KernelError, match=f"{name} takes"):
-        KERNELS[name].outputs([*inputs, *[X] * (int(most) + 1)], attributes)
+        KERNELS[name].outputs([X] * (int(KERNELS[name].num_inputs[1]) + 1), {})
 
 
 @pytest.mark.parametrize(

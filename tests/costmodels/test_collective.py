@@ -1,0 +1,216 @@
+"""Collectives: closed forms, physical bounds and the choice of algorithm."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.collectives import (
+    NetworkParameters,
+    Protocol,
+    collective_cost,
+    exclusive_seconds,
+    lower_bound_bytes,
+    point_to_point_cost,
+)
+from costmodels.errors import CollectiveError
+
+NET = NetworkParameters(
+    intra_bandwidth_bytes_per_s=200e9,
+    intra_latency_s=1e-6,
+    inter_bandwidth_bytes_per_s=25e9,
+    inter_latency_s=5e-6,
+    nics_per_node=8,
+)
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+sizes = st.integers(1, 2**34)
+uniform = st.tuples(st.integers(1, 16), st.integers(1, 64)).map(lambda shape: (shape[0],) * shape[1])
+groups = st.one_of(uniform, st.lists(st.integers(1, 16), min_size=1, max_size=12).map(tuple)).filter(
+    lambda ranks: sum(ranks) > 1
+)
+
+
+@given(num_bytes=sizes, ranks=st.integers(2, 64))
+def test_ring_inside_a_node_has_the_closed_forms(num_bytes: int, ranks: int) -> None:
+    """Alone in one node every ring takes its textbook time: k(g-1)alpha + bytes/B."""
+    share = (ranks - 1) / ranks * num_bytes
+    alpha, rate = NET.intra_latency_s, NET.intra_bandwidth_bytes_per_s
+    expected = {
+        "all_reduce": 2 * (ranks - 1) * alpha + 2 * share / rate,
+        "all_gather": (ranks - 1) * alpha + share / rate,
+        "reduce_scatter": (ranks - 1) * alpha + share / rate,
+        "broadcast": (ranks - 1) * alpha + num_bytes / rate,
+    }
+    for kind, duration_s in expected.items():
+        cost = collective_cost(kind, num_bytes, (ranks,), NET, "ring")
+        assert exclusive_seconds(cost, (ranks,), NET) == pytest.approx(duration_s, rel=1e-12)
+        assert cost.nic_bytes == 0
+
+
+@given(num_bytes=sizes, nodes=st.integers(2, 64))
+def test_ring_of_single_ranks_uses_only_adapters(num_bytes: int, nodes: int) -> None:
+    """With one rank per node the whole ring crosses adapters, one per node."""
+    group = (1,) * nodes
+    cost = collective_cost("all_reduce", num_bytes, group, NET, "ring")
+    assert cost.port_bytes == 0
+    assert exclusive_seconds(cost, group, NET) == pytest.approx(
+        2 * (nodes - 1) * 5e-6 + 2 * (nodes - 1) / nodes * num_bytes / 25e9, rel=1e-12
+    )
+
+
+@given(num_bytes=sizes, group=groups, kind=st.sampled_from(KINDS))
+def test_ring_leaves_each_node_once(num_bytes: int, group: tuple[int, ...], kind: str) -> None:
+    """A ring ordered by node puts on the adapters what one rank sends, however many ranks the node has."""
+    ranks = sum(group)
+    cost = collective_cost(kind, num_bytes, group, NET, "ring")
+    if len(group) > 1:
+        passes = {"all_reduce": 2, "broadcast": ranks / (ranks - 1)}.get(kind, 1)
+        assert cost.nic_bytes == pytest.approx(passes * (ranks - 1) / ranks * num_bytes, rel=1e-12)
+    else:
+        assert cost.nic_bytes == 0
+
+
+@given(num_bytes=sizes, group=groups, kind=st.sampled_from(KINDS), algorithm=st.sampled_from(["auto", "ring", "tree"]))
+def test_never_below_the_physical_bound(num_bytes: int, group: tuple[int, ...], kind: str, algorithm: str) -> None:
+    """No algorithm moves less than some rank, or some node, must send."""
+    if algorithm == "tree" and kind != "all_reduce":
+        algorithm = "auto"
+    cost = collective_cost(kind, num_bytes, group, NET, algorithm)
+    bound = lower_bound_bytes(kind, num_bytes, sum(group))
+    assert max(cost.port_bytes, cost.nic_bytes) >= bound * (1 - 1e-12)
+    if len(group) > 1:
+        between_nodes = lower_bound_bytes(kind, num_bytes, len(group))
+        assert cost.nic_bytes >= between_nodes * (1 - 1e-12)
+    adapters = min(*group, NET.nics_per_node)
+    fastest = NET.intra_bandwidth_bytes_per_s + adapters * NET.inter_bandwidth_bytes_per_s
+    assert exclusive_seconds(cost, group, NET) >= bound / fastest
+
+
+@given(num_bytes=sizes, group=groups, kind=st.sampled_from(KINDS))
+def test_auto_is_the_fastest(num_bytes: int, group: tuple[int, ...], kind: str) -> None:
+    """Auto takes as long as the best named algorithm, and names it."""
+    auto = collective_cost(kind, num_bytes, group, NET)
+    names = ["ring", "tree"] if kind == "all_reduce" else ["ring"]
+    times = {name: exclusive_seconds(collective_cost(kind, num_bytes, group, NET, name), group, NET) for name in names}
+    assert exclusive_seconds(auto, group, NET) == min(times.values())
+    assert auto.algorithm in names
+
+
+@given(num_bytes=sizes, group=groups, factor=st.floats(1.01, 10))
+def test_more_bandwidth_is_never_slower(num_bytes: int, group: tuple[int, ...], factor: float) -> None:
+    """Faster links never make a collective slower, and a larger payload never makes it faster."""
+    faster = NetworkParameters(
+        intra_bandwidth_bytes_per_s=factor * NET.intra_bandwidth_bytes_per_s,
+        intra_latency_s=NET.intra_latency_s,
+        inter_bandwidth_bytes_per_s=factor * NET.inter_bandwidth_bytes_per_s,
+        inter_latency_s=NET.inter_latency_s,
+        nics_per_node=NET.nics_per_node,
+    )
+    base = exclusive_seconds(collective_cost("all_reduce", num_bytes, group, NET), group, NET)
+    assert exclusive_seconds(collective_cost("all_reduce", num_bytes, group, faster), group, faster) <= base
+    assert exclusive_seconds(collective_cost("all_reduce", 2 * num_bytes, group, NET), group, NET) >= base
+
+
+def test_tree_wins_with_small_payloads_on_many_nodes() -> None:
+    """Latency grows with the logarithm of the nodes in a tree, linearly in a ring; bandwidth decides for large ones."""
+    group = (8,) * 64
+    small = collective_cost("all_reduce", 1024, group, NET)
+    large = collective_cost("all_reduce", 2**32, (8,) * 3, NET)
+    assert small.algorithm == "tree"
+    assert small.latency_s == pytest.approx(2 * 7 * 1e-6 + 2 * math.log2(64) * 5e-6)
+    assert large.algorithm == "ring"
+
+
+def test_tree_of_two_nodes_halves_the_crossing_bytes() -> None:
+    """Two nodes exchange the payload once each way in a tree, twice in a ring."""
+    tree = collective_cost("all_reduce", 10**9, (8, 8), NET, "tree")
+    ring = collective_cost("all_reduce", 10**9, (8, 8), NET, "ring")
+    assert tree.nic_bytes == 10**9
+    assert ring.nic_bytes == pytest.approx(2 * 15 / 16 * 1e9)
+
+
+def test_one_adapter_for_eight_devices_slows_the_group() -> None:
+    """The same group takes eight times as long over one adapter as over eight, once adapters bind."""
+    single = NetworkParameters(
+        intra_bandwidth_bytes_per_s=200e9, intra_latency_s=0, inter_bandwidth_bytes_per_s=12.5e9, inter_latency_s=0
+    )
+    eight = NetworkParameters(
+        intra_bandwidth_bytes_per_s=200e9,
+        intra_latency_s=0,
+        inter_bandwidth_bytes_per_s=12.5e9,
+        inter_latency_s=0,
+        nics_per_node=8,
+    )
+    group = (8,) * 4
+    times = [
+        exclusive_seconds(collective_cost("all_gather", 2**30, group, network), group, network)
+        for network in (single, eight)
+    ]
+    assert times[0] == pytest.approx(8 * times[1])
+
+
+def test_protocol_is_chosen_by_time_and_limit() -> None:
+    """A quick protocol that doubles the bytes serves small payloads, and none above its limit."""
+    quick = Protocol(name="ll", wire_overhead=2.0, limit_bytes=2**20)
+    full = Protocol(name="simple", base_latency_s=30e-6)
+    network = NetworkParameters(
+        intra_bandwidth_bytes_per_s=200e9,
+        intra_latency_s=1e-6,
+        inter_bandwidth_bytes_per_s=25e9,
+        inter_latency_s=5e-6,
+        launch_latency_s=7e-6,
+        protocols=(quick, full),
+    )
+    small = collective_cost("all_gather", 2**20, (8,), network)
+    large = collective_cost("all_gather", 2**20 + 1, (8,), network)
+    assert small.latency_s == pytest.approx(14e-6)
+    assert small.port_bytes == 2 * 7 / 8 * 2**20
+    assert large.latency_s == pytest.approx(44e-6)
+    assert large.port_bytes == 7 / 8 * (2**20 + 1)
+
+
+@given(num_bytes=st.integers(0, 2**34))
+def test_message_is_alpha_beta(num_bytes: int) -> None:
+    """A message inside a node loads the port, one between nodes the adapter."""
+    inside, outside = point_to_point_cost(num_bytes, True, NET), point_to_point_cost(num_bytes, False, NET)
+    assert (inside.latency_s, inside.port_bytes, inside.nic_bytes) == (1e-6, num_bytes, 0)
+    assert (outside.latency_s, outside.port_bytes, outside.nic_bytes) == (5e-6, 0, num_bytes)
+
+
+def test_nothing_to_do_costs_nothing() -> None:
+    """A group of one, or an empty payload, takes no time."""
+    for kind in KINDS:
+        assert collective_cost(kind, 2**20, (1,), NET).latency_s == 0
+        assert collective_cost(kind, 0, (8, 8), NET).latency_s == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_bytes", "group", "algorithm", "problem"),
+    [
+        ("allreduce", 1, (2,), "auto", "no collective 'allreduce'"),
+        ("all_gather", 1, (2,), "tree", "all_gather has no algorithm 'tree'"),
+        ("all_reduce", -1, (2,), "auto", "-1 bytes"),
+        ("all_reduce", 1, (), "auto", "1 rank or more"),
+        ("all_reduce", 1, (2, 0), "auto", "1 rank or more"),
+    ],
+)
+def test_bad_request_is_refused(
+    kind: str, num_bytes: int, group: tuple[int, ...], algorithm: str, problem: str
+) -> None:
+    """Unknown kinds and algorithms, negative payloads and empty nodes are refused by name."""
+    with pytest.raises(CollectiveError, match=problem):
+        collective_cost(kind, num_bytes, group, NET, algorithm)
+
+
+def test_payload_above_every_limit_is_refused() -> None:
+    """A network whose protocols all have limits says so rather than guess."""
+    network = NetworkParameters(
+        intra_bandwidth_bytes_per_s=1e9,
+        intra_latency_s=0,
+        inter_bandwidth_bytes_per_s=1e9,
+        inter_latency_s=0,
+        protocols=(Protocol(name="ll", limit_bytes=10),),
+    )
+    with pytest.raises(CollectiveError, match="no protocol takes 11 bytes"):
+        collective_cost("all_gather", 11, (2,), network)
