@@ -24,7 +24,12 @@ def resolve_degrees(
         key = f"parallel.{open_axes[-1]}.degree"
         rule = f"only one degree may be auto, here are {len(open_axes)}: {', '.join(open_axes)}"
         raise ScenarioError(document.origin(key.split(".")), key, rule, "write numbers for the others")
-    product, machine = prod(fixed.values()), f"{num_nodes} nodes x {devices_per_node} devices = {world_size}"
+    product = prod(fixed.values())
+    nodes, devices = (
+        f"{num_nodes} node{'s' * (num_nodes > 1)}",
+        f"{devices_per_node} device{'s' * (devices_per_node > 1)}",
+    )
+    machine = f"{nodes} x {devices} = {world_size}"
     if not open_axes and product == world_size:
         return fixed
     if open_axes and world_size % product == 0:

@@ -7,7 +7,6 @@ specifications' own errors get the file and line of the key that they name.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from costmodels.errors import CatalogueError
 from costmodels.hardware import load_node
 from scenarios.checking import check_document
 from scenarios.degrees import resolve_degrees
-from scenarios.errors import ScenarioError, suggestion
+from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.huggingface import read_model
 from scenarios.model_presets import load_presets
 from scenarios.overrides import apply_overrides
@@ -30,16 +29,16 @@ from scenarios.schema import (
     PresetModel,
     scenario_class,
 )
-from scenarios.yaml_tree import Document, read_document
+from scenarios.yaml_tree import Document, KeyPath, read_document
 from sim.training.errors import SpecError
 from sim.training.spec import (
     DelaySpec,
     DenseTraining,
     ParallelSpec,
     PipelineSpec,
+    TextbookTraining,
     TrainingSpec,
     TransformerSpec,
-    check_schedule,
 )
 
 MAX_PIPELINE_CALLS = 10_000_000
@@ -47,7 +46,10 @@ MAX_PIPELINE_CALLS = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """The machine of a scenario: ``num_nodes`` nodes of one type of the hardware catalogue."""
+    """The machine of a scenario: ``num_nodes`` nodes of one type of the hardware catalogue.
+
+    ``devices_per_node``: how many of each node's devices the job uses, at most all.
+    """
 
     node: str
     num_nodes: int
@@ -60,26 +62,13 @@ class ClusterSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DelayTraining:
-    """A textbook job: stated times per stage, a number of micro-batches, a pipeline."""
-
-    delay: DelaySpec
-    num_microbatches: int
-    pipeline: PipelineSpec
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_schedule(self.num_microbatches, self.pipeline)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """A whole, checked scenario. ``cluster`` is None exactly for textbook jobs."""
 
     name: str
     seed: int
     source: Path
-    job: DenseTraining | DelayTraining
+    job: DenseTraining | TextbookTraining
     cluster: ClusterSpec | None
     overrides: tuple[str, ...] = ()
 
@@ -109,8 +98,8 @@ def _delay_scenario(document: Document, checked: DelayScenario, overrides: tuple
     model, pipeline = checked.model, checked.parallel.pipeline
     _refuse_many_calls(document, pipeline.degree * pipeline.virtual_stages, checked.training.num_microbatches)
     with located(document):
-        job = DelayTraining(
-            delay=DelaySpec(
+        job = TextbookTraining(
+            model=DelaySpec(
                 forward_s=model.forward,
                 backward_input_s=model.backward_input,
                 backward_weight_s=model.backward_weight,
@@ -146,15 +135,18 @@ def _cluster(document: Document, checked: DenseScenario) -> ClusterSpec:
     try:
         node = load_node(name)
     except CatalogueError as error:
-        origin = document.origin(("cluster", "node"))
-        remedy = f"did you mean {error.nearest[0]}?" if error.nearest else "see: simulate list"
-        raise ScenarioError(origin, "cluster.node", str(error), remedy) from error
-    cluster = ClusterSpec(node=name, num_nodes=num_nodes, devices_per_node=node.num_devices)
+        rule, _, remedy = str(error).rpartition("; ")
+        raise ScenarioError(document.origin(("cluster", "node")), "cluster.node", rule, remedy) from error
+    used = checked.cluster.devices_per_node or node.devices_per_node
+    if used > node.devices_per_node:
+        key = "cluster.devices_per_node"
+        rule = f"{used} devices of each node, where a {name} has {node.devices_per_node}"
+        raise ScenarioError(document.origin(key.split(".")), key, rule, f"write at most {node.devices_per_node}")
+    cluster = ClusterSpec(node=name, num_nodes=num_nodes, devices_per_node=used)
     if cluster.world_size > MAX_WORLD_SIZE:
-        product = f"{num_nodes:,} nodes x {node.num_devices} devices = {cluster.world_size:,}"
-        rule = f"{product} is more than {MAX_WORLD_SIZE:,}"
-        remedy = f"write at most {MAX_WORLD_SIZE // node.num_devices:,} nodes"
-        raise ScenarioError(document.origin(("cluster", "num_nodes")), "cluster.num_nodes", rule, remedy)
+        key, product = "cluster.num_nodes", f"{num_nodes:,} nodes x {used} devices = {cluster.world_size:,}"
+        rule, remedy = f"{product} is more than {MAX_WORLD_SIZE:,}", f"write at most {MAX_WORLD_SIZE // used:,} nodes"
+        raise ScenarioError(document.origin(key.split(".")), key, rule, remedy)
     return cluster
 
 
@@ -189,8 +181,9 @@ def _write_out(document: Document, base: dict[str, Any], name: str) -> Document:
     """Return the document with ``base`` under the model's own keys, ``base`` having the origin of key ``name``."""
     own = {key: value for key, value in document.data["model"].items() if key != name}
     origin = document.origin(("model", name))
-    origins = {**{("model", key): origin for key in base}, **document.origins}
-    return Document(source=document.source, data={**document.data, "model": base | own}, origins=origins)
+    inherited: dict[KeyPath, Origin] = {("model", key): origin for key in base}
+    data = {**document.data, "model": base | own}
+    return Document(source=document.source, data=data, origins=inherited | document.origins)
 
 
 def _transformer(document: Document, section: GptModel | LlamaModel) -> TransformerSpec:
@@ -205,21 +198,17 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec) 
     section = checked.parallel
     degrees = resolve_degrees(document, section, cluster.num_nodes, cluster.devices_per_node)
     with located(document):
-        pipeline = PipelineSpec(**{**section.pipeline.model_dump(), "degree": degrees["pipeline"]})
-        parallel = ParallelSpec(
+        stages: dict[str, Any] = section.pipeline.model_dump() | {"degree": degrees["pipeline"]}
+        return ParallelSpec(
             tensor_degree=degrees["tensor"],
             sequence_parallel=section.tensor.sequence_parallel,
-            pipeline=pipeline,
+            pipeline=PipelineSpec(**stages),
             data_degree=degrees["data"],
             zero_stage=section.data.zero_stage,
             overlap_gradient_sync=section.data.overlap_gradient_sync,
             bucket_bytes=round(section.data.bucket or 0),
             axis_order=section.axis_order,
         )
-    if prod(degrees.values()) != cluster.world_size:
-        message = f"degrees {degrees} resolved to another world size than {cluster.world_size}"
-        raise AssertionError(message)
-    return parallel
 
 
 def _refuse_many_calls(document: Document, num_stages: int, num_microbatches: int) -> None:

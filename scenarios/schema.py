@@ -47,6 +47,8 @@ class ClusterSection(Section):
     """Node type of the hardware catalogue; `simulate list` names them."""
     num_nodes: int = Field(ge=1, le=1_000_000)
     """Number of nodes of this type."""
+    devices_per_node: int | None = Field(default=None, ge=1, le=10_000)
+    """Devices used of every node; default all that it has."""
 
 
 class GptModel(Section):

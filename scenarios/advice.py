@@ -1,0 +1,138 @@
+"""What would help a scenario most: its greatest loss, and overrides that go against it.
+
+Only overrides that make a valid scenario are named; what they bring is for the next simulation to say.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scenarios.errors import ScenarioError
+from scenarios.loader import Scenario, load_scenario
+from sim.training.spec import DenseTraining, TextbookTraining
+
+Change = tuple[str, ...]
+"""Overrides, ``key=value``, that go together."""
+
+WORTH_SAYING = 0.02
+"""Losses of a smaller fraction of the step are not worth a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A loss, its fraction of the step (of the device's memory, for memory), and overrides to try against it."""
+
+    loss: str
+    fraction: float
+    overrides: tuple[str, ...]
+
+    @property
+    def options(self) -> str:
+        """Return the overrides as command line options."""
+        return " ".join(f"--set {override}" for override in self.overrides)
+
+
+def advise(scenario: Scenario, summary: Mapping[str, Any]) -> Advice | None:
+    """Return the greatest loss with the first valid change against it, or None where nothing is worth changing."""
+    for loss, fraction, candidates in _losses(scenario, summary):
+        for candidate in candidates:
+            if _is_valid(scenario, candidate):
+                return Advice(loss, fraction, candidate)
+    return None
+
+
+def recompute_fraction(summary: Mapping[str, Any]) -> float:
+    """Return the fraction of the step spent on computing again: compute time x the FLOP done twice."""
+    hardware, model = summary.get("hardware_flop_per_s_per_device"), summary.get("model_flop_per_s_per_device")
+    if not hardware or model is None:
+        return 0.0
+    computing: float = mean_over_ranks(summary, "busy_s").get("compute", 0.0) / summary["iteration_time_s"]
+    return computing * (1.0 - float(model) / float(hardware))
+
+
+def mean_over_ranks(summary: Mapping[str, Any], column: str) -> dict[str, float]:
+    """Return a roles' column of seconds by name (``busy_s``, ``exposed_s``), averaged over ranks."""
+    num_ranks = sum(role["num_ranks"] for role in summary["roles"])
+    total: dict[str, float] = {}
+    for role in summary["roles"]:
+        for name, seconds in role[column].items():
+            total[name] = total.get(name, 0.0) + seconds * role["num_ranks"] / num_ranks
+    return total
+
+
+def _losses(scenario: Scenario, summary: Mapping[str, Any]) -> Iterator[tuple[str, float, Sequence[Change]]]:
+    """Yield losses, the greatest first; a plan that does not fit comes before any other."""
+    job = scenario.job
+    if summary.get("fits_memory") is False and isinstance(job, DenseTraining):
+        yield "memory", 1.0, _against_memory(job)
+        return
+    losses = [("pipeline bubble", summary["bubble_fraction"], _against_bubble(job))]
+    if isinstance(job, DenseTraining):
+        exposed = summary["exposed_communication_fraction"]
+        losses += [
+            ("communication that nothing hides", exposed, _against_communication(job, summary)),
+            ("recomputation", recompute_fraction(summary), _against_recompute(job)),
+        ]
+    for loss, fraction, changes in sorted(losses, key=lambda item: -item[1]):
+        if fraction >= WORTH_SAYING:
+            yield loss, fraction, changes
+
+
+def _against_memory(job: DenseTraining) -> list[Change]:
+    parallel, recompute = job.parallel, job.training.recompute
+    changes: list[Change] = []
+    if parallel.data_degree > 1 and parallel.zero_stage == 0:
+        changes.append(("parallel.data.zero_stage=1",))
+    if parallel.tensor_degree > 1 and not parallel.sequence_parallel:
+        changes.append(("parallel.tensor.sequence_parallel=true",))
+    if recompute != "full":
+        changes.append((f"training.recompute={'selective' if recompute == 'none' else 'full'}",))
+    if job.training.microbatch_size > 1:
+        changes.append((f"training.microbatch_size={job.training.microbatch_size // 2}",))
+    changes.append((f"parallel.pipeline.degree={2 * parallel.pipeline.degree}", "parallel.data.degree=auto"))
+    changes.append((f"parallel.tensor.degree={2 * parallel.tensor_degree}", "parallel.data.degree=auto"))
+    return changes
+
+
+def _against_bubble(job: DenseTraining | TextbookTraining) -> list[Change]:
+    if isinstance(job, TextbookTraining):
+        pipeline, more = job.pipeline, f"training.num_microbatches={2 * job.num_microbatches}"
+    else:
+        pipeline, more = job.parallel.pipeline, f"training.global_batch_size={2 * job.training.global_batch_size}"
+    changes: list[Change] = []
+    if pipeline.degree > 1 and not pipeline.layers_per_stage:
+        stages = f"parallel.pipeline.virtual_stages={pipeline.virtual_stages + 1}"
+        changes.append(("parallel.pipeline.schedule=interleaved_1f1b", stages))
+    changes.append((more,))
+    return changes
+
+
+def _against_communication(job: DenseTraining, summary: Mapping[str, Any]) -> list[Change]:
+    """Return changes, those against the greatest cause first."""
+    parallel = job.parallel
+    more = (f"training.global_batch_size={2 * job.training.global_batch_size}",)
+    pipeline: list[Change] = []
+    if parallel.tensor_degree > 1 and parallel.pipeline.degree > 1 and not parallel.pipeline.scatter_gather:
+        pipeline.append(("parallel.pipeline.scatter_gather=true",))
+    data: list[Change] = [more]
+    if not parallel.overlap_gradient_sync:
+        data.insert(0, ("parallel.data.overlap_gradient_sync=true",))
+    tensor: list[Change] = []
+    if parallel.tensor_degree % 2 == 0:
+        tensor.append((f"parallel.tensor.degree={parallel.tensor_degree // 2}", "parallel.data.degree=auto"))
+    by_axis: dict[str, list[Change]] = {"tp": tensor, "pp": pipeline, "dp": data}
+    exposed = mean_over_ranks(summary, "exposed_s")
+    seconds = {axis: sum(value for cause, value in exposed.items() if axis in cause) for axis in by_axis}
+    return [change for axis in sorted(by_axis, key=lambda axis: -seconds[axis]) for change in by_axis[axis]]
+
+
+def _against_recompute(job: DenseTraining) -> list[Change]:
+    return [("training.recompute=selective",)] if job.training.recompute == "full" else [("training.recompute=none",)]
+
+
+def _is_valid(scenario: Scenario, change: Change) -> bool:
+    try:
+        load_scenario(scenario.source, (*scenario.overrides, *change))
+    except ScenarioError:
+        return False
+    return True

@@ -1,0 +1,113 @@
+"""The ``simulate`` command line: finds the command, and imports nothing that it does not need.
+
+``simulate SCENARIO.yaml`` is the main job, so an argument that names no command is taken as a scenario.
+Exit codes: 0 done; 1 a threshold or check failed; 2 bad input.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import click
+
+from scenarios.errors import nearest
+
+DEFAULT: Final = "simulate"
+
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "simulate": ("simulate", "Simulate a scenario: the main job; its name may be left out."),
+    "execute": ("execute", "Run the same plan with torch on this machine, or join a running job."),
+    "compare": ("compare", "Lay two timelines side by side."),
+    "validate": ("validate", "Predict published measurements; fail past their thresholds."),
+    "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),
+    "list": ("listing", "Show the nodes, model presets, schedules and kernels that there are."),
+    "new": ("new", "Write a commented starter file."),
+}
+"""Command name to module in scenarios/commands (its ``command`` is run) and one line of help."""
+
+HELP: Final = """How long will this training step take on that cluster, will it fit, and what is it waiting for?
+
+\b
+simulate SCENARIO.yaml [--set key=value ...] [--out DIR] [--json] [--detail op|task] [--no-fold]
+  --set KEY=VALUE   put another value into the scenario, e.g. --set parallel.tensor.degree=4
+  --out DIR         write summary.json, timeline.json.gz, timeline.parquet and report.html there
+  --json            print the summary as JSON instead of the table
+  --detail          op: one row per op in the timeline; task: one per task (default: by plan size)
+  --no-fold         simulate every rank, also those that cannot differ
+"""
+
+
+class LazyGroup(click.Group):
+    """Commands that are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, in the order of the table."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command, importing its module."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"scenarios.commands.{COMMANDS[cmd_name][0]}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, words) for name, (_, words) in COMMANDS.items()])
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the main command's name before arguments that begin with none."""
+        own = {"--help", "-h", "--version"}
+        if args and args[0] not in COMMANDS and args[0] not in own:
+            _refuse_mistyped_command(args[0])
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+def _refuse_mistyped_command(word: str) -> None:
+    """Raise UsageError for a word that is neither command, option nor anything like a file name."""
+    looks_like_file = Path(word).suffix or "/" in word or "\\" in word
+    if word.startswith("-") or looks_like_file or _exists(Path(word)):
+        return
+    close = nearest(word, COMMANDS)
+    try:
+        files = {str(path) for path in (*Path().glob("*.yaml"), *Path("scenarios").glob("*.yaml"))}
+    except OSError:
+        files = set()
+    stems = {Path(file).stem: file for file in sorted(files, reverse=True)}
+    near_file = stems.get(nearest(word, stems), "")
+    hints = [f"the command {close}" if close else "", f"the scenario {near_file}" if near_file else ""]
+    meant = " or ".join(hint for hint in hints if hint)
+    question = f"did you mean {meant}? " if meant else ""
+    message = f"{word!r} is neither a command nor a scenario file;\n    {question}commands: {', '.join(COMMANDS)}"
+    raise click.UsageError(message)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long for a file name, or with a NUL character
+        return False
+
+
+@click.group(
+    cls=LazyGroup,
+    help=HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    no_args_is_help=True,
+    options_metavar="",
+    subcommand_metavar="SCENARIO.yaml | COMMAND [ARGS]...",
+)
+@click.version_option(package_name="meshtwin", prog_name="simulate")
+def group() -> None:
+    """Do nothing: the commands act."""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code."""
+    group.main(args=list(args) if args is not None else None, prog_name="simulate")

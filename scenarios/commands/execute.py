@@ -1,0 +1,54 @@
+"""``simulate execute SCENARIO.yaml``: run the plan with torch."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from scenarios import execution
+from scenarios.commands.options import json_option, out_option, scenario_argument, set_option
+from scenarios.commands.refusals import refusing_bad_input
+from scenarios.console import open_console, print_execution
+from scenarios.loader import load_scenario
+from scenarios.output_folder import refuse_unwritable
+
+
+@click.command("execute")
+@scenario_argument
+@set_option
+@out_option
+@json_option
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--check", is_flag=True, help="Compare loss, gradients and parameters with a dense autograd reference.")
+@click.option(
+    "--timing",
+    type=click.Choice(["op", "step"]),
+    default="op",
+    show_default=True,
+    help="op: fence and time every op; step: only the step.",
+)
+def command(  # noqa: PLR0917  # click passes by name
+    scenario: Path,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+    device: Literal["cpu", "cuda"],
+    check: bool,
+    timing: Literal["op", "step"],
+) -> None:
+    """Run the same plan with torch: local processes, or this one rank of a running job where RANK is set."""
+    with refusing_bad_input():
+        loaded = load_scenario(scenario, overrides)
+        if out is not None:
+            refuse_unwritable(out)
+        summary = execution.run(loaded, device=device, check=check, timing=timing, out=out)
+    if summary is None:  # this process is one of several ranks, and not the one that reports
+        return
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+    else:
+        print_execution(summary, open_console(), out)
+    if not summary.get("passed", True):
+        sys.exit(1)

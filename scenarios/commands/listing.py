@@ -1,0 +1,90 @@
+"""``simulate list``: what there is to name in a scenario."""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, get_args
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from costmodels.hardware import list_nodes, load_node
+from costmodels.kernels import KERNELS
+from costmodels.units import format_bytes, format_rate
+from scenarios.commands.options import json_option
+from scenarios.commands.refusals import refusing_bad_input
+from scenarios.console import open_console
+from scenarios.model_presets import load_presets
+from scenarios.schema import PipelineSection, TrainingSection
+
+KINDS = ("nodes", "presets", "schedules", "recompute", "precisions", "kernels")
+
+
+@click.command("list")
+@click.argument("kinds", nargs=-1, type=click.Choice(KINDS), metavar="[nodes|presets|schedules|recompute|...]")
+@json_option
+def command(kinds: tuple[str, ...], as_json: bool) -> None:
+    """Show the nodes, model presets, schedules, recomputation modes, precisions and kernels that there are."""
+    with refusing_bad_input():
+        records = {kind: _RECORDS[kind]() for kind in kinds or KINDS}
+    if as_json:
+        click.echo(json.dumps(records, indent=2))
+        return
+    console = open_console()
+    for kind, rows in records.items():
+        console.print(_table(kind, rows))
+        console.print()
+
+
+def _nodes() -> list[dict[str, Any]]:
+    nodes = [load_node(name) for name in list_nodes()]
+    return [
+        {
+            "name": node.name,
+            "devices": f"{node.devices_per_node} x {node.device.name}",
+            "memory": format_bytes(node.device.memory_bytes),
+            "16 bit": format_rate(max(node.device.peak_flop_per_s.values()), "FLOP/s"),
+            "inside, each way": format_rate(node.intra.bandwidth_bytes_per_s, "B/s"),
+            "network": f"{node.nics_per_node} x {format_rate(8 * node.nic.bandwidth_bytes_per_s, 'bit/s')}",
+        }
+        for node in nodes
+    ]
+
+
+def _presets() -> list[dict[str, Any]]:
+    columns = ("family", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "sequence_length", "vocab_size")
+    return [
+        {"name": preset.name, **{key: preset.keys.get(key, "") for key in columns}, "source": preset.source}
+        for preset in load_presets().values()
+    ]
+
+
+def _cited(source: str) -> str:
+    """Return authors and year, the start of a citation."""
+    return source.split(",", maxsplit=1)[0]
+
+
+def _choices(section: type[PipelineSection] | type[TrainingSection], key: str) -> list[dict[str, Any]]:
+    return [{"name": name} for name in get_args(section.model_fields[key].annotation)]
+
+
+def _table(kind: str, rows: list[dict[str, Any]]) -> Table | Text:
+    """Return a table, or one line where the records have nothing but a name."""
+    if all(set(row) == {"name"} for row in rows):
+        return Text(f"{kind}: {', '.join(row['name'] for row in rows)}")
+    table = Table(title=kind, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for key in rows[0]:
+        table.add_column(key.replace("num_", "").replace("_", " "), no_wrap=key == "name")
+    for row in rows:
+        table.add_row(*(Text(_cited(value) if key == "source" else str(value)) for key, value in row.items()))
+    return table
+
+
+_RECORDS: Final[dict[str, Callable[[], list[dict[str, Any]]]]] = {
+    "nodes": _nodes,
+    "presets": _presets,
+    "schedules": lambda: _choices(PipelineSection, "schedule"),
+    "recompute": lambda: _choices(TrainingSection, "recompute"),
+    "precisions": lambda: _choices(TrainingSection, "precision"),
+    "kernels": lambda: [{"name": name} for name in sorted(KERNELS)],
+}

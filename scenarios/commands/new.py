@@ -1,0 +1,31 @@
+"""``simulate new PATH``: a commented starter file."""
+
+from pathlib import Path
+
+import click
+
+from scenarios.commands.refusals import refusing_bad_input
+from scenarios.errors import Origin, ScenarioError
+from scenarios.starter import STARTER
+
+
+@click.command("new")
+@click.argument("path", type=click.Path(path_type=Path), metavar="PATH.yaml")
+def command(path: Path) -> None:
+    """Write a commented starter file. Never overwrites."""
+    with refusing_bad_input():
+        write_starter(path)
+    click.echo(f"wrote {path}; try: simulate {path}")
+
+
+def write_starter(path: Path) -> None:
+    """Write the starter file. Raises ScenarioError where something is there already or it cannot be written."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(STARTER)
+    except FileExistsError as error:
+        raise ScenarioError(Origin(str(path)), "", "there is already such a file", "name another one") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        rule = f"the file cannot be written: {reason.lower()}"
+        raise ScenarioError(Origin(str(path)), "", rule, "name a file in a directory that you may write to") from error

@@ -1,0 +1,33 @@
+"""Options and arguments that several commands share."""
+
+from pathlib import Path
+
+import click
+
+scenario_argument = click.argument("scenario", type=click.Path(path_type=Path), metavar="SCENARIO.yaml")
+set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Put another value into the scenario; repeatable."
+)
+out_option = click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Directory to write the results to."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+class Percentage(click.ParamType[float]):
+    """Text such as ``10%``, read as a fraction."""
+
+    name = "percentage"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the fraction."""
+        if isinstance(value, float):
+            return value
+        text = str(value).strip()
+        try:
+            number = float(text.removesuffix("%"))
+        except ValueError:
+            number = -1.0
+        if not text.endswith("%") or not 0 <= number < float("inf"):
+            self.fail(f"{text!r} is not a percentage; write it as in 10%", param, ctx)
+        return number / 100

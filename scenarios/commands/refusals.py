@@ -1,0 +1,33 @@
+"""Report bad input on standard error with exit code 2, and no traceback."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import click
+
+from costmodels.errors import CostModelError
+from scenarios.errors import ScenarioError, printable
+from sim.training.errors import SpecError
+from traces.errors import TraceError
+
+INPUT_ERRORS = (ScenarioError, SpecError, CostModelError, TraceError)
+
+
+class BadInput(click.ClickException):
+    """Input that the user must change."""
+
+    exit_code = 2
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Write the message to standard error."""
+        click.echo(f"error: {printable(self.message)}", file=file, err=True)
+
+
+@contextmanager
+def refusing_bad_input() -> Iterator[None]:
+    """Turn the input errors of all rooms into a message for the user."""
+    try:
+        yield
+    except INPUT_ERRORS as error:
+        raise BadInput(str(error)) from error

@@ -1,0 +1,51 @@
+"""``simulate SCENARIO.yaml``: the main job."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Literal
+
+import click
+from rich.console import Console
+
+from scenarios import runner
+from scenarios.commands.options import json_option, out_option, scenario_argument, set_option
+from scenarios.commands.refusals import refusing_bad_input
+from scenarios.console import open_console, print_summary
+from scenarios.loader import load_scenario
+from scenarios.output_folder import refuse_unwritable
+
+
+@click.command("simulate")
+@scenario_argument
+@set_option
+@out_option
+@json_option
+@click.option(
+    "--detail",
+    type=click.Choice(["op", "task"]),
+    help="Rows of the timeline: one per op, or one per task. Default: op, on large plans task.",
+)
+@click.option("--fold/--no-fold", default=True, help="Simulate ranks that cannot differ once (the default).")
+def command(  # noqa: PLR0917  # click passes by name
+    scenario: Path,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+    detail: Literal["op", "task"] | None,
+    fold: bool,
+) -> None:
+    """Simulate a scenario: step time, memory, and what it waits for."""
+    with refusing_bad_input():
+        loaded = load_scenario(scenario, overrides)
+        if out is not None:
+            refuse_unwritable(out)
+        terminal = Console(stderr=True)
+        with terminal.status(f"Simulating {loaded.name}") if terminal.is_terminal else nullcontext():
+            result = runner.simulate(loaded, detail=detail, fold=fold)
+            if out is not None:
+                runner.write_outputs(result, out)
+    if as_json:
+        click.echo(json.dumps(result.summary, indent=2))
+    else:
+        print_summary(loaded, result.summary, open_console(), out)

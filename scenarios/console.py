@@ -1,0 +1,193 @@
+"""The readable output of the commands: the answer first, then where the time goes, then what would help most."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from costmodels.units import format_bytes, format_rate, format_time
+from scenarios.advice import advise, mean_over_ranks, recompute_fraction
+from scenarios.loader import Scenario
+
+MAX_ROLES = 10
+
+
+def open_console() -> Console:
+    """Return standard output: as wide as the terminal, 120 columns where there is none."""
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
+def print_summary(scenario: Scenario, summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
+    """Print a simulation's summary for people."""
+    console.print(Text(f"{scenario.name}, {summary['world_size']:,} ranks", style="bold"))
+    for part in (_answer(summary), _time_table(summary), _role_table(summary)):
+        console.print(part)
+        console.print()
+    console.print(_advice_text(scenario, summary), soft_wrap=True)
+    console.print(_run_text(summary), style="dim", soft_wrap=True)
+    if out is not None:
+        console.print(Text(f"written to {out}"), soft_wrap=True)
+
+
+def print_execution(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
+    """Print what a run with torch measured."""
+    _print_scalars(summary, console)
+    if out is not None:
+        console.print(Text(f"written to {out}"), soft_wrap=True)
+
+
+def print_comparison(summary: Mapping[str, Any], console: Console) -> None:
+    """Print how two timelines differ."""
+    _print_scalars(summary, console)
+    rows: Sequence[Mapping[str, Any]] = summary.get("rows", ())
+    if rows:
+        console.print(_records_table("largest differences", rows[:20]))
+
+
+def print_validation(summary: Mapping[str, Any], console: Console) -> None:
+    """Print predicted against measured, table by table."""
+    for entry in summary["tables"]:
+        table = _records_table(str(entry["table"]), entry["rows"])
+        console.print(table)
+        verdict = Text("passed", "green") if entry["passed"] else Text("FAILED", "bold red")
+        words = f"mean absolute error {_percent(entry['mean_absolute_error'])}: "
+        console.print(Text.assemble(words, verdict))
+
+
+def _answer(summary: Mapping[str, Any]) -> Table:
+    """Return step time, throughput, utilisation and memory."""
+    table = Table.grid(padding=(0, 2))
+    table.add_row("step time", Text(format_time(summary["iteration_time_s"]), style="bold"))
+    if summary.get("tokens_per_s"):
+        table.add_row("throughput", Text(format_rate(summary["tokens_per_s"], "tokens/s")))
+    if summary.get("model_flop_per_s_per_device"):
+        rate = format_rate(summary["model_flop_per_s_per_device"], "FLOP/s")
+        utilisation = f"MFU {_percent(summary['mfu'])}, HFU {_percent(summary['hfu'])}"
+        table.add_row("per device", Text(f"{rate} ({utilisation})"))
+    table.add_row("memory", _memory_text(summary))
+    return table
+
+
+def _memory_text(summary: Mapping[str, Any]) -> Text:
+    """Return the fullest role's peak against a device's capacity."""
+    fullest = max(summary["roles"], key=lambda role: role["peak_memory_bytes"])
+    peak, capacity = fullest["peak_memory_bytes"], summary.get("memory_capacity_bytes")
+    if not peak and not capacity:
+        return Text("none: a textbook workload", "dim")
+    of = f" of {format_bytes(capacity)}" if capacity else ""
+    verdicts = {True: Text("fits", "green"), False: Text("DOES NOT FIT", "bold red")}
+    verdict = verdicts.get(summary.get("fits_memory", ""), Text(""))
+    return Text.assemble(f"{format_bytes(peak)}{of} on {fullest['role'] or 'every rank'} ", verdict)
+
+
+def _time_table(summary: Mapping[str, Any]) -> Table:
+    """Return what the mean rank spends the step on."""
+    table = Table("where the time goes", "per rank", "of the step", box=None, header_style="bold", pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    total = summary["iteration_time_s"]
+    busy = mean_over_ranks(summary, "busy_s").get("compute", 0.0)
+    again = recompute_fraction(summary) * total
+    rows = [("computing", busy - again), ("computing again (recomputation)", again)]
+    rows += sorted(mean_over_ranks(summary, "exposed_s").items(), key=lambda item: (-item[1], item[0]))
+    for words, seconds in rows:
+        if seconds > 0:
+            table.add_row(Text(words), format_time(seconds), _percent(seconds / total))
+    return table
+
+
+def _role_table(summary: Mapping[str, Any]) -> Table:
+    """Return one row per role; of many roles the first, the last and the fullest."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for words in ("role", "ranks", "peak memory", "live micro-batches", "computing", "waiting"):
+        table.add_column(words, justify="left" if words == "role" else "right")
+    roles, total = list(summary["roles"]), summary["iteration_time_s"]
+    for role in _shown_roles(roles):
+        waiting = sum(role["exposed_s"].values())
+        table.add_row(
+            Text(role["role"] or "all"),
+            f"{role['num_ranks']:,}",
+            format_bytes(role["peak_memory_bytes"]),
+            f"{role['peak_live_microbatches']:g}",
+            _percent(role["busy_s"].get("compute", 0.0) / total),
+            _percent(waiting / total),
+        )
+    if len(roles) > MAX_ROLES:
+        table.caption = f"{MAX_ROLES} of {len(roles)} roles; all with --json"
+        table.caption_justify = "left"
+    return table
+
+
+def _shown_roles(roles: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return at most MAX_ROLES roles, in their order."""
+    if len(roles) <= MAX_ROLES:
+        return list(roles)
+    half = (MAX_ROLES - 1) // 2
+    by_memory = sorted(range(len(roles)), key=lambda index: -roles[index]["peak_memory_bytes"])
+    chosen = {*range(half), *range(len(roles) - half, len(roles))}
+    for index in by_memory:
+        if len(chosen) < MAX_ROLES:
+            chosen.add(index)
+    return [roles[index] for index in sorted(chosen)]
+
+
+def _advice_text(scenario: Scenario, summary: Mapping[str, Any]) -> Text:
+    advice = advise(scenario, summary)
+    if advice is None:
+        return Text("what would help most: nothing that one of the scenario's keys could change")
+    loss = f"{advice.loss} ({_percent(advice.fraction)} of the step)" if advice.loss != "memory" else "memory"
+    return Text.assemble("what would help most: less ", (loss, "bold"), "; try ", (advice.options, "cyan"))
+
+
+def _run_text(summary: Mapping[str, Any]) -> Text:
+    fold, engine = summary["fold"], summary["engine"]
+    simulated = f"simulated {fold['simulated']:,} of {fold['ranks']:,} ranks"
+    return Text(f"{simulated}, {engine['events']:,} events in {format_time(engine['wall_time_s'])}")
+
+
+def _print_scalars(summary: Mapping[str, Any], console: Console) -> None:
+    """Print the summary's plain values, one per line."""
+    table = Table.grid(padding=(0, 2))
+    for key, value in summary.items():
+        if isinstance(value, Mapping):
+            table.add_row(Text(key), Text(", ".join(f"{name} {_shown(key, item)}" for name, item in value.items())))
+        elif not isinstance(value, list | tuple):
+            table.add_row(Text(key), Text(_shown(key, value)))
+    console.print(table)
+
+
+def _records_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return records as a table, a column per key of the first."""
+    table = Table(title=Text(title), box=None, header_style="bold", pad_edge=False, title_justify="left")
+    keys = list(rows[0]) if rows else []
+    for key in keys:
+        is_text = isinstance(rows[0][key], str)
+        table.add_column(key, justify="left" if is_text else "right")
+    for row in rows:
+        table.add_row(*(Text(_shown(key, row.get(key))) for key in keys))
+    return table
+
+
+def _shown(key: str, value: object) -> str:
+    """Return a value in the unit that its key's name ends in."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
+        return str(value)
+    if key.endswith("_s") and not key.endswith("per_s"):
+        return format_time(value)
+    if key.endswith("_bytes"):
+        return format_bytes(value)
+    if key.endswith(("error", "fraction", "difference")):
+        return _percent(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
