@@ -1,0 +1,1 @@
+"""Where time passes: streams, activities, shared resources, on SimPy."""

@@ -1,0 +1,284 @@
+"""From a plan to a graph: every dependency, once, before time starts.
+
+A call of a forward or backward whose ops meet nobody on any resource becomes one block; all others become one
+node per op. The result is the same either way, to rounding.
+
+Why a block needs so few links. Blocks of one rank follow each other on the ``compute`` stream, so a hazard
+between two ops on the same stream is kept by stream order. Between streams, a hazard from an earlier block is
+kept as well when another block stands between the two: that one's exits come no earlier than its last entry,
+hence after the earlier block's compute, and the later op waits for an exit of it on its own stream. Only
+hazards between neighbouring blocks, and between blocks and single ops, need links.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sim.engine.activity import Activity
+from sim.engine.contention import Contention
+from sim.engine.graph import Block, Graph, NodeKind, PricedTask, Unit
+from sim.engine.shape import NO_PATH
+from sim.engine.tables import MAIN_STREAM, TaskTable, tabulate
+from sim.plan.op import Collective, Recv, Send
+from sim.plan.program import Call, Program
+
+Ref = tuple[int, int]
+"""(unit, op inside the unit's task)."""
+
+
+class NotCoalescableError(Exception):
+    """A task whose calls cannot be blocks after all: somebody waits for an op that not all entries lead to."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(task)
+        self.task = task
+
+
+@dataclass(slots=True)
+class HazardState:
+    """Who wrote a buffer instance last, and who has read it since."""
+
+    writer: Ref | None = None
+    readers: list[Ref] = field(default_factory=list)
+
+    def leave(self, unit: int, writer: int, readers: tuple[int, ...]) -> None:
+        """Note that a call wrote last with op ``writer`` (-1: did not write) and then read."""
+        if writer >= 0:
+            self.writer, self.readers = (unit, writer), []
+        self.readers += [(unit, op) for op in readers]
+
+
+@dataclass
+class RankCompiler:
+    """Compiles one simulated rank's program into a graph that it shares with the other ranks."""
+
+    graph: Graph
+    rank: int
+    program: Program
+    priced: Mapping[str, PricedTask]
+    contention: Contention
+    single: frozenset[str] = frozenset()
+    """Tasks that must not become blocks."""
+    unfolded: bool = False
+    messages: dict[tuple[str, int, str, bool], list[int]] = field(default_factory=dict)
+    """(axis, offset, direction, is a send) -> nodes in program order."""
+    collectives: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[tuple[int, Activity, Collective]]] = field(
+        default_factory=dict
+    )
+    """(stream, axes, members) -> (node, what it demands, op) in program order."""
+
+    def __post_init__(self) -> None:
+        self.tables = tabulate(self.program, self.priced, self.contention, self.rank, self.single, self.unfolded)
+        self._tails: dict[str, Ref] = {}
+        self._state: dict[tuple[str, int | None], HazardState] = {}
+        self._table_of: dict[int, TaskTable] = {}
+        self._neighbour_links: dict[tuple[str, str, bool], tuple[tuple[int, int], ...]] = {}
+        self._patterns: dict[tuple[str, tuple[int, ...]], Block | None] = {}
+        self._noted: dict[str, int] = {}
+        self._num_single = 0
+        self._previous: tuple[int, Call] | None = None
+
+    def compile(self) -> None:
+        """Add all calls to the graph."""
+        exposed_from = self.contention.exposed_from[self.rank]
+        open_microbatches = {
+            call.microbatch
+            for index, call in enumerate(self.program.calls)
+            if self.tables[call.task].main and not self._may_be_block(call, index, exposed_from)
+        }
+        for index, call in enumerate(self.program.calls):
+            table, unit = self.tables[call.task], len(self.graph.units)
+            self._table_of[unit] = table
+            is_block = self._may_be_block(call, index, exposed_from)
+            if not (is_block and self._add_block(unit, index, call, table, open_microbatches)):
+                self._add_ops(unit, index, call, table)
+            table.units[call.microbatch] = unit
+            table.last_unit = unit
+            for stream, op in table.shape.last.items():
+                self._tails[stream] = (unit, op)
+            self._previous = (unit, call)
+        for ref in self._tails.values():
+            self._node(ref)
+
+    def _may_be_block(self, call: Call, index: int, exposed_from: int) -> bool:
+        table = self.tables[call.task]
+        return table.candidate and (index < exposed_from or not table.contended)
+
+    # --- single ops ----------------------------------------------------------------------------------------
+
+    def _add_ops(self, unit: int, index: int, call: Call, table: TaskTable) -> None:
+        """Add one node per op of a call."""
+        graph, shape = self.graph, table.shape
+        base = len(graph.kinds)
+        graph.units.append(Unit(self.rank, index, base, None))
+        for op, kind, duration_s, demands, activity in table.recipe:
+            node = graph.add(kind, duration_s)
+            if demands:
+                graph.demands[node] = demands
+            if kind is NodeKind.JOIN or kind is NodeKind.SEND:
+                self._add_message(node, op, activity)
+            elif kind is NodeKind.MEMBER:
+                self.collectives.setdefault((op.stream, op.axes, op.members), []).append((node, activity, op))
+        for j, predecessors in enumerate(shape.predecessors):
+            for i in predecessors:
+                graph.link(base + i, base + j)
+        for stream, j in shape.first.items():
+            if stream in self._tails:
+                graph.link(self._node(self._tails[stream]), base + j)
+        for ref, j in self._sources(call, table, single_only=False):
+            graph.link(self._node(ref), base + j)
+        if table.tracked:
+            self._num_single += 1
+            for ref, j in self._hazards(call, table, table.tracked):
+                graph.link(self._node(ref), base + j)
+            self._note(unit, call, table, table.tracked)
+
+    def _add_message(self, node: int, op: Send | Recv, activity: Activity) -> None:
+        is_send = isinstance(op, Send)
+        if is_send:
+            self.graph.arrivals[node] = (-1, activity.latency_s)
+        self.messages.setdefault((op.axis, op.offset, op.direction, is_send), []).append(node)
+
+    # --- blocks --------------------------------------------------------------------------------------------
+
+    def _add_block(
+        self, unit: int, index: int, call: Call, table: TaskTable, open_microbatches: set[int | None]
+    ) -> bool:
+        """Add a call as one block; return False where its entries and exits do not allow it."""
+        graph = self.graph
+        links = self._block_links(call, table)
+        links += self._sources(call, table, single_only=call.microbatch not in open_microbatches)
+        tracked = () if self._noted.get(call.task) == self._num_single else table.tracked
+        if tracked:
+            links += self._hazards(call, table, tracked)
+        entries = tuple(sorted({op for _, op in links})) or (table.shape.first[MAIN_STREAM],)
+        pattern = self._pattern(table, entries)
+        if pattern is None:
+            return False
+        node = graph.add(NodeKind.BLOCK)
+        block = Block(entries, pattern.offsets, pattern.durations_s, {}, [0.0] * len(entries), len(entries))
+        graph.blocks[node] = block
+        graph.units.append(Unit(self.rank, index, node, block))
+        if len(entries) == 1:
+            for ref, _ in links:
+                graph.link(self._node(ref), node)
+        else:
+            targets = {}
+            for slot, op in enumerate(entries):
+                targets[op] = graph.add(NodeKind.ENTRY)
+                graph.entries[targets[op]] = (node, slot)
+            for ref, op in links:
+                graph.link(self._node(ref), targets[op])
+        if tracked:
+            self._note(unit, call, table, tracked)
+            self._noted[call.task] = self._num_single
+        return True
+
+    def _pattern(self, table: TaskTable, entries: tuple[int, ...]) -> Block | None:
+        """Return a block's pattern, None unless each stream's last op waits for every entry."""
+        key = (table.task.name, entries)
+        if key not in self._patterns:
+            durations_s = [activity.duration_s for activity in table.activities]
+            offsets = table.shape.offsets(durations_s, entries)
+            open_end = any(row[op] == NO_PATH for row in offsets for op in table.shape.last.values())
+            self._patterns[key] = None if open_end else Block(entries, offsets, durations_s)
+        return self._patterns[key]
+
+    def _block_links(self, call: Call, table: TaskTable) -> list[tuple[Ref, int]]:
+        """Return what a block waits for by stream order and by hazards with the block just before it."""
+        links: list[tuple[Ref, int]] = []
+        main_tail = self._tails.get(MAIN_STREAM)
+        for stream, op in table.shape.first.items():
+            tail = self._tails.get(stream)
+            if tail is not None and not self._kept_by_main(stream, tail, main_tail, table):
+                links.append((tail, op))
+        if self._previous is not None:
+            unit, previous = self._previous
+            if self.graph.units[unit].block is not None:
+                key = (previous.task, call.task, previous.microbatch == call.microbatch)
+                if key not in self._neighbour_links:
+                    self._neighbour_links[key] = _neighbour_links(self.tables[key[0]], self.tables[key[1]], key[2])
+                links += [((unit, i), j) for i, j in self._neighbour_links[key]]
+        return links
+
+    def _kept_by_main(self, stream: str, tail: Ref, main_tail: Ref | None, table: TaskTable) -> bool:
+        """Return whether order on ``stream`` follows from order on the main stream."""
+        if stream == MAIN_STREAM or main_tail is None or main_tail[0] != tail[0]:
+            return False
+        return self._table_of[tail[0]].main_ends_last[stream] and table.main_starts_first[stream]
+
+    # --- hazards -------------------------------------------------------------------------------------------
+
+    def _sources(self, call: Call, table: TaskTable, *, single_only: bool) -> list[tuple[Ref, int]]:
+        """Return what a call waits for because it reads what one earlier call of its micro-batch wrote."""
+        links: list[tuple[Ref, int]] = []
+        for writer, op, readers in table.single_sources if single_only else table.sources:
+            unit = writer.units.get(call.microbatch)
+            if unit is not None:
+                links += [((unit, op), j) for j in readers]
+        return links
+
+    def _hazards(self, call: Call, table: TaskTable, buffers: tuple[str, ...]) -> list[tuple[Ref, int]]:
+        """Return what a call's ops wait for because of buffers that several tasks write, beyond stream order."""
+        shape = table.shape
+        by_ref: dict[Ref, list[int]] = {}
+        for buffer in buffers:
+            state = self._state_of(buffer, call)
+            found = [(state.writer, j) for j in shape.reads.get(buffer, ())]
+            if buffer in shape.overwrites:
+                found += [(ref, shape.overwrites[buffer]) for ref in (*state.readers, state.writer)]
+            for ref, j in found:
+                if ref is None or self._table_of[ref[0]].shape.streams[ref[1]] == shape.streams[j]:
+                    continue
+                waiting = by_ref.setdefault(ref, [])
+                if not any(shape.descends(j, i) for i in waiting):
+                    waiting[:] = [i for i in waiting if not shape.descends(i, j)] + [j]
+        return [(ref, j) for ref, waiting in by_ref.items() for j in waiting]
+
+    def _state_of(self, buffer: str, call: Call) -> HazardState:
+        """Return a buffer's state, brought up to the blocks that touched it without being noted."""
+        per_microbatch = self.tables[call.task].per_microbatch[buffer]
+        state = self._state.setdefault((buffer, call.microbatch if per_microbatch else None), HazardState())
+        if not per_microbatch:
+            known = max([ref[0] for ref in (state.writer, *state.readers) if ref is not None], default=-1)
+            candidates = [t for t in self.tables.values() if t.candidate and buffer in t.shape.leaves]
+            for table in sorted(candidates, key=lambda t: t.last_unit):
+                if table.last_unit > known:
+                    state.leave(table.last_unit, *table.shape.leaves[buffer])
+        return state
+
+    def _note(self, unit: int, call: Call, table: TaskTable, buffers: tuple[str, ...]) -> None:
+        """Note what a call leaves behind in the given buffers."""
+        for buffer in buffers:
+            self._state_of(buffer, call).leave(unit, *table.shape.leaves[buffer])
+
+    def _node(self, ref: Ref) -> int:
+        """Return the node that is done when an op is done."""
+        unit = self.graph.units[ref[0]]
+        block = unit.block
+        if block is None:
+            return unit.base + ref[1]
+        node = block.exits.get(ref[1])
+        if node is None:
+            if any(row[ref[1]] == NO_PATH for row in block.offsets):
+                raise NotCoalescableError(self._table_of[ref[0]].task.name)
+            node = block.exits[ref[1]] = self.graph.add(NodeKind.EXIT)
+        return node
+
+
+def _neighbour_links(before: TaskTable, after: TaskTable, same_microbatch: bool) -> tuple[tuple[int, int], ...]:
+    """Return the hazards between two blocks in a row that stream order does not keep."""
+    a, b = before.shape, after.shape
+    links = set()
+    for buffer, (writer, readers) in a.leaves.items():
+        if not same_microbatch and before.per_microbatch[buffer]:
+            continue
+        writers = (writer,) if writer >= 0 else ()
+        pairs = [(i, j) for i in writers for j in b.reads.get(buffer, ())]
+        if buffer in b.overwrites:
+            pairs += [(i, b.overwrites[buffer]) for i in (*readers, *writers)]
+        for i, j in pairs:
+            if a.streams[i] == b.streams[j] or b.descends(j, b.first[a.streams[i]]):
+                continue
+            if not a.descends(a.last[b.streams[j]], i):
+                links.add((i, j))
+    return tuple(sorted(links))

@@ -1,0 +1,109 @@
+"""The compiled plan: flat lists of nodes with counts and successors, as the event loop runs them."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from sim.engine.activity import Activity
+from sim.engine.sharing import Demands
+
+
+class NodeKind(IntEnum):
+    """What happens when all that a node waits for is done."""
+
+    FIXED = 0
+    """It lasts ``duration_s``, whatever else runs."""
+    SHARED = 1
+    """A latency of ``duration_s``, then the node's demands on shared resources."""
+    SEND = 2
+    """Like SHARED or FIXED; its message arrives a wire latency after it is done."""
+    JOIN = 3
+    """Nothing: it is done at once (a receive whose message is there)."""
+    MEMBER = 4
+    """One rank's part of a collective: waits for the other members."""
+    BLOCK = 5
+    """A coalesced call: its exits are done at times that follow from when its entries were."""
+    ENTRY = 6
+    """One of several entries of a block."""
+    EXIT = 7
+    """An op of a block that others wait for."""
+
+
+@dataclass(slots=True)
+class Block:
+    """A coalesced call: ``offsets[k][j]`` is the start of op j after the release of entry k.
+
+    ``exits``: node of each op that somebody outside waits for.
+    """
+
+    entries: tuple[int, ...]
+    offsets: list[list[float]]
+    durations_s: list[float]
+    exits: dict[int, int] = field(default_factory=dict)
+    released_s: list[float] = field(default_factory=list)
+    pending: int = 0
+
+
+@dataclass(slots=True)
+class Joint:
+    """A collective over several simulated ranks: begins when all members have arrived."""
+
+    members: list[int] = field(default_factory=list)
+    pending: int = 0
+    latency_s: float = 0.0
+    demands: Demands = ()
+    shared: bool = False
+
+
+@dataclass(slots=True)
+class Unit:
+    """One call of one simulated rank: the nodes of its ops, or one block.
+
+    ``base``: the first op's node, or the block's node; ``block``: None where the ops are nodes of their own.
+    """
+
+    rank: int
+    call: int
+    base: int
+    block: Block | None
+
+
+@dataclass(slots=True)
+class Graph:
+    """Everything the event loop needs, indexed by node."""
+
+    kinds: list[int] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
+    successors: list[list[int]] = field(default_factory=list)
+    durations_s: list[float] = field(default_factory=list)
+    demands: dict[int, Demands] = field(default_factory=dict)
+    arrivals: dict[int, tuple[int, float]] = field(default_factory=dict)
+    blocks: dict[int, Block] = field(default_factory=dict)
+    entries: dict[int, tuple[int, int]] = field(default_factory=dict)
+    joints: list[Joint] = field(default_factory=list)
+    joint_of: dict[int, int] = field(default_factory=dict)
+    units: list[Unit] = field(default_factory=list)
+
+    def add(self, kind: NodeKind, duration_s: float = 0.0) -> int:
+        """Add a node that waits for nothing yet; return its index."""
+        self.kinds.append(kind)
+        self.waits.append(0)
+        self.successors.append([])
+        self.durations_s.append(duration_s)
+        return len(self.kinds) - 1
+
+    def link(self, before: int, after: int) -> None:
+        """Make one node wait for another."""
+        self.successors[before].append(after)
+        self.waits[after] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class PricedTask:
+    """One task as one simulated rank runs it: what each op demands."""
+
+    activities: tuple[Activity, ...]
+
+    @property
+    def durations_s(self) -> list[float]:
+        """Return how long each op lasts when alone."""
+        return [activity.duration_s for activity in self.activities]

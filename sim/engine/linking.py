@@ -1,0 +1,79 @@
+"""Links between ranks: messages and collectives."""
+
+from collections.abc import Mapping, Sequence
+
+from sim.engine.activity import Activity, Resource
+from sim.engine.compiler import RankCompiler
+from sim.engine.graph import Graph, Joint
+from sim.plan.errors import CheckError
+from sim.plan.mesh import Mesh
+from sim.plan.op import Collective
+
+
+def link_messages(graph: Graph, ranks: Mapping[int, RankCompiler], mesh: Mesh, stands_for: Mapping[int, int]) -> None:
+    """Make each receive wait for its message: the k-th send of a peer meets the k-th receive.
+
+    ``stands_for`` maps any rank to the simulated rank of its class. Raises CheckError where counts differ.
+    """
+    for rank, compiler in ranks.items():
+        for (axis, offset, direction, is_send), receives in compiler.messages.items():
+            if is_send:
+                continue
+            peer = stands_for[mesh.shift(rank, axis, offset)]
+            sends = ranks[peer].messages.get((axis, -offset, direction, True), [])
+            if len(sends) != len(receives):
+                raise CheckError(
+                    f"rank {rank} posts {len(receives)} {direction} receives along {axis!r} from rank {peer}, "
+                    f"which posts {len(sends)} sends"
+                )
+            for send, receive in zip(sends, receives, strict=True):
+                graph.arrivals[send] = (receive, graph.arrivals[send][1])
+                graph.waits[receive] += 1
+
+
+def link_collectives(
+    graph: Graph,
+    ranks: Mapping[int, RankCompiler],
+    mesh: Mesh,
+    stands_for: Mapping[int, int],
+    contended: frozenset[Resource],
+) -> None:
+    """Make one joint activity of the k-th collectives of all members of each group."""
+    done: set[tuple[object, ...]] = set()
+    for rank, compiler in ranks.items():
+        for (stream, axes, members), issued in compiler.collectives.items():
+            group = mesh.group(rank, axes)
+            group = tuple(group[i] for i in members) if members else group
+            classes = tuple(sorted({stands_for[member] for member in group}))
+            if (stream, axes, members, classes) in done:
+                continue
+            done.add((stream, axes, members, classes))
+            parts = [ranks[c].collectives.get((stream, axes, members), []) for c in classes]
+            _check_equal_counts(parts, classes, axes, stream)
+            for k in range(len(issued)):
+                _join(graph, [part[k] for part in parts], contended)
+
+
+def _check_equal_counts(parts: Sequence[Sequence[object]], classes: Sequence[int], axes: tuple[str, ...], stream: str) -> None:
+    if len({len(part) for part in parts}) > 1:
+        counts = ", ".join(f"rank {c}: {len(part)}" for c, part in zip(classes, parts, strict=True))
+        raise CheckError(f"ranks of one group over {axes} issue different numbers of collectives on {stream!r}: {counts}")
+
+
+def _join(graph: Graph, members: Sequence[tuple[int, Activity, Collective]], contended: frozenset[Resource]) -> None:
+    """Make one activity of several ranks' parts: the longest latency, everybody's demands."""
+    demands: dict[Resource, float] = {}
+    for _, activity, _ in members:
+        for resource, seconds in activity.demands:
+            demands[resource] = max(demands.get(resource, 0.0), seconds)
+    graph.joints.append(
+        Joint(
+            members=[node for node, _, _ in members],
+            pending=len(members),
+            latency_s=max(activity.latency_s for _, activity, _ in members),
+            demands=tuple(demands.items()),
+            shared=any(r in contended and d > 0 for r, d in demands.items()),
+        )
+    )
+    for node, _, _ in members:
+        graph.joint_of[node] = len(graph.joints) - 1

@@ -1,0 +1,96 @@
+"""A plan in, a simulated run out."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+from sim.engine.activity import Pricing
+from sim.engine.compiler import NotCoalescableError, RankCompiler
+from sim.engine.contention import find_contention
+from sim.engine.errors import DeadlockError
+from sim.engine.folding import Folding, fold_by_role
+from sim.engine.graph import Graph, NodeKind, PricedTask
+from sim.engine.linking import link_collectives, link_messages
+from sim.engine.loop import EventLoop
+from sim.engine.run import SimulatedRun
+from sim.plan.op import Collective, Recv, Send
+from sim.plan.program import Plan
+
+
+def simulate(
+    plan: Plan, pricing: Pricing, *, fold: Callable[[Plan], Folding] = fold_by_role, coalesce: bool = True
+) -> SimulatedRun:
+    """Return the run of one step of ``plan``.
+
+    Raises CheckError where sends and receives do not match, DeadlockError where the run gets stuck.
+    """
+    folding = fold(plan)
+    single = frozenset[str]()
+    if not coalesce:
+        single = frozenset(name for program in plan.programs for name in program.tasks)
+    while True:
+        try:
+            return _simulate(plan, pricing, folding, single)
+        except NotCoalescableError as error:
+            single |= {error.task}
+
+
+def _simulate(plan: Plan, pricing: Pricing, folding: Folding, single: frozenset[str]) -> SimulatedRun:
+    began_s = perf_counter()
+    programs = {rank: plan.program_of(rank) for rank in folding.multiplicity}
+    priced = {
+        rank: {
+            name: PricedTask(
+                tuple(pricing.price(plan, program, op, rank, folded=folding.folded) for op in task.ops)
+            )
+            for name, task in program.tasks.items()
+        }
+        for rank, program in programs.items()
+    }
+    contention = find_contention(programs, priced)
+    graph = Graph()
+    ranks = {
+        rank: RankCompiler(graph, rank, program, priced[rank], contention, single, unfolded=not folding.folded)
+        for rank, program in programs.items()
+    }
+    for compiler in ranks.values():
+        compiler.compile()
+    link_messages(graph, ranks, plan.mesh, folding.stands_for)
+    link_collectives(graph, ranks, plan.mesh, folding.stands_for, contention.contended)
+    loop = EventLoop(graph)
+    makespan_s = loop.run()
+    run = SimulatedRun(plan, folding, programs, priced, graph, loop, makespan_s, perf_counter() - began_s)
+    _refuse_deadlock(run)
+    return run
+
+
+def _refuse_deadlock(run: SimulatedRun) -> None:
+    """Raise DeadlockError where an op never ran, naming the first of each rank and stream."""
+    stuck: dict[tuple[int, str], str] = {}
+    starts = run.loop.starts_s
+    for unit in run.graph.units:
+        task = run.programs[unit.rank].tasks[run.programs[unit.rank].calls[unit.call].task]
+        if unit.block is not None and starts[unit.base] >= 0:
+            continue
+        for j, op in enumerate(task.ops):
+            node = unit.base if unit.block is not None else unit.base + j
+            never_started = starts[node] < 0
+            half_joined = run.graph.kinds[node] == NodeKind.MEMBER and run.loop.ends_s[node] < 0
+            if never_started or half_joined:
+                call = run.programs[unit.rank].calls[unit.call]
+                stuck.setdefault((unit.rank, op.stream), f"{task.name}/{op.name}{_instance(call.microbatch)}{_peer(op)}")
+    if stuck:
+        lines = [f"  rank {rank}, stream {stream}: {what}" for (rank, stream), what in sorted(stuck.items())]
+        more = [f"  and {len(lines) - 20} more"] if len(lines) > 20 else []
+        raise DeadlockError("\n".join(["the run is stuck; these ops wait for ever:", *lines[:20], *more]))
+
+
+def _instance(microbatch: int | None) -> str:
+    return "" if microbatch is None else f" (micro-batch {microbatch})"
+
+
+def _peer(op: object) -> str:
+    if isinstance(op, Send | Recv):
+        return f", waits for the rank {op.offset:+d} along {op.axis!r}"
+    if isinstance(op, Collective):
+        return f", waits for its group over {', '.join(op.axes)}"
+    return ""

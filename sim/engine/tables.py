@@ -1,0 +1,146 @@
+"""What the compiler knows of each task before the first call."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.engine.activity import Activity
+from sim.engine.contention import MAIN_PHASES, Contention
+from sim.engine.graph import NodeKind, PricedTask
+from sim.engine.shape import TaskShape, analyse
+from sim.engine.sharing import Demands
+from sim.plan.buffer import Scope
+from sim.plan.op import Collective, Op, Recv, Send
+from sim.plan.program import Program, Task
+
+MAIN_STREAM = "compute"
+
+
+@dataclass(slots=True)
+class TaskTable:
+    """One task of one simulated rank.
+
+    ``main``: a forward or backward; ``candidate``: its calls may become blocks; ``contended``: an op of it may meet
+    another on a resource. ``recipe`` has (op, node kind, duration, shared demands, activity) per op.
+    ``sources`` lists (writing task, its op, my reading ops) for buffers that one call writes and others
+    read; ``single_sources`` those whose writing task is never a block. ``tracked`` are the buffers that
+    several calls write. ``units`` and ``last_unit`` are filled in while compiling.
+    """
+
+    task: Task
+    shape: TaskShape
+    activities: tuple[Activity, ...]
+    main: bool
+    candidate: bool
+    contended: bool
+    recipe: list[tuple[Any, NodeKind, float, Demands, Activity]]
+    main_starts_first: dict[str, bool]
+    main_ends_last: dict[str, bool]
+    per_microbatch: dict[str, bool]
+    tracked: tuple[str, ...] = ()
+    sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
+    single_sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
+    units: dict[int | None, int] = field(default_factory=dict)
+    last_unit: int = -1
+
+
+def spans_simulated_ranks(op: Collective, program: Program, unfolded: bool) -> bool:
+    """Return whether several simulated ranks take part in a collective."""
+    return unfolded or any(axis in program.role for axis in op.axes)
+
+
+def tabulate(
+    program: Program,
+    priced: Mapping[str, PricedTask],
+    contention: Contention,
+    rank: int,
+    single: frozenset[str],
+    unfolded: bool,
+) -> dict[str, TaskTable]:
+    """Return a table per task of the program that ``rank`` runs."""
+    shapes = {name: analyse(task) for name, task in program.tasks.items()}
+    mains = [n for n, task in program.tasks.items() if task.phase in MAIN_PHASES]
+    streams = {stream for n in mains for stream in shapes[n].first}
+    tables = {}
+    for name, task in program.tasks.items():
+        shape, activities = shapes[name], priced[name].activities
+        recipe = [
+            _recipe(op, activity, contention, program, unfolded)
+            for op, activity in zip(task.ops, activities, strict=True)
+        ]
+        local = all(kind in (NodeKind.FIXED, NodeKind.SHARED) for _, kind, _, _, _ in recipe)
+        first, last = shape.first.get(MAIN_STREAM), shape.last.get(MAIN_STREAM)
+        tables[name] = TaskTable(
+            task=task,
+            shape=shape,
+            activities=activities,
+            main=task.phase in MAIN_PHASES,
+            candidate=name in mains and name not in single and local and first is not None
+            and shape.first.keys() == streams,
+            contended=any(kind is NodeKind.SHARED for _, kind, _, _, _ in recipe),
+            recipe=recipe,
+            main_starts_first={s: first is not None and shape.descends(j, first) for s, j in shape.first.items()},
+            main_ends_last={s: last is not None and shape.descends(last, j) for s, j in shape.last.items()},
+            per_microbatch={b: program.buffers[b].scope is Scope.MICROBATCH for b in shape.leaves},
+        )  # fmt: skip
+    _connect(program, tables)
+    return tables
+
+
+def _recipe(
+    op: Op, activity: Activity, contention: Contention, program: Program, unfolded: bool
+) -> tuple[Op, NodeKind, float, Demands, Activity]:
+    shared = any(r in contention.contended and d > 0 for r, d in activity.demands)
+    demands = activity.demands if shared else ()
+    if isinstance(op, Recv):
+        return op, NodeKind.JOIN, 0.0, (), activity
+    if isinstance(op, Send):
+        return op, NodeKind.SEND, 0.0 if shared else activity.occupancy_s, demands, activity
+    if isinstance(op, Collective) and spans_simulated_ranks(op, program, unfolded):
+        return op, NodeKind.MEMBER, 0.0, (), activity
+    if shared:
+        return op, NodeKind.SHARED, activity.latency_s, demands, activity
+    return op, NodeKind.FIXED, activity.duration_s, (), activity
+
+
+def _connect(program: Program, tables: Mapping[str, TaskTable]) -> None:
+    """Find, for every buffer that a task reads from outside, where it comes from."""
+    writers: dict[str, list[str]] = {}
+    for name, table in tables.items():
+        for buffer, (writer, _) in table.shape.leaves.items():
+            if writer >= 0:
+                writers.setdefault(buffer, []).append(name)
+    repeated = {task for (task, _), count in Counter((c.task, c.microbatch) for c in program.calls).items() if count > 1}
+    once = {
+        buffer: tables[names[0]]
+        for buffer, names in writers.items()
+        if len(names) == 1 and names[0] not in repeated and program.buffers[buffer].scope is Scope.MICROBATCH
+    }
+    single_touch = {b for t in tables.values() if not t.candidate for b in t.shape.leaves}
+    for table in tables.values():
+        table.tracked = tuple(
+            b for b in table.shape.leaves
+            if b not in once and (not table.candidate or b in single_touch or table.per_microbatch[b])
+        )  # fmt: skip
+        _add_sources(table, once)
+
+
+def _add_sources(table: TaskTable, once: Mapping[str, TaskTable]) -> None:
+    """List what a task reads that one earlier call wrote on another stream, each with its earliest readers."""
+    shape = table.shape
+    found: dict[tuple[str, int], tuple[TaskTable, list[int]]] = {}
+    for buffer, readers in shape.reads.items():
+        writer = once.get(buffer)
+        if writer is None or writer is table:
+            continue
+        op = writer.shape.leaves[buffer][0]
+        waiting = found.setdefault((writer.task.name, op), (writer, []))[1]
+        for j in readers:
+            if writer.shape.streams[op] != shape.streams[j] and not any(shape.descends(j, i) for i in waiting):
+                waiting[:] = [i for i in waiting if not shape.descends(i, j)] + [j]
+    for (_, op), (writer, waiting) in found.items():
+        if waiting:
+            table.sources.append((writer, op, tuple(waiting)))
+            if not writer.candidate:
+                table.single_sources.append(table.sources[-1])
