@@ -1,0 +1,1 @@
+"""The simulated hardware: nodes, devices, adapters, and where ranks lie on them."""

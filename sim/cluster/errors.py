@@ -1,0 +1,8 @@
+"""Errors of the cluster room.
+
+    PlacementError (ValueError)    more ranks than devices
+"""
+
+
+class PlacementError(ValueError):
+    """Ranks that cannot lie on a cluster."""

@@ -1,0 +1,179 @@
+"""Refuse plans that could not run, before anything runs."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from sim.plan.buffer import Buffer, Scope
+from sim.plan.errors import CheckError
+from sim.plan.op import Collective, CollectiveKind, Op, Recv, Send
+from sim.plan.program import Plan, Program, Task
+
+Issue = tuple[str, Op, int | None]
+"""(task, op, micro-batch)."""
+
+
+def check(plan: Plan) -> None:
+    """Raise CheckError, naming role, stream, op and peer, where a plan breaks a rule.
+
+    Every rank has one program; ops name buffers that exist; nothing is read before it is written; sends match
+    receives in order, micro-batch and size; the members of a group issue the same collectives in the same
+    order. A cycle between ranks shows as a deadlock when the plan runs.
+    """
+    _check_roles(plan)
+    for program in plan.programs:
+        _check_buffers(program)
+        _check_reads(program)
+    _check_messages(plan)
+    _check_collectives(plan)
+
+
+def _check_roles(plan: Plan) -> None:
+    owners = [rank for program in plan.programs for rank in plan.ranks_of(program)]
+    if sorted(owners) != list(range(plan.mesh.size)):
+        raise CheckError(f"plan {plan.name!r}: {len(plan.programs)} programs do not cover each of {plan.mesh.size} ranks once")
+
+
+def _check_buffers(program: Program) -> None:
+    for call in program.calls:
+        if call.task not in program.tasks:
+            raise CheckError(f"role {program.role_name}: call of unknown task {call.task!r}")
+    for task in program.tasks.values():
+        for op in task.ops:
+            for name in (*op.reads, *op.writes):
+                if name not in program.buffers:
+                    raise CheckError(f"{_where(program, op)}: unknown buffer {name!r}")
+            if isinstance(op, Collective):
+                _check_payload(program, op)
+
+
+def _check_payload(program: Program, op: Collective) -> None:
+    if op.kind is CollectiveKind.ALL_REDUCE and op.reads != op.writes:
+        raise CheckError(f"{_where(program, op)}: an all_reduce works in place, got {op.reads} and {op.writes}")
+    if op.dim is not None and (len(op.reads), len(op.writes)) != (1, 1):
+        raise CheckError(f"{_where(program, op)}: along a dimension one buffer moves, got {op.reads} and {op.writes}")
+
+
+def _check_reads(program: Program) -> None:
+    needs, gives = {}, {}
+    for name, task in program.tasks.items():
+        needs[name], gives[name] = _needs_and_gives(program, task)
+    written: set[tuple[str, int | None]] = set()
+    for call in program.calls:
+        for buffer, op in needs[call.task]:
+            if _instance(buffer, call.microbatch) not in written:
+                raise CheckError(
+                    f"{_where(program, op)}: reads {buffer.name!r} of micro-batch {call.microbatch} in task "
+                    f"{call.task!r} before anything writes it"
+                )
+        written.update(_instance(buffer, call.microbatch) for buffer in gives[call.task])
+
+
+def _needs_and_gives(program: Program, task: Task) -> tuple[list[tuple[Buffer, Op]], list[Buffer]]:
+    """Return what a task reads before writing it, and what it writes that another task touches."""
+    others = {b for t in program.tasks.values() if t is not task for op in t.ops for b in (*op.reads, *op.writes)}
+    needs: dict[str, Op] = {}
+    written: dict[str, None] = {}
+    for op in task.ops:
+        for name in op.reads:
+            if name not in written and program.buffers[name].scope is not Scope.PERSISTENT:
+                needs.setdefault(name, op)
+        written.update(dict.fromkeys(op.writes))
+    return (
+        [(program.buffers[name], op) for name, op in needs.items()],
+        [program.buffers[name] for name in written if name in others],
+    )
+
+
+def _instance(buffer: Buffer, microbatch: int | None) -> tuple[str, int | None]:
+    return buffer.name, microbatch if buffer.scope is Scope.MICROBATCH else None
+
+
+def _check_messages(plan: Plan) -> None:
+    sent = {id(program): _by_channel(program) for program in plan.programs}
+    for program in plan.programs:
+        rank = plan.ranks_of(program)[0]
+        for (axis, offset, direction, is_send), issued in sent[id(program)].items():
+            peer = plan.program_of(plan.mesh.shift(rank, axis, offset))
+            answers = sent[id(peer)].get((axis, -offset, direction, not is_send), [])
+            verb, other = ("sends", "receives") if is_send else ("receives", "sends")
+            if len(issued) != len(answers):
+                raise CheckError(
+                    f"role {program.role_name} {verb} {len(issued)} {direction} messages along {axis!r} and its "
+                    f"peer, role {peer.role_name}, {other} {len(answers)}"
+                )
+            for mine, theirs in zip(issued, answers, strict=True):
+                _check_message(program, peer, mine, theirs)
+
+
+def _by_channel(program: Program) -> dict[tuple[str, int, str, bool], list[Issue]]:
+    channels: dict[tuple[str, int, str, bool], list[Issue]] = defaultdict(list)
+    messages = {name: [op for op in task.ops if isinstance(op, Send | Recv)] for name, task in program.tasks.items()}
+    for call in program.calls:
+        for op in messages[call.task]:
+            channels[op.axis, op.offset, op.direction, isinstance(op, Send)].append((call.task, op, call.microbatch))
+    return channels
+
+
+def _check_message(program: Program, peer: Program, mine: Issue, theirs: Issue) -> None:
+    (_, op, microbatch), (_, answer, answered) = mine, theirs
+    size = sum(program.buffers[name].num_bytes for name in (*op.reads, *op.writes))
+    expected = sum(peer.buffers[name].num_bytes for name in (*answer.reads, *answer.writes))
+    if microbatch != answered or size != expected:
+        raise CheckError(
+            f"{_where(program, op)} of micro-batch {microbatch} ({size} bytes) meets {_where(peer, answer)} of "
+            f"micro-batch {answered} ({expected} bytes)"
+        )
+
+
+def _check_collectives(plan: Plan) -> None:
+    issued = {id(program): _by_group(program) for program in plan.programs}
+    for program in plan.programs:
+        rank = plan.ranks_of(program)[0]
+        for (stream, axes, members), mine in issued[id(program)].items():
+            for member in _members(plan, rank, axes, members):
+                peer = plan.program_of(member)
+                theirs = issued[id(peer)].get((stream, axes, members), [])
+                for k in range(max(len(mine), len(theirs))):
+                    _check_same(program, peer, stream, mine[k : k + 1], theirs[k : k + 1])
+
+
+def _by_group(program: Program) -> dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[tuple[Collective, int]]]:
+    """Return the collectives that span several roles; within one role all members run one program."""
+    groups: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[tuple[Collective, int]]] = defaultdict(list)
+    spanning = {
+        name: [op for op in task.ops if isinstance(op, Collective) and any(axis in program.role for axis in op.axes)]
+        for name, task in program.tasks.items()
+    }
+    for call in program.calls:
+        for op in spanning[call.task]:
+            size = sum(program.buffers[name].num_bytes for name in op.reads)
+            groups[op.stream, op.axes, op.members].append((op, size))
+    return groups
+
+
+def _members(plan: Plan, rank: int, axes: tuple[str, ...], members: tuple[int, ...]) -> Iterator[int]:
+    """Yield one rank per role of a group."""
+    group = plan.mesh.group(rank, axes)
+    seen = set()
+    for position in members or range(len(group)):
+        program = plan.program_of(group[position])
+        if id(program) not in seen:
+            seen.add(id(program))
+            yield group[position]
+
+
+def _check_same(
+    program: Program, peer: Program, stream: str, mine: list[tuple[Collective, int]], theirs: list[tuple[Collective, int]]
+) -> None:
+    if program is peer:
+        return
+    here = [(op.kind, op.reduction, op.dim, size) for op, size in mine]
+    there = [(op.kind, op.reduction, op.dim, size) for op, size in theirs]
+    if here != there:
+        names = [_where(side, found[0][0]) if found else f"nothing of role {side.role_name}" for side, found in
+                 ((program, mine), (peer, theirs))]  # fmt: skip
+        raise CheckError(f"on stream {stream!r} {names[0]} meets {names[1]}; a group must issue the same collectives in order")
+
+
+def _where(program: Program, op: Op) -> str:
+    return f"role {program.role_name}, stream {op.stream!r}, op {op.name!r}"
