@@ -9,10 +9,12 @@ The ring visits the ranks node by node, so it leaves each node once. With payloa
 | all_gather      | gathered output      | (g-1)/g n           | (g-1)/g n           | g-1            |
 | reduce_scatter  | un-scattered input   | (g-1)/g n           | (g-1)/g n           | g-1            |
 | broadcast       | full tensor          | n                   | n                   | g-1            |
+| all_reduce in_switch, one node | full  | (1+1/g) n           | 0                   | 2              |
 
 Sources: Thakur et al. 2005 (ring); Sanders et al. 2009 (double binary tree: a node that is inner in one tree is a
-leaf in the other, so n up and n down in all); NCCL, src/graph/tuning.cc (a chain inside the node, trees between
-nodes; hops; choice by estimated time); Patarasuk and Yuan 2009 (lower bounds).
+leaf in the other, so n up and n down in all); Klenk et al. 2020 (in-switch reduction: every rank supplies its n to
+the switch and multicasts its reduced n/g, as NCCL's NVLS does); NCCL, src/graph/tuning.cc (a chain inside the
+node, trees between nodes; hops; choice by estimated time); Patarasuk and Yuan 2009 (lower bounds).
 """
 
 import math
@@ -30,7 +32,7 @@ class Protocol:
 
     ``base_latency_s`` once per collective; ``intra_hop_s`` and ``inter_hop_s`` per hop on top of the link's own
     latency; ``wire_overhead``: bytes on the wire per byte of payload (NCCL's LL sends a flag with every word: 2);
-    ``limit_bytes``: the library does not use it for a larger payload.
+    ``limit_bytes``: the library does not use it for a larger payload. ``algorithms``: which ones can use it.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Protocol:
     inter_hop_s: float = 0.0
     wire_overhead: float = 1.0
     limit_bytes: float = math.inf
+    algorithms: tuple[str, ...] = ("ring", "tree")
 
 
 IDEAL_PROTOCOL: Final = Protocol(name="ideal")
@@ -87,9 +90,11 @@ def collective_cost(
 ) -> CollectiveCost:
     """Return latency and bytes of one collective in a group with so many ranks on each of its nodes.
 
-    ``algorithm``: ``ring``, ``tree`` (all_reduce only) or ``auto``, the one that alone on its links ends first.
+    ``algorithm``: ``ring``, ``tree`` or ``in_switch`` (all_reduce only; ``in_switch`` within one node of three or
+    more ranks whose network has a protocol for it) or ``auto``, the one that alone on its links ends first.
     The protocol is always the one that ends first among those that take the payload.
-    Raises CollectiveError for an unknown kind or algorithm, a negative payload, or a node without a rank.
+    Raises CollectiveError for an unknown kind or algorithm, a negative payload, a node without a rank, or
+    a network without a protocol for it.
     """
     _check(kind, num_bytes, ranks_per_node, algorithm)
     if sum(ranks_per_node) == 1 or num_bytes == 0:
@@ -164,13 +169,21 @@ def _double_binary_tree(num_bytes: int, ranks_per_node: tuple[int, ...]) -> _Tra
     )
 
 
+def _in_switch(num_bytes: int, ranks_per_node: tuple[int, ...]) -> _Traffic:
+    """Return the traffic of a reduction inside the node's switch: n to the switch, the reduced n/g to everybody."""
+    return _Traffic((1 + 1 / ranks_per_node[0]) * num_bytes, 0.0, 2.0, 0.0)
+
+
 def _both_ways(members: int) -> float:
     """Return how often an inner member of a tree sends the payload: up and down; of two members, one way each."""
     return 0.0 if members == 1 else 1.0 if members == 2 else 2.0
 
 
+_LEAST_IN_SWITCH: Final = 3
+"""Two ranks exchange directly, as NCCL does: the switch would save nothing."""
+
 _ALGORITHMS: Final[Mapping[str, Mapping[str, Callable[[int, tuple[int, ...]], _Traffic]]]] = {
-    "all_reduce": {"ring": _ring_passes(2.0), "tree": _double_binary_tree},
+    "all_reduce": {"ring": _ring_passes(2.0), "tree": _double_binary_tree, "in_switch": _in_switch},
     "all_gather": {"ring": _ring_passes(1.0)},
     "reduce_scatter": {"ring": _ring_passes(1.0)},
     "broadcast": {"ring": _pipelined_ring},
@@ -193,15 +206,19 @@ def _check(kind: str, num_bytes: int, ranks_per_node: tuple[int, ...], algorithm
 def _cheapest(
     kind: str, num_bytes: int, ranks_per_node: tuple[int, ...], network: NetworkParameters, algorithm: str
 ) -> CollectiveCost:
-    names = list(_ALGORITHMS[kind]) if algorithm == "auto" else [algorithm]
+    names = set(_ALGORITHMS[kind]) if algorithm == "auto" else {algorithm}
+    if len(ranks_per_node) > 1 or ranks_per_node[0] < _LEAST_IN_SWITCH:
+        names.discard("in_switch")
     costs = [
         _with_protocol(name, _ALGORITHMS[kind][name](num_bytes, ranks_per_node), protocol, network)
-        for name in names
         for protocol in network.protocols
-        if num_bytes <= protocol.limit_bytes
+        for name in protocol.algorithms
+        if name in names and num_bytes <= protocol.limit_bytes
     ]
     if not costs:
-        raise CollectiveError(f"no protocol takes {num_bytes} bytes; the last one needs no limit_bytes")
+        raise CollectiveError(
+            f"no protocol of this network takes {kind} ({algorithm}) of {num_bytes} bytes over {ranks_per_node} ranks"
+        )
     return min(costs, key=lambda cost: exclusive_seconds(cost, ranks_per_node, network))
 
 

@@ -144,5 +144,5 @@ ATTENTION_KERNELS = (
     Kernel("attention_context", "gemm", (2, 2), _context_outputs, _context_work),
     Kernel("attention_context_backward", "gemm", (3, 3), _context_backward_outputs, _context_backward_work),
     Kernel("flash_attention", "attention", (3, 3), _flash_outputs, _flash_work),
-    Kernel("flash_attention_backward", "attention", (6, 6), _flash_backward_outputs, _flash_backward_work),
+    Kernel("flash_attention_backward", "attention_backward", (6, 6), _flash_backward_outputs, _flash_backward_work),
 )

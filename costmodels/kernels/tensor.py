@@ -11,12 +11,12 @@ BYTES_PER_ELEMENT: Final[Mapping[str, int]] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1,
 }  # fmt: skip
 
-Family = Literal["gemm", "attention", "elementwise", "optimizer", "delay", "none"]
+Family = Literal["gemm", "attention", "attention_backward", "elementwise", "optimizer", "delay", "none"]
 """Which efficiency curve a kernel follows.
 
-``gemm``: matrix products. ``attention``: fused attention. ``elementwise``: bound by memory bandwidth.
-``optimizer``: elementwise over few, large, flat buffers. ``delay``: lasts a stated time.
-``none``: takes no device time.
+``gemm``: matrix products. ``attention``, ``attention_backward``: fused attention.
+``elementwise``: bound by memory bandwidth. ``optimizer``: elementwise over few, large, flat buffers.
+``delay``: lasts a stated time. ``none``: takes no device time.
 """
 
 Attributes = Mapping[str, Any]

@@ -1,0 +1,129 @@
+"""Kernel times: limits, monotonicity, and measured kernels."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.errors import CatalogueError, KernelError
+from costmodels.hardware import DeviceSpec, list_devices, list_nodes, load_device, load_node
+from costmodels.kernels import KERNELS, TensorSpec, Work
+from costmodels.profile import load_profile, network_parameters
+from costmodels.roofline import KernelTime, kernel_time
+
+A100 = load_device("a100-sxm4-80gb")
+DEVICES = {"a100": "a100-sxm4-80gb", "h100": "h100-sxm5-80gb", "h200": "h200-sxm5-141gb", "b200": "b200-sxm-180gb"}
+
+
+def timed(name: str, inputs: Sequence[TensorSpec], device: DeviceSpec = A100, **attributes: object) -> KernelTime:
+    """Return the time of a kernel on a device with its own generation's profile."""
+    kernel = KERNELS[name]
+    work = kernel.work(inputs, kernel.outputs(inputs, attributes), attributes)
+    return kernel_time(work, kernel.family, inputs[0].dtype, device, load_profile(device.generation))
+
+
+def half(*shape: int) -> TensorSpec:
+    """Return a bfloat16 tensor."""
+    return TensorSpec(shape, "bfloat16")
+
+
+dims = st.integers(1, 8192)
+
+
+@pytest.mark.parametrize("name", list_devices())
+@given(m=dims, n=dims, k=dims)
+def test_product_is_never_faster_than_the_data_sheet(name: str, m: int, n: int, k: int) -> None:
+    """No product beats the device's peak rate or its memory bandwidth."""
+    device = load_device(name)
+    time = timed("matmul", [half(m, k), half(k, n)], device)
+    assert time.compute_s >= 2 * m * n * k / device.peak("bfloat16")
+    assert time.memory_s >= 2 * (m * k + k * n + m * n) / device.memory_bandwidth_bytes_per_s
+    assert time.latency_s > 0
+
+
+@given(m=dims, n=dims, k=dims)
+def test_larger_product_is_never_faster(m: int, n: int, k: int) -> None:
+    """Adding rows, columns or a batch never shortens a product."""
+    base = timed("matmul", [half(m, k), half(k, n)]).alone_s
+    assert timed("matmul", [half(2 * m, k), half(k, n)]).alone_s >= base * (1 - 1e-12)
+    assert timed("matmul", [half(m, k), half(k, 2 * n)]).alone_s >= base * (1 - 1e-12)
+
+
+@given(s=st.integers(1, 64).map(lambda blocks: 128 * blocks), b=st.integers(1, 8), n=st.integers(1, 64))
+def test_fused_backward_is_slower_than_forward(s: int, b: int, n: int) -> None:
+    """Fused attention's backward executes 2.5 times the FLOP at a lower rate; neither beats the peak."""
+    q, lse = half(s, b, n, 128), TensorSpec((b, n, s), "float32")
+    forward = timed("flash_attention", [q, q, q])
+    backward = timed("flash_attention_backward", [q, q, q, q, q, lse])
+    assert backward.compute_s == pytest.approx(2.5 / 0.86 * forward.compute_s)
+    assert forward.compute_s >= 2 * b * n * s * s * 128 / A100.peak("bfloat16")
+
+
+def test_elementwise_kernel_is_bound_by_memory() -> None:
+    """GELU of 100 MB reads and writes them at 0.85 of the memory bandwidth."""
+    time = timed("gelu", [half(8192, 6144)])
+    assert time.memory_s == pytest.approx(2 * 2 * 8192 * 6144 / (0.85 * 2039e9))
+    assert time.memory_s > time.compute_s > 0
+
+
+def test_delay_lasts_its_duration_on_any_device() -> None:
+    """A delay has no demand, only its duration; tokens take no time."""
+    assert timed_delay(2.5) == KernelTime(2.5, 0.0, 0.0)
+    assert kernel_time(Work(0, 0, 0, 64), "none", "int64", A100, load_profile("a100")).alone_s == 0
+
+
+def timed_delay(duration_s: float) -> KernelTime:
+    """Return the time of a delay on an A100."""
+    work = KERNELS["delay"].work([], [], {"duration_s": duration_s})
+    return kernel_time(work, "delay", "float32", A100, load_profile("a100"))
+
+
+def test_unknown_family_and_dtype_are_refused() -> None:
+    """A family or a dtype without a model is an error, not a guess."""
+    with pytest.raises(KernelError, match="no kernel family 'magic'"):
+        kernel_time(Work(0, 0, 0, 0), "magic", "float32", A100, load_profile("a100"))  # type: ignore[arg-type]
+    with pytest.raises(CatalogueError, match="no arithmetic rate for int64"):
+        timed("matmul", [TensorSpec((8, 8), "int64")] * 2)
+
+
+@pytest.mark.parametrize("name", list_nodes())
+def test_every_node_has_a_profile_below_its_data_sheet(name: str) -> None:
+    """Each node of the catalogue has a profile, and attains no more than its links carry."""
+    node = load_node(name)
+    network = network_parameters(node, load_profile(node.device.generation))
+    assert 0 < network.intra_bandwidth_bytes_per_s <= node.intra.bandwidth_bytes_per_s
+    assert 0 < network.inter_bandwidth_bytes_per_s <= node.nic.bandwidth_bytes_per_s
+    assert network.nics_per_node == node.nics_per_node
+    assert network.protocols[-1].limit_bytes == float("inf")
+
+
+@pytest.mark.parametrize(("generation", "limit"), [("a100", 0.07), ("h100", 0.075), ("h200", 0.08), ("b200", 0.09)])
+def test_measured_products_are_predicted(shared_data: Path, generation: str, limit: float) -> None:
+    """Training-sized products (m >= 1024; n, k >= 512) come out within a few percent on average, unfitted rows only."""
+    rows = pd.read_parquet(shared_data / "kernels" / f"gemm_bf16_{generation}_sxm.parquet")
+    rows = rows.drop(rows.sample(1200, random_state=0).index)
+    rows = rows[(rows.m >= 1024) & (rows.n >= 512) & (rows.k >= 512)].sample(600, random_state=1)
+    device = load_device(DEVICES[generation])
+    predicted = [
+        timed("matmul", [half(int(m), int(k)), half(int(k), int(n))], device).alone_s
+        for m, n, k in zip(rows.m, rows.n, rows.k, strict=True)
+    ]
+    assert np.abs(np.array(predicted) / rows.time_s.to_numpy() - 1).mean() <= limit
+
+
+@pytest.mark.parametrize("generation", ["a100", "h100", "h200"])
+def test_measured_attention_is_predicted(shared_data: Path, generation: str) -> None:
+    """Fused attention over 1,024 tokens or more comes out within 10 % on average."""
+    rows = pd.read_parquet(shared_data / "kernels" / f"context_attention_bf16_{generation}_sxm.parquet")
+    rows = rows[rows.isl >= 1024].sample(300, random_state=1)
+    device = load_device(DEVICES[generation])
+    predicted = []
+    for row in rows.to_dict("records"):
+        q = half(row["isl"], row["batch_size"], row["num_heads"], row["head_dim"])
+        kv = half(row["isl"], row["batch_size"], row["num_key_value_heads"], row["head_dim"])
+        predicted.append(timed("flash_attention", [q, kv, kv], device).alone_s)
+    assert np.abs(np.array(predicted) / rows.time_s.to_numpy() - 1).mean() <= 0.10
