@@ -78,7 +78,7 @@ def test_recomputing_more_keeps_less(shape: tuple[int, int, int, int, int], sequ
 
     none, selective, full = (kept(recompute, sequence_parallel) for recompute in ("none", "selective", "full"))
     assert full < selective < none
-    assert kept("none", True) <= kept("none", False)
+    assert kept("none", True) <= kept("none", False) * (1 + 1e-12)
 
 
 def test_float32_logits_dominate_the_last_stage() -> None:

@@ -85,7 +85,7 @@ def timed_delay(duration_s: float) -> KernelTime:
 def test_unknown_family_and_dtype_are_refused() -> None:
     """A family or a dtype without a model is an error, not a guess."""
     with pytest.raises(KernelError, match="no kernel family 'magic'"):
-        kernel_time(Work(0, 0, 0, 0), "magic", "float32", A100, load_profile("a100"))  # type: ignore[arg-type]
+        kernel_time(Work(0, 0, 0, 0), "magic", "float32", A100, load_profile("a100"))
     with pytest.raises(CatalogueError, match="no arithmetic rate for int64"):
         timed("matmul", [TensorSpec((8, 8), "int64")] * 2)
 
