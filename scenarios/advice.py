@@ -95,16 +95,19 @@ def _against_memory(job: DenseTraining) -> list[Change]:
 
 
 def _against_bubble(job: DenseTraining | TextbookTraining) -> list[Change]:
+    changes: list[Change] = []
     if isinstance(job, TextbookTraining):
         pipeline, more = job.pipeline, f"training.num_microbatches={2 * job.num_microbatches}"
+        finer = [pipeline.virtual_stages + 1]
     else:
         pipeline, more = job.parallel.pipeline, f"training.global_batch_size={2 * job.training.global_batch_size}"
-    changes: list[Change] = []
-    if pipeline.degree > 1 and not pipeline.layers_per_stage:
-        stages = f"parallel.pipeline.virtual_stages={pipeline.virtual_stages + 1}"
+        layers_per_rank, rest = divmod(job.model.num_layers, pipeline.degree)
+        numbers = range(pipeline.virtual_stages + 1, layers_per_rank + 1)
+        finer = [] if rest or pipeline.layers_per_stage else [v for v in numbers if layers_per_rank % v == 0]
+    if pipeline.degree > 1 and finer:
+        stages = f"parallel.pipeline.virtual_stages={finer[0]}"
         changes.append(("parallel.pipeline.schedule=interleaved_1f1b", stages))
-    changes.append((more,))
-    return changes
+    return [*changes, (more,)]
 
 
 def _against_communication(job: DenseTraining, summary: Mapping[str, Any]) -> list[Change]:

@@ -21,9 +21,10 @@ def check_document(document: Document, schema: type[SectionType]) -> SectionType
     try:
         return schema.model_validate(document.data)
     except ValidationError as error:
-        problems = [_problem(document, schema, detail) for detail in error.errors()]
-    problems.sort(key=lambda problem: problem.origin.line)
-    first = problems[0]
+        details = error.errors()
+    problems = [(detail["type"] == "missing", _problem(document, schema, detail)) for detail in details]
+    problems.sort(key=lambda entry: (entry[0], entry[1].line))  # a mistyped key before the key that it should be
+    first = problems[0][1]
     raise ScenarioError(first.origin, first.key, first.rule, first.remedy, num_more=len(problems) - 1)
 
 

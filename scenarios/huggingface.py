@@ -16,6 +16,8 @@ from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.text_file import read_text
 from scenarios.yaml_tree import describe
 
+_OWN: Final = "use the model's own config.json"
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -38,7 +40,7 @@ class Config:
             if value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise self.refuse(name, f"a whole number of 1 or more belongs here, not {describe(value)}", "mend it")
+                raise self.refuse(name, f"a whole number of 1 or more belongs here, not {describe(value)}", _OWN)
             return value
         if default is None:
             raise self.refuse(names[0], "the key is required and missing", "use the config.json of a whole model")
@@ -48,7 +50,7 @@ class Config:
         """Return a number."""
         value = self.values.get(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise self.refuse(name, f"a number belongs here, not {describe(value)}", "mend it")
+            raise self.refuse(name, f"a number belongs here, not {describe(value)}", _OWN)
         return float(value)
 
     def require(self, name: str, allowed: tuple[object, ...], why: str) -> None:
@@ -82,12 +84,12 @@ def _read_config(path: Path) -> Config:
         values = json.loads(text)
     except json.JSONDecodeError as error:
         rule = f"this is not JSON: {error.msg}"
-        raise ScenarioError(Origin(str(path), error.lineno), "", rule, "use the model's own config.json") from error
+        raise ScenarioError(Origin(str(path), error.lineno), "", rule, _OWN) from error
     except (RecursionError, ValueError) as error:  # nested too deep, or a number too long
         raise ScenarioError(Origin(str(path)), "", "this is no model's config", "use a config.json") from error
     if not isinstance(values, dict):
         rule = f"the file holds {describe(values)}, where a mapping belongs"
-        raise ScenarioError(Origin(str(path)), "", rule, "use the model's own config.json")
+        raise ScenarioError(Origin(str(path)), "", rule, _OWN)
     return Config(path=path, text=text, values=values)
 
 
@@ -146,7 +148,7 @@ def _gpt2_dropout(config: Config) -> float:
 def _flag(config: Config, name: str, *, default: bool) -> bool:
     value = config.values.get(name, default)
     if not isinstance(value, bool):
-        raise config.refuse(name, f"true or false belongs here, not {describe(value)}", "mend it")
+        raise config.refuse(name, f"true or false belongs here, not {describe(value)}", _OWN)
     return value
 
 

@@ -137,7 +137,7 @@ class _TreeReader:
         try:
             return self._document(iter(yaml.parse(text, Loader=_LOADER)))
         except yaml.YAMLError as error:
-            raise self._not_yaml(error) from error
+            raise self._not_yaml(text, error) from error
         except UnicodeEncodeError as error:
             raise ScenarioError(self.origin_at(0), "", "this is not UTF-8 text", "write plain text") from error
 
@@ -219,12 +219,13 @@ class _TreeReader:
     def _refuse(self, event: Any, rule: str, remedy: str, key: str = "") -> ScenarioError:
         return ScenarioError(self.origin_at(event.start_mark.line + 1), key, rule, remedy)
 
-    def _not_yaml(self, error: yaml.YAMLError) -> ScenarioError:
+    def _not_yaml(self, text: str, error: yaml.YAMLError) -> ScenarioError:
         mark = getattr(error, "problem_mark", None)
         problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
         problem = problem.replace("\n", " ")[:200]
         remedy = "write `key: value` lines, indented with spaces"
-        if "\\t" in problem or "\t" in problem:
+        lines = text.split("\n")
+        if mark and mark.line < len(lines) and "\t" in lines[mark.line][: mark.column + 1]:
             problem, remedy = "a tab character where YAML allows only spaces", "indent with spaces, not tabs"
         return ScenarioError(self.origin_at(mark.line + 1 if mark else 0), "", f"this is not YAML: {problem}", remedy)
 

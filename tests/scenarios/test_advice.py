@@ -1,0 +1,79 @@
+"""What would help most."""
+
+import pytest
+
+from scenarios.advice import advise, mean_over_ranks, recompute_fraction
+from scenarios.loader import Scenario, load_scenario
+
+
+def summary(**changes: object) -> dict[str, object]:
+    """Return a summary of a step of 10 s on two roles of unlike size."""
+    roles = [
+        {"role": "pp=0", "num_ranks": 3, "busy_s": {"compute": 8.0}, "exposed_s": {"tp": 1.0, "dp": 0.5}},
+        {"role": "pp=1", "num_ranks": 1, "busy_s": {"compute": 4.0}, "exposed_s": {"dp": 0.5}},
+    ]
+    base = {
+        "iteration_time_s": 10.0, "fits_memory": True, "bubble_fraction": 0.0, "exposed_communication_fraction": 0.0,
+        "model_flop_per_s_per_device": 75.0, "hardware_flop_per_s_per_device": 75.0, "roles": roles,
+    }  # fmt: skip
+    return {**base, **changes}
+
+
+@pytest.fixture
+def scenario(write) -> Scenario:
+    """Return the first scenario."""
+    return load_scenario(write())
+
+
+def test_mean_is_over_ranks_not_roles() -> None:
+    """A role counts as often as it has ranks."""
+    assert mean_over_ranks(summary(), "busy_s") == {"compute": 7.0}
+    assert mean_over_ranks(summary(), "exposed_s") == {"tp": 0.75, "dp": 0.5}
+
+
+def test_recomputation_is_the_flop_done_twice() -> None:
+    """A quarter of the FLOP done again in 7 s of 10 s of computing is 17.5 % of the step."""
+    assert recompute_fraction(summary(hardware_flop_per_s_per_device=100.0)) == pytest.approx(0.175)
+    assert recompute_fraction(summary(model_flop_per_s_per_device=None)) == 0.0
+
+
+@pytest.mark.parametrize(("changes", "overrides", "loss", "expected"), [
+    ({"bubble_fraction": 0.2}, [], "pipeline bubble", "virtual_stages=5"),
+    ({"bubble_fraction": 0.2}, ["parallel.pipeline={degree: 8}"], "pipeline bubble", "virtual_stages=2"),
+    ({"exposed_communication_fraction": 0.2}, [], "communication", "tensor.degree=4"),
+    ({"hardware_flop_per_s_per_device": 100.0}, [], "recomputation", "recompute=selective"),
+    ({"fits_memory": False}, [], "memory", "zero_stage=1"),
+    ({"fits_memory": False}, ["parallel.data.zero_stage=1"], "memory", "sequence_parallel=true"),
+])  # fmt: skip
+def test_greatest_loss_gets_a_change_against_it(
+    write, changes: dict[str, object], overrides: list[str], loss: str, expected: str
+) -> None:
+    """Each kind of loss is answered in kind, and the change makes a valid scenario."""
+    scenario = load_scenario(write(), overrides)
+    advice = advise(scenario, summary(**changes))
+    assert advice is not None
+    assert advice.loss.startswith(loss)
+    assert expected in advice.options
+    load_scenario(scenario.source, (*overrides, *advice.overrides))
+
+
+def test_small_losses_are_not_worth_a_change(scenario) -> None:
+    """Under two percent of the step nothing is advised."""
+    assert advise(scenario, summary(bubble_fraction=0.019)) is None
+
+
+def test_change_that_is_no_valid_scenario_is_passed_over(write) -> None:
+    """Listed layers fix the number of virtual stages, so more micro-batches are advised."""
+    stages = f"[{', '.join(['10'] * 8)}]"
+    scenario = load_scenario(write(), [f"parallel.pipeline={{degree: 8, layers_per_stage: {stages}}}"])
+    advice = advise(scenario, summary(bubble_fraction=0.2))
+    assert advice is not None
+    assert advice.overrides == ("training.global_batch_size=4608",)
+
+
+def test_textbook_bubble_gets_advice_too(write, textbook) -> None:
+    """A textbook workload has a bubble and nothing else to lose."""
+    scenario = load_scenario(write(textbook))
+    advice = advise(scenario, summary(bubble_fraction=0.3, exposed_communication_fraction=0.9))
+    assert advice is not None
+    assert advice.overrides == ("parallel.pipeline.schedule=interleaved_1f1b", "parallel.pipeline.virtual_stages=2")
