@@ -77,8 +77,8 @@ def test_degrees_fill_the_cluster_or_are_refused(tmp_path_factory, tensor, pipel
     path.write_text(f"""
 name: a
 cluster: {{node: dgx-a100-80g, num_nodes: 6}}
-model: {{preset: gpt-3-1.3b, num_layers: 48}}
-training: {{global_batch_size: {48 * 55}, microbatch_size: 1}}
+model: {{family: gpt, num_layers: 48, hidden_size: 96, num_heads: 48, sequence_length: 48, vocab_size: 96}}
+training: {{global_batch_size: 48, microbatch_size: 1}}
 parallel:
   tensor: {{degree: {written["tensor"]}}}
   pipeline: {{degree: {written["pipeline"]}}}
