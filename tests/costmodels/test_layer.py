@@ -1,5 +1,8 @@
 """Kernel and collective costs together: one published transformer layer."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pytest
 
 from costmodels.collectives import collective_cost, exclusive_seconds
@@ -10,6 +13,8 @@ from costmodels.roofline import kernel_time
 
 S, B, H, N, T = 2048, 4, 6144, 64, 8
 D, R = H // N, N // T
+
+Op = tuple[str, Sequence[TensorSpec], Mapping[str, Any]]
 
 
 def half(*shape: int) -> TensorSpec:
@@ -23,8 +28,8 @@ def forward_s(*, sequence_parallel: bool) -> float:
     network = network_parameters(node, profile)
     x, full, q = half(S // T if sequence_parallel else S, B, H), half(S, B, H), half(S, B, R, D)
     scores, wide = half(B, R, S, S), half(S, B, 4 * H // T)
-    dropout_add = ("bias_dropout_add", [x, half(H), x], {"probability": 0.1})
-    ops = [
+    dropout_add: Op = ("bias_dropout_add", [x, half(H), x], {"probability": 0.1})
+    ops: list[Op] = [
         ("layer_norm", [x, half(H), half(H)], {}),
         ("matmul", [full, half(H, R, 3, D), half(R, 3, D)], {}),
         ("split_qkv", [half(S, B, R, 3, D)], {}),
