@@ -1,6 +1,8 @@
 """Make sure, before any work is done, that results can be written."""
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from scenarios.errors import Origin, ScenarioError
@@ -20,12 +22,25 @@ def refuse_unwritable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=existing):
             pass
         Path(tempfile.mkdtemp(dir=existing)).rmdir()
+    except ScenarioError:
+        raise
     except (OSError, ValueError) as error:
-        if isinstance(error, ScenarioError):
-            raise
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        rule = f"nothing can be written in {existing}: {reason.lower()}"
-        raise _refusal(folder, rule, "name a directory that you may write to") from error
+        raise _unwritable(folder, existing, error) from error
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Turn what the file system refuses while results are written (a full disk, say) into a ScenarioError."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(folder, folder, error) from error
+
+
+def _unwritable(folder: Path, where: Path, error: Exception) -> ScenarioError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    rule = f"nothing can be written in {where}: {reason.lower()}"
+    return _refusal(folder, rule, "name a directory with room that you may write to")
 
 
 def _refusal(folder: Path, rule: str, remedy: str) -> ScenarioError:

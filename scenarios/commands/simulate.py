@@ -13,7 +13,7 @@ from scenarios.commands.options import json_option, out_option, scenario_argumen
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console import open_console, print_summary
 from scenarios.loader import load_scenario
-from scenarios.output_folder import refuse_unwritable
+from scenarios.output_folder import refuse_unwritable, writing_to
 
 
 @click.command("simulate")
@@ -44,7 +44,8 @@ def command(  # noqa: PLR0917  # click passes by name
         with terminal.status(f"Simulating {loaded.name}") if terminal.is_terminal else nullcontext():
             result = runner.simulate(loaded, detail=detail, fold=fold)
             if out is not None:
-                runner.write_outputs(result, out)
+                with writing_to(out):
+                    runner.write_outputs(result, out)
     if as_json:
         click.echo(json.dumps(result.summary, indent=2))
     else:

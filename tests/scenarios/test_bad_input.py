@@ -3,11 +3,15 @@
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from scenarios.cli import main
+from scenarios.errors import ScenarioError
+from scenarios.output_folder import refuse_unwritable
 from scenarios.text_file import read_text
 
 ROOT = Path(__file__).parents[2]
@@ -237,16 +241,31 @@ def test_unreadable_file_is_refused(tmp_path, write, capsys, monkeypatch) -> Non
     assert f"chmod u+r {path}" in message
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
-def test_permissions_of_the_file_system_are_honoured(tmp_path, write, capsys) -> None:
-    """Without the right to read the file or to write the folder, the message says so."""
-    path = write()
-    path.chmod(0)
-    assert "permission denied" in refuse(capsys, tmp_path, str(path))
-    path.chmod(0o600)
-    folder = tmp_path / "closed"
-    folder.mkdir(mode=0o500)
-    assert "permission denied" in refuse(capsys, tmp_path, str(path), "--out", str(folder))
+@pytest.fixture
+def unprivileged() -> Iterator[Path]:
+    """Give up root's rights, if this is root, for one test; return a folder in which that user may write."""
+    is_root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        if is_root:
+            os.seteuid(65534)
+        yield Path(folder)
+        if is_root:
+            os.seteuid(0)
+
+
+def test_permissions_of_the_file_system_are_honoured(unprivileged: Path) -> None:
+    """Without the right to read a file or to write a folder, the message says so; with it, nothing is left behind."""
+    closed_file, closed_folder = unprivileged / "a.yaml", unprivileged / "closed"
+    closed_file.touch(mode=0o200)
+    closed_folder.mkdir(mode=0o500)
+    with pytest.raises(ScenarioError, match="cannot be read: permission denied"):
+        read_text(closed_file, "")
+    for folder in (closed_folder, closed_folder / "a" / "b"):
+        with pytest.raises(ScenarioError, match=f"nothing can be written in {closed_folder}: permission denied"):
+            refuse_unwritable(folder)
+    refuse_unwritable(unprivileged / "a" / "b")
+    assert sorted(unprivileged.iterdir()) == [closed_file, closed_folder]
 
 
 def test_odd_file_names_are_refused() -> None:
@@ -275,6 +294,20 @@ def test_unwritable_out_is_refused_before_simulating(  # noqa: PLR0917
     message = refuse(capsys, tmp_path, *command, str(path), "--out", str(out))
     assert f"--out {out}: " in message
     assert "name a directory" in message
+
+
+def test_disk_that_fills_up_while_writing_is_reported(tmp_path, write, capsys, monkeypatch) -> None:
+    """An error of the file system during writing is a message too."""
+
+    def fail(*_args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("scenarios.runner.simulate", lambda *_args, **_named: None)
+    monkeypatch.setattr("scenarios.runner.write_outputs", fail)
+    out = tmp_path / "out"
+    assert f"--out {out}: nothing can be written in {out}: no space left" in refuse(
+        capsys, tmp_path, str(write()), "--out", str(out)
+    )
 
 
 @pytest.mark.parametrize(("args", "rule", "remedy"), [
