@@ -63,7 +63,7 @@ def _answer(summary: Mapping[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row("step time", Text(format_time(summary["iteration_time_s"]), style="bold"))
     if summary.get("tokens_per_s"):
-        table.add_row("throughput", Text(format_rate(summary["tokens_per_s"], "tokens/s")))
+        table.add_row("throughput", Text(f"{summary['tokens_per_s']:,.0f} tokens/s"))
     if summary.get("model_flop_per_s_per_device"):
         rate = format_rate(summary["model_flop_per_s_per_device"], "FLOP/s")
         utilisation = f"MFU {_percent(summary['mfu'])}, HFU {_percent(summary['hfu'])}"
@@ -81,7 +81,7 @@ def _memory_text(summary: Mapping[str, Any]) -> Text:
     of = f" of {format_bytes(capacity)}" if capacity else ""
     verdicts = {True: Text("fits", "green"), False: Text("DOES NOT FIT", "bold red")}
     verdict = verdicts.get(summary.get("fits_memory", ""), Text(""))
-    return Text.assemble(f"{format_bytes(peak)}{of} on {fullest['role'] or 'every rank'} ", verdict)
+    return Text.assemble(f"{format_bytes(peak)}{of} on {fullest['role'] or 'every rank'}: ", verdict)
 
 
 def _time_table(summary: Mapping[str, Any]) -> Table:

@@ -43,7 +43,7 @@ def _nodes() -> list[dict[str, Any]]:
             "name": node.name,
             "devices": f"{node.devices_per_node} x {node.device.name}",
             "memory": format_bytes(node.device.memory_bytes),
-            "16 bit": format_rate(max(node.device.peak_flop_per_s.values()), "FLOP/s"),
+            "peak": format_rate(max(node.device.peak_flop_per_s.values()), "FLOP/s"),
             "inside, each way": format_rate(node.intra.bandwidth_bytes_per_s, "B/s"),
             "network": f"{node.nics_per_node} x {format_rate(8 * node.nic.bandwidth_bytes_per_s, 'bit/s')}",
         }
