@@ -1,0 +1,164 @@
+"""Timelines as Parquet files: one row per op, and who the ranks are and what they hold in the file's metadata.
+
+Which rows of two ranks belong together (arrows between tracks) is not kept. Identical timelines give identical bytes.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from traces.errors import TraceError
+from traces.files import replacing
+from traces.timeline import COLUMNS, Timeline, TimelineBuilder, Words
+
+SCHEMA_NAME: Final = "meshtwin.timeline/1"
+ROWS_PER_GROUP: Final = 1 << 20
+MAX_MEMORY_POINTS: Final = 1 << 20
+"""Points of the memory curves in a file's metadata; longer curves are thinned, every peak stays."""
+
+_METADATA_KEY: Final = b"meshtwin"
+_REMEDY: Final = "name a timeline.parquet that simulate wrote with --out"
+_WORD_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
+_TYPES: Final = {
+    "rank": pa.int32(), "stream": _WORD_TYPE, "name": _WORD_TYPE, "kind": _WORD_TYPE, "start_s": pa.float64(),
+    "end_s": pa.float64(), "microbatch": pa.int32(), "stage": pa.int32(), "bytes": pa.int64(), "flop": pa.float64(),
+    "group": _WORD_TYPE,
+}  # fmt: skip
+
+
+def write_timeline(timeline: Timeline, path: Path) -> None:
+    """Write one row per op, sorted by rank, start and end, with the columns of ``COLUMNS``."""
+    schema = pa.schema([(column, _TYPES[column]) for column in COLUMNS], {_METADATA_KEY: _metadata(timeline)})
+    options = {"compression": "zstd", "use_dictionary": _word_columns(), "write_statistics": True}
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, **options) as writer:
+        for table in _tables(timeline, schema):
+            writer.write_table(table)
+
+
+def read_timeline(path: Path) -> Timeline:
+    """Return the timeline of a file, without its messages.
+
+    Raises TraceError for a file that is missing, cut off, no Parquet, or no timeline of this schema.
+    """
+    if not path.is_file():
+        rule = "this is a directory, not a file" if path.is_dir() else "there is no such file"
+        raise TraceError(str(path), rule, _REMEDY)
+    try:
+        with pq.ParquetFile(path) as file:
+            metadata = _read_metadata(path, file.schema_arrow)
+            table = file.read(columns=list(COLUMNS))
+    except (pa.ArrowException, OSError) as error:
+        problem = str(error).split("\n", maxsplit=1)[0][:200]
+        rule = f"a Parquet file belongs here, and this is none or only part of one ({problem})"
+        raise TraceError(str(path), rule, _REMEDY) from error
+    return _timeline(path, table, metadata)
+
+
+def _word_columns() -> list[str]:
+    return [column for column in COLUMNS if _TYPES[column] is _WORD_TYPE]
+
+
+def _tables(timeline: Timeline, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows in pieces of one row group each (one empty piece of an empty timeline)."""
+    for start in range(0, max(1, len(timeline)), ROWS_PER_GROUP):
+        rows = slice(start, start + ROWS_PER_GROUP)
+        yield pa.table([_arrow(getattr(timeline, column), rows) for column in COLUMNS], schema=schema)
+
+
+def _arrow(column: Words | NDArray[Any], rows: slice) -> pa.Array:
+    if isinstance(column, Words):
+        return pa.DictionaryArray.from_arrays(pa.array(column.codes[rows]), pa.array(column.values, pa.string()))
+    return pa.array(column[rows])
+
+
+def _metadata(timeline: Timeline) -> bytes:
+    """Return what the rows do not say, as JSON; memory curves as packed arrays."""
+    curve = timeline.memory
+    if len(curve) > MAX_MEMORY_POINTS:
+        curve = curve.thinned(max(3, MAX_MEMORY_POINTS // max(1, len(timeline.ranks))))
+    content = {
+        "schema": SCHEMA_NAME,
+        "source": timeline.source,
+        "detail": timeline.detail,
+        "ranks": [[info.rank, info.role, info.num_ranks] for info in timeline.ranks],
+        "memory": {key: _packed(getattr(curve, key)) for key in ("rank", "time_s", "bytes")},
+    }
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def _packed(values: NDArray[Any]) -> str:
+    raw = values.astype(values.dtype.newbyteorder("<")).tobytes()
+    return base64.b85encode(zlib.compress(raw, 6)).decode()
+
+
+def _unpacked(text: str, dtype: str) -> NDArray[Any]:
+    return np.frombuffer(zlib.decompress(base64.b85decode(text)), dtype=dtype)
+
+
+def _read_metadata(path: Path, schema: pa.Schema) -> dict[str, Any]:
+    """Return the file's metadata. Raises TraceError unless it is a timeline with all columns."""
+    content: Any = None
+    try:
+        content = json.loads((schema.metadata or {}).get(_METADATA_KEY, b"null"))
+    except ValueError as error:
+        raise TraceError(str(path), "the metadata of this timeline is not JSON", _REMEDY) from error
+    if not isinstance(content, dict):
+        raise TraceError(str(path), "a Parquet file, but no timeline: it does not say meshtwin", _REMEDY)
+    if content.get("schema") != SCHEMA_NAME:
+        rule = f"the schema is {content.get('schema')!r}, where {SCHEMA_NAME!r} is read"
+        raise TraceError(str(path), rule, "write it again with this version of simulate")
+    for column in COLUMNS:
+        index = schema.get_field_index(column)
+        found = schema.field(index).type if index >= 0 else None
+        if found != _TYPES[column]:
+            rule = f"the column must be {_TYPES[column]}, it is {found or 'missing'}"
+            raise TraceError(str(path), rule, _REMEDY, key=column)
+    return content
+
+
+def _timeline(path: Path, table: pa.Table, metadata: dict[str, Any]) -> Timeline:
+    _check_values(path, table)
+    try:
+        builder = TimelineBuilder(source=metadata["source"], detail=metadata["detail"])
+        for rank, role, num_ranks in metadata["ranks"]:
+            builder.add_rank(int(rank), str(role), int(num_ranks))
+        memory = metadata["memory"]
+        ranks = _unpacked(memory["rank"], "<i4")
+        times, held = _unpacked(memory["time_s"], "<f8"), _unpacked(memory["bytes"], "<i8")
+        for rank in np.unique(ranks):
+            builder.add_memory(int(rank), times[ranks == rank], held[ranks == rank])
+    except (KeyError, TypeError, ValueError, IndexError, zlib.error) as error:
+        raise TraceError(str(path), f"the metadata of this timeline is damaged ({error!r})", _REMEDY) from error
+    columns = {column: _from_arrow(table.column(column)) for column in COLUMNS}
+    columns["num_bytes"] = columns.pop("bytes")
+    builder.extend(**columns)
+    return builder.build()
+
+
+def _check_values(path: Path, table: pa.Table) -> None:
+    """Raise TraceError for empty cells, and for ops that end before they start or never."""
+    for column in COLUMNS:
+        if table.column(column).null_count:
+            raise TraceError(str(path), "every row needs a value, some have none", _REMEDY, key=column)
+    starts, ends = table.column("start_s"), table.column("end_s")
+    finite = pc.all(pc.and_(pc.is_finite(starts), pc.is_finite(ends))).as_py()
+    if finite is False or pc.all(pc.greater_equal(ends, starts)).as_py() is False:
+        raise TraceError(str(path), "an op must end after it starts, at a finite time", _REMEDY, key="end_s")
+
+
+def _from_arrow(column: pa.ChunkedArray) -> Any:
+    if column.type == _WORD_TYPE:
+        whole = column.unify_dictionaries().combine_chunks()
+        if isinstance(whole, pa.ChunkedArray):
+            whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], _WORD_TYPE)
+        return whole.indices.to_numpy(zero_copy_only=False), whole.dictionary.to_pylist()
+    return column.to_numpy()
