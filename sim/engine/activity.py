@@ -16,13 +16,11 @@ class Activity:
     """A latency, then demands: seconds of exclusive use of each resource.
 
     Alone it lasts ``latency_s`` + the largest demand; that is the roofline for a kernel and the
-    alpha-beta model for a message. ``num_bytes`` and ``flop`` are what the timeline reports.
+    alpha-beta model for a message.
     """
 
     latency_s: float = 0.0
     demands: tuple[tuple[Resource, float], ...] = ()
-    num_bytes: int = 0
-    flop: float = 0.0
 
     @property
     def occupancy_s(self) -> float:

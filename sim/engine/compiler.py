@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from sim.engine.activity import Activity
 from sim.engine.contention import Contention
-from sim.engine.graph import Block, Graph, NodeKind, PricedTask, Unit
+from sim.engine.graph import Block, Graph, NodeKind, Pattern, PricedTask
 from sim.engine.shape import NO_PATH
 from sim.engine.tables import MAIN_STREAM, TaskTable, tabulate
 from sim.plan.op import Collective, Recv, Send
@@ -72,8 +72,9 @@ class RankCompiler:
         self._state: dict[tuple[str, int | None], HazardState] = {}
         self._table_of: dict[int, TaskTable] = {}
         self._neighbour_links: dict[tuple[str, str, bool], tuple[tuple[int, int], ...]] = {}
-        self._patterns: dict[tuple[str, tuple[int, ...]], Block | None] = {}
+        self._patterns: dict[tuple[str, tuple[int, ...]], Pattern | None] = {}
         self._noted: dict[str, int] = {}
+        self._waited: set[tuple[int, int, str]] = set()
         self._num_single = 0
         self._previous: tuple[int, Call] | None = None
 
@@ -109,7 +110,7 @@ class RankCompiler:
         """Add one node per op of a call."""
         graph, shape = self.graph, table.shape
         base = len(graph.kinds)
-        graph.units.append(Unit(self.rank, index, base, None))
+        graph.units.append((self.rank, index, base, None))
         for op, kind, duration_s, demands, activity in table.recipe:
             node = graph.add(kind, duration_s)
             if demands:
@@ -126,6 +127,7 @@ class RankCompiler:
                 graph.link(self._node(self._tails[stream]), base + j)
         for ref, j in self._sources(call, table, single_only=False):
             graph.link(self._node(ref), base + j)
+            self._waited.add((*ref, shape.streams[j]))
         if table.tracked:
             self._num_single += 1
             for ref, j in self._hazards(call, table, table.tracked):
@@ -145,8 +147,8 @@ class RankCompiler:
     ) -> bool:
         """Add a call as one block; return False where its entries and exits do not allow it."""
         graph = self.graph
-        links = self._block_links(call, table)
-        links += self._sources(call, table, single_only=call.microbatch not in open_microbatches)
+        sources = self._sources(call, table, single_only=call.microbatch not in open_microbatches)
+        links = self._block_links(call, table) + sources
         tracked = () if self._noted.get(call.task) == self._num_single else table.tracked
         if tracked:
             links += self._hazards(call, table, tracked)
@@ -154,34 +156,44 @@ class RankCompiler:
         pattern = self._pattern(table, entries)
         if pattern is None:
             return False
-        node = graph.add(NodeKind.BLOCK)
-        block = Block(entries, pattern.offsets, pattern.durations_s, {}, [0.0] * len(entries), len(entries))
-        graph.blocks[node] = block
-        graph.units.append(Unit(self.rank, index, node, block))
+        node = graph.add(NodeKind.FIXED, pattern.span_s)
+        graph.units.append((self.rank, index, node, pattern))
         if len(entries) == 1:
             for ref, _ in links:
                 graph.link(self._node(ref), node)
         else:
+            self._as_block(node, pattern)
             targets = {}
             for slot, op in enumerate(entries):
                 targets[op] = graph.add(NodeKind.ENTRY)
                 graph.entries[targets[op]] = (node, slot)
             for ref, op in links:
                 graph.link(self._node(ref), targets[op])
+        self._waited.update((*ref, table.shape.streams[j]) for ref, j in sources)
         if tracked:
             self._note(unit, call, table, tracked)
             self._noted[call.task] = self._num_single
         return True
 
-    def _pattern(self, table: TaskTable, entries: tuple[int, ...]) -> Block | None:
+    def _pattern(self, table: TaskTable, entries: tuple[int, ...]) -> Pattern | None:
         """Return a block's pattern, None unless each stream's last op waits for every entry."""
         key = (table.task.name, entries)
         if key not in self._patterns:
             durations_s = [activity.duration_s for activity in table.activities]
             offsets = table.shape.offsets(durations_s, entries)
+            main_exit = table.shape.last[MAIN_STREAM]
+            span_s = offsets[0][main_exit] + durations_s[main_exit] if len(entries) == 1 else 0.0
             open_end = any(row[op] == NO_PATH for row in offsets for op in table.shape.last.values())
-            self._patterns[key] = None if open_end else Block(entries, offsets, durations_s)
+            self._patterns[key] = None if open_end else Pattern(entries, offsets, durations_s, main_exit, span_s)
         return self._patterns[key]
+
+    def _as_block(self, node: int, pattern: Pattern) -> Block:
+        """Return a block node's state, made on first need."""
+        block = self.graph.blocks.get(node)
+        if block is None:
+            block = self.graph.blocks[node] = Block(pattern, [0.0] * len(pattern.entries), len(pattern.entries))
+            self.graph.kinds[node] = NodeKind.BLOCK
+        return block
 
     def _block_links(self, call: Call, table: TaskTable) -> list[tuple[Ref, int]]:
         """Return what a block waits for by stream order and by hazards with the block just before it."""
@@ -193,7 +205,7 @@ class RankCompiler:
                 links.append((tail, op))
         if self._previous is not None:
             unit, previous = self._previous
-            if self.graph.units[unit].block is not None:
+            if self.graph.units[unit][3] is not None:
                 key = (previous.task, call.task, previous.microbatch == call.microbatch)
                 if key not in self._neighbour_links:
                     self._neighbour_links[key] = _neighbour_links(self.tables[key[0]], self.tables[key[1]], key[2])
@@ -209,12 +221,16 @@ class RankCompiler:
     # --- hazards -------------------------------------------------------------------------------------------
 
     def _sources(self, call: Call, table: TaskTable, *, single_only: bool) -> list[tuple[Ref, int]]:
-        """Return what a call waits for because it reads what one earlier call of its micro-batch wrote."""
+        """Return what a call waits for because it reads what one earlier call of its micro-batch wrote.
+
+        What an earlier op of the same stream has waited for need not be waited for again.
+        """
         links: list[tuple[Ref, int]] = []
         for writer, op, readers in table.single_sources if single_only else table.sources:
             unit = writer.units.get(call.microbatch)
-            if unit is not None:
-                links += [((unit, op), j) for j in readers]
+            if unit is None:
+                continue
+            links += [((unit, op), j) for j in readers if (unit, op, table.shape.streams[j]) not in self._waited]
         return links
 
     def _hazards(self, call: Call, table: TaskTable, buffers: tuple[str, ...]) -> list[tuple[Ref, int]]:
@@ -253,16 +269,17 @@ class RankCompiler:
 
     def _node(self, ref: Ref) -> int:
         """Return the node that is done when an op is done."""
-        unit = self.graph.units[ref[0]]
-        block = unit.block
-        if block is None:
-            return unit.base + ref[1]
-        node = block.exits.get(ref[1])
-        if node is None:
-            if any(row[ref[1]] == NO_PATH for row in block.offsets):
+        _, _, base, pattern = self.graph.units[ref[0]]
+        if pattern is None:
+            return base + ref[1]
+        if ref[1] == pattern.main_exit:
+            return base
+        exits = self._as_block(base, pattern).exits
+        if ref[1] not in exits:
+            if any(row[ref[1]] == NO_PATH for row in pattern.offsets):
                 raise NotCoalescableError(self._table_of[ref[0]].task.name)
-            node = block.exits[ref[1]] = self.graph.add(NodeKind.EXIT)
-        return node
+            exits[ref[1]] = self.graph.add(NodeKind.EXIT)
+        return exits[ref[1]]
 
 
 def _neighbour_links(before: TaskTable, after: TaskTable, same_microbatch: bool) -> tuple[tuple[int, int], ...]:

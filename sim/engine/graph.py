@@ -11,7 +11,7 @@ class NodeKind(IntEnum):
     """What happens when all that a node waits for is done."""
 
     FIXED = 0
-    """It lasts ``duration_s``, whatever else runs."""
+    """It lasts its stated duration, whatever else runs: an op, or a block with one entry and one exit."""
     SHARED = 1
     """A latency of ``duration_s``, then the node's demands on shared resources."""
     SEND = 2
@@ -21,26 +21,36 @@ class NodeKind(IntEnum):
     MEMBER = 4
     """One rank's part of a collective: waits for the other members."""
     BLOCK = 5
-    """A coalesced call: its exits are done at times that follow from when its entries were."""
+    """A block whose exits are done at times that follow from when its entries were released."""
     ENTRY = 6
     """One of several entries of a block."""
     EXIT = 7
     """An op of a block that others wait for."""
 
 
-@dataclass(slots=True)
-class Block:
-    """A coalesced call: ``offsets[k][j]`` is the start of op j after the release of entry k.
+@dataclass(frozen=True, slots=True, eq=False)
+class Pattern:
+    """How a coalesced call runs: ``offsets[k][j]`` is the start of op j after the release of entry k.
 
-    ``exits``: node of each op that somebody outside waits for.
+    ``main_exit`` is the op at whose end the block's own node is done, ``span_s`` when that is after its only
+    entry (0 where there are several).
     """
 
     entries: tuple[int, ...]
     offsets: list[list[float]]
     durations_s: list[float]
+    main_exit: int
+    span_s: float
+
+
+@dataclass(slots=True)
+class Block:
+    """A coalesced call with several entries, or with exits besides the main one."""
+
+    pattern: Pattern
+    released_s: list[float]
+    pending: int
     exits: dict[int, int] = field(default_factory=dict)
-    released_s: list[float] = field(default_factory=list)
-    pending: int = 0
 
 
 @dataclass(slots=True)
@@ -54,17 +64,8 @@ class Joint:
     shared: bool = False
 
 
-@dataclass(slots=True)
-class Unit:
-    """One call of one simulated rank: the nodes of its ops, or one block.
-
-    ``base``: the first op's node, or the block's node; ``block``: None where the ops are nodes of their own.
-    """
-
-    rank: int
-    call: int
-    base: int
-    block: Block | None
+Unit = tuple[int, int, int, Pattern | None]
+"""One call of a simulated rank: (rank, call, node, pattern). Without a pattern its ops are nodes from ``node`` on."""
 
 
 @dataclass(slots=True)

@@ -1,16 +1,17 @@
 """What every op of a plan demands on a cluster: the one place where plans meet cost models."""
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from costmodels.collectives import CollectiveCost, NetworkParameters, collective_cost, point_to_point_cost
-from costmodels.kernels import KERNELS, TensorSpec
-from costmodels.profile import Profile
+from costmodels.kernels import KERNELS
+from costmodels.profile import Profile, network_parameters
 from costmodels.roofline import kernel_time
 from sim.cluster.cluster import Cluster
 from sim.engine.activity import Activity, Resource
-from sim.plan.op import Collective, CollectiveKind, Compute, Op, Recv, Send
+from sim.plan.description import collective_bytes, kernel_work, payload_bytes
+from sim.plan.op import Collective, Compute, Op, Send
 from sim.plan.program import Plan, Program
 
 Demand = tuple[tuple[Resource, float], ...]
@@ -37,29 +38,23 @@ class ClusterPricing:
             return self._collective(plan, program, op, rank, folded=folded)
         if isinstance(op, Send):
             return self._message(plan, program, op, rank, folded=folded)
-        return Activity(num_bytes=_payload_bytes(program, op.writes))
+        return Activity()
 
     # --- kernels -------------------------------------------------------------------------------------------
 
     def _compute(self, program: Program, op: Compute, rank: int) -> Activity:
-        kernel = KERNELS[op.kernel]
-        inputs = [_spec(program, name) for name in op.reads]
-        outputs = [_spec(program, name) for name in op.writes]
-        work = kernel.work(inputs, outputs, op.attributes)
-        dtype = next((spec.dtype for spec in (*inputs, *outputs) if spec.dtype.startswith(("float", "bfloat"))), "float32")
-        time = kernel_time(work, kernel.family, dtype, self.cluster.node.device, self.profile)
+        family = KERNELS[op.kernel].family
+        dtype = next((d for d in (program.buffers[n].dtype for n in (*op.reads, *op.writes)) if "float" in d), "float32")
+        time = kernel_time(kernel_work(program, op), family, dtype, self.cluster.node.device, self.profile)
         return Activity(
             latency_s=time.latency_s,
             demands=((("compute", rank), time.compute_s), (("memory", rank), time.memory_s)),
-            num_bytes=work.num_bytes,
-            flop=work.flop,
         )
 
     # --- collectives ---------------------------------------------------------------------------------------
 
     def _collective(self, plan: Plan, program: Program, op: Collective, rank: int, *, folded: bool) -> Activity:
-        names = op.writes if op.kind is CollectiveKind.ALL_GATHER else op.reads
-        num_bytes = _payload_bytes(program, names)
+        num_bytes = collective_bytes(program, op)
         key = (rank, op.kind, op.axes, op.members, num_bytes, folded)
         if key not in self._collectives:
             self._collectives[key] = self._price_group(plan, program, op, rank, num_bytes, folded=folded)
@@ -78,22 +73,22 @@ class ClusterPricing:
         if cost.nic_bytes:
             siblings = self._sibling_groups(plan, program, op, rank) if folded else [group]
             demands += self._adapter_demands(cost, siblings, self.cluster.node_of(rank))
-        return Activity(cost.latency_s, tuple(demands), num_bytes)
+        return Activity(cost.latency_s, tuple(demands))
 
     def _sibling_groups(self, plan: Plan, program: Program, op: Collective, rank: int) -> list[tuple[int, ...]]:
         """Return the groups that run the same op at the same time and have a rank on ``rank``'s node."""
-        node, per_node = self.cluster.node_of(rank), self.cluster.node.devices_per_node
+        node, per_node = self.cluster.node_of(rank), self.cluster.devices_per_node
         here = range(node * per_node, min((node + 1) * per_node, plan.mesh.size))
         same_role = [r for r in here if all(plan.mesh.coordinate(r, a) == v for a, v in program.role.items())]
         return sorted({_group(plan, op, r) for r in same_role})
 
     def _adapter_demands(self, cost: CollectiveCost, groups: list[tuple[int, ...]], node: int) -> Demand:
         """Return the use of a node's adapters by several groups, each spread over those near its ranks."""
-        seconds: Mapping[int, float] = defaultdict(float)
+        seconds: dict[int, float] = defaultdict(float)
         for group in groups:
             adapters = self.cluster.adapters_of(group, node)
             for adapter in adapters:
-                seconds[adapter] += cost.nic_bytes / len(adapters) / self.network.inter_bandwidth_bytes_per_s  # type: ignore[index]
+                seconds[adapter] += cost.nic_bytes / len(adapters) / self.network.inter_bandwidth_bytes_per_s
         return tuple(
             ((side, node, adapter), value) for adapter, value in sorted(seconds.items()) for side in ("nic_out", "nic_in")
         )
@@ -102,7 +97,7 @@ class ClusterPricing:
 
     def _message(self, plan: Plan, program: Program, op: Send, rank: int, *, folded: bool) -> Activity:
         """Price a send, as slow as the slowest of the ranks that ``rank`` stands for."""
-        num_bytes = _payload_bytes(program, op.reads)
+        num_bytes = payload_bytes(program, op.reads)
         senders = plan.ranks_of(program) if folded else (rank,)
         crossing = [r for r in senders if self._crosses(r, plan.mesh.shift(r, op.axis, op.offset))]
         sender = rank if rank in crossing or not crossing else crossing[0]
@@ -110,34 +105,24 @@ class ClusterPricing:
         if not crossing:
             cost = point_to_point_cost(num_bytes, same_node=True, network=self.network)
             seconds = cost.port_bytes / self.network.intra_bandwidth_bytes_per_s
-            return Activity(
-                cost.latency_s, ((("port_out", sender), seconds), (("port_in", peer), seconds)), num_bytes
-            )
+            return Activity(cost.latency_s, ((("port_out", sender), seconds), (("port_in", peer), seconds)))
         cost = point_to_point_cost(num_bytes, same_node=False, network=self.network)
         node, adapter = self.cluster.node_of(sender), self.cluster.adapter_of(sender)
         sharing = sum(self.cluster.node_of(r) == node and self.cluster.adapter_of(r) == adapter for r in crossing)
         seconds = cost.nic_bytes * sharing / self.network.inter_bandwidth_bytes_per_s
         there = ("nic_in", self.cluster.node_of(peer), self.cluster.adapter_of(peer))
-        return Activity(cost.latency_s, ((("nic_out", node, adapter), seconds), (there, seconds)), num_bytes)
+        return Activity(cost.latency_s, ((("nic_out", node, adapter), seconds), (there, seconds)))
 
     def _crosses(self, rank: int, peer: int) -> bool:
         return self.cluster.node_of(rank) != self.cluster.node_of(peer)
 
-    @property
+    @cached_property
     def network(self) -> NetworkParameters:
         """Return what the cluster's links attain under the profile."""
-        return self.profile.network(self.cluster.node)
+        return network_parameters(self.cluster.node, self.profile)
 
 
 def _group(plan: Plan, op: Collective, rank: int) -> tuple[int, ...]:
     group = plan.mesh.group(rank, op.axes)
     return tuple(group[i] for i in op.members) if op.members else group
 
-
-def _spec(program: Program, name: str) -> TensorSpec:
-    buffer = program.buffers[name]
-    return TensorSpec(buffer.shape, buffer.dtype)
-
-
-def _payload_bytes(program: Program, names: tuple[str, ...]) -> int:
-    return sum(program.buffers[name].num_bytes for name in names)

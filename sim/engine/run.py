@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.folding import Folding
-from sim.engine.graph import Graph, PricedTask, Unit
+from sim.engine.graph import Graph, Pattern, PricedTask, Unit
 from sim.engine.loop import EventLoop
 from sim.plan.op import Recv
 from sim.plan.program import Plan, Program, Task
@@ -18,10 +18,14 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TaskTimes:
-    """All calls of one task of one rank: ``starts_s[c, j]`` is when op j of the c-th call began."""
+    """All calls of one task of one rank: ``starts_s[c, j]`` is when op j of the c-th call began.
+
+    ``nodes[c] + j`` is that op's node, where ``nodes[c]`` is not -1 (a coalesced call).
+    """
 
     task: Task
     calls: NDArray[np.int64]
+    nodes: NDArray[np.int64]
     starts_s: Times
     ends_s: Times
 
@@ -42,13 +46,14 @@ class SimulatedRun:
     @property
     def num_events(self) -> int:
         """Return how many SimPy events the run took."""
-        return self.loop.num_events
+        return self.loop.total_events
 
     @cached_property
     def _units(self) -> dict[tuple[int, str], list[Unit]]:
         table: dict[tuple[int, str], list[Unit]] = {}
         for unit in self.graph.units:
-            table.setdefault((unit.rank, self.programs[unit.rank].calls[unit.call].task), []).append(unit)
+            rank, call, _, _ = unit
+            table.setdefault((rank, self.programs[rank].calls[call].task), []).append(unit)
         return table
 
     def task_times(self, rank: int) -> Iterator[TaskTimes]:
@@ -61,21 +66,26 @@ class SimulatedRun:
         num_ops = len(task.ops)
         starts = np.empty((len(units), num_ops))
         ends = np.empty((len(units), num_ops))
-        blocks: dict[tuple[int, ...], list[int]] = {}
-        for row, unit in enumerate(units):
-            if unit.block is None:
-                starts[row] = self._node_starts[unit.base : unit.base + num_ops]
-                ends[row] = self._node_ends[unit.base : unit.base + num_ops]
+        rows_of: dict[Pattern, list[int]] = {}
+        for row, (_, _, node, pattern) in enumerate(units):
+            if pattern is None:
+                starts[row] = self._node_starts[node : node + num_ops]
+                ends[row] = self._node_ends[node : node + num_ops]
             else:
-                blocks.setdefault(unit.block.entries, []).append(row)
-        for rows in blocks.values():
-            pattern = units[rows[0]].block
-            assert pattern is not None
-            released = np.array([block.released_s for row in rows if (block := units[row].block) is not None])
-            offsets = np.array(pattern.offsets)
-            starts[rows] = (released[:, :, None] + offsets[None, :, :]).max(axis=1)
+                rows_of.setdefault(pattern, []).append(row)
+        for pattern, rows in rows_of.items():
+            released = self._released([units[row][2] for row in rows], pattern)
+            starts[rows] = (released[:, :, None] + np.array(pattern.offsets)[None, :, :]).max(axis=1)
             ends[rows] = starts[rows] + np.array(pattern.durations_s)
-        return TaskTimes(task, np.array([unit.call for unit in units]), starts, ends)
+        calls = np.array([call for _, call, _, _ in units])
+        nodes = np.array([node if pattern is None else -1 for _, _, node, pattern in units])
+        return TaskTimes(task, calls, nodes, starts, ends)
+
+    def _released(self, nodes: list[int], pattern: Pattern) -> Times:
+        """Return when each entry of each block was released, blocks x entries."""
+        if len(pattern.entries) == 1:
+            return self._node_starts[nodes][:, None]
+        return np.array([self.graph.blocks[node].released_s for node in nodes])
 
     @cached_property
     def _node_starts(self) -> Times:
@@ -84,13 +94,13 @@ class SimulatedRun:
         ends = self._node_ends
         previous: dict[tuple[int, str], float] = {}
         sender = {receive: send for send, (receive, _) in self.graph.arrivals.items()}
-        for unit in self.graph.units:
-            if unit.block is not None:
+        for rank, call, base, pattern in self.graph.units:
+            if pattern is not None:
                 continue
-            program = self.programs[unit.rank]
-            for j, op in enumerate(program.tasks[program.calls[unit.call].task].ops):
+            program = self.programs[rank]
+            for j, op in enumerate(program.tasks[program.calls[call].task].ops):
                 if isinstance(op, Recv):
-                    node, stream = unit.base + j, (unit.rank, op.stream)
+                    node, stream = base + j, (rank, op.stream)
                     sent = self.loop.starts_s[sender[node]]
                     starts[node] = min(max(previous.get(stream, 0.0), sent), ends[node])
                     previous[stream] = ends[node]

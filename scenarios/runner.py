@@ -1,0 +1,76 @@
+"""Simulate a scenario, and write what comes out."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from backends.simulated import SimulatedBackend
+from costmodels.hardware import DeviceSpec, load_node
+from costmodels.profile import load_profile
+from scenarios.loader import ClusterSpec, Scenario
+from scenarios.outputs import write_all
+from scenarios.summary import summarise
+from sim.cluster.cluster import Cluster
+from sim.engine.activity import Pricing
+from sim.engine.pricing import ClusterPricing
+from sim.engine.run import SimulatedRun
+from sim.engine.textbook import TextbookPricing
+from sim.engine.timeline import timeline
+from sim.plan.program import Plan
+from sim.training.builder import build_dense_training
+from sim.training.spec import TextbookTraining
+from sim.training.textbook import build_textbook
+from traces.timeline import Timeline
+
+
+@dataclass
+class Result:
+    """A simulated scenario; the timeline is made on first use."""
+
+    scenario: Scenario
+    run: SimulatedRun
+    summary: dict[str, Any]
+    detail: Literal["op", "task"] | None
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Return the timeline in the detail asked for."""
+        return timeline(self.run, self.detail)
+
+
+def simulate(scenario: Scenario, *, detail: Literal["op", "task"] | None = None, fold: bool = True) -> Result:
+    """Return the simulation of one step of a scenario."""
+    run = SimulatedBackend(pricing_of(scenario), fold).simulate(plan_of(scenario))
+    return Result(scenario, run, summarise(scenario, run, device_of(scenario)), detail)
+
+
+def plan_of(scenario: Scenario) -> Plan:
+    """Return the plan of one step of a scenario."""
+    if isinstance(scenario.job, TextbookTraining):
+        return build_textbook(scenario.job, scenario.name)
+    return build_dense_training(scenario.job, scenario.name)
+
+
+def pricing_of(scenario: Scenario) -> Pricing:
+    """Return the prices of a scenario's cluster, or of its textbook."""
+    if scenario.cluster is None:
+        assert isinstance(scenario.job, TextbookTraining)
+        return TextbookPricing(scenario.job.model.hop_s)
+    cluster = cluster_of(scenario.cluster)
+    return ClusterPricing(cluster, load_profile(cluster.node.device.generation))
+
+
+def cluster_of(spec: ClusterSpec) -> Cluster:
+    """Return the simulated hardware of a scenario."""
+    return Cluster(load_node(spec.node), spec.num_nodes, spec.devices_per_node)
+
+
+def device_of(scenario: Scenario) -> DeviceSpec | None:
+    """Return the device that a scenario runs on, None for textbook jobs."""
+    return load_node(scenario.cluster.node).device if scenario.cluster else None
+
+
+def write_outputs(result: Result, out: Path) -> None:
+    """Write summary.json, timeline.json.gz, timeline.parquet and report.html into a folder."""
+    write_all(result.summary, result.timeline, out, title=result.scenario.name)

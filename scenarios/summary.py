@@ -1,0 +1,89 @@
+"""summary.json: the answer of a simulation, in documented, versioned keys (see the README)."""
+
+from typing import Any
+
+from costmodels.hardware import DeviceSpec
+from scenarios.loader import Scenario
+from sim.engine.breakdown import BUBBLE, Breakdown, breakdown
+from sim.engine.memory import memory_use, peak_live_chunks
+from sim.engine.run import SimulatedRun
+from sim.plan.description import describe
+from sim.plan.program import Program
+from sim.training.precision import PRECISIONS
+from sim.training.spec import DenseTraining
+
+SCHEMA = "meshtwin.summary/1"
+
+
+def summarise(scenario: Scenario, run: SimulatedRun, device: DeviceSpec | None) -> dict[str, Any]:
+    """Return the summary of a run; rates and memory verdicts only where there is a device."""
+    parts = {rank: breakdown(run, rank) for rank in run.programs}
+    roles = [_role(run, rank, parts[rank]) for rank in run.programs]
+    return {
+        "schema": SCHEMA,
+        "scenario": scenario.name,
+        "seed": scenario.seed,
+        "world_size": run.plan.mesh.size,
+        "iteration_time_s": run.makespan_s,
+        **_rates(scenario, run, device),
+        "bubble_fraction": _mean(run, {r: p.exposed_s[BUBBLE] for r, p in parts.items()}) / run.makespan_s,
+        "exposed_communication_fraction": _mean(
+            run, {r: sum(v for cause, v in p.exposed_s.items() if cause != BUBBLE) for r, p in parts.items()}
+        )
+        / run.makespan_s,
+        **_memory(roles, device),
+        "roles": roles,
+        "fold": {"ranks": run.plan.mesh.size, "simulated": len(run.programs)},
+        "engine": {"events": run.num_events, "wall_time_s": run.wall_time_s},
+    }
+
+
+def _mean(run: SimulatedRun, per_rank: dict[int, float]) -> float:
+    """Return the mean over all ranks, each simulated one counted as often as it stands for."""
+    return sum(value * run.folding.multiplicity[rank] for rank, value in per_rank.items()) / run.plan.mesh.size
+
+
+def _rates(scenario: Scenario, run: SimulatedRun, device: DeviceSpec | None) -> dict[str, float | None]:
+    """Return tokens/s, FLOP/s per device and their share of the peak; None for textbook jobs."""
+    job = scenario.job
+    if not isinstance(job, DenseTraining) or device is None:
+        keys = ("tokens_per_s", "model_flop_per_s_per_device", "hardware_flop_per_s_per_device", "mfu", "hfu")
+        return dict.fromkeys(keys)
+    time_s, world = run.makespan_s, run.plan.mesh.size
+    model_rate = job.model.model_flop(job.training.global_batch_size) / time_s / world
+    hardware_rate = _mean(run, {rank: _program_flop(program) for rank, program in run.programs.items()}) / time_s
+    peak = device.peak(PRECISIONS[job.training.precision].activation)
+    return {
+        "tokens_per_s": job.training.global_batch_size * job.model.sequence_length / time_s,
+        "model_flop_per_s_per_device": model_rate,
+        "hardware_flop_per_s_per_device": hardware_rate,
+        "mfu": model_rate / peak,
+        "hfu": hardware_rate / peak,
+    }
+
+
+def _program_flop(program: Program) -> float:
+    """Return the FLOP that one rank's program spends, recomputation included."""
+    per_task = {n: sum(describe(program, t, op).flop for op in t.ops) for n, t in program.tasks.items()}
+    return sum(per_task[call.task] for call in program.calls)
+
+
+def _role(run: SimulatedRun, rank: int, parts: Breakdown) -> dict[str, Any]:
+    program = run.programs[rank]
+    use = memory_use(program)
+    return {
+        "role": program.role_name,
+        "num_ranks": run.folding.multiplicity[rank],
+        "peak_memory_bytes": use.peak_bytes,
+        "memory_by_kind_bytes": dict(use.peak_by_kind_bytes),
+        "peak_live_microbatches": peak_live_chunks(program),
+        "busy_s": dict(parts.busy_s),
+        "exposed_s": dict(parts.exposed_s),
+    }
+
+
+def _memory(roles: list[dict[str, Any]], device: DeviceSpec | None) -> dict[str, Any]:
+    if device is None:
+        return {"fits_memory": None, "memory_capacity_bytes": None}
+    fullest = max(role["peak_memory_bytes"] for role in roles)
+    return {"fits_memory": fullest <= device.memory_bytes, "memory_capacity_bytes": device.memory_bytes}

@@ -1,0 +1,83 @@
+"""Where a rank's time goes: busy seconds by stream, and idle seconds of its compute stream by cause."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.run import SimulatedRun, Times
+
+MAIN_STREAM = "compute"
+BUBBLE = "bubble"
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """``busy_s`` by stream; ``exposed_s``: idle time of the compute stream by the communication stream that ran
+    meanwhile (the first in the order tp, dp, others by name), ``bubble`` where none did. Compute's busy time and
+    all of ``exposed_s`` add up to the makespan.
+    """
+
+    busy_s: Mapping[str, float]
+    exposed_s: Mapping[str, float]
+
+
+def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
+    """Return where the makespan goes on one simulated rank."""
+    streams: dict[str, list[tuple[Times, Times]]] = {}
+    for times in run.task_times(rank):
+        by_stream: dict[str, list[int]] = {}
+        for j, op in enumerate(times.task.ops):
+            by_stream.setdefault(op.stream, []).append(j)
+        for stream, ops in by_stream.items():
+            streams.setdefault(stream, []).append((times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()))
+    spans = {stream: _sorted_spans(parts) for stream, parts in streams.items()}
+    busy = {stream: float((ends - starts).sum()) for stream, (starts, ends) in sorted(spans.items())}
+    empty = np.empty(0)
+    gaps = _gaps(*spans.get(MAIN_STREAM, (empty, empty)), run.makespan_s)
+    exposed: dict[str, float] = {}
+    for stream in _by_priority(spans):
+        if stream != MAIN_STREAM:
+            gaps, covered_s = _cover(gaps, *spans[stream])
+            exposed[stream] = covered_s
+    exposed[BUBBLE] = float((gaps[1] - gaps[0]).sum())
+    return Breakdown(busy, exposed)
+
+
+def _by_priority(streams: Iterable[str]) -> list[str]:
+    first = {"tp": 0, "dp": 1}
+    return sorted(streams, key=lambda stream: (first.get(stream, 2), stream))
+
+
+def _sorted_spans(parts: list[tuple[Times, Times]]) -> tuple[Times, Times]:
+    starts, ends = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.argsort(starts, kind="stable")
+    return starts[order], ends[order]
+
+
+def _gaps(starts: Times, ends: Times, makespan_s: float) -> tuple[Times, Times]:
+    """Return the idle spans between ops that do not overlap, from 0 to the makespan."""
+    begin, finish = np.concatenate([[0.0], ends]), np.concatenate([starts, [makespan_s]])
+    idle = finish > begin
+    return begin[idle], finish[idle]
+
+
+def _cover(gaps: tuple[Times, Times], starts: Times, ends: Times) -> tuple[tuple[Times, Times], float]:
+    """Return what is left of the gaps outside the given spans, and the seconds inside."""
+    busy = ends > starts
+    starts, ends = starts[busy], ends[busy]
+    if not len(gaps[0]) or not len(starts):
+        return gaps, 0.0
+    edges = np.unique(np.concatenate([*gaps, starts, ends]))
+    middle = (edges[1:] + edges[:-1]) / 2
+    idle = _inside(middle, *gaps)
+    covered = idle & _inside(middle, starts, ends)
+    left = idle & ~covered
+    return (edges[:-1][left], edges[1:][left]), float((edges[1:] - edges[:-1])[covered].sum())
+
+
+def _inside(points: Times, starts: Times, ends: Times) -> NDArray[np.bool_]:
+    """Return which points lie in one of the spans, which are sorted and do not overlap."""
+    at = np.searchsorted(starts, points, side="right") - 1
+    return (at >= 0) & (points < ends[np.maximum(at, 0)])

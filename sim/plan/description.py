@@ -1,0 +1,55 @@
+"""What a timeline says of an op, whichever backend ran it."""
+
+from dataclasses import dataclass
+
+from costmodels.kernels import KERNELS, TensorSpec, Work
+from sim.plan.op import Collective, CollectiveKind, Compute, Op
+from sim.plan.program import Program, Task
+
+
+@dataclass(frozen=True, slots=True)
+class OpDescription:
+    """``num_bytes``: what a kernel reads and writes, a collective's payload (all_reduce: the tensor; all_gather: the
+    gathered; reduce_scatter: the un-scattered), or a message. ``group``: the axes that it communicates over.
+    """
+
+    name: str
+    kind: str
+    num_bytes: int
+    flop: float
+    group: str
+
+
+def describe(program: Program, task: Task, op: Op) -> OpDescription:
+    """Return what a timeline says of one op."""
+    name = f"{task.name}/{op.name}"
+    if isinstance(op, Compute):
+        work = kernel_work(program, op)
+        return OpDescription(name, "compute", work.num_bytes, work.flop, "")
+    if isinstance(op, Collective):
+        return OpDescription(name, str(op.kind), collective_bytes(program, op), 0.0, ",".join(op.axes))
+    kind = type(op).__name__.lower()
+    return OpDescription(name, kind, payload_bytes(program, (*op.reads, *op.writes)), 0.0, op.axis)
+
+
+def kernel_work(program: Program, op: Compute) -> Work:
+    """Return what one call of a kernel asks of a device."""
+    inputs = [buffer_spec(program, name) for name in op.reads]
+    outputs = [buffer_spec(program, name) for name in op.writes]
+    return KERNELS[op.kernel].work(inputs, outputs, op.attributes)
+
+
+def collective_bytes(program: Program, op: Collective) -> int:
+    """Return a collective's payload in bytes."""
+    return payload_bytes(program, op.writes if op.kind is CollectiveKind.ALL_GATHER else op.reads)
+
+
+def payload_bytes(program: Program, names: tuple[str, ...]) -> int:
+    """Return the bytes of several buffers together."""
+    return sum(program.buffers[name].num_bytes for name in names)
+
+
+def buffer_spec(program: Program, name: str) -> TensorSpec:
+    """Return a buffer's shape and element type, as the cost models take them."""
+    buffer = program.buffers[name]
+    return TensorSpec(buffer.shape, buffer.dtype)
