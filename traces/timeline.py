@@ -380,7 +380,7 @@ class TimelineBuilder:
         if isinstance(column, tuple) and len(column) == 2 and not isinstance(column[0], str):
             codes, words = column
             ours = np.array([known.setdefault(str(word), len(known)) for word in words] or [0], dtype=np.int32)
-            return ours[_flat(codes)]
+            return np.asarray(ours[_flat(codes)])
         return np.array([known.setdefault(str(word), len(known)) for word in column], dtype=np.int32)
 
     def _built_memory(self) -> MemoryCurve:
@@ -400,9 +400,8 @@ class TimelineBuilder:
 def _flat(values: ArrayLike) -> NDArray[Any]:
     """Return values as an array of at most one dimension."""
     result: NDArray[Any] = np.asarray(values)
-    if result.ndim > 1:
-        result = result.reshape(-1)
-    return result
+    flat: NDArray[Any] = result.reshape(-1) if result.ndim > 1 else result
+    return flat
 
 
 def _no_rows() -> Rows:

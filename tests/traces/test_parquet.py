@@ -62,9 +62,7 @@ def test_many_row_groups_read_back_whole(
     assert len(read_timeline(tmp_path / "empty.parquet")) == 0
 
 
-def test_long_memory_curves_are_thinned_and_keep_their_peaks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_memory_curves_are_thinned_and_keep_their_peaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Past the limit of points the file holds fewer, and the same peak."""
     monkeypatch.setattr(parquet_module, "MAX_MEMORY_POINTS", 20)
     builder = TimelineBuilder()
