@@ -1,0 +1,54 @@
+# Two commands are enough on a fresh machine: `make demo` and `make test`. Each first makes .venv where there is none.
+
+PYTHON ?= python3
+JOBS ?= 2
+OUT ?= out
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+SIMULATE := $(BIN)/simulate
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench clean
+
+help:  ## say what the targets do
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## make .venv with everything, torch included
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "meshtwin needs Python 3.11 or later")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev]'
+	@touch $@
+
+demo: setup  ## simulate the quickstart; simulate and run a tiny plan for real; compare the two
+	$(SIMULATE) scenarios/quickstart.yaml --out $(OUT)/quickstart
+	$(SIMULATE) scenarios/tiny-gpt-2x2.yaml --out $(OUT)/tiny/simulated
+	$(SIMULATE) execute scenarios/tiny-gpt-2x2.yaml --check --out $(OUT)/tiny/executed
+	$(SIMULATE) compare $(OUT)/tiny/simulated/timeline.parquet $(OUT)/tiny/executed/timeline.parquet
+	@echo
+	@echo 'Reports (open them in a browser):'
+	@find $(OUT)/quickstart $(OUT)/tiny -name report.html | sort | sed 's/^/  /'
+	@echo 'Timelines (open them in Perfetto, https://ui.perfetto.dev):'
+	@find $(OUT)/quickstart $(OUT)/tiny -name timeline.json.gz | sort | sed 's/^/  /'
+
+test: lint  ## check style, types and layers, then run all tests
+	$(BIN)/pytest -n $(JOBS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup  ## bring the code into the one format
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+bench: setup  ## measure speed and memory; the table of BENCHMARKS.md
+	$(BIN)/python benchmarks/run.py
+
+clean:  ## remove what the other targets made
+	rm -rf .venv $(OUT) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
