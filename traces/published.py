@@ -1,0 +1,255 @@
+"""Published measurements: a CSV with what was measured, and a YAML sidecar that says what it means.
+
+The sidecar's keys:
+
+    citation, source, licence   text: which publication, where the numbers were read, under which terms
+    data        name of the CSV, beside the sidecar (default: the sidecar's name with .csv)
+    row         column that names the rows
+    base        a scenario, as a mapping; each row changes some of its keys
+    columns     scenario key: expression over the CSV's columns (traces/cell_expression.py), for every row
+    measured
+      prediction  which result of the simulation is compared: one of ``PREDICTIONS``
+      unit        of the measured columns: one of ``UNITS``
+      columns     a list of measurements: column (its name), label (optional; told in the row's name) and
+                  scenario (optional; further keys for this measurement: value)
+    thresholds  mean and worst: the largest absolute relative errors, as fractions, that pass
+
+A CSV may hold columns that nothing names. A measurement whose cell is empty is left out.
+"""
+
+import ast
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from traces.cell_expression import Cell, ExpressionError, columns_of, evaluate, parse_cell, parse_expression
+from traces.errors import TraceError
+from traces.sidecar import Section, read_section, read_text
+
+FOLDER: Final = Path(__file__).parent / "published"
+
+PREDICTIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "iteration_time_s": "time",
+        "tokens_per_s": "token rate",
+        "model_flop_per_s_per_device": "FLOP rate",
+        "hardware_flop_per_s_per_device": "FLOP rate",
+        "activation_bytes": "bytes",
+        "peak_memory_bytes": "bytes",
+    }
+)
+"""Results of a simulation that may be compared, with their dimension; the activations are the first stage's."""
+
+UNITS: Final[Mapping[str, tuple[str, float]]] = MappingProxyType(
+    {
+        "s": ("time", 1.0),
+        "ms": ("time", 1e-3),
+        "tokens/s": ("token rate", 1.0),
+        "GFLOP/s": ("FLOP rate", 1e9),
+        "TFLOP/s": ("FLOP rate", 1e12),
+        "B": ("bytes", 1.0),
+        "MiB": ("bytes", 2.0**20),
+        "GB": ("bytes", 1e9),
+        "GiB": ("bytes", 2.0**30),
+    }
+)
+"""Units of measured columns: dimension, and factor to SI."""
+
+_REMEDY: Final = "the docstring of traces/published.py shows what a table needs"
+_KEYS: Final = ("citation", "source", "licence", "data", "row", "base", "columns", "measured", "thresholds")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """One measurement: its name, the base scenario's keys that it changes, and the value in SI units."""
+
+    name: str
+    overrides: Mapping[str, Cell]
+    measured: float
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """Measurements of one publication, the scenario that they share, and how far predictions may be off.
+
+    ``mean_threshold`` and ``worst_threshold`` are absolute relative errors, 0..1.
+    """
+
+    name: str
+    path: Path
+    data: Path
+    citation: str
+    source: str
+    licence: str
+    base: Mapping[str, Any]
+    prediction: str
+    unit: str
+    mean_threshold: float
+    worst_threshold: float
+    rows: tuple[PublishedRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Measurement:
+    """A measured column, with the words and scenario keys that go with it."""
+
+    column: str
+    label: str
+    scenario: Mapping[str, Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapping:
+    """How a CSV's row becomes measurements."""
+
+    name_column: str
+    columns: Mapping[str, ast.expr]
+    measurements: tuple[_Measurement, ...]
+    factor: float
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Return the columns that a CSV must have."""
+        named = [column for expression in self.columns.values() for column in columns_of(expression)]
+        measured = [measurement.column for measurement in self.measurements]
+        return tuple(dict.fromkeys([self.name_column, *named, *measured]))
+
+
+def published_tables() -> tuple[Path, ...]:
+    """Return the sidecars of the tables that come with meshtwin, by name."""
+    return tuple(sorted(FOLDER.glob("*.yaml")))
+
+
+def load_table(path: Path, data: Path | None = None) -> PublishedTable:
+    """Return a sidecar's measurements, of its own CSV or of ``data``, which must have the same columns.
+
+    Raises TraceError, with file, line, key, rule and remedy, for everything that is wrong with either file.
+    """
+    root = read_section(path, _REMEDY)
+    root.refuse_unknown(_KEYS)
+    measured, thresholds = root.section("measured"), root.section("thresholds")
+    measured.refuse_unknown(("prediction", "unit", "columns"))
+    thresholds.refuse_unknown(("mean", "worst"))
+    mapping = _mapping(root, measured)
+    source = data or path.parent / (root.get("data", str) if "data" in root.values else f"{path.stem}.csv")
+    return PublishedTable(
+        name=path.stem,
+        path=path,
+        data=source,
+        citation=root.get("citation", str),
+        source=root.get("source", str),
+        licence=root.get("licence", str),
+        base=root.section("base").values,
+        prediction=measured.get("prediction", str),
+        unit=measured.get("unit", str),
+        mean_threshold=_fraction(thresholds, "mean"),
+        worst_threshold=_fraction(thresholds, "worst"),
+        rows=_read_rows(source, mapping),
+    )
+
+
+def _mapping(root: Section, measured: Section) -> _Mapping:
+    prediction, unit = measured.get("prediction", str), measured.get("unit", str)
+    if prediction not in PREDICTIONS:
+        raise measured.refusal(f"there is no result {prediction!r} to compare", _known(PREDICTIONS), "prediction")
+    if unit not in UNITS:
+        raise measured.refusal(f"there is no unit {unit!r}", _known(UNITS), "unit")
+    dimension, factor = UNITS[unit]
+    if dimension != PREDICTIONS[prediction]:
+        rule = f"{unit} measures {dimension}, where {prediction} is {PREDICTIONS[prediction]}"
+        fitting = [name for name, (kind, _) in UNITS.items() if kind == PREDICTIONS[prediction]]
+        raise measured.refusal(rule, _known(fitting), "unit")
+    measurements = tuple(_measurement(section) for section in measured.sections("columns"))
+    if not measurements:
+        raise measured.refusal("nothing is measured", "name at least one column", "columns")
+    columns = root.section("columns")
+    expressions = {key: _expression(columns, key) for key in columns.values}
+    return _Mapping(root.get("row", str), expressions, measurements, factor)
+
+
+def _expression(columns: Section, key: str) -> ast.expr:
+    """Return the parsed expression of one scenario key."""
+    try:
+        return parse_expression(columns.get(key, str))
+    except ExpressionError as error:
+        raise columns.refusal(str(error), "write a column's name, or for example: gpus / 8", key) from error
+
+
+def _measurement(section: Section) -> _Measurement:
+    section.refuse_unknown(("column", "label", "scenario"))
+    label = section.get("label", str) if "label" in section.values else ""
+    scenario = section.section("scenario").values if "scenario" in section.values else {}
+    return _Measurement(section.get("column", str), label, scenario)
+
+
+def _fraction(thresholds: Section, key: str) -> float:
+    value = thresholds.values.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 10:
+        raise thresholds.refusal("a fraction more than 0 belongs here, as in 0.05 for 5 %", f"write {key}: 0.05", key)
+    return float(value)
+
+
+def _known(names: Sequence[str] | Mapping[str, object]) -> str:
+    return f"known: {', '.join(names)}"
+
+
+def _read_rows(path: Path, mapping: _Mapping) -> tuple[PublishedRow, ...]:
+    """Return the measurements of a CSV."""
+    text = read_text(path, "name a CSV with a line of column names and a line per row")
+    reader = csv.reader(text.splitlines(), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        _check_header(path, header, mapping)
+        rows: list[PublishedRow] = []
+        for cells in reader:
+            if cells:
+                rows += _row(path, reader.line_num, header, cells, mapping)
+    except csv.Error as error:
+        rule = f"this is not CSV: {error}"
+        raise TraceError(str(path), rule, "write cells with commas between", line=reader.line_num) from error
+    if not rows:
+        raise TraceError(str(path), "no row has a measured value", "add a row with one")
+    return tuple(rows)
+
+
+def _check_header(path: Path, header: Sequence[str], mapping: _Mapping) -> None:
+    for name in header:
+        if header.count(name) > 1:
+            raise TraceError(str(path), "two columns have this name", "rename one", line=1, key=name)
+    missing = [name for name in mapping.needed if name not in header]
+    if missing:
+        what = f"column {missing[0]} is" if len(missing) == 1 else f"columns {', '.join(missing)} are"
+        raise TraceError(
+            str(path), f"the {what} missing", f"the table's mapping needs: {', '.join(mapping.needed)}", line=1
+        )
+
+
+def _row(path: Path, line: int, header: Sequence[str], cells: Sequence[str], mapping: _Mapping) -> list[PublishedRow]:
+    """Return one line's measurements."""
+    if len(cells) != len(header):
+        rule = f"{len(cells)} cells, where the first line names {len(header)} columns"
+        raise TraceError(str(path), rule, "write as many cells as columns", line=line)
+    texts = dict(zip(header, cells, strict=True))
+    values = {name: parse_cell(cell) for name, cell in texts.items()}
+    overrides: dict[str, Cell] = {}
+    for key, expression in mapping.columns.items():
+        try:
+            overrides[key] = evaluate(expression, values)
+        except ExpressionError as error:
+            columns = ", ".join(columns_of(expression))
+            raise TraceError(str(path), str(error), f"mend the cell: {columns}", line=line, key=key) from error
+    name = texts[mapping.name_column].strip()
+    result = []
+    for measurement in mapping.measurements:
+        value = values[measurement.column]
+        if value is None:
+            continue
+        if isinstance(value, bool | str) or not 0 < value < float("inf"):
+            rule = f"a measured value is a number more than 0, not {texts[measurement.column]!r}"
+            raise TraceError(str(path), rule, "mend the cell, or leave it empty", line=line, key=measurement.column)
+        label = f"{name}, {measurement.label}" if measurement.label else name
+        result.append(PublishedRow(label, {**overrides, **measurement.scenario}, value * mapping.factor))
+    return result
