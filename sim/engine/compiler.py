@@ -7,7 +7,7 @@ Why a block needs so few links. Blocks of one rank follow each other on the ``co
 between two ops on the same stream is kept by stream order. Between streams, a hazard from an earlier block is
 kept as well when another block stands between the two: that one's exits come no earlier than its last entry,
 hence after the earlier block's compute, and the later op waits for an exit of it on its own stream. Only
-hazards between neighbouring blocks, and between blocks and single ops, need links.
+hazards between a block and the next one, and between blocks and single ops, need links.
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ from sim.engine.activity import Activity
 from sim.engine.contention import Contention
 from sim.engine.graph import Block, Graph, NodeKind, Pattern, PricedTask
 from sim.engine.shape import NO_PATH
+from sim.engine.sharing import Demands
 from sim.engine.tables import MAIN_STREAM, TaskTable, tabulate
 from sim.plan.op import Collective, Recv, Send
 from sim.plan.program import Call, Program
@@ -76,7 +77,7 @@ class RankCompiler:
         self._noted: dict[str, int] = {}
         self._waited: set[tuple[int, int, str]] = set()
         self._num_single = 0
-        self._previous: tuple[int, Call] | None = None
+        self._last_block: tuple[int, Call] | None = None
 
     def compile(self) -> None:
         """Add all calls to the graph."""
@@ -89,14 +90,16 @@ class RankCompiler:
         for index, call in enumerate(self.program.calls):
             table, unit = self.tables[call.task], len(self.graph.units)
             self._table_of[unit] = table
-            is_block = self._may_be_block(call, index, exposed_from)
-            if not (is_block and self._add_block(unit, index, call, table, open_microbatches)):
+            if table.message:
+                self._add_message(index, call, table)
+            elif not (
+                self._may_be_block(call, index, exposed_from)
+                and self._add_block(unit, index, call, table, open_microbatches)
+            ):
                 self._add_ops(unit, index, call, table)
-            table.units[call.microbatch] = unit
-            table.last_unit = unit
-            for stream, op in table.shape.last.items():
+            table.units[call.microbatch] = table.last_unit = unit
+            for stream, op in table.last_ops:
                 self._tails[stream] = (unit, op)
-            self._previous = (unit, call)
         for ref in self._tails.values():
             self._node(ref)
 
@@ -105,6 +108,37 @@ class RankCompiler:
         return table.candidate and (index < exposed_from or not table.contended)
 
     # --- single ops ----------------------------------------------------------------------------------------
+
+    def _add_message(self, index: int, call: Call, table: TaskTable) -> None:
+        """Add a call of a task that is one send or one receive of a buffer that one call wrote or reads.
+
+        A receive waits for its message alone where its stream has but one channel: messages of a channel
+        travel equally long, so they come in order.
+        """
+        graph = self.graph
+        op, kind, duration_s, demands, activity = table.recipe[0]
+        node = graph.add(kind, duration_s)
+        graph.units.append((self.rank, index, node, None))
+        self._note_message(node, op, demands, activity)
+        if not table.in_order:
+            tail = self._tails.get(op.stream)
+            if tail is not None:
+                graph.link(self._node(tail), node)
+        for writer, written_by, _ in table.sources:
+            unit = writer.units.get(call.microbatch)
+            if unit is not None:
+                graph.link(self._node((unit, written_by)), node)
+
+    def _note_message(self, node: int, op: Send | Recv, demands: Demands, activity: Activity) -> None:
+        is_send = isinstance(op, Send)
+        if is_send:
+            self.graph.arrivals[node] = (-1, activity.latency_s)
+            if demands:
+                self.graph.demands[node] = demands
+        key = (op.axis, op.offset, op.direction, is_send)
+        if key not in self.messages:
+            self.messages[key] = []
+        self.messages[key].append(node)
 
     def _add_ops(self, unit: int, index: int, call: Call, table: TaskTable) -> None:
         """Add one node per op of a call."""
@@ -116,7 +150,7 @@ class RankCompiler:
             if demands:
                 graph.demands[node] = demands
             if kind is NodeKind.JOIN or kind is NodeKind.SEND:
-                self._add_message(node, op, activity)
+                self._note_message(node, op, demands, activity)
             elif kind is NodeKind.MEMBER:
                 self.collectives.setdefault((op.stream, op.axes, op.members), []).append((node, activity, op))
         for j, predecessors in enumerate(shape.predecessors):
@@ -134,12 +168,6 @@ class RankCompiler:
                 graph.link(self._node(ref), base + j)
             self._note(unit, call, table, table.tracked)
 
-    def _add_message(self, node: int, op: Send | Recv, activity: Activity) -> None:
-        is_send = isinstance(op, Send)
-        if is_send:
-            self.graph.arrivals[node] = (-1, activity.latency_s)
-        self.messages.setdefault((op.axis, op.offset, op.direction, is_send), []).append(node)
-
     # --- blocks --------------------------------------------------------------------------------------------
 
     def _add_block(
@@ -152,7 +180,7 @@ class RankCompiler:
         tracked = () if self._noted.get(call.task) == self._num_single else table.tracked
         if tracked:
             links += self._hazards(call, table, tracked)
-        entries = tuple(sorted({op for _, op in links})) or (table.shape.first[MAIN_STREAM],)
+        entries = _entries(links) or (table.shape.first[MAIN_STREAM],)
         pattern = self._pattern(table, entries)
         if pattern is None:
             return False
@@ -169,7 +197,9 @@ class RankCompiler:
                 graph.entries[targets[op]] = (node, slot)
             for ref, op in links:
                 graph.link(self._node(ref), targets[op])
-        self._waited.update((*ref, table.shape.streams[j]) for ref, j in sources)
+        self._last_block = (unit, call)
+        for ref, j in sources:
+            self._waited.add((*ref, table.shape.streams[j]))
         if tracked:
             self._note(unit, call, table, tracked)
             self._noted[call.task] = self._num_single
@@ -203,13 +233,12 @@ class RankCompiler:
             tail = self._tails.get(stream)
             if tail is not None and not self._kept_by_main(stream, tail, main_tail, table):
                 links.append((tail, op))
-        if self._previous is not None:
-            unit, previous = self._previous
-            if self.graph.units[unit][3] is not None:
-                key = (previous.task, call.task, previous.microbatch == call.microbatch)
-                if key not in self._neighbour_links:
-                    self._neighbour_links[key] = _neighbour_links(self.tables[key[0]], self.tables[key[1]], key[2])
-                links += [((unit, i), j) for i, j in self._neighbour_links[key]]
+        if self._last_block is not None:
+            unit, previous = self._last_block
+            key = (previous.task, call.task, previous.microbatch == call.microbatch)
+            if key not in self._neighbour_links:
+                self._neighbour_links[key] = _neighbour_links(self.tables[key[0]], self.tables[key[1]], key[2])
+            links += [((unit, i), j) for i, j in self._neighbour_links[key]]
         return links
 
     def _kept_by_main(self, stream: str, tail: Ref, main_tail: Ref | None, table: TaskTable) -> bool:
@@ -280,6 +309,13 @@ class RankCompiler:
                 raise NotCoalescableError(self._table_of[ref[0]].task.name)
             exits[ref[1]] = self.graph.add(NodeKind.EXIT)
         return exits[ref[1]]
+
+
+def _entries(links: list[tuple[Ref, int]]) -> tuple[int, ...]:
+    """Return the ops that the links lead to, in order."""
+    if len(links) == 1 or (len(links) == 2 and links[0][1] == links[1][1]):
+        return (links[0][1],)
+    return tuple(sorted({op for _, op in links}))
 
 
 def _neighbour_links(before: TaskTable, after: TaskTable, same_microbatch: bool) -> tuple[tuple[int, int], ...]:

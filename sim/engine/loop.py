@@ -4,12 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import simpy
-from simpy.events import Timeout
+from simpy.events import NORMAL, Event
 
 from sim.engine.graph import Graph, NodeKind
 from sim.engine.sharing import SharedResources
 
 _FIXED, _SEND, _JOIN = int(NodeKind.FIXED), int(NodeKind.SEND), int(NodeKind.JOIN)
+
+
+def _reusable(environment: simpy.Environment) -> Event:
+    """Return an event that can be scheduled again and again; it always succeeds."""
+    event = Event(environment)
+    event._ok = True
+    return event
 
 
 @dataclass
@@ -31,6 +38,7 @@ class EventLoop:
         self._arrived = [joint.pending for joint in self.graph.joints]
         self._pending = {node: block.pending for node, block in self.graph.blocks.items()}
         self._resources = SharedResources(self._schedule_shared)
+        self._processed: list[Event] = []
         self._release = self._make_release()
         self._begin: dict[int, Callable[[int], None]] = {
             NodeKind.SHARED: self._start_shared,
@@ -40,7 +48,6 @@ class EventLoop:
             NodeKind.MEMBER: self._arrive,
         }
         self._on_demand = [self._demand]
-        self._on_arrival = [self._arrival]
         self._on_shared = [self._shared_finished]
         self._on_joint = [self._joint_finished]
 
@@ -51,50 +58,83 @@ class EventLoop:
             if count == 0 and self._runs_alone(node):
                 start(node)
         self.environment.run()
+        self.num_events = next(self.environment._eid)  # SimPy numbers every event that it schedules
+        for node, kind in enumerate(self.graph.kinds):
+            if kind == _FIXED and self.starts_s[node] >= 0.0:
+                self.ends_s[node] = self.starts_s[node] + self.graph.durations_s[node]
         return max(self.ends_s, default=0.0)
 
     def _runs_alone(self, node: int) -> bool:
         kind = self.graph.kinds[node]
         return kind != NodeKind.EXIT and not (kind == NodeKind.BLOCK and self._pending[node] > 1)
 
-    def _after(self, delay_s: float, value: object, callbacks: list[Callable[[simpy.Event], None]]) -> None:
-        Timeout(self.environment, delay_s, value).callbacks = callbacks  # type: ignore[assignment]
-        self.num_events += 1
-
     # --- the hot path --------------------------------------------------------------------------------------
 
     def _make_release(self) -> Callable[[int], None]:
-        """Return the function that starts what waited for a node alone; make the callback of fixed nodes.
+        """Return the function that starts what waited for a node alone; make the callbacks of nodes and messages.
 
-        These two run for nearly every event, so they hold what they need in local variables.
+        They run for every event, so they hold what they need in local variables, read SimPy's clock without
+        its property, and use an event object again once it has been processed. The end of a fixed node
+        follows from its start and is filled in after the run.
         """
         graph, environment, waits = self.graph, self.environment, self._waits
         kinds, durations, successors = graph.kinds, graph.durations_s, graph.successors
         demands, arrivals, starts, ends = graph.demands, graph.arrivals, self.starts_s, self.ends_s
-        counted = 0
+        schedule, processed = environment.schedule, self._processed
 
-        def finished(event: simpy.Event) -> None:
-            node = event._value
-            ends[node] = environment.now
-            if kinds[node] == _SEND:
-                self._dispatch(node)
-            release(node)
+        def after(delay_s: float, value: object, callbacks: list[Callable[[Event], None]]) -> None:
+            event = processed.pop() if processed else _reusable(environment)
+            event._value, event.callbacks = value, callbacks  # type: ignore[assignment]
+            schedule(event, NORMAL, delay_s)
 
-        on_finish = [finished]
+        def finished(event: Event) -> None:
+            processed.append(event)
+            for successor in successors[event._value]:
+                left = waits[successor] = waits[successor] - 1
+                if not left:
+                    start(successor)
+
+        def sent(event: Event) -> None:
+            dispatch(event._value)
+            finished(event)
+
+        def arrived(event: Event) -> None:
+            processed.append(event)
+            receive = event._value
+            left = waits[receive] = waits[receive] - 1
+            if not left:
+                starts[receive] = ends[receive] = environment._now
+                for successor in successors[receive]:
+                    left = waits[successor] = waits[successor] - 1
+                    if not left:
+                        start(successor)
+
+        on_finish, on_sent, on_arrival = [finished], [sent], [arrived]
 
         def start(node: int) -> None:
             kind = kinds[node]
-            if kind == _FIXED or (kind == _SEND and node not in demands):
-                nonlocal counted
-                counted += 1
-                starts[node] = environment.now
-                Timeout(environment, durations[node], node).callbacks = on_finish  # type: ignore[assignment]
+            starts[node] = environment._now
+            if kind == _FIXED:
+                event = processed.pop() if processed else _reusable(environment)
+                event._value, event.callbacks = node, on_finish  # type: ignore[assignment]
+                schedule(event, NORMAL, durations[node])
             elif kind == _JOIN:
-                starts[node] = ends[node] = environment.now
+                ends[node] = environment._now
                 release(node)
+            elif kind == _SEND and node not in demands:
+                ends[node] = environment._now + durations[node]
+                if durations[node]:
+                    after(durations[node], node, on_sent)
+                else:
+                    dispatch(node)
+                    release(node)
             else:
-                starts[node] = environment.now
                 self._begin[kind](node)
+
+        def dispatch(node: int) -> None:
+            """Let a sent message travel: it arrives a wire latency after its sender is done."""
+            receive, latency_s = arrivals[node]
+            after(latency_s, receive, on_arrival)
 
         def release(node: int) -> None:
             for successor in successors[node]:
@@ -102,13 +142,8 @@ class EventLoop:
                 if not left:
                     start(successor)
 
-        self._start, self._on_finish, self._fixed_events = start, on_finish, lambda: counted
+        self._start, self._after, self._on_exit, self._dispatch = start, after, on_finish, dispatch
         return release
-
-    @property
-    def total_events(self) -> int:
-        """Return how many SimPy events ran."""
-        return self.num_events + self._fixed_events()
 
     # --- blocks --------------------------------------------------------------------------------------------
 
@@ -120,8 +155,8 @@ class EventLoop:
             block.released_s[0] = now
         for op, exit_node in ((pattern.main_exit, node), *block.exits.items()):
             begin_s = max(t + row[op] for t, row in zip(block.released_s, pattern.offsets, strict=True))
-            delay_s = begin_s + pattern.durations_s[op] - now
-            self._after(delay_s if delay_s > 0.0 else 0.0, exit_node, self._on_finish)
+            end_s = self.ends_s[exit_node] = max(begin_s + pattern.durations_s[op], now)
+            self._after(end_s - now, exit_node, self._on_exit)
 
     def _enter(self, node: int) -> None:
         block_node, slot = self.graph.entries[node]
@@ -139,8 +174,9 @@ class EventLoop:
         else:
             self._resources.start(node, self.graph.demands[node], self.environment.now)
 
-    def _demand(self, event: simpy.Event) -> None:
+    def _demand(self, event: Event) -> None:
         """Begin the demand that follows a latency (negative: a joint activity's)."""
+        self._processed.append(event)
         key = event._value
         demands = self.graph.joints[-key - 1].demands if key < 0 else self.graph.demands[key]
         self._resources.start(key, demands, self.environment.now)
@@ -148,7 +184,8 @@ class EventLoop:
     def _schedule_shared(self, delay_s: float, key: int, version: int) -> None:
         self._after(delay_s, (key, version), self._on_shared)
 
-    def _shared_finished(self, event: simpy.Event) -> None:
+    def _shared_finished(self, event: Event) -> None:
+        self._processed.append(event)
         key, version = event._value
         if not self._resources.finish(key, version, self.environment.now):
             return
@@ -161,22 +198,6 @@ class EventLoop:
         self._release(key)
 
     # --- messages and collectives --------------------------------------------------------------------------
-
-    def _dispatch(self, node: int) -> None:
-        """Let a sent message travel: it arrives a wire latency after its sender is done."""
-        receive, latency_s = self.graph.arrivals[node]
-        if latency_s:
-            self._after(latency_s, receive, self._on_arrival)
-        else:
-            self._deliver(receive)
-
-    def _arrival(self, event: simpy.Event) -> None:
-        self._deliver(event._value)
-
-    def _deliver(self, receive: int) -> None:
-        self._waits[receive] -= 1
-        if not self._waits[receive]:
-            self._start(receive)
 
     def _arrive(self, node: int) -> None:
         """Note that a member of a collective has arrived; begin when it is the last."""
@@ -193,7 +214,8 @@ class EventLoop:
             occupancy_s = max((d for _, d in joint.demands), default=0.0)
             self._after(joint.latency_s + occupancy_s, index, self._on_joint)
 
-    def _joint_finished(self, event: simpy.Event) -> None:
+    def _joint_finished(self, event: Event) -> None:
+        self._processed.append(event)
         self._finish_joint(event._value)
 
     def _finish_joint(self, index: int) -> None:

@@ -46,7 +46,7 @@ class SimulatedRun:
     @property
     def num_events(self) -> int:
         """Return how many SimPy events the run took."""
-        return self.loop.total_events
+        return self.loop.num_events
 
     @cached_property
     def _units(self) -> dict[tuple[int, str], list[Unit]]:

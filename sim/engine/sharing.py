@@ -60,25 +60,36 @@ class SharedResources:
 
     def start(self, key: int, demands: Demands, now_s: float) -> None:
         """Begin an activity's use of its resources."""
-        flow = _Flow(demands, max(d for _, d in demands), since_s=now_s)
-        self.flows[key] = flow
+        alone, occupancy_s = True, 0.0
         for r, d in demands:
-            if d > 0:
-                self.users.setdefault(r, {})[key] = None
-        self._retime(self._component(key), now_s)
+            if d > 0.0:
+                occupancy_s = max(occupancy_s, d)
+                users = self.users.get(r)
+                if users is None:
+                    users = self.users[r] = {}
+                elif users:
+                    alone = False
+                users[key] = None
+        flow = self.flows[key] = _Flow(demands, occupancy_s, since_s=now_s)
+        if alone:
+            flow.fraction, flow.version = 1.0, 1
+            self.schedule(occupancy_s, key, 1)
+        else:
+            self._retime(self._component(key), now_s)
 
     def finish(self, key: int, version: int, now_s: float) -> bool:
         """End an activity if ``version`` is still current; return whether it ended."""
         flow = self.flows.get(key)
         if flow is None or flow.version != version:
             return False
-        neighbours = self._component(key)
+        alone = all(d <= 0.0 or len(self.users[r]) == 1 for r, d in flow.demands)
+        neighbours = [] if alone else self._component(key)
         del self.flows[key]
-        neighbours.remove(key)
         for r, d in flow.demands:
-            if d > 0:
+            if d > 0.0:
                 del self.users[r][key]
         if neighbours:
+            neighbours.remove(key)
             self._retime(neighbours, now_s)
         return True
 

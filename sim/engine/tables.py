@@ -25,7 +25,8 @@ class TaskTable:
     another on a resource. ``recipe`` has (op, node kind, duration, shared demands, activity) per op.
     ``sources`` lists (writing task, its op, my reading ops) for buffers that one call writes and others
     read; ``single_sources`` those whose writing task is never a block. ``tracked`` are the buffers that
-    several calls write. ``units`` and ``last_unit`` are filled in while compiling.
+    several calls write. ``message``: one send or receive and nothing else; ``in_order``: a receive that comes
+    in its stream's order without being told, as its stream has one channel. ``last_ops``: each stream's last op. ``units`` and ``last_unit`` are filled in while compiling.
     """
 
     task: Task
@@ -38,6 +39,9 @@ class TaskTable:
     main_starts_first: dict[str, bool]
     main_ends_last: dict[str, bool]
     per_microbatch: dict[str, bool]
+    message: bool
+    in_order: bool
+    last_ops: tuple[tuple[str, int], ...]
     tracked: tuple[str, ...] = ()
     sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
     single_sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
@@ -82,10 +86,19 @@ def tabulate(
             recipe=recipe,
             main_starts_first={s: first is not None and shape.descends(j, first) for s, j in shape.first.items()},
             main_ends_last={s: last is not None and shape.descends(last, j) for s, j in shape.last.items()},
+            message=len(task.ops) == 1 and isinstance(task.ops[0], Send | Recv),
+            in_order=isinstance(task.ops[0], Recv) and _one_channel(program, task.ops[0].stream),
+            last_ops=tuple(shape.last.items()),
             per_microbatch={b: program.buffers[b].scope is Scope.MICROBATCH for b in shape.leaves},
         )  # fmt: skip
     _connect(program, tables)
     return tables
+
+
+def _one_channel(program: Program, stream: str) -> bool:
+    """Return whether a stream has nothing but receives from one peer in one direction."""
+    ops = [op for task in program.tasks.values() for op in task.ops if op.stream == stream]
+    return all(isinstance(op, Recv) for op in ops) and len({(op.axis, op.offset, op.direction) for op in ops}) == 1  # type: ignore[union-attr]
 
 
 def _recipe(
@@ -123,6 +136,7 @@ def _connect(program: Program, tables: Mapping[str, TaskTable]) -> None:
             b for b in table.shape.leaves
             if b not in once and (not table.candidate or b in single_touch or table.per_microbatch[b])
         )  # fmt: skip
+        table.message &= not table.tracked
         _add_sources(table, once)
 
 
