@@ -1,0 +1,139 @@
+"""Runs one rank's program, step by step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from backends.torch.communication import copy_alone, receive, run_collective, start_send
+from backends.torch.devices import Device, StepTimes
+from backends.torch.errors import CommunicationError, ExecutionError, OpError
+from backends.torch.groups import Communicators
+from backends.torch.kernels import DTYPES, KERNELS, KernelContext, RankContext
+from backends.torch.schedule import OpInstance, Schedule, Slot, unroll
+from backends.torch.state import persistent_slots
+from sim.plan.op import Collective, Compute, Recv, Send
+from sim.plan.program import Plan, Program
+
+
+@dataclass(slots=True)
+class Interpreter:
+    """One rank's program on one device.
+
+    ``mute``: names of ops that communicate nothing. ``kept``: buffers whose tensors stay after the step,
+    beside the persistent ones, in ``schedule.slots``.
+    """
+
+    plan: Plan
+    rank: int
+    device: Device
+    communicators: Communicators
+    mute: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
+    program: Program = field(init=False)
+    schedule: Schedule = field(init=False)
+    _persistent: dict[str, Slot] = field(init=False)
+    _context: RankContext = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.program = self.plan.program_of(self.rank)
+        self._persistent = persistent_slots(self.plan, self.program, self.rank, self.device.torch_device)
+
+    def prepare(self, step: int) -> None:
+        """Unroll a step: what is not yet time spent in it."""
+        self._context = RankContext(
+            self.plan.mesh, self.rank, self.plan.seed, step, self.device.torch_device, self.device.sleep
+        )
+        self.schedule = unroll(self.program, self._persistent, self.kept)
+
+    def run(self, origin_s: float, *, time_ops: bool) -> StepTimes:
+        """Run the prepared step; OpError names the op that failed."""
+        return self.device.run(self.schedule, self, origin_s, time_ops=time_ops)
+
+    # --- one op, as the device asks for it -----------------------------------------------------------------
+
+    def start(self, instance: OpInstance) -> Sequence[dist.Work]:
+        """Run an op on the current stream; return messages that are still under way."""
+        try:
+            return self._start(instance)
+        except ExecutionError:
+            raise
+        except Exception as error:
+            raise self._error(instance, error) from error
+
+    def complete(self, instance: OpInstance, works: Sequence[dist.Work]) -> None:
+        """Wait until the messages of an op are gone."""
+        try:
+            for work in works:
+                work.wait()
+        except Exception as error:
+            raise self._error(instance, error) from error
+
+    def finish(self, instance: OpInstance) -> None:
+        """Let go of what an op was the last to touch."""
+        self.schedule.release(instance)
+
+    def _error(self, instance: OpInstance, error: Exception) -> OpError:
+        kind = OpError if isinstance(instance.op, Compute) else CommunicationError
+        return kind(f"rank {self.rank}, {instance.where}: {type(error).__name__}: {error}")
+
+    def _start(self, instance: OpInstance) -> Sequence[dist.Work]:
+        op = instance.op
+        reads = [self._read(instance, slot) for slot in instance.reads]
+        if isinstance(op, Compute):
+            self._compute(instance, op, reads)
+            return ()
+        muted = op.name in self.mute
+        group = self.communicators.group(self.plan, op, self.rank)
+        if isinstance(op, Send):
+            return [] if muted or group is None else [w for tensor in reads for w in start_send(tensor, group)]
+        writes = [self._allocated(slot) for slot in instance.writes]
+        if isinstance(op, Recv):
+            for tensor in writes:
+                if muted or group is None:
+                    tensor.zero_()
+                else:
+                    receive(tensor, group)
+        elif isinstance(op, Collective):
+            if group is None:
+                copy_alone(op, reads, writes)
+            else:
+                run_collective(op, reads, writes, group, muted=muted)
+        return ()
+
+    def _compute(self, instance: OpInstance, op: Compute, reads: Sequence[Tensor]) -> None:
+        context = KernelContext(
+            self._context, instance.call.microbatch or 0, tuple(slot.buffer for slot in instance.writes)
+        )
+        outputs = KERNELS[op.kernel](context, reads, op.attributes)
+        for slot, tensor in zip(instance.writes, outputs, strict=True):
+            if slot.tensor is None:
+                self._check_output(instance, slot, tensor)
+                slot.fill(tensor)
+            elif slot.tensor is not tensor:
+                slot.tensor.copy_(tensor)
+
+    def _check_output(self, instance: OpInstance, slot: Slot, tensor: Tensor) -> None:
+        """Raise OpError unless a kernel gave the tensor that the plan declares, in memory of its own."""
+        buffer = slot.buffer
+        declared = (buffer.shape, DTYPES[buffer.dtype], buffer.num_bytes)
+        given = (tuple(tensor.shape), tensor.dtype, tensor.untyped_storage().nbytes())
+        if declared != given or not tensor.is_contiguous():
+            raise OpError(
+                f"rank {self.rank}, {instance.where}: the plan declares {buffer.name!r} as {declared}, "
+                f"the kernel gave {given}"
+            )
+
+    def _read(self, instance: OpInstance, slot: Slot) -> Tensor:
+        if slot.tensor is None:
+            raise OpError(f"rank {self.rank}, {instance.where}: reads {slot.buffer.name!r}, which nothing has written")
+        return slot.tensor
+
+    def _allocated(self, slot: Slot) -> Tensor:
+        if slot.tensor is None:
+            dtype = DTYPES[slot.buffer.dtype]
+            slot.fill(torch.empty(slot.buffer.shape, dtype=dtype, device=self.device.torch_device))
+        assert slot.tensor is not None
+        return slot.tensor

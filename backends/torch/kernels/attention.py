@@ -1,0 +1,146 @@
+"""Causal attention: as separate kernels, and fused over blocks of queries.
+
+Queries are [s, b, n, d], keys and values [s, b, g, d]; kv head j serves query heads j*r .. j*r+r-1.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from backends.torch.kernels.context import Attributes, KernelContext, KernelFunction, wide
+
+_QUERY_BLOCK: Final = 256
+"""Queries that the fused kernels take at a time: memory grows with block x sequence, not with its square."""
+
+
+def _grouped(x: Tensor, kv: Tensor) -> Tensor:
+    """Return x[s, b, n, d] as [b, g, r, s, d], grouped by the kv heads of kv[s, b, g, d]."""
+    s, b, n, d = x.shape
+    groups = kv.shape[2]
+    return x.reshape(s, b, groups, n // groups, d).permute(1, 2, 3, 0, 4)
+
+
+def _ungrouped(x: Tensor) -> Tensor:
+    """Return x[b, g, r, s, d] as [s, b, n, d]."""
+    b, g, r, s, d = x.shape
+    return x.permute(3, 0, 1, 2, 4).reshape(s, b, g * r, d).contiguous()
+
+
+def _kv(x: Tensor) -> Tensor:
+    """Return x[s, b, g, d] as [b, g, 1, s, d]."""
+    return x.permute(1, 2, 0, 3).unsqueeze(2)
+
+
+def _un_kv(x: Tensor) -> Tensor:
+    """Return x[b, g, r, s, d], summed over r, as [s, b, g, d]."""
+    return x.sum(2).permute(2, 0, 1, 3).contiguous()
+
+
+def _by_group(scores: Tensor, kv: Tensor) -> Tensor:
+    """Return scores[b, n, s, t] as [b, g, r, s, t]."""
+    b, n, s, t = scores.shape
+    return scores.reshape(b, kv.shape[2], n // kv.shape[2], s, t)
+
+
+def attention_scores(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return q k^T / sqrt(d) as [b, n, s, s]."""
+    q, k = inputs
+    scores = _grouped(q, k) @ _kv(k).transpose(-1, -2)
+    return (scores.flatten(1, 2) / sqrt(q.shape[-1]),)
+
+
+def attention_scores_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the gradients of q and k."""
+    dscores, q, k = inputs
+    grouped = _by_group(dscores, k) / sqrt(q.shape[-1])
+    return _ungrouped(grouped @ _kv(k)), _un_kv(grouped.transpose(-1, -2) @ _grouped(q, k))
+
+
+def causal_softmax(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return softmax over the keys up to the query's own; later ones get 0."""
+    (scores,) = inputs
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+    masked = wide(scores).masked_fill(hidden, -torch.inf)
+    return (masked.softmax(-1).to(scores.dtype),)
+
+
+def causal_softmax_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return p (dp - sum(p dp))."""
+    dprobs, probs = inputs
+    dp, p = wide(dprobs), wide(probs)
+    return ((p * (dp - (p * dp).sum(-1, keepdim=True))).to(probs.dtype),)
+
+
+def attention_context(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return probs v as [s, b, n, d]."""
+    probs, v = inputs
+    return (_ungrouped(_by_group(probs, v) @ _kv(v)),)
+
+
+def attention_context_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the gradients of probs and v."""
+    dy, probs, v = inputs
+    grouped = _grouped(dy, v)
+    dprobs = (grouped @ _kv(v).transpose(-1, -2)).flatten(1, 2)
+    return dprobs, _un_kv(_by_group(probs, v).transpose(-1, -2) @ grouped)
+
+
+def flash_attention(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return causal attention and the log-sum-exp of its scores, a block of queries at a time."""
+    q, k, v = inputs
+    queries, keys, values = _grouped(q, k), _kv(k), _kv(v)
+    outputs, sums = [], []
+    for start in range(0, q.shape[0], _QUERY_BLOCK):
+        stop = min(start + _QUERY_BLOCK, q.shape[0])
+        scores = _block_scores(queries, keys, start, stop)
+        lse = scores.logsumexp(-1)
+        probs = torch.exp(scores - lse.unsqueeze(-1)).to(v.dtype)
+        outputs.append(probs @ values[..., :stop, :])
+        sums.append(lse)
+    return _ungrouped(torch.cat(outputs, 3)), torch.cat(sums, 3).flatten(1, 2)
+
+
+def flash_attention_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the gradients of q, k and v, scores computed again (Dao 2023, FlashAttention-2, algorithm 2)."""
+    dy, q, k, v, y, lse = inputs
+    queries, keys, values, grouped = _grouped(q, k), _kv(k), _kv(v), _grouped(dy, v)
+    row_sums = (wide(dy) * wide(y)).sum(-1).permute(1, 2, 0)
+    b, n, s = row_sums.shape
+    row_sums, lse = (x.reshape(b, k.shape[2], n // k.shape[2], s, 1) for x in (row_sums, lse))
+    dq = torch.empty_like(queries)
+    dk, dv = (torch.zeros((*queries.shape[:3], *keys.shape[3:]), dtype=wide(k).dtype, device=k.device) for _ in range(2))
+    for start in range(0, s, _QUERY_BLOCK):
+        stop = min(start + _QUERY_BLOCK, s)
+        rows = (..., slice(start, stop), slice(None))
+        probs = torch.exp(_block_scores(queries, keys, start, stop) - lse[rows])
+        dprobs = wide(grouped[rows] @ values[..., :stop, :].transpose(-1, -2))
+        dscores = (probs * (dprobs - row_sums[rows]) / sqrt(q.shape[-1])).to(q.dtype)
+        dv[..., :stop, :] += probs.to(dy.dtype).transpose(-1, -2) @ grouped[rows]
+        dk[..., :stop, :] += dscores.transpose(-1, -2) @ queries[rows]
+        dq[rows] = dscores @ keys[..., :stop, :]
+    return _ungrouped(dq), _un_kv(dk).to(k.dtype), _un_kv(dv).to(v.dtype)
+
+
+def _block_scores(queries: Tensor, keys: Tensor, start: int, stop: int) -> Tensor:
+    """Return the scores of queries [start, stop) against keys [0, stop), later keys at minus infinity."""
+    scores = wide(queries[..., start:stop, :] @ keys[..., :stop, :].transpose(-1, -2)) / sqrt(queries.shape[-1])
+    hidden = torch.ones((stop - start, stop), dtype=torch.bool, device=scores.device).triu(start + 1)
+    return scores.masked_fill(hidden, -torch.inf)
+
+
+ATTENTION_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
+    {
+        "attention_scores": attention_scores,
+        "attention_scores_backward": attention_scores_backward,
+        "causal_softmax": causal_softmax,
+        "causal_softmax_backward": causal_softmax_backward,
+        "attention_context": attention_context,
+        "attention_context_backward": attention_context_backward,
+        "flash_attention": flash_attention,
+        "flash_attention_backward": flash_attention_backward,
+    }
+)

@@ -1,0 +1,63 @@
+"""What a kernel may know of its rank."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from sim.plan.buffer import Buffer
+from sim.plan.mesh import Mesh
+
+DATA_AXIS: Final = "dp"
+"""The axis over which samples are dealt out."""
+
+DTYPES: Final[Mapping[str, torch.dtype]] = {
+    "float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
+    "int64": torch.int64, "int32": torch.int32, "uint8": torch.uint8, "bool": torch.bool,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RankContext:
+    """What all ops of a rank share during one step; ``sleep`` passes seconds on the current stream."""
+
+    mesh: Mesh
+    rank: int
+    seed: int
+    step: int
+    device: torch.device
+    sleep: Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelContext:
+    """What one call of a kernel may know; ``outputs`` are the buffers that the plan has it write."""
+
+    rank: RankContext
+    microbatch: int = 0
+    outputs: tuple[Buffer, ...] = ()
+
+    def index(self, axes: Sequence[str]) -> int:
+        """Return the rank's position in its group over ``axes``, the last one varying fastest."""
+        return self.rank.mesh.index(self.rank.rank, tuple(axes))
+
+    def first_sample(self, microbatch_size: int) -> int:
+        """Return the number, in the global batch, of the first sample of this micro-batch."""
+        mesh = self.rank.mesh
+        data_index = mesh.coordinate(self.rank.rank, DATA_AXIS)
+        return (self.microbatch * mesh.degree(DATA_AXIS) + data_index) * microbatch_size
+
+
+Attributes = Mapping[str, Any]
+KernelFunction = Callable[[KernelContext, Sequence[Tensor], Attributes], tuple[Tensor, ...]]
+"""Takes the tensors that an op reads; returns those that it writes, in order.
+
+New tensors own their memory; a buffer that the op also reads is updated in place and returned itself.
+"""
+
+
+def wide(x: Tensor) -> Tensor:
+    """Return x in the type in which statistics are computed: float64 for float64, else float32."""
+    return x if x.dtype == torch.float64 else x.float()

@@ -1,0 +1,243 @@
+"""Norms, activations, dropout, additions, rotary positions and changes of shape."""
+
+from collections.abc import Mapping, Sequence
+from math import pi, sqrt
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from backends.torch.kernels.context import Attributes, KernelContext, KernelFunction, wide
+from backends.torch.randomness import dropout_key, kept_by_dropout
+
+# --- dropout -----------------------------------------------------------------------------------------------
+
+
+def _mask(context: KernelContext, x: Tensor, attributes: Attributes) -> Tensor:
+    """Return this rank's slice of the global mask, uint8, 1 where an element is kept."""
+    sizes, batch_dim = tuple(x.shape), attributes["batch_dim"]
+    starts = [context.index(axes) * size for axes, size in zip(attributes["axes"], sizes, strict=True)]
+    return kept_by_dropout(
+        dropout_key(context.rank.seed, context.rank.step, attributes["salt"]),
+        attributes["shape"],
+        starts,
+        sizes,
+        batch_dim=batch_dim,
+        first_sample=context.first_sample(sizes[batch_dim]),
+        probability=attributes["probability"],
+        device=x.device,
+    )
+
+
+def _dropped(x: Tensor, mask: Tensor, probability: float) -> Tensor:
+    return x * (mask.to(x.dtype) * (1.0 / (1.0 - probability)))
+
+
+def dropout(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return x with elements dropped and the rest scaled up, and the mask."""
+    (x,) = inputs
+    mask = _mask(context, x, attributes)
+    return _dropped(x, mask, attributes["probability"]), mask
+
+
+def dropout_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return dy with the same elements dropped."""
+    dy, mask = inputs
+    return (_dropped(dy, mask, attributes["probability"]),)
+
+
+def bias_dropout_add(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return residual + dropout(x + bias), and the mask where anything can be dropped."""
+    x, bias, residual = inputs
+    biased = x + bias
+    if not attributes["probability"]:
+        return (residual + biased,)
+    mask = _mask(context, x, attributes)
+    return residual + _dropped(biased, mask, attributes["probability"]), mask
+
+
+def bias_gradient(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Add the sum of dx over all but the bias's dimensions to the gradient of the bias."""
+    dx, gradient = inputs
+    gradient += dx.reshape(-1, *gradient.shape).sum(0, dtype=gradient.dtype)
+    return (gradient,)
+
+
+# --- norms -------------------------------------------------------------------------------------------------
+
+
+def layer_norm(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the layer norm over the last dimension, mean and reciprocal standard deviation."""
+    x, weight, bias = inputs
+    rows = wide(x)
+    mean = rows.mean(-1)
+    centred = rows - mean.unsqueeze(-1)
+    rstd = torch.rsqrt(centred.square().mean(-1) + attributes["epsilon"])
+    y = centred * rstd.unsqueeze(-1) * wide(weight) + wide(bias)
+    return y.to(x.dtype), mean, rstd
+
+
+def layer_norm_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return dx; add to the gradients of weight and bias."""
+    dy, x, weight, mean, rstd, weight_gradient, bias_gradient_ = inputs
+    normed = (wide(x) - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
+    dys = wide(dy)
+    dnormed = dys * wide(weight)
+    projected = normed * (dnormed * normed).mean(-1, keepdim=True)
+    dx = (dnormed - dnormed.mean(-1, keepdim=True) - projected) * rstd.unsqueeze(-1)
+    weight_gradient += (dys * normed).flatten(0, -2).sum(0)
+    bias_gradient_ += dys.flatten(0, -2).sum(0)
+    return dx.to(x.dtype), weight_gradient, bias_gradient_
+
+
+def rms_norm(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the RMS norm over the last dimension, and the reciprocal root mean square."""
+    x, weight = inputs
+    rows = wide(x)
+    rstd = torch.rsqrt(rows.square().mean(-1) + attributes["epsilon"])
+    return (rows * rstd.unsqueeze(-1) * wide(weight)).to(x.dtype), rstd
+
+
+def rms_norm_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return dx; add to the gradient of the weight."""
+    dy, x, weight, rstd, weight_gradient = inputs
+    normed, dys = wide(x) * rstd.unsqueeze(-1), wide(dy)
+    dnormed = dys * wide(weight)
+    dx = (dnormed - normed * (dnormed * normed).mean(-1, keepdim=True)) * rstd.unsqueeze(-1)
+    weight_gradient += (dys * normed).flatten(0, -2).sum(0)
+    return dx.to(x.dtype), weight_gradient
+
+
+# --- activations -------------------------------------------------------------------------------------------
+
+_GELU_SLOPE: Final = sqrt(2.0 / pi)
+_GELU_CUBE: Final = 0.044715
+
+
+def gelu(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return GELU in its tanh approximation (Hendrycks and Gimpel 2016)."""
+    x = wide(inputs[0])
+    inner = torch.tanh(_GELU_SLOPE * (x + _GELU_CUBE * x**3))
+    return ((0.5 * x * (1.0 + inner)).to(inputs[0].dtype),)
+
+
+def gelu_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return dy times the derivative of the tanh approximation at x."""
+    dy, x = wide(inputs[0]), wide(inputs[1])
+    inner = torch.tanh(_GELU_SLOPE * (x + _GELU_CUBE * x**3))
+    slope = _GELU_SLOPE * (1.0 + 3.0 * _GELU_CUBE * x**2)
+    derivative = 0.5 * (1.0 + inner) + 0.5 * x * (1.0 - inner**2) * slope
+    return ((dy * derivative).to(inputs[1].dtype),)
+
+
+def swiglu(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return silu(x[:, :, 0]) x[:, :, 1] (Shazeer 2020)."""
+    gate, value = wide(inputs[0]).unbind(2)
+    return ((gate * torch.sigmoid(gate) * value).to(inputs[0].dtype),)
+
+
+def swiglu_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the gradient of gate and value, stacked as x is."""
+    dy = wide(inputs[0])
+    gate, value = wide(inputs[1]).unbind(2)
+    sigmoid = torch.sigmoid(gate)
+    dgate = dy * value * sigmoid * (1.0 + gate * (1.0 - sigmoid))
+    return (torch.stack((dgate, dy * gate * sigmoid), 2).to(inputs[1].dtype),)
+
+
+# --- positions and shapes ----------------------------------------------------------------------------------
+
+
+def _turned(x: Tensor, base: float, sign: float) -> Tensor:
+    """Return x[s, b, n, d] with its half-split pairs turned by sign x position x base^(-2i/d)."""
+    half = x.shape[-1] // 2
+    values = wide(x)
+    powers = torch.arange(half, dtype=values.dtype, device=x.device) / half
+    positions = torch.arange(x.shape[0], dtype=values.dtype, device=x.device)
+    angles = (positions[:, None] * base**-powers)[:, None, None, :]
+    cosine, sine = torch.cos(angles), sign * torch.sin(angles)
+    first, second = values[..., :half], values[..., half:]
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(x.dtype)
+
+
+def rotary(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return x turned by its positions (Su et al. 2021; halves as in Llama)."""
+    return (_turned(inputs[0], attributes["base"], 1.0),)
+
+
+def rotary_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return dy turned back."""
+    return (_turned(inputs[0], attributes["base"], -1.0),)
+
+
+def split_qkv(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return q, k and v of qkv[s, b, g, r+2, d]: r query heads, a key and a value per group."""
+    (qkv,) = inputs
+    q, k, v = qkv[:, :, :, :-2], qkv[:, :, :, -2], qkv[:, :, :, -1]
+    return q.clone(memory_format=torch.contiguous_format).flatten(2, 3), *(
+        x.clone(memory_format=torch.contiguous_format) for x in (k, v)
+    )
+
+
+def merge_qkv(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return dq, dk and dv laid out as qkv is."""
+    dq, dk, dv = inputs
+    s, b, groups, d = dk.shape
+    return (torch.cat((dq.reshape(s, b, groups, -1, d), dk.unsqueeze(3), dv.unsqueeze(3)), 3),)
+
+
+def add(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return a + b."""
+    return (inputs[0] + inputs[1],)
+
+
+def slice_(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return this rank's piece of x along a dimension."""
+    (x,), dim = inputs, attributes["dim"]
+    size = x.shape[dim] // attributes["parts"]
+    piece = x.narrow(dim, context.index(attributes["axes"]) * size, size)
+    return (piece.clone(memory_format=torch.contiguous_format),)
+
+
+def zero(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Clear all buffers."""
+    return tuple(x.zero_() for x in inputs)
+
+
+def shard(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return this rank's piece of the zero-padded concatenation of the flattened buffers."""
+    parts = attributes["parts"]
+    flat = torch.cat([x.reshape(-1) for x in inputs])
+    size = -(-flat.numel() // parts)
+    start = context.index(attributes["axes"]) * size
+    piece = flat.new_zeros(size)
+    own = flat[start : start + size]
+    piece[: own.numel()] = own
+    return (piece,)
+
+
+ELEMENTWISE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
+    {
+        "dropout": dropout,
+        "dropout_backward": dropout_backward,
+        "bias_dropout_add": bias_dropout_add,
+        "bias_gradient": bias_gradient,
+        "layer_norm": layer_norm,
+        "layer_norm_backward": layer_norm_backward,
+        "rms_norm": rms_norm,
+        "rms_norm_backward": rms_norm_backward,
+        "gelu": gelu,
+        "gelu_backward": gelu_backward,
+        "swiglu": swiglu,
+        "swiglu_backward": swiglu_backward,
+        "rotary": rotary,
+        "rotary_backward": rotary_backward,
+        "split_qkv": split_qkv,
+        "merge_qkv": merge_qkv,
+        "add": add,
+        "slice": slice_,
+        "zero": zero,
+        "shard": shard,
+    }
+)

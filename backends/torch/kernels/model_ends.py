@@ -1,0 +1,143 @@
+"""Both ends of a language model, the optimizer and the delay."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, wide
+from backends.torch.randomness import token_ids
+
+
+def tokens(context: KernelContext, _: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return this rank's token ids [s, b] of a micro-batch; ``shift`` 1 gives the labels."""
+    batch, shift = attributes["microbatch_size"], attributes["shift"]
+    ids = token_ids(
+        context.rank.seed,
+        context.rank.step,
+        first_sample=context.first_sample(batch),
+        num_samples=batch,
+        positions=range(shift, shift + attributes["sequence_length"]),
+        vocab_size=attributes["vocab_size"],
+        device=context.rank.device,
+    )
+    return (ids,)
+
+
+def _local_rows(context: KernelContext, ids: Tensor, num_rows: int, axes: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Return ids counted from my first vocabulary row (0 where outside my rows), and which are inside."""
+    local = ids - context.index(axes) * num_rows
+    inside = (local >= 0) & (local < num_rows)
+    return torch.where(inside, local, 0), inside
+
+
+def embedding(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the table's rows; zeros for ids outside my part of the vocabulary."""
+    ids, table = inputs
+    rows, inside = _local_rows(context, ids, table.shape[0], attributes["vocab_axes"])
+    return (table[rows] * inside.unsqueeze(-1).to(table.dtype),)
+
+
+def embedding_backward(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Add dy to the rows of the table's gradient."""
+    ids, dy, gradient = inputs
+    rows, inside = _local_rows(context, ids, gradient.shape[0], attributes["vocab_axes"])
+    terms = dy.to(gradient.dtype) * inside.unsqueeze(-1).to(gradient.dtype)
+    gradient.index_add_(0, rows.reshape(-1), terms.reshape(-1, gradient.shape[1]))
+    return (gradient,)
+
+
+def _position_rows(context: KernelContext, x: Tensor, attributes: Attributes) -> slice:
+    start = context.index(attributes["sequence_axes"]) * x.shape[0]
+    return slice(start, start + x.shape[0])
+
+
+def add_positions(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return x[s, b, h] plus my positions' rows of the table."""
+    x, table = inputs
+    return (x + table[_position_rows(context, x, attributes)].unsqueeze(1),)
+
+
+def add_positions_backward(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Add dy, summed over samples, to my positions' rows of the table's gradient."""
+    dy, gradient = inputs
+    gradient[_position_rows(context, dy, attributes)] += dy.sum(1, dtype=gradient.dtype)
+    return (gradient,)
+
+
+def logits_max(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the largest logit of each token, in the statistics' type."""
+    return (wide(inputs[0].amax(-1)),)
+
+
+def exp_logits(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return exp(logits - max), its sum, and the label's logit - max (0 where another rank has it)."""
+    logits, maximum, labels = inputs
+    rows, inside = _local_rows(context, labels, logits.shape[-1], attributes["vocab_axes"])
+    shifted = wide(logits) - maximum.unsqueeze(-1)
+    target = shifted.gather(-1, rows.unsqueeze(-1)).squeeze(-1) * inside.to(shifted.dtype)
+    exp = shifted.exp_()
+    return exp, exp.sum(-1), target
+
+
+def cross_entropy(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Add scale x the sum over tokens of log(sum) - target to the loss."""
+    total, target, loss = inputs
+    loss += attributes["scale"] * (total.log() - target).sum().to(loss.dtype)
+    return (loss,)
+
+
+def cross_entropy_backward(
+    context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
+) -> tuple[Tensor, ...]:
+    """Return scale x (softmax - one-hot) in the logits' type."""
+    exp, total, labels = inputs
+    rows, inside = _local_rows(context, labels, exp.shape[-1], attributes["vocab_axes"])
+    dlogits = exp / total.unsqueeze(-1)
+    dlogits.scatter_add_(-1, rows.unsqueeze(-1), -inside.unsqueeze(-1).to(dlogits.dtype))
+    return ((dlogits * attributes["scale"]).to(DTYPES[attributes["dtype"]]),)
+
+
+def adam(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Update parameter and moments (Kingma and Ba 2015, bias-corrected), and the low-precision copy if there is one.
+
+    The plan's ``step`` is that of the first step run.
+    """
+    parameter, gradient, exp_avg, exp_avg_sq, *copies = inputs
+    step = attributes["step"] + context.rank.step
+    beta1, beta2 = attributes["beta1"], attributes["beta2"]
+    slope = gradient.to(exp_avg.dtype)
+    exp_avg.mul_(beta1).add_(slope, alpha=1.0 - beta1)
+    exp_avg_sq.mul_(beta2).addcmul_(slope, slope, value=1.0 - beta2)
+    root = (exp_avg_sq / (1.0 - beta2**step)).sqrt_().add_(attributes["epsilon"])
+    parameter.addcdiv_(exp_avg, root, value=-attributes["learning_rate"] / (1.0 - beta1**step))
+    for copy in copies:
+        copy.copy_(parameter)
+    return (parameter, exp_avg, exp_avg_sq, *copies)
+
+
+def delay(context: KernelContext, _: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Pass ``duration_s`` seconds; return zeros."""
+    context.rank.sleep(attributes["duration_s"])
+    return tuple(
+        torch.zeros(buffer.shape, dtype=DTYPES[buffer.dtype], device=context.rank.device) for buffer in context.outputs
+    )
+
+
+MODEL_END_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
+    {
+        "tokens": tokens,
+        "embedding": embedding,
+        "embedding_backward": embedding_backward,
+        "add_positions": add_positions,
+        "add_positions_backward": add_positions_backward,
+        "logits_max": logits_max,
+        "exp_logits": exp_logits,
+        "cross_entropy": cross_entropy,
+        "cross_entropy_backward": cross_entropy_backward,
+        "adam": adam,
+        "delay": delay,
+    }
+)

@@ -1,0 +1,156 @@
+"""Run plans on real processes: local ones of our own, or those of the job that this process belongs to."""
+
+import logging
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from backends.torch.check import CheckReport
+from backends.torch.errors import CommunicationError, ExecutionError, RankError
+from backends.torch.worker import DeviceKind, ExecutionRequest, RankResult, run_all
+from sim.plan.program import Plan
+
+_GRACE_S = 3.0
+"""How long a rank that lost a peer waits before it ends, so that the launcher meets the peer's end first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One request, run: the results of all ranks in order."""
+
+    plan: Plan
+    ranks: tuple[RankResult, ...]
+
+    @property
+    def iteration_time_s(self) -> float:
+        """Return the time of the last step, to the end of the last rank."""
+        return max(result.step_s for result in self.ranks)
+
+    @property
+    def check(self) -> CheckReport | None:
+        """Return all ranks' checks in one (names lead with the rank), None where none was asked for."""
+        reports = [(result.rank, result.check) for result in self.ranks if result.check is not None]
+        if not reports:
+            return None
+        errors = {f"rank {rank}: {name}": error for rank, report in reports for name, error in report.errors.items()}
+        return CheckReport(errors, reports[0][1].tolerance)
+
+
+def execute(
+    requests: Sequence[ExecutionRequest], device: DeviceKind = "cpu", *, timeout_s: float = 300.0
+) -> list[Execution] | None:
+    """Run requests one after the other in the same processes, one per rank of the largest plan.
+
+    Where RANK is set, this process is one rank of a running job (torchrun, Slurm): it joins, and only rank 0
+    gets the executions, the others None. Else local processes are launched through torch's elastic launcher.
+    ``timeout_s`` bounds the wait for a peer that neither answers nor dies.
+
+    Raises ExecutionError where a plan does not fit the job or an op fails, RankError naming a rank that was
+    killed or failed; then no process is left behind.
+    """
+    if not requests:
+        return []
+    if "RANK" in os.environ:
+        return _joined(requests, device, timeout_s)
+    size = max(request.plan.mesh.size for request in requests)
+    if device == "cuda" and size > torch.cuda.device_count():
+        raise ExecutionError(f"the plan has {size} ranks and this machine {torch.cuda.device_count()} CUDA devices")
+    by_rank = _launched(requests, device, timeout_s, size)
+    return _executions(requests, [by_rank[rank] for rank in range(size)])
+
+
+def _executions(
+    requests: Sequence[ExecutionRequest], by_rank: Sequence[Sequence[RankResult | None]]
+) -> list[Execution]:
+    return [
+        Execution(request.plan, tuple(result for results in by_rank if (result := results[i]) is not None))
+        for i, request in enumerate(requests)
+    ]
+
+
+# --- a running job -----------------------------------------------------------------------------------------
+
+
+def _joined(requests: Sequence[ExecutionRequest], device: DeviceKind, timeout_s: float) -> list[Execution] | None:
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    for request in requests:
+        if request.plan.mesh.size != world_size:
+            raise ExecutionError(
+                f"plan {request.plan.name!r} has {request.plan.mesh.size} ranks, the job has {world_size} (WORLD_SIZE)"
+            )
+    results = run_all(requests, device, timeout_s)
+    gathered: list[Any] | None = [None] * world_size if dist.get_rank() == 0 else None
+    dist.gather_object(results, gathered)
+    dist.destroy_process_group()
+    return None if gathered is None else _executions(requests, gathered)
+
+
+# --- local processes ---------------------------------------------------------------------------------------
+
+
+def _launched(
+    requests: Sequence[ExecutionRequest], device: DeviceKind, timeout_s: float, size: int
+) -> dict[int, list[RankResult | None]]:
+    with TemporaryDirectory(prefix="meshtwin-") as logs, _quiet_launcher():
+        config = LaunchConfig(
+            min_nodes=1, max_nodes=1, nproc_per_node=size, max_restarts=0, monitor_interval=0.1,
+            run_id=uuid.uuid4().hex, rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost",
+            start_method="spawn", logs_specs=DefaultLogsSpecs(log_dir=logs),
+        )  # fmt: skip
+        try:
+            results: dict[int, list[RankResult | None]] = elastic_launch(config, _rank_main)(requests, device, timeout_s)
+        except ChildFailedError as error:
+            raise _rank_error(error) from error
+    return results
+
+
+def _rank_error(error: ChildFailedError) -> RankError:
+    rank, failure = error.get_first_failure()
+    if failure.exitcode < 0:
+        return RankError(f"rank {rank} was ended by {failure.signal_name()}; the other ranks were stopped")
+    return RankError(f"rank {rank} failed: {failure.message}")
+
+
+@contextmanager
+def _quiet_launcher() -> Iterator[None]:
+    """Keep the launcher's own report of a failure off the terminal: we raise it."""
+    logger = logging.getLogger("torch.distributed.elastic")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _rank_main(
+    requests: Sequence[ExecutionRequest], device: DeviceKind, timeout_s: float
+) -> list[RankResult | None]:
+    """Run in a launched process; end it at once where anything fails, threads in a collective included."""
+    try:
+        results = run_all(requests, device, timeout_s)
+        dist.destroy_process_group()
+    except BaseException as error:  # noqa: BLE001  # whatever it is, the process must end and say why
+        _end_process(error)
+    return results
+
+
+def _end_process(error: BaseException) -> NoReturn:
+    if isinstance(error, CommunicationError) or "Gloo" in str(error) or isinstance(error, dist.DistError):
+        time.sleep(_GRACE_S)
+    get_error_handler().record_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

@@ -1,0 +1,194 @@
+"""The dense model in plain torch, on one device, differentiated by autograd: what every plan must reproduce.
+
+Written without the plan's kernels. Parameters, tokens and dropout masks come from the same pure functions of the
+seed. Everything is computed in float64; parameters start as the plan's precision rounds them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as nn
+
+from backends.torch.kernels import DTYPES
+from backends.torch.randomness import dropout_key, initial_normal, kept_by_dropout, token_ids
+from sim.training.precision import PRECISIONS
+from sim.training.spec import DenseTraining, TransformerSpec
+
+_INITIAL_DEVIATION: Final = 0.02
+_NORM_EPSILON: Final = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Loss and gradients of the last of some steps, and the parameters after it, by dense name."""
+
+    loss: Tensor
+    gradients: Mapping[str, Tensor]
+    parameters: Mapping[str, Tensor]
+
+
+def run_reference(job: DenseTraining, steps: int, device: torch.device) -> Reference:
+    """Train the dense model for ``steps`` steps of its global batch; nothing is sharded or split."""
+    parameters = _initial_parameters(job, device)
+    moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in parameters.items()}
+    loss = torch.zeros(())
+    gradients: dict[str, Tensor] = {}
+    for step in range(steps):
+        leaves = {name: p.detach().requires_grad_() for name, p in parameters.items()}
+        loss = _DenseModel(job, leaves, step, device).loss()
+        gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        for name, gradient in gradients.items():
+            parameters[name] = _adam(job, parameters[name], gradient, moments[name], step + 1)
+    return Reference(loss.detach(), gradients, parameters)
+
+
+def _adam(job: DenseTraining, parameter: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], step: int) -> Tensor:
+    t, (first, second) = job.training, moments
+    first.copy_(t.adam_beta1 * first + (1 - t.adam_beta1) * gradient)
+    second.copy_(t.adam_beta2 * second + (1 - t.adam_beta2) * gradient**2)
+    unbiased_first = first / (1 - t.adam_beta1**step)
+    unbiased_second = second / (1 - t.adam_beta2**step)
+    return parameter - t.learning_rate * unbiased_first / (unbiased_second.sqrt() + t.adam_epsilon)
+
+
+# --- parameters --------------------------------------------------------------------------------------------
+
+
+def parameter_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
+    """Return the global shape of every parameter of the dense model."""
+    h, f, v = model.hidden_size, model.ffn_hidden_size, model.vocab_size
+    groups, head = model.num_kv_heads, model.head_size
+    slots = model.num_heads // groups + 2
+    gpt = model.family == "gpt"
+    shapes: dict[str, tuple[int, ...]] = {"embedding.word": (v, h)}
+    if gpt:
+        shapes["embedding.position"] = (model.sequence_length, h)
+    for i in range(model.num_layers):
+        layer = {
+            "norm1.weight": (h,), "qkv.weight": (h, groups, slots, head), "projection.weight": (model.num_heads, head, h),
+            "norm2.weight": (h,), "fc1.weight": (h, f) if gpt else (h, 2, f), "fc2.weight": (f, h),
+        }  # fmt: skip
+        if gpt:
+            layer |= {
+                "norm1.bias": (h,), "qkv.bias": (groups, slots, head), "projection.bias": (h,),
+                "norm2.bias": (h,), "fc1.bias": (f,), "fc2.bias": (h,),
+            }  # fmt: skip
+        shapes |= {f"layer{i}.{name}": shape for name, shape in layer.items()}
+    shapes["final_norm.weight"] = (h,)
+    if gpt:
+        shapes["final_norm.bias"] = (h,)
+    if not model.tied_embeddings:
+        shapes["head.weight"] = (v, h)
+    return shapes
+
+
+def _initial_parameters(job: DenseTraining, device: torch.device) -> dict[str, Tensor]:
+    rounded = DTYPES[PRECISIONS[job.training.precision].parameter]
+    parameters = {}
+    for name, shape in parameter_shapes(job.model).items():
+        if name.endswith("bias"):
+            value = torch.zeros(shape, dtype=torch.float64, device=device)
+        elif "norm" in name:
+            value = torch.ones(shape, dtype=torch.float64, device=device)
+        else:
+            value = _INITIAL_DEVIATION * initial_normal(job.seed, name, shape, [0] * len(shape), shape, device)
+        parameters[name] = value.to(rounded).to(torch.float64)
+    return parameters
+
+
+# --- the model ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _DenseModel:
+    job: DenseTraining
+    parameters: Mapping[str, Tensor]
+    step: int
+    device: torch.device
+
+    @property
+    def _spec(self) -> TransformerSpec:
+        return self.job.model
+
+    def loss(self) -> Tensor:
+        """Return the mean cross entropy over the tokens of the global batch."""
+        m, p = self._spec, self.parameters
+        x = p["embedding.word"][self._tokens(0)]
+        if m.family == "gpt":
+            x = x + p["embedding.position"][:, None, :]
+        x = self._dropped(x, "embedding", batch_dim=1)
+        for i in range(m.num_layers):
+            x = x + self._branch(self._attention(i, self._norm(x, f"layer{i}.norm1")), f"layer{i}", "projection", "attention_out")
+            x = x + self._branch(self._mlp(i, self._norm(x, f"layer{i}.norm2")), f"layer{i}", "fc2", "mlp_out")
+        table = p["embedding.word" if m.tied_embeddings else "head.weight"]
+        logits = self._norm(x, "final_norm") @ table.T
+        return nn.cross_entropy(logits.flatten(0, 1), self._tokens(1).flatten())
+
+    def _tokens(self, shift: int) -> Tensor:
+        m = self._spec
+        return token_ids(
+            self.job.seed, self.step,
+            first_sample=0, num_samples=self.job.training.global_batch_size,
+            positions=range(shift, shift + m.sequence_length), vocab_size=m.vocab_size, device=self.device,
+        )  # fmt: skip
+
+    def _dropped(self, x: Tensor, salt: str, *, batch_dim: int) -> Tensor:
+        probability = self._spec.dropout
+        if not probability:
+            return x
+        kept = kept_by_dropout(
+            dropout_key(self.job.seed, self.step, salt), x.shape, [0] * x.dim(), x.shape,
+            batch_dim=batch_dim, first_sample=0, probability=probability, device=self.device,
+        )  # fmt: skip
+        return x * kept / (1 - probability)
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        width, weight = (self._spec.hidden_size,), self.parameters[f"{name}.weight"]
+        if self._spec.family == "gpt":
+            return nn.layer_norm(x, width, weight, self.parameters[f"{name}.bias"], _NORM_EPSILON)
+        return nn.rms_norm(x, width, weight, _NORM_EPSILON)
+
+    def _branch(self, y: Tensor, layer: str, last: str, salt: str) -> Tensor:
+        """Return what a branch adds to the residual stream."""
+        if self._spec.family == "gpt":
+            y = y + self.parameters[f"{layer}.{last}.bias"]
+        return self._dropped(y, f"{layer}.{salt}", batch_dim=1)
+
+    def _attention(self, index: int, x: Tensor) -> Tensor:
+        m, p, name = self._spec, self.parameters, f"layer{index}"
+        qkv = torch.einsum("sbh,hgcd->sbgcd", x, p[f"{name}.qkv.weight"])
+        if m.family == "gpt":
+            qkv = qkv + p[f"{name}.qkv.bias"]
+        repeats = m.num_heads // m.num_kv_heads
+        q, k, v = qkv[:, :, :, :-2].flatten(2, 3), qkv[:, :, :, -2], qkv[:, :, :, -1]
+        if m.family == "llama":
+            q, k = self._turned(q), self._turned(k)
+        k, v = k.repeat_interleave(repeats, 2), v.repeat_interleave(repeats, 2)
+        scores = torch.einsum("sbnd,tbnd->bnst", q, k) / sqrt(m.head_size)
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=self.device).triu(1)
+        probabilities = scores.masked_fill(future, -torch.inf).softmax(-1)
+        if m.attention == "core":
+            probabilities = self._dropped(probabilities, f"{name}.attention", batch_dim=0)
+        context = torch.einsum("bnst,tbnd->sbnd", probabilities, v)
+        return torch.einsum("sbnd,ndh->sbh", context, p[f"{name}.projection.weight"])
+
+    def _turned(self, x: Tensor) -> Tensor:
+        """Return rotary positions as complex numbers: pair (i, i + d/2) times e^(i position base^(-2i/d))."""
+        half = x.shape[-1] // 2
+        speed = self._spec.rotary_base ** (-torch.arange(half, dtype=x.dtype, device=self.device) / half)
+        angles = torch.arange(x.shape[0], dtype=x.dtype, device=self.device)[:, None] * speed
+        turned = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angles), angles)[:, None, None, :]
+        return torch.cat((turned.real, turned.imag), -1)
+
+    def _mlp(self, index: int, x: Tensor) -> Tensor:
+        p, name = self.parameters, f"layer{index}"
+        if self._spec.family == "gpt":
+            y = nn.gelu(x @ p[f"{name}.fc1.weight"] + p[f"{name}.fc1.bias"], approximate="tanh")
+        else:
+            gate, value = torch.einsum("sbh,hcf->csbf", x, p[f"{name}.fc1.weight"])
+            y = nn.silu(gate) * value
+        return y @ p[f"{name}.fc2.weight"]

@@ -1,0 +1,40 @@
+"""Which slice of a global tensor a rank holds."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from sim.plan.layout import Layout, Shard
+from sim.plan.mesh import Mesh
+
+
+class Slice(NamedTuple):
+    """Start and size along every dimension."""
+
+    starts: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Return the slice of a global tensor, as a view."""
+        for dim, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
+            tensor = tensor.narrow(dim, start, size)
+        return tensor
+
+
+def local_slice(global_shape: Sequence[int], layout: Layout, mesh: Mesh, rank: int) -> Slice:
+    """Return the slice of a tensor of ``global_shape`` that a rank holds under a layout."""
+    starts, sizes = [0] * len(global_shape), list(global_shape)
+    for axis, placement in layout.placements:
+        if isinstance(placement, Shard):
+            sizes[placement.dim] //= mesh.degree(axis)
+            starts[placement.dim] += mesh.coordinate(rank, axis) * sizes[placement.dim]
+    return Slice(tuple(starts), tuple(sizes))
+
+
+def flat_piece(flat: Tensor, index: int, size: int) -> Tensor:
+    """Return the ``index``-th piece of ``size`` elements of a flat tensor, zeros past its end."""
+    piece = flat.new_zeros(size)
+    own = flat[index * size : (index + 1) * size]
+    piece[: own.numel()] = own
+    return piece

@@ -1,0 +1,148 @@
+"""What one rank of a job does: run requests one after the other, and report."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import perf_counter
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from backends.torch.check import CheckReport, check_rank, kept_for_check
+from backends.torch.devices import CpuDevice, CudaDevice, Device, StepTimes
+from backends.torch.errors import ExecutionError
+from backends.torch.groups import Communicators
+from backends.torch.interpreter import Interpreter
+from backends.torch.memory import MemoryPeak, memory_peak
+from backends.torch.reference import Reference, run_reference
+from backends.torch.rows import timeline_columns
+from sim.plan.program import Plan
+from sim.training.spec import DenseTraining
+
+DeviceKind = Literal["cpu", "cuda"]
+Timing = Literal["op", "step"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionRequest:
+    """A plan to run. ``check_against``: the training that it must reproduce, None for no check.
+
+    ``mute``: names of ops that communicate nothing (to prove that the check notices). ``iterations``: steps in
+    all; times, memory and check are those of the last. ``timing``: of every op, or of the step alone.
+    """
+
+    plan: Plan
+    check_against: DenseTraining | None = None
+    mute: frozenset[str] = frozenset()
+    iterations: int = 1
+    timing: Timing = "op"
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1:
+            raise ExecutionError(f"a run needs at least one iteration, got {self.iterations}")
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """What one rank found out. ``allocator_peak_bytes``: the device allocator's own figure, None on a CPU."""
+
+    rank: int
+    role: str
+    columns: Mapping[str, list[object]]
+    step_s: float
+    memory: MemoryPeak
+    check: CheckReport | None
+    allocator_peak_bytes: int | None
+
+
+@dataclass(slots=True)
+class Worker:
+    """A rank of a running job; torch.distributed is initialised."""
+
+    device: Device
+    communicators: Communicators
+    _references: dict[tuple[object, ...], Reference] = field(default_factory=dict)
+
+    def run(self, request: ExecutionRequest) -> RankResult | None:
+        """Run one request; None where the plan has no such rank. All ranks of the job must call this."""
+        plan, rank = request.plan, dist.get_rank()
+        self.communicators.prepare(plan)
+        interpreter = self._interpreter(request, rank) if rank < plan.mesh.size else None
+        times = StepTimes((), (), 0.0)
+        for step in range(request.iterations):
+            if interpreter is not None:
+                interpreter.prepare(step)
+            origin_s = common_origin_s()
+            if interpreter is not None:
+                times = interpreter.run(origin_s, time_ops=request.timing == "op")
+        return None if interpreter is None else self._result(request, interpreter, times)
+
+    def _interpreter(self, request: ExecutionRequest, rank: int) -> Interpreter:
+        kept = kept_for_check(request.plan.program_of(rank)) if request.check_against else frozenset()
+        return Interpreter(request.plan, rank, self.device, self.communicators, request.mute, kept)
+
+    def _result(self, request: ExecutionRequest, interpreter: Interpreter, times: StepTimes) -> RankResult:
+        program, schedule = interpreter.program, interpreter.schedule
+        peak = self.device.peak_allocated_bytes()
+        job = request.check_against
+        report = None
+        if job is not None:
+            report = check_rank(interpreter, self._reference(job, request.iterations), job.training.precision)
+        return RankResult(
+            rank=interpreter.rank,
+            role=program.role_name,
+            columns=timeline_columns(program, interpreter.rank, schedule.instances, times),
+            step_s=times.step_s,
+            memory=memory_peak(program, schedule.slots),
+            check=report,
+            allocator_peak_bytes=peak,
+        )
+
+    def _reference(self, job: DenseTraining, steps: int) -> Reference:
+        """Return the dense run, computed once for all plans that must reproduce the same."""
+        t = job.training
+        optimizer = (t.learning_rate, t.adam_beta1, t.adam_beta2, t.adam_epsilon)
+        key = (job.model, job.seed, t.global_batch_size, t.precision, optimizer, steps)
+        if key not in self._references:
+            self._references[key] = run_reference(job, steps, self.device.torch_device)
+        return self._references[key]
+
+
+def common_origin_s() -> float:
+    """Return the reading of ``perf_counter`` at which a step begins, when all ranks are ready.
+
+    On one machine its clock is the same for all processes, and all count from the first rank to be ready to
+    go; across machines each counts from the moment that the barrier lets it go.
+    """
+    dist.barrier()
+    origin = torch.tensor([perf_counter()], dtype=torch.float64)
+    if os.environ.get("LOCAL_WORLD_SIZE") == str(dist.get_world_size()):
+        dist.all_reduce(origin, dist.ReduceOp.MIN)
+    return float(origin)
+
+
+def joined_worker(kind: DeviceKind, timeout_s: float) -> Worker:
+    """Join the job that the environment describes (RANK, WORLD_SIZE, MASTER_ADDR, …) and return its worker.
+
+    Collectives and messages of the plan use NCCL on GPUs and gloo on CPUs; the job's own small talk uses gloo.
+    """
+    device: Device
+    if kind == "cuda":
+        device = CudaDevice(int(os.environ.get("LOCAL_RANK", "0")))
+        backend = "cpu:gloo,cuda:nccl"
+    else:
+        torch.set_num_threads(1)
+        device, backend = CpuDevice(), "gloo"
+    if not dist.is_initialized():
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    return Worker(device, Communicators(device.torch_device, timeout_s))
+
+
+def run_all(requests: Sequence[ExecutionRequest], kind: DeviceKind, timeout_s: float) -> list[RankResult | None]:
+    """Join the job, run all requests, leave it; return this rank's results."""
+    worker = joined_worker(kind, timeout_s)
+    results = [worker.run(request) for request in requests]
+    dist.barrier()
+    return results
