@@ -1,0 +1,104 @@
+"""Small jobs, and ways to run them, for the tests of the simulated world."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.hardware import NodeSpec, load_node
+from costmodels.profile import Profile, load_profile
+from sim.cluster.cluster import Cluster
+from sim.engine.pricing import ClusterPricing
+from sim.engine.run import SimulatedRun
+from sim.engine.simulate import simulate
+from sim.engine.textbook import TextbookPricing
+from sim.plan.program import Plan
+from sim.training.builder import build_dense_training
+from sim.training.spec import (
+    DelaySpec,
+    DenseTraining,
+    ParallelSpec,
+    PipelineSpec,
+    TextbookTraining,
+    TrainingSpec,
+    TransformerSpec,
+)
+from sim.training.textbook import build_textbook
+
+OpTimes = dict[tuple[int, int, int], tuple[float, float]]
+"""(rank, call, op of its task) -> (start, end) in seconds."""
+
+GPT = {
+    "family": "gpt", "num_layers": 4, "hidden_size": 64, "num_heads": 8, "sequence_length": 32, "vocab_size": 128,
+    "num_kv_heads": 8, "ffn_hidden_size": 256, "tied_embeddings": True, "attention": "core", "dropout": 0.1,
+}  # fmt: skip
+LLAMA = GPT | {
+    "family": "llama", "num_kv_heads": 4, "ffn_hidden_size": 96, "tied_embeddings": False, "attention": "flash",
+    "dropout": 0.0,
+}  # fmt: skip
+
+_TRAINING_KEYS = {"precision", "recompute"}
+_PIPELINE_KEYS = {"schedule", "virtual_stages", "layers_per_stage", "scatter_gather"}
+
+
+def dense_job(
+    *, tp: int = 1, pp: int = 1, dp: int = 1, m: int = 1, b: int = 1, model: dict[str, Any] | None = None, **keys: Any
+) -> DenseTraining:
+    """Return a dense job of ``m`` micro-batches of ``b`` sequences; ``keys`` go where they belong."""
+    training = {key: keys.pop(key) for key in _TRAINING_KEYS & keys.keys()}
+    pipeline = {key: keys.pop(key) for key in _PIPELINE_KEYS & keys.keys()}
+    return DenseTraining(
+        model=TransformerSpec(**(model or GPT)),
+        training=TrainingSpec(global_batch_size=m * b * dp, microbatch_size=b, **training),
+        parallel=ParallelSpec(
+            tensor_degree=tp, data_degree=dp, pipeline=PipelineSpec(degree=pp, **pipeline), **keys
+        ),
+    )
+
+
+def dense_plan(**keys: Any) -> Plan:
+    """Return the plan of a dense job."""
+    return build_dense_training(dense_job(**keys), "test")
+
+
+def pricing_on(node: str | NodeSpec, num_ranks: int, *, devices_per_node: int = 0, profile: Profile | None = None) -> ClusterPricing:
+    """Return prices on as many nodes as ``num_ranks`` need."""
+    spec = load_node(node) if isinstance(node, str) else node
+    per_node = devices_per_node or spec.devices_per_node
+    cluster = Cluster(spec, -(-num_ranks // per_node), per_node)
+    return ClusterPricing(cluster, profile or load_profile(spec.device.generation))
+
+
+def textbook_plan(
+    schedule: str, p: int, m: int, v: int = 1, *, forward_s: float = 1, input_s: float = 1, weight_s: float = 1, hop_s: float = 0
+) -> Plan:
+    """Return a textbook plan; "interleaved" stands for interleaved_1f1b."""
+    name = "interleaved_1f1b" if schedule == "interleaved" else schedule
+    job = TextbookTraining(
+        model=DelaySpec(forward_s=forward_s, backward_input_s=input_s, backward_weight_s=weight_s, hop_s=hop_s),
+        num_microbatches=m,
+        pipeline=PipelineSpec(degree=p, schedule=name, virtual_stages=v),  # type: ignore[arg-type]
+    )
+    return build_textbook(job, "textbook")
+
+
+def run_textbook(schedule: str, p: int, m: int, v: int = 1, *, hop_s: float = 0, coalesce: bool = True, **keys: float) -> SimulatedRun:
+    """Return the run of a textbook plan."""
+    plan = textbook_plan(schedule, p, m, v, hop_s=hop_s, **keys)
+    return simulate(plan, TextbookPricing(hop_s), coalesce=coalesce)
+
+
+def op_times(run: SimulatedRun) -> OpTimes:
+    """Return when every op of every simulated rank began and ended."""
+    found: OpTimes = {}
+    for rank in run.programs:
+        for times in run.task_times(rank):
+            for row, call in enumerate(times.calls.tolist()):
+                for j in range(times.starts_s.shape[1]):
+                    found[rank, call, j] = (float(times.starts_s[row, j]), float(times.ends_s[row, j]))
+    return found
+
+
+def as_array(times: OpTimes, keys: list[tuple[int, int, int]]) -> NDArray[np.float64]:
+    """Return the times of the given ops as an array, ops x (start, end)."""
+    return np.array([times[key] for key in keys])
