@@ -61,7 +61,9 @@ def dense_plan(**keys: Any) -> Plan:
     return build_dense_training(dense_job(**keys), "test")
 
 
-def pricing_on(node: str | NodeSpec, num_ranks: int, *, devices_per_node: int = 0, profile: Profile | None = None) -> ClusterPricing:
+def pricing_on(
+    node: str | NodeSpec, num_ranks: int, *, devices_per_node: int = 0, profile: Profile | None = None
+) -> ClusterPricing:
     """Return prices on as many nodes as ``num_ranks`` need."""
     spec = load_node(node) if isinstance(node, str) else node
     per_node = devices_per_node or spec.devices_per_node
@@ -70,7 +72,15 @@ def pricing_on(node: str | NodeSpec, num_ranks: int, *, devices_per_node: int = 
 
 
 def textbook_plan(
-    schedule: str, p: int, m: int, v: int = 1, *, forward_s: float = 1, input_s: float = 1, weight_s: float = 1, hop_s: float = 0
+    schedule: str,
+    p: int,
+    m: int,
+    v: int = 1,
+    *,
+    forward_s: float = 1,
+    input_s: float = 1,
+    weight_s: float = 1,
+    hop_s: float = 0,
 ) -> Plan:
     """Return a textbook plan; "interleaved" stands for interleaved_1f1b."""
     name = "interleaved_1f1b" if schedule == "interleaved" else schedule
@@ -82,7 +92,9 @@ def textbook_plan(
     return build_textbook(job, "textbook")
 
 
-def run_textbook(schedule: str, p: int, m: int, v: int = 1, *, hop_s: float = 0, coalesce: bool = True, **keys: float) -> SimulatedRun:
+def run_textbook(
+    schedule: str, p: int, m: int, v: int = 1, *, hop_s: float = 0, coalesce: bool = True, **keys: float
+) -> SimulatedRun:
     """Return the run of a textbook plan."""
     plan = textbook_plan(schedule, p, m, v, hop_s=hop_s, **keys)
     return simulate(plan, TextbookPricing(hop_s), coalesce=coalesce)

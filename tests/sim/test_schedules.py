@@ -101,7 +101,7 @@ def test_interleaved_order_equals_torchs(torch_schedules: Any, p: int, m: int, v
 
 
 @pytest.mark.parametrize(("p", "v"), [(2, 2), (4, 2), (4, 3), (8, 2)])
-def test_interleaved_runs_all_forwards_first_where_microbatches_equal_ranks(torch_schedules: Any, p: int, v: int) -> None:
+def test_interleaved_starts_with_all_forwards_where_m_equals_p(torch_schedules: Any, p: int, v: int) -> None:
     """With m = P Megatron-LM warms up with all forwards; torch does not, but orders forwards and backwards alike."""
     ours, theirs = SCHEDULES["interleaved_1f1b"](p, p, v), planned_by_torch(torch_schedules, p, p, v)
     for mine, its in zip(ours, theirs, strict=True):

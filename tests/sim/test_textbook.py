@@ -1,5 +1,7 @@
 """Textbook schedules: published tables, closed forms, and an evaluator of its own."""
 
+from itertools import pairwise
+
 import networkx as nx
 import pytest
 from hypothesis import given, settings
@@ -67,7 +69,7 @@ def test_textbook_equals_the_reference_table(row: str, coalesce: bool) -> None:
 
 
 def test_reference_table_is_whole() -> None:
-    """The table has 24 rows, eight of each schedule but one size of GPipe per shape."""
+    """The table has 24 rows, the three schedules and no others."""
     assert len(REFERENCE) == 24
     assert {row.split(",")[0] for row in REFERENCE} == {"gpipe", "1f1b", "interleaved"}
 
@@ -78,7 +80,7 @@ def test_reference_table_is_whole() -> None:
     schedule=st.sampled_from(["gpipe", "1f1b"]), coalesce=st.booleans(),
 )  # fmt: skip
 def test_fill_and_drain_follows_its_closed_forms(
-    p: int, m: int, forward_s: float, input_s: float, weight_s: float, schedule: str, coalesce: bool
+    *, p: int, m: int, forward_s: float, input_s: float, weight_s: float, schedule: str, coalesce: bool
 ) -> None:
     """GPipe and 1F1B last (m+P-1)(tF+tB+tW); GPipe keeps m chunks, 1F1B min(P-r, m)."""
     run = run_textbook(
@@ -95,9 +97,9 @@ def test_fill_and_drain_follows_its_closed_forms(
     forward_s=DURATION, input_s=DURATION, weight_s=DURATION,
 )  # fmt: skip
 def test_interleaving_follows_its_closed_forms(
-    p: int, rounds: int, v: int, coalesce: bool, forward_s: float, input_s: float, weight_s: float
+    *, p: int, rounds: int, v: int, coalesce: bool, forward_s: float, input_s: float, weight_s: float
 ) -> None:
-    """It lasts (m+(P-1)/v)(tF+tBW) and keeps min(2(P-1-r)+(v-1)P+1, mv) chunks; with m = P all mv (Megatron-LM's rule)."""
+    """It lasts (m+(P-1)/v)(tF+tBW) and keeps min(2(P-1-r)+(v-1)P+1, mv) chunks; where m = P all mv, as Megatron-LM."""
     m = p * rounds
     run = run_textbook(
         "interleaved", p, m, v, forward_s=forward_s, input_s=input_s, weight_s=weight_s, coalesce=coalesce
@@ -109,13 +111,15 @@ def test_interleaving_follows_its_closed_forms(
 
 @settings(max_examples=40, deadline=None)
 @given(p=st.integers(2, 7), m=st.integers(1, 12), hop_s=DURATION, forward_s=DURATION, input_s=DURATION)
-def test_hop_lag_delays_gpipe_twice_per_hop(p: int, m: int, hop_s: float, forward_s: float, input_s: float) -> None:
+def test_hop_lag_delays_gpipe_twice_per_hop(*, p: int, m: int, hop_s: float, forward_s: float, input_s: float) -> None:
     """GPipe loses exactly 2(P-1) hops, whatever the lag."""
     run = run_textbook("gpipe", p, m, hop_s=hop_s, forward_s=forward_s, input_s=input_s)
     assert run.makespan_s == (m + p - 1) * (forward_s + input_s + 1) + 2 * (p - 1) * hop_s
 
 
-def longest_path(schedule: str, p: int, m: int, v: int, forward_s: float, backward_s: float, hop_s: float) -> dict[Action, float]:
+def longest_path(
+    schedule: str, p: int, m: int, v: int, *, forward_s: float, backward_s: float, hop_s: float
+) -> dict[Action, float]:
     """Return when every action ends: longest paths in the graph of rank order and stage dependencies."""
     orders = SCHEDULES["interleaved_1f1b" if schedule == "interleaved" else schedule](p, m, v)
     lasts = {"F": forward_s / v, "B": backward_s / v}
@@ -128,7 +132,7 @@ def longest_path(schedule: str, p: int, m: int, v: int, forward_s: float, backwa
                 graph.add_edge(Action(action.kind, ahead, action.microbatch), action, lag=hop_s)
             if action.kind == "B":
                 graph.add_edge(Action("F", action.stage, action.microbatch), action, lag=0.0)
-        for before, after in zip(order, order[1:], strict=False):
+        for before, after in pairwise(order):
             if not graph.has_edge(before, after):
                 graph.add_edge(before, after, lag=0.0)
     ends: dict[Action, float] = {}
@@ -147,7 +151,7 @@ def longest_path(schedule: str, p: int, m: int, v: int, forward_s: float, backwa
     hop_s=st.floats(0, 3), forward_s=st.floats(0.1, 3), input_s=st.floats(0.1, 3), weight_s=st.floats(0, 3),
 )  # fmt: skip
 def test_every_action_ends_when_the_longest_path_says(
-    shape: tuple[str, int], p: int, rounds: int, odd: int, coalesce: bool,
+    *, shape: tuple[str, int], p: int, rounds: int, odd: int, coalesce: bool,
     hop_s: float, forward_s: float, input_s: float, weight_s: float,
 ) -> None:  # fmt: skip
     """With any times and any hop lag the engine agrees, action by action, with longest paths."""
@@ -156,7 +160,9 @@ def test_every_action_ends_when_the_longest_path_says(
     run = run_textbook(
         schedule, p, m, v, hop_s=hop_s, forward_s=forward_s, input_s=input_s, weight_s=weight_s, coalesce=coalesce
     )
-    expected = longest_path(schedule, p, m, v, forward_s, input_s + weight_s, hop_s)
+    expected = longest_path(
+        schedule, p, m, v, forward_s=forward_s, backward_s=input_s + weight_s, hop_s=hop_s
+    )
     found = {}
     for (rank, index, _), (_, end_s) in op_times(run).items():
         call = run.programs[rank].calls[index]
