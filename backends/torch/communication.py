@@ -48,7 +48,7 @@ def _all_gather(
     if muted:
         pieces.copy_(piece.expand_as(pieces))
     else:
-        dist.all_gather_into_tensor(pieces.flatten(0, 1), piece, group)
+        dist.all_gather_single(pieces.flatten(0, 1), piece, group)
     if op.dim is None:
         _unflatten(pieces.reshape(-1), writes)
     else:
@@ -67,7 +67,7 @@ def _reduce_scatter(
     if muted:
         piece.copy_(padded.reshape(parts, *piece.shape)[group.rank()])
     else:
-        dist.reduce_scatter_tensor(piece, padded, _REDUCTIONS[op.reduction], group)
+        dist.reduce_scatter_single(piece, padded, _REDUCTIONS[op.reduction], group)
 
 
 def _broadcast(reads: Sequence[Tensor], writes: Sequence[Tensor], group: dist.ProcessGroup, *, muted: bool) -> None:

@@ -112,7 +112,7 @@ class _ThreadedStep:
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001  # whatever it is, it must end the rank
+        except BaseException as error:  # whatever it is, it must end the rank
             self._failed.set()
             self._ended.put(error)
         else:
@@ -179,23 +179,23 @@ class CudaDevice:
         """Spin on the current stream for as many cycles as fit (clocks may drift with the device's state)."""
         if not self._cycles_per_s:
             self._cycles_per_s = self._measure_cycles_per_s()
-        torch.cuda._sleep(int(duration_s * self._cycles_per_s))  # noqa: SLF001  # torch has no public spin
+        _spin(int(duration_s * self._cycles_per_s))
 
     def _measure_cycles_per_s(self) -> float:
         cycles = 20_000_000
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(cycles)  # noqa: SLF001
+        start, end = _event(timed=True), _event(timed=True)
+        _spin(cycles)
         start.record()
-        torch.cuda._sleep(cycles)  # noqa: SLF001
+        _spin(cycles)
         end.record()
         end.synchronize()
-        return cycles / (start.elapsed_time(end) * 1e-3)
+        return cycles / _seconds(start, end)
 
     def run(self, schedule: Schedule, runner: OpRunner, origin_s: float, *, time_ops: bool) -> StepTimes:
         """Issue one step and wait for the device; raise what the issue of an op raised."""
         torch.cuda.synchronize(self.torch_device)
         torch.cuda.reset_peak_memory_stats(self.torch_device)
-        origin, origin_after_s = torch.cuda.Event(enable_timing=True), perf_counter() - origin_s
+        origin, origin_after_s = _event(timed=True), perf_counter() - origin_s
         origin.record()
         starts: list[torch.cuda.Event] = []
         ends: list[torch.cuda.Event] = []
@@ -208,8 +208,8 @@ class CudaDevice:
         if not time_ops:
             return StepTimes((), (), step_s)
         return StepTimes(
-            [origin_after_s + origin.elapsed_time(event) * 1e-3 for event in starts],
-            [origin_after_s + origin.elapsed_time(event) * 1e-3 for event in ends],
+            [origin_after_s + _seconds(origin, event) for event in starts],
+            [origin_after_s + _seconds(origin, event) for event in ends],
             step_s,
         )
 
@@ -225,9 +225,9 @@ class CudaDevice:
         """Put one op on its stream; return the events before and after it."""
         name = instance.op.stream
         if name not in self._streams:
-            self._streams[name] = torch.cuda.Stream(self.torch_device)
+            self._streams[name] = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
         stream = self._streams[name]
-        start, end = (torch.cuda.Event(enable_timing=timed) for _ in range(2))
+        start, end = _event(timed=timed), _event(timed=timed)
         with torch.cuda.stream(stream):
             stream.wait_event(origin)
             for position in instance.waits:
@@ -246,3 +246,15 @@ class CudaDevice:
         """Return the most that the caching allocator had handed out during the last step."""
         return torch.cuda.max_memory_allocated(self.torch_device)
 
+
+def _event(*, timed: bool) -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
+
+
+def _seconds(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    return float(start.elapsed_time(end)) * 1e-3
+
+
+def _spin(cycles: int) -> None:
+    """Keep the current stream busy; torch has no public call for it."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]

@@ -1,9 +1,9 @@
 """Errors of the torch backend.
 
-    ExecutionError (RuntimeError)
-    ├── OpError              an op failed; the message names rank, stream, op and micro-batch
-    │   └── CommunicationError   a peer did not answer
-    └── RankError            a rank ended early; the message names it
+ExecutionError (RuntimeError)
+├── OpError              an op failed; the message names rank, stream, op and micro-batch
+│   └── CommunicationError   a peer did not answer
+└── RankError            a rank ended early; the message names it
 """
 
 

@@ -110,7 +110,9 @@ def _launched(
             start_method="spawn", logs_specs=DefaultLogsSpecs(log_dir=logs),
         )  # fmt: skip
         try:
-            results: dict[int, list[RankResult | None]] = elastic_launch(config, _rank_main)(requests, device, timeout_s)
+            results: dict[int, list[RankResult | None]] = elastic_launch(config, _rank_main)(
+                requests, device, timeout_s
+            )
         except ChildFailedError as error:
             raise _rank_error(error) from error
     return results
@@ -135,20 +137,19 @@ def _quiet_launcher() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _rank_main(
-    requests: Sequence[ExecutionRequest], device: DeviceKind, timeout_s: float
-) -> list[RankResult | None]:
+def _rank_main(requests: Sequence[ExecutionRequest], device: DeviceKind, timeout_s: float) -> list[RankResult | None]:
     """Run in a launched process; end it at once where anything fails, threads in a collective included."""
     try:
         results = run_all(requests, device, timeout_s)
         dist.destroy_process_group()
-    except BaseException as error:  # noqa: BLE001  # whatever it is, the process must end and say why
+    except BaseException as error:  # whatever it is, the process must end and say why
         _end_process(error)
     return results
 
 
 def _end_process(error: BaseException) -> NoReturn:
-    if isinstance(error, CommunicationError) or "Gloo" in str(error) or isinstance(error, dist.DistError):
+    lost_a_peer = isinstance(error, RuntimeError) and not isinstance(error, ExecutionError)
+    if isinstance(error, CommunicationError) or lost_a_peer:
         time.sleep(_GRACE_S)
     get_error_handler().record_exception(error)
     sys.stdout.flush()

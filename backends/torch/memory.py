@@ -11,15 +11,23 @@ from sim.plan.program import Program
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPeak:
-    """The most bytes that lived at once, and what they were for, each tensor rounded as the allocator rounds it."""
+class MemoryAccount:
+    """Live bytes of one step, each tensor rounded as the allocator rounds it.
+
+    ``before_bytes[c]`` lives before call c, ``most_bytes[c]`` is the most inside it, at op ``most_at_op[c]`` of
+    its task; ``after_bytes`` lives after the last call.
+    """
 
     peak_bytes: int
-    by_kind_bytes: Mapping[str, int]
+    peak_by_kind_bytes: Mapping[str, int]
+    before_bytes: list[int]
+    most_bytes: list[int]
+    most_at_op: list[int]
+    after_bytes: int
 
 
-def memory_peak(program: Program, slots: Mapping[InstanceKey, Slot]) -> MemoryPeak:
-    """Return the peak of one executed step.
+def account_memory(program: Program, slots: Mapping[InstanceKey, Slot]) -> MemoryAccount:
+    """Return the account of one executed step.
 
     Births and deaths are those of ``sim.plan.liveness``; sizes are those of the storages that the tensors
     really had. Issue order is the order in which an asynchronous device's allocator sees the ops.
@@ -28,17 +36,23 @@ def memory_peak(program: Program, slots: Mapping[InstanceKey, Slot]) -> MemoryPe
     for (name, _), slot in slots.items():
         if program.buffers[name].scope is Scope.PERSISTENT:
             live[slot.buffer.kind] += allocated_bytes(slot.num_bytes)
-    total = sum(live.values())
-    peak = MemoryPeak(total, dict(live))
+    total = peak = sum(live.values())
+    at_peak = dict(live)
+    before: list[int] = []
+    most: list[int] = []
+    most_at: list[int] = []
     for call, life in zip(program.calls, lifetimes(program), strict=True):
-        events = sorted([(op, 0, name) for op, name in life.births] + [(op, 1, name) for op, name in life.deaths])
-        for position, (op, is_death, name) in enumerate(events):
+        before.append(total)
+        most.append(total)
+        most_at.append(0)
+        for op, is_death, name in sorted([(op, 0, n) for op, n in life.births] + [(op, 1, n) for op, n in life.deaths]):
             buffer = program.buffers[name]
             slot = slots[name, call.microbatch if buffer.scope is Scope.MICROBATCH else None]
             change = allocated_bytes(slot.num_bytes) * (-1 if is_death else 1)
             live[buffer.kind] += change
             total += change
-            last_birth = position + 1 == len(events) or events[position + 1][:2] != (op, 0)
-            if not is_death and last_birth and total > peak.peak_bytes:
-                peak = MemoryPeak(total, dict(live))
-    return peak
+            if total > most[-1]:
+                most[-1], most_at[-1] = total, op
+            if total > peak:
+                peak, at_peak = total, dict(live)
+    return MemoryAccount(peak, at_peak, before, most, most_at, total)

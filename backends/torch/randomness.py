@@ -10,14 +10,21 @@ from backends.torch.hashing import global_index, integers, key_of, normal, unifo
 
 
 def initial_normal(
-    seed: int, source: str, shape: Sequence[int], starts: Sequence[int], sizes: Sequence[int], device: torch.device
+    seed: int, source: str, shape: Sequence[int], starts: Sequence[int], sizes: Sequence[int], *, device: torch.device
 ) -> Tensor:
     """Return a slice of the standard normal tensor of global ``shape`` that belongs to a parameter, in float64."""
     return normal(key_of("parameter", seed, source), global_index(shape, starts, sizes, device))
 
 
 def token_ids(
-    seed: int, step: int, *, first_sample: int, num_samples: int, positions: range, vocab_size: int, device: torch.device
+    seed: int,
+    step: int,
+    *,
+    first_sample: int,
+    num_samples: int,
+    positions: range,
+    vocab_size: int,
+    device: torch.device,
 ) -> Tensor:
     """Return the token ids [positions, samples] of some samples of a step's global batch."""
     samples = torch.arange(first_sample, first_sample + num_samples, dtype=torch.int64, device=device)

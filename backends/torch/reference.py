@@ -69,8 +69,9 @@ def parameter_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
         shapes["embedding.position"] = (model.sequence_length, h)
     for i in range(model.num_layers):
         layer = {
-            "norm1.weight": (h,), "qkv.weight": (h, groups, slots, head), "projection.weight": (model.num_heads, head, h),
-            "norm2.weight": (h,), "fc1.weight": (h, f) if gpt else (h, 2, f), "fc2.weight": (f, h),
+            "norm1.weight": (h,), "qkv.weight": (h, groups, slots, head),
+            "projection.weight": (model.num_heads, head, h), "norm2.weight": (h,),
+            "fc1.weight": (h, f) if gpt else (h, 2, f), "fc2.weight": (f, h),
         }  # fmt: skip
         if gpt:
             layer |= {
@@ -95,7 +96,7 @@ def _initial_parameters(job: DenseTraining, device: torch.device) -> dict[str, T
         elif "norm" in name:
             value = torch.ones(shape, dtype=torch.float64, device=device)
         else:
-            value = _INITIAL_DEVIATION * initial_normal(job.seed, name, shape, [0] * len(shape), shape, device)
+            value = _INITIAL_DEVIATION * initial_normal(job.seed, name, shape, [0] * len(shape), shape, device=device)
         parameters[name] = value.to(rounded).to(torch.float64)
     return parameters
 
@@ -122,7 +123,9 @@ class _DenseModel:
             x = x + p["embedding.position"][:, None, :]
         x = self._dropped(x, "embedding", batch_dim=1)
         for i in range(m.num_layers):
-            x = x + self._branch(self._attention(i, self._norm(x, f"layer{i}.norm1")), f"layer{i}", "projection", "attention_out")
+            x = x + self._branch(
+                self._attention(i, self._norm(x, f"layer{i}.norm1")), f"layer{i}", "projection", "attention_out"
+            )
             x = x + self._branch(self._mlp(i, self._norm(x, f"layer{i}.norm2")), f"layer{i}", "fc2", "mlp_out")
         table = p["embedding.word" if m.tied_embeddings else "head.weight"]
         logits = self._norm(x, "final_norm") @ table.T
@@ -181,7 +184,9 @@ class _DenseModel:
         half = x.shape[-1] // 2
         speed = self._spec.rotary_base ** (-torch.arange(half, dtype=x.dtype, device=self.device) / half)
         angles = torch.arange(x.shape[0], dtype=x.dtype, device=self.device)[:, None] * speed
-        turned = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angles), angles)[:, None, None, :]
+        turned = (
+            torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angles), angles)[:, None, None, :]
+        )
         return torch.cat((turned.real, turned.imag), -1)
 
     def _mlp(self, index: int, x: Tensor) -> Tensor:

@@ -134,6 +134,4 @@ class _Hazards:
             self._readers.setdefault(id(slot), []).append(position)
         self._ops.append(op)
         earlier.discard(position)
-        return tuple(
-            sorted(p for p in earlier if self._ops[p].stream != op.stream or isinstance(self._ops[p], Send))
-        )
+        return tuple(sorted(p for p in earlier if self._ops[p].stream != op.stream or isinstance(self._ops[p], Send)))

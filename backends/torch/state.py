@@ -34,9 +34,7 @@ def _needs_others(buffer: Buffer) -> bool:
     return buffer.initial is not None and buffer.initial.method == "shard"
 
 
-def _initial_values(
-    plan: Plan, rank: int, buffer: Buffer, slots: Mapping[str, Slot], device: torch.device
-) -> Tensor:
+def _initial_values(plan: Plan, rank: int, buffer: Buffer, slots: Mapping[str, Slot], device: torch.device) -> Tensor:
     initial = buffer.initial
     if initial is None or initial.method == "zeros":
         return torch.zeros(buffer.shape, device=device)
@@ -45,7 +43,7 @@ def _initial_values(
     if initial.method == "normal":
         shape = buffer.global_shape or buffer.shape
         starts, sizes = local_slice(shape, buffer.layout, plan.mesh, rank)
-        return initial.scale * initial_normal(plan.seed, initial.source, shape, starts, sizes, device)
+        return initial.scale * initial_normal(plan.seed, initial.source, shape, starts, sizes, device=device)
     if initial.method == "shard":
         return flat_shard(initial.of, slots, plan.mesh.index(rank, initial.axes), buffer.shape[0])
     raise ExecutionError(f"buffer {buffer.name!r}: unknown initial method {initial.method!r}")
@@ -55,5 +53,3 @@ def flat_shard(names: tuple[str, ...], slots: Mapping[str, Slot], index: int, si
     """Return a piece of the flattened concatenation of some buffers."""
     tensors = [slots[name].tensor for name in names]
     return flat_piece(torch.cat([t.reshape(-1) for t in tensors if t is not None]), index, size)
-
-

@@ -1,7 +1,7 @@
 """What one rank of a job does: run requests one after the other, and report."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import perf_counter
@@ -15,9 +15,8 @@ from backends.torch.devices import CpuDevice, CudaDevice, Device, StepTimes
 from backends.torch.errors import ExecutionError
 from backends.torch.groups import Communicators
 from backends.torch.interpreter import Interpreter
-from backends.torch.memory import MemoryPeak, memory_peak
+from backends.torch.memory import MemoryAccount, account_memory
 from backends.torch.reference import Reference, run_reference
-from backends.torch.rows import timeline_columns
 from sim.plan.program import Plan
 from sim.training.spec import DenseTraining
 
@@ -46,13 +45,18 @@ class ExecutionRequest:
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """What one rank found out. ``allocator_peak_bytes``: the device allocator's own figure, None on a CPU."""
+    """What one rank found out about the last step.
+
+    ``starts_s`` and ``ends_s``: of every op in issue order, from the step's common origin; empty where ops were
+    not timed. ``allocator_peak_bytes``: the device allocator's own figure, None on a CPU.
+    """
 
     rank: int
     role: str
-    columns: Mapping[str, list[object]]
+    starts_s: Sequence[float]
+    ends_s: Sequence[float]
     step_s: float
-    memory: MemoryPeak
+    memory: MemoryAccount
     check: CheckReport | None
     allocator_peak_bytes: int | None
 
@@ -93,9 +97,10 @@ class Worker:
         return RankResult(
             rank=interpreter.rank,
             role=program.role_name,
-            columns=timeline_columns(program, interpreter.rank, schedule.instances, times),
+            starts_s=times.starts_s,
+            ends_s=times.ends_s,
             step_s=times.step_s,
-            memory=memory_peak(program, schedule.slots),
+            memory=account_memory(program, schedule.slots),
             check=report,
             allocator_peak_bytes=peak,
         )

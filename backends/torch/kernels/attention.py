@@ -53,7 +53,9 @@ def attention_scores(_: KernelContext, inputs: Sequence[Tensor], _attributes: At
     return (scores.flatten(1, 2) / sqrt(q.shape[-1]),)
 
 
-def attention_scores_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+def attention_scores_backward(
+    _: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes
+) -> tuple[Tensor, ...]:
     """Return the gradients of q and k."""
     dscores, q, k = inputs
     grouped = _by_group(dscores, k) / sqrt(q.shape[-1])
@@ -81,7 +83,9 @@ def attention_context(_: KernelContext, inputs: Sequence[Tensor], _attributes: A
     return (_ungrouped(_by_group(probs, v) @ _kv(v)),)
 
 
-def attention_context_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+def attention_context_backward(
+    _: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes
+) -> tuple[Tensor, ...]:
     """Return the gradients of probs and v."""
     dy, probs, v = inputs
     grouped = _grouped(dy, v)
@@ -112,7 +116,9 @@ def flash_attention_backward(_: KernelContext, inputs: Sequence[Tensor], _attrib
     b, n, s = row_sums.shape
     row_sums, lse = (x.reshape(b, k.shape[2], n // k.shape[2], s, 1) for x in (row_sums, lse))
     dq = torch.empty_like(queries)
-    dk, dv = (torch.zeros((*queries.shape[:3], *keys.shape[3:]), dtype=wide(k).dtype, device=k.device) for _ in range(2))
+    dk, dv = (
+        torch.zeros((*queries.shape[:3], *keys.shape[3:]), dtype=wide(k).dtype, device=k.device) for _ in range(2)
+    )
     for start in range(0, s, _QUERY_BLOCK):
         stop = min(start + _QUERY_BLOCK, s)
         rows = (..., slice(start, stop), slice(None))

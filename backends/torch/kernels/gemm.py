@@ -31,8 +31,7 @@ def matmul_input_gradient(_: KernelContext, inputs: Sequence[Tensor], attributes
 def matmul_weight_gradient(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Add x^T dy (dy^T x where transposed) to the gradient of w."""
     x, dy, gradient = inputs
-    matrix, _, _ = _as_matrix(gradient, attributes)
-    rows, columns = matrix.shape
+    rows, columns = _as_matrix(gradient, attributes)[0].shape
     x, dy = x.reshape(-1, rows), dy.reshape(-1, columns)
     product = dy.T @ x if attributes.get("transposed", False) else x.T @ dy
     gradient += product.reshape(gradient.shape)

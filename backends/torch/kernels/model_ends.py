@@ -60,7 +60,9 @@ def add_positions(context: KernelContext, inputs: Sequence[Tensor], attributes: 
     return (x + table[_position_rows(context, x, attributes)].unsqueeze(1),)
 
 
-def add_positions_backward(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+def add_positions_backward(
+    context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
+) -> tuple[Tensor, ...]:
     """Add dy, summed over samples, to my positions' rows of the table's gradient."""
     dy, gradient = inputs
     gradient[_position_rows(context, dy, attributes)] += dy.sum(1, dtype=gradient.dtype)
