@@ -6,12 +6,16 @@ from typing import IO, Any
 
 import click
 
+from backends.errors import MissingBackendError
+from backends.torch.errors import ExecutionError
 from costmodels.errors import CostModelError
 from scenarios.errors import ScenarioError, printable
+from sim.engine.errors import DeadlockError
 from sim.training.errors import SpecError
 from traces.errors import TraceError
 
-INPUT_ERRORS = (ScenarioError, SpecError, CostModelError, TraceError)
+INPUT_ERRORS = (ScenarioError, SpecError, CostModelError, TraceError, MissingBackendError)
+RUN_ERRORS = (ExecutionError, DeadlockError)
 
 
 class BadInput(click.ClickException):
@@ -24,10 +28,18 @@ class BadInput(click.ClickException):
         click.echo(f"error: {printable(self.message)}", file=file, err=True)
 
 
+class FailedRun(BadInput):
+    """A run that did not get to its end, with good input."""
+
+    exit_code = 1
+
+
 @contextmanager
 def refusing_bad_input() -> Iterator[None]:
-    """Turn the input errors of all rooms into a message for the user."""
+    """Turn the input errors of all rooms, and runs that fail, into a message for the user."""
     try:
         yield
     except INPUT_ERRORS as error:
         raise BadInput(str(error)) from error
+    except RUN_ERRORS as error:
+        raise FailedRun(str(error)) from error

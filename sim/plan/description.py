@@ -10,7 +10,7 @@ from sim.plan.program import Program, Task
 @dataclass(frozen=True, slots=True)
 class OpDescription:
     """``num_bytes``: what a kernel reads and writes, a collective's payload (all_reduce: the tensor; all_gather: the
-    gathered; reduce_scatter: the un-scattered), or a message. ``group``: the axes that it communicates over.
+    gathered; reduce_scatter: the un-scattered), or a message. ``group``: the axes of a collective.
     """
 
     name: str
@@ -29,7 +29,7 @@ def describe(program: Program, task: Task, op: Op) -> OpDescription:
     if isinstance(op, Collective):
         return OpDescription(name, str(op.kind), collective_bytes(program, op), 0.0, ",".join(op.axes))
     kind = type(op).__name__.lower()
-    return OpDescription(name, kind, payload_bytes(program, (*op.reads, *op.writes)), 0.0, op.axis)
+    return OpDescription(name, kind, payload_bytes(program, (*op.reads, *op.writes)), 0.0, "")
 
 
 def kernel_work(program: Program, op: Compute) -> Work:

@@ -1,0 +1,118 @@
+"""Run a scenario's plan with torch, and lay what happened beside what the simulation said."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from backends.registry import load_torch_backend
+from scenarios.errors import Origin, ScenarioError
+from scenarios.loader import Scenario
+from scenarios.outputs import write_execution
+from scenarios.output_folder import writing_to
+from scenarios.runner import plan_of, simulate
+from sim.training.spec import DenseTraining
+from traces.compare import compare
+from traces.timeline import Timeline
+
+SCHEMA = "meshtwin.execution/1"
+Device = Literal["cpu", "cuda"]
+NUM_WARM_UP = 1
+
+
+def run(
+    scenario: Scenario, *, device: Device = "cpu", check: bool = False, timing: Literal["op", "step"] = "op",
+    out: Path | None = None,
+) -> dict[str, Any] | None:  # fmt: skip
+    """Return what a run of one step measured; None in a process that is not rank 0 of a running job.
+
+    With ``check`` on a CPU all numbers are float64, in the simulated plan too, so that errors show to the last
+    digit. Without it a first step warms up and is not reported.
+    Raises ScenarioError where the scenario cannot be executed, ExecutionError where a rank fails.
+    """
+    scenario = _as_executed(scenario, device, check=check)
+    plan, job = plan_of(scenario), scenario.job
+    backend = load_torch_backend()
+    request = backend.ExecutionRequest(
+        plan=plan,
+        check_against=job if check and isinstance(job, DenseTraining) else None,
+        iterations=1 if check else 1 + NUM_WARM_UP,
+        timing=timing,
+    )
+    execution = backend.TorchBackend(device).execute(request)
+    if execution is None:
+        return None
+    simulated = simulate(scenario, detail="op", fold=True)
+    timeline = backend.timeline(plan, execution.ranks)
+    summary = _summary(scenario, execution, simulated.summary)
+    if timing == "op":
+        summary |= _side_by_side(simulated.timeline, timeline)
+    if check:
+        summary |= _verdict(execution)
+    summary["passed"] = all(summary.get(key, True) for key in ("check_passed", "same_work", "same_peak_memory"))
+    if out is not None:
+        with writing_to(out):
+            write_execution(summary, simulated.timeline, timeline, out, title=scenario.name)
+    return summary
+
+
+def _as_executed(scenario: Scenario, device: Device, *, check: bool) -> Scenario:
+    """Return the scenario with the numbers that it will be executed in. Raises ScenarioError for a vain check."""
+    if not check:
+        return scenario
+    if not isinstance(scenario.job, DenseTraining):
+        rule = "a textbook workload computes nothing that could be checked"
+        raise ScenarioError(Origin(option="--check"), "", rule, "leave --check out")
+    if device != "cpu":
+        return scenario
+    training = replace(scenario.job.training, precision="fp64")
+    return replace(scenario, job=replace(scenario.job, training=training))
+
+
+def _summary(scenario: Scenario, execution: Any, simulated: Mapping[str, Any]) -> dict[str, Any]:
+    peaks = {role["role"]: role["peak_memory_bytes"] for role in simulated["roles"]}
+    roles: dict[str, dict[str, Any]] = {}
+    for result in execution.ranks:
+        role = roles.setdefault(
+            result.role,
+            {
+                "role": result.role,
+                "num_ranks": 0,
+                "peak_memory_bytes": result.memory.peak_bytes,
+                "simulated_peak_memory_bytes": peaks[result.role],
+                "memory_by_kind_bytes": dict(result.memory.peak_by_kind_bytes),
+            },
+        )
+        role["num_ranks"] += 1
+    return {
+        "schema": SCHEMA,
+        "scenario": scenario.name,
+        "seed": scenario.seed,
+        "world_size": len(execution.ranks),
+        "iteration_time_s": execution.iteration_time_s,
+        "simulated_iteration_time_s": simulated["iteration_time_s"],
+        "roles": list(roles.values()),
+        "same_peak_memory": all(r.memory.peak_bytes == peaks[r.role] for r in execution.ranks),
+    }
+
+
+def _side_by_side(simulated: Timeline, executed: Timeline) -> dict[str, Any]:
+    """Return whether both timelines hold the same ops, in the same order per stream, with the same bytes."""
+    comparison = compare(simulated, executed)
+    return {
+        "ops": comparison.num_real,
+        "same_work": comparison.same_work,
+        "mismatches": {what: count for what, count in comparison.mismatches.items() if count},
+    }
+
+
+def _verdict(execution: Any) -> dict[str, Any]:
+    report = execution.check
+    tensor, error = report.worst
+    return {
+        "check_passed": report.passed,
+        "checked_tensors": len(report.errors),
+        "worst_tensor": tensor,
+        "max_relative_error": f"{error:.3g}",
+        "tolerance": f"{report.tolerance:.3g}",
+    }
