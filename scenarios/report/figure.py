@@ -1,0 +1,61 @@
+"""A picture of a pipeline for documents: the same bars as in the report."""
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from scenarios.report.charts import CHUNK_OPACITY, COMMUNICATION_LANE, MAIN_LANE, time_unit
+from scenarios.report.gantt import Bars, choose_bars
+from scenarios.report.phases import Phase
+from traces.files import replacing
+from traces.timeline import NO_INDEX, Timeline
+
+_MIN_LABEL_WIDTH = 0.011
+"""Bars narrower than this part of the picture get no number."""
+
+
+def write_pipeline_figure(timeline: Timeline, path: Path, *, title: str = "", max_ranks: int = 8) -> None:
+    """Write a PNG of the pipeline's timeline: a line per rank, numbers are micro-batches.
+
+    Identical timelines give identical bytes.
+    """
+    gantt = choose_bars(timeline, max_ranks=max_ranks)
+    windows = gantt.windows
+    figure = Figure(figsize=(11, 1.1 + 0.52 * len(gantt.ranks)), dpi=160, layout="constrained")
+    axes = figure.subplots(1, len(windows), sharey=True, squeeze=False)[0]
+    unit, factor = time_unit(windows[-1].end_s)
+    for plot, window in zip(axes, windows, strict=True):
+        for phase in gantt.phases:
+            _draw(plot, window.bars.of(phase), phase, factor, (window.end_s - window.start_s) / len(windows))
+        plot.set_xlim(window.start_s / factor, window.end_s / factor)
+        plot.set_ylim(len(gantt.ranks) - 0.45, -0.55)
+        plot.set_yticks(range(len(gantt.ranks)), gantt.ranks)
+        plot.set_xlabel(f"time ({unit})", color="#667080")
+        plot.tick_params(colors="#667080", length=0)
+        plot.spines[:].set_visible(False)
+    handles = [Patch(color=phase.colour, label=phase.words) for phase in gantt.phases]
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=9)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", metadata={"Software": None})
+
+
+def _draw(plot: Any, bars: Bars, phase: Phase, factor: float, width_s: float) -> None:
+    offset, thickness = COMMUNICATION_LANE if phase.is_communication else MAIN_LANE
+    for parity, opacity in enumerate(CHUNK_OPACITY):
+        chosen = bars.chunk % 2 == parity
+        plot.barh(
+            bars.lane[chosen] + offset, (bars.end_s - bars.start_s)[chosen] / factor, thickness,
+            left=bars.start_s[chosen] / factor, color=phase.colour, alpha=opacity, edgecolor="white", linewidth=0.4,
+        )  # fmt: skip
+    if phase.is_communication:
+        return
+    for lane, start_s, end_s, microbatch in zip(
+        bars.lane.tolist(), bars.start_s.tolist(), bars.end_s.tolist(), bars.microbatch.tolist(), strict=True
+    ):
+        if microbatch != NO_INDEX and end_s - start_s > _MIN_LABEL_WIDTH * width_s:
+            middle = (start_s + end_s) / 2 / factor
+            plot.text(middle, lane + offset, str(microbatch), ha="center", va="center", color="white", fontsize=7)

@@ -1,0 +1,168 @@
+"""Choose the bars of a pipeline picture: one per task call, no more than can be drawn and read.
+
+Ranks are picked evenly where there are too many; of a step with too many bars the beginning and the end are
+kept. What was left out is said in words.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.units import format_time
+from scenarios.report.phases import PHASES, Phase, phase_codes, task_of
+from traces.timeline import Rows, Timeline
+
+MAX_RANKS: Final = 16
+MAX_BARS: Final = 3_000
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Task calls of some ranks, as columns; ``lane`` is the position of the rank from the top.
+
+    ``chunk`` counts the virtual stages of a rank from 0.
+    """
+
+    lane: Rows
+    phase: Rows
+    start_s: Floats
+    end_s: Floats
+    microbatch: Rows
+    chunk: Rows
+    task: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    def take(self, rows: Rows) -> "Bars":
+        """Return some of the bars."""
+        return Bars(
+            self.lane[rows], self.phase[rows], self.start_s[rows], self.end_s[rows], self.microbatch[rows],
+            self.chunk[rows], tuple(self.task[row] for row in rows.tolist()),
+        )  # fmt: skip
+
+    def of(self, phase: Phase) -> "Bars":
+        """Return the bars of one phase."""
+        return self.take(np.flatnonzero(self.phase == PHASES.index(phase)))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of time and the bars in it."""
+
+    start_s: float
+    end_s: float
+    bars: Bars
+
+
+@dataclass(frozen=True, slots=True)
+class Gantt:
+    """Windows of a step (one, or beginning and end), the ranks drawn from top to bottom, and what is left out."""
+
+    ranks: tuple[str, ...]
+    windows: tuple[Window, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Return the phases that occur, in order of ``PHASES``."""
+        present = {int(code) for window in self.windows for code in np.unique(window.bars.phase)}
+        return tuple(phase for index, phase in enumerate(PHASES) if index in present)
+
+
+def choose_bars(timeline: Timeline, max_ranks: int = MAX_RANKS, max_bars: int = MAX_BARS) -> Gantt:
+    """Return what to draw of a timeline. Times count from its first start."""
+    infos = [info for info in timeline.ranks if len(timeline.select(rank=info.rank))]
+    chosen = evenly(infos, max_ranks)
+    begin_s = float(timeline.start_s.min()) if len(timeline) else 0.0
+    phases, tasks = phase_codes(timeline.name), _task_codes(timeline)
+    parts = [_rank_bars(timeline, info.rank, lane, phases, tasks) for lane, info in enumerate(chosen)]
+    bars = _joined(parts, begin_s)
+    left_out = []
+    if len(chosen) < len(infos):
+        left_out.append(f"{len(infos) - len(chosen)} of {len(infos)} simulated ranks")
+    windows = [Window(0.0, timeline.duration_s, bars)]
+    if len(bars) > max_bars:
+        windows = _ends(bars, timeline.duration_s, max_bars // 2)
+        between_s = windows[1].start_s - windows[0].end_s
+        num_left = len(bars) - sum(len(window.bars) for window in windows)
+        left_out.append(f"{format_time(between_s)} in the middle of the step ({num_left:,} task calls)")
+    labels = tuple(_short_label(info.role, info.rank, info.num_ranks) for info in chosen)
+    return Gantt(labels, tuple(windows), tuple(left_out))
+
+
+def evenly(items: Sequence[Any], limit: int) -> list[Any]:
+    """Return at most ``limit`` items, evenly spaced, first and last among them."""
+    if len(items) <= limit:
+        return list(items)
+    positions = np.unique(np.linspace(0, len(items) - 1, limit).round().astype(int))
+    return [items[position] for position in positions.tolist()]
+
+
+def _short_label(role: str, rank: int, num_ranks: int) -> str:
+    name = role or f"rank {rank}"
+    return f"{name} ×{num_ranks:,}" if num_ranks > 1 else name
+
+
+def _task_codes(timeline: Timeline) -> tuple[Rows, tuple[str, ...]]:
+    """Return the task of every row, as codes, with their names."""
+    names: dict[str, int] = {}
+    by_name = [names.setdefault(task_of(value), len(names)) for value in timeline.name.values]
+    return np.array(by_name or [0], dtype=np.int64)[timeline.name.codes], tuple(names)
+
+
+def _rank_bars(timeline: Timeline, rank: int, lane: int, phases: Rows, tasks: tuple[Rows, tuple[str, ...]]) -> Bars:
+    """Return one bar per task call of a rank, from its first op's start to its last op's end."""
+    rows = timeline.select(rank=rank)
+    rows = rows[timeline.end_s[rows] > timeline.start_s[rows]]
+    codes, names = tasks
+    microbatch = timeline.microbatch[rows].astype(np.int64)
+    if timeline.detail == "task":
+        first, starts, ends = rows, timeline.start_s[rows], timeline.end_s[rows]
+    else:
+        keys = codes[rows] * (int(microbatch.max(initial=0)) + 2) + microbatch + 1
+        order = np.argsort(keys, kind="stable")
+        edges = np.flatnonzero(np.concatenate([[True], np.diff(keys[order]) != 0])) if len(keys) else order
+        first = rows[order[edges]]
+        starts = np.minimum.reduceat(timeline.start_s[rows][order], edges) if len(keys) else np.empty(0)
+        ends = np.maximum.reduceat(timeline.end_s[rows][order], edges) if len(keys) else np.empty(0)
+    stage = timeline.stage[first].astype(np.int64)
+    stages = np.unique(stage[stage >= 0])
+    return Bars(
+        lane=np.full(len(first), lane, dtype=np.int64),
+        phase=phases[first],
+        start_s=starts,
+        end_s=ends,
+        microbatch=timeline.microbatch[first].astype(np.int64),
+        chunk=np.maximum(np.searchsorted(stages, stage), 0),
+        task=tuple(names[code] for code in codes[first].tolist()),
+    )
+
+
+def _joined(parts: Sequence[Bars], begin_s: float) -> Bars:
+    """Return the bars of all ranks by start."""
+    empty = np.empty(0, dtype=np.int64)
+    lane, phase, microbatch, chunk = (
+        np.concatenate([getattr(part, key) for part in parts] or [empty])
+        for key in ("lane", "phase", "microbatch", "chunk")
+    )
+    starts, ends = (
+        np.concatenate([getattr(part, key) for part in parts] or [empty.astype(np.float64)]) - begin_s
+        for key in ("start_s", "end_s")
+    )
+    bars = Bars(lane, phase, starts, ends, microbatch, chunk, tuple(task for part in parts for task in part.task))
+    return bars.take(np.lexsort((lane, starts)).astype(np.int64))
+
+
+def _ends(bars: Bars, duration_s: float, num_bars: int) -> list[Window]:
+    """Return the beginning and the end of a step, with about ``num_bars`` bars each."""
+    first_s = float(bars.start_s[num_bars])
+    last_s = max(first_s, float(np.sort(bars.end_s)[-num_bars]))
+    beginning = bars.take(np.flatnonzero(bars.start_s < first_s))
+    end = bars.take(np.flatnonzero(bars.end_s > last_s))
+    return [Window(0.0, first_s, beginning), Window(last_s, duration_s, end)]

@@ -1,0 +1,169 @@
+"""One self-contained HTML page: its style, its charts' data, and plotly.js inside. Opens without a network."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from plotly.offline import get_plotlyjs
+
+from traces.files import replacing
+
+Figure = Mapping[str, Any]
+"""plotly's ``data`` and ``layout``, as plain values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A figure with the id of its element and its height in pixels."""
+
+    id: str
+    figure: Figure
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, HTML below it, a chart, and small print."""
+
+    heading: str
+    lead: str = ""
+    body: str = ""
+    chart: Chart | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A number that answers a question: what it is, its value, and what goes with it; ``mood`` is good or bad."""
+
+    label: str
+    value: str
+    detail: str = ""
+    mood: str = ""
+
+
+def write_page(path: Path, title: str, subtitle: str, cards: Sequence[Card], sections: Sequence[Section]) -> None:
+    """Write the page. Identical arguments give identical bytes."""
+    charts = {section.chart.id: section.chart.figure for section in sections if section.chart}
+    head = _HEAD.replace("{title}", escape(title)).replace("{style}", _STYLE)
+    body = [f"<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>"]
+    body += [f'<div class="cards">{"".join(_card(card) for card in cards)}</div>']
+    body += [_section(section) for section in sections]
+    data = json.dumps(charts, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+    scripts = f"<script>{get_plotlyjs()}</script>\n<script>const charts = {data};\n{_SCRIPT}</script>"
+    text = f"{head}<body><main>\n{chr(10).join(body)}\n</main>\n{scripts}\n</body></html>\n"
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> str:
+    """Return an HTML table; the first ``text_columns`` are words, the others numbers. Cells are escaped."""
+    heads = [f"<th{_align(i, text_columns)}>{escape(name)}</th>" for i, name in enumerate(columns)]
+    lines = [
+        "<tr>" + "".join(f"<td{_align(i, text_columns)}>{escape(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
+        for row in rows
+    ]
+    return f"<table><thead><tr>{''.join(heads)}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def legend(entries: Sequence[tuple[str, str]]) -> str:
+    """Return coloured squares with words, from (words, colour)."""
+    items = [f'<span><i style="background:{colour}"></i>{escape(words)}</span>' for words, colour in entries]
+    return f'<div class="legend">{"".join(items)}</div>'
+
+
+def _align(index: int, text_columns: int) -> str:
+    return "" if index < text_columns else ' class="n"'
+
+
+def _card(card: Card) -> str:
+    mood = f" {card.mood}" if card.mood else ""
+    detail = f"<small>{escape(card.detail)}</small>" if card.detail else ""
+    return f'<div class="card{mood}"><span>{escape(card.label)}</span><b>{escape(card.value)}</b>{detail}</div>'
+
+
+def _section(section: Section) -> str:
+    parts = [f"<section><h2>{escape(section.heading)}</h2>"]
+    if section.lead:
+        parts.append(f'<p class="lead">{escape(section.lead)}</p>')
+    parts.append(section.body)
+    if section.chart:
+        parts.append(f'<div class="chart" id="{section.chart.id}" style="height:{section.chart.height}px"></div>')
+    if section.note:
+        parts.append(f'<p class="note">{escape(section.note)}</p>')
+    return "".join([*parts, "</section>"])
+
+
+_HEAD = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
+script-src 'unsafe-inline'; img-src data: blob:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>{style}</style></head>
+"""
+
+_STYLE = """
+:root { --ground: #ffffff; --panel: #f6f7f9; --text: #1c2127; --soft: #667080; --line: #e1e5ea; --good: #1f8a5b;
+  --bad: #c8402f; --accent: #4a7fd6; }
+@media (prefers-color-scheme: dark) { :root { --ground: #14171b; --panel: #1d2126; --text: #e6e9ed; --soft: #97a1ae;
+  --line: #2f353d; --good: #4cc38a; --bad: #f0705c; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--ground); color: var(--text);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+main { max-width: 1280px; margin: 0 auto; padding: 40px 32px 64px; }
+header h1 { margin: 0; font-size: 26px; font-weight: 650; letter-spacing: -0.01em; }
+header p { margin: 4px 0 0; color: var(--soft); }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(220px, 1fr)); gap: 12px; margin: 24px 0 8px; }
+.card { background: var(--panel); border-radius: 10px; padding: 14px 18px 15px; }
+.card span { display: block; color: var(--soft); font-size: 13px; }
+.card b { display: block; font-size: 26px; font-weight: 600; letter-spacing: -0.01em; line-height: 1.35;
+  font-variant-numeric: tabular-nums; }
+.card small { display: block; color: var(--soft); font-size: 13px; }
+.card.good small { color: var(--good); }
+.card.bad b, .card.bad small { color: var(--bad); }
+section { margin-top: 44px; }
+h2 { margin: 0 0 4px; font-size: 18px; font-weight: 620; }
+.lead { margin: 0 0 10px; color: var(--soft); max-width: 110ch; }
+.note { margin: 6px 0 0; color: var(--soft); font-size: 13px; max-width: 110ch; }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 13px; color: var(--soft); margin: 6px 0 2px; }
+.legend i { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: 6px; }
+.chart { width: 100%; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 8px 40px; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
+th { text-align: left; color: var(--soft); font-weight: 500; font-size: 13px; }
+th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); }
+th.n, td.n { text-align: right; padding: 5px 0 5px 14px; white-space: nowrap; }
+h3 { font-size: 14px; font-weight: 600; margin: 18px 0 4px; }
+td .bar { display: block; height: 8px; border-radius: 2px; background: var(--accent); min-width: 1px; }
+@media print { section { break-inside: avoid; } }
+"""
+
+_SCRIPT = """
+const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const axes = layout => Object.keys(layout).filter(key => /^[xy]axis\\d*$/.test(key));
+function themed(layout) {
+  const result = structuredClone(layout);
+  result.paper_bgcolor = result.plot_bgcolor = "rgba(0,0,0,0)";
+  result.font = {color: css("--text"), size: 13, family: getComputedStyle(document.body).fontFamily};
+  result.hoverlabel = {bgcolor: css("--panel"), bordercolor: css("--line"), align: "left",
+    font: {color: css("--text"), size: 13}};
+  for (const key of axes(result)) {
+    Object.assign(result[key], {gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--line"),
+      tickfont: {color: css("--soft"), size: 12}});
+    if (result[key].title) result[key].title.font = {color: css("--soft"), size: 12};
+  }
+  for (const note of result.annotations || []) note.font = {color: css("--soft"), size: 12};
+  return result;
+}
+function draw() {
+  for (const [id, chart] of Object.entries(charts))
+    Plotly.react(id, chart.data, themed(chart.layout), {responsive: true, displayModeBar: false});
+}
+draw();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+"""
