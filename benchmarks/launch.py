@@ -1,0 +1,21 @@
+"""Run one command and print what it took, as JSON: ``python launch.py COMMAND [ARGUMENT ...]``.
+
+A process of its own, and a small one: a child counts the memory of the process that started it as its own
+peak, until it begins its own program.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from time import perf_counter
+
+if __name__ == "__main__":
+    began_s = perf_counter()
+    with subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        wall_s = perf_counter() - began_s
+        process.returncode = os.waitstatus_to_exitcode(status)
+    unit_bytes = 1 if sys.platform == "darwin" else 1024
+    print(json.dumps({"wall_s": wall_s, "peak_bytes": usage.ru_maxrss * unit_bytes}))
+    sys.exit(process.returncode)

@@ -1,0 +1,67 @@
+"""Measure commands from outside (time, memory), functions from inside, and lay both out as a table."""
+
+import gc
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+LAUNCHER: Final = Path(__file__).with_name("launch.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table; ``passed`` is None where there is no target."""
+
+    what: str
+    measured: str
+    target: str = ""
+    passed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandCost:
+    """What one run of a command took: seconds on the clock, and the most memory that it ever held (resident)."""
+
+    wall_s: float
+    peak_bytes: int
+
+
+def command_cost(arguments: Sequence[str]) -> CommandCost:
+    """Return what one run of a command costs. Raises CalledProcessError where it fails."""
+    command = [sys.executable, str(LAUNCHER), *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return CommandCost(**json.loads(done.stdout))
+
+
+def median_cost(arguments: Sequence[str], repeats: int) -> CommandCost:
+    """Return the median time and the largest memory of several runs."""
+    costs = [command_cost(arguments) for _ in range(repeats)]
+    return CommandCost(statistics.median(c.wall_s for c in costs), max(c.peak_bytes for c in costs))
+
+
+def interleaved_s(functions: Sequence[Callable[[], object]], repeats: int) -> list[list[float]]:
+    """Return the seconds of each function in each round; every round calls all of them in turn.
+
+    What slows the machine for a while then slows all of them, and their ratio stays.
+    """
+    rounds: list[list[float]] = [[] for _ in functions]
+    for _ in range(repeats):
+        for times_s, function in zip(rounds, functions, strict=True):
+            gc.collect()
+            began_s = perf_counter()
+            function()
+            times_s.append(perf_counter() - began_s)
+    return rounds
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Return the rows as a Markdown table."""
+    verdict = {True: "met", False: "MISSED", None: ""}
+    lines = ["| what | measured | target | |", "|---|---|---|---|"]
+    return "\n".join([*lines, *(f"| {r.what} | {r.measured} | {r.target} | {verdict[r.passed]} |" for r in rows)])

@@ -1,0 +1,117 @@
+"""Measure how fast meshtwin is and how much memory it takes: ``make bench``. Leaves with 1 where a target is missed."""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import simpy
+from measuring import Row, interleaved_s, markdown, median_cost
+
+from scenarios.loader import load_scenario
+from scenarios.runner import plan_of, pricing_of
+from sim.engine.loop import EventLoop
+from sim.engine.run import SimulatedRun
+from sim.engine.simulate import simulate
+from sim.engine.textbook import TextbookPricing
+from sim.training.spec import DelaySpec, PipelineSpec, TextbookTraining
+from sim.training.textbook import build_textbook
+
+SCENARIOS = Path(__file__).parent.parent / "scenarios"
+COMMAND = str(Path(sys.executable).with_name("simulate"))
+MIB = 2**20
+HEAVY = ("torch", "pandas", "matplotlib", "pyarrow", "plotly", "scipy", "simpy")
+
+
+def engine_rows() -> Iterator[Row]:
+    """Yield the engine time of the largest published GPT: 64 stages, 512 micro-batches, 3,072 GPUs."""
+    scenario = load_scenario(SCENARIOS / "gpt-1t-3072.yaml")
+    runs: list[SimulatedRun] = []
+    planned_s, _ = interleaved_s(
+        [partial(plan_of, scenario), lambda: runs.append(simulate(plan_of(scenario), pricing_of(scenario)))], 5
+    )
+    engine_s = statistics.median(run.wall_time_s for run in runs)
+    [loop_s] = interleaved_s([lambda: EventLoop(runs[-1].graph).run()], 5)
+    in_loop_s = statistics.median(loop_s)
+    yield Row("GPT 1T on 3,072 GPUs: engine", f"{engine_s:.3f} s", "1 s", engine_s <= 1.0)
+    yield Row("- pricing and compiling", f"{engine_s - in_loop_s:.3f} s")
+    yield Row(f"- event loop, {runs[-1].num_events:,} events", f"{in_loop_s:.3f} s")
+    yield Row("- (before the engine) building the plan", f"{statistics.median(planned_s):.3f} s")
+
+
+def command_rows() -> Iterator[Row]:
+    """Yield what whole commands cost, from the shell's side."""
+    for name, words, time_target_s in (
+        ("llama3-405b-16384-h100", "Llama 3 405B on 16,384 H100", 3.0),
+        ("gpt-1t-3072", "GPT 1T on 3,072 GPUs", None),
+        ("quickstart", "GPT 145.6B on 1,536 GPUs", None),
+    ):
+        cost = median_cost([COMMAND, str(SCENARIOS / f"{name}.yaml"), "--json"], 3)
+        wall = Row(f"{words}: whole command", f"{cost.wall_s:.2f} s")
+        memory = Row(f"{words}: peak memory", f"{cost.peak_bytes / MIB:.0f} MiB")
+        if time_target_s is not None:
+            wall = Row(wall.what, wall.measured, f"{time_target_s:.0f} s", cost.wall_s <= time_target_s)
+            memory = Row(memory.what, memory.measured, "1024 MiB", cost.peak_bytes <= 1024 * MIB)
+        yield from (wall, memory)
+
+
+def rate_rows() -> Iterator[Row]:
+    """Yield the events per second of a compiled plan beside a bare SimPy timeout loop of as many events."""
+    job = TextbookTraining(
+        model=DelaySpec(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, hop_s=0.0),
+        num_microbatches=512,
+        pipeline=PipelineSpec(degree=64, schedule="1f1b"),
+    )
+    run = simulate(build_textbook(job, "1F1B, 64 stages, 512 micro-batches"), TextbookPricing())
+    events = run.num_events
+    ours_s, bare_s = interleaved_s([lambda: EventLoop(run.graph).run(), lambda: bare_timeouts(events)], 9)
+    ratio = statistics.median(bare / ours for ours, bare in zip(ours_s, bare_s, strict=True))
+    ours, bare = events / statistics.median(ours_s), events / statistics.median(bare_s)
+    yield Row(f"1F1B, 64 stages x 512 micro-batches: engine, {events:,} events", f"{ours / 1e3:,.0f} k events/s")
+    yield Row("bare SimPy timeout loop, as many events", f"{bare / 1e3:,.0f} k events/s")
+    yield Row("engine against bare loop, median of 9 rounds", f"{ratio:.0%}", "50 %", ratio >= 0.5)
+
+
+def bare_timeouts(count: int) -> None:
+    """Let one SimPy process wait ``count`` times."""
+    environment = simpy.Environment()
+
+    def wait() -> Iterator[simpy.Event]:
+        for _ in range(count):
+            yield environment.timeout(1.0)
+
+    environment.process(wait())
+    environment.run()
+
+
+def help_rows() -> Iterator[Row]:
+    """Yield how long ``simulate --help`` takes, and what it imports."""
+    cost = median_cost([COMMAND, "--help"], 7)
+    yield Row("simulate --help", f"{cost.wall_s:.2f} s", "0.4 s", cost.wall_s <= 0.4)
+    yield Row("- peak memory", f"{cost.peak_bytes / MIB:.0f} MiB")
+    code = (
+        "import json, sys; from scenarios.cli import group; group.main(['--help'], standalone_mode=False);"
+        f"print(); print(json.dumps([name for name in {HEAVY} if name in sys.modules]))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    loaded = json.loads(out.splitlines()[-1])
+    yield Row(f"- imports of {', '.join(HEAVY)}", ", ".join(loaded) or "none", "none", not loaded)
+
+
+def main() -> int:
+    """Print the machine and the table; return the exit code."""
+    load = f", load before {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {os.cpu_count()} cores{load}\n")
+    rows = [*rate_rows(), *engine_rows(), *command_rows(), *help_rows()]
+    print(markdown(rows))
+    return 1 if any(row.passed is False for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

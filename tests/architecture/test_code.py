@@ -1,0 +1,124 @@
+"""Short functions, short files, imports at the top, no hidden state, tests that say what they test."""
+
+import ast
+import textwrap
+
+import pytest
+
+REGISTRIES = {"scenarios/cli.py", "backends/registry.py"}
+"""The only files that import on demand, so that ``simulate --help`` and simulating need no heavy library."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def body_lines(function: Function) -> int:
+    """Return the lines of a body, its docstring not counted."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def local_imports(tree: ast.AST) -> list[int]:
+    """Return the lines of imports inside functions, and of modules imported by name."""
+    inside = [node for f in ast.walk(tree) if isinstance(f, Function) for node in ast.walk(f)]
+    imports = {n.lineno for n in inside if isinstance(n, ast.Import | ast.ImportFrom)}
+    named = {"import_module", "__import__"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func
+            name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+            if name in named:
+                imports.add(node.lineno)
+    return sorted(imports)
+
+
+def hidden_state(tree: ast.AST) -> list[int]:
+    """Return the lines of ``global`` statements and of calls that seed a shared generator."""
+    lines = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            lines.append(node.lineno)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"random.seed", "np.random.seed"}:
+            lines.append(node.lineno)
+    return lines
+
+
+def constructor_parameters(tree: ast.AST) -> dict[str, int]:
+    """Return the number of parameters of every ``__init__`` by class, self not counted."""
+    counts = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for item in node.body:
+                if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+                    arguments = item.args
+                    counts[node.name] = len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs) - 1
+    return counts
+
+
+def test_functions_are_short(modules) -> None:
+    """No body of a function is longer than 60 lines."""
+    long = [
+        f"{m.name}:{f.lineno} {f.name}: {body_lines(f)}" for m in modules for f in m.functions() if body_lines(f) > 60
+    ]
+    assert long == []
+
+
+def test_files_are_short(modules) -> None:
+    """No file is longer than 600 lines."""
+    assert [f"{m.name}: {m.num_lines}" for m in modules if m.num_lines > 600] == []
+
+
+def test_constructors_take_few_parameters(modules) -> None:
+    """No constructor takes more than 8 parameters."""
+    many = [f"{m.name}: {c} {n}" for m in modules for c, n in constructor_parameters(m.tree).items() if n > 8]
+    assert many == []
+
+
+def test_imports_stand_at_the_top(modules) -> None:
+    """Only the two registries import when they are called; layers could not be checked otherwise."""
+    found = {m.name: lines for m in modules if m.in_room and (lines := local_imports(m.tree))}
+    assert {name: lines for name, lines in found.items() if name not in REGISTRIES} == {}
+
+
+def test_nothing_is_global(modules) -> None:
+    """No function of a room changes a module's variables or seeds a shared random generator."""
+    assert {m.name: lines for m in modules if m.in_room and (lines := hidden_state(m.tree))} == {}
+
+
+def test_every_test_says_what_it_tests(modules) -> None:
+    """Each test function has a docstring."""
+    tests = [(m.name, f) for m in modules if m.name.startswith("tests/") for f in m.functions()]
+    assert [f"{n}: {f.name}" for n, f in tests if f.name.startswith("test_") and not ast.get_docstring(f)] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "find"),
+    [
+        ("def f():\n    import torch", local_imports),
+        ("def f():\n    def g():\n        from a import b", local_imports),
+        ("class A:\n    def f(self):\n        return importlib.import_module('a')", local_imports),
+        ("def f():\n    global x\n    x = 1", hidden_state),
+        ("np.random.seed(0)", hidden_state),
+    ],
+)
+def test_the_rules_see_what_they_forbid(code: str, find) -> None:
+    """Each search finds an example of what it looks for."""
+    assert find(ast.parse(code))
+
+
+def test_lengths_are_counted() -> None:
+    """A docstring does not count as body; a body's last statement counts in full."""
+    code = textwrap.dedent('''
+        class A:
+            def __init__(self, a, b, *, c):
+                """One.
+
+                Two.
+                """
+                call(
+                    a,
+                )
+    ''')
+    tree = ast.parse(code)
+    [function] = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    assert body_lines(function) == 3
+    assert constructor_parameters(tree) == {"A": 3}
