@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 import time
 import uuid
@@ -14,11 +15,12 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from backends.torch.check import CheckReport
-from backends.torch.errors import CommunicationError, ExecutionError, RankError
+from backends.torch.errors import CommunicationError, ExecutionError, OpError, RankError
 from backends.torch.worker import DeviceKind, ExecutionRequest, RankResult, run_all
 from sim.plan.program import Plan
 
@@ -115,6 +117,10 @@ def _launched(
             )
         except ChildFailedError as error:
             raise _rank_error(error) from error
+        except SignalException as error:
+            if error.sigval == signal.SIGINT:
+                raise KeyboardInterrupt from error
+            raise ExecutionError(f"stopped by {error.sigval.name}; all ranks were stopped") from error
     return results
 
 
@@ -122,19 +128,25 @@ def _rank_error(error: ChildFailedError) -> RankError:
     rank, failure = error.get_first_failure()
     if failure.exitcode < 0:
         return RankError(f"rank {rank} was ended by {failure.signal_name()}; the other ranks were stopped")
-    return RankError(f"rank {rank} failed: {failure.message}")
+    reported = failure.error_file_data.get("message", failure.message)
+    what = reported["message"] if isinstance(reported, dict) else reported
+    for name in (OpError.__name__, CommunicationError.__name__, ExecutionError.__name__):
+        what = str(what).removeprefix(f"{name}: ")
+    return RankError(f"rank {rank} failed: {what}")
 
 
 @contextmanager
 def _quiet_launcher() -> Iterator[None]:
     """Keep the launcher's own report of a failure off the terminal: we raise it."""
-    logger = logging.getLogger("torch.distributed.elastic")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _rank_main(requests: Sequence[ExecutionRequest], device: DeviceKind, timeout_s: float) -> list[RankResult | None]:
