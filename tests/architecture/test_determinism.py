@@ -1,0 +1,50 @@
+"""Order is part of the result: two runs write the same bytes, wall-clock readings of the engine apart."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scenarios.loader import load_scenario
+from scenarios.runner import simulate, write_outputs
+
+FILES = {"summary.json", "timeline.json.gz", "timeline.parquet", "report.html"}
+SIMULATE = "import sys; from scenarios.cli import main; main(sys.argv[1:])"
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    """Return the files of a run; of the summary, what does not depend on the clock of this machine."""
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    summary = json.loads(files["summary.json"])
+    assert summary["engine"].pop("wall_time_s") > 0
+    return files | {"summary.json": json.dumps(summary).encode()}
+
+
+def same(first: Path, second: Path) -> None:
+    """Assert that two runs wrote the same files."""
+    a, b = written(first), written(second)
+    assert set(a) == set(b) == FILES
+    assert [name for name in sorted(FILES) if a[name] != b[name]] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["textbook-interleaved", "tiny-gpt-2x2", "gpt-3.6b-data-parallel-64-a100", "llama-2-70b-zero1-64-a100"]
+)
+def test_hash_seeds_change_nothing(root: Path, tmp_path: Path, name: str) -> None:
+    """The installed command writes identical files under two values of PYTHONHASHSEED."""
+    for hash_seed in ("1", "4242"):
+        command = [sys.executable, "-c", SIMULATE, str(root / "scenarios" / f"{name}.yaml")]
+        command += ["--out", str(tmp_path / hash_seed)]
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+    same(tmp_path / "1", tmp_path / "4242")
+
+
+def test_runs_of_one_process_are_the_same(root: Path, tmp_path: Path) -> None:
+    """A run leaves nothing behind that the next one could see."""
+    for folder in ("first", "second"):
+        write_outputs(simulate(load_scenario(root / "scenarios" / "textbook-1f1b.yaml")), tmp_path / folder)
+    same(tmp_path / "first", tmp_path / "second")

@@ -1,0 +1,120 @@
+"""What users build on: commands, options, scenario keys, result keys. A change here is a change for them.
+
+Adding is fine: add it here, to the README and to the CHANGELOG. Renaming or removing breaks somebody's file.
+"""
+
+import importlib.metadata
+from pathlib import Path
+
+import click
+import pyarrow.parquet as pq
+
+from scenarios.cli import COMMANDS, group
+from scenarios.loader import load_scenario
+from scenarios.runner import simulate
+from scenarios.schema import json_schema
+from traces.parquet import write_timeline
+
+OPTIONS = {
+    "simulate": {"scenario", "--set", "--out", "--json", "--detail", "--fold", "--no-fold"},
+    "execute": {"scenario", "--set", "--out", "--json", "--device", "--check", "--timing"},
+    "compare": {"simulated", "real", "--fail-above", "--json"},
+    "validate": {"tables", "--data", "--json"},
+    "schema": set(),
+    "list": {"kinds", "--json"},
+    "new": {"path"},
+}
+
+KEYS = {
+    *("name", "seed"),
+    *("cluster.node", "cluster.num_nodes", "cluster.devices_per_node"),
+    *("model.family", "model.preset", "model.huggingface"),
+    *("model.num_layers", "model.hidden_size", "model.num_heads", "model.num_kv_heads", "model.ffn_hidden_size"),
+    *("model.sequence_length", "model.vocab_size", "model.tied_embeddings", "model.attention", "model.dropout"),
+    *("model.rotary_base", "model.forward", "model.backward_input", "model.backward_weight", "model.hop"),
+    *("training.global_batch_size", "training.microbatch_size", "training.num_microbatches", "training.precision"),
+    *("training.recompute", "training.optimizer", "training.learning_rate"),
+    *("training.adam_beta1", "training.adam_beta2", "training.adam_epsilon"),
+    *("parallel.tensor.method", "parallel.tensor.degree", "parallel.tensor.sequence_parallel"),
+    *("parallel.pipeline.degree", "parallel.pipeline.schedule", "parallel.pipeline.virtual_stages"),
+    *("parallel.pipeline.layers_per_stage", "parallel.pipeline.scatter_gather"),
+    *("parallel.data.degree", "parallel.data.zero_stage", "parallel.data.overlap_gradient_sync"),
+    *("parallel.data.bucket", "parallel.axis_order"),
+}
+
+SUMMARY = {
+    *("schema", "scenario", "seed", "world_size", "iteration_time_s", "tokens_per_s"),
+    *("model_flop_per_s_per_device", "hardware_flop_per_s_per_device", "mfu", "hfu"),
+    *("bubble_fraction", "exposed_communication_fraction", "fits_memory", "memory_capacity_bytes"),
+    *("roles.role", "roles.num_ranks", "roles.peak_memory_bytes", "roles.memory_by_kind_bytes"),
+    *("roles.peak_live_microbatches", "roles.busy_s", "roles.exposed_s"),
+    *("fold.ranks", "fold.simulated", "engine.events", "engine.wall_time_s"),
+}
+
+COLUMNS = ("rank", "stream", "name", "kind", "start_s", "end_s", "microbatch", "stage", "bytes", "flop", "group")
+
+
+def scenario_keys(schema: dict, node: dict, prefix: str = "") -> set[str]:
+    """Return the dotted keys that lead to values, over all variants."""
+    if "$ref" in node:
+        return scenario_keys(schema, schema["$defs"][node["$ref"].rsplit("/", 1)[1]], prefix)
+    variants = [v for word in ("anyOf", "oneOf", "allOf") for v in node.get(word, [])]
+    found = set[str]().union(*(scenario_keys(schema, v, prefix) for v in variants))
+    for name, child in node.get("properties", {}).items():
+        found |= scenario_keys(schema, child, f"{prefix}.{name}" if prefix else name)
+    is_leaf = not variants and not node.get("properties") and prefix
+    return found | ({prefix} if is_leaf else set())
+
+
+def test_commands_and_options_are_the_stated_ones() -> None:
+    """Every command has the options that the README documents, and no others."""
+    context = click.Context(group)
+    found = {}
+    for name in COMMANDS:
+        command = group.get_command(context, name)
+        assert command is not None
+        found[name] = {word for p in command.params for word in (*p.opts, *p.secondary_opts)}
+    assert found == OPTIONS
+
+
+def test_scenario_keys_are_the_stated_ones() -> None:
+    """A scenario file may have these keys, and no others."""
+    schema = json_schema()
+    keys = set[str]().union(
+        *(scenario_keys(schema, schema["$defs"][variant]) for variant in ("DenseScenario", "DelayScenario"))
+    )
+    assert {key.removesuffix(".") for key in keys if not _is_whole_section(key, keys)} == KEYS
+
+
+def _is_whole_section(key: str, keys: set[str]) -> bool:
+    return any(other.startswith(f"{key}.") for other in keys)
+
+
+def test_summary_keys_are_the_stated_ones(root: Path) -> None:
+    """``summary.json`` has these keys; who reads it may count on them."""
+    summary = simulate(load_scenario(root / "scenarios" / "tiny-gpt-2x2.yaml")).summary
+    nested = {"roles": summary["roles"][0], "fold": summary["fold"], "engine": summary["engine"]}
+    found = {key for key in summary if key not in nested}
+    assert found | {f"{outer}.{key}" for outer, inner in nested.items() for key in inner} == SUMMARY
+    assert summary["schema"] == "meshtwin.summary/1"
+
+
+def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> None:
+    """``timeline.parquet`` has these columns in this order."""
+    path = tmp_path / "timeline.parquet"
+    write_timeline(simulate(load_scenario(root / "scenarios" / "textbook-1f1b.yaml")).timeline, path)
+    assert tuple(pq.read_schema(path).names) == COLUMNS
+
+
+def test_readme_documents_every_key_and_option(root: Path) -> None:
+    """Whatever may be written or comes out is named in the README."""
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    words = {f"`{key.rsplit('.', 1)[-1]}`" for key in KEYS | SUMMARY} | {f"`{column}`" for column in COLUMNS}
+    words |= {option for options in OPTIONS.values() for option in options if option.startswith("--")}
+    assert sorted(word for word in words if word not in readme) == []
+
+
+def test_command_is_installed() -> None:
+    """The package installs one command, ``simulate``."""
+    scripts = importlib.metadata.distribution("meshtwin").entry_points.select(group="console_scripts")
+    assert {script.name: script.value for script in scripts} == {"simulate": "scenarios.cli:main"}
