@@ -15,6 +15,7 @@ _CAUSES: Final = (
     (BUBBLE, "pipeline bubble", "#aab2bd"),
 )
 _MEMORY_COLOURS: Final = ("#4a7fd6", "#7da7e8", "#d2a13c", "#2f9c83", "#9a6fc9", "#8a8f98", "#d9694f", "#6b7f99")
+_KIND_COLOURS: Final = ("#9a6fc9", "#4a7fd6", "#d2a13c", "#2f9c83", "#d9694f", "#8a8f98", "#b5566f")
 
 
 def cause_of(stream: str) -> tuple[str, str]:
@@ -28,6 +29,11 @@ def cause_of(stream: str) -> tuple[str, str]:
 def memory_colour(index: int) -> str:
     """Return the colour of the n-th kind of memory."""
     return _MEMORY_COLOURS[index % len(_MEMORY_COLOURS)]
+
+
+def kind_colour(index: int) -> str:
+    """Return the colour of the n-th kind of op."""
+    return _KIND_COLOURS[index % len(_KIND_COLOURS)]
 
 
 def role_colour(position: float) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.units import format_bytes, format_time
-from scenarios.report.causes import COMPUTING, IDLE, cause_of, memory_colour, role_colour
+from scenarios.report.causes import COMPUTING, IDLE, cause_of, kind_colour, memory_colour, role_colour
 from scenarios.report.gantt import Bars, Gantt, evenly
 from scenarios.report.page import Chart
 from scenarios.report.phases import PHASES, Phase
@@ -21,7 +21,8 @@ COMMUNICATION_LANE: Final = (0.36, 0.2)
 """Distance of a lane's middle from its rank's line, and its thickness, in ranks."""
 
 CHUNK_OPACITY: Final = (1.0, 0.68)
-_GAP: Final = 0.03
+_GAP: Final = 0.02
+_WINDOWS: Final = ("the beginning", "the middle", "the end")
 
 
 def time_unit(duration_s: float) -> tuple[str, float]:
@@ -46,7 +47,7 @@ def gantt_chart(chart_id: str, gantt: Gantt, end_s: float | None = None) -> Char
     unit, factor = time_unit(longest_s)
     layout: dict[str, Any] = {
         "barmode": "overlay", "bargap": 0, "showlegend": False, "hovermode": "closest", "dragmode": "zoom",
-        "margin": {"l": 8, "r": 12, "t": 6, "b": 44}, "uniformtext": {"mode": "hide", "minsize": 9},
+        "margin": {"l": 8, "r": 12, "t": 6, "b": 44}, "uniformtext": {"mode": "hide", "minsize": 11},
         "yaxis": {
             "tickvals": list(range(len(gantt.ranks))), "ticktext": list(gantt.ranks), "automargin": True,
             "range": [len(gantt.ranks) - 0.45, -0.55], "fixedrange": True, "showgrid": False, "zeroline": False,
@@ -71,7 +72,7 @@ def gantt_chart(chart_id: str, gantt: Gantt, end_s: float | None = None) -> Char
 def _window_title(index: int, gantt: Gantt, unit: str) -> str:
     if len(gantt.windows) == 1:
         return f"time ({unit})"
-    return f"the {'end' if index else 'beginning'} of the step: time ({unit})"
+    return f"{_WINDOWS[index]}: time ({unit})"
 
 
 def _bar_trace(bars: Bars, phase: Phase, axis: str, factor: float) -> dict[str, Any]:
@@ -126,10 +127,9 @@ def breakdown_chart(chart_id: str, summary: Mapping[str, Any]) -> Chart:
     return Chart(chart_id, {"data": data, "layout": layout}, _rows_height(len(roles)))
 
 
-def memory_by_kind_chart(chart_id: str, summary: Mapping[str, Any]) -> Chart:
+def memory_by_kind_chart(chart_id: str, summary: Mapping[str, Any], capacity: float | None) -> Chart:
     """Return one bar per role: what its peak is made of, against the device's capacity."""
     roles = evenly(summary["roles"], MAX_ROLES)
-    capacity = summary.get("memory_capacity_bytes")
     unit, factor = memory_unit(capacity or max(role["peak_memory_bytes"] for role in roles))
     labels = [_role_label(role) for role in roles]
     data = []
@@ -206,8 +206,11 @@ def _mark_capacity(layout: dict[str, Any], axis: str, capacity_bytes: float, fac
     layout[f"{axis}axis"]["autorangeoptions"] = {"include": [0, _number(1.04 * at)]}
 
 
-def scatter_chart(chart_id: str, points: Sequence[tuple[str, str, float, float]]) -> Chart:
-    """Return predicted over measured seconds, from (name, kind, measured_s, predicted_s), with the line of equality."""
+def scatter_chart(chart_id: str, points: Sequence[tuple[str, str, float, float]], names: tuple[str, str]) -> Chart:
+    """Return one side's seconds over the other's, with the line of equality.
+
+    Points are (op, kind, second side's seconds, first side's seconds); ``names`` what the two sides are called.
+    """
     data: list[dict[str, Any]] = []
     values = [value for point in points for value in point[2:] if value > 0]
     low_s, high_s = (min(values) / 1.6, max(values) * 1.6) if values else (1e-6, 1.0)
@@ -223,9 +226,9 @@ def scatter_chart(chart_id: str, points: Sequence[tuple[str, str, float, float]]
         data.append({
             "type": "scatter", "mode": "markers", "name": kind, "x": [_number(point[2]) for point in chosen],
             "y": [_number(point[3]) for point in chosen],
-            "marker": {"size": 7, "opacity": 0.75, "color": memory_colour(index)},
-            "hovertext": [f"<b>{name}</b><br>predicted {format_time(predicted)}, measured {format_time(measured)}"
-                          for name, _, measured, predicted in chosen],
+            "marker": {"size": 7, "opacity": 0.75, "color": kind_colour(index)},
+            "hovertext": [f"<b>{name}</b><br>{names[0]} {format_time(first)}, {names[1]} {format_time(second)}"
+                          for name, _, second, first in chosen],
             "hovertemplate": "%{hovertext}<extra></extra>",
         })  # fmt: skip
     axis = {"type": "log", "zeroline": False, "ticksuffix": "s", "exponentformat": "SI", "automargin": True,
@@ -233,8 +236,8 @@ def scatter_chart(chart_id: str, points: Sequence[tuple[str, str, float, float]]
     layout = {
         "margin": {"l": 8, "r": 12, "t": 6, "b": 44}, "hovermode": "closest", "showlegend": True,
         "legend": {"orientation": "v", "x": 1.01, "y": 1},
-        "xaxis": {**axis, "title": {"text": "measured", "standoff": 6}},
-        "yaxis": {**axis, "title": {"text": "predicted", "standoff": 6}},
+        "xaxis": {**axis, "title": {"text": names[1], "standoff": 6}},
+        "yaxis": {**axis, "title": {"text": names[0], "standoff": 6}},
     }  # fmt: skip
     return Chart(chart_id, {"data": data, "layout": layout}, 460)
 

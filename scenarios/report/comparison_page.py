@@ -15,6 +15,9 @@ from traces.timeline import NO_INDEX, Timeline
 
 MAX_POINTS: Final = 2_000
 
+Names = tuple[str, str]
+"""What the two timelines are called."""
+
 
 def write_comparison(simulated: Timeline, real: Timeline, path: Path, *, title: str) -> None:
     """Write the page of two timelines of one plan: both pipelines, and how they differ.
@@ -22,30 +25,31 @@ def write_comparison(simulated: Timeline, real: Timeline, path: Path, *, title: 
     Raises TraceError where they cannot be compared.
     """
     comparison = compare(simulated, real)
+    names = ("first", "second") if simulated.source == real.source else (simulated.source, real.source)
     longest_s = max(simulated.duration_s, real.duration_s)
     sections = [
-        _pipeline(f"First: {simulated.source}", "first", simulated, longest_s),
-        _pipeline(f"Second: {real.source}", "second", real, longest_s),
-        _scatter(comparison, simulated),
-        _explained(comparison),
-        Section("By kind and by stream", "", _two_tables(comparison)),
+        _pipeline(f"Pipeline, {names[0]}", "first", simulated, longest_s),
+        _pipeline(f"Pipeline, {names[1]}", "second", real, longest_s),
+        _scatter(comparison, simulated, names),
+        _explained(comparison, names),
+        Section("By kind and by stream", "", _two_tables(comparison, names)),
     ]
     if not comparison.same_work:
-        sections.insert(0, _mismatches(comparison))
+        sections.insert(0, _mismatches(comparison, names))
     ops = f"{len(comparison.real_rows):,} ops in both"
     subtitle = f"{simulated.source} against {real.source} · {ops}"
-    write_page(path, title, subtitle, _cards(comparison), sections)
+    write_page(path, title, subtitle, _cards(comparison, names), sections)
 
 
-def _cards(comparison: Comparison) -> list[Card]:
+def _cards(comparison: Comparison, names: Names) -> list[Card]:
     count = sum(comparison.mismatches.values())
     work = Card("Same work", "yes", "ops, order on each stream, bytes", "good")
     if count:
         work = Card("Same work", "no", f"{count:,} difference{'s' if count > 1 else ''} in ops, order or bytes", "bad")
     return [
-        Card("First", format_time(comparison.simulated_s)),
-        Card("Second", format_time(comparison.real_s)),
-        Card("Difference of the step", _signed(comparison.makespan_error), "first against second"),
+        Card(f"Step, {names[0]}", format_time(comparison.simulated_s)),
+        Card(f"Step, {names[1]}", format_time(comparison.real_s)),
+        Card("Difference", _signed(comparison.makespan_error), f"{names[0]} against {names[1]}"),
         work,
     ]
 
@@ -56,7 +60,7 @@ def _pipeline(heading: str, chart_id: str, timeline: Timeline, longest_s: float)
     return Section(heading, "", legend(gantt_legend(gantt)), gantt_chart(chart_id, gantt, longest_s), note)
 
 
-def _scatter(comparison: Comparison, simulated: Timeline) -> Section:
+def _scatter(comparison: Comparison, simulated: Timeline, names: Names) -> Section:
     """Return mean seconds per op name, first over second."""
     kind_of = dict(
         zip(simulated.name.codes[comparison.simulated_rows].tolist(),
@@ -70,28 +74,34 @@ def _scatter(comparison: Comparison, simulated: Timeline) -> Section:
     ]  # fmt: skip
     lead = "A point per op name, its mean over ranks and micro-batches. Dotted: 10 % more or less."
     note = f"The {MAX_POINTS:,} longest of {len(points):,} are drawn." if len(points) > MAX_POINTS else ""
-    return Section("Predicted against measured", lead, "", scatter_chart("scatter", points[:MAX_POINTS]), note)
+    return Section(
+        f"{names[0].capitalize()} against {names[1]}",
+        lead,
+        "",
+        scatter_chart("scatter", points[:MAX_POINTS], names),
+        note,
+    )
 
 
-def _explained(comparison: Comparison) -> Section:
+def _explained(comparison: Comparison, names: Names) -> Section:
     rows = [(entry.totals.key, *_numbers(entry.totals), f"{100 * entry.share:.1f} %") for entry in comparison.largest]
-    body = table(("op", "ops", "first", "second", "difference", "error", "share of all differences"), rows)
+    body = table(("op", "ops", *names, "difference", "error", "share of all differences"), rows)
     lead = "Seconds are summed over ranks and micro-batches; the share is of the sum of absolute differences."
     if not rows:
         return Section("What explains the difference", "No op took another time.")
     return Section("What explains the difference", lead, body)
 
 
-def _two_tables(comparison: Comparison) -> str:
+def _two_tables(comparison: Comparison, names: Names) -> str:
     return '<div class="columns">' + "".join(
-        f"<div>{_totals_table(words, totals)}</div>"
+        f"<div>{_totals_table(words, totals, names)}</div>"
         for words, totals in (("kind", comparison.by_kind), ("stream", comparison.by_stream))
     ) + "</div>"  # fmt: skip
 
 
-def _totals_table(words: str, totals: Sequence[Totals]) -> str:
+def _totals_table(words: str, totals: Sequence[Totals], names: Names) -> str:
     rows = [(entry.key, *_numbers(entry)) for entry in totals]
-    return table((words, "ops", "first", "second", "difference", "error"), rows)
+    return table((words, "ops", *names, "difference", "error"), rows)
 
 
 def _numbers(entry: Totals) -> tuple[str, ...]:
@@ -101,15 +111,15 @@ def _numbers(entry: Totals) -> tuple[str, ...]:
     return f"{entry.num_ops:,}", format_time(entry.simulated_s), format_time(entry.real_s), sign + difference, error
 
 
-def _mismatches(comparison: Comparison) -> Section:
+def _mismatches(comparison: Comparison, names: Names) -> Section:
     rows = [
         (example.what, f"{example.rank}", example.stream, example.name,
          "" if example.microbatch == NO_INDEX else f"{example.microbatch}", example.simulated, example.real)
         for example in comparison.examples
     ]  # fmt: skip
     counts = ", ".join(f"{count:,} {what}" for what, count in comparison.mismatches.items() if count)
-    columns = ("difference", "rank", "stream", "op", "micro-batch", "first", "second")
-    lead = f"Found: {counts}. Missing: only in the first; extra: only in the second. The first few of each:"
+    columns = ("difference", "rank", "stream", "op", "micro-batch", *names)
+    lead = f"Found: {counts}. Missing: {names[0]} alone; extra: {names[1]} alone. The first few of each:"
     return Section("Not the same work", lead, table(columns, rows, text_columns=len(columns)))
 
 

@@ -1,7 +1,7 @@
 """A picture of a pipeline for documents: the same bars as in the report."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -12,8 +12,9 @@ from scenarios.report.phases import Phase
 from traces.files import replacing
 from traces.timeline import NO_INDEX, Timeline
 
-_MIN_LABEL_WIDTH = 0.011
-"""Bars narrower than this part of the picture get no number."""
+_WIDTH_INCHES: Final = 11.0
+_INCHES_PER_DIGIT: Final = 0.07
+"""Bars too narrow for their number get none."""
 
 
 def write_pipeline_figure(timeline: Timeline, path: Path, *, title: str = "", max_ranks: int = 8) -> None:
@@ -23,12 +24,13 @@ def write_pipeline_figure(timeline: Timeline, path: Path, *, title: str = "", ma
     """
     gantt = choose_bars(timeline, max_ranks=max_ranks)
     windows = gantt.windows
-    figure = Figure(figsize=(11, 1.1 + 0.52 * len(gantt.ranks)), dpi=160, layout="constrained")
+    figure = Figure(figsize=(_WIDTH_INCHES, 1.1 + 0.52 * len(gantt.ranks)), dpi=160, layout="constrained")
     axes = figure.subplots(1, len(windows), sharey=True, squeeze=False)[0]
     unit, factor = time_unit(windows[-1].end_s)
     for plot, window in zip(axes, windows, strict=True):
         for phase in gantt.phases:
-            _draw(plot, window.bars.of(phase), phase, factor, (window.end_s - window.start_s) / len(windows))
+            inches_per_s = 0.9 * _WIDTH_INCHES / len(windows) / (window.end_s - window.start_s or 1.0)
+            _draw(plot, window.bars.of(phase), phase, factor, inches_per_s)
         plot.set_xlim(window.start_s / factor, window.end_s / factor)
         plot.set_ylim(len(gantt.ranks) - 0.45, -0.55)
         plot.set_yticks(range(len(gantt.ranks)), gantt.ranks)
@@ -43,19 +45,23 @@ def write_pipeline_figure(timeline: Timeline, path: Path, *, title: str = "", ma
         figure.savefig(temporary, format="png", metadata={"Software": None})
 
 
-def _draw(plot: Any, bars: Bars, phase: Phase, factor: float, width_s: float) -> None:
+def _draw(plot: Any, bars: Bars, phase: Phase, factor: float, inches_per_s: float) -> None:
     offset, thickness = COMMUNICATION_LANE if phase.is_communication else MAIN_LANE
     for parity, opacity in enumerate(CHUNK_OPACITY):
         chosen = bars.chunk % 2 == parity
         plot.barh(
             bars.lane[chosen] + offset, (bars.end_s - bars.start_s)[chosen] / factor, thickness,
-            left=bars.start_s[chosen] / factor, color=phase.colour, alpha=opacity, edgecolor="white", linewidth=0.4,
+            left=bars.start_s[chosen] / factor, color=phase.colour, alpha=opacity, edgecolor="white",
+            linewidth=0.0 if phase.is_communication else 0.4,
         )  # fmt: skip
     if phase.is_communication:
         return
     for lane, start_s, end_s, microbatch in zip(
         bars.lane.tolist(), bars.start_s.tolist(), bars.end_s.tolist(), bars.microbatch.tolist(), strict=True
     ):
-        if microbatch != NO_INDEX and end_s - start_s > _MIN_LABEL_WIDTH * width_s:
-            middle = (start_s + end_s) / 2 / factor
-            plot.text(middle, lane + offset, str(microbatch), ha="center", va="center", color="white", fontsize=7)
+        label = str(microbatch)
+        if microbatch != NO_INDEX and (end_s - start_s) * inches_per_s > _INCHES_PER_DIGIT * (len(label) + 0.5):
+            plot.text(
+                (start_s + end_s) / 2 / factor, lane + offset, label, ha="center", va="center", color="white",
+                fontsize=7, clip_on=True,
+            )  # fmt: skip

@@ -1,7 +1,7 @@
 """Choose the bars of a pipeline picture: one per task call, no more than can be drawn and read.
 
-Ranks are picked evenly where there are too many; of a step with too many bars the beginning and the end are
-kept. What was left out is said in words.
+Ranks are picked evenly where there are too many; of a step with too many bars the beginning, some of the middle
+and the end are kept. What was left out is said in words.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from scenarios.report.phases import PHASES, Phase, phase_codes, task_of
 from traces.timeline import Rows, Timeline
 
 MAX_RANKS: Final = 16
-MAX_BARS: Final = 3_000
+MAX_BARS: Final = 3_600
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +62,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """Windows of a step (one, or beginning and end), the ranks drawn from top to bottom, and what is left out."""
+    """Windows of a step (one, or beginning, middle, end), the ranks drawn from top to bottom, and what is left out."""
 
     ranks: tuple[str, ...]
     windows: tuple[Window, ...]
@@ -88,10 +88,10 @@ def choose_bars(timeline: Timeline, max_ranks: int = MAX_RANKS, max_bars: int = 
         left_out.append(f"{len(infos) - len(chosen)} of {len(infos)} simulated ranks")
     windows = [Window(0.0, timeline.duration_s, bars)]
     if len(bars) > max_bars:
-        windows = _ends(bars, timeline.duration_s, max_bars // 2)
-        between_s = windows[1].start_s - windows[0].end_s
-        num_left = len(bars) - sum(len(window.bars) for window in windows)
-        left_out.append(f"{format_time(between_s)} in the middle of the step ({num_left:,} task calls)")
+        windows = _three_windows(bars, timeline.duration_s, max_bars // 3)
+        between_s = timeline.duration_s - sum(window.end_s - window.start_s for window in windows)
+        num_left = _num_outside(bars, windows)
+        left_out.append(f"{format_time(between_s)} between the three windows ({num_left:,} task calls)")
     labels = tuple(_short_label(info.role, info.rank, info.num_ranks) for info in chosen)
     return Gantt(labels, tuple(windows), tuple(left_out))
 
@@ -159,10 +159,23 @@ def _joined(parts: Sequence[Bars], begin_s: float) -> Bars:
     return bars.take(np.lexsort((lane, starts)).astype(np.int64))
 
 
-def _ends(bars: Bars, duration_s: float, num_bars: int) -> list[Window]:
-    """Return the beginning and the end of a step, with about ``num_bars`` bars each."""
-    first_s = float(bars.start_s[num_bars])
-    last_s = max(first_s, float(np.sort(bars.end_s)[-num_bars]))
-    beginning = bars.take(np.flatnonzero(bars.start_s < first_s))
-    end = bars.take(np.flatnonzero(bars.end_s > last_s))
-    return [Window(0.0, first_s, beginning), Window(last_s, duration_s, end)]
+def _three_windows(bars: Bars, duration_s: float, num_bars: int) -> list[Window]:
+    """Return the beginning, the middle and the end of a step, with about ``num_bars`` bars each."""
+    half = int(np.searchsorted(bars.start_s, duration_s / 2))
+    first = max(num_bars, min(half - num_bars // 2, len(bars) - 2 * num_bars))
+    beginning_s, middle_s = float(bars.start_s[num_bars]), float(bars.start_s[first])
+    end_s = float(np.sort(bars.end_s)[-num_bars])
+    middle_end_s = float(bars.start_s[min(first + num_bars, len(bars) - 1)])
+    spans = [(0.0, beginning_s), (max(middle_s, beginning_s), middle_end_s), (max(end_s, middle_end_s), duration_s)]
+    return [
+        Window(start_s, stop_s, bars.take(np.flatnonzero((bars.end_s > start_s) & (bars.start_s < stop_s))))
+        for start_s, stop_s in spans
+    ]
+
+
+def _num_outside(bars: Bars, windows: Sequence[Window]) -> int:
+    """Return how many bars no window shows."""
+    shown = np.zeros(len(bars), dtype=bool)
+    for window in windows:
+        shown |= (bars.end_s > window.start_s) & (bars.start_s < window.end_s)
+    return int((~shown).sum())

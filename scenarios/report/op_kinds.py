@@ -10,7 +10,7 @@ from scenarios.report.phases import phase_of, task_of
 from traces.timeline import Timeline
 
 NUM_LONGEST: Final = 10
-_INDEX: Final = re.compile(r"(?<=[a-z_])\d+\b|\.\d+\b")
+_INDEX: Final = re.compile(r"\blayer\d+\.?|\.\d+\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,7 @@ class OpKind:
 def kind_name(name: str) -> str:
     """Return an op's name without layer, stage and bucket numbers: ``forward.0/layer3.qkv`` is ``qkv``."""
     op = name.partition("/")[2] or task_of(name)
-    short = _INDEX.sub("", op).strip(".")
-    return short.removeprefix("layer.") or op
+    return _INDEX.sub("", op).strip(".") or op
 
 
 def longest_kinds(timeline: Timeline, limit: int = NUM_LONGEST) -> list[OpKind]:

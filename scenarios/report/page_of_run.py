@@ -20,6 +20,9 @@ from scenarios.report.op_kinds import OpKind, longest_kinds
 from scenarios.report.page import Card, Section, legend, write_page
 from traces.timeline import Timeline
 
+SMALLEST_PEAK: Final = 0.15
+"""Peaks of a smaller fraction of the capacity are drawn without it."""
+
 _OP_COLUMNS: Final = (
     ("kind", ""), ("part of the step", ""), ("stream", ""), ("", ""), ("per rank", "n"), ("of the step", "n"),
     ("ops per rank", "n"), ("rate", "n"),
@@ -81,7 +84,8 @@ def _memory_card(summary: Mapping[str, Any]) -> Card | None:
 
 def _pipeline(timeline: Timeline) -> Section:
     gantt = choose_bars(timeline)
-    lead = "Each line is a rank: computing above, communication below it. Numbers are micro-batches. Drag to zoom, double-click for all of it."
+    lead = "Each line is a rank: computing above, communication below it. Numbers are micro-batches. "
+    lead += "Drag to zoom, double-click for all of it."
     if any(window.bars.chunk.any() for window in gantt.windows):
         lead += " Every second virtual stage of a rank is paler."
     note = f"Not drawn: {'; '.join(gantt.left_out)}. All of it is in timeline.json.gz." if gantt.left_out else ""
@@ -95,13 +99,27 @@ def _time(summary: Mapping[str, Any]) -> Section:
 
 
 def _memory(summary: Mapping[str, Any], timeline: Timeline) -> Section:
-    chart = memory_curve_chart("memory", timeline, summary.get("memory_capacity_bytes"))
-    return Section("Memory over the step", "", "", chart, _some_of(len(timeline.ranks)))
+    chart = memory_curve_chart("memory", timeline, _capacity_to_draw(summary))
+    return Section("Memory over the step", _capacity_words(summary), "", chart, _some_of(len(timeline.ranks)))
 
 
 def _memory_by_kind(summary: Mapping[str, Any]) -> Section:
-    chart = memory_by_kind_chart("memory-by-kind", summary)
+    chart = memory_by_kind_chart("memory-by-kind", summary, _capacity_to_draw(summary))
     return Section("What the peak is made of", "", legend(legend_of(chart)), chart, _some_of(len(summary["roles"])))
+
+
+def _capacity_to_draw(summary: Mapping[str, Any]) -> float | None:
+    """Return the device's capacity, None where there is none or the peak would be too small to see beside it."""
+    capacity = summary.get("memory_capacity_bytes")
+    peak = max(role["peak_memory_bytes"] for role in summary["roles"])
+    return float(capacity) if capacity and peak > SMALLEST_PEAK * capacity else None
+
+
+def _capacity_words(summary: Mapping[str, Any]) -> str:
+    capacity = summary.get("memory_capacity_bytes")
+    if not capacity or _capacity_to_draw(summary):
+        return ""
+    return f"The device's capacity, {format_bytes(capacity)}, is far above the picture."
 
 
 def _some_of(number: int) -> str:
