@@ -1,6 +1,7 @@
 """How the streams of a rank run: threads on a CPU, CUDA streams on a GPU."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import perf_counter, sleep
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from backends.torch.schedule import OpInstance, Schedule, touched
+from sim.plan.op import Recv, Send
 
 _POLL_S = 0.2
 
@@ -56,7 +58,11 @@ class Device(Protocol):
 
 
 class CpuDevice:
-    """One thread per stream, and one per stream that sends, which sees its messages off."""
+    """One thread per stream.
+
+    A stream that both sends and receives has a second thread, which sees its messages off: its sends do not
+    hold up its receives, so two ranks that both send first do not wait for each other for ever.
+    """
 
     torch_device = torch.device("cpu")
 
@@ -72,6 +78,10 @@ class CpuDevice:
     def peak_allocated_bytes(self) -> int | None:
         """Return None: torch's CPU allocator keeps no account."""
         return None
+
+
+Messages = SimpleQueue[tuple[OpInstance, Sequence[dist.Work]] | None]
+"""Sends under way, in order; None after the last."""
 
 
 class _ThreadedStep:
@@ -95,10 +105,13 @@ class _ThreadedStep:
             streams.setdefault(instance.op.stream, []).append(instance)
         count = 0
         for stream, instances in streams.items():
-            messages: SimpleQueue[tuple[OpInstance, Sequence[dist.Work]] | None] = SimpleQueue()
-            self._spawn(stream, lambda i=instances, m=messages: self._run_stream(i, m))  # type: ignore[misc]
-            self._spawn(f"{stream} (sends)", lambda m=messages: self._see_off(m))  # type: ignore[misc]
-            count += 2
+            kinds = {type(instance.op) for instance in instances}
+            messages: Messages | None = SimpleQueue() if {Send, Recv} <= kinds else None
+            self._spawn(stream, partial(self._run_stream, instances, messages))
+            count += 1
+            if messages is not None:
+                self._spawn(f"{stream} (sends)", partial(self._see_off, messages))
+                count += 1
         for _ in range(count):
             error = self._ended.get()
             if error is not None:
@@ -118,20 +131,20 @@ class _ThreadedStep:
         else:
             self._ended.put(None)
 
-    def _run_stream(
-        self, instances: Sequence[OpInstance], messages: "SimpleQueue[tuple[OpInstance, Sequence[dist.Work]] | None]"
-    ) -> None:
+    def _run_stream(self, instances: Sequence[OpInstance], messages: Messages | None) -> None:
         for instance in instances:
             for position in instance.waits:
                 if not self._wait(position):
                     return
             self._starts_s[instance.position] = perf_counter() - self._origin_s
             works = self._runner.start(instance)
-            if works:
+            if works and messages is not None:
                 messages.put((instance, works))
             else:
+                self._runner.complete(instance, works)
                 self._finish(instance)
-        messages.put(None)
+        if messages is not None:
+            messages.put(None)
 
     def _wait(self, position: int) -> bool:
         """Wait for an op; return whether it was done before anything failed."""
@@ -140,7 +153,7 @@ class _ThreadedStep:
                 return False
         return True
 
-    def _see_off(self, messages: "SimpleQueue[tuple[OpInstance, Sequence[dist.Work]] | None]") -> None:
+    def _see_off(self, messages: Messages) -> None:
         while (message := messages.get()) is not None:
             instance, works = message
             self._runner.complete(instance, works)
@@ -153,7 +166,7 @@ class _ThreadedStep:
             self._done[instance.position].set()
 
     def _queue_up(self, streams: Mapping[str, Sequence[OpInstance]]) -> None:
-        """Let each op start no earlier than its stream's previous one ended: a send was posted, and waited its turn."""
+        """Let each op start no earlier than its stream's previous one ended, sends that were posted early included."""
         for instances in streams.values():
             free_s = 0.0
             for instance in instances:

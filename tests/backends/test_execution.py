@@ -1,0 +1,266 @@
+"""Real runs on four processes: same numbers as the dense reference, same ops and memory as the simulated run."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from backends.simulated import SimulatedBackend
+from backends.torch.launch import Execution
+from backends.torch.timeline import timeline
+from backends.torch.worker import ExecutionRequest
+from costmodels.hardware import load_node
+from costmodels.profile import load_profile
+from sim.cluster.cluster import Cluster
+from sim.engine.memory import memory_use
+from sim.engine.pricing import ClusterPricing
+from sim.plan.op import Collective, Recv, Send
+from sim.plan.program import Plan
+from sim.training.builder import build_dense_training
+from sim.training.spec import DelaySpec, DenseTraining, PipelineSpec, TextbookTraining
+from sim.training.textbook import build_textbook
+from tests.backends.jobs import GPT, Executed, checked_trainings, training
+from traces.timeline import Timeline
+
+JOBS = checked_trainings()
+LOWER_PRECISIONS = {
+    name: training(tensor_degree=2, data_degree=2, zero_stage=stage, precision=precision)
+    for name, precision, stage in (("fp32", "fp32", 0), ("bf16 zero1", "bf16", 1), ("fp16", "fp16", 0))
+}
+MUTED_MODEL = {**GPT, "num_layers": 2}
+MUTED = {
+    "tensor": training(model=MUTED_MODEL, tensor_degree=4, batch=(1, 1)),
+    "sequence and zero": training(
+        model=MUTED_MODEL, tensor_degree=2, sequence_parallel=True, data_degree=2, zero_stage=1, batch=(2, 1)
+    ),
+    "pipeline": training(
+        model=MUTED_MODEL, tensor_degree=2, pipeline={"degree": 2, "scatter_gather": True}, batch=(2, 1)
+    ),
+    "data": training(model=MUTED_MODEL, data_degree=2, pipeline={"degree": 2}, batch=(2, 1)),
+}
+EVERYTHING = [*JOBS, *LOWER_PRECISIONS]
+
+
+def textbook_plan(duration_s: float, ranks: int = 4) -> Plan:
+    """Return 1F1B with stated times."""
+    delays = DelaySpec(forward_s=duration_s, backward_input_s=duration_s, backward_weight_s=duration_s)
+    return build_textbook(
+        TextbookTraining(model=delays, num_microbatches=4, pipeline=PipelineSpec(degree=ranks)), "textbook"
+    )
+
+
+def silenced(plan: Plan) -> Iterator[tuple[str, frozenset[str]]]:
+    """Yield one op, or pair of send and receive, of each kind that a plan communicates with, by what it does."""
+    found: dict[tuple[object, ...], tuple[str, frozenset[str]]] = {}
+    for program in plan.programs:
+        for task in program.tasks.values():
+            for op in task.ops:
+                if isinstance(op, Collective):
+                    key = (op.kind, op.reduction, op.axes, op.dim, bool(op.members), task.phase)
+                    found.setdefault(key, (f"{op.kind} {op.name}", frozenset({op.name})))
+                elif isinstance(op, Send | Recv):
+                    here, there = op.name.split(".")
+                    stage = int(there) + (1 if "forward" in here else -1) * (1 if isinstance(op, Send) else -1)
+                    peer = here.replace("send", "x").replace("recv", "send").replace("x", "recv")
+                    found.setdefault(
+                        (op.direction,), (f"messages {op.direction}", frozenset({op.name, f"{peer}.{stage}"}))
+                    )
+    yield from found.values()
+
+
+def all_requests() -> dict[str, ExecutionRequest]:
+    """Return every run that this module needs."""
+    requests = {
+        name: ExecutionRequest(plan=build_dense_training(job, name), check_against=job)
+        for name, job in (JOBS | LOWER_PRECISIONS).items()
+    }
+    several = JOBS["tp2 sp x dp2, recompute none"]
+    requests["three steps"] = ExecutionRequest(
+        plan=build_dense_training(several, "three steps"), check_against=several, iterations=3
+    )
+    requests["step timing"] = ExecutionRequest(plan=build_dense_training(several, "step timing"), timing="step")
+    requests["textbook"] = ExecutionRequest(plan=textbook_plan(0.05))
+    for name, job in MUTED.items():
+        plan = build_dense_training(job, name)
+        for what, mute in silenced(plan):
+            requests[f"without {what} ({name})"] = ExecutionRequest(plan=plan, check_against=job, mute=mute)
+    return requests
+
+
+REQUESTS = all_requests()
+WITHOUT = [name for name in REQUESTS if name.startswith("without")]
+
+
+@pytest.fixture(scope="module")
+def results(executed: Executed) -> dict[str, Execution]:
+    """Return all runs of this module."""
+    return executed("execution", REQUESTS)
+
+
+def simulated(plan: Plan, job: DenseTraining) -> Timeline:
+    """Return the simulated timeline of a plan, all ranks, all ops."""
+    node = load_node("local-cpu")
+    cluster = Cluster(node, 1, job.parallel.world_size)
+    return SimulatedBackend(ClusterPricing(cluster, load_profile(node.device.generation)), fold=False, detail="op").run(
+        plan
+    )
+
+
+def streams(t: Timeline) -> dict[tuple[int, str], list[tuple[object, ...]]]:
+    """Return what each stream ran, in order: op, kind, micro-batch, stage, bytes, FLOP, group."""
+    table: dict[tuple[int, str], list[tuple[object, ...]]] = {}
+    for i in range(len(t)):
+        row = (
+            t.name.at(i),
+            t.kind.at(i),
+            int(t.microbatch[i]),
+            int(t.stage[i]),
+            int(t.bytes[i]),
+            t.flop[i],
+            t.group.at(i),
+        )
+        table.setdefault((int(t.rank[i]), t.stream.at(i)), []).append(row)
+    return table
+
+
+# --- the same numbers as the dense reference ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_plan_reproduces_the_dense_reference_in_float64(results: dict[str, Execution], name: str) -> None:
+    """Loss, every gradient and every updated parameter of every rank are within 1e-9."""
+    report = results[name].check
+    assert report is not None
+    assert report.tolerance == 1e-9
+    assert report.passed, report.worst
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_check_compares_loss_all_gradients_and_all_parameters(results: dict[str, Execution], name: str) -> None:
+    """Over all ranks, each element of each tensor of the model is compared, and the loss where it is computed."""
+    job, execution = JOBS[name], results[name]
+    report = execution.check
+    assert report is not None
+    compared = [key.split(": ", 1) for key in report.errors]
+    sizes = {"parameter": 0, "gradient": 0}
+    losses = 0
+    for rank_name, buffer_name in compared:
+        buffer = execution.plan.program_of(int(rank_name.removeprefix("rank "))).buffers[buffer_name]
+        losses += buffer_name == "loss"
+        if buffer_name != "loss":
+            sizes[str(buffer.kind)] += buffer.num_elements
+    assert losses == job.parallel.tensor_degree * job.parallel.data_degree
+    assert sizes["parameter"] >= job.model.num_parameters
+    assert sizes["gradient"] >= job.model.num_parameters
+
+
+@pytest.mark.parametrize("name", LOWER_PRECISIONS)
+def test_lower_precisions_are_close_to_the_float64_reference(results: dict[str, Execution], name: str) -> None:
+    """Rounding explains what is left between the run and the reference."""
+    report = results[name].check
+    assert report is not None
+    assert report.passed, report.worst
+    assert report.worst[1] > 1e-9, "a run in lower precision cannot be exact: was float64 run instead?"
+
+
+def test_several_steps_reproduce_as_many_of_the_reference(results: dict[str, Execution]) -> None:
+    """Moments, updated parameters and new tokens of three steps all come out."""
+    report = results["three steps"].check
+    assert report is not None
+    assert report.passed, report.worst
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_check_notices_each_kind_of_communication_left_out(results: dict[str, Execution], name: str) -> None:
+    """With one collective (or one boundary's messages) silent, something is wrong by far more than rounding."""
+    report = results[name].check
+    assert report is not None
+    assert not report.passed
+    assert report.worst[1] > 1e-3
+
+
+def test_left_out_communication_covers_every_kind() -> None:
+    """The plans silenced above use all collectives of dense training, both directions of messages included."""
+    kinds = {name.split()[1] for name in WITHOUT}
+    assert kinds == {"all_reduce", "all_gather", "reduce_scatter", "messages"}
+    assert {name.split()[2] for name in WITHOUT if "messages" in name} == {"forward", "backward"}
+
+
+# --- the same ops and memory as the simulated run ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_executed_timeline_has_the_simulated_ops_in_order(results: dict[str, Execution], name: str) -> None:
+    """Stream by stream the same ops in the same order, with the same bytes and FLOP; no two overlap."""
+    execution = results[name]
+    real = timeline(execution.plan, execution.ranks)
+    real.check_streams()
+    assert streams(real) == streams(simulated(execution.plan, JOBS[name]))
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_executed_memory_equals_the_simulated_account(results: dict[str, Execution], name: str) -> None:
+    """Peak, peak by kind, and the bytes before, inside and after every call agree to the byte."""
+    for result in results[name].ranks:
+        expected = memory_use(results[name].plan.program_of(result.rank))
+        memory = result.memory
+        assert memory.peak_bytes == expected.peak_bytes
+        assert dict(memory.peak_by_kind_bytes) == dict(expected.peak_by_kind_bytes)
+        assert memory.before_bytes == expected.before_bytes.tolist()
+        assert memory.most_bytes == expected.peak_bytes_of.tolist()
+        assert memory.after_bytes == expected.after_bytes
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_executed_timeline_links_messages_and_collectives(results: dict[str, Execution], name: str) -> None:
+    """A message arrives after it was sent; members of a collective start together, and its links are complete."""
+    execution = results[name]
+    t = timeline(execution.plan, execution.ranks)
+    messages = t.messages
+    assert set(messages.send) == set(t.select(kind="send"))
+    assert set(messages.recv) == set(t.select(kind="recv"))
+    assert (t.end_s[messages.recv] >= t.start_s[messages.send]).all()
+    assert (t.microbatch[messages.recv] == t.microbatch[messages.send]).all()
+    for number in np.unique(messages.collective):
+        members = messages.member[messages.collective == number]
+        assert len(set(t.rank[members])) == len(members) > 1
+        assert len({t.name.at(int(row)) for row in members}) == 1
+        assert np.ptp(t.start_s[members]) <= 1e-9
+
+
+def test_memory_curve_of_the_timeline_has_the_accounted_peak(results: dict[str, Execution]) -> None:
+    """The curve's highest step is the rank's peak."""
+    execution = results["pp4 1f1b, recompute none"]
+    t = timeline(execution.plan, execution.ranks)
+    assert [t.memory.peak_bytes(r.rank) for r in execution.ranks] == [r.memory.peak_bytes for r in execution.ranks]
+
+
+# --- time --------------------------------------------------------------------------------------------------
+
+
+def test_delays_take_the_time_of_the_closed_form(results: dict[str, Execution]) -> None:
+    """1F1B with delays takes (m+P-1)(tF+tB), and a little for running it."""
+    ideal_s = (4 + 4 - 1) * 3 * 0.05
+    assert ideal_s <= results["textbook"].iteration_time_s <= 1.5 * ideal_s
+
+
+def test_hazards_hold_in_executed_times(results: dict[str, Execution]) -> None:
+    """A forward starts after its message has arrived, a backward after its own forward has ended."""
+    execution = results["textbook"]
+    t = timeline(execution.plan, execution.ranks)
+    ends = {(int(t.rank[i]), t.name.at(i).split(".")[0], int(t.microbatch[i])): t.end_s[i] for i in range(len(t))}
+    for i in range(len(t)):
+        rank, microbatch, task = int(t.rank[i]), int(t.microbatch[i]), t.name.at(i).split(".")[0]
+        if task == "backward":
+            assert t.start_s[i] >= ends[rank, "forward", microbatch]
+        if task in {"forward", "backward"} and (rank, f"recv_{task}", microbatch) in ends:
+            assert t.start_s[i] >= ends[rank, f"recv_{task}", microbatch]
+
+
+def test_step_timing_gives_a_time_and_no_rows(results: dict[str, Execution]) -> None:
+    """``timing: step`` measures the step alone; memory is accounted all the same."""
+    execution = results["step timing"]
+    assert execution.iteration_time_s > 0
+    assert execution.check is None
+    assert len(timeline(execution.plan, execution.ranks)) == 0
+    assert all(result.memory.peak_bytes > 0 for result in execution.ranks)

@@ -1,0 +1,386 @@
+"""Every torch kernel against autograd or torch.nn.functional, in float64."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as nn
+
+from backends.torch.kernels import DTYPES, KERNELS, KernelContext, RankContext
+from costmodels.kernels import KERNELS as COST_KERNELS
+from costmodels.kernels import TensorSpec
+from sim.plan.buffer import Buffer, Kind
+from sim.plan.mesh import Mesh
+
+MESH = Mesh((("dp", 2), ("tp", 2)))
+S, B, N, G, D, H, F, V = 6, 3, 4, 2, 4, 8, 10, 12
+TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def rank_context(rank: int = 0, step: int = 0, slept: list[float] | None = None) -> RankContext:
+    """Return the context of one of four ranks."""
+    return RankContext(MESH, rank, 5, step, torch.device("cpu"), (slept if slept is not None else []).append)
+
+
+def run(kernel: str, *inputs: Tensor, rank: int = 0, microbatch: int = 0, **attributes: Any) -> tuple[Tensor, ...]:
+    """Run a kernel and hold its outputs to the cost model's shapes and types."""
+    spec = COST_KERNELS[kernel].outputs([spec_of(x) for x in inputs], attributes)
+    outputs = KERNELS[kernel](KernelContext(rank_context(rank), microbatch), inputs, attributes)
+    assert [spec_of(y) for y in outputs] == list(spec)
+    for y in outputs:
+        assert y.is_contiguous()
+        assert y.untyped_storage().nbytes() == y.numel() * y.element_size()
+        shared = [x for x in inputs if x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()]
+        assert all(x is y for x in shared), "an output shares its memory with an input"
+    return outputs
+
+
+def spec_of(x: Tensor) -> TensorSpec:
+    """Return shape and type as the cost models name them."""
+    return TensorSpec(tuple(x.shape), str(x.dtype).removeprefix("torch."))
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return seeded normal numbers."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + 97 * len(shape)), dtype=dtype)
+
+
+def gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor], dy: Tensor) -> tuple[Tensor, ...]:
+    """Return autograd's gradients of a function of some tensors."""
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    return torch.autograd.grad(function(*leaves), leaves, dy)
+
+
+def assert_close(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    """Compare tensors one by one."""
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, e, **TOLERANCE)
+
+
+def test_registries_have_the_same_kernels() -> None:
+    """A kernel has a cost and a torch implementation, or neither."""
+    assert set(KERNELS) == set(COST_KERNELS)
+
+
+# --- matrix products ---------------------------------------------------------------------------------------
+
+PRODUCTS = [
+    pytest.param((S, B, H), (H, F), {}, "sbh,hf->sbf", id="plain"),
+    pytest.param((S, B, H), (H, G, 4, D), {"contract": 1}, "sbh,hgcd->sbgcd", id="several output dimensions"),
+    pytest.param((S, B, N, D), (N, D, H), {"contract": 2}, "sbnd,ndh->sbh", id="two contracted dimensions"),
+    pytest.param((S, B, H), (V, H), {"transposed": True}, "sbh,vh->sbv", id="transposed"),
+]
+
+
+@pytest.mark.parametrize(("x_shape", "w_shape", "attributes", "equation"), PRODUCTS)
+def test_matmul_and_its_gradients_match_einsum(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: dict[str, Any], equation: str
+) -> None:
+    """Forward, input gradient and accumulated weight gradient are those of the same einsum."""
+    x, w = random(*x_shape), random(*w_shape, seed=1)
+    (y,) = run("matmul", x, w, **attributes)
+    assert_close([y], [torch.einsum(equation, x, w)])
+    dy, before = random(*y.shape, seed=2), random(*w_shape, seed=3)
+    dx, dw = gradients(lambda a, b: torch.einsum(equation, a, b), (x, w), dy)
+    accumulated = before.clone()
+    (returned,) = run("matmul_weight_gradient", x, dy, accumulated, **attributes)
+    assert returned is accumulated
+    assert_close([*run("matmul_input_gradient", dy, w, **attributes), accumulated], [dx, before + dw])
+
+
+def test_matmul_adds_its_bias() -> None:
+    """The bias has the weight's output dimensions."""
+    x, w, bias = random(S, B, H), random(H, G, 4, D, seed=1), random(G, 4, D, seed=2)
+    (y,) = run("matmul", x, w, bias)
+    assert_close([y], [torch.einsum("sbh,hgcd->sbgcd", x, w) + bias])
+
+
+def test_bias_gradient_sums_over_all_but_the_bias_dimensions() -> None:
+    """One and several trailing dimensions alike, added to what is there."""
+    dx = random(S, B, G, 4, D)
+    for shape in ((D,), (G, 4, D)):
+        gradient = random(*shape, seed=4)
+        expected = gradient + dx.sum(tuple(range(5 - len(shape))))
+        assert_close(run("bias_gradient", dx, gradient), [expected])
+
+
+# --- attention ---------------------------------------------------------------------------------------------
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return causal attention by torch's own function."""
+    q, k, v = (x.permute(1, 2, 0, 3) for x in (q, k, v))
+    return nn.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).permute(2, 0, 1, 3)
+
+
+def separate_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Return attention and its probabilities by the separate kernels."""
+    (scores,) = run("attention_scores", q, k)
+    (probs,) = run("causal_softmax", scores)
+    return run("attention_context", probs, v)[0], probs
+
+
+@pytest.mark.parametrize("sequence", [S, 300])
+def test_attention_matches_torch(sequence: int) -> None:
+    """Separate and fused kernels equal torch's attention, grouped heads and several query blocks included."""
+    q, k, v = random(sequence, 1, N, D), random(sequence, 1, G, D, seed=1), random(sequence, 1, G, D, seed=2)
+    expected = attention(q, k, v)
+    y, lse = run("flash_attention", q, k, v)
+    assert_close([y, separate_attention(q, k, v)[0]], [expected, expected])
+    scores = run("attention_scores", q, k)[0].masked_fill(torch.ones(sequence, sequence).triu(1) > 0, -torch.inf)
+    assert_close([lse], [scores.logsumexp(-1)])
+
+
+@pytest.mark.parametrize("sequence", [S, 300])
+def test_attention_gradients_match_torch(sequence: int) -> None:
+    """Separate and fused backward kernels equal autograd through torch's attention."""
+    q, k, v = random(sequence, 1, N, D), random(sequence, 1, G, D, seed=1), random(sequence, 1, G, D, seed=2)
+    dy = random(sequence, 1, N, D, seed=3)
+    expected = gradients(attention, (q, k, v), dy)
+    y, lse = run("flash_attention", q, k, v)
+    assert_close(run("flash_attention_backward", dy, q, k, v, y, lse), expected)
+    _, probs = separate_attention(q, k, v)
+    dprobs, dv = run("attention_context_backward", dy, probs, v)
+    (dscores,) = run("causal_softmax_backward", dprobs, probs)
+    dq, dk = run("attention_scores_backward", dscores, q, k)
+    assert_close((dq, dk, dv), expected)
+
+
+def test_split_qkv_orders_heads_by_group_and_merge_undoes_it() -> None:
+    """Group j holds query heads j*r to j*r+r-1, then its key, then its value."""
+    qkv = random(S, B, G, N // G + 2, D)
+    q, k, v = run("split_qkv", qkv)
+    assert_close([q[:, :, 3], k[:, :, 1], v[:, :, 1]], [qkv[:, :, 1, 1], qkv[:, :, 1, 2], qkv[:, :, 1, 3]])
+    assert_close(run("merge_qkv", q, k, v), [qkv])
+
+
+def test_rotary_turns_pairs_by_position_and_backward_turns_back() -> None:
+    """Element i and i + d/2 of position p turn by p base^(-2i/d); backward is the transpose."""
+    x = random(S, B, N, D)
+    (y,) = run("rotary", x, base=100.0)
+    angle = torch.tensor(5 * 100.0 ** (-2 / D), dtype=torch.float64)
+    first, second = x[5, :, :, 1], x[5, :, :, 1 + D // 2]
+    assert_close([y[5, :, :, 1]], [first * angle.cos() - second * angle.sin()])
+    assert_close(run("rotary_backward", y, base=100.0), [x])
+
+
+# --- element-wise ------------------------------------------------------------------------------------------
+
+
+def test_layer_norm_matches_torch() -> None:
+    """Forward, input gradient and accumulated parameter gradients."""
+    x, weight, bias, dy = random(S, B, H), random(H, seed=1), random(H, seed=2), random(S, B, H, seed=3)
+    y, mean, rstd = run("layer_norm", x, weight, bias, epsilon=1e-5)
+    assert_close([y], [nn.layer_norm(x, (H,), weight, bias, 1e-5)])
+    expected = gradients(lambda a, w, b: nn.layer_norm(a, (H,), w, b, 1e-5), (x, weight, bias), dy)
+    sums = [torch.ones(H, dtype=torch.float64) for _ in range(2)]
+    dx, *updated = run("layer_norm_backward", dy, x, weight, mean, rstd, *sums)
+    assert updated[0] is sums[0]
+    assert_close([dx, *sums], [expected[0], 1 + expected[1], 1 + expected[2]])
+
+
+def test_rms_norm_matches_torch() -> None:
+    """Forward, input gradient and accumulated weight gradient."""
+    x, weight, dy = random(S, B, H), random(H, seed=1), random(S, B, H, seed=3)
+    y, rstd = run("rms_norm", x, weight, epsilon=1e-5)
+    assert_close([y], [nn.rms_norm(x, (H,), weight, 1e-5)])
+    expected = gradients(lambda a, w: nn.rms_norm(a, (H,), w, 1e-5), (x, weight), dy)
+    total = torch.ones(H, dtype=torch.float64)
+    dx, _ = run("rms_norm_backward", dy, x, weight, rstd, total)
+    assert_close([dx, total], [expected[0], 1 + expected[1]])
+
+
+def test_gelu_and_swiglu_match_torch() -> None:
+    """Forward and backward of both activations."""
+    x, dy = 2 * random(S, B, F), random(S, B, F, seed=1)
+
+    def gelu(a: Tensor) -> Tensor:
+        return nn.gelu(a, approximate="tanh")
+
+    assert_close([*run("gelu", x), *run("gelu_backward", dy, x)], [gelu(x), *gradients(gelu, (x,), dy)])
+    pair = random(S, B, 2, F)
+
+    def swiglu(a: Tensor) -> Tensor:
+        return nn.silu(a[:, :, 0]) * a[:, :, 1]
+
+    assert_close(
+        [*run("swiglu", pair), *run("swiglu_backward", dy, pair)], [swiglu(pair), *gradients(swiglu, (pair,), dy)]
+    )
+
+
+def dropout_attributes(**changes: Any) -> dict[str, Any]:
+    """Return the attributes of a dropout over [S, B, H], sharded over nothing."""
+    return {
+        "probability": 0.3, "salt": "x", "shape": (S, B, H), "axes": ((), (), ()), "batch_dim": 1, **changes,
+    }  # fmt: skip
+
+
+def test_dropout_keeps_and_scales_and_backward_drops_the_same() -> None:
+    """Kept elements are divided by 1 - p; about p of all are dropped; backward uses the same mask."""
+    x = torch.ones(100, 3, 100, dtype=torch.float64)
+    y, mask = run("dropout", x, **dropout_attributes(shape=(100, 3, 100)))
+    assert_close([y], [mask.double() / 0.7])
+    assert float(mask.double().mean()) == pytest.approx(0.7, abs=0.01)
+    assert_close(run("dropout_backward", x, mask, probability=0.3), [y])
+
+
+def test_dropout_of_a_shard_is_the_shard_of_the_dropout() -> None:
+    """Rank 1 of tp, with half the rows, drops what the whole drops there."""
+    x = random(S, B, H)
+    whole, _ = run("dropout", x, rank=0, **dropout_attributes())
+    half, _ = run("dropout", x[S // 2 :].contiguous(), rank=1, **dropout_attributes(axes=(("tp",), (), ())))
+    assert_close([half], [whole[S // 2 :]])
+
+
+def test_dropout_masks_differ_by_salt_and_by_sample() -> None:
+    """Another salt, micro-batch or data-parallel rank draws another mask."""
+    x = torch.ones(S, B, H, dtype=torch.float64)
+    first, _ = run("dropout", x, **dropout_attributes())
+    others = [
+        run("dropout", x, **dropout_attributes(salt="y"))[0],
+        run("dropout", x, microbatch=1, **dropout_attributes())[0],
+        run("dropout", x, rank=2, **dropout_attributes())[0],
+    ]
+    assert all(not torch.equal(first, other) for other in others)
+
+
+def test_bias_dropout_add_adds_the_residual_to_what_dropout_leaves() -> None:
+    """residual + dropout(x + bias); without dropout there is no mask."""
+    x, bias, residual = random(S, B, H), random(H, seed=1), random(S, B, H, seed=2)
+    y, mask = run("bias_dropout_add", x, bias, residual, **dropout_attributes())
+    assert_close([y], [residual + (x + bias) * mask / 0.7])
+    assert_close(
+        run("bias_dropout_add", x, bias, residual, **dropout_attributes(probability=0.0)), [residual + x + bias]
+    )
+
+
+def test_add_slice_and_zero() -> None:
+    """A sum; rank 1's half along the last dimension; cleared buffers."""
+    a, b = random(S, B, H), random(S, B, H, seed=1)
+    assert_close(run("add", a, b), [a + b])
+    assert_close(run("slice", a, rank=1, dim=2, axes=("tp",), parts=2), [a[:, :, H // 2 :]])
+    run("zero", a, b)
+    assert not a.any()
+    assert not b.any()
+
+
+def test_shard_is_a_piece_of_the_padded_concatenation() -> None:
+    """Seven elements over two ranks: four, and three with a zero."""
+    a, b = random(3), random(2, 2, seed=1)
+    pieces = [run("shard", a, b, rank=rank, axes=("tp",), parts=2)[0] for rank in (0, 1)]
+    expected = torch.cat([a, b.reshape(-1), torch.zeros(1, dtype=torch.float64)])
+    assert_close([torch.cat(pieces)], [expected])
+
+
+# --- both ends of the model --------------------------------------------------------------------------------
+
+TOKENS = {"sequence_length": S, "microbatch_size": B, "vocab_size": V}
+
+
+def test_tokens_give_labels_one_place_on_and_other_samples_to_other_ranks() -> None:
+    """Labels are the ids shifted by one; dp rank and micro-batch choose the samples."""
+    (ids,), (labels,) = run("tokens", shift=0, **TOKENS), run("tokens", shift=1, **TOKENS)
+    assert torch.equal(labels[:-1], ids[1:])
+    assert int(ids.min()) >= 0
+    assert int(ids.max()) < V
+    assert torch.equal(run("tokens", rank=1, shift=0, **TOKENS)[0], ids)
+    assert not torch.equal(run("tokens", rank=2, shift=0, **TOKENS)[0], ids)
+    assert not torch.equal(run("tokens", microbatch=1, shift=0, **TOKENS)[0], ids)
+
+
+def test_embedding_over_ranks_sums_to_the_whole() -> None:
+    """Each rank looks up its half of the vocabulary; the gradients of both halves are the whole's."""
+    ids, table, dy = *run("tokens", shift=0, **TOKENS), random(V, H), random(S, B, H, seed=1)
+    halves = table.chunk(2)
+    parts = [run("embedding", ids, half.clone(), rank=rank, vocab_axes=("tp",))[0] for rank, half in enumerate(halves)]
+    assert_close([parts[0] + parts[1]], [table[ids]])
+    sums = [torch.ones_like(half) for half in halves]
+    for rank, total in enumerate(sums):
+        run("embedding_backward", ids, dy, total, rank=rank, vocab_axes=("tp",))
+    (expected,) = gradients(lambda t: t[ids], (table,), dy)
+    assert_close([torch.cat(sums)], [1 + expected])
+
+
+def test_add_positions_uses_the_rows_of_my_part_of_the_sequence() -> None:
+    """Rank 1 of a sequence split in two adds, and accumulates into, the table's second half."""
+    x, table = random(S // 2, B, H), random(S, H, seed=1)
+    (y,) = run("add_positions", x, table, rank=1, sequence_axes=("tp",))
+    assert_close([y], [x + table[S // 2 :, None]])
+    total = torch.zeros(S, H, dtype=torch.float64)
+    run("add_positions_backward", x, total, rank=1, sequence_axes=("tp",))
+    assert_close([total[S // 2 :]], [x.sum(1)])
+    assert not total[: S // 2].any()
+
+
+def test_vocabulary_parallel_loss_matches_cross_entropy() -> None:
+    """Two ranks' kernels, with the sums that collectives make between them, give torch's loss and gradient."""
+    logits, (labels,) = 3 * random(S, B, V), run("tokens", shift=1, **TOKENS)
+    halves = [half.contiguous() for half in logits.chunk(2, -1)]
+    maximum = torch.maximum(*(run("logits_max", half)[0] for half in halves))
+    parts = [
+        run("exp_logits", half, maximum, labels, rank=rank, vocab_axes=("tp",)) for rank, half in enumerate(halves)
+    ]
+    total, target = (parts[0][i] + parts[1][i] for i in (1, 2))
+    loss = torch.full((1,), 2.0, dtype=torch.float64)
+    run("cross_entropy", total, target, loss, scale=1 / (S * B))
+
+    def mean_loss(x: Tensor) -> Tensor:
+        return nn.cross_entropy(x.flatten(0, 1), labels.flatten())
+
+    assert_close([loss], [2.0 + mean_loss(logits).reshape(1)])
+    attributes = {"scale": 1 / (S * B), "dtype": "float64", "vocab_axes": ("tp",)}
+    dlogits = [
+        run("cross_entropy_backward", part[0], total, labels, rank=rank, **attributes)[0]
+        for rank, part in enumerate(parts)
+    ]
+    assert_close([torch.cat(dlogits, -1)], gradients(mean_loss, (logits,), torch.tensor(1.0, dtype=torch.float64)))
+
+
+def test_adam_matches_torch_over_several_steps() -> None:
+    """Three steps of torch.optim.Adam; the low-precision copy is the rounded parameter."""
+    start = random(F)
+    leaf = start.clone().requires_grad_()
+    optimizer = torch.optim.Adam([leaf], lr=0.01, betas=(0.8, 0.9), eps=1e-6)
+    state = [start.clone(), torch.zeros(F, dtype=torch.float64), torch.zeros(F, dtype=torch.float64)]
+    copy = torch.zeros(F, dtype=torch.bfloat16)
+    attributes = {"learning_rate": 0.01, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-6, "step": 1}
+    for step in range(3):
+        leaf.grad = random(F, seed=step + 1)
+        optimizer.step()
+        inputs = (state[0], leaf.grad, *state[1:], copy)
+        KERNELS["adam"](KernelContext(rank_context(step=step)), inputs, attributes)
+    assert_close([state[0]], [leaf.detach()])
+    assert torch.equal(copy, state[0].bfloat16())
+
+
+def test_delay_sleeps_and_gives_what_the_plan_declares() -> None:
+    """The stated seconds go to the device's sleep; outputs are zeros of the declared shape and type."""
+    slept: list[float] = []
+    context = KernelContext(rank_context(slept=slept), 0, (Buffer("y", (2, 3), "int32", Kind.WORKSPACE),))
+    (y,) = KERNELS["delay"](context, (), {"duration_s": 0.25})
+    assert slept == [0.25]
+    assert (y.shape, y.dtype) == ((2, 3), DTYPES["int32"])
+
+
+# --- half precision ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_kernels_keep_activation_types_and_accumulate_in_float32(dtype: torch.dtype) -> None:
+    """Outputs have the cost model's types in every precision, and are close to float64's."""
+    x, w = random(S, B, H, dtype=dtype), random(H, F, seed=1, dtype=dtype)
+    (y,) = run("matmul", x, w)
+    total = torch.zeros(H, F)
+    run("matmul_weight_gradient", x, y, total)
+    q, k = random(S, 1, N, D, dtype=dtype), random(S, 1, G, D, seed=1, dtype=dtype)
+    out, lse = run("flash_attention", q, k, k)
+    run("flash_attention_backward", out, q, k, k, out, lse)
+    run("causal_softmax_backward", *run("causal_softmax", *run("attention_scores", q, k)) * 2)
+    normed, mean, rstd = run("layer_norm", x, w[:, 0].contiguous(), w[:, 1].contiguous(), epsilon=1e-5)
+    run("layer_norm_backward", normed, x, w[:, 0].contiguous(), mean, rstd, torch.zeros(H), torch.zeros(H))
+    run("bias_gradient", x, torch.zeros(H))
+    run("gelu_backward", *run("gelu", x), x)
+    expected = attention(q.double(), k.double(), k.double())
+    torch.testing.assert_close(out.double(), expected, rtol=0.03, atol=0.03)
