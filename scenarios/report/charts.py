@@ -62,14 +62,15 @@ def gantt_chart(chart_id: str, gantt: Gantt, end_s: float | None = None) -> Char
         layout[f"xaxis{suffix}"] = {
             "domain": [round(begin, 6), round(begin + width, 6)], "anchor": "y", "zeroline": False,
             "range": [_number(window.start_s / factor), _number(last_s / factor)],
-            "title": {"text": _window_title(index, gantt, unit), "standoff": 6},
+            "title": {"text": window_title(index, gantt, unit), "standoff": 6},
         }  # fmt: skip
         data += [_bar_trace(window.bars.of(phase), phase, f"x{suffix}", factor) for phase in gantt.phases]
     height = 60 + max(110, min(64, max(34, 640 // max(1, len(gantt.ranks)))) * len(gantt.ranks))
     return Chart(chart_id, {"data": [trace for trace in data if trace["x"]], "layout": layout}, height)
 
 
-def _window_title(index: int, gantt: Gantt, unit: str) -> str:
+def window_title(index: int, gantt: Gantt, unit: str) -> str:
+    """Return what an axis of time says: which window of the step, and the unit."""
     if len(gantt.windows) == 1:
         return f"time ({unit})"
     return f"{_WINDOWS[index]}: time ({unit})"

@@ -6,7 +6,7 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from scenarios.report.charts import CHUNK_OPACITY, COMMUNICATION_LANE, MAIN_LANE, time_unit
+from scenarios.report.charts import CHUNK_OPACITY, COMMUNICATION_LANE, MAIN_LANE, time_unit, window_title
 from scenarios.report.gantt import Bars, choose_bars
 from scenarios.report.phases import Phase
 from traces.files import replacing
@@ -27,14 +27,14 @@ def write_pipeline_figure(timeline: Timeline, path: Path, *, title: str = "", ma
     figure = Figure(figsize=(_WIDTH_INCHES, 1.1 + 0.52 * len(gantt.ranks)), dpi=160, layout="constrained")
     axes = figure.subplots(1, len(windows), sharey=True, squeeze=False)[0]
     unit, factor = time_unit(windows[-1].end_s)
-    for plot, window in zip(axes, windows, strict=True):
+    for index, (plot, window) in enumerate(zip(axes, windows, strict=True)):
         for phase in gantt.phases:
             inches_per_s = 0.9 * _WIDTH_INCHES / len(windows) / (window.end_s - window.start_s or 1.0)
             _draw(plot, window.bars.of(phase), phase, factor, inches_per_s)
         plot.set_xlim(window.start_s / factor, window.end_s / factor)
         plot.set_ylim(len(gantt.ranks) - 0.45, -0.55)
         plot.set_yticks(range(len(gantt.ranks)), gantt.ranks)
-        plot.set_xlabel(f"time ({unit})", color="#667080")
+        plot.set_xlabel(window_title(index, gantt, unit), color="#667080")
         plot.tick_params(colors="#667080", length=0)
         plot.spines[:].set_visible(False)
     handles = [Patch(color=phase.colour, label=phase.words) for phase in gantt.phases]
