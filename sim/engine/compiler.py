@@ -75,6 +75,7 @@ class RankCompiler:
         self._neighbour_links: dict[tuple[str, str, bool], tuple[tuple[int, int], ...]] = {}
         self._patterns: dict[tuple[str, tuple[int, ...]], Pattern | None] = {}
         self._noted: dict[str, int] = {}
+        self._steady: dict[tuple[str, str, bool], bool] = {}
         self._waited: set[tuple[int, int, str]] = set()
         self._num_single = 0
         self._last_block: tuple[int, Call] | None = None
@@ -92,6 +93,8 @@ class RankCompiler:
             self._table_of[unit] = table
             if table.message:
                 self._add_message(index, call, table)
+            elif table.steady and self._follows_block(index, call, table, exposed_from, open_microbatches):
+                self._add_steady_block(unit, index, call, table)
             elif not (
                 self._may_be_block(call, index, exposed_from)
                 and self._add_block(unit, index, call, table, open_microbatches)
@@ -119,7 +122,13 @@ class RankCompiler:
         op, kind, duration_s, demands, activity = table.recipe[0]
         node = graph.add(kind, duration_s)
         graph.units.append((self.rank, index, node, None))
-        self._note_message(node, op, demands, activity)
+        if table.channel not in self.messages:
+            self.messages[table.channel] = []
+        self.messages[table.channel].append(node)
+        if kind is NodeKind.SEND:
+            graph.arrivals[node] = (-1, activity.latency_s)
+            if demands:
+                graph.demands[node] = demands
         if not table.in_order:
             tail = self._tails.get(op.stream)
             if tail is not None:
@@ -128,17 +137,6 @@ class RankCompiler:
             unit = writer.units.get(call.microbatch)
             if unit is not None:
                 graph.link(self._node((unit, written_by)), node)
-
-    def _note_message(self, node: int, op: Send | Recv, demands: Demands, activity: Activity) -> None:
-        is_send = isinstance(op, Send)
-        if is_send:
-            self.graph.arrivals[node] = (-1, activity.latency_s)
-            if demands:
-                self.graph.demands[node] = demands
-        key = (op.axis, op.offset, op.direction, is_send)
-        if key not in self.messages:
-            self.messages[key] = []
-        self.messages[key].append(node)
 
     def _add_ops(self, unit: int, index: int, call: Call, table: TaskTable) -> None:
         """Add one node per op of a call."""
@@ -149,8 +147,9 @@ class RankCompiler:
             node = graph.add(kind, duration_s)
             if demands:
                 graph.demands[node] = demands
-            if kind is NodeKind.JOIN or kind is NodeKind.SEND:
-                self._note_message(node, op, demands, activity)
+            if isinstance(op, Send | Recv):
+                self.messages.setdefault((op.axis, op.offset, op.direction, isinstance(op, Send)), []).append(node)
+                graph.arrivals.update({node: (-1, activity.latency_s)} if isinstance(op, Send) else {})
             elif kind is NodeKind.MEMBER:
                 self.collectives.setdefault((op.stream, op.axes, op.members), []).append((node, activity, op))
         for j, predecessors in enumerate(shape.predecessors):
@@ -169,6 +168,48 @@ class RankCompiler:
             self._note(unit, call, table, table.tracked)
 
     # --- blocks --------------------------------------------------------------------------------------------
+
+    def _follows_block(
+        self, index: int, call: Call, table: TaskTable, exposed_from: int, open_microbatches: set[int | None]
+    ) -> bool:
+        """Return whether a block's links are those of the steady state: the block before it, and messages.
+
+        The block before it must be the last on all streams, with all of it over when its compute is.
+        """
+        if self._last_block is None or (table.contended and index >= exposed_from):
+            return False
+        if call.microbatch in open_microbatches or self._noted.get(call.task) != self._num_single:
+            return False
+        unit, previous = self._last_block
+        if any(self._tails[stream][0] != unit for stream in table.shape.first):
+            return False
+        key = (previous.task, call.task, previous.microbatch == call.microbatch)
+        if key not in self._steady:
+            self._steady[key] = not self._links_after(key) and self._single_entry(table) is not None
+        return self._steady[key]
+
+    def _single_entry(self, table: TaskTable) -> Pattern | None:
+        return self._pattern(table, (table.shape.first[MAIN_STREAM],))
+
+    def _links_after(self, key: tuple[str, str, bool]) -> bool:
+        """Return whether a block needs more links to the one before it than that one's main exit."""
+        before, after = self.tables[key[0]], self.tables[key[1]]
+        kept = all(before.main_ends_last[s] and after.main_starts_first[s] for s in after.shape.first)
+        return not kept or bool(_neighbour_links(before, after, key[2]))
+
+    def _add_steady_block(self, unit: int, index: int, call: Call, table: TaskTable) -> None:
+        """Add a block that waits for the main exit of the block before it and for messages to its first op."""
+        graph, pattern = self.graph, self._single_entry(table)
+        assert pattern is not None and self._last_block is not None
+        node = graph.add(NodeKind.FIXED, pattern.span_s)
+        graph.link(graph.units[self._last_block[0]][2], node)
+        graph.units.append((self.rank, index, node, pattern))
+        for writer, op, readers in table.single_sources:
+            source = writer.units.get(call.microbatch)
+            if source is not None:
+                graph.link(self._node((source, op)), node)
+                self._waited.add((source, op, table.shape.streams[readers[0]]))
+        self._last_block = (unit, call)
 
     def _add_block(
         self, unit: int, index: int, call: Call, table: TaskTable, open_microbatches: set[int | None]

@@ -71,7 +71,7 @@ def _join(graph: Graph, members: Sequence[tuple[int, Activity, Collective]], con
             members=[node for node, _, _ in members],
             pending=len(members),
             latency_s=max(activity.latency_s for _, activity, _ in members),
-            demands=tuple(demands.items()),
+            demands=tuple((r, d) for r, d in demands.items() if d > 0),
             shared=any(r in contended and d > 0 for r, d in demands.items()),
         )
     )

@@ -48,7 +48,10 @@ class ClusterPricing:
         time = kernel_time(kernel_work(program, op), family, dtype, self.cluster.node.device, self.profile)
         return Activity(
             latency_s=time.latency_s,
-            demands=((("compute", rank), time.compute_s), (("memory", rank), time.memory_s)),
+            demands=(
+                (("compute", rank), time.compute_s / self.profile.sustained.clock_fraction),
+                (("memory", rank), time.memory_s),
+            ),
         )
 
     # --- collectives ---------------------------------------------------------------------------------------

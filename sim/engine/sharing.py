@@ -59,20 +59,18 @@ class SharedResources:
     users: dict[Resource, dict[int, None]] = field(default_factory=dict)
 
     def start(self, key: int, demands: Demands, now_s: float) -> None:
-        """Begin an activity's use of its resources."""
-        alone, occupancy_s = True, 0.0
+        """Begin an activity's use of its resources; its demands must all be more than 0."""
+        alone, occupancy_s, users = True, 0.0, self.users
         for r, d in demands:
-            if d > 0.0:
-                occupancy_s = max(occupancy_s, d)
-                users = self.users.get(r)
-                if users is None:
-                    users = self.users[r] = {}
-                elif users:
-                    alone = False
-                users[key] = None
-        flow = self.flows[key] = _Flow(demands, occupancy_s, since_s=now_s)
+            if d > occupancy_s:
+                occupancy_s = d
+            if r not in users:
+                users[r] = {key: None}
+            else:
+                alone = alone and not users[r]
+                users[r][key] = None
+        self.flows[key] = _Flow(demands, occupancy_s, 1.0, 1.0 if alone else 0.0, now_s, 1 if alone else 0)
         if alone:
-            flow.fraction, flow.version = 1.0, 1
             self.schedule(occupancy_s, key, 1)
         else:
             self._retime(self._component(key), now_s)
@@ -82,27 +80,26 @@ class SharedResources:
         flow = self.flows.get(key)
         if flow is None or flow.version != version:
             return False
-        alone = all(d <= 0.0 or len(self.users[r]) == 1 for r, d in flow.demands)
-        neighbours = [] if alone else self._component(key)
+        users, shared = self.users, False
+        for r, _ in flow.demands:
+            shared = shared or len(users[r]) > 1
+        neighbours = self._component(key) if shared else ()
         del self.flows[key]
-        for r, d in flow.demands:
-            if d > 0.0:
-                del self.users[r][key]
+        for r, _ in flow.demands:
+            del users[r][key]
         if neighbours:
-            neighbours.remove(key)
-            self._retime(neighbours, now_s)
+            self._retime([other for other in neighbours if other != key], now_s)
         return True
 
     def _component(self, key: int) -> list[int]:
         """Return the activities connected to one through shared resources, itself included, in a fixed order."""
         seen, queue = {key: None}, [key]
         while queue:
-            for r, d in self.flows[queue.pop()].demands:
-                if d > 0:
-                    for other in self.users[r]:
-                        if other not in seen:
-                            seen[other] = None
-                            queue.append(other)
+            for r, _ in self.flows[queue.pop()].demands:
+                for other in self.users[r]:
+                    if other not in seen:
+                        seen[other] = None
+                        queue.append(other)
         return sorted(seen)
 
     def _retime(self, keys: Sequence[int], now_s: float) -> None:

@@ -25,8 +25,10 @@ class TaskTable:
     another on a resource. ``recipe`` has (op, node kind, duration, shared demands, activity) per op.
     ``sources`` lists (writing task, its op, my reading ops) for buffers that one call writes and others
     read; ``single_sources`` those whose writing task is never a block. ``tracked`` are the buffers that
-    several calls write. ``message``: one send or receive and nothing else; ``in_order``: a receive that comes
-    in its stream's order without being told, as its stream has one channel. ``last_ops``: each stream's last op. ``units`` and ``last_unit`` are filled in while compiling.
+    several calls write. ``steady``: whatever single ops hand it, its first op on the main stream takes.
+    ``message``: one send or receive and nothing else; ``in_order``: a receive that comes
+    in its stream's order without being told, as its stream has one channel. ``channel`` (of a message): axis,
+    offset, direction, is a send. ``last_ops``: each stream's last op. ``units`` and ``last_unit`` are filled in while compiling.
     """
 
     task: Task
@@ -41,10 +43,12 @@ class TaskTable:
     per_microbatch: dict[str, bool]
     message: bool
     in_order: bool
+    channel: tuple[str, int, str, bool]
     last_ops: tuple[tuple[str, int], ...]
     tracked: tuple[str, ...] = ()
     sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
     single_sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
+    steady: bool = False
     units: dict[int | None, int] = field(default_factory=dict)
     last_unit: int = -1
 
@@ -88,11 +92,16 @@ def tabulate(
             main_ends_last={s: last is not None and shape.descends(last, j) for s, j in shape.last.items()},
             message=len(task.ops) == 1 and isinstance(task.ops[0], Send | Recv),
             in_order=isinstance(task.ops[0], Recv) and _one_channel(program, task.ops[0].stream),
+            channel=_channel(task.ops[0]),
             last_ops=tuple(shape.last.items()),
             per_microbatch={b: program.buffers[b].scope is Scope.MICROBATCH for b in shape.leaves},
         )  # fmt: skip
     _connect(program, tables)
     return tables
+
+
+def _channel(op: Op) -> tuple[str, int, str, bool]:
+    return (op.axis, op.offset, op.direction, isinstance(op, Send)) if isinstance(op, Send | Recv) else ("", 0, "", False)
 
 
 def _one_channel(program: Program, stream: str) -> bool:
@@ -105,7 +114,7 @@ def _recipe(
     op: Op, activity: Activity, contention: Contention, program: Program, unfolded: bool
 ) -> tuple[Op, NodeKind, float, Demands, Activity]:
     shared = any(r in contention.contended and d > 0 for r, d in activity.demands)
-    demands = activity.demands if shared else ()
+    demands = tuple((r, d) for r, d in activity.demands if d > 0) if shared else ()
     if isinstance(op, Recv):
         return op, NodeKind.JOIN, 0.0, (), activity
     if isinstance(op, Send):
@@ -138,6 +147,8 @@ def _connect(program: Program, tables: Mapping[str, TaskTable]) -> None:
         )  # fmt: skip
         table.message &= not table.tracked
         _add_sources(table, once)
+        first = (table.shape.first.get(MAIN_STREAM, -1),)
+        table.steady = table.candidate and all(readers == first for _, _, readers in table.single_sources)
 
 
 def _add_sources(table: TaskTable, once: Mapping[str, TaskTable]) -> None:

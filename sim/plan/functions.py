@@ -6,9 +6,10 @@ bias or a norm) is born ``Partial`` over that dimension's axes.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sim.plan.buffer import Kind
+from sim.plan.buffer import Buffer, Kind
 from sim.plan.errors import LayoutError
 from sim.plan.layout import PARTIAL, Layout, Partial, Shard
 from sim.plan.op import Reduction
@@ -89,6 +90,30 @@ def _sliced(t: TaskTracer, x: Tensor, axis: str, dim: int, kind: Kind) -> Tensor
 # --- matrix products ---------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class WeightGradient:
+    """How backward computes the gradient of a product's weight.
+
+    ``overlapped``: after the input gradient, while the collective on that one runs; else before it.
+    ``fused``: the product itself adds to the accumulated gradient; else a second kernel adds what it made.
+    """
+
+    overlapped: bool = True
+    fused: bool = True
+
+    def emit(self, r: TaskTracer, name: str, x: Tensor, dy: Tensor, weight: Parameter, **attributes: Any) -> None:
+        """Write the ops that add x^T dy to the weight's gradient."""
+        label = f"{name}.weight_gradient"
+        if self.fused:
+            r.update(label, "matmul_weight_gradient", (x, dy), (weight.gradient,), **attributes)
+            return
+        buffer = Buffer(r.unique(f"{label}.product"), weight.gradient.shape, dy.dtype, Kind.WORKSPACE, r.scope)
+        product = r.program.tensor(buffer, weight.gradient.layout)
+        r.update(f"{label}.zero", "zero", (), (product,))
+        r.update(label, "matmul_weight_gradient", (x, dy), (product,), **attributes)
+        r.update(f"{label}.add", "add", (product,), (weight.gradient,))
+
+
 def linear(
     t: TaskTracer,
     name: str,
@@ -98,13 +123,14 @@ def linear(
     *,
     contract: int = 1,
     transposed: bool = False,
+    weight_gradient: WeightGradient = WeightGradient(),
 ) -> Tensor:
     """Return x[..., *k] times weight[*k, *n] (or weight[n, k] transposed), plus bias[*n].
 
     Over each axis: weight sharded along n gives y sharded there; x and weight sharded along the first
     contracted dimension give a partial y; x sharded along a row dimension keeps it.
     """
-    attributes = {"contract": contract, "transposed": transposed}
+    attributes: dict[str, Any] = {"contract": contract, "transposed": transposed}
     inputs = (x, weight.value) if bias is None else (x, weight.value, bias.value)
     layout = _product_layout(x, weight.value, contract, transposed)
     if bias is not None and layout.partial_axes:
@@ -118,16 +144,20 @@ def linear(
         dy = _only(gradients)
         kept = r.saved(x)
         dx_layout = _input_gradient_layout(x, weight.value)
+        if not weight_gradient.overlapped:
+            of_parameters(r, kept, dy)
         (dx,) = r.compute(
             f"{name}.input_gradient", "matmul_input_gradient", (dy, weight.value), (dx_layout,),
             kind=Kind.WORKSPACE, **attributes,
         )  # fmt: skip
-        r.update(
-            f"{name}.weight_gradient", "matmul_weight_gradient", (kept, dy), (weight.gradient,), **attributes
-        )
+        if weight_gradient.overlapped:
+            of_parameters(r, kept, dy)
+        return [dx]
+
+    def of_parameters(r: TaskTracer, kept: Tensor, dy: Tensor) -> None:
+        weight_gradient.emit(r, name, kept, dy, weight, **attributes)
         if bias is not None:
             r.update(f"{name}.bias_gradient", "bias_gradient", (dy,), (bias.gradient,))
-        return [dx]
 
     t.record((x,), (y,), backward)
     return y

@@ -215,6 +215,11 @@ class TaskTracer:
         self.ops.append(Compute(op_name, kernel, tuple(t.name for t in everything), writes, attributes))
         return y
 
+    def wait_for(self, tensor: Tensor) -> None:
+        """Hold the compute stream until a tensor has arrived, whatever comes next on it."""
+        name = self.unique(f"{tensor.name}.wait")
+        self.ops.append(Compute(name, "delay", (tensor.name,), (), {"duration_s": 0.0}))
+
     def adam(self, name: str, gradient: Tensor, updated: Sequence[Tensor], **attributes: Any) -> None:
         """Emit an Adam step on ``updated``: parameter, both moments and, if given, a low-precision copy."""
         parameter, *rest = updated

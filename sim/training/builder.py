@@ -13,7 +13,6 @@ from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.training.data.optimizer import write_step_end
 from sim.training.pipeline.calls import stage_calls
 from sim.training.pipeline.schedules import Order, orders
-from sim.training.precision import PRECISIONS
 from sim.training.spec import DenseTraining, split_layers
 from sim.training.transformer import DATA_AXIS, TENSOR_AXIS, TransformerBuilder
 
@@ -46,7 +45,7 @@ class StageProgramBuilder:
     model: TransformerBuilder = field(init=False)
 
     def __post_init__(self) -> None:
-        job, precision = self.job, PRECISIONS[self.job.training.precision]
+        job, precision = self.job, self.job.training.types
         self.tracer = ProgramTracer(self.mesh, precision.parameter, precision.gradient)
         self.model = TransformerBuilder(
             job.model,
@@ -55,6 +54,9 @@ class StageProgramBuilder:
             sequence_parallel=job.parallel.sequence_parallel,
             recompute=job.training.recompute,
             loss_scale=1.0 / (job.training.global_batch_size * job.model.sequence_length),
+            weight_gradient=f.WeightGradient(
+                overlapped=job.parallel.overlap_tensor_backward, fused=job.training.fused_gradient_accumulation
+            ),
         )
 
     def build(self, order: Order) -> Program:
@@ -89,6 +91,8 @@ class StageProgramBuilder:
 
         backward = TaskTracer(self.tracer)
         seed = None if stage == self.num_stages - 1 else self._boundary(f"output_gradient.{stage}", output)
+        if seed is not None:  # as under autograd, nothing is recomputed before the gradient is there
+            backward.wait_for(seed)
         gradients = backpropagate(backward, forward.tape, {output: seed})
         self.tracer.add_task(f"backward.{stage}", Phase.BACKWARD, backward.ops, stage)
 
@@ -110,7 +114,7 @@ class StageProgramBuilder:
         if parts > 1:
             layout = layout.with_(TENSOR_AXIS, Shard(0))
         shape = (model.sequence_length // parts, self.job.training.microbatch_size, model.hidden_size)
-        dtype = PRECISIONS[self.job.training.precision].activation
+        dtype = self.job.training.types.activation
         boundary = self.tracer.tensor(Buffer(f"input.{stage}", shape, dtype, Kind.ACTIVATION), layout)
         return (f.all_gather(t, boundary, TENSOR_AXIS, 0) if scattered else boundary), boundary
 

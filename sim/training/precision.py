@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PrecisionTypes:
-    """Mixed precision keeps gradients, master weights and moments in 32 bits (Megatron-LM: 18 bytes/parameter)."""
+    """Mixed precision keeps gradients (unless asked otherwise), master weights and moments in 32 bits (Megatron-LM: 18 bytes/parameter)."""
 
     parameter: str
     activation: str

@@ -4,11 +4,12 @@ Each class checks itself; ``DenseTraining`` checks what concerns several of them
 Every error names the scenario key that the user must change.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
 from sim.training.errors import SpecError
+from sim.training.precision import PRECISIONS, PrecisionTypes
 
 Precision = Literal["fp16", "bf16", "fp32", "fp64"]
 Recompute = Literal["none", "selective", "full"]
@@ -119,6 +120,16 @@ class TrainingSpec:
     adam_beta1: float = 0.9
     adam_beta2: float = 0.95
     adam_epsilon: float = 1e-8
+    fused_gradient_accumulation: bool = True
+    """Weight-gradient products add to the accumulated gradient themselves; else a second kernel does."""
+    low_precision_gradients: bool = False
+    """Accumulate and synchronise gradients in the type of the weights, not in 32 bits."""
+
+    @property
+    def types(self) -> PrecisionTypes:
+        """Return the element types of this precision."""
+        types = PRECISIONS[self.precision]
+        return replace(types, gradient=types.parameter) if self.low_precision_gradients else types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +170,8 @@ class ParallelSpec:
 
     tensor_degree: int = 1
     sequence_parallel: bool = False
+    overlap_tensor_backward: bool = True
+    """Sum a product's input gradient over the tensor-parallel ranks while its weight gradient is computed."""
     pipeline: PipelineSpec = field(default_factory=PipelineSpec)
     data_degree: int = 1
     zero_stage: int = 0

@@ -7,6 +7,7 @@ replicated (Shoeybi et al. 2019). Parameter names are those of the dense model.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sim.plan import functions as f
 from sim.plan.gradients import checkpoint
@@ -28,6 +29,7 @@ class TransformerBuilder:
     sequence_parallel: bool
     recompute: Recompute
     loss_scale: float
+    weight_gradient: f.WeightGradient
 
     # --- pieces --------------------------------------------------------------------------------------------
 
@@ -61,7 +63,7 @@ class TransformerBuilder:
         """Add the micro-batch's share of the mean loss to ``loss``."""
         x = self.column_input(t, self.norm(t, "final_norm", x))
         table = self.word_table(t, "embedding.word" if self.model.tied_embeddings else "head.weight")
-        logits = f.linear(t, "head", x, table, transposed=True)
+        logits = self.linear(t, "head", x, table, transposed=True)
         return f.cross_entropy(t, "loss", logits, self.tokens(t, "labels", shift=1), loss, self.loss_scale)
 
     def layer(self, t: TaskTracer, index: int, x: Tensor) -> Tensor:
@@ -85,7 +87,7 @@ class TransformerBuilder:
         shape = (groups, per_group + 2, m.head_size)
         weight = t.program.parameter(f"{name}.qkv.weight", (m.hidden_size, *shape), self.shard(1), "normal")
         bias = t.program.parameter(f"{name}.qkv.bias", shape, self.shard(0), "zeros") if self._biased else None
-        q, k, v = f.split_qkv(t, f"{name}.qkv", f.linear(t, f"{name}.qkv", x, weight, bias))
+        q, k, v = f.split_qkv(t, f"{name}.qkv", self.linear(t, f"{name}.qkv", x, weight, bias))
         if m.family == "llama":
             q = f.rotary(t, f"{name}.rotary_q", q, m.rotary_base)
             k = f.rotary(t, f"{name}.rotary_k", k, m.rotary_base)
@@ -93,7 +95,7 @@ class TransformerBuilder:
         output = t.program.parameter(
             f"{name}.projection.weight", (m.num_heads, m.head_size, m.hidden_size), self.shard(0), "normal"
         )
-        return self.row_output(t, f.linear(t, f"{name}.projection", y, output, contract=2))
+        return self.row_output(t, self.linear(t, f"{name}.projection", y, output, contract=2))
 
     def _attend(self, t: TaskTracer, name: str, qkv: Sequence[Tensor]) -> Tensor:
         def attend(tracer: TaskTracer, inputs: Sequence[Tensor]) -> Tensor:
@@ -110,18 +112,24 @@ class TransformerBuilder:
         if m.family == "gpt":
             weight = t.program.parameter(f"{name}.fc1.weight", (h, ffn), self.shard(1), "normal")
             bias = t.program.parameter(f"{name}.fc1.bias", (ffn,), self.shard(0), "zeros")
-            y = f.elementwise(t, f"{name}.gelu", "gelu", f.linear(t, f"{name}.fc1", x, weight, bias))
+            y = f.elementwise(t, f"{name}.gelu", "gelu", self.linear(t, f"{name}.fc1", x, weight, bias))
         else:
             weight = t.program.parameter(f"{name}.fc1.weight", (h, 2, ffn), self.shard(2), "normal")
-            y = f.elementwise(t, f"{name}.swiglu", "swiglu", f.linear(t, f"{name}.fc1", x, weight))
+            y = f.elementwise(t, f"{name}.swiglu", "swiglu", self.linear(t, f"{name}.fc1", x, weight))
         output = t.program.parameter(f"{name}.fc2.weight", (ffn, h), self.shard(0), "normal")
-        return self.row_output(t, f.linear(t, f"{name}.fc2", y, output))
+        return self.row_output(t, self.linear(t, f"{name}.fc2", y, output))
 
     def _residual(self, t: TaskTracer, name: str, y: Tensor, bias_source: str, residual: Tensor) -> Tensor:
         if not self._biased:
             return f.add(t, name, y, residual)
         bias = t.program.parameter(bias_source, (self.model.hidden_size,), REPLICATED, "zeros")
         return f.bias_dropout_add(t, name, y, bias, residual, self.model.dropout, batch_dim=1)
+
+    def linear(
+        self, t: TaskTracer, name: str, x: Tensor, weight: Parameter, bias: Parameter | None = None, **attributes: Any
+    ) -> Tensor:
+        """Return a product whose weight gradient is computed as this strategy wants it."""
+        return f.linear(t, name, x, weight, bias, weight_gradient=self.weight_gradient, **attributes)
 
     def norm(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
         """Return the family's norm of x."""

@@ -14,7 +14,7 @@ from sim.plan.op import Collective, CollectiveKind
 from sim.plan.program import Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.training.data.buckets import Bucket, make_buckets
-from sim.training.precision import PRECISIONS, PrecisionTypes
+from sim.training.precision import PrecisionTypes
 from sim.training.spec import DenseTraining
 from sim.training.transformer import DATA_AXIS
 
@@ -36,7 +36,7 @@ def write_step_end(
         data_axis=DATA_AXIS,
         tied=holds_tied,
     )
-    writer = StepEndWriter(job, tracer, PRECISIONS[job.training.precision])
+    writer = StepEndWriter(job, tracer, job.training.types)
     return [writer.write_zero()], writer.write_sync_and_update(buckets)
 
 
