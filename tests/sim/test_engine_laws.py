@@ -1,0 +1,248 @@
+"""Laws of the engine on random dense jobs, against a slow engine of its own."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from costmodels.hardware import NodeSpec, load_node
+from sim.engine.activity import Activity
+from sim.engine.folding import Folding, fold_by_role, no_fold
+from sim.engine.run import SimulatedRun
+from sim.engine.simulate import simulate
+from sim.engine.timeline import timeline
+from sim.plan.check import check
+from sim.plan.op import Collective, Recv
+from sim.plan.program import Plan
+from tests.sim.jobs import GPT, as_array, dense_plan, op_times, pricing_on
+from tests.sim.reference import ReferenceEngine, hazards
+from tests.sim.strategies import NODES, dense_keys, dense_plans
+
+LAW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PER_NODE = st.sampled_from([1, 2, 4, 8])
+FOLD = st.sampled_from([fold_by_role, no_fold])
+
+
+def assert_same_times(run: SimulatedRun, other: dict[Any, Any], *, receives: bool = True) -> None:
+    """Fail unless all ops have the same times to 1e-9 of the makespan (of receives the ends only, where asked)."""
+    found = op_times(run)
+    assert found.keys() == other.keys()
+    keys = sorted(found)
+    difference = np.abs(as_array(found, keys) - as_array(other, keys))
+    if not receives:
+        is_receive = [isinstance(_op(run, key), Recv) for key in keys]
+        difference[is_receive, 0] = 0.0
+    assert difference.max() <= 1e-9 * run.makespan_s, keys[int(difference.max(axis=1).argmax())]
+
+
+def _op(run: SimulatedRun, key: tuple[int, int, int]) -> Any:
+    rank, call, j = key
+    program = run.programs[rank]
+    return program.tasks[program.calls[call].task].ops[j]
+
+
+@LAW
+@given(plan=dense_plans(), node=st.sampled_from(NODES), per_node=PER_NODE, fold=FOLD, coalesce=st.booleans())
+def test_every_op_runs_when_the_reference_engine_says(
+    plan: Plan, node: str, per_node: int, fold: Any, coalesce: bool
+) -> None:
+    """Streams, hazards, messages, groups and fair sharing equal, op by op, a slow engine written from the rules."""
+    pricing = pricing_on(node, plan.mesh.size, devices_per_node=per_node)
+    run = simulate(plan, pricing, fold=fold, coalesce=coalesce)
+    reference = ReferenceEngine(plan, pricing, fold(plan)).run()
+    assert run.makespan_s == pytest.approx(reference.makespan_s, rel=1e-9)
+    assert_same_times(run, reference.times, receives=False)
+
+
+@LAW
+@given(plan=dense_plans(24), node=st.sampled_from(NODES), per_node=PER_NODE, fold=FOLD)
+def test_coalesced_equals_step_by_step(plan: Plan, node: str, per_node: int, fold: Any) -> None:
+    """Coalescing changes no time of any op."""
+    pricing = pricing_on(node, plan.mesh.size, devices_per_node=per_node)
+    run = simulate(plan, pricing, fold=fold)
+    assert_same_times(run, op_times(simulate(plan, pricing, fold=fold, coalesce=False)))
+
+
+@LAW
+@given(plan=dense_plans(), node=st.sampled_from(NODES), per_node=PER_NODE, fold=FOLD)
+def test_streams_run_one_op_at_a_time_and_hazards_are_kept(plan: Plan, node: str, per_node: int, fold: Any) -> None:
+    """No op starts before its stream is free and every RAW, WAR and WAW pair before it is done."""
+    run = simulate(plan, pricing_on(node, plan.mesh.size, devices_per_node=per_node), fold=fold)
+    timeline(run, "op").check_streams()
+    times, slack_s = op_times(run), 1e-9 * run.makespan_s
+    for rank, program in run.programs.items():
+        for (call, j), needed in hazards(program).items():
+            start_s, end_s = times[rank, call, j]
+            assert start_s <= end_s + slack_s
+            is_receive = isinstance(_op(run, (rank, call, j)), Recv)
+            for before in needed:
+                begins_after = end_s if is_receive else start_s
+                assert times[(rank, *before)][1] <= begins_after + slack_s
+
+
+@LAW
+@given(plan=dense_plans(), node=st.sampled_from(NODES), per_node=PER_NODE, fold=FOLD)
+def test_makespan_is_at_least_every_lower_bound(plan: Plan, node: str, per_node: int, fold: Any) -> None:
+    """It is no less than any stream's work, any resource's demand, or any chain of hazards with each op alone."""
+    run = simulate(plan, pricing_on(node, plan.mesh.size, devices_per_node=per_node), fold=fold)
+    allowed_s = run.makespan_s * (1 + 1e-9)
+    use_s: dict[Any, float] = {}
+    joint_use_s: dict[Any, float] = {}
+    for rank, program in run.programs.items():
+        chain: dict[tuple[int, int], float] = {}
+        for (call, j), needed in hazards(program).items():
+            activity = run.priced[rank][program.calls[call].task].activities[j]
+            alone_s = 0.0 if isinstance(_op(run, (rank, call, j)), Recv) else _least_s(run, rank, call, j, activity)
+            chain[call, j] = alone_s + max((chain[other] for other in needed), default=0.0)
+            stream = (rank, _op(run, (rank, call, j)).stream)
+            use_s[stream] = use_s.get(stream, 0.0) + alone_s
+            if not isinstance(_op(run, (rank, call, j)), Collective):
+                for resource, seconds in activity.demands:
+                    joint_use_s[resource] = joint_use_s.get(resource, 0.0) + seconds
+        assert max(chain.values()) <= allowed_s
+    assert max(use_s.values()) <= allowed_s
+    assert max(joint_use_s.values()) <= allowed_s
+
+
+def _least_s(run: SimulatedRun, rank: int, call: int, j: int, activity: Activity) -> float:
+    """Return the least time an op occupies its stream (a message's latency passes after its sender is free)."""
+    return activity.occupancy_s if type(_op(run, (rank, call, j))).__name__ == "Send" else activity.duration_s
+
+
+@LAW
+@given(plan=dense_plans(), node=st.sampled_from(NODES))
+def test_two_runs_are_identical(plan: Plan, node: str) -> None:
+    """Running twice gives the very same times and the same number of events."""
+    pricing = pricing_on(node, plan.mesh.size)
+    one, other = simulate(plan, pricing), simulate(plan, pricing_on(node, plan.mesh.size))
+    assert op_times(one) == op_times(other)
+    assert (one.makespan_s, one.num_events) == (other.makespan_s, other.num_events)
+
+
+@LAW
+@given(plan=dense_plans(24))
+def test_bytes_sent_are_bytes_received(plan: Plan) -> None:
+    """Every message arrives with the size it left with, and every send row has its receive row."""
+    check(plan)
+    table = timeline(simulate(plan, pricing_on("dgx-a100-80g", plan.mesh.size)), "op")
+    sent, received = table.select(kind="send"), table.select(kind="recv")
+    assert sorted(table.messages.send.tolist()) == sorted(sent.tolist())
+    assert sorted(table.messages.recv.tolist()) == sorted(received.tolist())
+    assert (table.bytes[table.messages.send] == table.bytes[table.messages.recv]).all()
+    assert (table.microbatch[table.messages.send] == table.microbatch[table.messages.recv]).all()
+    assert (table.end_s[table.messages.send] <= table.end_s[table.messages.recv] + 1e-9 * table.duration_s).all()
+
+
+# --- faster hardware ---------------------------------------------------------------------------------------
+
+
+def scaled(node: NodeSpec, *, bandwidth: float, latency: float, memory: float, flop: float) -> NodeSpec:
+    """Return a node with links, memory and arithmetic faster by the given factors."""
+    device = replace(
+        node.device,
+        memory_bandwidth_bytes_per_s=node.device.memory_bandwidth_bytes_per_s * memory,
+        peak_flop_per_s={dtype: rate * flop for dtype, rate in node.device.peak_flop_per_s.items()},
+    )
+    links = {
+        name: replace(
+            getattr(node, name),
+            bandwidth_bytes_per_s=getattr(node, name).bandwidth_bytes_per_s * bandwidth,
+            latency_s=getattr(node, name).latency_s / latency,
+        )
+        for name in ("intra", "nic")
+    }
+    return replace(node, device=device, **links)
+
+
+FACTOR = st.floats(1, 10)
+
+
+@LAW
+@given(
+    keys=dense_keys(), degrees=st.sampled_from([(1, 1, 1), (4, 1, 1), (1, 3, 1), (1, 1, 2)]), per_node=PER_NODE,
+    bandwidth=FACTOR, latency=FACTOR, memory=FACTOR, flop=FACTOR, node=st.sampled_from(NODES),
+)  # fmt: skip
+def test_better_hardware_is_never_slower_where_nothing_is_contended(
+    *, keys: dict[str, Any], degrees: tuple[int, int, int], per_node: int, bandwidth: float, latency: float,
+    memory: float, flop: float, node: str,
+) -> None:  # fmt: skip
+    """More bandwidth, less latency or more arithmetic never lengthens a plan whose ops do not meet on a resource."""
+    tp, dp, pp = degrees
+    model = keys["model"] | {"tied_embeddings": False}
+    plan = dense_plan(**keys | {
+        "tp": tp, "dp": dp, "pp": pp, "model": model, "schedule": "1f1b", "virtual_stages": 1,
+        "sequence_parallel": False,
+    })  # fmt: skip
+    slow = simulate(plan, pricing_on(node, plan.mesh.size, devices_per_node=per_node))
+    fast_node = scaled(load_node(node), bandwidth=bandwidth, latency=latency, memory=memory, flop=flop)
+    fast = simulate(plan, pricing_on(fast_node, plan.mesh.size, devices_per_node=per_node))
+    assert not slow.graph.demands
+    assert not any(joint.shared for joint in slow.graph.joints)
+    assert fast.makespan_s <= slow.makespan_s * (1 + 1e-12)
+
+
+@LAW
+@given(keys=dense_keys(), layers=st.integers(1, 3))
+def test_more_work_never_takes_less_time(keys: dict[str, Any], layers: int) -> None:
+    """One more layer per virtual stage, all else equal, lengthens the step."""
+    stages = keys["pp"] * keys["virtual_stages"]
+    makespans = []
+    for count in (layers, layers + 1):
+        plan = dense_plan(**keys | {"model": keys["model"] | {"num_layers": count * stages}})
+        makespans.append(simulate(plan, pricing_on("dgx-a100-80g", plan.mesh.size)).makespan_s)
+    assert makespans[0] < makespans[1]
+
+
+# --- folding -----------------------------------------------------------------------------------------------
+
+
+def largest_difference(plan: Plan, node: str) -> tuple[float, float]:
+    """Return the folded makespan relative to the unfolded, and the largest difference of an op relative to it."""
+    pricing = pricing_on(node, plan.mesh.size)
+    folded, every = simulate(plan, pricing), simulate(plan, pricing, fold=no_fold)
+    stands_for, times = folded.folding.stands_for, op_times(folded)
+    gap_s = max(
+        abs(value - mine)
+        for (rank, *rest), found in op_times(every).items()
+        for value, mine in zip(found, times[stands_for[rank], rest[0], rest[1]], strict=True)
+    )
+    return folded.makespan_s / every.makespan_s, gap_s / every.makespan_s
+
+
+SYMMETRIC = [
+    (8, 1, 2), (8, 2, 2), (8, 1, 1), (4, 2, 2), (2, 4, 2), (1, 8, 2), (4, 1, 2), (2, 2, 3), (1, 1, 4), (1, 2, 4),
+]  # fmt: skip
+"""(tp, dp, pp) in the order pp, dp, tp: every role's ranks fill whole nodes, or share one."""
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    degrees=st.sampled_from(SYMMETRIC), node=st.sampled_from(NODES), zero_stage=st.integers(0, 1), m=st.integers(1, 4),
+    overlap=st.booleans(), wide=st.booleans(), sequence_parallel=st.booleans(),
+)  # fmt: skip
+def test_folding_is_exact_where_the_ranks_of_a_role_see_the_same_neighbours(
+    *, degrees: tuple[int, int, int], node: str, zero_stage: int, m: int, overlap: bool, wide: bool,
+    sequence_parallel: bool,
+) -> None:  # fmt: skip
+    """Simulating one rank per role gives every rank's every op the same times as simulating all of them."""
+    tp, dp, pp = degrees
+    model = GPT | ({"hidden_size": 512, "sequence_length": 256, "ffn_hidden_size": 2048} if wide else {})
+    plan = dense_plan(
+        tp=tp, dp=dp, pp=pp, m=m, model=model, zero_stage=zero_stage, overlap_gradient_sync=overlap,
+        bucket_bytes=20_000, sequence_parallel=sequence_parallel and tp > 1,
+    )  # fmt: skip
+    ratio, gap = largest_difference(plan, node)
+    assert ratio == pytest.approx(1, rel=1e-9)
+    assert gap < 1e-9
+
+
+def test_folding_stands_for_every_rank_once() -> None:
+    """Multiplicities add up to the world, and each rank is stood for by one of its own role."""
+    plan = dense_plan(tp=2, pp=2, dp=2, m=2)
+    folding: Folding = fold_by_role(plan)
+    assert sum(folding.multiplicity.values()) == plan.mesh.size == len(folding.stands_for)
+    assert all(plan.program_of(rank) is plan.program_of(other) for rank, other in folding.stands_for.items())
+    assert set(no_fold(plan).multiplicity) == set(range(plan.mesh.size))
