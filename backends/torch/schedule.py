@@ -14,7 +14,7 @@ InstanceKey = tuple[str, int | None]
 """A buffer's name, and its micro-batch where it has an instance per micro-batch."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slot:
     """One buffer instance: its tensor while it lives, and how many ops have yet to touch it.
 

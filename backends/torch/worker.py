@@ -1,14 +1,16 @@
 """What one rank of a job does: run requests one after the other, and report."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import perf_counter
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from backends.torch.check import CheckReport, check_rank, kept_for_check
 from backends.torch.devices import CpuDevice, CudaDevice, Device, StepTimes
@@ -17,6 +19,7 @@ from backends.torch.groups import Communicators
 from backends.torch.interpreter import Interpreter
 from backends.torch.memory import MemoryAccount, account_memory
 from backends.torch.reference import Reference, run_reference
+from backends.torch.schedule import InstanceKey
 from sim.plan.program import Plan
 from sim.training.spec import DenseTraining
 
@@ -28,13 +31,15 @@ Timing = Literal["op", "step"]
 class ExecutionRequest:
     """A plan to run. ``check_against``: the training that it must reproduce, None for no check.
 
-    ``mute``: names of ops that communicate nothing (to prove that the check notices). ``iterations``: steps in
-    all; times, memory and check are those of the last. ``timing``: of every op, or of the step alone.
+    ``mute``: names of ops that communicate nothing (to prove that the check notices). ``keep``: buffers whose last
+    values come back with the result. ``iterations``: steps in all; times, memory, check and values are those of
+    the last. ``timing``: of every op, or of the step alone.
     """
 
     plan: Plan
     check_against: DenseTraining | None = None
     mute: frozenset[str] = frozenset()
+    keep: frozenset[str] = frozenset()
     iterations: int = 1
     timing: Timing = "op"
 
@@ -48,7 +53,8 @@ class RankResult:
     """What one rank found out about the last step.
 
     ``starts_s`` and ``ends_s``: of every op in issue order, from the step's common origin; empty where ops were
-    not timed. ``allocator_peak_bytes``: the device allocator's own figure, None on a CPU.
+    not timed. ``allocator_peak_bytes``: the device allocator's own figure, None on a CPU. ``values``: what was asked
+    to be kept, by buffer and micro-batch, in float64.
     """
 
     rank: int
@@ -59,6 +65,7 @@ class RankResult:
     memory: MemoryAccount
     check: CheckReport | None
     allocator_peak_bytes: int | None
+    values: Mapping[InstanceKey, NDArray[np.float64]]
 
 
 @dataclass(slots=True)
@@ -84,8 +91,10 @@ class Worker:
         return None if interpreter is None else self._result(request, interpreter, times)
 
     def _interpreter(self, request: ExecutionRequest, rank: int) -> Interpreter:
-        kept = kept_for_check(request.plan.program_of(rank)) if request.check_against else frozenset()
-        return Interpreter(request.plan, rank, self.device, self.communicators, request.mute, kept)
+        checked = kept_for_check(request.plan.program_of(rank)) if request.check_against else frozenset()
+        return Interpreter(
+            request.plan, rank, self.device, self.communicators, mute=request.mute, kept=request.keep | checked
+        )
 
     def _result(self, request: ExecutionRequest, interpreter: Interpreter, times: StepTimes) -> RankResult:
         program, schedule = interpreter.program, interpreter.schedule
@@ -103,6 +112,11 @@ class Worker:
             memory=account_memory(program, schedule.slots),
             check=report,
             allocator_peak_bytes=peak,
+            values={
+                key: slot.tensor.to("cpu", torch.float64).numpy()
+                for key, slot in schedule.slots.items()
+                if key[0] in request.keep and slot.tensor is not None
+            },
         )
 
     def _reference(self, job: DenseTraining, steps: int) -> Reference:

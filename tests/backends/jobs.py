@@ -1,14 +1,9 @@
 """Tiny trainings that run for real in a blink."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from backends.torch.launch import Execution
-from backends.torch.worker import ExecutionRequest
 from sim.training.spec import DenseTraining, ParallelSpec, PipelineSpec, TrainingSpec, TransformerSpec
-
-Executed = Callable[[str, dict[str, ExecutionRequest]], dict[str, Execution]]
-"""Runs named requests in one launch, or returns what another test process already ran under the same name."""
 
 GPT: Mapping[str, Any] = {
     "family": "gpt", "num_layers": 4, "hidden_size": 16, "num_heads": 4, "num_kv_heads": 4, "sequence_length": 8,

@@ -1,100 +1,22 @@
 """Real runs on four processes: same numbers as the dense reference, same ops and memory as the simulated run."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 from backends.simulated import SimulatedBackend
 from backends.torch.launch import Execution
 from backends.torch.timeline import timeline
-from backends.torch.worker import ExecutionRequest
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from sim.cluster.cluster import Cluster
 from sim.engine.memory import memory_use
 from sim.engine.pricing import ClusterPricing
-from sim.plan.op import Collective, Recv, Send
 from sim.plan.program import Plan
-from sim.training.builder import build_dense_training
-from sim.training.spec import DelaySpec, DenseTraining, PipelineSpec, TextbookTraining
-from sim.training.textbook import build_textbook
-from tests.backends.jobs import GPT, Executed, checked_trainings, training
+from sim.training.spec import DenseTraining
+from tests.backends.runs import JOBS, LOWER_PRECISIONS, WITHOUT
 from traces.timeline import Timeline
 
-JOBS = checked_trainings()
-LOWER_PRECISIONS = {
-    name: training(tensor_degree=2, data_degree=2, zero_stage=stage, precision=precision)
-    for name, precision, stage in (("fp32", "fp32", 0), ("bf16 zero1", "bf16", 1), ("fp16", "fp16", 0))
-}
-MUTED_MODEL = {**GPT, "num_layers": 2}
-MUTED = {
-    "tensor": training(model=MUTED_MODEL, tensor_degree=4, batch=(1, 1)),
-    "sequence and zero": training(
-        model=MUTED_MODEL, tensor_degree=2, sequence_parallel=True, data_degree=2, zero_stage=1, batch=(2, 1)
-    ),
-    "pipeline": training(
-        model=MUTED_MODEL, tensor_degree=2, pipeline={"degree": 2, "scatter_gather": True}, batch=(2, 1)
-    ),
-    "data": training(model=MUTED_MODEL, data_degree=2, pipeline={"degree": 2}, batch=(2, 1)),
-}
 EVERYTHING = [*JOBS, *LOWER_PRECISIONS]
-
-
-def textbook_plan(duration_s: float, ranks: int = 4) -> Plan:
-    """Return 1F1B with stated times."""
-    delays = DelaySpec(forward_s=duration_s, backward_input_s=duration_s, backward_weight_s=duration_s)
-    return build_textbook(
-        TextbookTraining(model=delays, num_microbatches=4, pipeline=PipelineSpec(degree=ranks)), "textbook"
-    )
-
-
-def silenced(plan: Plan) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield one op, or pair of send and receive, of each kind that a plan communicates with, by what it does."""
-    found: dict[tuple[object, ...], tuple[str, frozenset[str]]] = {}
-    for program in plan.programs:
-        for task in program.tasks.values():
-            for op in task.ops:
-                if isinstance(op, Collective):
-                    key = (op.kind, op.reduction, op.axes, op.dim, bool(op.members), task.phase)
-                    found.setdefault(key, (f"{op.kind} {op.name}", frozenset({op.name})))
-                elif isinstance(op, Send | Recv):
-                    here, there = op.name.split(".")
-                    stage = int(there) + (1 if "forward" in here else -1) * (1 if isinstance(op, Send) else -1)
-                    peer = here.replace("send", "x").replace("recv", "send").replace("x", "recv")
-                    found.setdefault(
-                        (op.direction,), (f"messages {op.direction}", frozenset({op.name, f"{peer}.{stage}"}))
-                    )
-    yield from found.values()
-
-
-def all_requests() -> dict[str, ExecutionRequest]:
-    """Return every run that this module needs."""
-    requests = {
-        name: ExecutionRequest(plan=build_dense_training(job, name), check_against=job)
-        for name, job in (JOBS | LOWER_PRECISIONS).items()
-    }
-    several = JOBS["tp2 sp x dp2, recompute none"]
-    requests["three steps"] = ExecutionRequest(
-        plan=build_dense_training(several, "three steps"), check_against=several, iterations=3
-    )
-    requests["step timing"] = ExecutionRequest(plan=build_dense_training(several, "step timing"), timing="step")
-    requests["textbook"] = ExecutionRequest(plan=textbook_plan(0.05))
-    for name, job in MUTED.items():
-        plan = build_dense_training(job, name)
-        for what, mute in silenced(plan):
-            requests[f"without {what} ({name})"] = ExecutionRequest(plan=plan, check_against=job, mute=mute)
-    return requests
-
-
-REQUESTS = all_requests()
-WITHOUT = [name for name in REQUESTS if name.startswith("without")]
-
-
-@pytest.fixture(scope="module")
-def results(executed: Executed) -> dict[str, Execution]:
-    """Return all runs of this module."""
-    return executed("execution", REQUESTS)
 
 
 def simulated(plan: Plan, job: DenseTraining) -> Timeline:

@@ -78,7 +78,7 @@ PRODUCTS = [
 def test_matmul_and_its_gradients_match_einsum(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: dict[str, Any], equation: str
 ) -> None:
-    """Forward, input gradient and accumulated weight gradient are those of the same einsum."""
+    """Forward, input gradient and weight gradient, accumulated or not, are those of the same einsum."""
     x, w = random(*x_shape), random(*w_shape, seed=1)
     (y,) = run("matmul", x, w, **attributes)
     assert_close([y], [torch.einsum(equation, x, w)])
@@ -87,6 +87,7 @@ def test_matmul_and_its_gradients_match_einsum(
     accumulated = before.clone()
     (returned,) = run("matmul_weight_gradient", x, dy, accumulated, **attributes)
     assert returned is accumulated
+    assert_close(run("matmul_weight_gradient", x, dy, **attributes), [dw])
     assert_close([*run("matmul_input_gradient", dy, w, **attributes), accumulated], [dx, before + dw])
 
 
