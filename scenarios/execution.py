@@ -26,8 +26,8 @@ def run(
 ) -> dict[str, Any] | None:  # fmt: skip
     """Return what a run of one step measured; None in a process that is not rank 0 of a running job.
 
-    With ``check`` on a CPU all numbers are float64, in the simulated plan too, so that errors show to the last
-    digit. Without it a first step warms up and is not reported.
+    A first step warms up; times, memory and check are those of the second. With ``check`` on a CPU all numbers
+    are float64, in the simulated plan too, so that errors show to the last digit.
     Raises ScenarioError where the scenario cannot be executed, ExecutionError where a rank fails.
     """
     scenario = _as_executed(scenario, device, check=check)
@@ -36,7 +36,7 @@ def run(
     request = backend.ExecutionRequest(
         plan=plan,
         check_against=job if check and isinstance(job, DenseTraining) else None,
-        iterations=1 if check else 1 + NUM_WARM_UP,
+        iterations=1 + NUM_WARM_UP,
         timing=timing,
     )
     execution = backend.TorchBackend(device).execute(request)
