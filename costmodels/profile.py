@@ -55,6 +55,13 @@ class StreamProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SustainedProfile:
+    """What a device holds hour after hour under its power limit, as a fraction of its clock in micro-benchmarks."""
+
+    clock_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkProfile:
     """Collectives: the fraction of link bandwidth inside and between nodes, fixed times, protocols."""
 
@@ -73,6 +80,7 @@ class Profile:
     attention: AttentionProfile
     elementwise: StreamProfile
     optimizer: StreamProfile
+    sustained: SustainedProfile
     network: NetworkProfile
 
 
@@ -118,6 +126,7 @@ def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
         ),
         elementwise=_stream(sections["elementwise"]),
         optimizer=_stream(sections["optimizer"]),
+        sustained=SustainedProfile(clock_fraction=sections["sustained"].fraction("clock_fraction")),
         network=NetworkProfile(
             intra_fraction=network.fraction("intra_fraction"),
             inter_fraction=network.fraction("inter_fraction"),
@@ -140,7 +149,7 @@ def network_parameters(node: NodeSpec, profile: Profile) -> NetworkParameters:
     )
 
 
-_SECTIONS = ("gemm", "attention", "elementwise", "optimizer", "network")
+_SECTIONS = ("gemm", "attention", "elementwise", "optimizer", "sustained", "network")
 
 
 def _section(entry: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ Reading checks shape (yaml_tree), keys and types (schema); here the rules betwee
 specifications' own errors get the file and line of the key that they name.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,10 +78,21 @@ def load_scenario(path: Path | str, overrides: Sequence[str] = ()) -> Scenario:
 
     Raises ScenarioError, with file, line, key, rule and remedy, for everything that is wrong with either.
     """
-    document = apply_overrides(read_document(Path(path)), overrides)
+    return _scenario(apply_overrides(read_document(Path(path)), overrides), tuple(overrides))
+
+
+def scenario_from_mapping(data: Mapping[str, Any], source: Path, where: str) -> Scenario:
+    """Return the scenario that a mapping from ``source`` describes.
+
+    Raises ScenarioError, with ``where`` in the place of file and line, for everything that is wrong with it.
+    """
+    return _scenario(Document(source=source, data=dict(data), origins={(): Origin(option=where)}), ())
+
+
+def _scenario(document: Document, overrides: tuple[str, ...]) -> Scenario:
     if scenario_class(document.data) is DelayScenario:
-        return _delay_scenario(document, check_document(document, DelayScenario), tuple(overrides))
-    return _dense_scenario(document, check_document(document, DenseScenario), tuple(overrides))
+        return _delay_scenario(document, check_document(document, DelayScenario), overrides)
+    return _dense_scenario(document, check_document(document, DenseScenario), overrides)
 
 
 @contextmanager
@@ -202,6 +213,7 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec) 
         return ParallelSpec(
             tensor_degree=degrees["tensor"],
             sequence_parallel=section.tensor.sequence_parallel,
+            overlap_tensor_backward=section.tensor.overlap_backward,
             pipeline=PipelineSpec(**stages),
             data_degree=degrees["data"],
             zero_stage=section.data.zero_stage,

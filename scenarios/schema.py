@@ -182,6 +182,10 @@ class TrainingSection(Section):
     adam_beta1: Probability = 0.9
     adam_beta2: Probability = 0.95
     adam_epsilon: Positive = 1e-8
+    fused_gradient_accumulation: bool = True
+    """Weight-gradient products add to the accumulated gradient themselves; false: a second kernel does."""
+    low_precision_gradients: bool = False
+    """Accumulate and synchronise gradients in the type of the weights, not in fp32."""
 
 
 class DelayTrainingSection(Section):
@@ -199,6 +203,8 @@ class TensorSection(Section):
     degree: Degree = 1
     sequence_parallel: bool = False
     """Split the sequence over the tensor-parallel ranks outside the matrix products."""
+    overlap_backward: bool = True
+    """Communicate a product's input gradient while its weight gradient is computed; false: afterwards."""
 
 
 class PipelineSection(Section):

@@ -63,7 +63,8 @@ def _input_gradient_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorS
 
 
 def _weight_gradient_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
-    x, dy, gradient = inputs
+    x, dy = inputs[:2]
+    gradient = inputs[2] if len(inputs) == 3 else _fresh_gradient(x, dy, attributes)
     contracted, remaining = _weight_dims(gradient, attributes)
     require(
         _leading(x, contracted, gradient) == _leading(dy, remaining, gradient),
@@ -74,8 +75,16 @@ def _weight_gradient_outputs(inputs: Sequence[TensorSpec], attributes: Attribute
     return (gradient,)
 
 
+def _fresh_gradient(x: TensorSpec, dy: TensorSpec, attributes: Attributes) -> TensorSpec:
+    """Return the gradient of a product that is not added to what is there already, in the type of dy."""
+    num_leading = len(x.shape) - int(attributes.get("contract", 1))
+    contracted, remaining = x.shape[num_leading:], dy.shape[num_leading:]
+    require(0 < num_leading < len(dy.shape), "dy must have x's leading dimensions and its own", x, dy)
+    return dy.like(*remaining, *contracted) if attributes.get("transposed", False) else dy.like(*contracted, *remaining)
+
+
 def _weight_gradient_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
-    contracted, remaining = _weight_dims(inputs[2], attributes)
+    contracted, remaining = _weight_dims(outputs[0], attributes)
     m, n = prod(contracted), prod(remaining)
     if attributes.get("transposed", False):
         m, n = n, m
@@ -85,5 +94,5 @@ def _weight_gradient_work(inputs: Sequence[TensorSpec], outputs: Sequence[Tensor
 GEMM_KERNELS = (
     Kernel("matmul", "gemm", (2, 3), _matmul_outputs, _matmul_work),
     Kernel("matmul_input_gradient", "gemm", (2, 2), _input_gradient_outputs, _input_gradient_work),
-    Kernel("matmul_weight_gradient", "gemm", (3, 3), _weight_gradient_outputs, _weight_gradient_work),
+    Kernel("matmul_weight_gradient", "gemm", (2, 3), _weight_gradient_outputs, _weight_gradient_work),
 )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sim.plan.buffer import Buffer, Kind
+from sim.plan.buffer import Kind
 from sim.plan.errors import LayoutError
 from sim.plan.layout import PARTIAL, Layout, Partial, Shard
 from sim.plan.op import Reduction
@@ -107,10 +107,8 @@ class WeightGradient:
         if self.fused:
             r.update(label, "matmul_weight_gradient", (x, dy), (weight.gradient,), **attributes)
             return
-        buffer = Buffer(r.unique(f"{label}.product"), weight.gradient.shape, dy.dtype, Kind.WORKSPACE, r.scope)
-        product = r.program.tensor(buffer, weight.gradient.layout)
-        r.update(f"{label}.zero", "zero", (), (product,))
-        r.update(label, "matmul_weight_gradient", (x, dy), (product,), **attributes)
+        layouts = (weight.gradient.layout,)
+        (product,) = r.compute(label, "matmul_weight_gradient", (x, dy), layouts, kind=Kind.WORKSPACE, **attributes)
         r.update(f"{label}.add", "add", (product,), (weight.gradient,))
 
 

@@ -61,6 +61,8 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("matmul_input_gradient", [X, t(N, D, H)], {"contract": 2}, [Q]),
     ("matmul_weight_gradient", [X, t(S, B, F), f32(H, F)], {}, [f32(H, F)]),
     ("matmul_weight_gradient", [Q, X, f32(N, D, H)], {"contract": 2}, [f32(N, D, H)]),
+    ("matmul_weight_gradient", [Q, X], {"contract": 2}, [t(N, D, H)]),
+    ("matmul_weight_gradient", [X, LOGITS], {"transposed": True}, [t(V, H)]),
     ("matmul_weight_gradient", [X, LOGITS, f32(V, H)], {"transposed": True}, [f32(V, H)]),
     ("split_qkv", [t(S, B, G, N // G + 2, D)], {}, [Q, KV, KV]),
     ("merge_qkv", [Q, KV, KV], {}, [t(S, B, G, N // G + 2, D)]),

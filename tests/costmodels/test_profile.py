@@ -53,6 +53,7 @@ def test_unknown_profile_gets_the_nearest() -> None:
         ("gemm", "latency", 4, "has no unit"),
         ("elementwise", "memory_fraction", 0, "must be a number from 0.01"),
         ("network", "intra_fraction", True, "must be a number"),
+        ("sustained", "clock_fraction", 1.1, "must be a number from 0.01 to 1.0"),
         ("attention", "source", " ", "needs a section 'attention' with a source"),
     ],
 )
