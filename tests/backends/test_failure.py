@@ -22,7 +22,7 @@ from sim.plan.op import Compute, Recv
 from sim.plan.program import Plan
 from sim.training.builder import build_dense_training
 from tests.backends.jobs import training
-from tests.backends.plans import PAIR, plan_of, ring_plan, source, step_buffer
+from tests.backends.plans import ring_plan
 from tests.backends.runs import textbook_plan
 
 BOUND_S = 30.0
@@ -101,18 +101,6 @@ def test_failing_op_ends_the_run_and_is_named() -> None:
     with pytest.raises(RankError, match=message):
         execute([ExecutionRequest(plan=plan)])
     assert time.monotonic() - began_s < BOUND_S
-    assert children() == []
-
-
-@needs_proc
-def test_kernel_that_breaks_its_declaration_is_refused() -> None:
-    """An output of another shape than the plan declares is an error, not a wrong memory figure."""
-    ops = [Compute("copy", "slice", ("x",), ("y",), {"dim": 0, "axes": (), "parts": 2})]
-    plan = plan_of(ops, [source(PAIR, ("pp",)), step_buffer("y", 2, 6)], PAIR)
-    with pytest.raises(
-        RankError, match=r"op 'work/copy': the plan declares 'y' as \(\(2, 6\).*the kernel gave \(\(1, 6\)"
-    ):
-        execute([ExecutionRequest(plan=plan)])
     assert children() == []
 
 
