@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 SIMULATE := $(BIN)/simulate
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench figures clean
+.PHONY: help setup demo test lint format bench docs clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,8 +49,8 @@ format: setup  ## bring the code into the one format
 bench: setup  ## measure speed and memory; the table of BENCHMARKS.md
 	$(BIN)/python benchmarks/run.py
 
-figures: setup  ## draw the pictures of the README again
-	$(BIN)/python docs/draw_figures.py
+docs: setup  ## draw the picture of the README and put today's results into it
+	$(BIN)/python docs/refresh.py
 
 clean:  ## remove what the other targets made
 	rm -rf .venv $(OUT) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

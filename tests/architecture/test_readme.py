@@ -1,0 +1,53 @@
+"""The README shows what is: its scenario, its output, its commands and its links."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from scenarios.cli import COMMANDS
+
+
+@pytest.fixture(scope="module")
+def readme(root: Path) -> str:
+    """Return the text of the README."""
+    return (root / "README.md").read_text(encoding="utf-8")
+
+
+def test_first_scenario_is_shown_as_it_is(root: Path, readme: str) -> None:
+    """The scenario that the README explains is scenarios/quickstart.yaml, word for word."""
+    lines = (root / "scenarios" / "quickstart.yaml").read_text(encoding="utf-8").splitlines()
+    assert "\n".join(f"    {line}" for line in lines) in readme
+
+
+def test_first_output_is_todays(root: Path, readme: str) -> None:
+    """What the README says that the first scenario prints is what it prints; ``make docs`` brings it up to date."""
+    refresh = runpy.run_path(str(root / "docs" / "refresh.py"))
+    assert refresh["replaced"](readme, "quickstart", refresh["quickstart_block"]()) == readme
+
+
+def test_accuracy_covers_every_published_table(root: Path, readme: str) -> None:
+    """Each table of traces/published stands in the README, with its verdict."""
+    tables = [path.stem for path in (root / "traces" / "published").glob("*.yaml")]
+    assert tables
+    assert [
+        table for table in tables if not re.search(rf"^\| `{table}` \|.*\| (passed|FAILED) \|$", readme, re.M)
+    ] == []
+
+
+def test_commands_exist(readme: str) -> None:
+    """Every command line in the README names a command or a scenario file."""
+    words = re.findall(r"^\s+simulate (\S+)|`simulate (\S+?)[\s`]", readme, re.M)
+    unknown = {a or b for a, b in words} - set(COMMANDS) - {"--help"}
+    assert [word for word in sorted(unknown) if not word.endswith(".yaml")] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "BENCHMARKS.md", "CHANGELOG.md"])
+def test_links_and_paths_lead_somewhere(root: Path, name: str) -> None:
+    """Every relative link, and every file of the repository that is named in backticks, exists."""
+    text = (root / name).read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
+    rooms = "scenarios|backends|sim|costmodels|traces|tests|docs|benchmarks"
+    paths = re.findall(rf"`((?:{rooms})/[\w./-]*)`", text)
+    assert [path for path in (*links, *paths) if not (root / path).exists()] == []
