@@ -1,6 +1,6 @@
 """What every op of a plan demands on a cluster: the one place where plans meet cost models."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -29,6 +29,7 @@ class ClusterPricing:
     profile: Profile
     algorithm: str = "auto"
     _collectives: dict[tuple[object, ...], Activity] = field(default_factory=dict, repr=False)
+    _places: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     def price(self, plan: Plan, program: Program, op: Op, rank: int, *, folded: bool) -> Activity:
         """Return what ``op`` demands when ``rank`` runs it."""
@@ -60,13 +61,52 @@ class ClusterPricing:
         num_bytes = collective_bytes(program, op)
         key = (rank, op.kind, op.axes, op.members, num_bytes, folded)
         if key not in self._collectives:
-            self._collectives[key] = self._price_group(plan, program, op, rank, num_bytes, folded=folded)
+            places = self._distinct_places(plan, program, op, rank) if folded else (rank,)
+            prices = [self._price_group(plan, program, op, rank, place, num_bytes, folded=folded) for place in places]
+            self._collectives[key] = max(prices, key=lambda activity: activity.duration_s)
         return self._collectives[key]
 
+    def _distinct_places(self, plan: Plan, program: Program, op: Collective, rank: int) -> tuple[int, ...]:
+        """Return a rank of every kind of group of a role: groups that lie on the nodes, and share adapters, alike.
+
+        A folded collective is as slow as the slowest of them. Each is the group's rank whose adapter carries most,
+        ``rank`` itself where it is one of these.
+        """
+        key = (rank, op.axes, op.members)
+        if key not in self._places:
+            role, groups, seen = set(plan.ranks_of(program)), [], set[int]()
+            for r in (rank, *sorted(role)):
+                if r not in seen:
+                    seen.update(plan.mesh.group(r, op.axes))
+                    groups.append(_group(plan, op, r))
+            load: dict[tuple[int, int], float] = defaultdict(float)
+            for group in groups:
+                for adapter, share in self._adapter_shares(group).items():
+                    load[adapter] += share
+            places: dict[tuple[object, ...], int] = {}
+            for group in groups:
+                mine = [member for member in group if member in role]
+                most = max(load[self._adapter(member)] for member in mine)
+                busiest = [member for member in mine if load[self._adapter(member)] == most]
+                place = rank if rank in busiest else busiest[0]
+                places.setdefault((self.cluster.ranks_per_node(group), most), place)
+            self._places[key] = tuple(places.values())
+        return self._places[key]
+
+    def _adapter(self, rank: int) -> tuple[int, int]:
+        return self.cluster.node_of(rank), self.cluster.adapter_of(rank)
+
+    def _adapter_shares(self, group: tuple[int, ...]) -> dict[tuple[int, int], float]:
+        """Return the part of its node's traffic that each adapter near the group carries."""
+        adapters = {self._adapter(member) for member in group}
+        per_node = Counter(node for node, _ in adapters)
+        return {adapter: 1 / per_node[adapter[0]] for adapter in adapters}
+
     def _price_group(
-        self, plan: Plan, program: Program, op: Collective, rank: int, num_bytes: int, *, folded: bool
+        self, plan: Plan, program: Program, op: Collective, rank: int, place: int, num_bytes: int, *, folded: bool
     ) -> Activity:
-        group = _group(plan, op, rank)
+        """Price the group of ``place``, with the ports of ``rank`` and the adapters of ``place``'s node."""
+        group = _group(plan, op, place)
         network = self.network
         cost = collective_cost(op.kind, num_bytes, self.cluster.ranks_per_node(group), network, self.algorithm)
         demands: list[tuple[Resource, float]] = []
@@ -74,8 +114,8 @@ class ClusterPricing:
             port_s = cost.port_bytes / network.intra_bandwidth_bytes_per_s
             demands += [(("port_out", rank), port_s), (("port_in", rank), port_s)]
         if cost.nic_bytes:
-            siblings = self._sibling_groups(plan, program, op, rank) if folded else [group]
-            demands += self._adapter_demands(cost, siblings, self.cluster.node_of(rank))
+            siblings = self._sibling_groups(plan, program, op, place) if folded else [group]
+            demands += self._adapter_demands(cost, siblings, self.cluster.node_of(place))
         return Activity(cost.latency_s, tuple(demands))
 
     def _sibling_groups(self, plan: Plan, program: Program, op: Collective, rank: int) -> list[tuple[int, ...]]:
@@ -103,18 +143,17 @@ class ClusterPricing:
         num_bytes = payload_bytes(program, op.reads)
         senders = plan.ranks_of(program) if folded else (rank,)
         crossing = [r for r in senders if self._crosses(r, plan.mesh.shift(r, op.axis, op.offset))]
-        sender = rank if rank in crossing or not crossing else crossing[0]
+        users = Counter(self._adapter(r) for r in crossing)
+        sender = max(crossing, default=rank, key=lambda r: (users[self._adapter(r)], r == rank, -r))
         peer = plan.mesh.shift(sender, op.axis, op.offset)
         if not crossing:
             cost = point_to_point_cost(num_bytes, same_node=True, network=self.network)
             seconds = cost.port_bytes / self.network.intra_bandwidth_bytes_per_s
             return Activity(cost.latency_s, ((("port_out", sender), seconds), (("port_in", peer), seconds)))
         cost = point_to_point_cost(num_bytes, same_node=False, network=self.network)
-        node, adapter = self.cluster.node_of(sender), self.cluster.adapter_of(sender)
-        sharing = sum(self.cluster.node_of(r) == node and self.cluster.adapter_of(r) == adapter for r in crossing)
-        seconds = cost.nic_bytes * sharing / self.network.inter_bandwidth_bytes_per_s
-        there = ("nic_in", self.cluster.node_of(peer), self.cluster.adapter_of(peer))
-        return Activity(cost.latency_s, ((("nic_out", node, adapter), seconds), (there, seconds)))
+        seconds = cost.nic_bytes * users[self._adapter(sender)] / self.network.inter_bandwidth_bytes_per_s
+        there = ("nic_in", *self._adapter(peer))
+        return Activity(cost.latency_s, ((("nic_out", *self._adapter(sender)), seconds), (there, seconds)))
 
     def _crosses(self, rank: int, peer: int) -> bool:
         return self.cluster.node_of(rank) != self.cluster.node_of(peer)
