@@ -21,9 +21,13 @@ def training(
     precision: str = "fp64",
     recompute: str = "none",
     batch: tuple[int, int] = (4, 1),
+    numbers: Mapping[str, Any] | None = None,
     **parallel: Any,
 ) -> DenseTraining:
-    """Return a training; ``batch``: global and micro-batch size, ``parallel``: fields of ParallelSpec."""
+    """Return a training.
+
+    ``batch``: global and micro-batch size; ``numbers``: more of TrainingSpec; ``parallel``: of ParallelSpec.
+    """
     return DenseTraining(
         model=TransformerSpec(**model),
         training=TrainingSpec(
@@ -31,6 +35,7 @@ def training(
             microbatch_size=batch[1],
             precision=precision,  # type: ignore[arg-type]
             recompute=recompute,  # type: ignore[arg-type]
+            **(numbers or {}),
         ),
         parallel=ParallelSpec(pipeline=PipelineSpec(**(pipeline or {})), **parallel),
         seed=3,
@@ -61,6 +66,10 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     },
     "scatter-gather pipeline x tp2": {
         "tensor_degree": 2, "pipeline": {"degree": 2, "scatter_gather": True}, "overlap_gradient_sync": False,
+    },
+    "unfused, weight gradients first, tp2 x dp2": {
+        "tensor_degree": 2, "data_degree": 2, "overlap_tensor_backward": False,
+        "numbers": {"fused_gradient_accumulation": False},
     },
     "other axis order": {
         "tensor_degree": 2, "data_degree": 2, "zero_stage": 1, "axis_order": ("pp", "tp", "dp"), "batch": (4, 2),

@@ -15,7 +15,12 @@ JOBS = checked_trainings()
 LOWER_PRECISIONS = {
     name: training(tensor_degree=2, data_degree=2, zero_stage=stage, precision=precision)
     for name, precision, stage in (("fp32", "fp32", 0), ("bf16 zero1", "bf16", 1), ("fp16", "fp16", 0))
-}
+} | {
+    "bf16 gradients, unfused": training(
+        tensor_degree=2, data_degree=2, precision="bf16",
+        numbers={"low_precision_gradients": True, "fused_gradient_accumulation": False},
+    ),
+}  # fmt: skip
 MUTED_MODEL = {**GPT, "num_layers": 2}
 MUTED = {
     "tensor": training(model=MUTED_MODEL, tensor_degree=4, batch=(1, 1)),

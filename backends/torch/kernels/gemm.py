@@ -29,26 +29,16 @@ def matmul_input_gradient(_: KernelContext, inputs: Sequence[Tensor], attributes
 
 
 def matmul_weight_gradient(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Add x^T dy (dy^T x where transposed) to the gradient of w, or return it where there is none to add to."""
+    """Add x^T dy (dy^T x where transposed) to the gradient of w; return it alone where there is none to add to."""
     x, dy, *accumulated = inputs
-    if not accumulated:
-        return (_fresh_gradient(x, dy, attributes),)
-    (gradient,) = accumulated
-    rows, columns = _as_matrix(gradient, attributes)[0].shape
-    x, dy = x.reshape(-1, rows), dy.reshape(-1, columns)
-    product = dy.T @ x if attributes.get("transposed", False) else x.T @ dy
-    gradient += product.reshape(gradient.shape)
-    return (gradient,)
-
-
-def _fresh_gradient(x: Tensor, dy: Tensor, attributes: Attributes) -> Tensor:
-    """Return x^T dy, or dy^T x where transposed, in the shape of w."""
-    num_leading = x.ndim - int(attributes.get("contract", 1))
-    contracted, remaining = x.shape[num_leading:], dy.shape[num_leading:]
+    leading = x.dim() - int(attributes.get("contract", 1))
+    contracted, remaining = x.shape[leading:], dy.shape[leading:]
     x, dy = x.reshape(-1, prod(contracted)), dy.reshape(-1, prod(remaining))
-    if attributes.get("transposed", False):
-        return (dy.T @ x).reshape(*remaining, *contracted)
-    return (x.T @ dy).reshape(*contracted, *remaining)
+    transposed = attributes.get("transposed", False)
+    product = (dy.T @ x if transposed else x.T @ dy).reshape(
+        (*remaining, *contracted) if transposed else (*contracted, *remaining)
+    )
+    return (accumulated[0].add_(product) if accumulated else product,)
 
 
 def _as_matrix(weight: Tensor, attributes: Attributes) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
