@@ -51,11 +51,15 @@ def print_comparison(summary: Mapping[str, Any], console: Console) -> None:
 def print_validation(summary: Mapping[str, Any], console: Console) -> None:
     """Print predicted against measured, table by table."""
     for entry in summary["tables"]:
-        table = _records_table(str(entry["table"]), entry["rows"])
-        console.print(table)
+        console.print(Text(f"{entry['table']}: {entry['prediction']} in {entry['unit']}", style="bold"))
+        console.print(_records_table("", entry["rows"]))
         verdict = Text("passed", "green") if entry["passed"] else Text("FAILED", "bold red")
-        words = f"mean absolute error {_percent(entry['mean_absolute_error'])}: "
-        console.print(Text.assemble(words, verdict))
+        most = entry["thresholds"]
+        mean = f"mean absolute error {_percent(entry['mean_absolute_error'])} (at most {_percent(most['mean'])})"
+        worst = f"worst {_percent(entry['worst'])} (at most {_percent(most['worst'])})"
+        console.print(Text.assemble(f"{mean}, {worst}: ", verdict))
+        console.print(Text(entry["citation"], style="dim"), soft_wrap=True)
+        console.print()
 
 
 def _answer(summary: Mapping[str, Any]) -> Table:
@@ -162,7 +166,8 @@ def _print_scalars(summary: Mapping[str, Any], console: Console) -> None:
 
 def _records_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return records as a table, a column per key of the first."""
-    table = Table(title=Text(title), box=None, header_style="bold", pad_edge=False, title_justify="left")
+    name = Text(title) if title else None
+    table = Table(title=name, box=None, header_style="bold", pad_edge=False, title_justify="left")
     keys = list(rows[0]) if rows else []
     for key in keys:
         is_text = isinstance(rows[0][key], str)

@@ -25,7 +25,7 @@ def summarise(scenario: Scenario, run: SimulatedRun, device: DeviceSpec | None) 
         "seed": scenario.seed,
         "world_size": run.plan.mesh.size,
         "iteration_time_s": run.makespan_s,
-        **_rates(scenario, run, device),
+        **rates(scenario, run, device),
         "bubble_fraction": _mean(run, {r: p.exposed_s[BUBBLE] for r, p in parts.items()}) / run.makespan_s,
         "exposed_communication_fraction": _mean(
             run, {r: sum(v for cause, v in p.exposed_s.items() if cause != BUBBLE) for r, p in parts.items()}
@@ -43,7 +43,7 @@ def _mean(run: SimulatedRun, per_rank: dict[int, float]) -> float:
     return sum(value * run.folding.multiplicity[rank] for rank, value in per_rank.items()) / run.plan.mesh.size
 
 
-def _rates(scenario: Scenario, run: SimulatedRun, device: DeviceSpec | None) -> dict[str, float | None]:
+def rates(scenario: Scenario, run: SimulatedRun, device: DeviceSpec | None) -> dict[str, float | None]:
     """Return tokens/s, FLOP/s per device and their share of the peak; None for textbook jobs."""
     job = scenario.job
     if not isinstance(job, DenseTraining) or device is None:

@@ -8,9 +8,12 @@ from typing import Any, Final
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.loader import Scenario, scenario_from_mapping
-from scenarios.runner import plan_of, simulate
-from sim.engine.memory import memory_use
+from scenarios.runner import device_of, plan_of, pricing_of
+from scenarios.summary import rates
+from sim.engine.memory import kept_bytes, memory_use
+from sim.engine.simulate import simulate
 from sim.plan.buffer import Kind
+from sim.plan.program import Program
 from traces.published import UNITS, PublishedRow, PublishedTable, load_table, published_tables
 
 
@@ -44,7 +47,11 @@ def _validate(table: PublishedTable) -> dict[str, Any]:
 
 def _predict(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:
     """Return one row's measured and predicted value in the table's unit, and the relative error."""
-    predicted = _PREDICT[table.prediction](_scenario(table, row))
+    scenario = _scenario(table, row)
+    if scenario.cluster is None and table.prediction != "iteration_time_s":
+        rule, remedy = f"a textbook workload has no {table.prediction}", "compare iteration_time_s"
+        raise ScenarioError(Origin(str(table.path)), "measured.prediction", rule, remedy)
+    predicted = _PREDICT[table.prediction](scenario)
     _, factor = UNITS[table.unit]
     return {
         "name": row.name,
@@ -70,27 +77,43 @@ def _scenario(table: PublishedTable, row: PublishedRow) -> Scenario:
     return scenario_from_mapping(data, table.path, where)
 
 
-def _from_summary(key: str) -> Callable[[Scenario], float]:
+def _iteration_time_s(scenario: Scenario) -> float:
+    return simulate(plan_of(scenario), pricing_of(scenario)).makespan_s
+
+
+def _rate(key: str) -> Callable[[Scenario], float]:
     def predict(scenario: Scenario) -> float:
-        return float(simulate(scenario).summary[key])
+        run = simulate(plan_of(scenario), pricing_of(scenario))
+        rate = rates(scenario, run, device_of(scenario))[key]
+        assert rate is not None  # only textbook workloads have none
+        return rate
 
     return predict
 
 
 def _activation_bytes(scenario: Scenario) -> float:
-    """Return what the first stage keeps for its backward passes when it holds most."""
-    return float(memory_use(plan_of(scenario).programs[0]).peak_by_kind_bytes[Kind.ACTIVATION])
+    """Return what the first stage's layers keep for backward between two calls, when they hold most."""
+    program = plan_of(scenario).programs[0]
+    of_layers = _touched_by_layers(program)
+    return float(kept_bytes(program, {n for n in of_layers if program.buffers[n].kind is Kind.ACTIVATION}))
+
+
+def _touched_by_layers(program: Program) -> set[str]:
+    """Return the buffers of a program that an op of a transformer layer reads or writes."""
+    ops = (op for task in program.tasks.values() for op in task.ops if op.name.startswith("layer"))
+    return {name for op in ops for name in (*op.reads, *op.writes)}
 
 
 def _peak_memory_bytes(scenario: Scenario) -> float:
+    """Return the first stage's peak memory."""
     return float(memory_use(plan_of(scenario).programs[0]).peak_bytes)
 
 
 _PREDICT: Final[Mapping[str, Callable[[Scenario], float]]] = {
-    "iteration_time_s": _from_summary("iteration_time_s"),
-    "tokens_per_s": _from_summary("tokens_per_s"),
-    "model_flop_per_s_per_device": _from_summary("model_flop_per_s_per_device"),
-    "hardware_flop_per_s_per_device": _from_summary("hardware_flop_per_s_per_device"),
+    "iteration_time_s": _iteration_time_s,
+    "tokens_per_s": _rate("tokens_per_s"),
+    "model_flop_per_s_per_device": _rate("model_flop_per_s_per_device"),
+    "hardware_flop_per_s_per_device": _rate("hardware_flop_per_s_per_device"),
     "activation_bytes": _activation_bytes,
     "peak_memory_bytes": _peak_memory_bytes,
 }

@@ -1,6 +1,6 @@
 """The memory of a simulated rank: its peak by kind, and its curve over time."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,6 +85,19 @@ def _by_kind(
             if not last or op < peak_op[at]:
                 totals[program.buffers[name].kind] -= sizes[name]
     return totals
+
+
+def kept_bytes(program: Program, names: Collection[str]) -> int:
+    """Return the most bytes of the named buffers that live between two calls of a program.
+
+    That is what is kept for later passes: what lives only inside a forward or backward does not count.
+    """
+    held = most = 0
+    for life in lifetimes(program):
+        held += sum(allocated_bytes(program.buffers[name].num_bytes) for _, name in life.births if name in names)
+        held -= sum(allocated_bytes(program.buffers[name].num_bytes) for _, name in life.deaths if name in names)
+        most = max(most, held)
+    return most
 
 
 def peak_live_chunks(program: Program) -> int:

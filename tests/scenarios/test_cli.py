@@ -187,7 +187,9 @@ def test_new_writes_a_starter_file_once(capsys, tmp_path) -> None:
 def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: bool, expected: int) -> None:
     """A failed comparison, validation or check leaves with exit code 1."""
     row = {"row": "a", "measured": 1.0, "predicted": 1.1, "error": 0.1}
-    table = {"table": "t", "rows": [row], "mean_absolute_error": 0.1, "passed": passed}
+    words = {"table": "t", "citation": "A paper", "prediction": "iteration_time_s", "unit": "s"}
+    numbers = {"mean_absolute_error": 0.1, "worst": 0.1, "thresholds": {"mean": 0.05, "worst": 0.12}}
+    table = {**words, **numbers, "rows": [row], "passed": passed}
     seen: list[dict[str, object]] = []
 
     def compare(*_files: Path, **options: object) -> dict[str, object]:
