@@ -1,0 +1,26 @@
+"""Every scenario that comes with meshtwin runs, and its answer is possible."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from scenarios.loader import load_scenario
+from scenarios.runner import simulate
+
+LIBRARY = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
+def test_library_scenario_runs(path: Path) -> None:
+    """It simulates; fractions are fractions; busy and waiting time make up the step; it fits its machine."""
+    summary = simulate(load_scenario(path)).summary
+    step_s = summary["iteration_time_s"]
+    assert step_s > 0
+    assert 0 <= summary["bubble_fraction"] + summary["exposed_communication_fraction"] < 1
+    for role in summary["roles"]:
+        assert math.isclose(role["busy_s"]["compute"] + sum(role["exposed_s"].values()), step_s, rel_tol=1e-9)
+    assert sum(role["num_ranks"] for role in summary["roles"]) == summary["world_size"]
+    if summary["mfu"] is not None:
+        assert 0 < summary["mfu"] <= summary["hfu"] < 1
+        assert summary["fits_memory"]
