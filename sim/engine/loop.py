@@ -39,6 +39,7 @@ class EventLoop:
         self._pending = {node: block.pending for node, block in self.graph.blocks.items()}
         self._resources = SharedResources(self._schedule_shared)
         self._processed: list[Event] = []
+        self._after = self._make_after()
         self._release = self._make_release()
         self._begin: dict[int, Callable[[int], None]] = {
             NodeKind.SHARED: self._start_shared,
@@ -52,40 +53,48 @@ class EventLoop:
         self._on_joint = [self._joint_finished]
 
     def run(self) -> float:
-        """Run to the end of all events; return the time of the last one in seconds."""
+        """Run to the end of all events; return the time at which the last node is done, in seconds."""
         start = self._start
-        for node, count in enumerate(self.graph.waits):
-            if count == 0 and self._runs_alone(node):
+        for node in [node for node, count in enumerate(self.graph.waits) if not count]:
+            if self._runs_alone(node):
                 start(node)
         self.environment.run()
         self.num_events = next(self.environment._eid)  # SimPy numbers every event that it schedules
-        for node, kind in enumerate(self.graph.kinds):
-            if kind == _FIXED and self.starts_s[node] >= 0.0:
-                self.ends_s[node] = self.starts_s[node] + self.graph.durations_s[node]
-        return max(self.ends_s, default=0.0)
+        starts, ends, durations = self.starts_s, self.ends_s, self.graph.durations_s
+        for node in [node for node, kind in enumerate(self.graph.kinds) if kind == _FIXED]:
+            if starts[node] >= 0.0:
+                ends[node] = starts[node] + durations[node]
+        return max(ends, default=0.0)
 
     def _runs_alone(self, node: int) -> bool:
         kind = self.graph.kinds[node]
         return kind != NodeKind.EXIT and not (kind == NodeKind.BLOCK and self._pending[node] > 1)
 
     # --- the hot path --------------------------------------------------------------------------------------
+    #
+    # These functions run for every event, so they hold what they need in local variables, read SimPy's clock
+    # without its property, and use an event object again once it has been processed.
 
-    def _make_release(self) -> Callable[[int], None]:
-        """Return the function that starts what waited for a node alone; make the callbacks of nodes and messages.
-
-        They run for every event, so they hold what they need in local variables, read SimPy's clock without
-        its property, and use an event object again once it has been processed. The end of a fixed node
-        follows from its start and is filled in after the run.
-        """
-        graph, environment, waits = self.graph, self.environment, self._waits
-        kinds, durations, successors = graph.kinds, graph.durations_s, graph.successors
-        demands, arrivals, starts, ends = graph.demands, graph.arrivals, self.starts_s, self.ends_s
-        schedule, processed = environment.schedule, self._processed
+    def _make_after(self) -> Callable[[float, object, list[Callable[[Event], None]]], None]:
+        """Return the function that calls back after a delay."""
+        environment, processed, schedule = self.environment, self._processed, self.environment.schedule
 
         def after(delay_s: float, value: object, callbacks: list[Callable[[Event], None]]) -> None:
             event = processed.pop() if processed else _reusable(environment)
             event._value, event.callbacks = value, callbacks  # type: ignore[assignment]
             schedule(event, NORMAL, delay_s)
+
+        return after
+
+    def _make_release(self) -> Callable[[int], None]:
+        """Return the function that starts what waited for a node alone; make the callbacks of nodes and messages.
+
+        The end of a fixed node follows from its start and is filled in after the run.
+        """
+        graph, environment, waits, after = self.graph, self.environment, self._waits, self._after
+        kinds, durations, successors = graph.kinds, graph.durations_s, graph.successors
+        demands, arrivals, starts, ends = graph.demands, graph.arrivals, self.starts_s, self.ends_s
+        processed, schedule = self._processed, environment.schedule
 
         def finished(event: Event) -> None:
             processed.append(event)
@@ -100,29 +109,24 @@ class EventLoop:
 
         def arrived(event: Event) -> None:
             processed.append(event)
-            receive = event._value
-            left = waits[receive] = waits[receive] - 1
+            left = waits[event._value] = waits[event._value] - 1
             if not left:
-                starts[receive] = ends[receive] = environment._now
-                for successor in successors[receive]:
-                    left = waits[successor] = waits[successor] - 1
-                    if not left:
-                        start(successor)
+                start(event._value)
 
         on_finish, on_sent, on_arrival = [finished], [sent], [arrived]
 
         def start(node: int) -> None:
             kind = kinds[node]
-            starts[node] = environment._now
+            now = starts[node] = environment._now
             if kind == _FIXED:
                 event = processed.pop() if processed else _reusable(environment)
                 event._value, event.callbacks = node, on_finish  # type: ignore[assignment]
                 schedule(event, NORMAL, durations[node])
             elif kind == _JOIN:
-                ends[node] = environment._now
+                ends[node] = now
                 release(node)
             elif kind == _SEND and node not in demands:
-                ends[node] = environment._now + durations[node]
+                ends[node] = now + durations[node]
                 if durations[node]:
                     after(durations[node], node, on_sent)
                 else:
@@ -142,7 +146,7 @@ class EventLoop:
                 if not left:
                     start(successor)
 
-        self._start, self._after, self._on_exit, self._dispatch = start, after, on_finish, dispatch
+        self._start, self._on_exit, self._dispatch = start, on_finish, dispatch
         return release
 
     # --- blocks --------------------------------------------------------------------------------------------
