@@ -8,8 +8,8 @@ from typing import Any, Literal
 from backends.registry import load_torch_backend
 from scenarios.errors import Origin, ScenarioError
 from scenarios.loader import Scenario
-from scenarios.outputs import write_execution
 from scenarios.output_folder import writing_to
+from scenarios.outputs import write_execution
 from scenarios.runner import plan_of, simulate
 from sim.training.spec import DenseTraining
 from traces.compare import compare

@@ -1,6 +1,6 @@
 """Errors of the cluster room.
 
-    PlacementError (ValueError)    more ranks than devices
+PlacementError (ValueError)    more ranks than devices
 """
 
 

@@ -17,7 +17,6 @@ from sim.engine.activity import Activity
 from sim.engine.contention import Contention
 from sim.engine.graph import Block, Graph, NodeKind, Pattern, PricedTask
 from sim.engine.shape import NO_PATH
-from sim.engine.sharing import Demands
 from sim.engine.tables import MAIN_STREAM, TaskTable, tabulate
 from sim.plan.op import Collective, Recv, Send
 from sim.plan.program import Call, Program
@@ -200,7 +199,8 @@ class RankCompiler:
     def _add_steady_block(self, unit: int, index: int, call: Call, table: TaskTable) -> None:
         """Add a block that waits for the main exit of the block before it and for messages to its first op."""
         graph, pattern = self.graph, self._single_entry(table)
-        assert pattern is not None and self._last_block is not None
+        assert pattern is not None
+        assert self._last_block is not None
         node = graph.add(NodeKind.FIXED, pattern.span_s)
         graph.link(graph.units[self._last_block[0]][2], node)
         graph.units.append((self.rank, index, node, pattern))

@@ -42,7 +42,8 @@ def find_contention(programs: Mapping[int, Program], priced: Mapping[int, Mappin
     exposed = dict.fromkeys(programs, 2**62)
     for resource in contended & main.keys():
         for rank, _ in main[resource]:
-            exposed[rank] = min(exposed[rank], _first_meeting(programs[rank], rank, main[resource], side.get(resource, set())))
+            meeting = _first_meeting(programs[rank], rank, main[resource], side.get(resource, set()))
+            exposed[rank] = min(exposed[rank], meeting)
     return Contention(frozenset(contended), exposed)
 
 
@@ -74,4 +75,3 @@ def _earliest_start(program: Program, name: str) -> int:
         if call.task in writers and program.tasks[call.task].phase in MAIN_PHASES:
             latest = index
     return latest
-

@@ -1,6 +1,6 @@
 """Errors of the engine.
 
-    DeadlockError (RuntimeError)    the event queue ran empty with ops waiting; names rank, stream, op and peer
+DeadlockError (RuntimeError)    the event queue ran empty with ops waiting; names rank, stream, op and peer
 """
 
 

@@ -54,10 +54,12 @@ def link_collectives(
                 _join(graph, [part[k] for part in parts], contended)
 
 
-def _check_equal_counts(parts: Sequence[Sequence[object]], classes: Sequence[int], axes: tuple[str, ...], stream: str) -> None:
+def _check_equal_counts(
+    parts: Sequence[Sequence[object]], classes: Sequence[int], axes: tuple[str, ...], stream: str
+) -> None:
     if len({len(part) for part in parts}) > 1:
         counts = ", ".join(f"rank {c}: {len(part)}" for c, part in zip(classes, parts, strict=True))
-        raise CheckError(f"ranks of one group over {axes} issue different numbers of collectives on {stream!r}: {counts}")
+        raise CheckError(f"one group over {axes} issues different numbers of collectives on {stream!r}: {counts}")
 
 
 def _join(graph: Graph, members: Sequence[tuple[int, Activity, Collective]], contended: frozenset[Resource]) -> None:

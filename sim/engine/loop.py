@@ -1,6 +1,6 @@
 """The event loop: a compiled graph in, start and end times out. SimPy keeps the time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import simpy
@@ -75,11 +75,11 @@ class EventLoop:
     # These functions run for every event, so they hold what they need in local variables, read SimPy's clock
     # without its property, and use an event object again once it has been processed.
 
-    def _make_after(self) -> Callable[[float, object, list[Callable[[Event], None]]], None]:
+    def _make_after(self) -> Callable[[float, object, Sequence[Callable[[Event], None]]], None]:
         """Return the function that calls back after a delay."""
         environment, processed, schedule = self.environment, self._processed, self.environment.schedule
 
-        def after(delay_s: float, value: object, callbacks: list[Callable[[Event], None]]) -> None:
+        def after(delay_s: float, value: object, callbacks: Sequence[Callable[[Event], None]]) -> None:
             event = processed.pop() if processed else _reusable(environment)
             event._value, event.callbacks = value, callbacks  # type: ignore[assignment]
             schedule(event, NORMAL, delay_s)

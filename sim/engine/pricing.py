@@ -45,7 +45,8 @@ class ClusterPricing:
 
     def _compute(self, program: Program, op: Compute, rank: int) -> Activity:
         family = KERNELS[op.kernel].family
-        dtype = next((d for d in (program.buffers[n].dtype for n in (*op.reads, *op.writes)) if "float" in d), "float32")
+        dtypes = (program.buffers[name].dtype for name in (*op.reads, *op.writes))
+        dtype = next((dtype for dtype in dtypes if "float" in dtype), "float32")
         time = kernel_time(kernel_work(program, op), family, dtype, self.cluster.node.device, self.profile)
         return Activity(
             latency_s=time.latency_s,
@@ -133,7 +134,9 @@ class ClusterPricing:
             for adapter in adapters:
                 seconds[adapter] += cost.nic_bytes / len(adapters) / self.network.inter_bandwidth_bytes_per_s
         return tuple(
-            ((side, node, adapter), value) for adapter, value in sorted(seconds.items()) for side in ("nic_out", "nic_in")
+            ((side, node, adapter), value)
+            for adapter, value in sorted(seconds.items())
+            for side in ("nic_out", "nic_in")
         )
 
     # --- messages ------------------------------------------------------------------------------------------
@@ -167,4 +170,3 @@ class ClusterPricing:
 def _group(plan: Plan, op: Collective, rank: int) -> tuple[int, ...]:
     group = plan.mesh.group(rank, op.axes)
     return tuple(group[i] for i in op.members) if op.members else group
-

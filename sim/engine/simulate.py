@@ -59,9 +59,7 @@ def _simulate(plan: Plan, pricing: Pricing, folding: Folding, single: frozenset[
     programs = {rank: plan.program_of(rank) for rank in folding.multiplicity}
     priced = {
         rank: {
-            name: PricedTask(
-                tuple(pricing.price(plan, program, op, rank, folded=folding.folded) for op in task.ops)
-            )
+            name: PricedTask(tuple(pricing.price(plan, program, op, rank, folded=folding.folded) for op in task.ops))
             for name, task in program.tasks.items()
         }
         for rank, program in programs.items()

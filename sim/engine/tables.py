@@ -28,7 +28,8 @@ class TaskTable:
     several calls write. ``steady``: whatever single ops hand it, its first op on the main stream takes.
     ``message``: one send or receive and nothing else; ``in_order``: a receive that comes
     in its stream's order without being told, as its stream has one channel. ``channel`` (of a message): axis,
-    offset, direction, is a send. ``last_ops``: each stream's last op. ``units`` and ``last_unit`` are filled in while compiling.
+    offset, direction, is a send. ``last_ops``: each stream's last op. ``units`` and ``last_unit`` are filled in
+    while compiling.
     """
 
     task: Task
@@ -101,7 +102,9 @@ def tabulate(
 
 
 def _channel(op: Op) -> tuple[str, int, str, bool]:
-    return (op.axis, op.offset, op.direction, isinstance(op, Send)) if isinstance(op, Send | Recv) else ("", 0, "", False)
+    return (
+        (op.axis, op.offset, op.direction, isinstance(op, Send)) if isinstance(op, Send | Recv) else ("", 0, "", False)
+    )
 
 
 def _one_channel(program: Program, stream: str) -> bool:
@@ -133,7 +136,9 @@ def _connect(program: Program, tables: Mapping[str, TaskTable]) -> None:
         for buffer, (writer, _) in table.shape.leaves.items():
             if writer >= 0:
                 writers.setdefault(buffer, []).append(name)
-    repeated = {task for (task, _), count in Counter((c.task, c.microbatch) for c in program.calls).items() if count > 1}
+    repeated = {
+        task for (task, _), count in Counter((c.task, c.microbatch) for c in program.calls).items() if count > 1
+    }
     once = {
         buffer: tables[names[0]]
         for buffer, names in writers.items()

@@ -47,9 +47,10 @@ def _microbatches(program: Program, times: TaskTimes) -> list[int]:
 
 def _note_rows(row_of: NDArray[np.int64], times: TaskTimes, rows: range) -> None:
     """Note the row of every node that is one op."""
-    table = np.arange(rows.start, rows.stop).reshape(times.starts_s.shape)
+    num_ops = len(times.task.ops)
+    table = np.arange(rows.start, rows.stop).reshape(-1, num_ops)
     single = times.nodes >= 0
-    row_of[times.nodes[single][:, None] + np.arange(table.shape[1])] = table[single]
+    row_of[times.nodes[single][:, None] + np.arange(num_ops)] = table[single]
 
 
 def _add_links(builder: TimelineBuilder, run: SimulatedRun, row_of: NDArray[np.int64]) -> None:

@@ -30,7 +30,9 @@ def check(plan: Plan) -> None:
 def _check_roles(plan: Plan) -> None:
     owners = [rank for program in plan.programs for rank in plan.ranks_of(program)]
     if sorted(owners) != list(range(plan.mesh.size)):
-        raise CheckError(f"plan {plan.name!r}: {len(plan.programs)} programs do not cover each of {plan.mesh.size} ranks once")
+        raise CheckError(
+            f"plan {plan.name!r}: {len(plan.programs)} programs do not cover each of {plan.mesh.size} ranks once"
+        )
 
 
 def _check_buffers(program: Program) -> None:
@@ -163,7 +165,11 @@ def _members(plan: Plan, rank: int, axes: tuple[str, ...], members: tuple[int, .
 
 
 def _check_same(
-    program: Program, peer: Program, stream: str, mine: list[tuple[Collective, int]], theirs: list[tuple[Collective, int]]
+    program: Program,
+    peer: Program,
+    stream: str,
+    mine: list[tuple[Collective, int]],
+    theirs: list[tuple[Collective, int]],
 ) -> None:
     if program is peer:
         return
@@ -172,7 +178,9 @@ def _check_same(
     if here != there:
         names = [_where(side, found[0][0]) if found else f"nothing of role {side.role_name}" for side, found in
                  ((program, mine), (peer, theirs))]  # fmt: skip
-        raise CheckError(f"on stream {stream!r} {names[0]} meets {names[1]}; a group must issue the same collectives in order")
+        raise CheckError(
+            f"on stream {stream!r} {names[0]} meets {names[1]}; a group must issue the same collectives in order"
+        )
 
 
 def _where(program: Program, op: Op) -> str:

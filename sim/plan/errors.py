@@ -1,8 +1,8 @@
 """Errors of the plan language.
 
-    PlanError (ValueError)
-    ├── LayoutError      a tensor cannot lie over the mesh as asked
-    └── CheckError       a plan that could not run, with rank, stream, op and peer
+PlanError (ValueError)
+├── LayoutError      a tensor cannot lie over the mesh as asked
+└── CheckError       a plan that could not run, with rank, stream, op and peer
 """
 
 

@@ -82,8 +82,9 @@ def slice_(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
 
 def _sliced(t: TaskTracer, x: Tensor, axis: str, dim: int, kind: Kind) -> Tensor:
     layout = x.layout.without(axis).with_(axis, Shard(dim))
-    attributes = {"dim": dim, "axes": (axis,), "parts": t.mesh.degree(axis)}
-    (y,) = t.compute(f"{x.name}.slice", "slice", (x,), (layout,), kind=kind, **attributes)
+    (y,) = t.compute(
+        f"{x.name}.slice", "slice", (x,), (layout,), kind=kind, dim=dim, axes=(axis,), parts=t.mesh.degree(axis)
+    )
     return y
 
 
@@ -231,12 +232,8 @@ def add(t: TaskTracer, name: str, a: Tensor, b: Tensor) -> Tensor:
 
 def _dropout_attributes(t: TaskTracer, x: Tensor, probability: float, salt: str, batch_dim: int) -> Mapping[str, Any]:
     """Return what makes a mask a function of global positions; the batch goes by sample number, not by axis."""
-    axes = tuple(
-        () if dim == batch_dim else tuple(x.layout.shard_axes(dim)) for dim in range(len(x.shape))
-    )
-    shape = tuple(
-        n * (1 if dim == batch_dim else t.mesh.degree(*axes[dim])) for dim, n in enumerate(x.shape)
-    )
+    axes = tuple(() if dim == batch_dim else tuple(x.layout.shard_axes(dim)) for dim in range(len(x.shape)))
+    shape = tuple(n * (1 if dim == batch_dim else t.mesh.degree(*axes[dim])) for dim, n in enumerate(x.shape))
     return {"probability": probability, "salt": salt, "shape": shape, "axes": axes, "batch_dim": batch_dim}
 
 
@@ -303,9 +300,7 @@ def layer_norm(t: TaskTracer, name: str, x: Tensor, weight: Parameter, bias: Par
 def rms_norm(t: TaskTracer, name: str, x: Tensor, weight: Parameter) -> Tensor:
     """Return RMS norm over the last dimension (Zhang and Sennrich 2019), epsilon 1e-5."""
     row = Layout(tuple((a, p) for a, p in x.layout.placements if p != Shard(len(x.shape) - 1)))
-    y, rstd = t.compute(
-        name, "rms_norm", (x, weight.value), (x.layout, row), labels=("", "rstd"), epsilon=1e-5
-    )
+    y, rstd = t.compute(name, "rms_norm", (x, weight.value), (x.layout, row), labels=("", "rstd"), epsilon=1e-5)
     t.program.set_gradient_layout(weight, _summed_layout(weight, x))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
@@ -340,9 +335,7 @@ def split_qkv(t: TaskTracer, name: str, qkv: Tensor) -> tuple[Tensor, Tensor, Te
     return q, k, v
 
 
-def core_attention(
-    t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor, dropout_probability: float
-) -> Tensor:
+def core_attention(t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor, dropout_probability: float) -> Tensor:
     """Return causal attention as separate kernels; scores, probabilities and mask are kept for backward."""
     heads = Layout(
         tuple((a, {1: Shard(0), 2: Shard(1)}[p.dim]) for a, p in q.layout.placements if isinstance(p, Shard))
@@ -394,7 +387,9 @@ def flash_attention(t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor) -
 # --- embedding and loss ------------------------------------------------------------------------------------
 
 
-def tokens(t: TaskTracer, name: str, *, shift: int, sequence: int, batch: int, vocabulary: int, axes: Sequence[str]) -> Tensor:
+def tokens(
+    t: TaskTracer, name: str, *, shift: int, sequence: int, batch: int, vocabulary: int, axes: Sequence[str]
+) -> Tensor:
     """Return token ids[s, b] of this rank's samples; ``shift`` 1 gives the labels."""
     layout = Layout(tuple((axis, Shard(1)) for axis in axes))
     (ids,) = t.compute(

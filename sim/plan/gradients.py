@@ -8,7 +8,9 @@ from sim.plan.layout import Layout, Partial, Shard
 from sim.plan.tracing import Record, TaskTracer, Tensor
 
 
-def backpropagate(tracer: TaskTracer, tape: Sequence[Record], seeds: Mapping[Tensor, Tensor | None]) -> dict[Tensor, Tensor]:
+def backpropagate(
+    tracer: TaskTracer, tape: Sequence[Record], seeds: Mapping[Tensor, Tensor | None]
+) -> dict[Tensor, Tensor]:
     """Write the backward ops of ``tape`` and return the gradient of every tensor that has one.
 
     ``seeds`` maps outputs to their gradients; None for a loss, whose gradient is a constant that its own

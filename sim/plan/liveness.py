@@ -47,7 +47,9 @@ def lifetimes(program: Program) -> list[CallLife]:
         for index, life in zip(calls, known[tasks], strict=True):
             lives[index] = life
     step = [i for i, call in enumerate(program.calls) if touches[Scope.STEP][call.task]]
-    for index, life in zip(step, _lives_of_sequence([program.calls[i].task for i in step], touches[Scope.STEP]), strict=True):
+    for index, life in zip(
+        step, _lives_of_sequence([program.calls[i].task for i in step], touches[Scope.STEP]), strict=True
+    ):
         lives[index] = CallLife(_merge(lives[index].births, life.births), _merge(lives[index].deaths, life.deaths))
     return lives
 

@@ -192,19 +192,25 @@ class TaskTracer:
             buffer = Buffer(buffer_name, spec.shape, spec.dtype, kind, self.scope)
             outputs.append(self.program.tensor(buffer, layout))
         self.ops.append(
-            Compute(
-                op_name, kernel, tuple(t.name for t in inputs), tuple(t.name for t in outputs), attributes
-            )
+            Compute(op_name, kernel, tuple(t.name for t in inputs), tuple(t.name for t in outputs), attributes)
         )
         return tuple(outputs)
 
-    def update(self, name: str, kernel: str, inputs: Sequence[Tensor], updated: Sequence[Tensor], **attributes: Any) -> None:
+    def update(
+        self, name: str, kernel: str, inputs: Sequence[Tensor], updated: Sequence[Tensor], **attributes: Any
+    ) -> None:
         """Emit a kernel that reads ``inputs`` and updates buffers (those of ``updated``) in place."""
         reads = tuple(t.name for t in (*inputs, *updated))
         self.ops.append(Compute(self.unique(name), kernel, reads, tuple(t.name for t in updated), attributes))
 
     def compute_and_update(
-        self, name: str, kernel: str, inputs: Sequence[Tensor], updated: Sequence[Tensor], layout: Layout, **attributes: Any
+        self,
+        name: str,
+        kernel: str,
+        inputs: Sequence[Tensor],
+        updated: Sequence[Tensor],
+        layout: Layout,
+        **attributes: Any,
     ) -> Tensor:
         """Emit a kernel that makes one new tensor and updates buffers in place; return the new tensor."""
         op_name = self.unique(name)
@@ -233,9 +239,7 @@ class TaskTracer:
     def all_reduce(self, x: Tensor, axis: str, reduction: Reduction = Reduction.SUM) -> Tensor:
         """Sum a partial tensor over an axis, in place."""
         name = self.unique(f"{x.name}.all_reduce")
-        self.ops.append(
-            Collective(name, CollectiveKind.ALL_REDUCE, (axis,), (x.name,), (x.name,), axis, reduction)
-        )
+        self.ops.append(Collective(name, CollectiveKind.ALL_REDUCE, (axis,), (x.name,), (x.name,), axis, reduction))
         return x.relaid(x.layout.without(axis))
 
     def gather(self, x: Tensor, axis: str, dim: int, kind: Kind, label: str = "all_gather") -> Tensor:
@@ -253,7 +257,13 @@ class TaskTracer:
             raise PlanError(f"{x.name}: dimension {dim} of {x.shape} does not divide by {degree} ({axis})")
         shape = tuple(n // (degree if i == dim else 1) for i, n in enumerate(x.shape))
         collective = Collective(
-            self.unique(f"{x.name}.reduce_scatter"), CollectiveKind.REDUCE_SCATTER, (axis,), (x.name,), (), axis, dim=dim
+            self.unique(f"{x.name}.reduce_scatter"),
+            CollectiveKind.REDUCE_SCATTER,
+            (axis,),
+            (x.name,),
+            (),
+            axis,
+            dim=dim,
         )
         return self._resize(collective, x, shape, layout, kind)
 
@@ -288,4 +298,3 @@ class TaskTracer:
             n * prod(self.mesh.degree(axis) for axis in x.layout.shard_axes(dim) if axis != without)
             for dim, n in enumerate(x.shape)
         )
-

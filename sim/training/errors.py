@@ -1,6 +1,6 @@
 """Errors of the training room.
 
-    SpecError (ValueError)    a model or strategy that cannot be built; names the scenario key to change
+SpecError (ValueError)    a model or strategy that cannot be built; names the scenario key to change
 """
 
 

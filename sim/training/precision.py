@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PrecisionTypes:
-    """Mixed precision keeps gradients (unless asked otherwise), master weights and moments in 32 bits (Megatron-LM: 18 bytes/parameter)."""
+    """Mixed precision keeps master weights, moments and, unless asked otherwise, gradients in 32 bits.
+
+    That is 18 bytes per parameter, as in Megatron-LM.
+    """
 
     parameter: str
     activation: str

@@ -3,7 +3,7 @@
 from sim.plan.buffer import Buffer, Kind
 from sim.plan.mesh import Mesh
 from sim.plan.op import Compute, Direction, Recv, Send
-from sim.plan.program import Call, Phase, Plan, Program, Task
+from sim.plan.program import Phase, Plan, Program, Task
 from sim.training.pipeline.calls import stage_calls
 from sim.training.pipeline.schedules import Order, orders
 from sim.training.spec import TextbookTraining
@@ -50,14 +50,16 @@ def _add_stage(job: TextbookTraining, stage: int, buffers: dict[str, Buffer], ta
     task(Phase.FORWARD, Compute(f"forward.{stage}", "delay", inputs, output + saved, {"duration_s": forward_s}))
     task(
         Phase.BACKWARD,
-        Compute(
-            f"backward.{stage}", "delay", saved + output_gradient, input_gradient, {"duration_s": backward_s}
-        ),
+        Compute(f"backward.{stage}", "delay", saved + output_gradient, input_gradient, {"duration_s": backward_s}),
     )
     forward, backward = Direction.FORWARD, Direction.BACKWARD
     if stage:
         task(Phase.RECV, Recv(f"recv_forward.{stage}", PIPELINE_AXIS, -1, forward, inputs, "pp_recv_forward"))
-        task(Phase.SEND, Send(f"send_backward.{stage}", PIPELINE_AXIS, -1, backward, input_gradient, "pp_send_backward"))
+        task(
+            Phase.SEND, Send(f"send_backward.{stage}", PIPELINE_AXIS, -1, backward, input_gradient, "pp_send_backward")
+        )
     if not last:
         task(Phase.SEND, Send(f"send_forward.{stage}", PIPELINE_AXIS, 1, forward, output, "pp_send_forward"))
-        task(Phase.RECV, Recv(f"recv_backward.{stage}", PIPELINE_AXIS, 1, backward, output_gradient, "pp_recv_backward"))
+        task(
+            Phase.RECV, Recv(f"recv_backward.{stage}", PIPELINE_AXIS, 1, backward, output_gradient, "pp_recv_backward")
+        )

@@ -55,9 +55,7 @@ class TransformerBuilder:
 
     def word_table(self, t: TaskTracer, source: str) -> Parameter:
         """Return the vocabulary table [V, h], sharded by rows."""
-        return t.program.parameter(
-            source, (self.model.vocab_size, self.model.hidden_size), self.shard(0), "normal"
-        )
+        return t.program.parameter(source, (self.model.vocab_size, self.model.hidden_size), self.shard(0), "normal")
 
     def head(self, t: TaskTracer, x: Tensor, loss: Tensor) -> Tensor:
         """Add the micro-batch's share of the mean loss to ``loss``."""

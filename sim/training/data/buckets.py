@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from sim.plan.buffer import BYTES_PER_ELEMENT
 from sim.plan.tracing import Parameter
@@ -35,11 +36,11 @@ def make_buckets(
     """
     ready = [list(reversed(groups[stage])) for stage in sorted(groups, reverse=True)]
     ordinary = [[p for p in group if not _waits(p, data_axis, tied)] for group in ready]
-    chunks = [part for group in ordinary for part in _cut(group, bucket_bytes)] if overlap else [sum(ordinary, [])]
+    chunks = [part for group in ordinary for part in _cut(group, bucket_bytes)] if overlap else [list(chain(*ordinary))]
     flat = [p for group in ready for p in group]
     summed = [p for p in flat if _other_axes(p, data_axis) and not (tied and p.source == TIED_SOURCE)]
     late = [p for p in flat if tied and p.source == TIED_SOURCE]
-    buckets = [(chunk, (), False) for chunk in chunks]
+    buckets: list[tuple[list[Parameter], tuple[str, ...], bool]] = [(chunk, (), False) for chunk in chunks]
     buckets += [(summed, _other_axes(summed[0], data_axis), False)] if summed else []
     buckets += [(late, (), True)] if late else []
     return [Bucket(i, tuple(chunk), axes, tie) for i, (chunk, axes, tie) in enumerate(b for b in buckets if b[0])]

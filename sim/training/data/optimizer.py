@@ -155,9 +155,10 @@ class StepEndWriter:
     def _update_shard(self, t: TaskTracer, bucket: Bucket, gradient: Tensor) -> None:
         """Write Adam on this rank's flat piece of a bucket, and the gather of the updated parameters."""
         values = [p.value for p in bucket.parameters]
-        parts = {"axes": (DATA_AXIS,), "parts": self.data_degree}
         name = f"shard.{bucket.index}"
-        (piece,) = t.compute(name, "shard", values, (values[0].layout,), kind=Kind.WORKSPACE, **parts)
+        (piece,) = t.compute(
+            name, "shard", values, (values[0].layout,), kind=Kind.WORKSPACE, axes=(DATA_AXIS,), parts=self.data_degree
+        )
         dtype, persistent = self.precision.master, (Kind.OPTIMIZER, Scope.PERSISTENT)
         moments = [self._flat(f"{name}.{label}", bucket, dtype, *persistent) for label in ("exp_avg", "exp_avg_sq")]
         updated = [piece, *moments]
