@@ -1,0 +1,54 @@
+"""Order is part of the result: same seed, same bytes, whatever Python's hash seed."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sim.engine.simulate import simulate
+from sim.engine.timeline import timeline
+from tests.sim.jobs import GPT, dense_plan, pricing_on
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = {
+    "one-adapter": ("cloud-a100-100g", {"tp": 2, "pp": 2, "dp": 4, "m": 4, "bucket_bytes": 20_000}),
+    "interleaved": (
+        "dgx-a100-80g",
+        {
+            "tp": 4, "pp": 2, "dp": 2, "m": 4, "schedule": "interleaved_1f1b", "virtual_stages": 2,
+            "sequence_parallel": True, "recompute": "full", "zero_stage": 1, "model": GPT | {"num_layers": 5},
+        },
+    ),
+}  # fmt: skip
+
+
+def digest(job: str) -> str:
+    """Return a hash of all times, memory and links of a job's timeline, and of its plan in words."""
+    node, keys = JOBS[job]
+    plan = dense_plan(**keys)
+    table = timeline(simulate(plan, pricing_on(node, plan.mesh.size)), "op")
+    found = hashlib.sha256(repr(plan).encode())
+    for words in (table.stream, table.name, table.kind, table.group):
+        found.update(repr(words.values).encode() + words.codes.tobytes())
+    columns = (table.rank, table.start_s, table.end_s, table.microbatch, table.stage, table.bytes, table.flop)
+    for column in (*columns, table.memory.time_s, table.memory.bytes, table.messages.send, table.messages.collective):
+        found.update(column.tobytes())
+    return found.hexdigest()
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_timelines_do_not_depend_on_the_hash_seed(job: str) -> None:
+    """Three processes with three hash seeds, and this one, give the same plan and timeline to the last bit."""
+    code = f"from tests.laws.test_determinism import digest; print(digest({job!r}), end='')"
+    found = {digest(job)}
+    for seed in ("0", "1", "4242"):
+        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60,
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
