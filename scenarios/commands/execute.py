@@ -29,7 +29,7 @@ from scenarios.output_folder import refuse_unwritable
     show_default=True,
     help="op: fence and time every op; step: only the step.",
 )
-def command(  # noqa: PLR0917  # click passes by name
+def command(  # click passes by name
     scenario: Path,
     overrides: tuple[str, ...],
     out: Path | None,

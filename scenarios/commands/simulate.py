@@ -27,7 +27,7 @@ from scenarios.output_folder import refuse_unwritable, writing_to
     help="Rows of the timeline: one per op, or one per task. Default: op, on large plans task.",
 )
 @click.option("--fold/--no-fold", default=True, help="Simulate ranks that cannot differ once (the default).")
-def command(  # noqa: PLR0917  # click passes by name
+def command(  # click passes by name
     scenario: Path,
     overrides: tuple[str, ...],
     out: Path | None,

@@ -66,7 +66,9 @@ def test_fused_backward_is_slower_than_forward(s: int, b: int, n: int) -> None:
 def test_elementwise_kernel_is_bound_by_memory() -> None:
     """GELU of 100 MB reads and writes them at the profile's fraction of the memory bandwidth."""
     time = timed("gelu", [half(8192, 6144)])
-    assert time.memory_s == pytest.approx(2 * 2 * 8192 * 6144 / (load_profile("a100").elementwise.memory_fraction * 2039e9))
+    assert time.memory_s == pytest.approx(
+        2 * 2 * 8192 * 6144 / (load_profile("a100").elementwise.memory_fraction * 2039e9)
+    )
     assert time.memory_s > time.compute_s > 0
 
 

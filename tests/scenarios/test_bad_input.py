@@ -99,7 +99,7 @@ BAD_VALUES = [
 
 
 @pytest.mark.parametrize(("old", "new", "line", "key", "rule", "remedy"), BAD_VALUES)
-def test_bad_value_is_refused(  # noqa: PLR0917
+def test_bad_value_is_refused(
     write, tmp_path, capsys, quickstart, old: str, new: str, line: int, key: str, rule: str, remedy: str
 ) -> None:
     """Each broken rule is reported with file, line, key, the rule with its numbers, and a remedy."""
@@ -128,7 +128,7 @@ def test_bad_value_is_refused(  # noqa: PLR0917
     ("degree: 4, schedule: 1f1b", "degree: 3, schedule: interleaved_1f1b, virtual_stages: 2", 4,
      "parallel.pipeline.schedule", "a multiple of 3 micro-batches", "next valid number is 9"),
 ])  # fmt: skip
-def test_bad_textbook_value_is_refused(  # noqa: PLR0917
+def test_bad_textbook_value_is_refused(
     write, tmp_path, capsys, textbook, old: str, new: str, line: int, key: str, rule: str, remedy: str
 ) -> None:
     """Textbook workloads have their own keys and the same kind of messages."""
@@ -170,7 +170,7 @@ def test_first_of_several_problems_is_reported_with_their_number(write, tmp_path
     ("cluster.node=hgx-h10", "cluster.node", "there is no node", "hgx-h100"),
     ("model={preset: llama-3-405}", "model.preset", "there is no model preset", "did you mean llama-3-405b?"),
 ])  # fmt: skip
-def test_bad_override_is_refused_in_its_own_name(  # noqa: PLR0917
+def test_bad_override_is_refused_in_its_own_name(
     write, tmp_path, capsys, override: str, key: str, rule: str, remedy: str
 ) -> None:
     """A problem with ``--set`` names the option in place of file and line."""
@@ -277,7 +277,7 @@ def test_odd_file_names_are_refused() -> None:
 
 @pytest.mark.parametrize("command", [[], ["execute"]])
 @pytest.mark.parametrize("kind", ["file", "below a file", "no such device", "read-only"])
-def test_unwritable_out_is_refused_before_simulating(  # noqa: PLR0917
+def test_unwritable_out_is_refused_before_simulating(
     tmp_path, write, capsys, monkeypatch, kind: str, command: list[str]
 ) -> None:
     """An ``--out`` that cannot be written is refused before any work, and leaves nothing."""

@@ -134,7 +134,7 @@ def test_missing_keys_have_hugging_face_defaults(write, tmp_path) -> None:
     (GPT2, "scale_attn_by_inverse_layer_idx", True, "scaled by layer"),
     (GPT2, "add_cross_attention", True, "cross-attention"),
 ])  # fmt: skip
-def test_configuration_that_is_not_modelled_is_refused_by_name(  # noqa: PLR0917
+def test_configuration_that_is_not_modelled_is_refused_by_name(
     write, tmp_path, base, key: str, value: object, words: str
 ) -> None:
     """Features that are not modelled and values that are none are refused with the file, line and key."""

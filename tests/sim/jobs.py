@@ -50,9 +50,7 @@ def dense_job(
     return DenseTraining(
         model=TransformerSpec(**(model or GPT)),
         training=TrainingSpec(global_batch_size=m * b * dp, microbatch_size=b, **training),
-        parallel=ParallelSpec(
-            tensor_degree=tp, data_degree=dp, pipeline=PipelineSpec(degree=pp, **pipeline), **keys
-        ),
+        parallel=ParallelSpec(tensor_degree=tp, data_degree=dp, pipeline=PipelineSpec(degree=pp, **pipeline), **keys),
     )
 
 

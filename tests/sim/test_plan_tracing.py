@@ -155,9 +155,11 @@ def test_flop_of_a_step_are_those_of_the_model_plus_recomputation() -> None:
     for recompute in ("none", "selective", "full"):
         plan = dense_plan(recompute=recompute, **keys)
         totals[recompute] = sum(
-            KERNELS[op.kernel].work(
+            KERNELS[op.kernel]
+            .work(
                 [buffer_spec(program, n) for n in op.reads], [buffer_spec(program, n) for n in op.writes], op.attributes
-            ).flop
+            )
+            .flop
             * len(plan.ranks_of(program))
             for program in plan.programs
             for _, _, _, op in program.instances()

@@ -83,9 +83,7 @@ def test_fill_and_drain_follows_its_closed_forms(
     *, p: int, m: int, forward_s: float, input_s: float, weight_s: float, schedule: str, coalesce: bool
 ) -> None:
     """GPipe and 1F1B last (m+P-1)(tF+tB+tW); GPipe keeps m chunks, 1F1B min(P-r, m)."""
-    run = run_textbook(
-        schedule, p, m, forward_s=forward_s, input_s=input_s, weight_s=weight_s, coalesce=coalesce
-    )
+    run = run_textbook(schedule, p, m, forward_s=forward_s, input_s=input_s, weight_s=weight_s, coalesce=coalesce)
     assert run.makespan_s == (m + p - 1) * (forward_s + input_s + weight_s)
     expected = [m if schedule == "gpipe" else min(p - r, m) for r in range(p)]
     assert [peak_live_chunks(program) for program in run.plan.programs] == expected
@@ -160,9 +158,7 @@ def test_every_action_ends_when_the_longest_path_says(
     run = run_textbook(
         schedule, p, m, v, hop_s=hop_s, forward_s=forward_s, input_s=input_s, weight_s=weight_s, coalesce=coalesce
     )
-    expected = longest_path(
-        schedule, p, m, v, forward_s=forward_s, backward_s=input_s + weight_s, hop_s=hop_s
-    )
+    expected = longest_path(schedule, p, m, v, forward_s=forward_s, backward_s=input_s + weight_s, hop_s=hop_s)
     found = {}
     for (rank, index, _), (_, end_s) in op_times(run).items():
         call = run.programs[rank].calls[index]
