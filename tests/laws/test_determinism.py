@@ -48,7 +48,12 @@ def test_timelines_do_not_depend_on_the_hash_seed(job: str) -> None:
         environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             [sys.executable, "-c", code],
-            cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
         )
         found.add(done.stdout)
     assert len(found) == 1
