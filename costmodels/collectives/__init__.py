@@ -1,21 +1,24 @@
 """Collectives: what they ask of a network (closed forms), and how they do it (step lists)."""
 
-from costmodels.collectives.cost import (
-    CollectiveCost,
-    NetworkParameters,
-    Protocol,
-    collective_cost,
-    exclusive_seconds,
-    lower_bound_bytes,
-    point_to_point_cost,
-)
+from costmodels.collectives.catalogue import STEP_LISTS, collective_steps
+from costmodels.collectives.cost import collective_cost, exclusive_seconds, lower_bound_bytes, point_to_point_cost
+from costmodels.collectives.network import CollectiveCost, NetworkParameters, Protocol
+from costmodels.collectives.steps import Step, StepList
+from costmodels.collectives.stepwise import split_bytes, steps_cost, uneven_all_to_all_cost
 
 __all__ = [
+    "STEP_LISTS",
     "CollectiveCost",
     "NetworkParameters",
     "Protocol",
+    "Step",
+    "StepList",
     "collective_cost",
+    "collective_steps",
     "exclusive_seconds",
     "lower_bound_bytes",
     "point_to_point_cost",
+    "split_bytes",
+    "steps_cost",
+    "uneven_all_to_all_cost",
 ]

@@ -42,12 +42,12 @@ STEP_LISTS: Final[Mapping[str, Mapping[str, Builder]]] = MappingProxyType(
         },
         "broadcast": {
             "ring": _flat(steps.broadcast_ring),
-            "tree": _flat(steps.broadcast_tree),
+            "tree": steps.broadcast_tree,
             "store_forward": _flat(steps.broadcast_store_forward),
         },
         "reduce": {
             "ring": _flat(steps.reduce_ring),
-            "tree": _flat(steps.reduce_tree),
+            "tree": steps.reduce_tree,
             "store_forward": _flat(steps.reduce_store_forward),
         },
         "all_to_all": {

@@ -256,16 +256,15 @@ def broadcast_store_forward(num_ranks: int, root: int = 0) -> StepList:
     return broadcast_ring(num_ranks, root, pieces=1)
 
 
-def broadcast_tree(num_ranks: int, root: int = 0) -> StepList:
-    """Return a binomial tree: in ceil(log2 g) rounds all that have the vector send it to a rank that has not."""
-    g = num_ranks
-    rounds = (g - 1).bit_length()
-    steps = [
-        Step((root + i) % g, (root + i + (1 << k)) % g, (0,), False, rounds - 1 - k)
-        for k in range(rounds)
-        for i in range(0, g - (1 << k), 2 << k)
-    ]
-    return step_list("broadcast", g, 1, steps, root)
+def broadcast_tree(ranks_per_node: tuple[int, ...], root: int = 0) -> StepList:
+    """Return binomial trees: all that have the vector send it to one that has not, node by node, then inside nodes."""
+    nodes, g = _nodes(ranks_per_node), sum(ranks_per_node)
+    teams = [_cycle_to(root, list(node)) if root in node else list(node) for node in nodes]
+    leaders = _cycle_to(root, [team[0] for team in teams])
+    between = _binomial(leaders, 0)
+    rounds = (len(nodes) - 1).bit_length()
+    inside = [step for team in teams for step in _binomial(team, rounds)]
+    return step_list("broadcast", g, 1, _from_round_zero([*between, *inside]), root)
 
 
 def reduce_ring(num_ranks: int, root: int = 0, pieces: int = 4) -> StepList:
@@ -278,9 +277,9 @@ def reduce_store_forward(num_ranks: int, root: int = 0) -> StepList:
     return _reduce(broadcast_store_forward(num_ranks, root))
 
 
-def reduce_tree(num_ranks: int, root: int = 0) -> StepList:
-    """Return a binomial tree to the root."""
-    return _reduce(broadcast_tree(num_ranks, root))
+def reduce_tree(ranks_per_node: tuple[int, ...], root: int = 0) -> StepList:
+    """Return binomial trees to the root, inside nodes first, then node by node."""
+    return _reduce(broadcast_tree(ranks_per_node, root))
 
 
 def barrier_dissemination(num_ranks: int) -> StepList:
@@ -327,6 +326,22 @@ def _dissemination(g: int) -> list[Step]:
             chunks = tuple((r - i) % g for i in range(known))
             steps.append(Step(r, (r + (1 << k)) % g, chunks, False, k))
     return steps
+
+
+def _cycle_to(first: int, ranks: list[int]) -> list[int]:
+    """Return ranks in their order, around from ``first``."""
+    start = ranks.index(first)
+    return ranks[start:] + ranks[:start]
+
+
+def _binomial(team: list[int], delay: int) -> list[Step]:
+    """Return ceil(log2) rounds in which a team's first rank reaches all of it, the far half first."""
+    rounds = (len(team) - 1).bit_length()
+    return [
+        Step(team[i], team[i + (1 << k)], (0,), False, delay + rounds - 1 - k)
+        for k in range(rounds)
+        for i in range(0, len(team) - (1 << k), 2 << k)
+    ]
 
 
 def _tree_parent(node: int, num_nodes: int) -> int | None:

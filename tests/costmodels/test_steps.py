@@ -1,13 +1,23 @@
 """Step lists, executed on symbolic chunks: every rank ends with the right sums and pieces, and nothing counts twice."""
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.collectives import steps
+from costmodels.collectives import (
+    NetworkParameters,
+    Protocol,
+    collective_cost,
+    exclusive_seconds,
+    split_bytes,
+    steps,
+    steps_cost,
+    uneven_all_to_all_cost,
+)
 from costmodels.collectives.catalogue import STEP_LISTS, collective_steps
 from costmodels.collectives.steps import Step, StepList, step_list
 from costmodels.errors import CollectiveError
@@ -15,6 +25,21 @@ from costmodels.errors import CollectiveError
 SIZES = range(1, 34)
 CASES = [(kind, algorithm) for kind, algorithms in STEP_LISTS.items() for algorithm in algorithms]
 by_node = st.lists(st.integers(1, 7), min_size=1, max_size=6).map(tuple)
+
+NET = NetworkParameters(
+    intra_bandwidth_bytes_per_s=200e9,
+    intra_latency_s=1e-6,
+    inter_bandwidth_bytes_per_s=25e9,
+    inter_latency_s=5e-6,
+    nics_per_node=2,
+    intra_message_s=0.1e-6,
+    inter_message_s=1e-6,
+)
+CHUNK_BYTES = 2**20
+ALIKE = [*((g,) for g in SIZES), *((1,) * g for g in SIZES), (2, 2), (4, 4), (8, 8), (2,) * 8, (8,) * 4]
+"""Groups in one node, of one rank per node, and of equal nodes of a power of two ranks."""
+PIPELINED = {("all_reduce", "tree"), ("all_reduce", "hierarchical_tree"), ("broadcast", "ring"), ("reduce", "ring")}
+"""Closed forms that take filling the pipeline for latency only."""
 
 Held = dict[int, dict[int, frozenset[int]]]
 """What ranks hold: of every chunk, the ranks whose terms are in it."""
@@ -95,6 +120,7 @@ def test_every_rank_ends_with_the_right_sum_or_pieces(kind: str, algorithm: str)
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)
+@settings(max_examples=20)
 @given(ranks_per_node=by_node)
 def test_nodes_may_be_uneven(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> None:
     """Algorithms that know of nodes are right however many ranks each node has."""
@@ -105,15 +131,21 @@ def test_nodes_may_be_uneven(kind: str, algorithm: str, ranks_per_node: tuple[in
     num_ranks=st.integers(1, 33),
     root=st.integers(0, 32),
     pieces=st.integers(1, 9),
+    nodes=by_node,
     build=st.sampled_from([steps.broadcast_ring, steps.reduce_ring]),
 )
-def test_any_root_and_any_number_of_pieces_will_do(num_ranks: int, root: int, pieces: int, build) -> None:
+def test_any_root_and_any_number_of_pieces_will_do(
+    num_ranks: int, root: int, pieces: int, nodes: tuple[int, ...], build
+) -> None:
     """Chains reach everybody from every root, whatever the vector is cut into; trees too."""
     prove(build(num_ranks, root % num_ranks, pieces))
-    for other in (steps.broadcast_tree, steps.reduce_tree, steps.broadcast_store_forward, steps.reduce_store_forward):
-        prove(other(num_ranks, root % num_ranks))
+    for chain in (steps.broadcast_store_forward, steps.reduce_store_forward):
+        prove(chain(num_ranks, root % num_ranks))
+    for tree in (steps.broadcast_tree, steps.reduce_tree):
+        prove(tree(nodes, root % sum(nodes)))
 
 
+@settings(max_examples=40)
 @given(num_ranks=st.integers(1, 33), channels=st.integers(1, 4), nodes=by_node, pieces=st.integers(1, 5))
 def test_channels_and_pieces_cut_an_all_reduce(
     num_ranks: int, channels: int, nodes: tuple[int, ...], pieces: int
@@ -179,3 +211,122 @@ def test_unknown_step_lists_are_refused(kind: str, algorithm: str, group: tuple[
     """What has no step list is refused by name."""
     with pytest.raises(CollectiveError, match=problem):
         collective_steps(kind, algorithm, group)
+
+
+def both_costs(kind: str, algorithm: str, group: tuple[int, ...]):
+    """Return the cost of the step list, with equal chunks, and that of the closed form for the same payload."""
+    case = collective_steps(kind, algorithm, group)
+    size = 0 if kind == "barrier" else CHUNK_BYTES
+    payload = size * (case.num_ranks if kind == "all_to_all" else case.num_chunks)
+    sizes = [size] * case.num_chunks
+    return steps_cost(algorithm, case, sizes, group, NET), collective_cost(kind, payload, group, NET, algorithm)
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), CASES)
+def test_bytes_are_those_of_the_closed_forms(kind: str, algorithm: str) -> None:
+    """The busiest rank and node send, and add, exactly what the closed form says; NCCL's tree is charged more."""
+    for group in ALIKE:
+        steps_say, form_says = both_costs(kind, algorithm, group)
+        if (kind, algorithm) == ("all_reduce", "tree"):
+            least = {(group[0] > 2, "port"), (len(group) > 3, "nic")}
+            for exact, link in least:
+                sent, charged = getattr(steps_say, f"{link}_bytes"), getattr(form_says, f"{link}_bytes") * 0.92
+                assert sent == pytest.approx(charged, rel=1e-12) if exact else sent <= charged
+            assert steps_say.reduced_bytes == pytest.approx(form_says.reduced_bytes, rel=1e-12)
+        else:
+            assert steps_say.port_bytes == pytest.approx(form_says.port_bytes, rel=1e-12)
+            assert steps_say.nic_bytes == pytest.approx(form_says.nic_bytes, rel=1e-12)
+            assert steps_say.reduced_bytes == pytest.approx(form_says.reduced_bytes, rel=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), [case for case in CASES if case not in PIPELINED])
+def test_time_is_that_of_the_rounds(kind: str, algorithm: str) -> None:
+    """Round by round a step list takes what the closed form says, in one node and with one rank per node."""
+    for group in ALIKE:
+        if len(group) == 1 or group[0] == 1 or algorithm in {"hierarchical", "halving_doubling"}:
+            durations = [exclusive_seconds(cost, group, NET) for cost in both_costs(kind, algorithm, group)]
+            assert durations[0] == pytest.approx(durations[1], rel=1e-9)
+
+
+@given(num_ranks=st.integers(2, 33), pieces=st.integers(1, 64), num_bytes=st.integers(2**16, 2**30))
+def test_chains_fill_and_drain(num_ranks: int, pieces: int, num_bytes: int) -> None:
+    """A chain of k pieces takes g-2+k rounds of one piece each; the closed form is its limit less k-1 hops."""
+    for build in (steps.broadcast_ring, steps.reduce_ring):
+        case = build(num_ranks, pieces=pieces)
+        cost = steps_cost("ring", case, split_bytes(num_bytes, pieces), (num_ranks,), NET)
+        rounds = num_ranks - 2 + pieces
+        expected_s = rounds * (1e-6 + num_bytes / pieces / 200e9)
+        assert exclusive_seconds(cost, (num_ranks,), NET) == pytest.approx(expected_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), [case for case in CASES if case[0] != "barrier"])
+@settings(max_examples=20)
+@given(group=by_node.filter(lambda group: sum(group) > 1))
+def test_uneven_nodes_are_charged_no_less(kind: str, algorithm: str, group: tuple[int, ...]) -> None:
+    """Wherever the closed form is not exact it charges more: to the node's adapters, and in all."""
+    steps_say, form_says = both_costs(kind, algorithm, group)
+    assert form_says.nic_bytes >= steps_say.nic_bytes * (1 - 1e-12)
+    assert form_says.port_bytes + form_says.nic_bytes >= (steps_say.port_bytes + steps_say.nic_bytes) * (1 - 1e-12)
+
+
+uneven_pairs = st.integers(2, 9).flatmap(
+    lambda g: st.lists(st.lists(st.integers(0, 2**24), min_size=g, max_size=g), min_size=g, max_size=g)
+)
+
+
+@given(pairs=uneven_pairs)
+def test_uneven_all_to_all_is_as_slow_as_its_busiest_rank(pairs: list[list[int]]) -> None:
+    """Sent at once, the largest row or column decides; pair after pair, the largest message of every round."""
+    g = len(pairs)
+    rows = [sum(row) - row[s] for s, row in enumerate(pairs)]
+    columns = [sum(row[t] for row in pairs) - pairs[t][t] for t in range(g)]
+    direct = uneven_all_to_all_cost(pairs, (g,), NET)
+    pairwise = uneven_all_to_all_cost(pairs, (g,), NET, "pairwise")
+    assert direct.port_bytes == pairwise.port_bytes == max(*rows, *columns)
+    largest = [max(pairs[r][(r + i) % g] for r in range(g)) for i in range(1, g)]
+    expected_s = sum(1e-6 + 0.1e-6 + size / 200e9 for size in largest if size)
+    assert exclusive_seconds(pairwise, (g,), NET) == pytest.approx(expected_s, rel=1e-9, abs=1e-15)
+
+
+@given(pairs=uneven_pairs, data=st.data())
+def test_what_leaves_the_nodes_arrives(pairs: list[list[int]], data: st.DataObject) -> None:
+    """However an uneven all_to_all is done, the busiest node sends or gets what lies between it and the others."""
+    g = len(pairs)
+    cut = data.draw(st.integers(1, g - 1))
+    out = sum(pairs[s][t] for s in range(cut) for t in range(cut, g))
+    into = sum(pairs[s][t] for s in range(cut, g) for t in range(cut))
+    for algorithm in ("direct", "pairwise", "hierarchical", "leader"):
+        cost = uneven_all_to_all_cost(pairs, (cut, g - cut), NET, algorithm)
+        assert cost.nic_bytes == max(out, into)
+
+
+@given(sizes=st.lists(st.integers(0, 2**24), min_size=2, max_size=16))
+def test_uneven_pieces_gather_and_scatter(sizes: list[int]) -> None:
+    """Pieces of any size: a rank of the ring passes on all but its neighbour's, the busiest all but the smallest."""
+    g = len(sizes)
+    for kind in ("all_gather", "reduce_scatter"):
+        ring = steps_cost("ring", collective_steps(kind, "ring", (g,)), sizes, (g,), NET)
+        assert ring.port_bytes == sum(sizes) - min(sizes)
+        direct = steps_cost("direct", collective_steps(kind, "direct", (g,)), sizes, (g,), NET)
+        assert direct.port_bytes == max(sum(sizes) - min(sizes), max(sizes) * (g - 1))
+
+
+@given(num_bytes=st.integers(0, 10**9), num_chunks=st.integers(1, 100))
+def test_chunks_are_as_equal_as_they_can_be(num_bytes: int, num_chunks: int) -> None:
+    """Chunks add up to the payload and differ by one byte at most."""
+    sizes = split_bytes(num_bytes, num_chunks)
+    assert (len(sizes), sum(sizes)) == (num_chunks, num_bytes)
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    """Too few sizes, other ranks or negative bytes are refused, and so are protocols that do not take the payload."""
+    case = collective_steps("all_gather", "ring", (4,))
+    for sizes, group in [([1] * 3, (4,)), ([1] * 4, (3,)), ([1, 1, 1, -1], (4,))]:
+        with pytest.raises(CollectiveError, match="all_gather of 4 ranks and 4 chunks cannot have"):
+            steps_cost("ring", case, sizes, group, NET)
+    with pytest.raises(CollectiveError, match="needs 3 x 3 sizes"):
+        uneven_all_to_all_cost([[1, 2], [3, 4]], (3,), NET)
+    small = replace(NET, protocols=(Protocol(name="ll", limit_bytes=3),))
+    with pytest.raises(CollectiveError, match="no protocol of this network takes all_gather"):
+        steps_cost("ring", case, [1] * 4, (4,), small)

@@ -1,0 +1,75 @@
+"""What a collective's cost is made of: a network's parameters, a library's protocols, and the cost itself."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """How a collective library moves one hop's data.
+
+    ``base_latency_s`` once per collective; ``intra_hop_s`` and ``inter_hop_s`` per hop on top of the link's own
+    latency; ``wire_overhead``: bytes on the wire per byte of payload (NCCL's LL sends a flag with every word: 2);
+    ``limit_bytes``: the library does not use it for a larger payload. ``algorithms``: which of the library's own
+    (ring, tree, in_switch) can use it; every other algorithm goes by the protocols of the ring.
+    """
+
+    name: str
+    base_latency_s: float = 0.0
+    intra_hop_s: float = 0.0
+    inter_hop_s: float = 0.0
+    wire_overhead: float = 1.0
+    limit_bytes: float = math.inf
+    algorithms: tuple[str, ...] = ("ring", "tree")
+
+    def carries(self, algorithm: str) -> bool:
+        """Return whether an algorithm can use this protocol."""
+        return (algorithm if algorithm in TUNED_ALGORITHMS else "ring") in self.algorithms
+
+
+TUNED_ALGORITHMS: Final = frozenset({"ring", "tree", "in_switch"})
+"""What NCCL's tuner knows of each protocol; other algorithms are built of the same messages as its ring."""
+
+IDEAL_PROTOCOL: Final = Protocol(name="ideal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkParameters:
+    """What a cluster's links attain, per direction: per device inside a node, per adapter between nodes.
+
+    ``intra_message_s`` and ``inter_message_s``: what each message of an all_to_all occupies its device's port or an
+    adapter with, besides its bytes (doorbell, rendezvous); other collectives send few messages, and long ones.
+    """
+
+    intra_bandwidth_bytes_per_s: float
+    intra_latency_s: float
+    inter_bandwidth_bytes_per_s: float
+    inter_latency_s: float
+    nics_per_node: int = 1
+    launch_latency_s: float = 0.0
+    point_to_point_latency_s: float = 0.0
+    protocols: tuple[Protocol, ...] = (IDEAL_PROTOCOL,)
+    intra_message_s: float = 0.0
+    inter_message_s: float = 0.0
+
+    def adapters(self, ranks_per_node: tuple[int, ...]) -> int:
+        """Return how many adapters of a node a group reaches: as many as it has ranks there, at most all of them."""
+        return min(*ranks_per_node, self.nics_per_node)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCost:
+    """What one collective of one group asks of the network.
+
+    ``port_bytes``: bytes that the busiest member sends (or receives) through its own port inside the node.
+    ``nic_bytes``: bytes that leave (or enter) the busiest node, over all of its adapters. Both include the protocol's
+    overhead. ``reduced_bytes``: payload that the busiest member adds to its own. ``latency_s`` includes the time in
+    which the busiest port or adapter waits for other links, where an algorithm uses them one after the other.
+    """
+
+    algorithm: str
+    latency_s: float
+    port_bytes: float
+    nic_bytes: float
+    reduced_bytes: float = 0.0

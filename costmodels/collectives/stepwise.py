@@ -1,0 +1,140 @@
+"""The cost of a step list round by round: the yardstick of the closed forms, and the model of uneven exchanges."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from costmodels.collectives.catalogue import collective_steps
+from costmodels.collectives.cost import exclusive_seconds
+from costmodels.collectives.network import CollectiveCost, NetworkParameters, Protocol
+from costmodels.collectives.steps import Step, StepList
+from costmodels.collectives.traffic import LIBRARY
+from costmodels.errors import CollectiveError
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What steps put on the busiest port and the busiest node's adapters, in or out, and by how many senders there."""
+
+    port_bytes: float
+    port_messages: int
+    nic_bytes: float
+    nic_messages: int
+    nic_users: int
+
+
+def steps_cost(
+    algorithm: str,
+    case: StepList,
+    chunk_bytes: Sequence[int],
+    ranks_per_node: tuple[int, ...],
+    network: NetworkParameters,
+) -> CollectiveCost:
+    """Return the cost of a step list whose rounds follow each other, with the protocol that ends first.
+
+    A round lasts one hop and its busiest port or adapter. Every rank that sends out of its node has an adapter, as far
+    as there are some; steps without bytes are left out, but for a barrier's. Raises CollectiveError where the
+    chunks, ranks or protocols do not fit the list.
+    """
+    if len(chunk_bytes) != case.num_chunks or sum(ranks_per_node) != case.num_ranks or min(chunk_bytes, default=0) < 0:
+        raise CollectiveError(
+            f"{case.kind} of {case.num_ranks} ranks and {case.num_chunks} chunks cannot have {len(chunk_bytes)} sizes "
+            f"(least {min(chunk_bytes, default=0)} bytes) over {ranks_per_node} ranks"
+        )
+    node_of = [node for node, count in enumerate(ranks_per_node) for _ in range(count)]
+    sent = [(step, sum(chunk_bytes[c] for c in step.chunks)) for step in case.steps]
+    sent = [(step, size) for step, size in sent if size or case.kind == "barrier"]
+    if not sent:
+        return CollectiveCost("none", 0.0, 0.0, 0.0)
+    rounds = [_load(pairs, node_of) for _, pairs in groupby(sent, key=lambda pair: pair[0].round)]
+    total, reduced = _load(sent, node_of), _busiest_reduction(sent)
+    protocols = [p for p in network.protocols if p.carries(algorithm) and sum(chunk_bytes) <= p.limit_bytes]
+    if not protocols:
+        raise CollectiveError(
+            f"no protocol of this network takes {case.kind} ({algorithm}) of {sum(chunk_bytes)} bytes"
+        )
+    costs = [_cost(algorithm, case.kind, rounds, total, reduced, p, ranks_per_node, network) for p in protocols]
+    return min(costs, key=lambda cost: exclusive_seconds(cost, ranks_per_node, network))
+
+
+def uneven_all_to_all_cost(
+    pair_bytes: Sequence[Sequence[int]],
+    ranks_per_node: tuple[int, ...],
+    network: NetworkParameters,
+    algorithm: str = "auto",
+) -> CollectiveCost:
+    """Return the cost of an all_to_all in which rank s sends pair_bytes[s][t] bytes to rank t.
+
+    The busiest rank and node decide, in or out (all_to_all_single with split sizes; specs of expert routing).
+    Raises CollectiveError for an unknown algorithm or sizes that are no square of the group's ranks.
+    """
+    ranks = sum(ranks_per_node)
+    if len(pair_bytes) != ranks or any(len(row) != ranks for row in pair_bytes):
+        raise CollectiveError(f"an uneven all_to_all of {ranks} ranks needs {ranks} x {ranks} sizes")
+    name = LIBRARY["all_to_all"][0] if algorithm == "auto" else algorithm
+    case = collective_steps("all_to_all", name, ranks_per_node)
+    return steps_cost(name, case, [size for row in pair_bytes for size in row], ranks_per_node, network)
+
+
+def split_bytes(num_bytes: int, num_chunks: int) -> tuple[int, ...]:
+    """Return chunk sizes that add up to num_bytes and differ by one byte at most, larger ones first."""
+    size, larger = divmod(num_bytes, num_chunks)
+    return (size + 1,) * larger + (size,) * (num_chunks - larger)
+
+
+def _load(sent: Iterable[tuple[Step, int]], node_of: Sequence[int]) -> _Load:
+    port: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
+    nic: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
+    users: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for step, size in sent:
+        crosses = node_of[step.source] != node_of[step.target]
+        for side, rank in (("out", step.source), ("in", step.target)):
+            where = (side, node_of[rank]) if crosses else (side, rank)
+            entry = nic[where] if crosses else port[where]
+            entry[0] += size
+            entry[1] += 1
+            if crosses:
+                users[where].add(rank)
+    return _Load(
+        max((size for size, _ in port.values()), default=0),
+        max((count for _, count in port.values()), default=0),
+        max((size for size, _ in nic.values()), default=0),
+        max((count for _, count in nic.values()), default=0),
+        max((len(ranks) for ranks in users.values()), default=1),
+    )
+
+
+def _busiest_reduction(sent: Iterable[tuple[Step, int]]) -> float:
+    added: dict[int, int] = defaultdict(int)
+    for step, size in sent:
+        if step.reduce:
+            added[step.target] += size
+    return float(max(added.values(), default=0))
+
+
+def _cost(
+    algorithm: str,
+    kind: str,
+    rounds: Sequence[_Load],
+    total: _Load,
+    reduced_bytes: float,
+    protocol: Protocol,
+    ranks_per_node: tuple[int, ...],
+    network: NetworkParameters,
+) -> CollectiveCost:
+    port_s = protocol.wire_overhead / network.intra_bandwidth_bytes_per_s
+    nic_s = protocol.wire_overhead / network.inter_bandwidth_bytes_per_s
+    adapters = network.adapters(ranks_per_node)
+    message = kind == "all_to_all"
+    latency_s = network.launch_latency_s + protocol.base_latency_s
+    for load in rounds:
+        ports = load.port_bytes * port_s + message * load.port_messages * network.intra_message_s
+        nics = load.nic_bytes * nic_s + message * load.nic_messages * network.inter_message_s
+        latency_s += max(ports, nics / min(adapters, load.nic_users))
+        between = load.nic_messages > 0
+        latency_s += network.inter_latency_s + protocol.inter_hop_s if between else 0.0
+        latency_s += 0.0 if between else network.intra_latency_s + protocol.intra_hop_s
+    port_bytes, nic_bytes = total.port_bytes * protocol.wire_overhead, total.nic_bytes * protocol.wire_overhead
+    latency_s -= max(total.port_bytes * port_s, total.nic_bytes * nic_s / adapters)
+    return CollectiveCost(algorithm, latency_s, port_bytes, nic_bytes, reduced_bytes)
