@@ -94,11 +94,10 @@ class RankCompiler:
                 self._add_message(index, call, table)
             elif table.steady and self._follows_block(index, call, table, exposed_from, open_microbatches):
                 self._add_steady_block(unit, index, call, table)
-            elif not (
-                self._may_be_block(call, index, exposed_from)
-                and self._add_block(unit, index, call, table, open_microbatches)
-            ):
+            elif not self._may_be_block(call, index, exposed_from):
                 self._add_ops(unit, index, call, table)
+            elif not self._add_block(unit, index, call, table, open_microbatches):
+                raise NotCoalescableError(call.task)
             table.units[call.microbatch] = table.last_unit = unit
             for stream, op in table.last_ops:
                 self._tails[stream] = (unit, op)
@@ -218,7 +217,7 @@ class RankCompiler:
         graph = self.graph
         sources = self._sources(call, table, single_only=call.microbatch not in open_microbatches)
         links = self._block_links(call, table) + sources
-        tracked = () if self._noted.get(call.task) == self._num_single else table.tracked
+        tracked = table.tracked_each if self._noted.get(call.task) == self._num_single else table.tracked
         if tracked:
             links += self._hazards(call, table, tracked)
         entries = _entries(links) or (table.shape.first[MAIN_STREAM],)
@@ -247,7 +246,7 @@ class RankCompiler:
         return True
 
     def _pattern(self, table: TaskTable, entries: tuple[int, ...]) -> Pattern | None:
-        """Return a block's pattern, None unless each stream's last op waits for every entry."""
+        """Return a block's pattern, None unless each stream's last op waits for every entry, and each op for one."""
         key = (table.task.name, entries)
         if key not in self._patterns:
             durations_s = [activity.duration_s for activity in table.activities]
@@ -255,7 +254,9 @@ class RankCompiler:
             main_exit = table.shape.last[MAIN_STREAM]
             span_s = offsets[0][main_exit] + durations_s[main_exit] if len(entries) == 1 else 0.0
             open_end = any(row[op] == NO_PATH for row in offsets for op in table.shape.last.values())
-            self._patterns[key] = None if open_end else Pattern(entries, offsets, durations_s, main_exit, span_s)
+            early = any(max(row[op] for row in offsets) == NO_PATH for op in range(len(durations_s)))
+            fits = not (open_end or early)
+            self._patterns[key] = Pattern(entries, offsets, durations_s, main_exit, span_s) if fits else None
         return self._patterns[key]
 
     def _as_block(self, node: int, pattern: Pattern) -> Block:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sim.engine.activity import Resource
 from sim.engine.graph import PricedTask
+from sim.plan.op import Op
 from sim.plan.program import Phase, Program
 
 MAIN_PHASES = (Phase.FORWARD, Phase.BACKWARD)
@@ -63,15 +64,23 @@ def _first_meeting(program: Program, rank: int, mains: set[tuple[int, str]], sid
 
 
 def _earliest_start(program: Program, name: str) -> int:
-    """Return the call that a task's first call must wait for, as its ops read what that call writes."""
-    reads = {buffer for op in program.tasks[name].ops for buffer in op.reads}
+    """Return the call that a task's first call must wait for, as the first op of each stream reads what it writes."""
+    first: dict[str, Op] = {}
+    for op in program.tasks[name].ops:
+        first.setdefault(op.stream, op)
+    return min(_last_writer(program, name, op) for op in first.values())
+
+
+def _last_writer(program: Program, name: str, reader: Op) -> int:
+    """Return the last forward or backward before a task's first call that writes what an op of it reads, else 0."""
     writers = {
-        other for other, task in program.tasks.items() if any(not reads.isdisjoint(op.writes) for op in task.ops)
-    } - {name}
+        other for other, task in program.tasks.items()
+        if task.phase in MAIN_PHASES and any(not set(reader.reads).isdisjoint(op.writes) for op in task.ops)
+    }  # fmt: skip
     latest = 0
     for index, call in enumerate(program.calls):
         if call.task == name:
             return latest
-        if call.task in writers and program.tasks[call.task].phase in MAIN_PHASES:
+        if call.task in writers:
             latest = index
     return latest

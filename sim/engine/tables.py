@@ -25,7 +25,8 @@ class TaskTable:
     another on a resource. ``recipe`` has (op, node kind, duration, shared demands, activity) per op.
     ``sources`` lists (writing task, its op, my reading ops) for buffers that one call writes and others
     read; ``single_sources`` those whose writing task is never a block. ``tracked`` are the buffers that
-    several calls write. ``steady``: whatever single ops hand it, its first op on the main stream takes.
+    several calls write, ``tracked_each`` those of them with an instance per micro-batch.
+    ``steady``: whatever single ops hand it, its first op on the main stream takes.
     ``message``: one send or receive and nothing else; ``in_order``: a receive that comes
     in its stream's order without being told, as its stream has one channel. ``channel`` (of a message): axis,
     offset, direction, is a send. ``last_ops``: each stream's last op. ``units`` and ``last_unit`` are filled in
@@ -47,6 +48,7 @@ class TaskTable:
     channel: tuple[str, int, str, bool]
     last_ops: tuple[tuple[str, int], ...]
     tracked: tuple[str, ...] = ()
+    tracked_each: tuple[str, ...] = ()
     sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
     single_sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
     steady: bool = False
@@ -145,15 +147,28 @@ def _connect(program: Program, tables: Mapping[str, TaskTable]) -> None:
         if len(names) == 1 and names[0] not in repeated and program.buffers[buffer].scope is Scope.MICROBATCH
     }
     single_touch = {b for t in tables.values() if not t.candidate for b in t.shape.leaves}
+    kept_apart = single_touch | _on_several_streams(program)
     for table in tables.values():
         table.tracked = tuple(
             b for b in table.shape.leaves
-            if b not in once and (not table.candidate or b in single_touch or table.per_microbatch[b])
+            if b not in once and (not table.candidate or b in kept_apart or table.per_microbatch[b])
         )  # fmt: skip
         table.message &= not table.tracked
         _add_sources(table, once)
         first = (table.shape.first.get(MAIN_STREAM, -1),)
-        table.steady = table.candidate and all(readers == first for _, _, readers in table.single_sources)
+        table.tracked_each = tuple(b for b in table.tracked if table.per_microbatch[b])
+        fed_first = all(readers == first for _, _, readers in table.single_sources)
+        table.steady = table.candidate and not table.tracked_each and fed_first
+
+
+def _on_several_streams(program: Program) -> set[str]:
+    """Return the buffers that ops of more than one stream touch."""
+    streams: dict[str, set[str]] = {}
+    for task in program.tasks.values():
+        for op in task.ops:
+            for buffer in (*op.reads, *op.writes):
+                streams.setdefault(buffer, set()).add(op.stream)
+    return {buffer for buffer, found in streams.items() if len(found) > 1}
 
 
 def _add_sources(table: TaskTable, once: Mapping[str, TaskTable]) -> None:
