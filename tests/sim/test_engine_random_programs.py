@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -95,3 +96,20 @@ def test_made_up_programs_run_as_the_reference_engine_says(plan: Plan, coalesce:
     assert sorted(found) == keys
     difference = np.abs(as_array(found, keys) - as_array(reference.times, keys))
     assert difference.max() <= 1e-9 * max(1.0, reference.makespan_s), keys[int(difference.max(axis=1).argmax())]
+
+
+@pytest.mark.parametrize("coalesce", [True, False])
+def test_synchronisation_that_starts_early_meets_the_forwards(coalesce: bool) -> None:
+    """A task whose first op needs nothing shares the link from the start, though a later op of it waits."""
+
+    def op(name: str, stream: str, reads: tuple[str, ...], writes: tuple[str, ...], link_s: float) -> Compute:
+        attributes = {"latency_s": 0.0, "demands": (("link", link_s),) if link_s else ()}
+        return Compute(name, "delay", reads, writes, attributes, stream)
+
+    forward = Task("forward", Phase.FORWARD, (op("f", "compute", (), ("g",), 4.0),))
+    sync = Task("sync", Phase.GRADIENT_SYNC, (op("s", "dp", (), (), 4.0), op("t", "dp", ("g",), (), 0.0)))
+    buffers = {"g": Buffer("g", (1,), "float32", Kind.GRADIENT, Scope.PERSISTENT)}
+    calls = (Call("forward", 0), Call("forward", 1), Call("sync"))
+    plan = Plan("early", Mesh((("pp", 1),)), (Program({}, buffers, {"forward": forward, "sync": sync}, calls),))
+    times = op_times(simulate(plan, StatedPricing(), coalesce=coalesce))
+    assert times == {(0, 0, 0): (0, 8), (0, 1, 0): (8, 12), (0, 2, 0): (0, 8), (0, 2, 1): (12, 12)}
