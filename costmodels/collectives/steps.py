@@ -18,6 +18,7 @@ target holds; one that does not replaces it.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import itemgetter
 from typing import NamedTuple
 
 
@@ -49,7 +50,7 @@ class StepList:
 
 def step_list(kind: str, num_ranks: int, num_chunks: int, steps: Iterable[Step], root: int = 0) -> StepList:
     """Return steps in order as a step list; steps that send nothing are dropped."""
-    ordered = sorted((step for step in steps if step.chunks), key=lambda step: (step.round, step.source, step.target))
+    ordered = sorted((step for step in steps if step.chunks), key=itemgetter(4, 0, 1))
     return StepList(kind, num_ranks, num_chunks, tuple(ordered), root)
 
 
@@ -158,11 +159,13 @@ def reduce_scatter_hierarchical(ranks_per_node: tuple[int, ...]) -> StepList:
 def all_reduce_ring(num_ranks: int, channels: int = 1) -> StepList:
     """Return reduce_scatter and all_gather around a ring, in each channel for its g chunks; odd channels backwards."""
     g = num_ranks
-    ring = _scatter_then_gather(reduce_scatter_ring(g), all_gather_ring(g))
     steps: list[Step] = []
     for channel in range(channels):
-        around = [r if channel % 2 == 0 else -r % g for r in range(g)]
-        steps += relabelled(ring, around, [channel * g + r for r in around])
+        at = [r if channel % 2 == 0 else -r % g for r in range(g)]
+        piece = [(channel * g + r,) for r in at]
+        pairs = [(r, at[r], at[(r + 1) % g]) for r in range(g)]
+        steps += [Step(s, t, piece[(r - 1 - i) % g], True, i) for i in range(g - 1) for r, s, t in pairs]
+        steps += [Step(s, t, piece[(r - i) % g], False, g - 1 + i) for i in range(g - 1) for r, s, t in pairs]
     return step_list("all_reduce", g, channels * g, steps)
 
 
