@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from sim.engine.activity import Activity
 from sim.engine.contention import Contention
-from sim.engine.graph import Block, Graph, NodeKind, Pattern, PricedTask
+from sim.engine.graph import SENT, Block, Graph, NodeKind, Pattern, Wire
 from sim.engine.shape import NO_PATH
-from sim.engine.tables import MAIN_STREAM, TaskTable, tabulate
+from sim.engine.tables import MAIN_STREAM, TaskTable
 from sim.plan.op import Collective, Recv, Send
 from sim.plan.program import Call, Program
 
@@ -54,29 +54,32 @@ class RankCompiler:
     graph: Graph
     rank: int
     program: Program
-    priced: Mapping[str, PricedTask]
+    tables: Mapping[str, TaskTable]
     contention: Contention
-    single: frozenset[str] = frozenset()
-    """Tasks that must not become blocks."""
-    unfolded: bool = False
-    messages: dict[tuple[str, int, str, bool], list[int]] = field(default_factory=dict)
-    """(axis, offset, direction, is a send) -> nodes in program order."""
+    messages: dict[tuple[str, int, str, bool], list[tuple[int, float]]] = field(default_factory=dict)
+    """(axis, offset, direction, is a send) -> (node, latency) in program order, where there is no wire."""
     collectives: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[tuple[int, Activity, Collective]]] = field(
         default_factory=dict
     )
     """(stream, axes, members) -> (node, what it demands, op) in program order."""
 
     def __post_init__(self) -> None:
-        self.tables = tabulate(self.program, self.priced, self.contention, self.rank, self.single, self.unfolded)
+        self.wires = {table.channel: table.wire for table in self.tables.values() if table.wire is not None}
+        self._holders: dict[str, list[TaskTable]] = {}
+        for table in self.tables.values():
+            for buffer in table.shape.leaves if table.candidate else ():
+                self._holders.setdefault(buffer, []).append(table)
         self._tails: dict[str, Ref] = {}
         self._state: dict[tuple[str, int | None], HazardState] = {}
         self._table_of: dict[int, TaskTable] = {}
         self._neighbour_links: dict[tuple[str, str, bool], tuple[tuple[int, int], ...]] = {}
         self._patterns: dict[tuple[str, tuple[int, ...]], Pattern | None] = {}
         self._noted: dict[str, int] = {}
+        self._sent: dict[tuple[str, int, str, bool], Ref] = {}
         self._steady: dict[tuple[str, str, bool], bool] = {}
         self._waited: set[tuple[int, int, str]] = set()
         self._num_single = 0
+        self._last_on_main = -1
         self._last_block: tuple[int, Call] | None = None
 
     def compile(self) -> None:
@@ -90,7 +93,11 @@ class RankCompiler:
         for index, call in enumerate(self.program.calls):
             table, unit = self.tables[call.task], len(self.graph.units)
             self._table_of[unit] = table
-            if table.message:
+            if table.wire is not None and not table.is_send:
+                self.graph.units.append((self.rank, index, table.wire.receive(), None))
+            elif table.wire is not None and table.wire.at_once:
+                self._add_immediate_send(index, call, table, table.wire)
+            elif table.message:
                 self._add_message(index, call, table)
             elif table.steady and self._follows_block(index, call, table, exposed_from, open_microbatches):
                 self._add_steady_block(unit, index, call, table)
@@ -99,6 +106,8 @@ class RankCompiler:
             elif not self._add_block(unit, index, call, table, open_microbatches):
                 raise NotCoalescableError(call.task)
             table.units[call.microbatch] = table.last_unit = unit
+            if table.on_main:
+                self._last_on_main = unit
             for stream, op in table.last_ops:
                 self._tails[stream] = (unit, op)
         for ref in self._tails.values():
@@ -111,30 +120,38 @@ class RankCompiler:
     # --- single ops ----------------------------------------------------------------------------------------
 
     def _add_message(self, index: int, call: Call, table: TaskTable) -> None:
-        """Add a call of a task that is one send or one receive of a buffer that one call wrote or reads.
-
-        A receive waits for its message alone where its stream has but one channel: messages of a channel
-        travel equally long, so they come in order.
-        """
-        graph = self.graph
+        """Add a call of a task that is one send or one receive of a buffer that one call wrote or reads."""
+        graph, wire = self.graph, table.wire
         op, kind, duration_s, demands, activity = table.recipe[0]
         node = graph.add(kind, duration_s)
         graph.units.append((self.rank, index, node, None))
-        if table.channel not in self.messages:
-            self.messages[table.channel] = []
-        self.messages[table.channel].append(node)
-        if kind is NodeKind.SEND:
-            graph.arrivals[node] = (-1, activity.latency_s)
-            if demands:
-                graph.demands[node] = demands
-        if not table.in_order:
-            tail = self._tails.get(op.stream)
-            if tail is not None:
-                graph.link(self._node(tail), node)
+        if demands:
+            graph.demands[node] = demands
+        tail = self._tails.get(op.stream)
+        if tail is not None:
+            graph.link(self._node(tail), node)
         for writer, written_by, _ in table.sources:
             unit = writer.units.get(call.microbatch)
             if unit is not None:
                 graph.link(self._node((unit, written_by)), node)
+        if wire is None:
+            self.messages.setdefault(table.channel, []).append((node, activity.latency_s))
+        else:
+            wire.send(node)
+
+    def _add_immediate_send(self, index: int, call: Call, table: TaskTable, wire: Wire) -> None:
+        """Add a send that occupies nothing: it waits for what it sends, and for what was sent before it."""
+        graph, node = self.graph, wire.send()
+        graph.units.append((self.rank, index, node, SENT))
+        before = self._sent.get(table.channel)
+        written = [(writer.units.get(call.microbatch), op) for writer, op, _ in table.sources]
+        refs = [(unit, op) for unit, op in written if unit is not None]
+        if before is not None and (not refs or max(refs) < before):
+            refs.append(before)
+        for ref in refs:
+            graph.link(self._node(ref), node)
+        if refs:
+            self._sent[table.channel] = max(refs)
 
     def _add_ops(self, unit: int, index: int, call: Call, table: TaskTable) -> None:
         """Add one node per op of a call."""
@@ -146,8 +163,8 @@ class RankCompiler:
             if demands:
                 graph.demands[node] = demands
             if isinstance(op, Send | Recv):
-                self.messages.setdefault((op.axis, op.offset, op.direction, isinstance(op, Send)), []).append(node)
-                graph.arrivals.update({node: (-1, activity.latency_s)} if isinstance(op, Send) else {})
+                channel = (op.axis, op.offset, op.direction, isinstance(op, Send))
+                self.messages.setdefault(channel, []).append((node, activity.latency_s))
             elif kind is NodeKind.MEMBER:
                 self.collectives.setdefault((op.stream, op.axes, op.members), []).append((node, activity, op))
         for j, predecessors in enumerate(shape.predecessors):
@@ -172,19 +189,30 @@ class RankCompiler:
     ) -> bool:
         """Return whether a block's links are those of the steady state: the block before it, and messages.
 
-        The block before it must be the last on all streams, with all of it over when its compute is.
+        The block before it must be the last on all streams, with all of it over when its compute is, and what
+        its later ops read must have been waited for.
         """
         if self._last_block is None or (table.contended and index >= exposed_from):
             return False
         if call.microbatch in open_microbatches or self._noted.get(call.task) != self._num_single:
             return False
         unit, previous = self._last_block
-        if any(self._tails[stream][0] != unit for stream in table.shape.first):
+        if self._last_on_main != unit:
+            return False
+        if table.late_sources and not self._all_waited(call, table):
             return False
         key = (previous.task, call.task, previous.microbatch == call.microbatch)
         if key not in self._steady:
             self._steady[key] = not self._links_after(key) and self._single_entry(table) is not None
         return self._steady[key]
+
+    def _all_waited(self, call: Call, table: TaskTable) -> bool:
+        """Return whether earlier ops of the same streams have waited for all that later ops of a task read."""
+        for writer, op, readers in table.late_sources:
+            unit = writer.units.get(call.microbatch)
+            if unit is not None and any((unit, op, table.shape.streams[j]) not in self._waited for j in readers):
+                return False
+        return True
 
     def _single_entry(self, table: TaskTable) -> Pattern | None:
         return self._pattern(table, (table.shape.first[MAIN_STREAM],))
@@ -203,7 +231,7 @@ class RankCompiler:
         node = graph.add(NodeKind.FIXED, pattern.span_s)
         graph.link(graph.units[self._last_block[0]][2], node)
         graph.units.append((self.rank, index, node, pattern))
-        for writer, op, readers in table.single_sources:
+        for writer, op, readers in table.first_sources:
             source = writer.units.get(call.microbatch)
             if source is not None:
                 graph.link(self._node((source, op)), node)
@@ -327,8 +355,7 @@ class RankCompiler:
         state = self._state.setdefault((buffer, call.microbatch if per_microbatch else None), HazardState())
         if not per_microbatch:
             known = max([ref[0] for ref in (state.writer, *state.readers) if ref is not None], default=-1)
-            candidates = [t for t in self.tables.values() if t.candidate and buffer in t.shape.leaves]
-            for table in sorted(candidates, key=lambda t: t.last_unit):
+            for table in sorted(self._holders.get(buffer, ()), key=lambda t: t.last_unit):
                 if table.last_unit > known:
                     state.leave(table.last_unit, *table.shape.leaves[buffer])
         return state

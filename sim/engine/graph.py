@@ -14,17 +14,15 @@ class NodeKind(IntEnum):
     """It lasts its stated duration, whatever else runs: an op, or a block with one entry and one exit."""
     SHARED = 1
     """A latency of ``duration_s``, then the node's demands on shared resources."""
-    SEND = 2
-    """Like SHARED or FIXED; its message arrives a wire latency after it is done."""
-    JOIN = 3
+    JOIN = 2
     """Nothing: it is done at once (a receive whose message is there)."""
-    MEMBER = 4
+    MEMBER = 3
     """One rank's part of a collective: waits for the other members."""
-    BLOCK = 5
+    BLOCK = 4
     """A block whose exits are done at times that follow from when its entries were released."""
-    ENTRY = 6
+    ENTRY = 5
     """One of several entries of a block."""
-    EXIT = 7
+    EXIT = 6
     """An op of a block that others wait for."""
 
 
@@ -41,6 +39,10 @@ class Pattern:
     durations_s: list[float]
     main_exit: int
     span_s: float
+
+
+SENT = Pattern((0,), [[0.0]], [0.0], 0, 0.0)
+"""The send of a message that is one node with its receive: over when the node starts."""
 
 
 @dataclass(slots=True)
@@ -77,12 +79,13 @@ class Graph:
     successors: list[list[int]] = field(default_factory=list)
     durations_s: list[float] = field(default_factory=list)
     demands: dict[int, Demands] = field(default_factory=dict)
-    arrivals: dict[int, tuple[int, float]] = field(default_factory=dict)
     blocks: dict[int, Block] = field(default_factory=dict)
     entries: dict[int, tuple[int, int]] = field(default_factory=dict)
     joints: list[Joint] = field(default_factory=list)
     joint_of: dict[int, int] = field(default_factory=dict)
     units: list[Unit] = field(default_factory=list)
+    messages: list[tuple[int, int]] = field(default_factory=list)
+    """(send, receive); the same node where a wire stands for both."""
 
     def add(self, kind: NodeKind, duration_s: float = 0.0) -> int:
         """Add a node that waits for nothing yet; return its index."""
@@ -96,6 +99,39 @@ class Graph:
         """Make one node wait for another."""
         self.successors[before].append(after)
         self.waits[after] += 1
+
+
+@dataclass(slots=True)
+class Wire:
+    """A channel whose messages come in order: their receives are their journeys, one node each.
+
+    ``at_once``: its sends occupy nothing and are the start of that node; else ``sends`` are their own nodes.
+    """
+
+    graph: Graph
+    latency_s: float
+    at_once: bool
+    receives: list[int] = field(default_factory=list)
+    sends: list[int] = field(default_factory=list)
+    num_received: int = 0
+
+    def send(self, node: int | None = None) -> int:
+        """Let the next message travel once ``node`` is done; return the node of its journey."""
+        receive = self._receive(len(self.sends) + 1)
+        if node is not None:
+            self.graph.link(node, receive)
+        self.sends.append(receive if node is None else node)
+        return receive
+
+    def receive(self) -> int:
+        """Return the node of the next message to be received."""
+        self.num_received += 1
+        return self._receive(self.num_received)
+
+    def _receive(self, count: int) -> int:
+        if count > len(self.receives):
+            self.receives.append(self.graph.add(NodeKind.FIXED, self.latency_s))
+        return self.receives[count - 1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from sim.engine.activity import Activity, Resource
 from sim.engine.compiler import RankCompiler
-from sim.engine.graph import Graph, Joint
+from sim.engine.graph import Graph, Joint, NodeKind
 from sim.plan.errors import CheckError
 from sim.plan.mesh import Mesh
 from sim.plan.op import Collective
@@ -16,19 +16,35 @@ def link_messages(graph: Graph, ranks: Mapping[int, RankCompiler], mesh: Mesh, s
     ``stands_for`` maps any rank to the simulated rank of its class. Raises CheckError where counts differ.
     """
     for rank, compiler in ranks.items():
-        for (axis, offset, direction, is_send), receives in compiler.messages.items():
+        for channel, receives in compiler.messages.items():
+            axis, offset, direction, is_send = channel
             if is_send:
                 continue
             peer = stands_for[mesh.shift(rank, axis, offset)]
             sends = ranks[peer].messages.get((axis, -offset, direction, True), [])
-            if len(sends) != len(receives):
-                raise CheckError(
-                    f"rank {rank} posts {len(receives)} {direction} receives along {axis!r} from rank {peer}, "
-                    f"which posts {len(sends)} sends"
-                )
-            for send, receive in zip(sends, receives, strict=True):
-                graph.arrivals[send] = (receive, graph.arrivals[send][1])
-                graph.waits[receive] += 1
+            _check_messages(rank, peer, channel, len(sends), len(receives))
+            for (send, latency_s), (receive, _) in zip(sends, receives, strict=True):
+                journey = graph.add(NodeKind.FIXED, latency_s)
+                graph.link(send, journey)
+                graph.link(journey, receive)
+                graph.messages.append((send, receive))
+        for channel, wire in compiler.wires.items():
+            axis, offset, _, is_send = channel
+            if not is_send:
+                peer = stands_for[mesh.shift(rank, axis, offset)]
+                _check_messages(rank, peer, channel, len(wire.sends), wire.num_received)
+                graph.messages += zip(wire.sends, wire.receives, strict=True)
+
+
+def _check_messages(
+    rank: int, peer: int, channel: tuple[str, int, str, bool], num_sends: int, num_receives: int
+) -> None:
+    axis, _, direction, _ = channel
+    if num_sends != num_receives:
+        raise CheckError(
+            f"rank {rank} posts {num_receives} {direction} receives along {axis!r} from rank {peer}, "
+            f"which posts {num_sends} sends"
+        )
 
 
 def link_collectives(

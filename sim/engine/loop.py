@@ -1,22 +1,42 @@
 """The event loop: a compiled graph in, start and end times out. SimPy keeps the time."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 import simpy
 from simpy.events import NORMAL, Event
 
+from sim.engine.collector import collector_paused
 from sim.engine.graph import Graph, NodeKind
 from sim.engine.sharing import SharedResources
 
-_FIXED, _SEND, _JOIN = int(NodeKind.FIXED), int(NodeKind.SEND), int(NodeKind.JOIN)
+_FIXED, _JOIN = int(NodeKind.FIXED), int(NodeKind.JOIN)
+
+Callbacks = Sequence[Callable[[Event], None]]
 
 
-def _reusable(environment: simpy.Environment) -> Event:
-    """Return an event that can be scheduled again and again; it always succeeds."""
-    event = Event(environment)
-    event._ok = True
-    return event
+class Clock(simpy.Environment):
+    """SimPy's environment for events that only ever succeed, and that are scheduled again once processed.
+
+    ``drain`` is SimPy's ``run`` to the end of the queue with ``step`` written into the loop: a compiled plan has
+    hundreds of thousands of events, each of which does little more than release the next.
+    """
+
+    def drain(self) -> None:
+        """Process all events, in SimPy's order: by time, priority and number."""
+        queue, pop = self._queue, heappop
+        while queue:
+            self._now, _, _, event = pop(queue)
+            for callback in event.callbacks:
+                callback(event)
+
+    def reusable_event(self) -> Event:
+        """Return an event that can be scheduled again and again."""
+        event = Event(self)
+        event._ok = True
+        return event
 
 
 @dataclass
@@ -27,7 +47,7 @@ class EventLoop:
     """
 
     graph: Graph
-    environment: simpy.Environment = field(default_factory=simpy.Environment)
+    environment: Clock = field(default_factory=Clock)
     num_events: int = 0
 
     def __post_init__(self) -> None:
@@ -39,62 +59,64 @@ class EventLoop:
         self._pending = {node: block.pending for node, block in self.graph.blocks.items()}
         self._resources = SharedResources(self._schedule_shared)
         self._processed: list[Event] = []
-        self._after = self._make_after()
-        self._release = self._make_release()
         self._begin: dict[int, Callable[[int], None]] = {
             NodeKind.SHARED: self._start_shared,
-            NodeKind.SEND: self._start_shared,
             NodeKind.BLOCK: self._start_block,
             NodeKind.ENTRY: self._enter,
             NodeKind.MEMBER: self._arrive,
         }
+        self._at = self._make_at()
+        self._start, self._release, self._on_exit = self._make_hot_path()
         self._on_demand = [self._demand]
         self._on_shared = [self._shared_finished]
         self._on_joint = [self._joint_finished]
 
     def run(self) -> float:
         """Run to the end of all events; return the time at which the last node is done, in seconds."""
-        start = self._start
-        for node in [node for node, count in enumerate(self.graph.waits) if not count]:
-            if self._runs_alone(node):
-                start(node)
-        self.environment.run()
+        with collector_paused():
+            for node in self._roots():
+                self._start(node)
+            self.environment.drain()
         self.num_events = next(self.environment._eid)  # SimPy numbers every event that it schedules
-        starts, ends, durations = self.starts_s, self.ends_s, self.graph.durations_s
-        for node in [node for node, kind in enumerate(self.graph.kinds) if kind == _FIXED]:
-            if starts[node] >= 0.0:
-                ends[node] = starts[node] + durations[node]
-        return max(ends, default=0.0)
+        return max(self.ends_s, default=0.0)
 
-    def _runs_alone(self, node: int) -> bool:
-        kind = self.graph.kinds[node]
-        return kind != NodeKind.EXIT and not (kind == NodeKind.BLOCK and self._pending[node] > 1)
+    def _roots(self) -> list[int]:
+        """Return the nodes that wait for nothing: not exits, nor blocks, which their entries start."""
+        waits, roots, at = self.graph.waits, [], -1
+        with suppress(ValueError):
+            while True:
+                at = waits.index(0, at + 1)
+                kind = self.graph.kinds[at]
+                if kind != NodeKind.EXIT and not (kind == NodeKind.BLOCK and self._pending[at] > 1):
+                    roots.append(at)
+        return roots
 
     # --- the hot path --------------------------------------------------------------------------------------
     #
-    # These functions run for every event, so they hold what they need in local variables, read SimPy's clock
-    # without its property, and use an event object again once it has been processed.
+    # These functions run for every event, so they hold what they need in local variables, schedule as SimPy's
+    # ``schedule`` does, and use an event object again once it has been processed.
 
-    def _make_after(self) -> Callable[[float, object, Sequence[Callable[[Event], None]]], None]:
-        """Return the function that calls back after a delay."""
-        environment, processed, schedule = self.environment, self._processed, self.environment.schedule
+    def _make_at(self) -> Callable[[float, object, Callbacks], None]:
+        """Return the function that calls back at a time."""
+        environment, processed = self.environment, self._processed
+        queue, numbers = environment._queue, environment._eid
 
-        def after(delay_s: float, value: object, callbacks: Sequence[Callable[[Event], None]]) -> None:
-            event = processed.pop() if processed else _reusable(environment)
+        def at(time_s: float, value: object, callbacks: Callbacks) -> None:
+            event = processed.pop() if processed else environment.reusable_event()
             event._value, event.callbacks = value, callbacks  # type: ignore[assignment]
-            schedule(event, NORMAL, delay_s)
+            heappush(queue, (time_s, NORMAL, next(numbers), event))
 
-        return after
+        return at
 
-    def _make_release(self) -> Callable[[int], None]:
-        """Return the function that starts what waited for a node alone; make the callbacks of nodes and messages.
+    def _make_hot_path(self) -> tuple[Callable[[int], None], Callable[[int], None], Callbacks]:
+        """Return the functions that start a node and that release what waits for one.
 
-        The end of a fixed node follows from its start and is filled in after the run.
+        Third comes what to call when a node is done whose end has been noted.
         """
-        graph, environment, waits, after = self.graph, self.environment, self._waits, self._after
+        graph, environment, waits = self.graph, self.environment, self._waits
         kinds, durations, successors = graph.kinds, graph.durations_s, graph.successors
-        demands, arrivals, starts, ends = graph.demands, graph.arrivals, self.starts_s, self.ends_s
-        processed, schedule = self._processed, environment.schedule
+        starts, ends, begin = self.starts_s, self.ends_s, self._begin
+        queue, numbers, processed = environment._queue, environment._eid, self._processed
 
         def finished(event: Event) -> None:
             processed.append(event)
@@ -103,42 +125,21 @@ class EventLoop:
                 if not left:
                     start(successor)
 
-        def sent(event: Event) -> None:
-            dispatch(event._value)
-            finished(event)
-
-        def arrived(event: Event) -> None:
-            processed.append(event)
-            left = waits[event._value] = waits[event._value] - 1
-            if not left:
-                start(event._value)
-
-        on_finish, on_sent, on_arrival = [finished], [sent], [arrived]
+        on_finish = (finished,)
 
         def start(node: int) -> None:
-            kind = kinds[node]
             now = starts[node] = environment._now
+            kind = kinds[node]
             if kind == _FIXED:
-                event = processed.pop() if processed else _reusable(environment)
+                end_s = ends[node] = now + durations[node]
+                event = processed.pop() if processed else environment.reusable_event()
                 event._value, event.callbacks = node, on_finish  # type: ignore[assignment]
-                schedule(event, NORMAL, durations[node])
+                heappush(queue, (end_s, NORMAL, next(numbers), event))
             elif kind == _JOIN:
                 ends[node] = now
                 release(node)
-            elif kind == _SEND and node not in demands:
-                ends[node] = now + durations[node]
-                if durations[node]:
-                    after(durations[node], node, on_sent)
-                else:
-                    dispatch(node)
-                    release(node)
             else:
-                self._begin[kind](node)
-
-        def dispatch(node: int) -> None:
-            """Let a sent message travel: it arrives a wire latency after its sender is done."""
-            receive, latency_s = arrivals[node]
-            after(latency_s, receive, on_arrival)
+                begin[kind](node)
 
         def release(node: int) -> None:
             for successor in successors[node]:
@@ -146,8 +147,7 @@ class EventLoop:
                 if not left:
                     start(successor)
 
-        self._start, self._on_exit, self._dispatch = start, on_finish, dispatch
-        return release
+        return start, release, on_finish
 
     # --- blocks --------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class EventLoop:
         for op, exit_node in ((pattern.main_exit, node), *block.exits.items()):
             begin_s = max(t + row[op] for t, row in zip(block.released_s, pattern.offsets, strict=True))
             end_s = self.ends_s[exit_node] = max(begin_s + pattern.durations_s[op], now)
-            self._after(end_s - now, exit_node, self._on_exit)
+            self._at(end_s, exit_node, self._on_exit)
 
     def _enter(self, node: int) -> None:
         block_node, slot = self.graph.entries[node]
@@ -174,7 +174,7 @@ class EventLoop:
     def _start_shared(self, node: int) -> None:
         latency_s = self.graph.durations_s[node]
         if latency_s:
-            self._after(latency_s, node, self._on_demand)
+            self._at(self.environment._now + latency_s, node, self._on_demand)
         else:
             self._resources.start(node, self.graph.demands[node], self.environment.now)
 
@@ -186,7 +186,7 @@ class EventLoop:
         self._resources.start(key, demands, self.environment.now)
 
     def _schedule_shared(self, delay_s: float, key: int, version: int) -> None:
-        self._after(delay_s, (key, version), self._on_shared)
+        self._at(self.environment._now + delay_s, (key, version), self._on_shared)
 
     def _shared_finished(self, event: Event) -> None:
         self._processed.append(event)
@@ -197,11 +197,9 @@ class EventLoop:
             self._finish_joint(-key - 1)
             return
         self.ends_s[key] = self.environment.now
-        if self.graph.kinds[key] == _SEND:
-            self._dispatch(key)
         self._release(key)
 
-    # --- messages and collectives --------------------------------------------------------------------------
+    # --- collectives --------------------------------------------------------------------------------------
 
     def _arrive(self, node: int) -> None:
         """Note that a member of a collective has arrived; begin when it is the last."""
@@ -210,13 +208,14 @@ class EventLoop:
         self._arrived[index] -= 1
         if self._arrived[index]:
             return
+        now = self.environment.now
         for member in joint.members:
-            self.starts_s[member] = self.environment.now
+            self.starts_s[member] = now
         if joint.shared:
-            self._after(joint.latency_s, -index - 1, self._on_demand)
+            self._at(now + joint.latency_s, -index - 1, self._on_demand)
         else:
             occupancy_s = max((d for _, d in joint.demands), default=0.0)
-            self._after(joint.latency_s + occupancy_s, index, self._on_joint)
+            self._at(now + joint.latency_s + occupancy_s, index, self._on_joint)
 
     def _joint_finished(self, event: Event) -> None:
         self._processed.append(event)

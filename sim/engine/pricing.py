@@ -7,7 +7,7 @@ from functools import cached_property
 from costmodels.collectives import CollectiveCost, NetworkParameters, collective_cost, point_to_point_cost
 from costmodels.kernels import KERNELS
 from costmodels.profile import Profile, network_parameters
-from costmodels.roofline import kernel_time
+from costmodels.roofline import KernelTime, kernel_time
 from sim.cluster.cluster import Cluster
 from sim.engine.activity import Activity, Resource
 from sim.plan.description import collective_bytes, kernel_work, payload_bytes
@@ -28,6 +28,7 @@ class ClusterPricing:
     cluster: Cluster
     profile: Profile
     algorithm: str = "auto"
+    _kernels: dict[tuple[object, ...], KernelTime] = field(default_factory=dict, repr=False)
     _collectives: dict[tuple[object, ...], Activity] = field(default_factory=dict, repr=False)
     _places: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict, repr=False)
 
@@ -44,10 +45,7 @@ class ClusterPricing:
     # --- kernels -------------------------------------------------------------------------------------------
 
     def _compute(self, program: Program, op: Compute, rank: int) -> Activity:
-        family = KERNELS[op.kernel].family
-        dtypes = (program.buffers[name].dtype for name in (*op.reads, *op.writes))
-        dtype = next((dtype for dtype in dtypes if "float" in dtype), "float32")
-        time = kernel_time(kernel_work(program, op), family, dtype, self.cluster.node.device, self.profile)
+        time = self._kernel_time(program, op)
         return Activity(
             latency_s=time.latency_s,
             demands=(
@@ -55,6 +53,17 @@ class ClusterPricing:
                 (("memory", rank), time.memory_s),
             ),
         )
+
+    def _kernel_time(self, program: Program, op: Compute) -> KernelTime:
+        """Return a kernel's time; calls alike in all but names are timed once."""
+        buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
+        attributes = tuple(item for item in op.attributes.items() if item[0] != "salt")
+        key = (op.kernel, len(op.reads), *[(b.shape, b.dtype) for b in buffers], attributes)
+        if key not in self._kernels:
+            dtype = next((b.dtype for b in buffers if "float" in b.dtype), "float32")
+            family, device = KERNELS[op.kernel].family, self.cluster.node.device
+            self._kernels[key] = kernel_time(kernel_work(program, op), family, dtype, device, self.profile)
+        return self._kernels[key]
 
     # --- collectives ---------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.folding import Folding
-from sim.engine.graph import Graph, Pattern, PricedTask, Unit
+from sim.engine.graph import SENT, Graph, Pattern, PricedTask, Unit
 from sim.engine.loop import EventLoop
 from sim.plan.op import Recv
 from sim.plan.program import Plan, Program, Task
@@ -20,7 +20,8 @@ Times = NDArray[np.float64]
 class TaskTimes:
     """All calls of one task of one rank: ``starts_s[c, j]`` is when op j of the c-th call began.
 
-    ``nodes[c] + j`` is that op's node, where ``nodes[c]`` is not -1 (a coalesced call).
+    ``nodes[c] + j`` is that op's node, where ``nodes[c]`` is not -1 (a coalesced call). ``wired``: sends of messages
+    that are one node with their receive.
     """
 
     task: Task
@@ -28,6 +29,7 @@ class TaskTimes:
     nodes: NDArray[np.int64]
     starts_s: Times
     ends_s: Times
+    wired: bool
 
 
 @dataclass
@@ -78,22 +80,27 @@ class SimulatedRun:
             starts[rows] = (released[:, :, None] + np.array(pattern.offsets)[None, :, :]).max(axis=1)
             ends[rows] = starts[rows] + np.array(pattern.durations_s)
         calls = np.array([call for _, call, _, _ in units])
-        nodes = np.array([node if pattern is None else -1 for _, _, node, pattern in units])
-        return TaskTimes(task, calls, nodes, starts, ends)
+        nodes = np.array([node if pattern is None or pattern is SENT else -1 for _, _, node, pattern in units])
+        return TaskTimes(task, calls, nodes, starts, ends, wired=units[0][3] is SENT)
 
     def _released(self, nodes: list[int], pattern: Pattern) -> Times:
         """Return when each entry of each block was released, blocks x entries."""
         if len(pattern.entries) == 1:
-            return self._node_starts[nodes][:, None]
+            return self._released_s[nodes][:, None]
         return np.array([self.graph.blocks[node].released_s for node in nodes])
 
     @cached_property
+    def _released_s(self) -> Times:
+        """Return when all that a node waited for was done."""
+        return np.array(self.loop.starts_s)
+
+    @cached_property
     def _node_starts(self) -> Times:
-        """Return the start of every node; a receive starts when its message does, or its stream is free."""
-        starts = np.array(self.loop.starts_s)
+        """Return the start of every op that is a node; a receive's is its message's, or when its stream is free."""
+        starts = self._released_s.copy()
         ends = self._node_ends
         previous: dict[tuple[int, str], float] = {}
-        sender = {receive: send for send, (receive, _) in self.graph.arrivals.items()}
+        sender = {receive: send for send, receive in self.graph.messages}
         for rank, call, base, pattern in self.graph.units:
             if pattern is not None:
                 continue

@@ -1,11 +1,11 @@
 """A plan in, a simulated run out."""
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import perf_counter
 
 from sim.engine.activity import Pricing
+from sim.engine.channels import find_channels
+from sim.engine.collector import collector_paused
 from sim.engine.compiler import NotCoalescableError, RankCompiler
 from sim.engine.contention import find_contention
 from sim.engine.errors import DeadlockError
@@ -14,6 +14,7 @@ from sim.engine.graph import Graph, PricedTask
 from sim.engine.linking import link_collectives, link_messages
 from sim.engine.loop import EventLoop
 from sim.engine.run import SimulatedRun
+from sim.engine.tables import tabulate
 from sim.plan.op import Collective, Recv, Send
 from sim.plan.program import Plan
 
@@ -26,20 +27,8 @@ def simulate(
     Raises CheckError where sends and receives do not match, DeadlockError where the run gets stuck.
     """
     folding = fold(plan)
-    with _collector_paused():
+    with collector_paused():
         return _simulate_coalesced(plan, pricing, folding, coalesce=coalesce)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Keep Python's cycle collector from walking millions of live graph objects that it can free none of."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _simulate_coalesced(plan: Plan, pricing: Pricing, folding: Folding, *, coalesce: bool) -> SimulatedRun:
@@ -66,10 +55,12 @@ def _simulate(plan: Plan, pricing: Pricing, folding: Folding, single: frozenset[
     }
     contention = find_contention(programs, priced)
     graph = Graph()
-    ranks = {
-        rank: RankCompiler(graph, rank, program, priced[rank], contention, single, unfolded=not folding.folded)
+    tables = {
+        rank: tabulate(program, priced[rank], contention, single, unfolded=not folding.folded)
         for rank, program in programs.items()
     }
+    find_channels(graph, tables, plan.mesh, folding.stands_for)
+    ranks = {rank: RankCompiler(graph, rank, program, tables[rank], contention) for rank, program in programs.items()}
     for compiler in ranks.values():
         compiler.compile()
     link_messages(graph, ranks, plan.mesh, folding.stands_for)

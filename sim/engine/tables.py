@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.engine.activity import Activity
 from sim.engine.contention import MAIN_PHASES, Contention
-from sim.engine.graph import NodeKind, PricedTask
+from sim.engine.graph import NodeKind, PricedTask, Wire
 from sim.engine.shape import TaskShape, analyse
 from sim.engine.sharing import Demands
 from sim.plan.buffer import Scope
@@ -21,36 +21,43 @@ MAIN_STREAM = "compute"
 class TaskTable:
     """One task of one simulated rank.
 
-    ``main``: a forward or backward; ``candidate``: its calls may become blocks; ``contended``: an op of it may meet
-    another on a resource. ``recipe`` has (op, node kind, duration, shared demands, activity) per op.
+    ``main``: a forward or backward; ``may_coalesce``: nobody wants its ops one by one; ``candidate``: its calls may
+    become blocks; ``contended``: an op of it may meet another on a resource. ``recipe`` has (op, node kind, duration,
+    shared demands, activity) per op.
     ``sources`` lists (writing task, its op, my reading ops) for buffers that one call writes and others
     read; ``single_sources`` those whose writing task is never a block. ``tracked`` are the buffers that
     several calls write, ``tracked_each`` those of them with an instance per micro-batch.
-    ``steady``: whatever single ops hand it, its first op on the main stream takes.
-    ``message``: one send or receive and nothing else; ``in_order``: a receive that comes
-    in its stream's order without being told, as its stream has one channel. ``channel`` (of a message): axis,
-    offset, direction, is a send. ``last_ops``: each stream's last op. ``units`` and ``last_unit`` are filled in
-    while compiling.
+    ``first_sources`` are the single sources that its first op on the main stream reads, ``late_sources`` the
+    others. ``steady``: its links can be those of the steady state (see the compiler).
+    ``on_main``: on a stream that forwards and backwards use. ``message``: one send or receive and nothing else;
+    ``channel`` is then its axis, offset, direction, is a send, and ``wire`` what stands for its messages where they
+    come in order (see channels). ``last_ops``: each stream's last op. ``units`` and ``last_unit`` are filled in while
+    compiling.
     """
 
     task: Task
     shape: TaskShape
     activities: tuple[Activity, ...]
     main: bool
+    may_coalesce: bool
     candidate: bool
     contended: bool
     recipe: list[tuple[Any, NodeKind, float, Demands, Activity]]
     main_starts_first: dict[str, bool]
     main_ends_last: dict[str, bool]
     per_microbatch: dict[str, bool]
+    on_main: bool
     message: bool
-    in_order: bool
+    is_send: bool
     channel: tuple[str, int, str, bool]
     last_ops: tuple[tuple[str, int], ...]
+    wire: Wire | None = None
     tracked: tuple[str, ...] = ()
     tracked_each: tuple[str, ...] = ()
     sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
     single_sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
+    first_sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
+    late_sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
     steady: bool = False
     units: dict[int | None, int] = field(default_factory=dict)
     last_unit: int = -1
@@ -65,11 +72,11 @@ def tabulate(
     program: Program,
     priced: Mapping[str, PricedTask],
     contention: Contention,
-    rank: int,
     single: frozenset[str],
+    *,
     unfolded: bool,
 ) -> dict[str, TaskTable]:
-    """Return a table per task of the program that ``rank`` runs."""
+    """Return a table per task of a simulated rank's program; ``single`` are tasks that must not become blocks."""
     shapes = {name: analyse(task) for name, task in program.tasks.items()}
     mains = [n for n, task in program.tasks.items() if task.phase in MAIN_PHASES]
     streams = {stream for n in mains for stream in shapes[n].first}
@@ -81,20 +88,23 @@ def tabulate(
             for op, activity in zip(task.ops, activities, strict=True)
         ]
         local = all(kind in (NodeKind.FIXED, NodeKind.SHARED) for _, kind, _, _, _ in recipe)
+        local = local and not any(isinstance(op, Send) for op in task.ops)
         first, last = shape.first.get(MAIN_STREAM), shape.last.get(MAIN_STREAM)
         tables[name] = TaskTable(
             task=task,
             shape=shape,
             activities=activities,
             main=task.phase in MAIN_PHASES,
+            may_coalesce=name not in single,
             candidate=name in mains and name not in single and local and first is not None
             and shape.first.keys() == streams,
             contended=any(kind is NodeKind.SHARED for _, kind, _, _, _ in recipe),
             recipe=recipe,
             main_starts_first={s: first is not None and shape.descends(j, first) for s, j in shape.first.items()},
             main_ends_last={s: last is not None and shape.descends(last, j) for s, j in shape.last.items()},
+            on_main=not streams.isdisjoint(shape.first),
+            is_send=isinstance(task.ops[0], Send),
             message=len(task.ops) == 1 and isinstance(task.ops[0], Send | Recv),
-            in_order=isinstance(task.ops[0], Recv) and _one_channel(program, task.ops[0].stream),
             channel=_channel(task.ops[0]),
             last_ops=tuple(shape.last.items()),
             per_microbatch={b: program.buffers[b].scope is Scope.MICROBATCH for b in shape.leaves},
@@ -109,12 +119,6 @@ def _channel(op: Op) -> tuple[str, int, str, bool]:
     )
 
 
-def _one_channel(program: Program, stream: str) -> bool:
-    """Return whether a stream has nothing but receives from one peer in one direction."""
-    ops = [op for task in program.tasks.values() for op in task.ops if op.stream == stream]
-    return all(isinstance(op, Recv) for op in ops) and len({(op.axis, op.offset, op.direction) for op in ops}) == 1  # type: ignore[union-attr]
-
-
 def _recipe(
     op: Op, activity: Activity, contention: Contention, program: Program, unfolded: bool
 ) -> tuple[Op, NodeKind, float, Demands, Activity]:
@@ -123,7 +127,8 @@ def _recipe(
     if isinstance(op, Recv):
         return op, NodeKind.JOIN, 0.0, (), activity
     if isinstance(op, Send):
-        return op, NodeKind.SEND, 0.0 if shared else activity.occupancy_s, demands, activity
+        kind = NodeKind.SHARED if shared else NodeKind.FIXED
+        return op, kind, 0.0 if shared else activity.occupancy_s, demands, activity
     if isinstance(op, Collective) and spans_simulated_ranks(op, program, unfolded):
         return op, NodeKind.MEMBER, 0.0, (), activity
     if shared:
@@ -157,8 +162,9 @@ def _connect(program: Program, tables: Mapping[str, TaskTable]) -> None:
         _add_sources(table, once)
         first = (table.shape.first.get(MAIN_STREAM, -1),)
         table.tracked_each = tuple(b for b in table.tracked if table.per_microbatch[b])
-        fed_first = all(readers == first for _, _, readers in table.single_sources)
-        table.steady = table.candidate and not table.tracked_each and fed_first
+        table.first_sources = [source for source in table.single_sources if source[2] == first]
+        table.late_sources = [source for source in table.single_sources if source[2] != first]
+        table.steady = table.candidate and not table.tracked_each
 
 
 def _on_several_streams(program: Program) -> set[str]:

@@ -25,6 +25,7 @@ def timeline(run: SimulatedRun, detail: Literal["op", "task"] | None = None) -> 
         detail = "op" if num_ops <= MOST_OPS_IN_DETAIL else "task"
     builder = TimelineBuilder("simulated", detail)
     row_of = np.full(len(run.graph.kinds), -1, dtype=np.int64)
+    sent_by = row_of.copy()  # the row of a message's send, where that is one node with its receive
     for rank, program in run.programs.items():
         builder.add_rank(rank, program.role_name, run.folding.multiplicity[rank])
         calls = []
@@ -34,9 +35,9 @@ def timeline(run: SimulatedRun, detail: Literal["op", "task"] | None = None) -> 
                 _add_calls(builder, rank, program, times)
             else:
                 rows = _add_ops(builder, rank, program, times)
-                _note_rows(row_of, times, rows)
+                _note_rows(sent_by if times.wired else row_of, times, rows)
         _add_memory(builder, rank, memory_use(program), calls)
-    _add_links(builder, run, row_of)
+    _add_links(builder, run, row_of, sent_by)
     return builder.build()
 
 
@@ -53,12 +54,13 @@ def _note_rows(row_of: NDArray[np.int64], times: TaskTimes, rows: range) -> None
     row_of[times.nodes[single][:, None] + np.arange(num_ops)] = table[single]
 
 
-def _add_links(builder: TimelineBuilder, run: SimulatedRun, row_of: NDArray[np.int64]) -> None:
+def _add_links(
+    builder: TimelineBuilder, run: SimulatedRun, row_of: NDArray[np.int64], sent_by: NDArray[np.int64]
+) -> None:
     """Say which rows are two ends of a message, and which are one collective of several ranks."""
-    ends = [(send, receive) for send, (receive, _) in run.graph.arrivals.items()]
-    if ends:
-        sends, receives = np.array(ends).T
-        builder.extend_messages(row_of[sends], row_of[receives])
+    if run.graph.messages:
+        sends, receives = np.array(run.graph.messages).T
+        builder.extend_messages(np.where(sends == receives, sent_by[sends], row_of[sends]), row_of[receives])
     for joint in run.graph.joints:
         if len(joint.members) > 1:
             builder.add_collective([int(row_of[node]) for node in joint.members])

@@ -153,8 +153,8 @@ def test_stage_calls_put_messages_around_the_work() -> None:
 
 
 @pytest.mark.parametrize(("p", "m"), SHAPES)
-def test_gpipe_order_equals_torchs_up_to_the_order_of_backwards(torch_schedules: Any, p: int, m: int) -> None:
-    """Forwards as torch's ScheduleGPipe, then the same backwards, last micro-batch first (autograd's order)."""
+def test_gpipe_order_equals_torchs(torch_schedules: Any, p: int, m: int) -> None:
+    """Every rank runs what torch's ScheduleGPipe runs, in its order."""
     for mine, its in zip(SCHEDULES["gpipe"](p, m, 1), run_by_torch(torch_schedules.ScheduleGPipe, p, m), strict=True):
         assert mine[:m] == its[:m]
-        assert mine[m:] == its[m:][::-1]
+        assert mine[m:] == its[m:]

@@ -22,15 +22,12 @@ Order = list[Action]
 
 
 def gpipe(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
-    """All forwards, then all backwards, last micro-batch first (Huang et al. 2019).
+    """All forwards, then all backwards (Huang et al. 2019), first micro-batch first as in torch's ScheduleGPipe.
 
     Makespan (m+P-1)(tF+tB); every rank keeps m micro-batches.
     """
     m = num_microbatches
-    return [
-        [Action("F", r, i) for i in range(m)] + [Action("B", r, i) for i in reversed(range(m))]
-        for r in range(num_ranks)
-    ]
+    return [[Action("F", r, i) for i in range(m)] + [Action("B", r, i) for i in range(m)] for r in range(num_ranks)]
 
 
 def one_forward_one_backward(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
