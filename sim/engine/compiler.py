@@ -71,7 +71,6 @@ class RankCompiler:
                 self._holders.setdefault(buffer, []).append(table)
         self._tails: dict[str, Ref] = {}
         self._state: dict[tuple[str, int | None], HazardState] = {}
-        self._table_of: dict[int, TaskTable] = {}
         self._neighbour_links: dict[tuple[str, str, bool], tuple[tuple[int, int], ...]] = {}
         self._patterns: dict[tuple[str, tuple[int, ...]], Pattern | None] = {}
         self._noted: dict[str, int] = {}
@@ -90,14 +89,14 @@ class RankCompiler:
             for index, call in enumerate(self.program.calls)
             if self.tables[call.task].main and not self._may_be_block(call, index, exposed_from)
         }
+        units, tables = self.graph.units, self.tables
         for index, call in enumerate(self.program.calls):
-            table, unit = self.tables[call.task], len(self.graph.units)
-            self._table_of[unit] = table
+            table, unit = tables[call.task], len(units)
+            table.units[call.microbatch] = unit
             if table.wire is not None and not table.is_send:
-                self.graph.units.append((self.rank, index, table.wire.receive(), None))
-            elif table.wire is not None and table.wire.at_once:
-                self._add_immediate_send(index, call, table, table.wire)
-            elif table.message:
+                units.append((self.rank, index, table.wire.receive(), None))
+                continue
+            if table.message:
                 self._add_message(index, call, table)
             elif table.steady and self._follows_block(index, call, table, exposed_from, open_microbatches):
                 self._add_steady_block(unit, index, call, table)
@@ -105,13 +104,20 @@ class RankCompiler:
                 self._add_ops(unit, index, call, table)
             elif not self._add_block(unit, index, call, table, open_microbatches):
                 raise NotCoalescableError(call.task)
-            table.units[call.microbatch] = table.last_unit = unit
-            if table.on_main:
-                self._last_on_main = unit
-            for stream, op in table.last_ops:
-                self._tails[stream] = (unit, op)
+            self._note_last(unit, table)
         for ref in self._tails.values():
             self._node(ref)
+
+    def _note_last(self, unit: int, table: TaskTable) -> None:
+        """Note that a call is the last so far of its task and of its streams."""
+        table.last_unit = unit
+        if table.on_main:
+            self._last_on_main = unit
+        for stream, op in table.last_ops:
+            self._tails[stream] = (unit, op)
+
+    def _table_of(self, unit: int) -> TaskTable:
+        return self.tables[self.program.calls[self.graph.units[unit][1]].task]
 
     def _may_be_block(self, call: Call, index: int, exposed_from: int) -> bool:
         table = self.tables[call.task]
@@ -122,6 +128,8 @@ class RankCompiler:
     def _add_message(self, index: int, call: Call, table: TaskTable) -> None:
         """Add a call of a task that is one send or one receive of a buffer that one call wrote or reads."""
         graph, wire = self.graph, table.wire
+        if wire is not None and wire.at_once:
+            return self._add_immediate_send(index, call, table, wire)
         op, kind, duration_s, demands, activity = table.recipe[0]
         node = graph.add(kind, duration_s)
         graph.units.append((self.rank, index, node, None))
@@ -138,6 +146,7 @@ class RankCompiler:
             self.messages.setdefault(table.channel, []).append((node, activity.latency_s))
         else:
             wire.send(node)
+        return None
 
     def _add_immediate_send(self, index: int, call: Call, table: TaskTable, wire: Wire) -> None:
         """Add a send that occupies nothing: it waits for what it sends, and for what was sent before it."""
@@ -315,7 +324,7 @@ class RankCompiler:
         """Return whether order on ``stream`` follows from order on the main stream."""
         if stream == MAIN_STREAM or main_tail is None or main_tail[0] != tail[0]:
             return False
-        return self._table_of[tail[0]].main_ends_last[stream] and table.main_starts_first[stream]
+        return self._table_of(tail[0]).main_ends_last[stream] and table.main_starts_first[stream]
 
     # --- hazards -------------------------------------------------------------------------------------------
 
@@ -342,7 +351,7 @@ class RankCompiler:
             if buffer in shape.overwrites:
                 found += [(ref, shape.overwrites[buffer]) for ref in (*state.readers, state.writer)]
             for ref, j in found:
-                if ref is None or self._table_of[ref[0]].shape.streams[ref[1]] == shape.streams[j]:
+                if ref is None or self._table_of(ref[0]).shape.streams[ref[1]] == shape.streams[j]:
                     continue
                 waiting = by_ref.setdefault(ref, [])
                 if not any(shape.descends(j, i) for i in waiting):
@@ -375,7 +384,7 @@ class RankCompiler:
         exits = self._as_block(base, pattern).exits
         if ref[1] not in exits:
             if any(row[ref[1]] == NO_PATH for row in pattern.offsets):
-                raise NotCoalescableError(self._table_of[ref[0]].task.name)
+                raise NotCoalescableError(self._table_of(ref[0]).task.name)
             exits[ref[1]] = self.graph.add(NodeKind.EXIT)
         return exits[ref[1]]
 
