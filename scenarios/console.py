@@ -12,6 +12,8 @@ from costmodels.units import format_bytes, format_rate, format_time
 from scenarios.advice import advise, mean_over_ranks, recompute_fraction
 from scenarios.loader import Scenario
 
+_LEAST_PERCENT = 5e-4
+"""Smaller shares of one would round to no per cent at all, and are shown as they are."""
 MAX_ROLES = 10
 
 
@@ -190,7 +192,7 @@ def _shown(key: str, value: object) -> str:
     if key.endswith("_bytes"):
         return format_bytes(value)
     if key.endswith(("error", "fraction", "difference")):
-        return _percent(value)
+        return _percent(value) if abs(value) >= _LEAST_PERCENT or not value else f"{value:.2g}"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
