@@ -1,7 +1,7 @@
 """Which ops may ever meet another one on a resource. The others have fixed durations and can be coalesced."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sim.engine.activity import Resource
 from sim.engine.graph import PricedTask
@@ -59,28 +59,54 @@ def _first_meeting(program: Program, rank: int, mains: set[tuple[int, str]], sid
     if len(mains) > 1 or any(other != rank for other, _, _ in sides):
         return 0
     streams = {stream for _, stream in mains}
-    names = {name for _, stream, name in sides if stream not in streams}
-    return min((_earliest_start(program, name) for name in sorted(names)), default=2**62)
+    others = sorted({(name, stream) for _, stream, name in sides if stream not in streams})
+    earliest = _Earliest(program)
+    return min((earliest.start(name, stream) for name, stream in others), default=2**62)
 
 
-def _earliest_start(program: Program, name: str) -> int:
-    """Return the call that a task's first call must wait for, as the first op of each stream reads what it writes."""
-    first: dict[str, Op] = {}
-    for op in program.tasks[name].ops:
-        first.setdefault(op.stream, op)
-    return min(_last_writer(program, name, op) for op in first.values())
+@dataclass(frozen=True)
+class _Earliest:
+    """Lower bounds, as indices of forwards and backwards, of what the ops of a program's side tasks wait for."""
+
+    program: Program
+    known: dict[str, list[int]] = field(default_factory=dict)
+
+    def start(self, name: str, stream: str) -> int:
+        """Return a forward or backward that a task's ops on one stream wait for, 0 where there may be none."""
+        ops = self.program.tasks[name].ops
+        return min(call for op, call in zip(ops, self._of(name), strict=True) if op.stream == stream)
+
+    def _of(self, name: str) -> list[int]:
+        """Return, per op of a task's first call, the last call that it is known to wait for."""
+        if name not in self.known:
+            waits: list[int] = []
+            ops = self.program.tasks[name].ops
+            for j, op in enumerate(ops):
+                before = [i for i in range(j) if ops[i].stream == op.stream or not _apart(op.reads, ops[i].writes)]
+                waits.append(max([self._last_writer(name, op), *(waits[i] for i in before)]))
+            self.known[name] = waits
+        return self.known[name]
+
+    def _last_writer(self, name: str, reader: Op) -> int:
+        """Return the last forward or backward before a task's first call whose writes an op of it waits for.
+
+        What another task wrote in between is waited for as well, and with it what that task waited for.
+        """
+        tasks = self.program.tasks
+        writers = {other for other, t in tasks.items() if any(not _apart(reader.reads, op.writes) for op in t.ops)}
+        latest, between = 0, dict[str, None]()
+        for index, call in enumerate(self.program.calls):
+            if call.task == name:
+                break
+            if call.task in writers and tasks[call.task].phase in MAIN_PHASES:
+                latest = index
+            elif call.task in writers:
+                between[call.task] = None
+        for other in between:
+            wrote = [j for j, op in enumerate(tasks[other].ops) if not _apart(reader.reads, op.writes)]
+            latest = max(latest, min(self._of(other)[j] for j in wrote))
+        return latest
 
 
-def _last_writer(program: Program, name: str, reader: Op) -> int:
-    """Return the last forward or backward before a task's first call that writes what an op of it reads, else 0."""
-    writers = {
-        other for other, task in program.tasks.items()
-        if task.phase in MAIN_PHASES and any(not set(reader.reads).isdisjoint(op.writes) for op in task.ops)
-    }  # fmt: skip
-    latest = 0
-    for index, call in enumerate(program.calls):
-        if call.task == name:
-            return latest
-        if call.task in writers:
-            latest = index
-    return latest
+def _apart(reads: tuple[str, ...], writes: tuple[str, ...]) -> bool:
+    return set(reads).isdisjoint(writes)
