@@ -21,7 +21,7 @@ Rows = NDArray[np.int64]
 Source = Literal["simulated", "executed"]
 Detail = Literal["op", "task"]
 
-COLLECTIVE_KINDS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+COLLECTIVE_KINDS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "barrier")
 MESSAGE_KINDS: Final = ("send", "recv")
 NO_INDEX: Final = -1
 """The micro-batch or stage of an op that belongs to none."""

@@ -4,13 +4,19 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from costmodels.collectives import CollectiveCost, NetworkParameters, collective_cost, point_to_point_cost
+from costmodels.collectives import (
+    CollectiveCost,
+    NetworkParameters,
+    collective_cost,
+    point_to_point_cost,
+    uneven_all_to_all_cost,
+)
 from costmodels.kernels import KERNELS
 from costmodels.profile import Profile, network_parameters
 from costmodels.roofline import KernelTime, kernel_time
 from sim.cluster.cluster import Cluster
 from sim.engine.activity import Activity, Resource
-from sim.plan.description import collective_bytes, kernel_work, payload_bytes
+from sim.plan.description import collective_bytes, kernel_work, pair_bytes, payload_bytes
 from sim.plan.op import Collective, Compute, Op, Send
 from sim.plan.program import Plan, Program
 
@@ -69,7 +75,7 @@ class ClusterPricing:
 
     def _collective(self, plan: Plan, program: Program, op: Collective, rank: int, *, folded: bool) -> Activity:
         num_bytes = collective_bytes(program, op)
-        key = (rank, op.kind, op.axes, op.members, num_bytes, folded)
+        key = (rank, op.kind, op.axes, op.members, num_bytes, op.sizes, folded)
         if key not in self._collectives:
             places = self._distinct_places(plan, program, op, rank) if folded else (rank,)
             prices = [self._price_group(plan, program, op, rank, place, num_bytes, folded=folded) for place in places]
@@ -117,8 +123,12 @@ class ClusterPricing:
     ) -> Activity:
         """Price the group of ``place``, with the ports of ``rank`` and the adapters of ``place``'s node."""
         group = _group(plan, op, place)
-        network = self.network
-        cost = collective_cost(op.kind, num_bytes, self.cluster.ranks_per_node(group), network, self.algorithm)
+        network, per_node = self.network, self.cluster.ranks_per_node(group)
+        if op.sizes:
+            order = sorted(range(len(group)), key=lambda position: self.cluster.node_of(group[position]))
+            cost = uneven_all_to_all_cost(pair_bytes(program, op, order), per_node, network, self.algorithm)
+        else:
+            cost = collective_cost(op.kind, num_bytes, per_node, network, self.algorithm)
         demands: list[tuple[Resource, float]] = []
         if cost.port_bytes:
             port_s = cost.port_bytes / network.intra_bandwidth_bytes_per_s

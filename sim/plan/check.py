@@ -1,11 +1,11 @@
 """Refuse plans that could not run, before anything runs."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 
 from sim.plan.buffer import Buffer, Scope
+from sim.plan.check_collectives import check_collective, check_groups, where
 from sim.plan.errors import CheckError
-from sim.plan.op import Collective, CollectiveKind, Op, Recv, Send
+from sim.plan.op import Collective, Op, Recv, Send
 from sim.plan.program import Plan, Program, Task
 
 Issue = tuple[str, Op, int | None]
@@ -16,15 +16,15 @@ def check(plan: Plan) -> None:
     """Raise CheckError, naming role, stream, op and peer, where a plan breaks a rule.
 
     Every rank has one program; ops name buffers that exist; nothing is read before it is written; sends match
-    receives in order, micro-batch and size; the members of a group issue the same collectives in the same
-    order. A cycle between ranks shows as a deadlock when the plan runs.
+    receives in order, micro-batch and size; a collective's buffers fit its kind; the members of a group issue the
+    same collectives in the same order. A cycle between ranks shows as a deadlock when the plan runs.
     """
     _check_roles(plan)
     for program in plan.programs:
-        _check_buffers(program)
+        _check_buffers(plan, program)
         _check_reads(program)
     _check_messages(plan)
-    _check_collectives(plan)
+    check_groups(plan)
 
 
 def _check_roles(plan: Plan) -> None:
@@ -35,7 +35,7 @@ def _check_roles(plan: Plan) -> None:
         )
 
 
-def _check_buffers(program: Program) -> None:
+def _check_buffers(plan: Plan, program: Program) -> None:
     for call in program.calls:
         if call.task not in program.tasks:
             raise CheckError(f"role {program.role_name}: call of unknown task {call.task!r}")
@@ -43,16 +43,9 @@ def _check_buffers(program: Program) -> None:
         for op in task.ops:
             for name in (*op.reads, *op.writes):
                 if name not in program.buffers:
-                    raise CheckError(f"{_where(program, op)}: unknown buffer {name!r}")
+                    raise CheckError(f"{where(program, op)}: unknown buffer {name!r}")
             if isinstance(op, Collective):
-                _check_payload(program, op)
-
-
-def _check_payload(program: Program, op: Collective) -> None:
-    if op.kind is CollectiveKind.ALL_REDUCE and op.reads != op.writes:
-        raise CheckError(f"{_where(program, op)}: an all_reduce works in place, got {op.reads} and {op.writes}")
-    if op.dim is not None and (len(op.reads), len(op.writes)) != (1, 1):
-        raise CheckError(f"{_where(program, op)}: along a dimension one buffer moves, got {op.reads} and {op.writes}")
+                check_collective(plan, program, op)
 
 
 def _check_reads(program: Program) -> None:
@@ -64,7 +57,7 @@ def _check_reads(program: Program) -> None:
         for buffer, op in needs[call.task]:
             if _instance(buffer, call.microbatch) not in written:
                 raise CheckError(
-                    f"{_where(program, op)}: reads {buffer.name!r} of micro-batch {call.microbatch} in task "
+                    f"{where(program, op)}: reads {buffer.name!r} of micro-batch {call.microbatch} in task "
                     f"{call.task!r} before anything writes it"
                 )
         written.update(_instance(buffer, call.microbatch) for buffer in gives[call.task])
@@ -122,66 +115,6 @@ def _check_message(program: Program, peer: Program, mine: Issue, theirs: Issue) 
     expected = sum(peer.buffers[name].num_bytes for name in (*answer.reads, *answer.writes))
     if microbatch != answered or size != expected:
         raise CheckError(
-            f"{_where(program, op)} of micro-batch {microbatch} ({size} bytes) meets {_where(peer, answer)} of "
+            f"{where(program, op)} of micro-batch {microbatch} ({size} bytes) meets {where(peer, answer)} of "
             f"micro-batch {answered} ({expected} bytes)"
         )
-
-
-def _check_collectives(plan: Plan) -> None:
-    issued = {id(program): _by_group(program) for program in plan.programs}
-    for program in plan.programs:
-        rank = plan.ranks_of(program)[0]
-        for (stream, axes, members), mine in issued[id(program)].items():
-            for member in _members(plan, rank, axes, members):
-                peer = plan.program_of(member)
-                theirs = issued[id(peer)].get((stream, axes, members), [])
-                for k in range(max(len(mine), len(theirs))):
-                    _check_same(program, peer, stream, mine[k : k + 1], theirs[k : k + 1])
-
-
-def _by_group(program: Program) -> dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[tuple[Collective, int]]]:
-    """Return the collectives that span several roles; within one role all members run one program."""
-    groups: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[tuple[Collective, int]]] = defaultdict(list)
-    spanning = {
-        name: [op for op in task.ops if isinstance(op, Collective) and any(axis in program.role for axis in op.axes)]
-        for name, task in program.tasks.items()
-    }
-    for call in program.calls:
-        for op in spanning[call.task]:
-            size = sum(program.buffers[name].num_bytes for name in op.reads)
-            groups[op.stream, op.axes, op.members].append((op, size))
-    return groups
-
-
-def _members(plan: Plan, rank: int, axes: tuple[str, ...], members: tuple[int, ...]) -> Iterator[int]:
-    """Yield one rank per role of a group."""
-    group = plan.mesh.group(rank, axes)
-    seen = set()
-    for position in members or range(len(group)):
-        program = plan.program_of(group[position])
-        if id(program) not in seen:
-            seen.add(id(program))
-            yield group[position]
-
-
-def _check_same(
-    program: Program,
-    peer: Program,
-    stream: str,
-    mine: list[tuple[Collective, int]],
-    theirs: list[tuple[Collective, int]],
-) -> None:
-    if program is peer:
-        return
-    here = [(op.kind, op.reduction, op.dim, size) for op, size in mine]
-    there = [(op.kind, op.reduction, op.dim, size) for op, size in theirs]
-    if here != there:
-        names = [_where(side, found[0][0]) if found else f"nothing of role {side.role_name}" for side, found in
-                 ((program, mine), (peer, theirs))]  # fmt: skip
-        raise CheckError(
-            f"on stream {stream!r} {names[0]} meets {names[1]}; a group must issue the same collectives in order"
-        )
-
-
-def _where(program: Program, op: Op) -> str:
-    return f"role {program.role_name}, stream {op.stream!r}, op {op.name!r}"

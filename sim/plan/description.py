@@ -1,16 +1,20 @@
 """What a timeline says of an op, whichever backend ran it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from costmodels.kernels import KERNELS, TensorSpec, Work
+from sim.plan.buffer import BYTES_PER_ELEMENT
 from sim.plan.op import Collective, CollectiveKind, Compute, Op
 from sim.plan.program import Program, Task
 
 
 @dataclass(frozen=True, slots=True)
 class OpDescription:
-    """``num_bytes``: what a kernel reads and writes, a collective's payload (all_reduce: the tensor; all_gather: the
-    gathered; reduce_scatter: the un-scattered), or a message. ``group``: the axes of a collective.
+    """``num_bytes``: what a kernel reads and writes, a collective's payload (all_reduce, broadcast, reduce: the tensor;
+    all_gather: the gathered; reduce_scatter: the un-scattered; all_to_all: the send buffer; barrier: 0), or a message.
+    ``group``: the axes of a collective.
     """
 
     name: str
@@ -41,7 +45,17 @@ def kernel_work(program: Program, op: Compute) -> Work:
 
 def collective_bytes(program: Program, op: Collective) -> int:
     """Return a collective's payload in bytes."""
+    if op.kind is CollectiveKind.BROADCAST:
+        return payload_bytes(program, op.writes or op.reads)
     return payload_bytes(program, op.writes if op.kind is CollectiveKind.ALL_GATHER else op.reads)
+
+
+def pair_bytes(program: Program, op: Collective, order: Sequence[int]) -> list[list[int]]:
+    """Return what each member of an uneven all_to_all sends to each, in bytes, for group positions in ``order``."""
+    assert op.dim is not None
+    buffer = program.buffers[op.reads[0]]
+    row_bytes = BYTES_PER_ELEMENT[buffer.dtype] * prod(n for dim, n in enumerate(buffer.shape) if dim != op.dim)
+    return [[op.sizes[s][t] * row_bytes for t in order] for s in order]
 
 
 def payload_bytes(program: Program, names: tuple[str, ...]) -> int:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from sim.plan.mesh import Mesh
+
 
 class CollectiveKind(StrEnum):
     """torch.distributed's spellings."""
@@ -13,6 +15,9 @@ class CollectiveKind(StrEnum):
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
     BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    ALL_TO_ALL = "all_to_all"
+    BARRIER = "barrier"
 
 
 class Reduction(StrEnum):
@@ -54,6 +59,16 @@ class Collective:
     buffers count as one flat vector, in order: all_reduce works in place (``reads == writes``),
     reduce_scatter reads many and writes this rank's flat piece (zero-padded to equal pieces),
     all_gather reads the flat piece and writes many.
+
+    broadcast and reduce have a ``root``, a position in the group. broadcast writes what the root reads; other ranks
+    need not read. reduce writes the sum at the root and zeros elsewhere (so that the two are each other's conjugates);
+    other ranks need not write.
+    all_to_all cuts its buffer along ``dim``, sends slice t to position t, and joins what it gets along ``join_dim``
+    (None: along ``dim`` too), in group order. Slices are equal without ``sizes``; with it position s sends
+    ``sizes[s][t]`` rows of ``dim`` to position t. Where the positions of one role have different numbers of rows,
+    its buffers are as long as the largest of them needs: what is past a rank's own rows is not sent, and zero where
+    it was received.
+    A barrier moves nothing: no member's next op on this stream starts before all members have come.
     """
 
     name: str
@@ -65,6 +80,18 @@ class Collective:
     reduction: Reduction = Reduction.SUM
     dim: int | None = None
     members: tuple[int, ...] = ()
+    root: int = 0
+    join_dim: int | None = None
+    sizes: tuple[tuple[int, ...], ...] = ()
+
+    def group(self, mesh: Mesh, rank: int) -> tuple[int, ...]:
+        """Return the ranks that take part where ``rank`` does, in group order."""
+        group = mesh.group(rank, self.axes)
+        return tuple(group[i] for i in self.members) if self.members else group
+
+    def group_size(self, mesh: Mesh) -> int:
+        """Return how many ranks take part."""
+        return len(self.members) or mesh.degree(*self.axes)
 
 
 @dataclass(frozen=True, slots=True)
