@@ -28,7 +28,7 @@ class Dimension(StrEnum):
 
 
 _UNITS: Final[dict[Dimension, dict[str, float]]] = {
-    Dimension.TIME: {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0},
+    Dimension.TIME: {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "days": 86400.0},
     Dimension.BYTES: _BYTES,
     Dimension.BANDWIDTH: {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _BITS_PER_S,
     Dimension.FLOP_RATE: {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()},
@@ -66,7 +66,9 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
 
 
 def format_time(duration_s: float) -> str:
-    """Return a duration for people, in the largest unit that keeps it at 1 or more: ``1.5 ms``."""
+    """Return a duration for people, in a unit that suits it: ``1.5 ms``; hours from 1 h, days from 2 d on."""
+    if 2 * 86400 <= duration_s < math.inf:
+        return f"{duration_s / 86400:.4g} d"
     if duration_s >= 3600 or not math.isfinite(duration_s):
         return f"{duration_s / 3600:.4g} h"
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
@@ -92,7 +94,7 @@ def format_rate(rate: float, unit: str) -> str:
 
 
 def _rule(dimension: Dimension) -> str:
-    allowed = ", ".join(unit for unit in _UNITS[dimension] if unit != "µs")
+    allowed = ", ".join(unit for unit in _UNITS[dimension] if unit not in {"µs", "days"})
     return f"a {dimension} needs one of the units {allowed}, e.g. '{_EXAMPLES[dimension]}'"
 
 

@@ -1,7 +1,7 @@
 """Hold a document against its schema, and report the first thing wrong as its writer would want to read it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -87,7 +87,10 @@ def _section_at(owner: type[Section] | None, key: str | int) -> type[Section] | 
     """Return the section class that ``key`` of ``owner`` holds, if it holds one."""
     field = owner.model_fields.get(str(key)) if owner else None
     annotation = field.annotation if field else None
-    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+    for option in (annotation, *get_args(annotation)):  # a section, or a section that may be left out
+        if isinstance(option, type) and issubclass(option, Section):
+            return option
+    return None
 
 
 def _explain(

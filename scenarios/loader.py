@@ -6,7 +6,7 @@ specifications' own errors get the file and line of the key that they name.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.huggingface import read_model
 from scenarios.model_presets import load_presets
 from scenarios.overrides import apply_overrides
+from scenarios.reliability import reliability_spec
 from scenarios.schema import (
     MAX_MICROBATCHES,
     MAX_WORLD_SIZE,
@@ -30,6 +31,8 @@ from scenarios.schema import (
     scenario_class,
 )
 from scenarios.yaml_tree import Document, KeyPath, read_document
+from sim.reliability.errors import ReliabilityError
+from sim.reliability.spec import ReliabilitySpec
 from sim.training.errors import SpecError
 from sim.training.spec import (
     DelaySpec,
@@ -63,7 +66,11 @@ class ClusterSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A whole, checked scenario. ``cluster`` is None exactly for textbook jobs."""
+    """A whole, checked scenario. ``cluster`` is None exactly for textbook jobs.
+
+    ``reliability``: the long run on hardware that fails, None where only a step is asked for. ``document``: where
+    each key was written, for errors that only a simulation can find.
+    """
 
     name: str
     seed: int
@@ -71,6 +78,8 @@ class Scenario:
     job: DenseTraining | TextbookTraining
     cluster: ClusterSpec | None
     overrides: tuple[str, ...] = ()
+    reliability: ReliabilitySpec | None = None
+    document: Document = field(compare=False, repr=False)
 
 
 def load_scenario(path: Path | str, overrides: Sequence[str] = ()) -> Scenario:
@@ -97,10 +106,10 @@ def _scenario(document: Document, overrides: tuple[str, ...]) -> Scenario:
 
 @contextmanager
 def located(document: Document) -> Iterator[None]:
-    """Give a SpecError raised inside the origin of the key that it names."""
+    """Give a SpecError or ReliabilityError raised inside the origin of the key that it names."""
     try:
         yield
-    except SpecError as error:
+    except (SpecError, ReliabilityError) as error:
         origin = document.origin(error.key.split("."))
         raise ScenarioError(origin, error.key, error.rule, error.remedy) from error
 
@@ -123,7 +132,13 @@ def _delay_scenario(document: Document, checked: DelayScenario, overrides: tuple
             seed=checked.seed,
         )
     return Scenario(
-        name=checked.name, seed=checked.seed, source=document.source, job=job, cluster=None, overrides=overrides
+        name=checked.name,
+        seed=checked.seed,
+        source=document.source,
+        job=job,
+        cluster=None,
+        overrides=overrides,
+        document=document,
     )
 
 
@@ -136,8 +151,26 @@ def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple
     _refuse_many_calls(document, parallel.pipeline.num_virtual_stages, num_microbatches)
     with located(document):
         job = DenseTraining(model=model, training=training, parallel=parallel, seed=checked.seed)
+        reliability = _reliability(checked, cluster)
     return Scenario(
-        name=checked.name, seed=checked.seed, source=document.source, job=job, cluster=cluster, overrides=overrides
+        name=checked.name,
+        seed=checked.seed,
+        source=document.source,
+        job=job,
+        cluster=cluster,
+        overrides=overrides,
+        reliability=reliability,
+        document=document,
+    )
+
+
+def _reliability(checked: DenseScenario, cluster: ClusterSpec) -> ReliabilitySpec | None:
+    """Return the long run that a scenario asks for, if any."""
+    if checked.reliability is None:
+        return None
+    num_nics = cluster.num_nodes * load_node(cluster.node).nics_per_node
+    return reliability_spec(
+        checked.reliability, num_devices=cluster.world_size, num_nics=num_nics, num_nodes=cluster.num_nodes
     )
 
 

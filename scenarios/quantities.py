@@ -11,6 +11,9 @@ from costmodels.units import Dimension, format_bytes, format_time, parse_quantit
 MAX_DEGREE: Final = 1_000_000
 MAX_TEXT: Final = 100
 
+MAX_LONG_S: Final = 1e13
+"""About 300,000 years: the longest time between failures of one part that may be stated."""
+
 _PATTERN: Final = r"^\s*\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*[A-Za-zµ][A-Za-zµ/]*\s*$"
 _FORMATS: Final = {Dimension.TIME: format_time, Dimension.BYTES: format_bytes}
 _EXAMPLES: Final = {Dimension.TIME: "250 ms", Dimension.BYTES: "25 MiB"}
@@ -53,9 +56,23 @@ class Quantity:
         return f"'{_EXAMPLES[self.dimension]}'"
 
 
+_LONG_DURATION: Final = Quantity(Dimension.TIME, most=MAX_LONG_S, allow_zero=False)
+
+
 def quantity_schema(dimension: Dimension) -> WithJsonSchema:
     """Return the JSON Schema of a quantity: text, a number and a unit."""
     return WithJsonSchema({"type": "string", "pattern": _PATTERN, "examples": [_EXAMPLES[dimension]]})
+
+
+def parse_interval(value: object) -> float | Literal["auto"]:
+    """Return a time between two checkpoints in seconds, or ``auto``."""
+    if value == "auto":
+        return "auto"
+    try:
+        return _LONG_DURATION(value)
+    except PydanticCustomError as error:
+        context = error.context or {}
+        raise refusal(context["rule"], f"{context['remedy']}, or write auto") from error
 
 
 def parse_degree(value: object) -> int | Literal["auto"]:
@@ -79,6 +96,12 @@ Duration = Annotated[
 ]
 DurationOrZero = Annotated[
     float, PlainValidator(Quantity(Dimension.TIME, most=1e6, allow_zero=True)), quantity_schema(Dimension.TIME)
+]
+LongDuration = Annotated[float, PlainValidator(_LONG_DURATION), quantity_schema(Dimension.TIME)]
+IntervalOrAuto = Annotated[
+    float | Literal["auto"],
+    PlainValidator(parse_interval),
+    WithJsonSchema({"anyOf": [quantity_schema(Dimension.TIME).json_schema, {"const": "auto"}]}),
 ]
 Bytes = Annotated[
     float, PlainValidator(Quantity(Dimension.BYTES, most=2.0**50, allow_zero=False)), quantity_schema(Dimension.BYTES)

@@ -8,8 +8,9 @@ from typing import Any, Literal
 from backends.simulated import SimulatedBackend
 from costmodels.hardware import DeviceSpec, load_node
 from costmodels.profile import load_profile
-from scenarios.loader import ClusterSpec, Scenario
+from scenarios.loader import ClusterSpec, Scenario, located
 from scenarios.outputs import write_all
+from scenarios.reliability import summarise_study
 from scenarios.summary import summarise
 from sim.cluster.cluster import Cluster
 from sim.engine.activity import Pricing
@@ -18,6 +19,7 @@ from sim.engine.run import SimulatedRun
 from sim.engine.textbook import TextbookPricing
 from sim.engine.timeline import timeline
 from sim.plan.program import Plan
+from sim.reliability.study import study_reliability
 from sim.training.builder import build_dense_training
 from sim.training.spec import TextbookTraining
 from sim.training.textbook import build_textbook
@@ -40,9 +42,17 @@ class Result:
 
 
 def simulate(scenario: Scenario, *, detail: Literal["op", "task"] | None = None, fold: bool = True) -> Result:
-    """Return the simulation of one step of a scenario."""
+    """Return the simulation of one step of a scenario, and of the long run of such steps if it asks for one.
+
+    Raises ScenarioError for a long run that cannot be simulated in bounded time.
+    """
     run = SimulatedBackend(pricing_of(scenario), fold).simulate(plan_of(scenario))
-    return Result(scenario, run, summarise(scenario, run, device_of(scenario)), detail)
+    summary = summarise(scenario, run, device_of(scenario))
+    if scenario.reliability is not None:
+        with located(scenario.document):
+            study = study_reliability(scenario.reliability, run.makespan_s, scenario.seed)
+        summary["reliability"] = summarise_study(scenario.reliability, study)
+    return Result(scenario, run, summary, detail)
 
 
 def plan_of(scenario: Scenario) -> Plan:

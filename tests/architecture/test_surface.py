@@ -41,6 +41,10 @@ KEYS = {
     *("parallel.pipeline.layers_per_stage", "parallel.pipeline.scatter_gather"),
     *("parallel.data.degree", "parallel.data.zero_stage", "parallel.data.overlap_gradient_sync"),
     *("parallel.data.bucket", "parallel.axis_order"),
+    *("reliability.mtbf_per_device", "reliability.mtbf_per_nic", "reliability.mtbf_per_node"),
+    *("reliability.mtbf_of_job", "reliability.checkpoint.save", "reliability.checkpoint.interval"),
+    *("reliability.checkpoint.stall", "reliability.restart", "reliability.duration", "reliability.steps"),
+    *("reliability.spares.num_nodes", "reliability.spares.repair", "reliability.replications"),
 }
 
 SUMMARY = {
@@ -50,6 +54,16 @@ SUMMARY = {
     *("roles.role", "roles.num_ranks", "roles.peak_memory_bytes", "roles.memory_by_kind_bytes"),
     *("roles.peak_live_microbatches", "roles.busy_s", "roles.exposed_s"),
     *("fold.ranks", "fold.simulated", "engine.events", "engine.wall_time_s"),
+}
+
+RELIABILITY = {
+    *("mtbf_s", "stall_s", "background_s", "restart_s", "interval_s", "interval_steps"),
+    *("best_interval_s", "young_interval_s", "daly_interval_s", "replications"),
+    *("goodput.mean", "goodput.low", "goodput.high", "goodput.standard_error"),
+    *(f"{key}.{part}" for key in ("elapsed_s", "steps", "interruptions") for part in ("mean", "low", "high")),
+    *("interruptions_by_part.device",),
+    *(f"time_s.{key}" for key in ("useful", "lost", "checkpoint", "restart", "waiting")),
+    *("expected.goodput", "expected.elapsed_s", "expected.interruptions"),
 }
 
 COLUMNS = ("rank", "stream", "name", "kind", "start_s", "end_s", "microbatch", "stage", "bytes", "flop", "group")
@@ -100,6 +114,16 @@ def test_summary_keys_are_the_stated_ones(root: Path) -> None:
     assert summary["schema"] == "meshtwin.summary/1"
 
 
+def test_reliability_keys_are_the_stated_ones(root: Path) -> None:
+    """The ``reliability`` object of ``summary.json``, there only where a scenario asks for it, has these keys."""
+    scenario = load_scenario(root / "scenarios" / "llama3-405b-54-days.yaml", ["reliability.replications=2"])
+    reliability = simulate(scenario).summary["reliability"]
+    found = set()
+    for key, value in reliability.items():
+        found |= {f"{key}.{inner}" for inner in value} if isinstance(value, dict) else {key}
+    assert found == RELIABILITY
+
+
 def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> None:
     """``timeline.parquet`` has these columns in this order."""
     path = tmp_path / "timeline.parquet"
@@ -110,7 +134,7 @@ def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> Non
 def test_readme_documents_every_key_and_option(root: Path) -> None:
     """Whatever may be written or comes out is named in the README."""
     readme = (root / "README.md").read_text(encoding="utf-8")
-    words = {f"`{key.rsplit('.', 1)[-1]}`" for key in KEYS | SUMMARY} | {f"`{column}`" for column in COLUMNS}
+    words = {f"`{key.rsplit('.', 1)[-1]}`" for key in KEYS | SUMMARY | RELIABILITY} | {f"`{column}`" for column in COLUMNS}
     words |= {option for options in OPTIONS.values() for option in options if option.startswith("--")}
     assert sorted(word for word in words if word not in readme) == []
 

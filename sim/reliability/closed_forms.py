@@ -1,0 +1,128 @@
+"""What is known in closed form about checkpoints and exponential failures.
+
+Symbols of the papers: M mean time between failures (``mtbf_s``), C time that training stands still per checkpoint
+(``stall_s``; delta in Daly), R time to restart (``restart_s``), t training time between two checkpoints
+(``interval_s``; tau in Daly). All times in seconds. Two things are added here to Daly's complete model: B, the time
+that a checkpoint needs in the background until it can be used (``background_s``), and D, a wait after each failure
+during which nothing can fail (``wait_s``).
+"""
+
+import math
+from collections.abc import Callable
+
+from scipy.optimize import brentq
+
+
+def young_interval_s(mtbf_s: float, stall_s: float) -> float:
+    """Return sqrt(2 C M), the training time in seconds between checkpoints that is best to first order.
+
+    Source: Young 1974, A first order approximation to the optimum checkpoint interval, CACM 17(9). Assumes C << M.
+    """
+    return math.sqrt(2.0 * stall_s * mtbf_s)
+
+
+def daly_interval_s(mtbf_s: float, stall_s: float) -> float:
+    """Return Daly's higher order estimate of the best training time in seconds between checkpoints.
+
+    sqrt(2CM) (1 + sqrt(C/2M)/3 + (C/2M)/9) - C for C < 2M, else M. Source: Daly 2006, A higher order estimate of
+    the optimum checkpoint interval for restart dumps, FGCS 22(3), equation 37.
+    """
+    if stall_s >= 2.0 * mtbf_s:
+        return mtbf_s
+    ratio = stall_s / (2.0 * mtbf_s)
+    return young_interval_s(mtbf_s, stall_s) * (1.0 + math.sqrt(ratio) / 3.0 + ratio / 9.0) - stall_s
+
+
+def best_interval_s(mtbf_s: float, stall_s: float) -> float:
+    """Return the training time in seconds between checkpoints that is best in the exact model.
+
+    Where the derivative of (exp((t + C)/M) - 1)/t is zero: with u = t/M, -ln(1 - u) - u = C/M, which has one root
+    between 0 and 1. R, B and D multiply the expected time by a constant, so they do not move the optimum.
+    """
+    if not stall_s:
+        return 0.0
+    if stall_s > 30.0 * mtbf_s:  # the root is M (1 - e^(-1 - C/M)), which is M to the last digit but one
+        return mtbf_s
+    return mtbf_s * float(brentq(_slope(stall_s / mtbf_s), 0.0, 1.0 - 2.0**-53, xtol=1e-300, rtol=1e-14))
+
+
+def _slope(ratio: float) -> Callable[[float], float]:
+    """Return a function of u = t/M that is negative below the optimum and positive above it."""
+
+    def slope(u: float) -> float:
+        if u < 1e-3:  # the series of -ln(1 - u) - u, where the difference of the two would lose all digits
+            return u * u * (1 / 2 + u * (1 / 3 + u * (1 / 4 + u * (1 / 5 + u / 6)))) - ratio
+        return -math.log1p(-u) - u - ratio
+
+    return slope
+
+
+def expected_segment_s(
+    interval_s: float,
+    *,
+    mtbf_s: float,
+    stall_s: float,
+    restart_s: float,
+    background_s: float = 0.0,
+    wait_s: float = 0.0,
+) -> float:
+    """Return the expected seconds from one usable checkpoint to the next, failures and restarts included.
+
+    (M + D) e^((R + B)/M) (e^((t + C)/M) - 1), infinite where a double cannot hold it. For B = D = 0 this is the
+    complete model of Daly 2006 per segment; failures strike while training, saving and restarting
+    alike. B acts as a longer restart: the work done while the last checkpoint was on its way is done again. D is the
+    downtime of Bougeret et al. 2011 (Checkpointing strategies for parallel jobs, SC11).
+    """
+    exponent = (restart_s + background_s + interval_s + stall_s) / mtbf_s
+    if exponent > 700.0:
+        return math.inf
+    grown = math.exp((restart_s + background_s) / mtbf_s) * math.expm1((interval_s + stall_s) / mtbf_s)
+    return (mtbf_s + wait_s) * grown
+
+
+def expected_goodput(
+    interval_s: float,
+    *,
+    mtbf_s: float,
+    stall_s: float,
+    restart_s: float,
+    background_s: float = 0.0,
+    wait_s: float = 0.0,
+) -> float:
+    """Return the fraction of a long run's time that is training whose result is kept."""
+    segment_s = expected_segment_s(
+        interval_s, mtbf_s=mtbf_s, stall_s=stall_s, restart_s=restart_s, background_s=background_s, wait_s=wait_s
+    )
+    return interval_s / segment_s
+
+
+def expected_run_s(
+    intervals_s: list[tuple[float, int]],
+    *,
+    mtbf_s: float,
+    stall_s: float,
+    restart_s: float,
+    background_s: float = 0.0,
+    wait_s: float = 0.0,
+) -> float:
+    """Return the expected seconds of a run from its first step until its last checkpoint can be used.
+
+    ``intervals_s``: training time of the segments in their order, and how often each follows itself. The first
+    segment begins with nothing on its way, so its checkpoint is usable B later than a later segment's would be:
+    (M + D) e^(R/M) (e^((t + C + B)/M) - 1). The run begins without a restart.
+    """
+    (first_s, times), *rest = intervals_s
+    total_s = expected_segment_s(
+        first_s, mtbf_s=mtbf_s, stall_s=stall_s + background_s, restart_s=restart_s, wait_s=wait_s
+    )
+    for interval_s, count in [(first_s, times - 1), *rest]:
+        if count:
+            total_s += count * expected_segment_s(
+                interval_s,
+                mtbf_s=mtbf_s,
+                stall_s=stall_s,
+                restart_s=restart_s,
+                background_s=background_s,
+                wait_s=wait_s,
+            )
+    return total_s

@@ -1,0 +1,18 @@
+"""Errors of the reliability room.
+
+ReliabilityError (ValueError)    failures or checkpoints that cannot be simulated; names the scenario key to change
+"""
+
+
+class ReliabilityError(ValueError):
+    """A reliability specification that breaks a rule.
+
+    ``key`` is the scenario key to change (``reliability.checkpoint.interval``), ``rule`` what it breaks with
+    both sides worked out, ``remedy`` what to write instead.
+    """
+
+    def __init__(self, key: str, rule: str, remedy: str) -> None:
+        super().__init__(f"{key}: {rule}; {remedy}")
+        self.key = key
+        self.rule = rule
+        self.remedy = remedy

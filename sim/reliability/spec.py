@@ -1,0 +1,104 @@
+"""What fails how often, and what is done about it: the typed, checked input of a reliability study.
+
+Assumptions: failures are fail-stop, independent and exponential; one failure interrupts the whole job, because every
+rank takes part in every step.
+"""
+
+from dataclasses import dataclass
+
+from sim.reliability.errors import ReliabilityError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """A kind of part that can fail: ``num_units`` of them, each with a mean time between failures of ``mtbf_s``.
+
+    ``takes_node``: the failed part's node must be replaced; false for software and the network, which only need
+    a restart.
+    """
+
+    name: str
+    num_units: int
+    mtbf_s: float
+    takes_node: bool
+
+    @property
+    def rate_per_s(self) -> float:
+        """Return how often one of the units fails, per second."""
+        return self.num_units / self.mtbf_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSpec:
+    """How the state is saved.
+
+    Training stands still for ``stall_s`` of each checkpoint; the checkpoint can be restarted from ``background_s``
+    after that. Synchronous saving has no background part. ``interval_s``: training time between two checkpoints;
+    None: the best.
+    """
+
+    stall_s: float
+    background_s: float
+    interval_s: float | None
+
+    def __post_init__(self) -> None:
+        if self.interval_s is not None and self.interval_s + self.stall_s < self.background_s:
+            raise ReliabilityError(
+                "reliability.checkpoint.interval",
+                f"a checkpoint every {self.interval_s:g} s begins before the one before it is saved, which takes "
+                f"{self.background_s:g} s",
+                f"write at least {self.background_s:g} s, or auto",
+            )
+        if not self.stall_s and not self.background_s:
+            raise ReliabilityError(
+                "reliability.checkpoint.stall",
+                "a checkpoint that takes no time at all has no best interval",
+                "state how long saving takes",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpareNodes:
+    """Nodes that stand by. A failed node is back among them ``repair_s`` after it failed."""
+
+    num_nodes: int
+    repair_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilitySpec:
+    """A long run of one training job.
+
+    Exactly one of ``duration_s`` (how long the job has the machine) and ``num_steps`` (how much it has to do) is
+    given. ``restart_s``: from a failure until training goes on: detection, rescheduling and loading; a failure
+    meanwhile begins it anew. ``spares``: None if a replacement is always at hand. ``num_replications``: runs that
+    are simulated, each with failures of its own.
+    """
+
+    components: tuple[Component, ...]
+    checkpoint: CheckpointSpec
+    restart_s: float
+    duration_s: float | None = None
+    num_steps: int | None = None
+    spares: SpareNodes | None = None
+    num_replications: int = 100
+
+    def __post_init__(self) -> None:
+        if not self.components:
+            raise ReliabilityError(
+                "reliability",
+                "nothing that could fail is stated",
+                "add mtbf_per_device, mtbf_per_nic, mtbf_per_node or mtbf_of_job",
+            )
+        if (self.duration_s is None) == (self.num_steps is None):
+            both = self.duration_s is not None
+            raise ReliabilityError(
+                "reliability.steps" if both else "reliability",
+                "duration and steps are both stated" if both else "neither duration nor steps is stated",
+                "write one of duration: 54 d and steps: 500000",
+            )
+
+    @property
+    def mtbf_s(self) -> float:
+        """Return the mean time between failures of the whole job in seconds: the parts' rates add."""
+        return 1.0 / sum(component.rate_per_s for component in self.components)

@@ -1,0 +1,175 @@
+"""A reliability study: the checkpoint interval, what is expected in closed form, and many simulated runs."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from sim.reliability.closed_forms import (
+    best_interval_s,
+    daly_interval_s,
+    expected_goodput,
+    expected_run_s,
+    expected_segment_s,
+    young_interval_s,
+)
+from sim.reliability.errors import ReliabilityError
+from sim.reliability.failures import Failures
+from sim.reliability.run import Cycle, Outcome, run_once
+from sim.reliability.spec import ReliabilitySpec
+
+MAX_FAILURES: Final = 1_000_000
+"""Expected failures over all replications; more would take minutes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Mean over the replications, and the 5th and 95th percentile: nine runs of ten lie between the two."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What the exact model expects. ``goodput`` is that of a long run; the other two are of the whole run."""
+
+    goodput: float
+    elapsed_s: float
+    interruptions: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What came out. ``expected`` is None with a pool of spare nodes: there is no closed form for it.
+
+    ``best_s``, ``young_s``, ``daly_s``: best training time between checkpoints, in seconds, by the exact model and
+    two estimates of it; ``best_s`` is not yet a whole number of steps.
+    """
+
+    cycle: Cycle
+    best_s: float
+    young_s: float
+    daly_s: float
+    expected: Expectation | None
+    outcomes: tuple[Outcome, ...]
+
+    def spread(self, values: Sequence[float]) -> Spread:
+        """Return mean and percentiles of one value per replication."""
+        low, high = np.quantile(values, [0.05, 0.95])
+        return Spread(mean=float(np.mean(values)), low=float(low), high=float(high))
+
+    @property
+    def goodput_standard_error(self) -> float:
+        """Return the standard error of the mean goodput."""
+        values = [outcome.goodput for outcome in self.outcomes]
+        return float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
+def study_reliability(spec: ReliabilitySpec, step_s: float, seed: int) -> Study:
+    """Return the study of a job whose training step takes ``step_s`` seconds.
+
+    Raises ReliabilityError for runs that would not end, or not in bounded time.
+    """
+    cycle = choose_cycle(spec, step_s)
+    _refuse_endless(spec, cycle)
+    outcomes = tuple(
+        run_once(spec, cycle, Failures(spec.components, seed, replication))
+        for replication in range(spec.num_replications)
+    )
+    checkpoint, mtbf_s = spec.checkpoint, spec.mtbf_s
+    return Study(
+        cycle=cycle,
+        best_s=_best_s(spec),
+        young_s=young_interval_s(mtbf_s, checkpoint.stall_s),
+        daly_s=daly_interval_s(mtbf_s, checkpoint.stall_s),
+        expected=expect(spec, cycle) if spec.spares is None else None,
+        outcomes=outcomes,
+    )
+
+
+def choose_cycle(spec: ReliabilitySpec, step_s: float) -> Cycle:
+    """Return the stated interval as the nearest whole number of steps, or the best such number.
+
+    A checkpoint never begins before the one before it is saved, and there is no more than one per step.
+    """
+    checkpoint = spec.checkpoint
+    least = max(1, math.ceil((checkpoint.background_s - checkpoint.stall_s) / step_s))
+    most = max(1, spec.num_steps or 2**62)
+    wanted_s = checkpoint.interval_s if checkpoint.interval_s is not None else _best_s(spec)
+    candidates = [min(most, max(least, number)) for number in _whole_numbers_at(wanted_s / step_s)]
+    cycles = [_cycle(spec, step_s, number) for number in candidates]
+    if checkpoint.interval_s is not None:
+        return min(cycles, key=lambda cycle: abs(cycle.work_s - wanted_s))
+    return min(cycles, key=lambda cycle: _segment_s(spec, cycle) / cycle.num_steps)
+
+
+def expect(spec: ReliabilitySpec, cycle: Cycle) -> Expectation:
+    """Return what the exact model expects of a run without a pool of spare nodes."""
+    checkpoint, mtbf_s = spec.checkpoint, spec.mtbf_s
+    stall_s, background_s = checkpoint.stall_s, checkpoint.background_s
+    goodput = expected_goodput(
+        cycle.work_s, mtbf_s=mtbf_s, stall_s=stall_s, restart_s=spec.restart_s, background_s=background_s
+    )
+    elapsed_s = spec.duration_s if spec.duration_s is not None else _expected_run_s(spec, cycle)
+    return Expectation(goodput=goodput, elapsed_s=elapsed_s, interruptions=elapsed_s / mtbf_s)
+
+
+def _expected_run_s(spec: ReliabilitySpec, cycle: Cycle) -> float:
+    assert spec.num_steps is not None
+    whole, rest = divmod(spec.num_steps, cycle.num_steps)
+    intervals_s = [(cycle.work_s, whole)] if whole else []
+    intervals_s += [(rest * cycle.step_s, 1)] if rest else []
+    return expected_run_s(
+        intervals_s,
+        mtbf_s=spec.mtbf_s,
+        stall_s=cycle.stall_s,
+        restart_s=spec.restart_s,
+        background_s=cycle.background_s,
+    )
+
+
+def _best_s(spec: ReliabilitySpec) -> float:
+    """Return the best training time between checkpoints, in seconds, with time to save each before the next."""
+    checkpoint = spec.checkpoint
+    return max(best_interval_s(spec.mtbf_s, checkpoint.stall_s), checkpoint.background_s - checkpoint.stall_s)
+
+
+def _whole_numbers_at(number: float) -> tuple[int, int]:
+    return math.floor(number), math.floor(number) + 1
+
+
+def _cycle(spec: ReliabilitySpec, step_s: float, num_steps: int) -> Cycle:
+    return Cycle(
+        num_steps=num_steps,
+        step_s=step_s,
+        stall_s=spec.checkpoint.stall_s,
+        background_s=spec.checkpoint.background_s,
+    )
+
+
+def _segment_s(spec: ReliabilitySpec, cycle: Cycle) -> float:
+    return expected_segment_s(
+        cycle.work_s,
+        mtbf_s=spec.mtbf_s,
+        stall_s=cycle.stall_s,
+        restart_s=spec.restart_s,
+        background_s=cycle.background_s,
+    )
+
+
+def _refuse_endless(spec: ReliabilitySpec, cycle: Cycle) -> None:
+    """Raise ReliabilityError for a job that is expected to fail more often than can be simulated."""
+    per_run = (spec.duration_s if spec.duration_s is not None else _expected_run_s(spec, cycle)) / spec.mtbf_s
+    if per_run * spec.num_replications <= MAX_FAILURES:
+        return
+    expected = f"{per_run:,.0f} interruptions" if math.isfinite(per_run) else "interruptions without end"
+    rule = f"{expected} are expected per run; {spec.num_replications:,} runs of that are more than {MAX_FAILURES:,}"
+    if spec.num_steps is not None and cycle.period_s + spec.restart_s > spec.mtbf_s:
+        key, remedy = "reliability.steps", "the job fails before it gets anywhere: state a duration, or a larger MTBF"
+    else:
+        key, remedy = "reliability.replications", f"write at most {max(1, int(MAX_FAILURES / per_run)):,}, or less work"
+    raise ReliabilityError(key, rule, remedy)
