@@ -1,0 +1,118 @@
+"""Flows: who sends how much to whom in a collective, all rounds together, as arrays. They say where traffic goes.
+
+How long it takes is another matter: ``collective_cost`` has latencies, protocols and the bytes of the busiest port.
+Rings and trees run in channels, as in NCCL: one for every rank of the smallest node, so that each of a node's adapters
+carries its part. Channel c enters a node at its c-th rank and leaves from the one before, around the node.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.collectives.catalogue import collective_steps
+from costmodels.collectives.steps import double_binary_tree
+from costmodels.errors import CollectiveError
+
+_RING_PASSES: Final = {"all_reduce": 2, "barrier": 2, "all_gather": 1, "reduce_scatter": 1}
+_CHAINS: Final = ("broadcast", "reduce")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flows:
+    """``parts[i]`` of the payload go from member ``sources[i]`` to member ``targets[i]``; each pair comes once."""
+
+    sources: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    parts: NDArray[np.float64]
+
+
+@lru_cache(maxsize=4096)
+def collective_flows(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> Flows:
+    """Return the flows of a collective whose members are numbered node by node, per byte of its payload.
+
+    The payload is what ``collective_cost`` calls num_bytes; for a barrier, one token. Raises CollectiveError for an
+    unknown kind or algorithm.
+    """
+    num_ranks = sum(ranks_per_node)
+    if algorithm == "none" or num_ranks == 1:
+        return _flows({})
+    if algorithm == "in_switch":
+        return _neighbours(ranks_per_node, 1.0 + 1.0 / num_ranks)
+    if algorithm == "ring" and kind in _RING_PASSES:
+        return _neighbours(ranks_per_node, _RING_PASSES[kind] * (num_ranks - 1) / num_ranks)
+    if algorithm == "tree" and kind not in _CHAINS:
+        return _trees(ranks_per_node)
+    if algorithm == "direct" and kind != "barrier":
+        return _everyone(num_ranks, (2.0 if kind == "all_reduce" else 1.0) / num_ranks)
+    if algorithm == "pairwise":
+        return _everyone(num_ranks, 1.0 / num_ranks)
+    return _of_steps(kind, algorithm, ranks_per_node)
+
+
+def _flows(parts: dict[tuple[int, int], float]) -> Flows:
+    pairs = np.array(sorted(parts), dtype=np.int64).reshape(-1, 2)
+    return Flows(pairs[:, 0], pairs[:, 1], np.array([parts[s, t] for s, t in pairs.tolist()]))
+
+
+def _neighbours(ranks_per_node: tuple[int, ...], part: float) -> Flows:
+    """Return rings in which every member sends so much to the next."""
+    channels = _channels(ranks_per_node)
+    parts: dict[tuple[int, int], float] = defaultdict(float)
+    for channel in channels:
+        around = [rank for node in channel for rank in node]
+        for source, target in zip(around, around[1:] + around[:1], strict=True):
+            parts[source, target] += part / len(channels)
+    return _flows(parts)
+
+
+def _trees(ranks_per_node: tuple[int, ...]) -> Flows:
+    """Return double binary trees over the nodes, a chain inside each: half the payload up and down in each tree."""
+    channels = _channels(ranks_per_node)
+    parts: dict[tuple[int, int], float] = defaultdict(float)
+    for channel in channels:
+        for node in channel:
+            for below, above in zip(node[1:], node[:-1], strict=True):
+                parts[below, above] += 1.0 / len(channels)
+                parts[above, below] += 1.0 / len(channels)
+        for parents in double_binary_tree(len(channel)):
+            for node, parent in zip(channel, parents, strict=True):
+                if parent is not None:
+                    parts[node[0], channel[parent][0]] += 0.5 / len(channels)
+                    parts[channel[parent][0], node[0]] += 0.5 / len(channels)
+    return _flows(parts)
+
+
+def _everyone(num_ranks: int, part: float) -> Flows:
+    """Return so much from every member to every other."""
+    sources, targets = np.divmod(np.arange(num_ranks * num_ranks, dtype=np.int64), num_ranks)
+    apart = sources != targets
+    return Flows(sources[apart], targets[apart], np.full(int(apart.sum()), part))
+
+
+def _of_steps(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> Flows:
+    """Return a step list's flows, with chunks of one size."""
+    steps = collective_steps(kind, algorithm, ranks_per_node)
+    chunk = 1.0 if kind == "barrier" else 1.0 / _chunks_of_payload(kind, steps.num_ranks, steps.num_chunks)
+    parts: dict[tuple[int, int], float] = defaultdict(float)
+    for step in steps.steps:
+        parts[step.source, step.target] += len(step.chunks) * chunk
+    return _flows(parts)
+
+
+def _chunks_of_payload(kind: str, num_ranks: int, num_chunks: int) -> int:
+    if num_chunks < 1:
+        raise CollectiveError(f"{kind} of {num_ranks} ranks has no chunks")
+    return num_chunks // num_ranks if kind == "all_to_all" else num_chunks
+
+
+def _channels(ranks_per_node: tuple[int, ...]) -> list[list[list[int]]]:
+    """Return, for each channel, the ranks of every node in the order in which it visits them."""
+    ends = list(accumulate(ranks_per_node))
+    nodes = [list(range(end - count, end)) for end, count in zip(ends, ranks_per_node, strict=True)]
+    num_channels = min(ranks_per_node) if len(nodes) > 1 else 1
+    return [[node[c:] + node[:c] for node in nodes] for c in range(num_channels)]
