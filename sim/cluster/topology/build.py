@@ -1,0 +1,141 @@
+"""Put islands and a network together."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.fabric import Fabric, Ports
+from sim.cluster.topology.island import Island
+from sim.cluster.topology.links import (
+    AnyInts, FloatArray, IntArray, LinkKind, LinkTable, joined,
+)  # fmt: skip
+from sim.cluster.topology.topology import Placement, Topology
+
+FabricOf = Callable[[Ports, bool], Fabric]
+"""What joins ports; the second argument says whether the ports are devices themselves."""
+
+
+def build(groups: Sequence[tuple[Island, int]], fabric_of: FabricOf | None) -> Topology:
+    """Return the cluster of some islands of each type, in this order, joined by a network.
+
+    Raises TopologyError where there is more than one island and no network, or islands have no way out to it.
+    """
+    islands = tuple(island for island, _ in groups)
+    layout = np.repeat(np.arange(len(islands)), [count for _, count in groups]).astype(np.int32)
+    placement = _place(islands, layout)
+    ports = _ports(islands, placement)
+    fabric = None
+    if len(layout) > 1:
+        fabric = _join(islands, ports, fabric_of)
+    num_devices = int(sum(islands[index].num_devices for index in layout.tolist()))
+    others = sum(islands[index].num_vertices - islands[index].num_devices for index in layout.tolist())
+    switches = 0 if fabric is None or fabric.direct else fabric.num_switches
+    return Topology(
+        islands=islands,
+        placement=placement,
+        ports=ports,
+        fabric=fabric,
+        links=_links(islands, placement, ports, fabric, num_devices + others),
+        device_island=np.repeat(
+            np.arange(len(layout), dtype=np.int32), [islands[i].num_devices for i in layout.tolist()]
+        ),
+        device_slowdown=np.ones(num_devices),
+        num_vertices=num_devices + others + switches,
+    )
+
+
+def _place(islands: Sequence[Island], layout: IntArray) -> Placement:
+    def first(size_of: Callable[[Island], int], start: int = 0) -> IntArray:
+        sizes = np.array([size_of(island) for island in islands])[layout]
+        return (start + np.cumsum(sizes) - sizes).astype(np.int32)
+
+    num_devices = int(np.array([island.num_devices for island in islands])[layout].sum())
+    return Placement(
+        layout=layout,
+        first_device=first(lambda island: island.num_devices),
+        first_node=first(lambda island: island.num_nodes),
+        first_port=first(lambda island: island.num_ports),
+        first_link=first(lambda island: len(island.links)),
+        first_vertex=first(lambda island: island.num_vertices - island.num_devices, num_devices),
+    )
+
+
+def _ports(islands: Sequence[Island], placement: Placement) -> Ports:
+    """Return all ways into the network, island by island."""
+    node, rail, bandwidth, counts = [], [], [], []
+    for island in islands:
+        local = island.node_of_port
+        per_node = max(1, island.num_ports // island.num_nodes)
+        node.append(local)
+        rail.append(np.arange(len(local)) % per_node)
+        speed = island.nic.bandwidth_bytes_per_s if island.nic else np.inf
+        bandwidth.append(np.full(len(local), speed))
+        counts.append(len(local))
+    layout = placement.layout.tolist()
+    owner = np.repeat(np.arange(len(layout)), [counts[index] for index in layout])
+    empty = np.zeros(0, np.int32)
+    return Ports(
+        island=owner.astype(np.int32),
+        node=(np.concatenate([empty, *(node[i] for i in layout)]) + placement.first_node[owner]).astype(np.int32),
+        rail=np.concatenate([empty, *(rail[index] for index in layout)]).astype(np.int32),
+        bandwidth_bytes_per_s=np.concatenate([np.zeros(0), *(bandwidth[index] for index in layout)]),
+        num_nodes=sum(islands[index].num_nodes for index in layout),
+    )
+
+
+def _join(islands: Sequence[Island], ports: Ports, fabric_of: FabricOf | None) -> Fabric:
+    if fabric_of is None:
+        raise TopologyError("fabric", "several nodes need a network between them", "write fabric: {kind: switch}")
+    for island in islands:
+        if not island.num_ports:
+            rule = f"node {island.name} has no way to the network"
+            raise TopologyError("nics", rule, "write nics: 1 or more")
+    direct = {island.nic is None for island in islands}
+    if len(direct) > 1:
+        raise TopologyError("nics", "some nodes have adapters and some have none", "give all nodes adapters")
+    return fabric_of(ports, direct.pop())
+
+
+def _links(
+    islands: Sequence[Island], placement: Placement, ports: Ports, fabric: Fabric | None, first_switch: int
+) -> LinkTable:
+    """Return all links: those inside islands, from all ports into the network, to all ports, inside the network."""
+    tables = []
+    for index, island in enumerate(islands):
+        chosen = np.flatnonzero(placement.layout == index)
+        ends = (_global(end, island, placement, chosen) for end in (island.links.source, island.links.target))
+        tables.append(island.links.moved(*ends))
+    if fabric is None:
+        return joined(tables)
+    if not fabric.direct:
+        tables.append(_port_links(islands, placement, ports, fabric.attach + first_switch))
+    base = 0 if fabric.direct else first_switch
+    tables.append(fabric.links.moved(fabric.links.source + base, fabric.links.target + base))
+    return joined(tables)
+
+
+def _global(local: IntArray, island: Island, placement: Placement, chosen: AnyInts) -> AnyInts:
+    """Return the cluster's numbers of vertices of one type of island, for each such island in turn."""
+    devices = placement.first_device[chosen][:, None]
+    others = placement.first_vertex[chosen][:, None] - island.num_devices
+    return np.where(local < island.num_devices, local + devices, local + others).ravel()
+
+
+def _port_links(islands: Sequence[Island], placement: Placement, ports: Ports, switches: IntArray) -> LinkTable:
+    """Return the links from every port to its switch, then those back."""
+    vertices = np.zeros(len(ports), np.int64)
+    facts: list[FloatArray] = [np.zeros(len(ports)) for _ in range(3)]
+    for index, island in enumerate(islands):
+        if island.nic is None:
+            continue
+        chosen = np.flatnonzero(placement.layout == index)
+        rows = (placement.first_port[chosen][:, None] + np.arange(island.num_ports)).ravel()
+        vertices[rows] = _global(island.port_vertices, island, placement, chosen)
+        cable = (island.nic.bandwidth_bytes_per_s, island.nic.latency_s, island.nic.message_s)
+        for column, value in zip(facts, cable, strict=True):
+            column[rows] = value
+    ends = np.concatenate([vertices, switches]), np.concatenate([switches, vertices])
+    source, target = (end.astype(np.int32) for end in ends)
+    kind = np.full(len(source), LinkKind.NIC, np.int8)
+    return LinkTable(source, target, kind, *(np.tile(column, 2) for column in facts))

@@ -1,0 +1,197 @@
+"""Switches in levels: one switch, leaf-spine, rail-optimised, and the three-level fat tree.
+
+Routes go up no further than they must and come down again. Which spine and which core they take depends on the
+target alone: place of the target's port modulo the number of spines, that over the number of spines modulo the cores
+of a spine (D-mod-k: Zahavi 2012, Fat-tree routing and node ordering providing contention free traffic for MPI global
+collectives, J. Parallel Distrib. Comput. 72). A shift by any number of ports then never puts two routes on one link
+of a tree without oversubscription.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.fabric import Ports, first_islands, rows
+from sim.cluster.topology.links import (
+    NONE, AnyInts, BoolArray, Cable, FloatArray, IntArray, LinkKind, LinkTable, joined, two_way,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosSpec:
+    """A network of one, two or three levels.
+
+    ``leaf_ports``: ports that hang on a leaf; 0: all on one. ``spines``: of each pod. ``leaves_per_pod`` 0: one pod.
+    ``uplink`` and ``core_link`` are whole leaf-spine and spine-core links; their bandwidth of 0 stands for what the
+    oversubscription (bandwidth below over bandwidth above) leaves. ``most_pods``: 0: any number. ``rails``: a leaf holds the ports of one rail of
+    ``leaf_ports`` nodes. ``cross_rail``: from one rail to another over NVLink first, or over the spines.
+    """
+
+    leaf_ports: int = 0
+    spines: int = 0
+    oversubscription: float = 1.0
+    uplink: Cable | None = None
+    leaves_per_pod: int = 0
+    cores_per_spine: int = 0
+    core_oversubscription: float = 1.0
+    core_link: Cable | None = None
+    most_pods: int = 0
+    rails: bool = False
+    cross_rail: Literal["nvlink", "spine"] = "nvlink"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clos:
+    """The network that a spec makes of some ports. ``address``: a port's place, leaf by leaf."""
+
+    attach: IntArray
+    address: IntArray
+    islands_first_half: BoolArray
+    num_leaves: int
+    leaves_per_pod: int
+    spines: int
+    cores_per_spine: int
+    uplink_bytes_per_s: float
+    core_link_bytes_per_s: float
+    links: LinkTable
+    keeps_rails: bool
+    num_rails: int
+    direct: bool = False
+
+    @property
+    def num_pods(self) -> int:
+        """Return the number of pods."""
+        return -(-self.num_leaves // self.leaves_per_pod)
+
+    @property
+    def num_switches(self) -> int:
+        """Return the number of switches: leaves, then the spines pod by pod, then cores spine by spine."""
+        return self.num_leaves + self.num_pods * self.spines + self.spines * self.cores_per_spine
+
+    def routes(self, sources: IntArray, targets: IntArray) -> IntArray:
+        """Return links up and down, at most four."""
+        if not self.spines:
+            return rows([], len(sources))
+        leaf, last, address = self.attach[sources], self.attach[targets], self.address[targets]
+        spine, num_up = address % self.spines, self.num_leaves * self.spines
+        climbs = leaf != last
+        up = np.where(climbs, leaf * self.spines + spine, NONE)
+        down = np.where(climbs, num_up + last * self.spines + spine, NONE)
+        if not self.cores_per_spine:
+            return rows([up, down], len(sources))
+        pod, last_pod = leaf // self.leaves_per_pod, last // self.leaves_per_pod
+        core = address // self.spines % self.cores_per_spine
+        tops, num_core_up = pod != last_pod, self.num_pods * self.spines * self.cores_per_spine
+        to_core = 2 * num_up + (pod * self.spines + spine) * self.cores_per_spine + core
+        from_core = 2 * num_up + num_core_up + (last_pod * self.spines + spine) * self.cores_per_spine + core
+        return rows([up, np.where(tops, to_core, NONE), np.where(tops, from_core, NONE), down], len(sources))
+
+    def switch_name(self, switch: int) -> str:
+        """Return the name of a switch."""
+        if self.num_leaves == 1 and not self.spines:
+            return "switch"
+        if switch < self.num_leaves:
+            return f"leaf {switch}"
+        spine = switch - self.num_leaves
+        if spine < self.num_pods * self.spines:
+            pod = f"pod {spine // self.spines} " if self.cores_per_spine else ""
+            return f"{pod}spine {spine % self.spines if self.cores_per_spine else spine}"
+        return f"core {spine - self.num_pods * self.spines}"
+
+    def first_half(self, capacity_bytes_per_s: FloatArray) -> BoolArray:
+        """Return the ports of the first half of the islands, whatever they carry."""
+        del capacity_bytes_per_s
+        return self.islands_first_half
+
+    def bisection_bytes_per_s(self, capacity_bytes_per_s: FloatArray) -> float:
+        """Return the smallest cut between the first half of the islands and the others, exactly.
+
+        A switch with everything below it pays a cut of ``low`` where what is above it lies on the targets' side, and
+        ``high`` where it lies on the sources' side; it may always join the other side at the price of its uplinks.
+        """
+        half = self.islands_first_half
+        low = np.bincount(self.attach, np.where(half, capacity_bytes_per_s, 0.0), self.num_leaves)
+        high = np.bincount(self.attach, np.where(half, 0.0, capacity_bytes_per_s), self.num_leaves)
+        if not self.spines:
+            return float(np.minimum(low, high).sum())
+        up = self.spines * self.uplink_bytes_per_s
+        low, high = np.minimum(low, high + up), np.minimum(high, low + up)
+        if self.cores_per_spine:
+            pod = np.arange(self.num_leaves) // self.leaves_per_pod
+            low, high = np.bincount(pod, low), np.bincount(pod, high)
+            top = self.spines * self.cores_per_spine * self.core_link_bytes_per_s
+            low, high = np.minimum(low, high + top), np.minimum(high, low + top)
+        return float(min(low.sum(), high.sum()))
+
+
+def build_clos(spec: ClosSpec, ports: Ports) -> Clos:
+    """Return the network that joins the ports. Raises TopologyError where they do not fit on it."""
+    leaf, slot, leaf_ports = _leaves(spec, ports)
+    num_leaves = int(leaf.max()) + 1
+    if num_leaves > 1 and not spec.spines:
+        rule = f"{num_leaves} leaf switches need spines between them"
+        raise TopologyError("fabric.spines", rule, "write spines: 1 or more")
+    spines = spec.spines if spec.leaf_ports else 0
+    leaves_per_pod = spec.leaves_per_pod or num_leaves
+    num_pods = -(-num_leaves // leaves_per_pod)
+    if num_pods > 1 and not spec.cores_per_spine:
+        rule = f"{num_pods} pods need cores between them"
+        raise TopologyError("fabric.cores_per_spine", rule, "write cores_per_spine: 1 or more")
+    if spec.most_pods and num_pods > spec.most_pods:
+        most = spec.most_pods * leaves_per_pod * leaf_ports
+        raise TopologyError("fabric", f"{len(ports)} adapters on a tree that holds {most}", "write a larger radix")
+    fastest = float(ports.bandwidth_bytes_per_s.max())
+    uplink = _sized(spec.uplink, leaf_ports * fastest / (spec.oversubscription * max(1, spines)))
+    above = leaves_per_pod * uplink.bandwidth_bytes_per_s / (spec.core_oversubscription * max(1, spec.cores_per_spine))
+    core_link = _sized(spec.core_link, above)
+    return Clos(
+        attach=leaf.astype(np.int32),
+        address=(leaf * leaf_ports + slot).astype(np.int32),
+        islands_first_half=first_islands(ports),
+        num_leaves=num_leaves,
+        leaves_per_pod=leaves_per_pod,
+        spines=spines,
+        cores_per_spine=spec.cores_per_spine,
+        uplink_bytes_per_s=uplink.bandwidth_bytes_per_s,
+        core_link_bytes_per_s=core_link.bandwidth_bytes_per_s,
+        links=_links(num_leaves, leaves_per_pod, spines, spec.cores_per_spine, uplink, core_link),
+        keeps_rails=spec.rails and spec.cross_rail == "nvlink",
+        num_rails=int(ports.rail.max()) + 1 if spec.rails else 0,
+    )
+
+
+def _sized(cable: Cable | None, bandwidth_bytes_per_s: float) -> Cable:
+    """Return the cable, with this bandwidth where it states none."""
+    if cable is None:
+        return Cable(bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+    if cable.bandwidth_bytes_per_s:
+        return cable
+    return Cable(bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=cable.latency_s, message_s=cable.message_s)
+
+
+def _leaves(spec: ClosSpec, ports: Ports) -> tuple[AnyInts, AnyInts, int]:
+    """Return each port's leaf, its place there, and how many places a leaf has."""
+    if not spec.rails:
+        leaf_ports = spec.leaf_ports or len(ports)
+        index = np.arange(len(ports))
+        return index // leaf_ports, index % leaf_ports, leaf_ports
+    counts = np.bincount(ports.node, minlength=ports.num_nodes)
+    if len(set(counts.tolist())) > 1:
+        rule = f"nodes have {counts.min()} to {counts.max()} adapters"
+        raise TopologyError("fabric.kind", f"rails need as many on each node, and {rule}", "write kind: leaf-spine")
+    nodes_per_leaf = spec.leaf_ports or ports.num_nodes
+    return ports.node // nodes_per_leaf * counts[0] + ports.rail, ports.node % nodes_per_leaf, nodes_per_leaf
+
+
+def _links(leaves: int, leaves_per_pod: int, spines: int, cores: int, uplink: Cable, core_link: Cable) -> LinkTable:
+    """Return all leaf-spine links up, then down, then all spine-core links up, then down."""
+    leaf, spine = np.repeat(np.arange(leaves), spines), np.tile(np.arange(spines), leaves)
+    pod = leaf // leaves_per_pod
+    tables = [two_way(leaf, leaves + pod * spines + spine, LinkKind.LEAF_SPINE, uplink)]
+    pods = -(-leaves // leaves_per_pod)
+    below = np.repeat(np.arange(pods * spines), cores)
+    above = below % spines * cores + np.tile(np.arange(cores), pods * spines) if cores else below
+    tables.append(two_way(leaves + below, leaves + pods * spines + above, LinkKind.SPINE_CORE, core_link))
+    return joined(tables)

@@ -1,0 +1,121 @@
+"""A dragonfly: groups of routers that are all joined, and a link between every two groups.
+
+Source: Kim, Dally, Scott, Abts 2008, Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA: a routers per group, p
+terminals and h links to other groups per router, at most a h + 1 groups.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.fabric import Ports, rows
+from sim.cluster.topology.links import (
+    NONE, AnyInts, BoolArray, Cable, FloatArray, IntArray, LinkKind, LinkTable, joined, one_way,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DragonflySpec:
+    """``routers_per_group`` a, ``ports_per_router`` p, ``global_links_per_router`` h, and the two kinds of link."""
+
+    routers_per_group: int
+    ports_per_router: int
+    global_links_per_router: int
+    local_link: Cable
+    global_link: Cable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dragonfly:
+    """As many whole groups as the ports need.
+
+    Group i reaches group j by its channel (j - i - 1) modulo the number of groups; channels lie on the group's routers
+    in order, evenly. Fewer groups than a h + 1 share the global links: several between two groups are one.
+    """
+
+    attach: IntArray
+    num_groups: int
+    routers_per_group: int
+    links: LinkTable
+    direct: bool = False
+    keeps_rails: bool = False
+
+    @property
+    def num_switches(self) -> int:
+        """Return the number of routers."""
+        return self.num_groups * self.routers_per_group
+
+    def routes(self, sources: IntArray, targets: IntArray) -> IntArray:
+        """Return the minimal route: to the router that has the link to the other group, over it, to the last router."""
+        here, there = self.attach[sources], self.attach[targets]
+        a, groups = self.routers_per_group, self.num_groups
+        group, last = here // a, there // a
+        same = group == last
+        if groups == 1:
+            return rows([self._local(here, there)], len(sources))
+        channel = (last - group - 1) % groups
+        exit_router = np.where(same, here, group * a + _router_of(channel, a, groups))
+        entry_router = np.where(same, here, last * a + _router_of(groups - 2 - channel, a, groups))
+        first_global = groups * a * (a - 1)
+        over = np.where(same, NONE, first_global + group * (groups - 1) + channel)
+        return rows([self._local(here, exit_router), over, self._local(entry_router, there)], len(sources))
+
+    def _local(self, here: AnyInts, there: AnyInts) -> AnyInts:
+        """Return the links between routers of one group, -1 from a router to itself."""
+        a = self.routers_per_group
+        to = there % a
+        return np.where(here == there, NONE, here * (a - 1) + to - (to > here % a))
+
+    def switch_name(self, switch: int) -> str:
+        """Return the name of a router."""
+        return f"group {switch // self.routers_per_group} router {switch % self.routers_per_group}"
+
+    def first_half(self, capacity_bytes_per_s: FloatArray) -> BoolArray:
+        """Return the ports of the first half of the routers that have ports."""
+        del capacity_bytes_per_s
+        half: BoolArray = self.attach < self._middle()
+        return half
+
+    def bisection_bytes_per_s(self, capacity_bytes_per_s: FloatArray) -> float:
+        """Return the links from the first half of the routers to the others, or the ports of a half if they carry less.
+
+        Assumes that links inside a group are no narrower a way than those between groups (the paper: a = 2p = 2h).
+        """
+        half = np.arange(self.num_switches) < self._middle()
+        crossing = half[self.links.source] & ~half[self.links.target]
+        ports = half[self.attach]
+        sides = (float(capacity_bytes_per_s[ports].sum()), float(capacity_bytes_per_s[~ports].sum()))
+        return min(float(self.links.bandwidth_bytes_per_s[crossing].sum()), *sides)
+
+    def _middle(self) -> int:
+        return (int(self.attach.max()) + 1) // 2
+
+
+def _router_of(channel: AnyInts, routers: int, groups: int) -> AnyInts:
+    """Return which router of a group a channel lies on."""
+    return channel * routers // max(1, groups - 1)
+
+
+def build_dragonfly(spec: DragonflySpec, ports: Ports) -> Dragonfly:
+    """Return the dragonfly that joins the ports. Raises TopologyError where they need more groups than can be joined."""
+    a, h = spec.routers_per_group, spec.global_links_per_router
+    attach = np.arange(len(ports)) // spec.ports_per_router
+    groups = -(-(int(attach.max()) + 1) // a)
+    if groups > a * h + 1:
+        rule = f"{len(ports)} adapters need {groups} groups, and {a} x {h} + 1 = {a * h + 1} can be joined"
+        raise TopologyError("fabric", rule, "write more routers_per_group, global_links_per_router or ports_per_router")
+    router = np.arange(groups * a)
+    here = np.repeat(router, a - 1)
+    step = np.tile(np.arange(a - 1), groups * a)
+    there = here // a * a + step + (step >= here % a)
+    tables = [one_way(here, there, LinkKind.LOCAL, spec.local_link)]
+    if groups > 1:
+        group = np.repeat(np.arange(groups), groups - 1)
+        channel = np.tile(np.arange(groups - 1), groups)
+        other = (group + channel + 1) % groups
+        source = group * a + _router_of(channel, a, groups)
+        target = other * a + _router_of(groups - 2 - channel, a, groups)
+        trunk = max(1, h // -(-(groups - 1) // a))
+        tables.append(one_way(source, target, LinkKind.GLOBAL, spec.global_link.times(trunk)))
+    return Dragonfly(attach=attach.astype(np.int32), num_groups=groups, routers_per_group=a, links=joined(tables))

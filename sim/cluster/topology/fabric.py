@@ -1,0 +1,76 @@
+"""What every network between islands offers: switches, links between them, and the links of any pairs of ports."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from sim.cluster.topology.links import NONE, BoolArray, FloatArray, IntArray, LinkTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The ways into the network, one row each: island, node, place among its node's ports, bytes/s each way."""
+
+    island: IntArray
+    node: IntArray
+    rail: IntArray
+    bandwidth_bytes_per_s: FloatArray
+    num_nodes: int
+
+    def __len__(self) -> int:
+        return len(self.island)
+
+
+class Fabric(Protocol):
+    """A network. Switches and links are numbered from 0; a port hangs on switch ``attach[port]``.
+
+    ``direct``: the ports are the switches (a torus of devices). ``keeps_rails``: traffic should enter on the rail
+    on which it leaves.
+    """
+
+    @property
+    def attach(self) -> IntArray:
+        """Return the switch of each port."""
+
+    @property
+    def links(self) -> LinkTable:
+        """Return the links between switches."""
+
+    @property
+    def num_switches(self) -> int:
+        """Return the number of switches."""
+
+    @property
+    def direct(self) -> bool:
+        """Return whether the ports are the switches."""
+
+    @property
+    def keeps_rails(self) -> bool:
+        """Return whether traffic should enter on the rail on which it leaves."""
+
+    def routes(self, sources: IntArray, targets: IntArray) -> IntArray:
+        """Return the links between switches from each source port to the target port beside it, -1 for none."""
+
+    def switch_name(self, switch: int) -> str:
+        """Return the name of a switch."""
+
+    def first_half(self, capacity_bytes_per_s: FloatArray) -> BoolArray:
+        """Return which ports are on the one side of the bisection that ``bisection_bytes_per_s`` measures."""
+
+    def bisection_bytes_per_s(self, capacity_bytes_per_s: FloatArray) -> float:
+        """Return the most that one half of the ports can send to the other, given what each port carries."""
+
+
+def first_islands(ports: Ports) -> BoolArray:
+    """Return which ports belong to the first half of the islands; of an odd number, to the smaller half."""
+    num_islands = int(ports.island.max()) + 1
+    half: BoolArray = ports.island < num_islands // 2
+    return half
+
+
+def rows(columns: list[IntArray], num_rows: int) -> IntArray:
+    """Return columns side by side, also where there are none."""
+    if not columns:
+        return np.full((num_rows, 0), NONE, np.int32)
+    return np.stack(columns, axis=1).astype(np.int32, copy=False)

@@ -1,0 +1,141 @@
+"""What a cluster's topology amounts to: links by kind, bisection bandwidth, longest route."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.cluster.topology.island import Island
+from sim.cluster.topology.links import NONE, FloatArray, IntArray, LinkKind
+from sim.cluster.topology.max_flow import max_flow
+from sim.cluster.topology.topology import Topology
+
+ALL_PAIRS_UP_TO = 256
+"""Larger clusters have their longest route looked for from some islands, spread over the cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFacts:
+    """Equal directed links: how many, and what each is like."""
+
+    kind: LinkKind
+    count: int
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    message_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyFacts:
+    """``bisection_bytes_per_s``: from one half of the cluster to the other; ``max_hops``: links on the longest route."""
+
+    num_devices: int
+    num_nodes: int
+    num_islands: int
+    num_ports: int
+    num_switches: int
+    links: tuple[LinkFacts, ...]
+    bisection_bytes_per_s: float
+    max_hops: int
+    slowed_devices: tuple[int, ...]
+
+
+def describe(topology: Topology) -> TopologyFacts:
+    """Return what the topology amounts to."""
+    fabric = topology.fabric
+    return TopologyFacts(
+        num_devices=topology.num_devices,
+        num_nodes=topology.num_nodes,
+        num_islands=topology.num_islands,
+        num_ports=len(topology.ports),
+        num_switches=fabric.num_switches if fabric and not fabric.direct else 0,
+        links=_link_facts(topology),
+        bisection_bytes_per_s=bisection_bytes_per_s(topology),
+        max_hops=max_hops(topology),
+        slowed_devices=tuple(np.flatnonzero(topology.device_slowdown != 1).tolist()),
+    )
+
+
+def bisection_bytes_per_s(topology: Topology) -> float:
+    """Return what one half of the devices can send to the other half, in one direction.
+
+    The halves are the first half of the nodes (or domains) against the others, in a torus the two sides of the
+    cheapest cut, in a dragonfly the first half of the routers; in a single island the first half of its devices. Links
+    count that routes use, each direction for itself. Stragglers among the links of the network are left out.
+    """
+    if topology.fabric is None:
+        return _inside_bisection(topology)
+    return topology.fabric.bisection_bytes_per_s(port_capacities(topology))
+
+
+def port_capacities(topology: Topology) -> FloatArray:
+    """Return bytes/s that each port carries, given how fast its island can feed all its ports together."""
+    share = np.ones(len(topology.islands))
+    for index, island in enumerate(topology.islands):
+        if island.nic is not None:
+            whole = island.num_ports * island.nic.bandwidth_bytes_per_s
+            share[index] = min(1.0, export_bytes_per_s(island) / whole)
+    factor: FloatArray = share[topology.placement.layout[topology.ports.island]]
+    return topology.ports.bandwidth_bytes_per_s * factor
+
+
+def export_bytes_per_s(island: Island) -> float:
+    """Return the most that the devices of an island can bring to the network together."""
+    if island.nic is None:
+        return float("inf")
+    speed = island.nic.bandwidth_bytes_per_s
+    ports = dict.fromkeys(island.port_vertices.tolist(), speed)
+    return max_flow(_used(island, island.out_paths), dict.fromkeys(range(island.num_devices), float("inf")), ports)
+
+
+def max_hops(topology: Topology) -> int:
+    """Return the number of links on the longest route.
+
+    Exact up to 256 devices; beyond, the longest route from the devices of four islands spread over the cluster.
+    """
+    everyone = np.arange(topology.num_devices)
+    starts = everyone
+    if topology.num_devices > ALL_PAIRS_UP_TO:
+        last = topology.num_islands - 1
+        first = topology.placement.first_device
+        starts = np.unique([first[last * part // 3] + offset for part in range(4) for offset in (0, 1)])
+        starts = starts[starts < topology.num_devices]
+    return max(
+        int(topology.routes(np.full_like(everyone, start), everyone).num_hops.max()) for start in starts.tolist()
+    )
+
+
+def _inside_bisection(topology: Topology) -> float:
+    [island] = topology.islands
+    middle, infinite = island.num_devices // 2, float("inf")
+    first, second = range(middle), range(middle, island.num_devices)
+    links = _used(island, island.device_paths)
+    return max_flow(links, dict.fromkeys(first, infinite), dict.fromkeys(second, infinite))
+
+
+def _used(island: Island, paths: IntArray) -> list[tuple[int, int, float]]:
+    """Return the links that some paths use, as (from, to, bytes/s)."""
+    used = np.unique(paths[paths != NONE])
+    columns = (island.links.source, island.links.target, island.links.bandwidth_bytes_per_s)
+    return list(zip(*(column[used].tolist() for column in columns), strict=True))
+
+
+def _link_facts(topology: Topology) -> tuple[LinkFacts, ...]:
+    """Return the links in groups of equal ones, kind by kind, the widest first."""
+    links = topology.links
+    facts = np.stack([links.kind, -links.bandwidth_bytes_per_s, links.latency_s, links.message_s])
+    order = np.lexsort(facts[::-1])
+    changes = np.flatnonzero((np.diff(facts[:, order], axis=1) != 0).any(axis=0)) + 1
+    starts = [0, *changes.tolist()] if len(order) else []
+    found = []
+    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+        kind, minus, latency_s, message_s = facts[:, order[start]].tolist()
+        found.append(
+            LinkFacts(
+                kind=LinkKind(int(kind)),
+                count=end - start,
+                bandwidth_bytes_per_s=-minus,
+                latency_s=latency_s,
+                message_s=message_s,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,99 @@
+"""An island: the devices that reach each other without the network, and the way from each to the network adapters.
+
+An island is one node, or several nodes in one NVSwitch domain. It is a small graph, laid out once per node type and used
+for every island of that type; its routes are tables, so the routes of any number of pairs are look-ups.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sim.cluster.topology.links import NONE, Cable, IntArray, LinkKind, LinkTable, joined, one_way
+
+Path = list[int]
+"""Links in the order in which they are crossed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Island:
+    """A small graph with its routes. Vertices 0 to ``num_devices`` - 1 are devices; links are numbered from 0.
+
+    ``port_vertices``: the network adapters. ``device_paths`` [devices, devices, longest], ``out_paths`` [devices,
+    ports, longest] and ``in_paths`` [ports, devices, longest] hold links, filled up with -1. An island of one
+    device and no adapter is its own port, and has no ``nic``.
+    """
+
+    name: str
+    num_nodes: int
+    num_devices: int
+    vertex_names: tuple[str, ...]
+    vertex_nodes: tuple[int, ...]
+    links: LinkTable
+    port_vertices: IntArray
+    nic: Cable | None
+    node_of_device: IntArray
+    node_of_port: IntArray
+    nearest_port: IntArray
+    device_paths: IntArray
+    out_paths: IntArray
+    in_paths: IntArray
+
+    @property
+    def num_vertices(self) -> int:
+        """Return the number of vertices."""
+        return len(self.vertex_names)
+
+    @property
+    def num_ports(self) -> int:
+        """Return the number of ways out to the network."""
+        return len(self.port_vertices)
+
+
+@dataclass(slots=True)
+class Drawing:
+    """A graph while it is laid out. Every cable is two links; the one back has the next number."""
+
+    names: list[str] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
+    tables: list[LinkTable] = field(default_factory=list)
+    num_links: int = 0
+
+    def vertex(self, name: str, node: int = NONE) -> int:
+        """Add a vertex of a node (-1: of the whole island) and return its number."""
+        self.names.append(name)
+        self.nodes.append(node)
+        return len(self.names) - 1
+
+    def connect(self, first: int, second: int, kind: LinkKind, cable: Cable) -> int:
+        """Add a cable and return the number of its link from the first vertex to the second."""
+        self.tables.append(one_way(np.array([first, second]), np.array([second, first]), kind, cable))
+        self.num_links += 2
+        return self.num_links - 2
+
+    def links(self) -> LinkTable:
+        """Return all links so far."""
+        return joined(self.tables)
+
+
+def back(path: Path) -> Path:
+    """Return the way back over the same cables."""
+    return [link ^ 1 for link in reversed(path)]
+
+
+def path_table(paths: Sequence[Sequence[Path]]) -> IntArray:
+    """Return paths as one array [rows, columns, longest], filled up with -1."""
+    longest = max((len(path) for row in paths for path in row), default=0)
+    columns = len(paths[0]) if paths else 0
+    filled = [link for row in paths for path in row for link in (*path, *[NONE] * (longest - len(path)))]
+    return np.array(filled, np.int32).reshape(len(paths), columns, longest)
+
+
+def nearest(num_devices: int, num_ports: int) -> list[int]:
+    """Return the port that is nearest to each device: devices share ports evenly, neighbours the same one."""
+    return [device * num_ports // num_devices for device in range(num_devices)]
+
+
+def numbers(values: Iterable[int]) -> IntArray:
+    """Return whole numbers as an array."""
+    return np.array(list(values), np.int32)

@@ -1,0 +1,128 @@
+"""Directed links as arrays: from where to where, of what kind, how fast."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+AnyInts = npt.NDArray[np.integer[Any]]
+
+NONE = -1
+"""Fills up rows of unequal length: no link here."""
+
+
+class LinkKind(IntEnum):
+    """What a link is made of, or which levels of a network it joins."""
+
+    NVLINK = 0
+    NVSWITCH = 1
+    PCIE = 2
+    HOST = 3
+    SOCKET = 4
+    NIC = 5
+    LEAF_SPINE = 6
+    SPINE_CORE = 7
+    TORUS = 8
+    LOCAL = 9
+    GLOBAL = 10
+
+    @property
+    def words(self) -> str:
+        """Return what to call it for people."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    LinkKind.NVLINK: "nvlink",
+    LinkKind.NVSWITCH: "nvswitch port",
+    LinkKind.PCIE: "pcie",
+    LinkKind.HOST: "device-host (nvlink, c2c)",
+    LinkKind.SOCKET: "socket-socket (upi, x-bus)",
+    LinkKind.NIC: "nic",
+    LinkKind.LEAF_SPINE: "leaf-spine",
+    LinkKind.SPINE_CORE: "spine-core",
+    LinkKind.TORUS: "torus",
+    LinkKind.LOCAL: "inside a dragonfly group",
+    LinkKind.GLOBAL: "between dragonfly groups",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cable:
+    """One direction of a link. ``message_s``: how long each message occupies it, whatever its size."""
+
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+    message_s: float = 0.0
+
+    def times(self, count: float) -> "Cable":
+        """Return ``count`` of these side by side, as one: their bandwidths add up, their messages take turns less."""
+        return Cable(
+            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * count,
+            latency_s=self.latency_s,
+            message_s=self.message_s / count,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTable:
+    """Columns of equal length, one row per directed link; ``source`` and ``target`` number some graph's vertices."""
+
+    source: IntArray
+    target: IntArray
+    kind: npt.NDArray[np.int8]
+    bandwidth_bytes_per_s: FloatArray
+    latency_s: FloatArray
+    message_s: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def moved(self, source: AnyInts, target: AnyInts) -> "LinkTable":
+        """Return the same links between other vertices; where these are longer, copies of the links in turn."""
+        copies = len(source) // len(self) if len(self) else 0
+        return LinkTable(
+            np.asarray(source, np.int32),
+            np.asarray(target, np.int32),
+            np.tile(self.kind, copies),
+            np.tile(self.bandwidth_bytes_per_s, copies),
+            np.tile(self.latency_s, copies),
+            np.tile(self.message_s, copies),
+        )
+
+
+def one_way(source: AnyInts, target: AnyInts, kind: LinkKind, cable: Cable) -> LinkTable:
+    """Return equal links from each source to the target beside it."""
+    count = len(source)
+    return LinkTable(
+        np.asarray(source, np.int32),
+        np.asarray(target, np.int32),
+        np.full(count, kind, np.int8),
+        np.full(count, cable.bandwidth_bytes_per_s),
+        np.full(count, cable.latency_s),
+        np.full(count, cable.message_s),
+    )
+
+
+def two_way(first: AnyInts, second: AnyInts, kind: LinkKind, cable: Cable) -> LinkTable:
+    """Return ``len(first)`` links there, then as many back, in the same order."""
+    return one_way(np.concatenate([first, second]), np.concatenate([second, first]), kind, cable)
+
+
+def joined(tables: Iterable[LinkTable]) -> LinkTable:
+    """Return the rows of all tables, one table after the other."""
+    parts = list(tables) or [one_way(np.zeros(0, int), np.zeros(0, int), LinkKind.NIC, Cable(bandwidth_bytes_per_s=1))]
+    return LinkTable(
+        np.concatenate([part.source for part in parts]),
+        np.concatenate([part.target for part in parts]),
+        np.concatenate([part.kind for part in parts]),
+        np.concatenate([part.bandwidth_bytes_per_s for part in parts]),
+        np.concatenate([part.latency_s for part in parts]),
+        np.concatenate([part.message_s for part in parts]),
+    )

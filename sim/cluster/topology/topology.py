@@ -1,0 +1,341 @@
+"""A cluster as a graph of directed links, with one route for every pair of devices."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.fabric import Fabric, Ports
+from sim.cluster.topology.island import Island
+from sim.cluster.topology.links import NONE, AnyInts, FloatArray, IntArray, LinkKind, LinkTable
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """The links of many routes: route i crosses ``links[indptr[i]:indptr[i + 1]]``, in this order."""
+
+    indptr: npt.NDArray[np.int64]
+    links: IntArray
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def __getitem__(self, index: int) -> IntArray:
+        """Return the links of one route."""
+        return self.links[self.indptr[index] : self.indptr[index + 1]]
+
+    @property
+    def num_hops(self) -> npt.NDArray[np.int64]:
+        """Return how many links each route crosses; 0 from a device to itself."""
+        return np.diff(self.indptr)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where every island lies in the numbering: one row per island; ``layout`` numbers the types of islands."""
+
+    layout: IntArray
+    first_device: IntArray
+    first_node: IntArray
+    first_port: IntArray
+    first_link: IntArray
+    first_vertex: IntArray
+    """Of the island's vertices that are no devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Devices, what joins them, and routes.
+
+    Vertices 0 to ``num_devices`` - 1 are the devices, then come the islands' other vertices, then the network's
+    switches. Link columns have one row per directed link; bandwidth is bytes/s in that direction, ``message_s`` how
+    long a message occupies the link beside its bytes. ``device_slowdown``: how many times as long each device computes.
+    Arrays are not to be written.
+    """
+
+    islands: tuple[Island, ...]
+    placement: Placement
+    ports: Ports
+    fabric: Fabric | None
+    links: LinkTable
+    device_island: IntArray
+    device_slowdown: FloatArray
+    num_vertices: int
+
+    @property
+    def num_devices(self) -> int:
+        """Return the number of devices."""
+        return len(self.device_island)
+
+    @property
+    def num_nodes(self) -> int:
+        """Return the number of nodes (hosts)."""
+        return self.ports.num_nodes
+
+    @property
+    def num_islands(self) -> int:
+        """Return the number of nodes, or of domains of nodes, that are joined inside without the network."""
+        return len(self.placement.layout)
+
+    @property
+    def num_links(self) -> int:
+        """Return the number of directed links."""
+        return len(self.links)
+
+    @property
+    def source(self) -> IntArray:
+        """Return the vertex where each link begins."""
+        return self.links.source
+
+    @property
+    def target(self) -> IntArray:
+        """Return the vertex where each link ends."""
+        return self.links.target
+
+    @property
+    def kind(self) -> npt.NDArray[np.int8]:
+        """Return what each link is: a LinkKind."""
+        return self.links.kind
+
+    @property
+    def bandwidth_bytes_per_s(self) -> FloatArray:
+        """Return what each link carries."""
+        return self.links.bandwidth_bytes_per_s
+
+    @property
+    def latency_s(self) -> FloatArray:
+        """Return how long each link takes for a message without bytes."""
+        return self.links.latency_s
+
+    @property
+    def message_s(self) -> FloatArray:
+        """Return how long each message occupies each link beside its bytes."""
+        return self.links.message_s
+
+    def node_of(self, devices: AnyInts) -> IntArray:
+        """Return the nodes that devices lie in."""
+        island = self.device_island[devices]
+        local = devices - self.placement.first_device[island]
+        found = np.empty(len(island), np.int32)
+        for layout, rows in self._by_layout(island):
+            found[rows] = self.islands[layout].node_of_device[local[rows]] + self.placement.first_node[island[rows]]
+        return found
+
+    def routes(self, sources: AnyInts, targets: AnyInts) -> Routes:
+        """Return the route from each source device to the target device beside it.
+
+        Always the same, whatever else is asked for. Raises TopologyError for a device that is not there, and where one
+        array is longer than the other.
+        """
+        sources, targets = np.asarray(sources), np.asarray(targets)
+        self._check_devices(sources, targets)
+        matrix = np.concatenate(self._columns(sources.astype(np.int32), targets.astype(np.int32)), axis=1)
+        present = matrix != NONE
+        indptr = np.zeros(len(matrix) + 1, np.int64)
+        np.cumsum(present.sum(axis=1), out=indptr[1:])
+        return Routes(indptr, matrix[present])
+
+    def _check_devices(self, sources: AnyInts, targets: AnyInts) -> None:
+        if sources.shape != targets.shape or sources.ndim != 1:
+            rule = f"{sources.shape} sources, {targets.shape} targets"
+            raise TopologyError("", rule, "give two lists of equal length")
+        both = np.concatenate([sources, targets])
+        outside = both[(both < 0) | (both >= self.num_devices)]
+        if len(outside):
+            rule = f"there is no device {outside[0]}"
+            raise TopologyError("", rule, f"devices are 0 to {self.num_devices - 1}")
+
+    def _columns(self, sources: IntArray, targets: IntArray) -> list[IntArray]:
+        """Return the links of routes as columns, -1 for none: inside the island, or out, across the network and in."""
+        first, last = self.device_island[sources], self.device_island[targets]
+        near = first == last
+        columns = [self._inside(sources, targets, near)]
+        if self.fabric is None or near.all():
+            return columns
+        far = np.flatnonzero(~near)
+        exits, entries = self._choose_ports(sources[far], targets[far], self.fabric)
+        parts = [self._to_port(sources[far], exits), self._across(exits, entries, self.fabric)]
+        parts.append(self._from_port(entries, targets[far]))
+        for part in parts:
+            whole = np.full((len(sources), part.shape[1]), NONE, np.int32)
+            whole[far] = part
+            columns.append(whole)
+        return columns
+
+    def _inside(self, sources: IntArray, targets: IntArray, rows: npt.NDArray[np.bool_]) -> IntArray:
+        """Return the links between devices of one island."""
+        width = max(island.device_paths.shape[2] for island in self.islands)
+        found = np.full((len(sources), width), NONE, np.int32)
+        chosen = np.flatnonzero(rows)
+        island = self.device_island[sources[chosen]]
+        base = self.placement.first_device[island]
+        for layout, part in self._by_layout(island):
+            table, at = self.islands[layout].device_paths, chosen[part]
+            local = table[sources[at] - base[part], targets[at] - base[part]]
+            found[at, : table.shape[2]] = _moved(local, self.placement.first_link[island[part]])
+        return found
+
+    def _choose_ports(self, sources: IntArray, targets: IntArray, fabric: Fabric) -> tuple[IntArray, IntArray]:
+        """Return the ports by which traffic leaves and enters: the nearest ones.
+
+        Where the network keeps rails, it leaves by its own node's port on the target's rail.
+        """
+        exits, entries = self._nearest_ports(sources), self._nearest_ports(targets)
+        if fabric.keeps_rails:
+            exits = exits - self.ports.rail[exits] + self.ports.rail[entries]
+        return exits, entries
+
+    def _nearest_ports(self, devices: IntArray) -> IntArray:
+        island = self.device_island[devices]
+        local = devices - self.placement.first_device[island]
+        found = np.empty(len(devices), np.int32)
+        for layout, rows in self._by_layout(island):
+            found[rows] = self.islands[layout].nearest_port[local[rows]] + self.placement.first_port[island[rows]]
+        return found
+
+    def _to_port(self, devices: IntArray, ports: IntArray) -> IntArray:
+        return self._port_paths(devices, ports, outward=True)
+
+    def _from_port(self, ports: IntArray, devices: IntArray) -> IntArray:
+        return self._port_paths(devices, ports, outward=False)
+
+    def _port_paths(self, devices: IntArray, ports: IntArray, *, outward: bool) -> IntArray:
+        """Return the links between devices and ports of their islands."""
+        width = max(island.out_paths.shape[2] for island in self.islands)
+        found = np.full((len(devices), width), NONE, np.int32)
+        island = self.device_island[devices]
+        device = devices - self.placement.first_device[island]
+        port = ports - self.placement.first_port[island]
+        for layout, rows in self._by_layout(island):
+            shape = self.islands[layout]
+            local = shape.out_paths[device[rows], port[rows]] if outward else shape.in_paths[port[rows], device[rows]]
+            found[rows, : local.shape[1]] = _moved(local, self.placement.first_link[island[rows]])
+        return found
+
+    def _across(self, exits: IntArray, entries: IntArray, fabric: Fabric) -> IntArray:
+        """Return the links from port to port."""
+        between = _moved(fabric.routes(exits, entries), np.full(len(exits), self._first_fabric_link))
+        if fabric.direct:
+            return between
+        out, into = self._first_port_link + exits, self._first_port_link + len(self.ports) + entries
+        return np.concatenate([out[:, None], between, into[:, None]], axis=1).astype(np.int32, copy=False)
+
+    def _by_layout(self, island: IntArray) -> list[tuple[int, npt.NDArray[np.int64] | slice]]:
+        """Return each type of island with the rows that lie on one of it."""
+        if len(self.islands) == 1:
+            return [(0, slice(None))]
+        layout = self.placement.layout[island]
+        return [(index, np.flatnonzero(layout == index)) for index in range(len(self.islands))]
+
+    @property
+    def _first_port_link(self) -> int:
+        return self._first_fabric_link - (0 if self.fabric is None or self.fabric.direct else 2 * len(self.ports))
+
+    @property
+    def _first_fabric_link(self) -> int:
+        return self.num_links - (len(self.fabric.links) if self.fabric else 0)
+
+    @property
+    def first_switch(self) -> int:
+        """Return the vertex number of the network's first switch; of a direct network, of the first device."""
+        if self.fabric is None:
+            return self.num_vertices
+        return 0 if self.fabric.direct else self.num_vertices - self.fabric.num_switches
+
+    def vertex_name(self, vertex: int) -> str:
+        """Return the name of a vertex: ``node 3 gpu 1``, ``leaf 0``."""
+        if self.fabric is not None and not self.fabric.direct and vertex >= self.first_switch:
+            return self.fabric.switch_name(vertex - self.first_switch)
+        if vertex < self.num_devices:
+            island = int(self.device_island[vertex])
+            local = vertex - int(self.placement.first_device[island])
+        else:
+            island = bisect_right(self.placement.first_vertex.tolist(), vertex) - 1
+            shape = self.islands[self.placement.layout[island]]
+            local = vertex - int(self.placement.first_vertex[island]) + shape.num_devices
+        shape = self.islands[self.placement.layout[island]]
+        node = shape.vertex_nodes[local]
+        prefix = f"domain {island}" if node == NONE else f"node {node + int(self.placement.first_node[island])}"
+        return f"{prefix} {shape.vertex_names[local]}"
+
+    def vertex_names(self) -> list[str]:
+        """Return the names of all vertices."""
+        names: list[str] = []
+        others: list[str] = []
+        for island, layout in enumerate(self.placement.layout.tolist()):
+            shape, first = self.islands[layout], int(self.placement.first_node[island])
+            prefixes = [f"domain {island}" if node == NONE else f"node {first + node}" for node in shape.vertex_nodes]
+            full = [f"{prefix} {name}" for prefix, name in zip(prefixes, shape.vertex_names, strict=True)]
+            names += full[: shape.num_devices]
+            others += full[shape.num_devices :]
+        if self.fabric is not None and not self.fabric.direct:
+            others += [self.fabric.switch_name(switch) for switch in range(self.fabric.num_switches)]
+        return names + others
+
+    def name_of(self, link: int) -> str:
+        """Return a link's name: ``node 3 nic 0 out``, ``node 3 gpu 0 to gpu 3``, ``leaf 0 to spine 1``."""
+        return self._link_name(link, self.vertex_name(int(self.source[link])), self.vertex_name(int(self.target[link])))
+
+    def _link_name(self, link: int, source: str, target: str) -> str:
+        port = link - self._first_port_link
+        if 0 <= port < len(self.ports) and not (self.fabric is None or self.fabric.direct):
+            return f"{source} out"
+        if len(self.ports) <= port < 2 * len(self.ports) and not (self.fabric is None or self.fabric.direct):
+            return f"{target} in"
+        words = source.split()
+        shared = " ".join(words[:2]) + " " if words[0] in {"node", "domain"} else " "
+        return f"{source} to {target.removeprefix(shared)}"
+
+    def link_named(self, name: str) -> int:
+        """Return the link of a name. Raises TopologyError with the nearest names where there is none."""
+        vertices = self.vertex_names()
+        ends = zip(self.source.tolist(), self.target.tolist(), strict=True)
+        names = {self._link_name(link, vertices[s], vertices[t]): link for link, (s, t) in enumerate(ends)}
+        if name in names:
+            return names[name]
+        alike = [other for other in names if other.split()[:2] == name.split()[:2]] or list(names)
+        close = get_close_matches(name, alike[:2000], n=3, cutoff=0.3) or list(names)[:3]
+        raise TopologyError("link", f"there is no link {name!r}", f"did you mean {' or '.join(map(repr, close))}?")
+
+    def slowed(
+        self, devices: Mapping[int, float] | None = None, links: Mapping[str, float] | None = None
+    ) -> "Topology":
+        """Return the same cluster with stragglers: devices by number, links by name, each with its slowdown.
+
+        A link that is f times slower has 1/f of the bandwidth, f times the latency and the occupancy per message.
+        Raises TopologyError for what is not there, and for a slowdown below 1.
+        """
+        slowdown, factor = self.device_slowdown.copy(), np.ones(self.num_links)
+        for device, times in (devices or {}).items():
+            if not 0 <= device < self.num_devices:
+                rule = f"there is no device {device}"
+                raise TopologyError("device", rule, f"devices are 0 to {self.num_devices - 1}")
+            slowdown[device] *= _slowdown(times)
+        for name, times in (links or {}).items():
+            factor[self.link_named(name)] *= _slowdown(times)
+        table = replace(
+            self.links,
+            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s / factor,
+            latency_s=self.latency_s * factor,
+            message_s=self.message_s * factor,
+        )
+        return replace(self, links=table, device_slowdown=slowdown)
+
+    def kinds(self) -> Sequence[LinkKind]:
+        """Return the kinds of links that there are."""
+        return [LinkKind(kind) for kind in np.unique(self.kind).tolist()]
+
+
+def _moved(links: IntArray, first: AnyInts) -> IntArray:
+    """Return local link numbers [rows, links] as those of the whole cluster, leaving -1 as it is."""
+    return np.where(links == NONE, NONE, links + first[:, None]).astype(np.int32, copy=False)
+
+
+def _slowdown(times: float) -> float:
+    if not 1 <= times < float("inf"):
+        raise TopologyError("slowdown", f"a slowdown is 1 or more, not {times}", "write how many times as long, as 1.3")
+    return times

@@ -1,0 +1,117 @@
+"""A torus of any number of dimensions, routed one dimension after the other."""
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.fabric import Ports, rows
+from sim.cluster.topology.links import (
+    NONE, BoolArray, Cable, FloatArray, IntArray, LinkKind, LinkTable, joined, one_way,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorusSpec:
+    """Routers along each dimension, the last one counted fastest, and one link between neighbours."""
+
+    shape: tuple[int, ...]
+    link: Cable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torus:
+    """One router per node, with a link each way along every dimension.
+
+    A dimension of 2 has its two links to the same neighbour: one link of twice the bandwidth. A dimension of 1 has none.
+    ``first_link``: of every dimension; links forward are numbered by their router, then those backward.
+    """
+
+    attach: IntArray
+    shape: tuple[int, ...]
+    first_link: tuple[int, ...]
+    links: LinkTable
+    direct: bool
+    keeps_rails: bool = False
+
+    @property
+    def num_switches(self) -> int:
+        """Return the number of routers."""
+        return prod(self.shape)
+
+    def routes(self, sources: IntArray, targets: IntArray) -> IntArray:
+        """Return the links, first dimension first, the shorter way round each.
+
+        Where both ways round are as long, routers of even coordinate go forward, others backward: this balances them.
+        """
+        here, there = self.attach[sources], self.attach[targets]
+        columns: list[IntArray] = []
+        stride = self.num_switches
+        for size, first in zip(self.shape, self.first_link, strict=True):
+            stride //= size
+            at = here // stride % size
+            ahead = (there // stride % size - at) % size
+            forward = (2 * ahead < size) | ((2 * ahead == size) & ((at % 2 == 0) | (size == 2)))
+            hops = np.where(forward, ahead, size - ahead) * (ahead > 0)
+            base, step = np.where(forward, first, first + self.num_switches), np.where(forward, 1, -1)
+            for hop in range(int(hops.max(initial=0))):
+                moves = hop < hops
+                columns.append(np.where(moves, base + here, NONE))
+                at_now = here // stride % size
+                here = np.where(moves, here + ((at_now + step) % size - at_now) * stride, here)
+        return rows(columns, len(sources))
+
+    def switch_name(self, switch: int) -> str:
+        """Return the name of a router: its coordinates."""
+        return f"router {','.join(str(int(part)) for part in np.unravel_index(switch, self.shape))}"
+
+    def first_half(self, capacity_bytes_per_s: FloatArray) -> BoolArray:
+        """Return the ports of half of the routers: those before the middle of the dimension that is cheapest to cut."""
+        del capacity_bytes_per_s
+        return self._cheapest_half()[self.attach]
+
+    def bisection_bytes_per_s(self, capacity_bytes_per_s: FloatArray) -> float:
+        """Return the links from one half of the routers to the other, or the ports of a half where they carry less."""
+        half = self._cheapest_half()
+        ports = half[self.attach]
+        sides = (float(capacity_bytes_per_s[ports].sum()), float(capacity_bytes_per_s[~ports].sum()))
+        return min(self._cut(half), *sides)
+
+    def _cheapest_half(self) -> BoolArray:
+        return min((self._half_along(axis) for axis in range(len(self.shape))), key=self._cut)
+
+    def _half_along(self, axis: int) -> BoolArray:
+        """Return the first half of the routers, counted with one dimension slowest."""
+        numbered = np.moveaxis(np.arange(self.num_switches).reshape(self.shape), axis, 0).ravel()
+        half = np.zeros(self.num_switches, bool)
+        half[numbered[: self.num_switches // 2]] = True
+        return half
+
+    def _cut(self, half: BoolArray) -> float:
+        crossing = half[self.links.source] & ~half[self.links.target]
+        return float(self.links.bandwidth_bytes_per_s[crossing].sum())
+
+
+def build_torus(spec: TorusSpec, ports: Ports, *, direct: bool) -> Torus:
+    """Return the torus that joins the ports. Raises TopologyError unless there is one router per node."""
+    count = prod(spec.shape)
+    if count != ports.num_nodes:
+        shape = " x ".join(map(str, spec.shape))
+        rule = f"{shape} = {count} routers for {ports.num_nodes} nodes"
+        raise TopologyError("fabric.shape", rule, "write numbers whose product is the number of nodes")
+    here = np.arange(count)
+    tables: list[LinkTable] = []
+    first_link: list[int] = []
+    stride = count
+    for size in spec.shape:
+        stride //= size
+        first_link.append(sum(map(len, tables)))
+        at = here // stride % size
+        ways = {1: (), 2: (1,)}.get(size, (1, -1))
+        cable = spec.link.times(2) if size == 2 else spec.link
+        for step in ways:
+            tables.append(one_way(here, here + ((at + step) % size - at) * stride, LinkKind.TORUS, cable))
+    return Torus(
+        attach=ports.node, shape=spec.shape, first_link=tuple(first_link), links=joined(tables), direct=direct
+    )  # fmt: skip
