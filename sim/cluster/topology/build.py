@@ -8,8 +8,13 @@ from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.fabric import Fabric, Ports
 from sim.cluster.topology.island import Island
 from sim.cluster.topology.links import (
-    AnyInts, FloatArray, IntArray, LinkKind, LinkTable, joined,
-)  # fmt: skip
+    AnyInts,
+    FloatArray,
+    IntArray,
+    LinkKind,
+    LinkTable,
+    joined,
+)
 from sim.cluster.topology.topology import Placement, Topology
 
 FabricOf = Callable[[Ports, bool], Fabric]

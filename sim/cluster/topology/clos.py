@@ -15,8 +15,17 @@ import numpy as np
 from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.fabric import Ports, first_islands, rows
 from sim.cluster.topology.links import (
-    NONE, AnyInts, BoolArray, Cable, FloatArray, IntArray, LinkKind, LinkTable, joined, two_way,
-)  # fmt: skip
+    NONE,
+    AnyInts,
+    BoolArray,
+    Cable,
+    FloatArray,
+    IntArray,
+    LinkKind,
+    LinkTable,
+    joined,
+    two_way,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +34,9 @@ class ClosSpec:
 
     ``leaf_ports``: ports that hang on a leaf; 0: all on one. ``spines``: of each pod. ``leaves_per_pod`` 0: one pod.
     ``uplink`` and ``core_link`` are whole leaf-spine and spine-core links; their bandwidth of 0 stands for what the
-    oversubscription (bandwidth below over bandwidth above) leaves. ``most_pods``: 0: any number. ``rails``: a leaf holds the ports of one rail of
-    ``leaf_ports`` nodes. ``cross_rail``: from one rail to another over NVLink first, or over the spines.
+    oversubscription (bandwidth below over bandwidth above) leaves. ``most_pods`` 0: any number. ``rails``: a leaf holds
+    the ports of one rail of ``leaf_ports`` nodes, a pod the leaves of ``nodes_per_pod``. ``cross_rail``: from one rail
+    to another over NVLink first, or over the spines.
     """
 
     leaf_ports: int = 0
@@ -34,6 +44,7 @@ class ClosSpec:
     oversubscription: float = 1.0
     uplink: Cable | None = None
     leaves_per_pod: int = 0
+    nodes_per_pod: int = 0
     cores_per_spine: int = 0
     core_oversubscription: float = 1.0
     core_link: Cable | None = None
@@ -133,8 +144,8 @@ def build_clos(spec: ClosSpec, ports: Ports) -> Clos:
     if num_leaves > 1 and not spec.spines:
         rule = f"{num_leaves} leaf switches need spines between them"
         raise TopologyError("fabric.spines", rule, "write spines: 1 or more")
-    spines = spec.spines if spec.leaf_ports else 0
-    leaves_per_pod = spec.leaves_per_pod or num_leaves
+    spines = spec.spines if num_leaves > 1 else 0
+    leaves_per_pod = _leaves_per_pod(spec, ports, leaf_ports) or num_leaves
     num_pods = -(-num_leaves // leaves_per_pod)
     if num_pods > 1 and not spec.cores_per_spine:
         rule = f"{num_pods} pods need cores between them"
@@ -160,6 +171,16 @@ def build_clos(spec: ClosSpec, ports: Ports) -> Clos:
         keeps_rails=spec.rails and spec.cross_rail == "nvlink",
         num_rails=int(ports.rail.max()) + 1 if spec.rails else 0,
     )
+
+
+def _leaves_per_pod(spec: ClosSpec, ports: Ports, nodes_per_leaf: int) -> int:
+    """Return the leaves of a pod, 0 where all are of one."""
+    if not spec.nodes_per_pod:
+        return spec.leaves_per_pod
+    if spec.nodes_per_pod % nodes_per_leaf:
+        rule = f"{spec.nodes_per_pod} nodes do not fill leaves of {nodes_per_leaf}"
+        raise TopologyError("fabric.nodes_per_pod", rule, "write a multiple of nodes_per_leaf")
+    return spec.nodes_per_pod // nodes_per_leaf * (int(ports.rail.max()) + 1)
 
 
 def _sized(cable: Cable | None, bandwidth_bytes_per_s: float) -> Cable:

@@ -1,7 +1,7 @@
 """A dragonfly: groups of routers that are all joined, and a link between every two groups.
 
-Source: Kim, Dally, Scott, Abts 2008, Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA: a routers per group, p
-terminals and h links to other groups per router, at most a h + 1 groups.
+Source: Kim, Dally, Scott, Abts 2008, Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA: a routers per
+group, p terminals and h links to other groups per router, at most a h + 1 groups.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,17 @@ import numpy as np
 from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.fabric import Ports, rows
 from sim.cluster.topology.links import (
-    NONE, AnyInts, BoolArray, Cable, FloatArray, IntArray, LinkKind, LinkTable, joined, one_way,
-)  # fmt: skip
+    NONE,
+    AnyInts,
+    BoolArray,
+    Cable,
+    FloatArray,
+    IntArray,
+    LinkKind,
+    LinkTable,
+    joined,
+    one_way,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +107,7 @@ def _router_of(channel: AnyInts, routers: int, groups: int) -> AnyInts:
 
 
 def build_dragonfly(spec: DragonflySpec, ports: Ports) -> Dragonfly:
-    """Return the dragonfly that joins the ports. Raises TopologyError where they need more groups than can be joined."""
+    """Return the dragonfly that joins the ports. Raises TopologyError where they need too many groups."""
     a, h = spec.routers_per_group, spec.global_links_per_router
     attach = np.arange(len(ports)) // spec.ports_per_router
     groups = -(-(int(attach.max()) + 1) // a)

@@ -1,7 +1,7 @@
 """An island: the devices that reach each other without the network, and the way from each to the network adapters.
 
-An island is one node, or several nodes in one NVSwitch domain. It is a small graph, laid out once per node type and used
-for every island of that type; its routes are tables, so the routes of any number of pairs are look-ups.
+An island is one node, or several nodes in one NVSwitch domain. It is a small graph, laid out once per node type
+and used for every island of that type; its routes are tables, so the routes of any number of pairs are look-ups.
 """
 
 from collections.abc import Iterable, Sequence

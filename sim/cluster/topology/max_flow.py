@@ -2,12 +2,14 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+Flow = tuple[int, int, float]
+"""From, to, capacity."""
 
 
-def max_flow(
-    links: Iterable[tuple[int, int, float]], sources: Mapping[int, float], sinks: Mapping[int, float]
-) -> float:
-    """Return the largest flow from sources to sinks, each with its own limit, over links (from, to, capacity).
+def max_flow(links: Iterable[Flow], sources: Mapping[int, float], sinks: Mapping[int, float]) -> float:
+    """Return the largest flow from sources to sinks, each with its own limit, over links.
 
     Shortest augmenting paths (Edmonds and Karp 1972, J. ACM 19): for some thousand links.
     """
@@ -48,4 +50,4 @@ def _shortest_path(
     while path[-1] != start:
         path.append(came_from[path[-1]])
     path.reverse()
-    return list(zip(path, path[1:], strict=False))
+    return list(pairwise(path))

@@ -8,8 +8,16 @@ import numpy as np
 from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.fabric import Ports, rows
 from sim.cluster.topology.links import (
-    NONE, BoolArray, Cable, FloatArray, IntArray, LinkKind, LinkTable, joined, one_way,
-)  # fmt: skip
+    NONE,
+    BoolArray,
+    Cable,
+    FloatArray,
+    IntArray,
+    LinkKind,
+    LinkTable,
+    joined,
+    one_way,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +32,7 @@ class TorusSpec:
 class Torus:
     """One router per node, with a link each way along every dimension.
 
-    A dimension of 2 has its two links to the same neighbour: one link of twice the bandwidth. A dimension of 1 has none.
+    A dimension of 2 has its two links to the same neighbour: one link of twice the bandwidth. One of 1 has none.
     ``first_link``: of every dimension; links forward are numbered by their router, then those backward.
     """
 

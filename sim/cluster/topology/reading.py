@@ -1,0 +1,130 @@
+"""Read one mapping of a topology's description, key by key, and say exactly what is wrong with it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from costmodels.errors import UnitError
+from costmodels.units import Dimension, parse_quantity
+from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.links import Cable
+
+Word = TypeVar("Word", bound=str)
+
+CABLE_KEYS = ("bandwidth", "latency", "message")
+MOST = 1_000_000
+"""Counts beyond this are refused: nothing that large can be built, and it is most likely a slip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A mapping and the key that it stands under. A value may be written as ``{value: ..., source: ...}``."""
+
+    where: str
+    entries: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, value: object, where: str, allowed: Sequence[str]) -> "Section":
+        """Return the section. Raises TopologyError unless it is a mapping with no other keys than these."""
+        if not isinstance(value, Mapping):
+            raise TopologyError(where, f"{value!r} is not a mapping", f"write keys below it: {', '.join(allowed)}")
+        for key in value:
+            if key not in allowed:
+                close = get_close_matches(str(key), allowed, n=1)
+                hint = f"did you mean {close[0]}? " if close else ""
+                raise TopologyError(dotted(where, str(key)), "unknown key", f"{hint}known: {', '.join(allowed)}")
+        return cls(where, value)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.entries
+
+    def key(self, name: str) -> str:
+        """Return a key's full name."""
+        return dotted(self.where, name)
+
+    def get(self, key: str) -> Any:
+        """Return a value without its source. Raises TopologyError where there is none."""
+        if key not in self.entries:
+            raise TopologyError(self.key(key), "the key is required and missing", f"add {key}: to {self.where}")
+        value = self.entries[key]
+        return value["value"] if isinstance(value, Mapping) and "value" in value else value
+
+    def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """Return a whole number of at least ``least``."""
+        if default is not None and key not in self.entries:
+            return default
+        value = self.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST:
+            rule = f"a whole number from {least} to {MOST:,} belongs here, not {value!r}"
+            raise TopologyError(self.key(key), rule, "write it without quotes or unit, as in 8")
+        return value
+
+    def factor(self, key: str, default: float | None = None, *, least: float = 0.0) -> float:
+        """Return a number above 0 and of at least ``least``."""
+        if default is not None and key not in self.entries:
+            return default
+        value = self.get(key)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not (least <= value < float("inf")) or value <= 0:
+            rule = (
+                f"a number of {least:g} or more belongs here, not {value!r}" if least else f"{value!r} is not above 0"
+            )
+            raise TopologyError(self.key(key), rule, "write it without quotes or unit, as in 1.5")
+        return float(value)
+
+    def word(self, key: str, choices: Sequence[Word], default: Word | None = None) -> Word:
+        """Return one of some words."""
+        if default is not None and key not in self.entries:
+            return default
+        value = self.get(key)
+        for choice in choices:
+            if value == choice:
+                return choice
+        close = get_close_matches(str(value), choices, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise TopologyError(self.key(key), f"there is no {value!r}", f"{hint}known: {', '.join(choices)}")
+
+    def cable(self, key: str, *, sized: bool = True) -> Cable | None:
+        """Return one direction of a link, None where the key is missing; ``sized``: it must state its bandwidth.
+
+        A bandwidth that may be missing, and is, is 0.
+        """
+        if key not in self.entries:
+            return None
+        section = Section.of(self.entries[key], self.key(key), CABLE_KEYS)
+        bandwidth = section.quantity("bandwidth", Dimension.BANDWIDTH) if sized or "bandwidth" in section else 0.0
+        if not bandwidth and "bandwidth" in section:
+            raise TopologyError(section.key("bandwidth"), "must be more than 0", "write it as in '400 Gbit/s'")
+        latency, message = (
+            section.quantity(name, Dimension.TIME) if name in section else 0.0 for name in ("latency", "message")
+        )
+        return Cable(bandwidth_bytes_per_s=bandwidth, latency_s=latency, message_s=message)
+
+    def needed_cable(self, key: str) -> Cable:
+        """Return one direction of a link that must be there."""
+        cable = self.cable(key)
+        if cable is None:
+            raise TopologyError(self.key(key), "the key is required and missing", f"add {key}: to {self.where}")
+        return cable
+
+    def quantity(self, key: str, dimension: Dimension) -> float:
+        """Return a quantity in SI units. One that states both directions together must state twice as much."""
+        value = self.get(key)
+        try:
+            amount = parse_quantity(value, dimension)
+            entry = self.entries[key]
+            if isinstance(entry, Mapping) and "bidirectional" in entry:
+                both = parse_quantity(entry["bidirectional"], dimension)
+                if both != 2 * amount:
+                    rule = f"{value!r} per direction is not half of {entry['bidirectional']!r} for both"
+                    raise TopologyError(self.key(key), rule, "correct one of the two")
+        except UnitError as error:
+            rule, _, remedy = str(error).rpartition("; ")
+            raise TopologyError(self.key(key), rule, remedy) from error
+        return amount
+
+
+def dotted(where: str, key: str) -> str:
+    """Return a key below another."""
+    return f"{where}.{key}" if where else key
