@@ -53,7 +53,8 @@ def build(groups: Sequence[tuple[Island, int]], fabric_of: FabricOf | None) -> T
 def _place(islands: Sequence[Island], layout: IntArray) -> Placement:
     def first(size_of: Callable[[Island], int], start: int = 0) -> IntArray:
         sizes = np.array([size_of(island) for island in islands])[layout]
-        return (start + np.cumsum(sizes) - sizes).astype(np.int32)
+        before: IntArray = (start + np.cumsum(sizes) - sizes).astype(np.int32)
+        return before
 
     num_devices = int(np.array([island.num_devices for island in islands])[layout].sum())
     return Placement(

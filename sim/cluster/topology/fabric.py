@@ -1,11 +1,12 @@
 """What every network between islands offers: switches, links between them, and the links of any pairs of ports."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from sim.cluster.topology.links import NONE, BoolArray, FloatArray, IntArray, LinkTable
+from sim.cluster.topology.links import NONE, AnyInts, BoolArray, FloatArray, IntArray, LinkTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ def first_islands(ports: Ports) -> BoolArray:
     return half
 
 
-def rows(columns: list[IntArray], num_rows: int) -> IntArray:
+def rows(columns: Sequence[AnyInts], num_rows: int) -> IntArray:
     """Return columns side by side, also where there are none."""
     if not columns:
         return np.full((num_rows, 0), NONE, np.int32)

@@ -26,7 +26,7 @@ class LinkFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyFacts:
-    """``bisection_bytes_per_s``: from one half of the cluster to the other; ``max_hops``: links of the longest route."""
+    """``bisection_bytes_per_s``: from one half of the cluster to the other; ``max_hops``: links of the longest."""
 
     num_devices: int
     num_nodes: int

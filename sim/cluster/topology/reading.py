@@ -67,9 +67,7 @@ class Section:
         value = self.get(key)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not (least <= value < float("inf")) or value <= 0:
-            rule = (
-                f"a number of {least:g} or more belongs here, not {value!r}" if least else f"{value!r} is not above 0"
-            )
+            rule = f"{value!r} is not a number {f'of {least:g} or more' if least else 'above 0'}"
             raise TopologyError(self.key(key), rule, "write it without quotes or unit, as in 1.5")
         return float(value)
 

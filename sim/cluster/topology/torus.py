@@ -9,6 +9,7 @@ from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.fabric import Ports, rows
 from sim.cluster.topology.links import (
     NONE,
+    AnyInts,
     BoolArray,
     Cable,
     FloatArray,
@@ -54,7 +55,7 @@ class Torus:
         Where both ways round are as long, routers of even coordinate go forward, others backward: this balances them.
         """
         here, there = self.attach[sources], self.attach[targets]
-        columns: list[IntArray] = []
+        columns: list[AnyInts] = []
         stride = self.num_switches
         for size, first in zip(self.shape, self.first_link, strict=True):
             stride //= size
