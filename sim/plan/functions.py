@@ -73,6 +73,62 @@ def all_gather(t: TaskTracer, x: Tensor, axis: str, dim: int, *, regather: bool 
     return y
 
 
+def all_to_all(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
+    """Sharded along one dimension to sharded along ``dim``; backward exchanges back (Jacobs et al. 2023).
+
+    Raises LayoutError where ``axis`` is not what cuts ``x`` last, along another dimension.
+    """
+    y = t.exchange(x, axis, dim, Kind.ACTIVATION)
+    old = x.layout.get(axis)
+    assert isinstance(old, Shard)
+    old_dim = old.dim
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return [r.exchange(_only(gradients), axis, old_dim, Kind.WORKSPACE).relaid(x.layout)]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def broadcast(t: TaskTracer, x: Tensor, axis: str, root: int) -> Tensor:
+    """Sharded over an axis to the root's slice on every rank (SUMMA); backward sums at the root, zeros elsewhere.
+
+    Raises LayoutError where ``axis`` does not shard ``x``, and in backward where the gradient is a sum already: its
+    terms are what is reduced.
+    """
+    own = x.layout.get(axis)
+    if not isinstance(own, Shard):
+        raise LayoutError(f"{x.name} is not sharded over {axis!r}: there is no slice of the root to broadcast")
+    y = t.broadcast(x, axis, root, x.layout.without(axis), Kind.ACTIVATION)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = _only(gradients)
+        if not isinstance(dy.layout.get(axis), Partial):
+            raise LayoutError(f"the gradient of the broadcast {y.name} has no terms over {axis!r} to reduce")
+        return [r.reduce(dy, axis, root, dy.layout.without(axis).with_(axis, own), Kind.WORKSPACE)]
+
+    t.record((x,), (y,), backward, settles=False)
+    return y
+
+
+def reduce(t: TaskTracer, x: Tensor, axis: str, root: int, dim: int) -> Tensor:
+    """Partial to the sum as the root's slice of a tensor sharded along ``dim``, zeros in the others' slices.
+
+    Backward broadcasts the root's gradient: that of a partial tensor is the same on every rank.
+    Raises LayoutError where ``x`` is not partial over ``axis``.
+    """
+    if not isinstance(x.layout.get(axis), Partial):
+        raise LayoutError(f"{x.name} is not partial over {axis!r}: there are no terms to reduce")
+    y = t.reduce(x, axis, root, x.layout.without(axis).with_(axis, Shard(dim)), Kind.ACTIVATION)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = _only(gradients)
+        return [r.broadcast(dy, axis, root, dy.layout.without(axis), Kind.WORKSPACE)]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
 def slice_(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
     """Replicated to sharded along ``dim``, without communication; backward gathers."""
     y = _sliced(t, x, axis, dim, Kind.ACTIVATION)

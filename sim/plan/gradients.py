@@ -51,7 +51,7 @@ def _collect(tracer: TaskTracer, tensor: Tensor, pending: dict[Tensor, list[Tens
 
 
 def settled(tracer: TaskTracer, gradient: Tensor, layout: Layout) -> Tensor:
-    """Return a gradient in the layout of its forward tensor: sums made, slices taken.
+    """Return a gradient in the layout of its forward tensor: sums made, slices taken or exchanged.
 
     Where the forward tensor is itself partial, its gradient is replicated.
     """
@@ -63,6 +63,8 @@ def settled(tracer: TaskTracer, gradient: Tensor, layout: Layout) -> Tensor:
                 gradient = tracer.scatter_sum(gradient, axis, wanted.dim, target, Kind.WORKSPACE)
             else:
                 gradient = tracer.all_reduce(gradient, axis)
+        elif isinstance(wanted, Shard) and wanted != placement:
+            gradient = tracer.exchange(gradient, axis, wanted.dim, Kind.WORKSPACE)
         elif placement != wanted:
             raise LayoutError(f"gradient {gradient.name} lies {placement} over {axis!r} where {wanted} is wanted")
     return gradient

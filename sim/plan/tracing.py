@@ -11,8 +11,8 @@ from typing import Any
 
 from costmodels.kernels import KERNELS, TensorSpec
 from sim.plan.buffer import Buffer, Initial, Kind, Scope
-from sim.plan.errors import PlanError
-from sim.plan.layout import REPLICATED, Layout
+from sim.plan.errors import LayoutError, PlanError
+from sim.plan.layout import REPLICATED, Layout, Shard
 from sim.plan.mesh import Mesh
 from sim.plan.op import Collective, CollectiveKind, Compute, Op, Reduction
 from sim.plan.program import Phase, Task
@@ -266,6 +266,38 @@ class TaskTracer:
             dim=dim,
         )
         return self._resize(collective, x, shape, layout, kind)
+
+    def exchange(self, x: Tensor, axis: str, dim: int, kind: Kind) -> Tensor:
+        """Emit the all_to_all that lays a sharded tensor along ``dim`` instead.
+
+        Raises LayoutError where ``axis`` does not shard ``x`` along another dimension, or another axis cuts its slices
+        further; PlanError where ``dim`` does not divide.
+        """
+        old, degree = x.layout.get(axis), self.mesh.degree(axis)
+        if not isinstance(old, Shard) or old.dim == dim:
+            raise LayoutError(f"{x.name} lies {old} over {axis!r}, which no all_to_all brings to dimension {dim}")
+        if x.layout.shard_axes(old.dim)[-1] != axis:
+            raise LayoutError(f"{x.name} is cut further along dimension {old.dim} inside the slices of {axis!r}")
+        if x.shape[dim] % degree:
+            raise PlanError(f"{x.name}: dimension {dim} of {x.shape} does not divide by {degree} ({axis})")
+        shape = tuple(n * degree if i == old.dim else n // degree if i == dim else n for i, n in enumerate(x.shape))
+        name = self.unique(f"{x.name}.all_to_all")
+        collective = Collective(
+            name, CollectiveKind.ALL_TO_ALL, (axis,), (x.name,), (), axis, dim=dim, join_dim=old.dim
+        )
+        return self._resize(collective, x, shape, x.layout.without(axis).with_(axis, Shard(dim)), kind)
+
+    def broadcast(self, x: Tensor, axis: str, root: int, layout: Layout, kind: Kind) -> Tensor:
+        """Emit a broadcast of the root's ``x``."""
+        name = self.unique(f"{x.name}.broadcast")
+        collective = Collective(name, CollectiveKind.BROADCAST, (axis,), (x.name,), (), axis, root=root)
+        return self._resize(collective, x, x.shape, layout, kind)
+
+    def reduce(self, x: Tensor, axis: str, root: int, layout: Layout, kind: Kind) -> Tensor:
+        """Emit a sum of everybody's ``x`` at the root, zeros elsewhere."""
+        name = self.unique(f"{x.name}.reduce")
+        collective = Collective(name, CollectiveKind.REDUCE, (axis,), (x.name,), (), axis, root=root)
+        return self._resize(collective, x, x.shape, layout, kind)
 
     def _resize(self, collective: Collective, x: Tensor, shape: tuple[int, ...], layout: Layout, kind: Kind) -> Tensor:
         y = self.program.tensor(Buffer(collective.name, shape, x.dtype, kind, self.scope), layout)
