@@ -1,7 +1,8 @@
-"""Collectives and messages on tensors.
+"""Collectives and messages on the buffers of a plan.
 
 A muted op communicates nothing: an all_reduce or broadcast keeps what is there, an all_gather repeats the local
-piece, a reduce_scatter takes the local slice, a recv gives zeros. Checks must notice each of them.
+piece, a reduce_scatter takes the local slice, a reduce the root's own term, an all_to_all leaves zeros for what others
+would have sent, a recv gives zeros, a barrier waits for nobody. Checks must notice each of them (but the barrier).
 """
 
 from collections.abc import Sequence
@@ -10,14 +11,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from backends.torch.collectives import GroupCollectives
 from backends.torch.slicing import flat_piece
-from sim.plan.op import Collective, CollectiveKind, Reduction
-
-_REDUCTIONS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX}
+from sim.plan.op import Collective, CollectiveKind
 
 
 def run_collective(
-    op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor], group: dist.ProcessGroup, *, muted: bool
+    op: Collective,
+    reads: Sequence[Tensor],
+    writes: Sequence[Tensor],
+    group: GroupCollectives,
+    device: torch.device,
+    *,
+    muted: bool,
 ) -> None:
     """Communicate ``reads`` into ``writes`` within a group, whose order is the group's order of ranks."""
     if op.kind is CollectiveKind.ALL_REDUCE:
@@ -26,55 +32,90 @@ def run_collective(
         _all_gather(op, reads, writes, group, muted=muted)
     elif op.kind is CollectiveKind.REDUCE_SCATTER:
         _reduce_scatter(op, reads, writes[0], group, muted=muted)
-    else:
-        _broadcast(reads, writes, group, muted=muted)
+    elif op.kind is CollectiveKind.BROADCAST:
+        _broadcast(op, reads, writes, group, muted=muted)
+    elif op.kind is CollectiveKind.REDUCE:
+        _reduce(op, reads, writes, group, muted=muted)
+    elif op.kind is CollectiveKind.ALL_TO_ALL:
+        _all_to_all(op, reads[0], writes[0], group, muted=muted)
+    elif not muted:
+        group.barrier(device)
 
 
-def _all_reduce(op: Collective, tensors: Sequence[Tensor], group: dist.ProcessGroup, *, muted: bool) -> None:
+def _all_reduce(op: Collective, tensors: Sequence[Tensor], group: GroupCollectives, *, muted: bool) -> None:
     if muted:
         return
-    flat = tensors[0] if len(tensors) == 1 else _flat(tensors)
-    dist.all_reduce(flat, _REDUCTIONS[op.reduction], group)
+    flat = tensors[0].view(-1) if len(tensors) == 1 else _flat(tensors)
+    group.all_reduce(flat, op.reduction)
     if len(tensors) > 1:
         _unflatten(flat, tensors)
 
 
 def _all_gather(
-    op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor], group: dist.ProcessGroup, *, muted: bool
+    op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor], group: GroupCollectives, *, muted: bool
 ) -> None:
-    parts = group.size()
-    piece = reads[0] if len(reads) == 1 else _flat(reads)
-    pieces = piece.new_empty((parts, *piece.shape))
+    piece = reads[0].view(-1) if len(reads) == 1 else _flat(reads)
+    pieces = piece.new_empty((group.size, piece.numel()))
     if muted:
         pieces.copy_(piece.expand_as(pieces))
     else:
-        dist.all_gather_single(pieces.flatten(0, 1), piece, group)
+        group.all_gather(pieces, piece)
     if op.dim is None:
-        _unflatten(pieces.reshape(-1), writes)
+        _unflatten(pieces.view(-1), writes)
     else:
-        torch.cat(pieces.unbind(), op.dim, out=writes[0])
+        torch.cat(pieces.view(group.size, *reads[0].shape).unbind(), op.dim, out=writes[0])
 
 
 def _reduce_scatter(
-    op: Collective, reads: Sequence[Tensor], piece: Tensor, group: dist.ProcessGroup, *, muted: bool
+    op: Collective, reads: Sequence[Tensor], piece: Tensor, group: GroupCollectives, *, muted: bool
 ) -> None:
-    parts = group.size()
     if op.dim is None:
-        flat = _flat(reads)
-        padded = flat_piece(flat, 0, parts * piece.numel())
+        padded = flat_piece(_flat(reads), 0, group.size * piece.numel())
     else:
-        padded = torch.cat(reads[0].chunk(parts, op.dim)) if op.dim else reads[0]
+        padded = torch.cat(reads[0].chunk(group.size, op.dim)) if op.dim else reads[0]
+    terms = padded.view(group.size, -1)
     if muted:
-        piece.copy_(padded.reshape(parts, *piece.shape)[group.rank()])
+        piece.view(-1).copy_(terms[group.position])
     else:
-        dist.reduce_scatter_single(piece, padded, _REDUCTIONS[op.reduction], group)
+        group.reduce_scatter(piece.view(-1), terms, op.reduction)
 
 
-def _broadcast(reads: Sequence[Tensor], writes: Sequence[Tensor], group: dist.ProcessGroup, *, muted: bool) -> None:
+def _broadcast(
+    op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor], group: GroupCollectives, *, muted: bool
+) -> None:
+    flat = _flat(reads) if reads else torch.zeros_like(_flat(writes))
+    if not muted:
+        group.broadcast(flat, op.root)
+    _unflatten(flat, writes)
+
+
+def _reduce(
+    op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor], group: GroupCollectives, *, muted: bool
+) -> None:
     flat = _flat(reads)
     if not muted:
-        dist.broadcast(flat, group=group, group_src=0)
-    _unflatten(flat, writes)
+        group.reduce(flat, op.root, op.reduction)
+    _unflatten(flat if group.position == op.root else flat.zero_(), writes)
+
+
+def _all_to_all(op: Collective, source: Tensor, target: Tensor, group: GroupCollectives, *, muted: bool) -> None:
+    assert op.dim is not None
+    g, me, join_dim = group.size, group.position, op.dim if op.join_dim is None else op.join_dim
+    rows = op.sizes or ((source.shape[op.dim] // g,) * g,) * g
+    used = source.narrow(op.dim, 0, sum(rows[me]))
+    pieces = [piece.reshape(-1) for piece in torch.split_with_sizes(used, rows[me], op.dim)]
+    shapes = [(*source.shape[: op.dim], line[me], *source.shape[op.dim + 1 :]) for line in rows]
+    row = torch.Size(shapes[0][: op.dim] + shapes[0][op.dim + 1 :]).numel()
+    counts = [[n * row for n in line] for line in rows]
+    received = source.new_zeros(sum(line[me] for line in counts))
+    places = torch.split_with_sizes(received, [line[me] for line in counts])
+    if muted:
+        places[me].copy_(pieces[me])
+    else:
+        group.all_to_all(received, torch.cat(pieces), counts)
+    joined = torch.cat([place.view(shape) for place, shape in zip(places, shapes, strict=True)], join_dim)
+    target.zero_()
+    target.narrow(join_dim, 0, joined.shape[join_dim]).copy_(joined)
 
 
 def copy_alone(op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:

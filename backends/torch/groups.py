@@ -6,6 +6,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from backends.torch.algorithms import ExplicitCollectives
+from backends.torch.collectives import GroupCollectives, NativeCollectives, SteppedCollectives, exchange_over
 from sim.plan.op import Collective, Op, Recv, Send
 from sim.plan.program import Plan
 
@@ -20,8 +22,7 @@ def group_key(plan: Plan, op: Op, rank: int) -> GroupKey | None:
     direction, so forward and backward traffic of a pipeline of two cannot be confused.
     """
     if isinstance(op, Collective):
-        group = plan.mesh.group(rank, op.axes)
-        members = tuple(group[i] for i in op.members) if op.members else group
+        members = op.group(plan.mesh, rank)
         return (op.stream, members) if len(members) > 1 else None
     if isinstance(op, Send | Recv):
         peer = plan.mesh.shift(rank, op.axis, op.offset)
@@ -52,8 +53,11 @@ class Communicators:
         self._timeout = timedelta(seconds=timeout_s)
         self._groups: dict[GroupKey, dist.ProcessGroup] = {}
 
-    def prepare(self, plan: Plan) -> None:
-        """Make every group of a plan; all ranks of the job must call this, members or not."""
+    def prepare(self, plan: Plan, *, explicit: bool = False) -> None:
+        """Make every group of a plan; all ranks of the job must call this, members or not.
+
+        ``explicit``: members of a group will also send to each other.
+        """
         rank = dist.get_rank()
         for key in sorted(set(_keys(plan)) - set(self._groups)):
             _, members = key
@@ -62,8 +66,19 @@ class Communicators:
             if rank in members and self._device.type == "cuda":
                 # NCCL connects at first use and blocks the host; do it now, in one order for everybody
                 dist.all_reduce(torch.zeros(1, device=self._device), group=group)
+                if explicit:
+                    pairs = torch.zeros(len(members), device=self._device)
+                    dist.all_to_all_single(torch.empty_like(pairs), pairs, group=group)
 
     def group(self, plan: Plan, op: Op, rank: int) -> dist.ProcessGroup | None:
         """Return the group in which ``rank`` runs an op, None where it talks to nobody."""
         key = group_key(plan, op, rank)
         return None if key is None else self._groups[key]
+
+    def collectives(self, key: GroupKey, rank: int, explicit: ExplicitCollectives | None) -> GroupCollectives:
+        """Return the collectives of a group that was prepared: the library's own, or as step lists."""
+        group, (_, members) = self._groups[key], key
+        if explicit is None:
+            return NativeCollectives(group)
+        nodes = tuple(explicit.node_of(member) for member in members)
+        return SteppedCollectives(exchange_over(group), members.index(rank), nodes, explicit)

@@ -7,10 +7,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from backends.torch.algorithms import ExplicitCollectives
+from backends.torch.collectives import GroupCollectives
 from backends.torch.communication import copy_alone, receive, run_collective, start_send
 from backends.torch.devices import Device, StepTimes
 from backends.torch.errors import CommunicationError, ExecutionError, OpError
-from backends.torch.groups import Communicators
+from backends.torch.groups import Communicators, GroupKey, group_key
 from backends.torch.kernels import DTYPES, KERNELS, KernelContext, RankContext
 from backends.torch.schedule import OpInstance, Schedule, Slot, unroll
 from backends.torch.state import persistent_slots
@@ -23,7 +25,8 @@ class Interpreter:
     """One rank's program on one device.
 
     ``mute``: names of ops that communicate nothing. ``kept``: buffers whose tensors stay after the step,
-    beside the persistent ones, in ``schedule.slots``.
+    beside the persistent ones, in ``schedule.slots``. ``explicit``: how to run collectives as step lists, None for
+    the library's own.
     """
 
     plan: Plan
@@ -32,10 +35,12 @@ class Interpreter:
     communicators: Communicators
     mute: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
+    explicit: ExplicitCollectives | None = None
     program: Program = field(init=False)
     schedule: Schedule = field(init=False)
     _persistent: dict[str, Slot] = field(init=False)
     _context: RankContext = field(init=False)
+    _groups: dict[GroupKey, GroupCollectives] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.program = self.plan.program_of(self.rank)
@@ -51,6 +56,11 @@ class Interpreter:
     def run(self, origin_s: float, *, time_ops: bool) -> StepTimes:
         """Run the prepared step; OpError names the op that failed."""
         return self.device.run(self.schedule, self, origin_s, time_ops=time_ops)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Return what this rank has sent in collectives that ran as step lists, all steps together."""
+        return sum(group.sent_bytes for group in self._groups.values())
 
     # --- one op, as the device asks for it -----------------------------------------------------------------
 
@@ -96,12 +106,19 @@ class Interpreter:
                     tensor.zero_()
                 else:
                     receive(tensor, group)
-        elif isinstance(op, Collective):
-            if group is None:
-                copy_alone(op, reads, writes)
-            else:
-                run_collective(op, reads, writes, group, muted=muted)
+        elif group is None:
+            copy_alone(op, reads, writes)
+        else:
+            run_collective(op, reads, writes, self._collectives(op), self.device.torch_device, muted=muted)
         return ()
+
+    def _collectives(self, op: Collective) -> GroupCollectives:
+        """Return the collectives of an op's group, the same ones for all ops of that group and stream."""
+        key = group_key(self.plan, op, self.rank)
+        assert key is not None
+        if key not in self._groups:
+            self._groups[key] = self.communicators.collectives(key, self.rank, self.explicit)
+        return self._groups[key]
 
     def _compute(self, instance: OpInstance, op: Compute, reads: Sequence[Tensor]) -> None:
         context = KernelContext(

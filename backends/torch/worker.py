@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from backends.torch.algorithms import ExplicitCollectives
 from backends.torch.check import CheckReport, check_rank, kept_for_check
 from backends.torch.devices import CpuDevice, CudaDevice, Device, StepTimes
 from backends.torch.errors import ExecutionError
@@ -33,7 +34,8 @@ class ExecutionRequest:
 
     ``mute``: names of ops that communicate nothing (to prove that the check notices). ``keep``: buffers whose last
     values come back with the result. ``iterations``: steps in all; times, memory, check and values are those of
-    the last. ``timing``: of every op, or of the step alone.
+    the last. ``timing``: of every op, or of the step alone. ``explicit``: run collectives as step lists over messages,
+    None for the library's own.
     """
 
     plan: Plan
@@ -42,6 +44,7 @@ class ExecutionRequest:
     keep: frozenset[str] = frozenset()
     iterations: int = 1
     timing: Timing = "op"
+    explicit: ExplicitCollectives | None = None
 
     def __post_init__(self) -> None:
         if self.iterations < 1:
@@ -54,7 +57,8 @@ class RankResult:
 
     ``starts_s`` and ``ends_s``: of every op in issue order, from the step's common origin; empty where ops were
     not timed. ``allocator_peak_bytes``: the device allocator's own figure, None on a CPU. ``values``: what was asked
-    to be kept, by buffer and micro-batch, in float64.
+    to be kept, by buffer and micro-batch, in float64. ``sent_bytes``: what this rank sent in collectives that ran as
+    step lists, in all steps; 0 where none did.
     """
 
     rank: int
@@ -66,6 +70,7 @@ class RankResult:
     check: CheckReport | None
     allocator_peak_bytes: int | None
     values: Mapping[InstanceKey, NDArray[np.float64]]
+    sent_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -79,7 +84,7 @@ class Worker:
     def run(self, request: ExecutionRequest) -> RankResult | None:
         """Run one request; None where the plan has no such rank. All ranks of the job must call this."""
         plan, rank = request.plan, dist.get_rank()
-        self.communicators.prepare(plan)
+        self.communicators.prepare(plan, explicit=request.explicit is not None)
         interpreter = self._interpreter(request, rank) if rank < plan.mesh.size else None
         times = StepTimes((), (), 0.0)
         for step in range(request.iterations):
@@ -93,8 +98,9 @@ class Worker:
     def _interpreter(self, request: ExecutionRequest, rank: int) -> Interpreter:
         checked = kept_for_check(request.plan.program_of(rank)) if request.check_against else frozenset()
         return Interpreter(
-            request.plan, rank, self.device, self.communicators, mute=request.mute, kept=request.keep | checked
-        )
+            request.plan, rank, self.device, self.communicators, mute=request.mute, kept=request.keep | checked,
+            explicit=request.explicit,
+        )  # fmt: skip
 
     def _result(self, request: ExecutionRequest, interpreter: Interpreter, times: StepTimes) -> RankResult:
         program, schedule = interpreter.program, interpreter.schedule
@@ -117,6 +123,7 @@ class Worker:
                 for key, slot in schedule.slots.items()
                 if key[0] in request.keep and slot.tensor is not None
             },
+            sent_bytes=interpreter.sent_bytes,
         )
 
     def _reference(self, job: DenseTraining, steps: int) -> Reference:

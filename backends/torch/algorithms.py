@@ -1,0 +1,94 @@
+"""Which step list an explicit collective follows, and one rank's part of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
+from typing import TypeVar
+
+from costmodels.collectives import STEP_LISTS, collective_steps
+
+Chunk = TypeVar("Chunk")
+
+
+@dataclass(frozen=True, slots=True)
+class ExplicitCollectives:
+    """Run collectives as step lists over messages.
+
+    ``algorithms``: by kind; a kind that is left out follows its first step list (rings; all_to_all: direct; barrier:
+    dissemination). ``devices_per_node``: ranks of one node, which hierarchical algorithms look at; None: one node.
+    """
+
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    devices_per_node: int | None = None
+
+    def algorithm(self, kind: str) -> str:
+        """Return the algorithm that collectives of a kind follow."""
+        return self.algorithms.get(kind) or next(iter(STEP_LISTS[kind]))
+
+    def node_of(self, rank: int) -> int:
+        """Return the node that a rank lies on."""
+        return rank // self.devices_per_node if self.devices_per_node else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """How a step list's ranks, numbered node by node, lie in a group: its rank i is position ``order[i]``."""
+
+    order: tuple[int, ...]
+    ranks_per_node: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def numbering(nodes: tuple[int, ...], root: int | None) -> Numbering:
+    """Return the numbering of a group whose position p lies on ``nodes[p]``; a root is number 0, its node the first."""
+
+    def place(position: int) -> tuple[bool, int, bool, int]:
+        away = root is not None and nodes[position] != nodes[root]
+        return away, nodes[position], root is not None and position != root, position
+
+    order = tuple(sorted(range(len(nodes)), key=place))
+    per_node = tuple(len(list(members)) for _, members in groupby(order, key=lambda position: nodes[position]))
+    return Numbering(order, per_node)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one rank does in one round, in numbers of the step list.
+
+    ``sends``: to whom which chunks, as one message; ``receives``: from whom which chunks, and whether each is reduced
+    into what is held.
+    """
+
+    sends: tuple[tuple[int, tuple[int, ...]], ...]
+    receives: tuple[tuple[int, tuple[tuple[int, bool], ...]], ...]
+
+
+@lru_cache(maxsize=4096)
+def rounds_of(kind: str, algorithm: str, ranks_per_node: tuple[int, ...], number: int) -> tuple[Round, ...]:
+    """Return the rounds of a step list in which one rank takes part.
+
+    Raises CollectiveError for a kind or algorithm without a step list.
+    """
+    steps = collective_steps(kind, algorithm, ranks_per_node).steps
+    rounds = []
+    for _, in_round in groupby((s for s in steps if number in (s.source, s.target)), key=lambda step: step.round):
+        sends: dict[int, list[int]] = {}
+        receives: dict[int, list[tuple[int, bool]]] = {}
+        for step in in_round:
+            if step.source == number:
+                sends.setdefault(step.target, []).extend(step.chunks)
+            else:
+                receives.setdefault(step.source, []).extend((chunk, step.reduce) for chunk in step.chunks)
+        rounds.append(Round(_frozen(sends), _frozen(receives)))
+    return tuple(rounds)
+
+
+def _frozen(messages: Mapping[int, Sequence[Chunk]]) -> tuple[tuple[int, tuple[Chunk, ...]], ...]:
+    return tuple((peer, tuple(chunks)) for peer, chunks in messages.items())
+
+
+@lru_cache(maxsize=4096)
+def num_chunks(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> int:
+    """Return into how many chunks a step list cuts what it moves."""
+    return collective_steps(kind, algorithm, ranks_per_node).num_chunks
