@@ -1,18 +1,24 @@
 """What would help a scenario most: its greatest loss, and overrides that go against it.
 
-Only overrides that make a valid scenario are named; what they bring is for the next simulation to say.
+Only overrides that make a valid scenario are named, and only such as fit in memory, where any do. What they bring is
+for the next simulation to say.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from scenarios.errors import ScenarioError
 from scenarios.loader import Scenario, load_scenario
+from scenarios.runner import device_of, plan_of
+from sim.engine.memory import memory_use
 from sim.training.spec import DenseTraining, TextbookTraining
 
 Change = tuple[str, ...]
 """Overrides, ``key=value``, that go together."""
+
+_STEADY: Final = ("1f1b", "interleaved_1f1b")
+"""Schedules whose peak memory does not grow with the number of micro-batches."""
 
 WORTH_SAYING = 0.02
 """Losses of a smaller fraction of the step are not worth a change."""
@@ -20,11 +26,12 @@ WORTH_SAYING = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A loss, its fraction of the step (of the device's memory, for memory), and overrides to try against it."""
+    """A loss, its fraction of the step, overrides to try against it, and whether the scenario fits in memory then."""
 
     loss: str
     fraction: float
     overrides: tuple[str, ...]
+    fits_memory: bool
 
     @property
     def options(self) -> str:
@@ -33,12 +40,21 @@ class Advice:
 
 
 def advise(scenario: Scenario, summary: Mapping[str, Any]) -> Advice | None:
-    """Return the greatest loss with the first valid change against it, or None where nothing is worth changing."""
+    """Return the greatest loss with the first change against it that fits in memory.
+
+    Where no change makes a plan fit that does not, the first valid one; None where nothing is worth changing.
+    """
+    misfit: Advice | None = None
     for loss, fraction, candidates in _losses(scenario, summary):
         for candidate in candidates:
-            if _is_valid(scenario, candidate):
-                return Advice(loss, fraction, candidate)
-    return None
+            changed = _changed(scenario, candidate)
+            if changed is None:
+                continue
+            if _fits_memory(changed):
+                return Advice(loss, fraction, candidate, fits_memory=True)
+            if summary.get("fits_memory") is False:
+                misfit = misfit or Advice(loss, fraction, candidate, fits_memory=False)
+    return misfit
 
 
 def recompute_fraction(summary: Mapping[str, Any]) -> float:
@@ -130,12 +146,43 @@ def _against_communication(job: DenseTraining, summary: Mapping[str, Any]) -> li
 
 
 def _against_recompute(job: DenseTraining) -> list[Change]:
-    return [("training.recompute=selective",)] if job.training.recompute == "full" else [("training.recompute=none",)]
+    """Return less recomputation: alone, then with what makes room for the activations that it keeps."""
+    less = "training.recompute=selective" if job.training.recompute == "full" else "training.recompute=none"
+    changes: list[Change] = [(less,)]
+    if job.parallel.tensor_degree > 1 and not job.parallel.sequence_parallel:
+        changes.append((less, "parallel.tensor.sequence_parallel=true"))
+    if job.parallel.data_degree > 1 and job.parallel.zero_stage == 0:
+        changes.append((less, "parallel.data.zero_stage=1"))
+    if job.training.microbatch_size > 1:
+        changes.append((less, f"training.microbatch_size={job.training.microbatch_size // 2}"))
+    return changes
 
 
-def _is_valid(scenario: Scenario, change: Change) -> bool:
+def _changed(scenario: Scenario, change: Change) -> Scenario | None:
+    """Return the scenario with the change, None where that is not valid."""
     try:
-        load_scenario(scenario.source, (*scenario.overrides, *change))
+        return load_scenario(scenario.source, (*scenario.overrides, *change))
     except ScenarioError:
-        return False
-    return True
+        return None
+
+
+def _fits_memory(scenario: Scenario) -> bool:
+    """Return whether every role's peak fits; a textbook workload always does."""
+    device = device_of(scenario)
+    if device is None:
+        return True
+    programs = plan_of(with_few_microbatches(scenario)).programs
+    return all(memory_use(program).peak_bytes <= device.memory_bytes for program in programs)
+
+
+def with_few_microbatches(scenario: Scenario) -> Scenario:
+    """Return the scenario with no more micro-batches than its peak memory needs: two per stage of a 1F1B schedule.
+
+    No rank of such a schedule begins more forwards before its first backward (Narayanan et al. 2021, section 2.2).
+    """
+    job = scenario.job
+    if not isinstance(job, DenseTraining) or job.parallel.pipeline.schedule not in _STEADY:
+        return scenario
+    most = 2 * job.parallel.pipeline.degree * job.training.microbatch_size * job.parallel.data_degree
+    training = replace(job.training, global_batch_size=min(job.training.global_batch_size, most))
+    return replace(scenario, job=replace(job, training=training))

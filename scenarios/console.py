@@ -11,6 +11,7 @@ from rich.text import Text
 from costmodels.units import format_bytes, format_rate, format_time
 from scenarios.advice import advise, mean_over_ranks, recompute_fraction
 from scenarios.loader import Scenario
+from scenarios.report.causes import cause_of
 
 _LEAST_PERCENT = 5e-4
 """Smaller shares of one would round to no per cent at all, and are shown as they are."""
@@ -33,21 +34,6 @@ def print_summary(scenario: Scenario, summary: Mapping[str, Any], console: Conso
     console.print(_run_text(summary), style="dim", soft_wrap=True)
     if out is not None:
         console.print(Text(f"written to {out}"), soft_wrap=True)
-
-
-def print_execution(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
-    """Print what a run with torch measured."""
-    _print_scalars(summary, console)
-    if out is not None:
-        console.print(Text(f"written to {out}"), soft_wrap=True)
-
-
-def print_comparison(summary: Mapping[str, Any], console: Console) -> None:
-    """Print how two timelines differ."""
-    _print_scalars(summary, console)
-    rows: Sequence[Mapping[str, Any]] = summary.get("rows", ())
-    if rows:
-        console.print(_records_table("largest differences", rows[:20]))
 
 
 def print_validation(summary: Mapping[str, Any], console: Console) -> None:
@@ -82,12 +68,11 @@ def _memory_text(summary: Mapping[str, Any]) -> Text:
     """Return the fullest role's peak against a device's capacity."""
     fullest = max(summary["roles"], key=lambda role: role["peak_memory_bytes"])
     peak, capacity = fullest["peak_memory_bytes"], summary.get("memory_capacity_bytes")
-    if not peak and not capacity:
-        return Text("none: a textbook workload", "dim")
-    of = f" of {format_bytes(capacity)}" if capacity else ""
-    verdicts = {True: Text("fits", "green"), False: Text("DOES NOT FIT", "bold red")}
-    verdict = verdicts.get(summary.get("fits_memory", ""), Text(""))
-    return Text.assemble(f"{format_bytes(peak)}{of} on {fullest['role'] or 'every rank'}: ", verdict)
+    if not capacity:
+        return Text("not modelled: a textbook workload has stated times alone", "dim")
+    verdict = Text("fits", "green") if summary["fits_memory"] else Text("DOES NOT FIT", "bold red")
+    of = f"{format_bytes(peak)} of {format_bytes(capacity)}"
+    return Text.assemble(f"{of} on {fullest['role'] or 'every rank'}: ", verdict)
 
 
 def _time_table(summary: Mapping[str, Any]) -> Table:
@@ -99,11 +84,20 @@ def _time_table(summary: Mapping[str, Any]) -> Table:
     busy = mean_over_ranks(summary, "busy_s").get("compute", 0.0)
     again = recompute_fraction(summary) * total
     rows = [("computing", busy - again), ("computing again (recomputation)", again)]
-    rows += sorted(mean_over_ranks(summary, "exposed_s").items(), key=lambda item: (-item[1], item[0]))
+    rows += sorted(_waiting(summary).items(), key=lambda item: (-item[1], item[0]))
     for words, seconds in rows:
         if seconds > 0:
             table.add_row(Text(words), format_time(seconds), _percent(seconds / total))
     return table
+
+
+def _waiting(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return seconds in which the mean rank computes nothing, by what it waits for, in the words of the report."""
+    seconds: dict[str, float] = {}
+    for stream, part_s in mean_over_ranks(summary, "exposed_s").items():
+        words = cause_of(stream)[0]
+        seconds[words] = seconds.get(words, 0.0) + part_s
+    return seconds
 
 
 def _role_table(summary: Mapping[str, Any]) -> Table:
@@ -146,24 +140,14 @@ def _advice_text(scenario: Scenario, summary: Mapping[str, Any]) -> Text:
     if advice is None:
         return Text("what would help most: nothing that one of the scenario's keys could change")
     loss = f"{advice.loss} ({_percent(advice.fraction)} of the step)" if advice.loss != "memory" else "memory"
-    return Text.assemble("what would help most: less ", (loss, "bold"), "; try ", (advice.options, "cyan"))
+    enough = "" if advice.fits_memory else " (not enough alone)"
+    return Text.assemble("what would help most: less ", (loss, "bold"), "; try ", (advice.options, "cyan"), enough)
 
 
 def _run_text(summary: Mapping[str, Any]) -> Text:
     fold, engine = summary["fold"], summary["engine"]
     simulated = f"simulated {fold['simulated']:,} of {fold['ranks']:,} ranks"
     return Text(f"{simulated}, {engine['events']:,} events in {format_time(engine['wall_time_s'])}")
-
-
-def _print_scalars(summary: Mapping[str, Any], console: Console) -> None:
-    """Print the summary's plain values, one per line."""
-    table = Table.grid(padding=(0, 2))
-    for key, value in summary.items():
-        if isinstance(value, Mapping):
-            table.add_row(Text(key), Text(", ".join(f"{name} {_shown(key, item)}" for name, item in value.items())))
-        elif not isinstance(value, list | tuple):
-            table.add_row(Text(key), Text(_shown(key, value)))
-    console.print(table)
 
 
 def _records_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:

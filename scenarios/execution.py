@@ -1,17 +1,21 @@
 """Run a scenario's plan with torch, and lay what happened beside what the simulation said."""
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from backends.registry import load_torch_backend
+from costmodels.units import format_bytes
 from scenarios.errors import Origin, ScenarioError
 from scenarios.loader import Scenario
 from scenarios.output_folder import writing_to
 from scenarios.outputs import write_execution
 from scenarios.runner import plan_of, simulate
+from sim.engine.memory import memory_use
+from sim.plan.program import Plan
 from sim.training.spec import DenseTraining
 from traces.compare import compare
 from traces.timeline import Timeline
@@ -19,6 +23,8 @@ from traces.timeline import Timeline
 SCHEMA = "meshtwin.execution/1"
 Device = Literal["cpu", "cuda"]
 NUM_WARM_UP = 1
+PROCESS_BYTES = 128 * 2**20
+"""What one process that has loaded torch holds at least, beside the plan's buffers."""
 
 
 def run(
@@ -29,10 +35,12 @@ def run(
 
     A first step warms up; times, memory and check are those of the second. With ``check`` on a CPU all numbers
     are float64, in the simulated plan too, so that errors show to the last digit.
-    Raises ScenarioError where the scenario cannot be executed, ExecutionError where a rank fails.
+    Raises ScenarioError where the scenario cannot be executed, here or at all, ExecutionError where a rank fails.
     """
     scenario = _as_executed(scenario, device, check=check)
     plan, job = plan_of(scenario), scenario.job
+    if device == "cpu" and "RANK" not in os.environ:
+        refuse_too_large(plan, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     backend = load_torch_backend()
     request = backend.ExecutionRequest(
         plan=plan,
@@ -55,6 +63,17 @@ def run(
         with writing_to(out):
             write_execution(summary, simulated.timeline, timeline, out, title=scenario.name)
     return summary
+
+
+def refuse_too_large(plan: Plan, memory_bytes: int) -> None:
+    """Raise ScenarioError where a plan's ranks, one process each, need more memory than the computer has."""
+    peaks = sum(memory_use(program).peak_bytes * len(plan.ranks_of(program)) for program in plan.programs)
+    needed_bytes = peaks + plan.mesh.size * PROCESS_BYTES
+    if needed_bytes > memory_bytes:
+        needs = f"{plan.mesh.size:,} ranks on this computer need at least {format_bytes(needed_bytes)} of memory"
+        rule = f"{needs}, and it has {format_bytes(memory_bytes)}"
+        remedy = "make the model, the batch or the degrees smaller with --set, or join several machines with torchrun"
+        raise ScenarioError(Origin(option="execute"), "", rule, remedy)
 
 
 def _as_executed(scenario: Scenario, device: Device, *, check: bool) -> Scenario:

@@ -9,7 +9,8 @@ import click
 from scenarios import comparison
 from scenarios.commands.options import Percentage, json_option
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console import open_console, print_comparison
+from scenarios.console import open_console
+from scenarios.side_by_side import print_comparison
 
 
 @click.command("compare")

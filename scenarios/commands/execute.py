@@ -10,9 +10,10 @@ import click
 from scenarios import execution
 from scenarios.commands.options import json_option, out_option, scenario_argument, set_option
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console import open_console, print_execution
+from scenarios.console import open_console
 from scenarios.loader import load_scenario
 from scenarios.output_folder import refuse_unwritable
+from scenarios.side_by_side import print_execution
 
 
 @click.command("execute")
@@ -20,7 +21,13 @@ from scenarios.output_folder import refuse_unwritable
 @set_option
 @out_option
 @json_option
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="cpu: one process per rank, over gloo; cuda: one GPU per rank, over NCCL.",
+)
 @click.option("--check", is_flag=True, help="Compare loss, gradients and parameters with a dense autograd reference.")
 @click.option(
     "--timing",

@@ -2,8 +2,10 @@
 
 import pytest
 
-from scenarios.advice import advise, mean_over_ranks, recompute_fraction
+from scenarios.advice import advise, mean_over_ranks, recompute_fraction, with_few_microbatches
 from scenarios.loader import Scenario, load_scenario
+from scenarios.runner import plan_of
+from sim.engine.memory import memory_use
 
 
 def summary(**changes: object) -> dict[str, object]:
@@ -40,8 +42,8 @@ def test_recomputation_is_the_flop_done_twice() -> None:
 @pytest.mark.parametrize(("changes", "overrides", "loss", "expected"), [
     ({"bubble_fraction": 0.2}, [], "pipeline bubble", "virtual_stages=5"),
     ({"bubble_fraction": 0.2}, ["parallel.pipeline={degree: 8}"], "pipeline bubble", "virtual_stages=2"),
-    ({"exposed_communication_fraction": 0.2}, [], "communication", "tensor.degree=4"),
-    ({"hardware_flop_per_s_per_device": 100.0}, [], "recomputation", "recompute=selective"),
+    ({"exposed_communication_fraction": 0.2}, ["cluster.node=dgx-b200"], "communication", "tensor.degree=4"),
+    ({"hardware_flop_per_s_per_device": 100.0}, ["cluster.node=dgx-b200"], "recomputation", "recompute=selective"),
     ({"fits_memory": False}, [], "memory", "zero_stage=1"),
     ({"fits_memory": False}, ["parallel.data.zero_stage=1"], "memory", "sequence_parallel=true"),
 ])  # fmt: skip
@@ -55,6 +57,36 @@ def test_greatest_loss_gets_a_change_against_it(
     assert advice.loss.startswith(loss)
     assert expected in advice.options
     load_scenario(scenario.source, (*overrides, *advice.overrides))
+
+
+def test_change_that_would_not_fit_is_passed_over(write) -> None:
+    """Selective recomputation keeps 111 GiB on an 80 GB device, so it is advised with a split sequence: 63 GiB."""
+    scenario = load_scenario(write())
+    advice = advise(scenario, summary(hardware_flop_per_s_per_device=100.0))
+    assert advice is not None
+    assert advice.fits_memory
+    assert advice.overrides == ("training.recompute=selective", "parallel.tensor.sequence_parallel=true")
+
+
+def test_change_that_is_not_enough_says_so(write) -> None:
+    """Where no single change makes a plan fit, the first valid one is advised, and marked."""
+    overrides = ["cluster.node=dgx-1-v100-16g", "training.recompute=none"]
+    advice = advise(load_scenario(write(), overrides), summary(fits_memory=False))
+    assert advice is not None
+    assert not advice.fits_memory
+    assert advice.overrides == ("parallel.data.zero_stage=1",)
+
+
+@pytest.mark.parametrize(("schedule", "virtual_stages"), [("1f1b", 1), ("interleaved_1f1b", 2)])
+def test_few_microbatches_have_the_peak_of_many(write, schedule: str, virtual_stages: int) -> None:
+    """What is left out to judge memory quickly does not change a single role's peak."""
+    parallel = f"parallel.pipeline={{degree: 4, schedule: {schedule}, virtual_stages: {virtual_stages}}}"
+    changes = [parallel, "parallel.data.degree=48", "model.num_layers=16"]
+    scenario = load_scenario(write(), changes)
+    few = with_few_microbatches(scenario)
+    assert few.job.training.global_batch_size < scenario.job.training.global_batch_size
+    peaks = [[memory_use(program).peak_bytes for program in plan_of(it).programs] for it in (few, scenario)]
+    assert peaks[0] == peaks[1]
 
 
 def test_small_losses_are_not_worth_a_change(scenario) -> None:

@@ -183,6 +183,16 @@ def test_new_writes_a_starter_file_once(capsys, tmp_path) -> None:
     assert run(capsys, "new", str(tmp_path / "no" / "folder.yaml"))[0] == 2
 
 
+COMPARISON = {
+    "first_s": 1.0, "second_s": 2.0, "makespan_error": -0.5, "first_ops": 3, "second_ops": 3, "same_work": True,
+    "mismatches": {}, "kind_error": {"compute": -0.5}, "stream_error": {"compute": -0.5}, "rows": [],
+}  # fmt: skip
+EXECUTION = {
+    "scenario": "s", "world_size": 1, "iteration_time_s": 1e-3, "simulated_iteration_time_s": 1e-3,
+    "same_peak_memory": True, "roles": [{"role": "", "peak_memory_bytes": 1, "simulated_peak_memory_bytes": 1}],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(("passed", "expected"), [(True, 0), (False, 1)])
 def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: bool, expected: int) -> None:
     """A failed comparison, validation or check leaves with exit code 1."""
@@ -194,11 +204,11 @@ def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: boo
 
     def compare(*_files: Path, **options: object) -> dict[str, object]:
         seen.append(options)
-        return {"passed": passed, "iteration_difference": 0.1}
+        return {**COMPARISON, "passed": passed}
 
     monkeypatch.setattr("scenarios.comparison.run", compare)
     monkeypatch.setattr("scenarios.validation.run", lambda *_a, **_k: {"tables": [table]})
-    monkeypatch.setattr("scenarios.execution.run", lambda *_a, **_k: {"passed": passed, "iteration_time_s": 1e-3})
+    monkeypatch.setattr("scenarios.execution.run", lambda *_a, **_k: {**EXECUTION, "passed": passed})
     assert run(capsys, "compare", "a", "b", "--fail-above", "12.5%")[0] == expected
     assert seen == [{"fail_above": 0.125}]
     assert run(capsys, "validate")[0] == expected

@@ -1,0 +1,91 @@
+"""The readable output of ``execute`` and ``compare``: how far two timelines of one plan lie apart."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from costmodels.units import format_bytes, format_time
+
+
+def print_execution(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
+    """Print what a run with torch measured, beside what the simulation said."""
+    console.print(Text(f"{summary['scenario']}, {summary['world_size']:,} ranks, run with torch", style="bold"))
+    table = Table.grid(padding=(0, 2))
+    table.add_row("step time", _step_time(summary["iteration_time_s"], summary["simulated_iteration_time_s"]))
+    table.add_row("memory", _peak_memory(summary))
+    if "same_work" in summary:
+        table.add_row("work", _work(summary, summary["ops"]))
+    if "check_passed" in summary:
+        table.add_row("check", _check(summary))
+    console.print(table)
+    if out is not None:
+        console.print(Text(f"written to {out}"), soft_wrap=True)
+
+
+def print_comparison(summary: Mapping[str, Any], console: Console) -> None:
+    """Print how two timelines differ: the first less the second, as a part of the second."""
+    table = Table.grid(padding=(0, 2))
+    first, second = format_time(summary["first_s"]), format_time(summary["second_s"])
+    table.add_row("step time", Text(f"{first} against {second}: {_signed(summary['makespan_error'])}"))
+    table.add_row("work", _work(summary, summary["second_ops"]))
+    for words, key in (("by kind", "kind_error"), ("by stream", "stream_error")):
+        table.add_row(words, Text(", ".join(f"{name} {_signed(error)}" for name, error in summary[key].items())))
+    if not summary["passed"]:
+        table.add_row("verdict", Text("FAILED: further apart than allowed", "bold red"))
+    console.print(table)
+    if summary["rows"]:
+        console.print()
+        console.print(_largest(summary["rows"]))
+
+
+def _step_time(executed_s: float, simulated_s: float) -> Text:
+    error = f" ({_signed((simulated_s - executed_s) / executed_s)})" if executed_s else ""
+    return Text.assemble((format_time(executed_s), "bold"), f"; simulated: {format_time(simulated_s)}{error}")
+
+
+def _peak_memory(summary: Mapping[str, Any]) -> Text:
+    """Return the fullest role's peak, and whether all roles have the simulated one."""
+    fullest = max(summary["roles"], key=lambda role: role["peak_memory_bytes"])
+    peak = f"{format_bytes(fullest['peak_memory_bytes'])} on {fullest['role'] or 'every rank'}: "
+    if summary["same_peak_memory"]:
+        return Text.assemble(peak, ("the simulated peak on every rank", "green"))
+    simulated = format_bytes(fullest["simulated_peak_memory_bytes"])
+    return Text.assemble(peak, (f"NOT AS SIMULATED ({simulated} there)", "bold red"))
+
+
+def _work(summary: Mapping[str, Any], ops: int) -> Text:
+    if summary["same_work"]:
+        return Text.assemble(("the same", "green"), f": {ops:,} ops, their order on each stream, their bytes")
+    found = ", ".join(f"{count:,} {what}" for what, count in summary["mismatches"].items())
+    return Text.assemble(("NOT THE SAME", "bold red"), f": {found}")
+
+
+def _check(summary: Mapping[str, Any]) -> Text:
+    """Return how near the tensors came to those of a dense autograd run."""
+    verdict = Text("passed", "green") if summary["check_passed"] else Text("FAILED", "bold red")
+    error = summary["max_relative_error"]
+    off = "no finite number" if error is None else f"{error:.1g} off"
+    return Text.assemble(
+        verdict,
+        f": {summary['checked_tensors']:,} tensors against dense autograd, "
+        f"worst {summary['worst_tensor']}, {off} (at most {summary['tolerance']:.1g})",
+    )
+
+
+def _largest(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the ops that explain most of the difference; seconds are summed over ranks and micro-batches."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for words in ("largest differences", "ops", "first", "second", "of all differences"):
+        table.add_column(words, justify="left" if words == "largest differences" else "right")
+    for row in rows:
+        times = format_time(row["first_s"]), format_time(row["second_s"])
+        table.add_row(Text(row["op"]), f"{row['count']:,}", *times, f"{100 * row['share_fraction']:.1f} %")
+    return table
+
+
+def _signed(fraction: float) -> str:
+    return f"{100 * fraction:+.1f} %"

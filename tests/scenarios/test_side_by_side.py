@@ -1,0 +1,78 @@
+"""What ``execute`` and ``compare`` print, and what ``execute`` refuses."""
+
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from scenarios.errors import ScenarioError
+from scenarios.execution import refuse_too_large
+from scenarios.loader import load_scenario
+from scenarios.runner import plan_of
+from scenarios.side_by_side import print_comparison, print_execution
+
+EXECUTION = {
+    "scenario": "Tiny", "world_size": 4, "iteration_time_s": 0.2, "simulated_iteration_time_s": 0.1,
+    "roles": [
+        {"role": "pp=0", "peak_memory_bytes": 2**30, "simulated_peak_memory_bytes": 2**31},
+        {"role": "pp=1", "peak_memory_bytes": 2**29, "simulated_peak_memory_bytes": 2**29},
+    ],
+    "same_peak_memory": True, "ops": 1674, "same_work": True, "mismatches": {}, "check_passed": True,
+    "checked_tensors": 214, "worst_tensor": "rank 0: layer0.qkv.bias", "max_relative_error": 4e-12, "tolerance": 1e-9,
+    "passed": True,
+}  # fmt: skip
+
+COMPARISON = {
+    "first_s": 0.1, "second_s": 0.2, "makespan_error": -0.5, "first_ops": 3, "second_ops": 3, "same_work": True,
+    "mismatches": {}, "kind_error": {"compute": 0.25}, "stream_error": {"tp": -0.125}, "passed": True,
+    "rows": [{"op": "forward.0/qkv", "count": 8, "first_s": 1e-3, "second_s": 2e-3, "share_fraction": 0.5}],
+}  # fmt: skip
+
+
+def printed(show: Any, summary: dict[str, Any], **changes: object) -> str:
+    """Return what a function prints of a summary with other values."""
+    out = StringIO()
+    show({**summary, **changes}, Console(file=out, width=120))
+    return out.getvalue()
+
+
+def test_execution_answers_in_words() -> None:
+    """Times beside each other, the fullest rank's memory, the work, the check."""
+    shown = printed(print_execution, EXECUTION)
+    for words in ("Tiny, 4 ranks, run with torch", "200 ms; simulated: 100 ms (-50.0 %)", "1.00 GiB on pp=0",
+                  "the same: 1,674 ops", "passed: 214 tensors", "4e-12 off (at most 1e-09)"):  # fmt: skip
+        assert words in shown
+
+
+def test_execution_says_what_is_not_as_simulated() -> None:
+    """Other memory, other work and a failed check are named."""
+    changes = {"same_peak_memory": False, "same_work": False, "mismatches": {"order": 2}, "check_passed": False}
+    shown = printed(print_execution, EXECUTION, **changes, max_relative_error=None)
+    for words in ("NOT AS SIMULATED (2.00 GiB there)", "NOT THE SAME: 2 order", "FAILED", "no finite number"):
+        assert words in shown
+
+
+def test_execution_leaves_out_what_was_not_asked_for() -> None:
+    """Without --check and --timing op there is neither check nor work to report."""
+    shorter = {k: v for k, v in EXECUTION.items() if k not in {"check_passed", "same_work"}}
+    shown = printed(print_execution, shorter)
+    assert "check" not in shown
+    assert "work" not in shown
+
+
+def test_comparison_gives_both_times_and_the_largest_differences() -> None:
+    """The first against the second, by kind, by stream, and op by op."""
+    shown = printed(print_comparison, COMPARISON)
+    for words in ("100 ms against 200 ms: -50.0 %", "compute +25.0 %", "tp -12.5 %", "forward.0/qkv", "50.0 %"):
+        assert words in shown
+    assert "FAILED" not in shown
+    assert "FAILED" in printed(print_comparison, COMPARISON, passed=False)
+
+
+def test_plan_larger_than_the_computer_is_refused(write) -> None:
+    """One process per rank: 1,536 ranks of 40 GiB and more are refused before any process starts."""
+    plan = plan_of(load_scenario(write()))
+    with pytest.raises(ScenarioError, match=r"1,536 ranks on this computer need at least 7\d{4}\.\d\d GiB"):
+        refuse_too_large(plan, 2**34)
+    refuse_too_large(plan, 2**47)
