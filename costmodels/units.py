@@ -14,6 +14,10 @@ from costmodels.errors import UnitError
 _DECIMAL: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _BYTES: Final = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
+_SECONDS: Final = {
+    **{"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3},
+    **{"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "days": 86400.0},
+}
 _BITS_PER_S: Final = {f"{prefix}bit/s": factor / 8 for prefix, factor in _DECIMAL.items()}
 
 
@@ -28,7 +32,7 @@ class Dimension(StrEnum):
 
 
 _UNITS: Final[dict[Dimension, dict[str, float]]] = {
-    Dimension.TIME: {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "days": 86400.0},
+    Dimension.TIME: _SECONDS,
     Dimension.BYTES: _BYTES,
     Dimension.BANDWIDTH: {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _BITS_PER_S,
     Dimension.FLOP_RATE: {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()},

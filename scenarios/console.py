@@ -12,6 +12,7 @@ from costmodels.units import format_bytes, format_rate, format_time
 from scenarios.advice import advise, mean_over_ranks, recompute_fraction
 from scenarios.loader import Scenario
 from scenarios.report.causes import cause_of
+from scenarios.long_run import interval_words, reliability_rows
 
 _LEAST_PERCENT = 5e-4
 """Smaller shares of one would round to no per cent at all, and are shown as they are."""
@@ -29,6 +30,10 @@ def print_summary(scenario: Scenario, summary: Mapping[str, Any], console: Conso
     console.print(Text(f"{scenario.name}, {summary['world_size']:,} ranks", style="bold"))
     for part in (_answer(summary), _time_table(summary), _role_table(summary)):
         console.print(part)
+        console.print()
+    if "reliability" in summary:
+        console.print(_reliability_table(summary["reliability"]))
+        console.print(Text(interval_words(summary["reliability"])), soft_wrap=True)
         console.print()
     console.print(_advice_text(scenario, summary), soft_wrap=True)
     console.print(_run_text(summary), style="dim", soft_wrap=True)
@@ -133,6 +138,16 @@ def _shown_roles(roles: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         if len(chosen) < MAX_ROLES:
             chosen.add(index)
     return [roles[index] for index in sorted(chosen)]
+
+
+def _reliability_table(reliability: Mapping[str, Any]) -> Table:
+    """Return the long run: mean and spread of each quantity, and where its time goes."""
+    table = Table("the long run", box=None, header_style="bold", pad_edge=False)
+    for words in ("mean", "of the time", "9 runs of 10"):
+        table.add_column(words, justify="right")
+    for row in reliability_rows(reliability):
+        table.add_row(Text(row.name), row.mean, row.fraction, row.between)
+    return table
 
 
 def _advice_text(scenario: Scenario, summary: Mapping[str, Any]) -> Text:

@@ -16,6 +16,7 @@ from scenarios.report.charts import (
     memory_curve_chart,
 )
 from scenarios.report.gantt import choose_bars
+from scenarios.report.long_run import long_run_card, long_run_section
 from scenarios.report.op_kinds import OpKind, longest_kinds
 from scenarios.report.page import Card, Section, legend, write_page
 from traces.timeline import Timeline
@@ -39,6 +40,8 @@ def write_report(summary: Mapping[str, Any], timeline: Timeline, path: Path, *, 
         sections.append(_memory(summary, timeline))
     if any(role["memory_by_kind_bytes"] for role in summary["roles"]):
         sections.append(_memory_by_kind(summary))
+    if "reliability" in summary:
+        sections.append(long_run_section(summary["reliability"]))
     sections.append(_ops(summary, timeline))
     write_page(path, title, _subtitle(summary, timeline), _cards(summary), sections)
 
@@ -62,7 +65,11 @@ def _cards(summary: Mapping[str, Any]) -> list[Card]:
         hardware = f"{rate} per device, HFU {_percent(summary['hfu'])}"
         cards.append(Card("Model FLOP utilisation (MFU)", _percent(summary["mfu"]), hardware))
     memory = _memory_card(summary)
-    return [*cards, memory] if memory else cards
+    if memory:
+        cards.append(memory)
+    if "reliability" in summary:
+        cards.append(long_run_card(summary["reliability"]))
+    return cards
 
 
 def _losses(summary: Mapping[str, Any]) -> str:

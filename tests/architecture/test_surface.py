@@ -134,7 +134,8 @@ def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> Non
 def test_readme_documents_every_key_and_option(root: Path) -> None:
     """Whatever may be written or comes out is named in the README."""
     readme = (root / "README.md").read_text(encoding="utf-8")
-    words = {f"`{key.rsplit('.', 1)[-1]}`" for key in KEYS | SUMMARY | RELIABILITY} | {f"`{column}`" for column in COLUMNS}
+    words = {f"`{key.rsplit('.', 1)[-1]}`" for key in KEYS | SUMMARY | RELIABILITY}
+    words |= {f"`{column}`" for column in COLUMNS}
     words |= {option for options in OPTIONS.values() for option in options if option.startswith("--")}
     assert sorted(word for word in words if word not in readme) == []
 

@@ -1,0 +1,63 @@
+"""A long run's numbers in words, for the console and the report alike."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from costmodels.units import format_time
+
+TIME_WORDS: Final[Mapping[str, str]] = {
+    "useful": "training that is kept",
+    "lost": "training that is lost",
+    "checkpoint": "standing still to save",
+    "restart": "restarting",
+    "waiting": "waiting for a spare node",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One quantity: its mean, that as a part of the run's time, and where nine runs of ten lie."""
+
+    name: str
+    mean: str
+    fraction: str
+    between: str
+
+
+def reliability_rows(reliability: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of the table of a long run, from the ``reliability`` object of summary.json."""
+    rows = [_row("goodput", reliability["goodput"], _percent), _row("duration", reliability["elapsed_s"], format_time)]
+    rows += [_row(key, reliability[key], _count) for key in ("steps", "interruptions")]
+    total_s = reliability["elapsed_s"]["mean"]
+    for key, words in TIME_WORDS.items():
+        spread = reliability["time_s"][key]
+        if spread["mean"] > 0:
+            rows.append(_row(words, spread, format_time, _percent(spread["mean"] / total_s)))
+    return rows
+
+
+def interval_words(reliability: Mapping[str, Any]) -> str:
+    """Return which interval was simulated, which would be best, and what the closed form says."""
+    steps = reliability["interval_steps"]
+    chosen = f"a checkpoint every {format_time(reliability['interval_s'])} ({steps:,} step{'s' if steps > 1 else ''})"
+    estimates = (
+        f"Young {format_time(reliability['young_interval_s'])}, Daly {format_time(reliability['daly_interval_s'])}"
+    )
+    best = f"best {format_time(reliability['best_interval_s'])}; {estimates}"
+    expected = reliability["expected"]
+    goodput = f"; goodput in closed form {_percent(expected['goodput'])}" if expected else ""
+    return f"{chosen}; {best}{goodput}; an interruption every {format_time(reliability['mtbf_s'])}"
+
+
+def _row(name: str, spread: Mapping[str, float], show: Callable[[float], str], fraction: str = "") -> Row:
+    low, high = show(spread["low"]), show(spread["high"])
+    return Row(name, show(spread["mean"]), fraction, f"{low} to {high}" if low != high else "")
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"

@@ -1,0 +1,82 @@
+"""The long run in a report: goodput over the checkpoint interval, and the table of the simulated runs."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from scenarios.long_run import interval_words, reliability_rows
+from scenarios.report.page import Card, Chart, Section, table
+from sim.reliability.closed_forms import expected_goodput
+
+_NUM_POINTS: Final = 161
+_SPAN: Final = 12.0
+"""The curve reaches from a twelfth of the interval to twelve times it."""
+
+_CURVE, _DOT = "#4a7fd6", "#d9822b"
+
+
+def long_run_card(reliability: Mapping[str, Any]) -> Card:
+    """Return the goodput, and how often the run is interrupted."""
+    goodput, interruptions = reliability["goodput"], reliability["interruptions"]["mean"]
+    return Card("Goodput of the long run", f"{100 * goodput['mean']:.1f} %", f"{interruptions:,.0f} interruptions")
+
+
+def long_run_section(reliability: Mapping[str, Any]) -> Section:
+    """Return the section on the long run, from the ``reliability`` object of summary.json."""
+    rows = [(row.name, row.mean, row.fraction, row.between) for row in reliability_rows(reliability)]
+    body = table(("", "mean", "of the time", "nine runs of ten"), rows)
+    lead = "Goodput is the part of the time that is training whose result is kept. "
+    lead += f"{reliability['replications']:,} runs were simulated, each with failures of its own."
+    words = interval_words(reliability)
+    note = f"{words[0].upper()}{words[1:]}."
+    return Section("The long run", lead, body, _goodput_chart(reliability), note)
+
+
+def _goodput_chart(reliability: Mapping[str, Any]) -> Chart:
+    """Return the exact goodput over the interval, with the simulated one and its spread at the interval used."""
+    chosen_s, goodput = reliability["interval_s"], reliability["goodput"]
+    lowest_s = max(chosen_s / _SPAN, reliability["background_s"] - reliability["stall_s"])
+    highest_s = max(chosen_s, reliability["best_interval_s"]) * _SPAN
+    intervals_s = np.geomspace(lowest_s, highest_s, _NUM_POINTS)
+    simulated = {
+        "type": "scatter", "mode": "markers", "name": "simulated", "x": [_number(chosen_s / 60)],
+        "y": [_number(100 * goodput["mean"])], "marker": {"color": _DOT, "size": 9},
+        "error_y": {
+            "type": "data", "symmetric": False, "array": [_number(100 * (goodput["high"] - goodput["mean"]))],
+            "arrayminus": [_number(100 * (goodput["mean"] - goodput["low"]))], "color": _DOT, "thickness": 1.5,
+        },
+        "hovertemplate": "simulated %{y:.2f} %, every %{x:.3g} min<extra></extra>",
+    }  # fmt: skip
+    data = [simulated]
+    if reliability["expected"]:
+        known = {key: reliability[key] for key in ("mtbf_s", "stall_s", "restart_s", "background_s")}
+        curve = [100 * expected_goodput(float(t_s), **known) for t_s in intervals_s]
+        data.insert(0, {
+            "type": "scatter", "mode": "lines", "name": "closed form", "line": {"color": _CURVE, "width": 2},
+            "x": [_number(t_s / 60) for t_s in intervals_s.tolist()], "y": [_number(value) for value in curve],
+            "hovertemplate": "closed form %{y:.2f} %, every %{x:.3g} min<extra></extra>",
+        })  # fmt: skip
+    layout = {
+        "margin": {"l": 56, "r": 12, "t": 10, "b": 44}, "hovermode": "closest", "dragmode": False,
+        "legend": {"orientation": "h", "x": 0, "y": 1.12},
+        "xaxis": {
+            "type": "log", "tickvals": _round_numbers(lowest_s / 60, highest_s / 60), "fixedrange": True,
+            "title": {"text": "training time between checkpoints (min)"},
+        },
+        "yaxis": {"title": {"text": "goodput (%)"}, "fixedrange": True, "automargin": True},
+    }  # fmt: skip
+    return Chart("long-run", {"data": data, "layout": layout}, 320)
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """Return the numbers 1, 2 and 5 times a power of ten between two limits."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    numbers = [float(f"{digit}e{decade}") for decade in decades for digit in (1, 2, 5)]
+    return [number for number in numbers if low <= number <= high]
+
+
+def _number(value: float) -> float:
+    """Return a number with the digits that a chart needs."""
+    return float(f"{value:.6g}")
