@@ -10,10 +10,15 @@ from sim.plan.op import Op
 
 
 class Phase(StrEnum):
-    """What part of a training step a task is."""
+    """What part of a training step a task is.
+
+    ``BACKWARD`` ends a micro-batch's stay: the whole backward, or its later part, for weights, where
+    ``BACKWARD_INPUT`` is the earlier one.
+    """
 
     FORWARD = "forward"
     BACKWARD = "backward"
+    BACKWARD_INPUT = "backward_input"
     SEND = "send"
     RECV = "recv"
     GRADIENT_SYNC = "gradient_sync"

@@ -1,5 +1,6 @@
 """A dense-training job in, a plan out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sim.plan import functions as f
@@ -11,8 +12,8 @@ from sim.plan.op import Direction, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.training.data.optimizer import write_step_end
-from sim.training.pipeline.calls import stage_calls
-from sim.training.pipeline.schedules import Order, orders
+from sim.training.pipeline.calls import pipeline_calls
+from sim.training.pipeline.schedules import orders, placement
 from sim.training.spec import DenseTraining, split_layers
 from sim.training.transformer import DATA_AXIS, TENSOR_AXIS, TransformerBuilder
 
@@ -27,10 +28,9 @@ def build_dense_training(job: DenseTraining, name: str) -> Plan:
         TENSOR_AXIS: job.parallel.tensor_degree,
     }
     mesh = Mesh(tuple((axis, degrees[axis]) for axis in job.parallel.axis_order))
-    rank_orders = orders(job.parallel.pipeline, job.num_microbatches)
-    programs = tuple(
-        StageProgramBuilder(job, mesh, rank).build(rank_orders[rank]) for rank in range(mesh.degree(PIPELINE_AXIS))
-    )
+    pipeline = job.parallel.pipeline
+    calls = pipeline_calls(orders(pipeline, job.num_microbatches), placement(pipeline))
+    programs = tuple(StageProgramBuilder(job, mesh, rank).build(calls[rank]) for rank in range(pipeline.degree))
     return Plan(name, mesh, programs, job.seed)
 
 
@@ -59,16 +59,14 @@ class StageProgramBuilder:
             ),
         )
 
-    def build(self, order: Order) -> Program:
-        """Return the program for this rank's actions."""
+    def build(self, pipeline_calls: Sequence[Call]) -> Program:
+        """Return the program with these forwards, backwards and messages."""
         stages = range(self.rank, self.num_stages, self.mesh.degree(PIPELINE_AXIS))
         groups = {stage: self._write_stage(stage) for stage in stages}
         begin, end = write_step_end(self.job, self.tracer, self.rank, groups)
-        calls = [Call(task) for task in begin]
-        calls += stage_calls(order, self.mesh.degree(PIPELINE_AXIS), self.num_stages)
-        calls += [Call(task) for task in end]
+        calls = (*(Call(task) for task in begin), *pipeline_calls, *(Call(task) for task in end))
         role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
-        return Program(role, dict(self.tracer.buffers), dict(self.tracer.tasks), tuple(calls))
+        return Program(role, dict(self.tracer.buffers), dict(self.tracer.tasks), calls)
 
     @property
     def num_stages(self) -> int:

@@ -6,14 +6,20 @@ Every error names the scenario key that the user must change.
 
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Literal
+from typing import Final, Literal, get_args
 
 from sim.training.errors import SpecError
+from sim.training.pipeline.evaluate import StageTimes
+from sim.training.pipeline.rules import Schedule, check_times
+from sim.training.pipeline.spec import PipelineSpec as PipelineSpec
+from sim.training.pipeline.spec import check_schedule
 from sim.training.precision import PRECISIONS, PrecisionTypes
 
 Precision = Literal["fp16", "bf16", "fp32", "fp64"]
 Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b"]
+TransformerSchedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "breadth_first"]
+TRANSFORMER_SCHEDULES: Final[tuple[Schedule, ...]] = get_args(TransformerSchedule)
+"""Schedules that transformers can run; textbook workloads can run all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +106,14 @@ class DelaySpec:
     """A textbook workload: per stage and micro-batch, stated times and nothing else.
 
     A virtual stage takes its share of a stage's times. ``hop_s`` is added to every dependency between ranks.
+    ``gradient_sync_s``: to synchronise all gradients of a rank with its replicas.
     """
 
     forward_s: float
     backward_input_s: float
     backward_weight_s: float
     hop_s: float = 0.0
+    gradient_sync_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,38 +138,6 @@ class TrainingSpec:
         """Return the element types of this precision."""
         types = PRECISIONS[self.precision]
         return replace(types, gradient=types.parameter) if self.low_precision_gradients else types
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineSpec:
-    """Pipeline parallelism."""
-
-    degree: int = 1
-    schedule: Schedule = "1f1b"
-    virtual_stages: int = 1
-    layers_per_stage: tuple[int, ...] = ()
-    """Layers of every virtual stage in model order; empty: as evenly as Megatron would."""
-    scatter_gather: bool = False
-    """Send 1/t of a replicated boundary tensor per tensor-parallel rank, gather on arrival (SC21, section 4.1)."""
-
-    def __post_init__(self) -> None:
-        if self.schedule == "interleaved_1f1b" and self.virtual_stages < 2:
-            raise SpecError(
-                "parallel.pipeline.virtual_stages",
-                f"interleaved_1f1b needs 2 or more virtual stages, got {self.virtual_stages}",
-                "write virtual_stages: 2, or schedule: 1f1b",
-            )
-        if self.schedule != "interleaved_1f1b" and self.virtual_stages != 1:
-            raise SpecError(
-                "parallel.pipeline.virtual_stages",
-                f"{self.schedule} has one virtual stage per rank, got {self.virtual_stages}",
-                "write schedule: interleaved_1f1b, or virtual_stages: 1",
-            )
-
-    @property
-    def num_virtual_stages(self) -> int:
-        """Return the number of virtual stages over all ranks."""
-        return self.degree * self.virtual_stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +174,7 @@ class DenseTraining:
     def __post_init__(self) -> None:
         check_batch(self.training, self.parallel)
         check_tensor(self.model, self.parallel)
+        check_built(self.parallel.pipeline)
         check_schedule(self.num_microbatches, self.parallel.pipeline)
         split_layers(self.model.num_layers, self.parallel.pipeline)
 
@@ -245,21 +222,13 @@ def check_tensor(model: TransformerSpec, parallel: ParallelSpec) -> None:
         )
 
 
-def check_schedule(num_microbatches: int, pipeline: PipelineSpec) -> None:
-    """Raise SpecError where a schedule cannot run on this many ranks or micro-batches."""
-    if pipeline.schedule == "interleaved_1f1b" and pipeline.degree == 1:
-        raise SpecError(
-            "parallel.pipeline.degree",
-            "interleaved_1f1b needs 2 or more pipeline ranks, got 1",
-            "write degree: 2 or more, or schedule: 1f1b",
-        )
-    if pipeline.schedule == "interleaved_1f1b" and num_microbatches % pipeline.degree:
-        valid = -(-num_microbatches // pipeline.degree) * pipeline.degree
+def check_built(pipeline: PipelineSpec) -> None:
+    """Raise SpecError for a schedule that transformers cannot run yet."""
+    if pipeline.schedule not in TRANSFORMER_SCHEDULES:
         raise SpecError(
             "parallel.pipeline.schedule",
-            f"interleaved_1f1b needs a multiple of {pipeline.degree} micro-batches (the pipeline degree), "
-            f"got {num_microbatches}",
-            f"the next valid number is {valid}",
+            f"{pipeline.schedule} runs textbook workloads (family: delay) only",
+            f"choose one of {', '.join(TRANSFORMER_SCHEDULES)}",
         )
 
 
@@ -298,12 +267,43 @@ def split_layers(num_layers: int, pipeline: PipelineSpec) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextbookTraining:
-    """A schedule with stated times, on no particular hardware."""
+    """A schedule with stated times, on no particular hardware.
+
+    ``overlap_gradient_sync``: a virtual stage's gradients are synchronised once its last backward has ended; else all
+    of them after the rank's last backward. ``deferred_sync``, of 0 to 1: the part of the gradients of all virtual
+    stages but a rank's first whose synchronisation the schedule leaves to the next step's forwards (Fold3D's aiao).
+    """
 
     model: DelaySpec
     num_microbatches: int
     pipeline: PipelineSpec
+    overlap_gradient_sync: bool = True
+    deferred_sync: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_schedule(self.num_microbatches, self.pipeline)
+        check_times(self.pipeline.schedule, self.times)
+        self._check_sync()
+
+    @property
+    def times(self) -> StageTimes:
+        """Return what one virtual stage takes."""
+        model, share = self.model, self.pipeline.virtual_stages
+        return StageTimes(
+            model.forward_s / share, model.backward_input_s / share, model.backward_weight_s / share, model.hop_s
+        )
+
+    def _check_sync(self) -> None:
+        if self.model.gradient_sync_s and self.pipeline.num_copies > 1:
+            raise SpecError(
+                "model.gradient_sync",
+                f"{self.pipeline.schedule} also sums the gradients of its two copies, for which there is no time",
+                "leave it out, or choose another schedule",
+            )
+        if self.deferred_sync and not (self.pipeline.schedule == "aiao" and self.overlap_gradient_sync):
+            raise SpecError(
+                "parallel.data.deferred_sync",
+                "only aiao with overlapped synchronisation leaves a part of it to the next step",
+                "leave it out, or write schedule: aiao and overlap_gradient_sync: true",
+            )

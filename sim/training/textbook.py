@@ -1,65 +1,160 @@
 """Textbook workloads: every forward and backward takes a stated time, nothing else is modelled."""
 
-from sim.plan.buffer import Buffer, Kind
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sim.plan.buffer import Buffer, Kind, Scope
 from sim.plan.mesh import Mesh
 from sim.plan.op import Compute, Direction, Recv, Send
-from sim.plan.program import Phase, Plan, Program, Task
-from sim.training.pipeline.calls import stage_calls
-from sim.training.pipeline.schedules import Order, orders
+from sim.plan.program import Call, Phase, Plan, Program, Task
+from sim.training.pipeline.actions import Action
+from sim.training.pipeline.calls import pipeline_calls, stream
+from sim.training.pipeline.placement import Placement
+from sim.training.pipeline.schedules import orders, placement
 from sim.training.spec import TextbookTraining
 
 PIPELINE_AXIS = "pp"
+SYNC_STREAM = "dp"
 
 
 def build_textbook(job: TextbookTraining, name: str) -> Plan:
     """Return the plan of a textbook workload; a virtual stage takes its share of a stage's times."""
-    degree = job.pipeline.degree
-    all_orders = orders(job.pipeline, job.num_microbatches)
-    programs = tuple(_program(job, rank, all_orders[rank]) for rank in range(degree))
-    return Plan(name, Mesh(((PIPELINE_AXIS, degree),)), programs, job.seed)
+    degree, place = job.pipeline.degree, placement(job.pipeline)
+    rank_orders = orders(job.pipeline, job.num_microbatches, job.times)
+    calls = pipeline_calls(rank_orders, place, fenced=True)
+    programs = []
+    for rank, order in enumerate(rank_orders):
+        splits = {action.stage for action in order if action.kind == "W"}
+        writer = _RankWriter(job, place, place.stages[rank], splits)
+        programs.append(writer.write({PIPELINE_AXIS: rank} if degree > 1 else {}, order, calls[rank]))
+    return Plan(name, Mesh(((PIPELINE_AXIS, degree),)), tuple(programs), job.seed)
 
 
-def _program(job: TextbookTraining, rank: int, order: Order) -> Program:
-    num_stages, degree = job.pipeline.num_virtual_stages, job.pipeline.degree
-    buffers: dict[str, Buffer] = {}
-    tasks: dict[str, Task] = {}
-    for stage in range(rank, num_stages, degree):
-        _add_stage(job, stage, buffers, tasks)
-    return Program(
-        {PIPELINE_AXIS: rank} if degree > 1 else {}, buffers, tasks, tuple(stage_calls(order, degree, num_stages))
-    )
+@dataclass(slots=True)
+class _RankWriter:
+    """Writes one rank's program. ``splits``: its stages that run a backward in two parts."""
 
+    job: TextbookTraining
+    place: Placement
+    stages: Sequence[int]
+    splits: set[int]
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
 
-def _add_stage(job: TextbookTraining, stage: int, buffers: dict[str, Buffer], tasks: dict[str, Task]) -> None:
-    model, share = job.model, job.pipeline.virtual_stages
-    last = stage == job.pipeline.num_virtual_stages - 1
-    forward_s = model.forward_s / share
-    backward_s = (model.backward_input_s + model.backward_weight_s) / share
+    def write(self, role: Mapping[str, int], order: Sequence[Action], calls: Sequence[Call]) -> Program:
+        """Return the program with these calls, gradients synchronised."""
+        for stage in self.stages:
+            self._write_stage(stage)
+        called = {call.task for call in calls}
+        self.tasks = {name: task for name, task in self.tasks.items() if name in called}
+        before, after = self._write_deferred_sync(), self._write_sync(order)
+        return Program(role, self.buffers, self.tasks, (*before, *calls, *after))
 
-    def buffer(name: str, kind: Kind) -> tuple[str, ...]:
-        buffers[f"{name}.{stage}"] = Buffer(f"{name}.{stage}", (1,), "float32", kind)
-        return (f"{name}.{stage}",)
+    def _write_stage(self, stage: int) -> None:
+        times, place = self.job.times, self.place
+        inputs, output = self._inputs(stage), self._buffer(f"output.{stage}", Kind.ACTIVATION)
+        saved = self._buffer(f"saved.{stage}", Kind.ACTIVATION)
+        gradient_in = self._output_gradient(stage)
+        gradient_out = self._buffer(f"input_gradient.{stage}", Kind.WORKSPACE)
+        self._delay(f"forward.{stage}", Phase.FORWARD, (*inputs, *self._synced(stage)), output + saved, times.forward_s)
+        backward_s, sums, kept = times.input_s + times.weight_s, self._accumulated(stage), saved + gradient_in
+        self._delay(f"backward.{stage}", Phase.BACKWARD, kept + sums, gradient_out + sums, backward_s)
+        if stage in self.splits:
+            self._delay(f"backward_input.{stage}", Phase.BACKWARD_INPUT, kept, gradient_out, times.input_s)
+            self._delay(f"backward_weight.{stage}", Phase.BACKWARD, kept + sums, sums, times.weight_s)
+        if gradient_in:
+            self._delay(f"overlap_begin.{stage}", Phase.PREPARE, gradient_in, (), 0.0)
+        self._delay(f"overlap_end.{stage}", Phase.PREPARE, output, output, 0.0)
+        if not place.is_first(stage) and (hop := place.hop(stage - 1)):
+            self._message("recv", "forward", stage, -hop, inputs)
+            self._message("send", "backward", stage, -hop, gradient_out)
+        if not place.is_last(stage) and (hop := place.hop(stage)):
+            self._message("send", "forward", stage, hop, output)
+            self._message("recv", "backward", stage, hop, gradient_in)
 
-    def task(phase: Phase, op: Compute | Send | Recv) -> None:
-        tasks[op.name] = Task(op.name, phase, (op,), stage)
+    # --- what a stage reads and writes ---------------------------------------------------------------------
 
-    inputs = buffer("input", Kind.ACTIVATION) if stage else ()
-    output, saved = buffer("output", Kind.ACTIVATION), buffer("saved", Kind.ACTIVATION)
-    output_gradient = () if last else buffer("output_gradient", Kind.WORKSPACE)
-    input_gradient = buffer("input_gradient", Kind.WORKSPACE)
-    task(Phase.FORWARD, Compute(f"forward.{stage}", "delay", inputs, output + saved, {"duration_s": forward_s}))
-    task(
-        Phase.BACKWARD,
-        Compute(f"backward.{stage}", "delay", saved + output_gradient, input_gradient, {"duration_s": backward_s}),
-    )
-    forward, backward = Direction.FORWARD, Direction.BACKWARD
-    if stage:
-        task(Phase.RECV, Recv(f"recv_forward.{stage}", PIPELINE_AXIS, -1, forward, inputs, "pp_recv_forward"))
-        task(
-            Phase.SEND, Send(f"send_backward.{stage}", PIPELINE_AXIS, -1, backward, input_gradient, "pp_send_backward")
-        )
-    if not last:
-        task(Phase.SEND, Send(f"send_forward.{stage}", PIPELINE_AXIS, 1, forward, output, "pp_send_forward"))
-        task(
-            Phase.RECV, Recv(f"recv_backward.{stage}", PIPELINE_AXIS, 1, backward, output_gradient, "pp_recv_backward")
-        )
+    def _inputs(self, stage: int) -> tuple[str, ...]:
+        """Return what a forward reads: nothing, what was received, or what the stage before left on this rank."""
+        if self.place.is_first(stage):
+            return ()
+        if self.place.hop(stage - 1):
+            return self._buffer(f"input.{stage}", Kind.ACTIVATION)
+        return self._buffer(f"output.{stage - 1}", Kind.ACTIVATION)
+
+    def _output_gradient(self, stage: int) -> tuple[str, ...]:
+        if self.place.is_last(stage):
+            return ()
+        name = f"output_gradient.{stage}" if self.place.hop(stage) else f"input_gradient.{stage + 1}"
+        return self._buffer(name, Kind.WORKSPACE)
+
+    def _accumulated(self, stage: int) -> tuple[str, ...]:
+        """Return the gradient that a stage's backwards add to, where it is synchronised."""
+        if not self.job.model.gradient_sync_s:
+            return ()
+        return self._buffer(f"gradient.{stage}", Kind.GRADIENT, Scope.PERSISTENT)
+
+    def _synced(self, stage: int) -> tuple[str, ...]:
+        """Return what the first forward waits for: the synchronisation that the step before left over."""
+        if not self.job.deferred_sync or stage == self.stages[0]:
+            return ()
+        return self._buffer(f"synced.{stage}", Kind.GRADIENT, Scope.PERSISTENT)
+
+    def _buffer(self, name: str, kind: Kind, scope: Scope = Scope.MICROBATCH) -> tuple[str, ...]:
+        self.buffers[name] = Buffer(name, (1,), "float32", kind, scope)
+        return (name,)
+
+    # --- tasks ---------------------------------------------------------------------------------------------
+
+    def _delay(
+        self, name: str, phase: Phase, reads: tuple[str, ...], writes: tuple[str, ...], duration_s: float
+    ) -> None:
+        stage = int(name.rpartition(".")[2])
+        op = Compute(name, "delay", reads, writes, {"duration_s": duration_s})
+        self.tasks[name] = Task(name, phase, (op,), stage)
+
+    def _message(self, verb: str, direction: str, stage: int, offset: int, buffers: tuple[str, ...]) -> None:
+        """Write the task that sends to, or receives from, the rank ``offset`` ahead."""
+        name, ahead = f"{verb}_{direction}.{stage}", offset if (verb == "send") == (direction == "forward") else -offset
+        queue, way = stream(verb, direction, ahead), Direction(direction)
+        if verb == "send":
+            op: Send | Recv = Send(name, PIPELINE_AXIS, offset, way, buffers, queue)
+        else:
+            op = Recv(name, PIPELINE_AXIS, offset, way, buffers, queue)
+        self.tasks[name] = Task(name, Phase.SEND if verb == "send" else Phase.RECV, (op,), stage)
+
+    # --- synchronisation of gradients with replicas --------------------------------------------------------
+
+    def _write_sync(self, order: Sequence[Action]) -> list[Call]:
+        """Write the synchronisation after the backwards; return its calls, the stage that is done first first."""
+        total_s, share = self.job.model.gradient_sync_s, len(self.stages)
+        if not total_s:
+            return []
+        last = {action.stage: index for index, action in enumerate(order) if action.kind in "BW"}
+        if not self.job.overlap_gradient_sync:
+            return [self._sync("gradient_sync", sorted(last), total_s)]
+        calls = []
+        for stage in sorted(last, key=last.__getitem__):
+            deferred = self.job.deferred_sync if stage != self.stages[0] else 0.0
+            calls.append(self._sync(f"gradient_sync.{stage}", [stage], (1.0 - deferred) * total_s / share))
+        return calls
+
+    def _write_deferred_sync(self) -> list[Call]:
+        """Write what the step before left over; return its calls, in the order in which forwards need it.
+
+        In the steady state the step before has left it ready: it starts with the step.
+        """
+        calls = []
+        for stage in self.stages[1:] if self.job.deferred_sync else ():
+            duration_s = self.job.deferred_sync * self.job.model.gradient_sync_s / len(self.stages)
+            name, writes = f"deferred_sync.{stage}", self._synced(stage)
+            op = Compute(name, "delay", (), writes, {"duration_s": duration_s}, SYNC_STREAM)
+            self.tasks[name] = Task(name, Phase.GRADIENT_SYNC, (op,), stage)
+            calls.append(Call(name))
+        return calls
+
+    def _sync(self, name: str, stages: Sequence[int], duration_s: float) -> Call:
+        reads = tuple(f"gradient.{stage}" for stage in stages)
+        op = Compute(name, "delay", reads, (), {"duration_s": duration_s}, SYNC_STREAM)
+        self.tasks[name] = Task(name, Phase.GRADIENT_SYNC, (op,), stages[0] if len(stages) == 1 else -1)
+        return Call(name)

@@ -69,7 +69,10 @@ def pricing_on(
     return ClusterPricing(cluster, profile or load_profile(spec.device.generation))
 
 
-def textbook_plan(
+_DATA_KEYS = {"overlap_gradient_sync", "deferred_sync"}
+
+
+def textbook_job(
     schedule: str,
     p: int,
     m: int,
@@ -79,19 +82,30 @@ def textbook_plan(
     input_s: float = 1,
     weight_s: float = 1,
     hop_s: float = 0,
-) -> Plan:
-    """Return a textbook plan; "interleaved" stands for interleaved_1f1b."""
+    sync_s: float = 0,
+    **keys: Any,
+) -> TextbookTraining:
+    """Return a textbook job; "interleaved" stands for interleaved_1f1b, other ``keys`` go where they belong."""
     name = "interleaved_1f1b" if schedule == "interleaved" else schedule
-    job = TextbookTraining(
-        model=DelaySpec(forward_s=forward_s, backward_input_s=input_s, backward_weight_s=weight_s, hop_s=hop_s),
+    data = {key: keys.pop(key) for key in _DATA_KEYS & keys.keys()}
+    return TextbookTraining(
+        model=DelaySpec(
+            forward_s=forward_s, backward_input_s=input_s, backward_weight_s=weight_s, hop_s=hop_s,
+            gradient_sync_s=sync_s,
+        ),
         num_microbatches=m,
-        pipeline=PipelineSpec(degree=p, schedule=name, virtual_stages=v),  # type: ignore[arg-type]
-    )
-    return build_textbook(job, "textbook")
+        pipeline=PipelineSpec(degree=p, schedule=name, virtual_stages=v, **keys),  # type: ignore[arg-type]
+        **data,
+    )  # fmt: skip
+
+
+def textbook_plan(schedule: str, p: int, m: int, v: int = 1, **keys: Any) -> Plan:
+    """Return a textbook plan; ``keys`` as of ``textbook_job``."""
+    return build_textbook(textbook_job(schedule, p, m, v, **keys), "textbook")
 
 
 def run_textbook(
-    schedule: str, p: int, m: int, v: int = 1, *, hop_s: float = 0, coalesce: bool = True, **keys: float
+    schedule: str, p: int, m: int, v: int = 1, *, hop_s: float = 0, coalesce: bool = True, **keys: Any
 ) -> SimulatedRun:
     """Return the run of a textbook plan."""
     plan = textbook_plan(schedule, p, m, v, hop_s=hop_s, **keys)

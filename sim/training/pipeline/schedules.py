@@ -1,30 +1,26 @@
-"""Exact op orders of the pipeline schedules.
+"""Exact op orders of the pipeline schedules, and the table of all of them.
 
-Conventions: P ranks, v virtual stages ("chunks") per rank, m micro-batches. Virtual stage s lies on rank
-s mod P (looping placement). Each builder returns one list of actions per rank.
+Conventions: P ranks, v virtual stages ("chunks") per rank, m micro-batches. Each builder returns one list of actions
+per rank. Times in docstrings are per rank (all its stages) and micro-batch: tF forward, tB backward for inputs, tW
+backward for weights; without hop lag.
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
-from sim.training.spec import PipelineSpec
-
-
-class Action(NamedTuple):
-    """Run one virtual stage forward ("F") or backward ("B") for one micro-batch."""
-
-    kind: str
-    stage: int
-    microbatch: int
-
-
-Order = list[Action]
+from sim.training.pipeline.actions import Action, Order
+from sim.training.pipeline.bidirectional import chimera, dualpipe, dualpipe_v
+from sim.training.pipeline.evaluate import StageTimes
+from sim.training.pipeline.greedy import zb_auto
+from sim.training.pipeline.placement import Placement, bidirectional, loop, v_shape
+from sim.training.pipeline.rules import TRAITS, custom_placement
+from sim.training.pipeline.spec import PipelineSpec
+from sim.training.pipeline.zero_bubble import zb_h1, zb_h2, zb_v
 
 
 def gpipe(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
     """All forwards, then all backwards (Huang et al. 2019), first micro-batch first as in torch's ScheduleGPipe.
 
-    Makespan (m+P-1)(tF+tB); every rank keeps m micro-batches.
+    Makespan (m+P-1)(tF+tB+tW); every rank keeps m micro-batches.
     """
     m = num_microbatches
     return [[Action("F", r, i) for i in range(m)] + [Action("B", r, i) for i in range(m)] for r in range(num_ranks)]
@@ -33,7 +29,7 @@ def gpipe(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
 def one_forward_one_backward(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
     """PipeDream-flush, DAPPLE: P-1-r forwards, then forward and backward in turn, then the rest.
 
-    Makespan (m+P-1)(tF+tB); rank r keeps min(P-r, m) micro-batches.
+    Makespan (m+P-1)(tF+tB+tW); rank r keeps min(P-r, m) micro-batches.
     """
     m, orders = num_microbatches, []
     for r in range(num_ranks):
@@ -45,25 +41,24 @@ def one_forward_one_backward(num_ranks: int, num_microbatches: int, _: int = 1) 
     return orders
 
 
-def interleaved(num_ranks: int, num_microbatches: int, virtual_stages: int) -> list[Order]:
-    """Megatron-LM's interleaved 1F1B (Narayanan et al. 2021, section 2.2); m must be a multiple of P.
+def interleaved(num_ranks: int, num_microbatches: int, virtual_stages: int, group_size: int = 0) -> list[Order]:
+    """Megatron-LM's interleaved 1F1B (Narayanan et al. 2021, section 2.2).
 
-    Makespan (m+(P-1)/v)(tF+tB); rank r keeps min(2(P-1-r)+(v-1)P+1, mv) chunks.
+    ``group_size``: that many micro-batches run through a chunk before the next chunk's turn, P <= N <= m
+    (Megatron-Core's microbatch_group_size_per_vp_stage; N = m is breadth-first with a 1F1B tail). 0: N = P, m a
+    multiple of P, and as in Megatron-LM all forwards first where m = P. Makespan (m+(P-1)/v)(tF+tB+tW) where m is a
+    multiple of N; rank r keeps min(2(P-1-r)+(v-1)N+1, mv) chunks.
     """
     p, m, v = num_ranks, num_microbatches, virtual_stages
-    total = m * v
-
-    def chunk(k: int) -> int:
-        return k % (p * v) // p
-
-    def microbatch(k: int) -> int:
-        return k // (p * v) * p + k % p
-
+    size, total = group_size or p, m * v
+    groups = [range(first, min(first + size, m)) for first in range(0, m, size)]
+    table = [(chunk, i) for group in groups for chunk in range(v) for i in group]
     orders = []
     for r in range(p):
-        forwards = [Action("F", chunk(k) * p + r, microbatch(k)) for k in range(total)]
-        backwards = [Action("B", (v - 1 - chunk(k)) * p + r, microbatch(k)) for k in range(total)]
-        warmup = total if m == p else min(2 * (p - 1 - r) + (v - 1) * p, total)
+        forwards = [Action("F", chunk * p + r, i) for chunk, i in table]
+        backwards = [Action("B", (v - 1 - chunk) * p + r, i) for chunk, i in table]
+        all_first = m == p and not group_size
+        warmup = total if all_first else min(2 * (p - 1 - r) + (v - 1) * size, total)
         order = forwards[:warmup]
         for forward, backward in zip(forwards[warmup:], backwards, strict=False):
             order += [forward, backward]
@@ -71,13 +66,58 @@ def interleaved(num_ranks: int, num_microbatches: int, virtual_stages: int) -> l
     return orders
 
 
+def breadth_first(num_ranks: int, num_microbatches: int, virtual_stages: int) -> list[Order]:
+    """All micro-batches through a chunk before the next (Lamy-Poirier 2022), backward in reverse; torch's LoopedBFS.
+
+    Fold3D's all-in-all-out (Li et al. 2023) is the same order with other gradient synchronisation. Makespan
+    (m+(P-1)/v)(tF+tB+tW) where m >= P; every rank keeps mv chunks.
+    """
+    m, orders = num_microbatches, []
+    for r in range(num_ranks):
+        stages = range(r, num_ranks * virtual_stages, num_ranks)
+        forwards = [Action("F", stage, i) for stage in stages for i in range(m)]
+        orders.append(forwards + [Action("B", a.stage, a.microbatch) for a in reversed(forwards)])
+    return orders
+
+
 SCHEDULES: Mapping[str, Callable[[int, int, int], list[Order]]] = {
     "gpipe": gpipe,
     "1f1b": one_forward_one_backward,
     "interleaved_1f1b": interleaved,
+    "breadth_first": breadth_first,
+    "aiao": breadth_first,
+    "zb_h1": zb_h1,
+    "zb_h2": zb_h2,
+    "zb_v": zb_v,
+    "chimera": chimera,
+    "dualpipe": dualpipe,
+    "dualpipe_v": dualpipe_v,
 }
+"""Orders by name, from (P, m, v). ``zb_auto`` needs times and ``custom`` a file besides: see ``orders``."""
 
 
-def orders(pipeline: PipelineSpec, num_microbatches: int) -> list[Order]:
-    """Return every rank's actions under the pipeline's schedule."""
-    return SCHEDULES[pipeline.schedule](pipeline.degree, num_microbatches, pipeline.virtual_stages)
+def orders(pipeline: PipelineSpec, num_microbatches: int, times: StageTimes | None = None) -> list[Order]:
+    """Return every rank's actions under the pipeline's schedule; ``zb_auto`` is made for ``times``."""
+    p, v = pipeline.degree, pipeline.virtual_stages
+    match pipeline.schedule:
+        case "custom":
+            return [list(order) for order in pipeline.actions]
+        case "zb_auto":
+            if times is None:
+                raise ValueError("zb_auto is made for stated times, and there are none")
+            return zb_auto(p, num_microbatches, times, pipeline.max_live_microbatches or p)
+        case "interleaved_1f1b":
+            return interleaved(p, num_microbatches, v, pipeline.microbatch_group_size)
+    return SCHEDULES[pipeline.schedule](p, num_microbatches, v)
+
+
+def placement(pipeline: PipelineSpec) -> Placement:
+    """Return where the virtual stages of a pipeline lie."""
+    match TRAITS[pipeline.schedule].placement:
+        case "v":
+            return v_shape(pipeline.degree)
+        case "bidirectional":
+            return bidirectional(pipeline.degree)
+        case "custom":
+            return custom_placement(pipeline.actions)
+    return loop(pipeline.degree, pipeline.virtual_stages)

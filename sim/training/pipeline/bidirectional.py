@@ -1,0 +1,68 @@
+"""Orders in which micro-batches enter the pipeline from both ends: Chimera and DualPipe; and DualPipe folded to a V.
+
+Chimera and DualPipe hold two copies of the model: stages 0..P-1 go down the ranks, P..2P-1 up. The first half of the
+micro-batches goes down, the second up.
+"""
+
+from sim.training.pipeline.actions import Action, Order
+from sim.training.pipeline.zero_bubble import Counters
+
+
+def chimera(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
+    """Chimera (Li and Hoefler 2021): units of P micro-batches, P/2 each way, one unit after the other.
+
+    P even, m a multiple of P. In slots of one forward or backward, micro-batch i of a unit runs stage s forward in
+    slot s + 2i and backward in slot P + 2i + (P-1-s); no two actions of a rank share a slot. Makespan of one unit
+    (3P-2) where tF = tB+tW = 1; between P/2+1 (outer ranks) and P (middle ranks) micro-batches live.
+    """
+    p, half = num_ranks, num_microbatches // 2
+    orders = []
+    for r in range(p):
+        slots = []
+        for way, stage, depth in ((0, r, r), (1, 2 * p - 1 - r, p - 1 - r)):
+            for i in range(p // 2):
+                slots.append((depth + 2 * i, Action("F", stage, way * half + i)))
+                slots.append((p + 2 * i + (p - 1 - depth), Action("B", stage, way * half + i)))
+        unit = [action for _, action in sorted(slots)]
+        orders.append([a._replace(microbatch=a.microbatch + k * p // 2) for k in range(half * 2 // p) for a in unit])
+    return orders
+
+
+def dualpipe(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
+    """DualPipe (DeepSeek-V3 2024): P even, m even, m >= 2P; forwards overlap backwards of the other way.
+
+    Bubble (P/2-1)(tF + 2(tB+tW) - 3tW) where tF = tB = tW and overlapping saves nothing; P+1 micro-batches live.
+    """
+    p, half = num_ranks, num_microbatches // 2
+    orders = []
+    for r in range(p):
+        ways = [(r, 0), (2 * p - 1 - r, half)]
+        near, far = ways if r < p // 2 else reversed(ways)
+        depth = min(r, p - 1 - r)
+        counters = Counters({"0": near[0], "1": far[0]}, {"0": near[1], "1": far[1]})
+        orders.append(_dual(counters, p // 2, depth, half, whole_first=depth == p // 2 - 1))
+    return orders
+
+
+def dualpipe_v(num_ranks: int, num_microbatches: int, _: int = 2) -> list[Order]:
+    """DualPipe folded to a V, one copy of the model: what torch's ScheduleDualPipeV runs; m >= 2P."""
+    p, m = num_ranks, num_microbatches
+    return [_dual(Counters({"0": r, "1": 2 * p - 1 - r}), p, r, m, whole_first=r == p - 1) for r in range(p)]
+
+
+def _dual(queue: Counters, half: int, depth: int, num_microbatches: int, *, whole_first: bool) -> Order:
+    """Return the eight steps of a rank ``depth`` ranks from the nearer end of ``half`` ranks.
+
+    ``num_microbatches`` enter at each end. ``whole_first``: the first forward and backward that meet do not overlap.
+    """
+    inner, meetings = half - 1 - depth, num_microbatches - 2 * half + depth + 1
+    queue.add("F0", 2 * inner)
+    queue.add("F0 F1", depth + 1)
+    queue.add("I1 W F1", inner)
+    queue.add("F0 B1 F1&B0" if whole_first else "F0&B1 F1&B0", min(meetings, 1))
+    queue.add("F0&B1 F1&B0", meetings - 1)
+    queue.add("B1 F1&B0", inner)
+    queue.add(" ".join(f"{'B' if k <= depth else 'I'}{1 - k % 2}" for k in range(2 * (depth + 1))))
+    queue.add("W I0", inner)
+    queue.add("W", depth + 1)
+    return queue.order

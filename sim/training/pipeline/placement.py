@@ -1,0 +1,72 @@
+"""Which rank runs which virtual stage, and which stage follows which."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Placement:
+    """``ranks[s]`` is the rank of virtual stage s. ``num_copies``: how many copies of the model the stages make up.
+
+    Each copy is a chain of consecutive stages; a micro-batch goes through one chain. ``wraps``: the last rank's
+    successor is the first one, so every message goes one rank ahead (a ring).
+    """
+
+    num_ranks: int
+    ranks: tuple[int, ...]
+    num_copies: int = 1
+    wraps: bool = False
+
+    @property
+    def num_stages(self) -> int:
+        """Return the number of virtual stages over all ranks and copies."""
+        return len(self.ranks)
+
+    @property
+    def chain_length(self) -> int:
+        """Return the number of virtual stages of one copy of the model."""
+        return len(self.ranks) // self.num_copies
+
+    @cached_property
+    def stages(self) -> tuple[tuple[int, ...], ...]:
+        """Return every rank's virtual stages, in order."""
+        held: list[list[int]] = [[] for _ in range(self.num_ranks)]
+        for stage, rank in enumerate(self.ranks):
+            held[rank].append(stage)
+        return tuple(tuple(stages) for stages in held)
+
+    def is_first(self, stage: int) -> bool:
+        """Return whether a stage begins its copy of the model."""
+        return stage % self.chain_length == 0
+
+    def is_last(self, stage: int) -> bool:
+        """Return whether a stage ends its copy of the model."""
+        return stage % self.chain_length == self.chain_length - 1
+
+    def copy_of(self, stage: int) -> int:
+        """Return which copy of the model a stage belongs to."""
+        return stage // self.chain_length
+
+    def hop(self, stage: int) -> int:
+        """Return how many ranks ahead of a stage the next one of its copy lies; 0 on the same rank."""
+        here, there = self.ranks[stage], self.ranks[stage + 1]
+        if here == there:
+            return 0
+        return 1 if self.wraps else there - here
+
+
+def loop(num_ranks: int, virtual_stages: int = 1) -> Placement:
+    """Return the looping placement: stage s on rank s mod P (Narayanan et al. 2021)."""
+    return Placement(num_ranks, tuple(range(num_ranks)) * virtual_stages, wraps=True)
+
+
+def v_shape(num_ranks: int) -> Placement:
+    """Return the V: down the ranks and up again, so the last rank has both halves of the turn (Qi et al. 2024)."""
+    down = tuple(range(num_ranks))
+    return Placement(num_ranks, down + down[::-1])
+
+
+def bidirectional(num_ranks: int) -> Placement:
+    """Return two copies of the model: stages 0..P-1 down the ranks, P..2P-1 up the ranks (Li and Hoefler 2021)."""
+    down = tuple(range(num_ranks))
+    return Placement(num_ranks, down + down[::-1], num_copies=2)

@@ -1,0 +1,60 @@
+"""How a pipeline is laid out and scheduled: typed, checked input."""
+
+from dataclasses import dataclass
+
+from sim.training.pipeline.rules import (
+    TRAITS,
+    Actions,
+    Schedule,
+    check_actions,
+    check_microbatches,
+    check_options,
+    check_stages,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSpec:
+    """Pipeline parallelism."""
+
+    degree: int = 1
+    schedule: Schedule = "1f1b"
+    virtual_stages: int = 1
+    """Stages per rank, of each copy of the model."""
+    microbatch_group_size: int = 0
+    """interleaved_1f1b: micro-batches that run through a chunk before the next one's turn; 0: Megatron-LM's order."""
+    max_live_microbatches: int = 0
+    """zb_auto: micro-batches that a rank may keep; 0: the degree."""
+    actions: Actions = ()
+    """custom: every rank's actions."""
+    layers_per_stage: tuple[int, ...] = ()
+    """Layers of every virtual stage in model order; empty: as evenly as Megatron would."""
+    scatter_gather: bool = False
+    """Send 1/t of a replicated boundary tensor per tensor-parallel rank, gather on arrival (SC21, section 4.1)."""
+
+    def __post_init__(self) -> None:
+        check_stages(self.schedule, self.virtual_stages)
+        check_options(self.schedule, self.microbatch_group_size, self.max_live_microbatches, self.actions)
+
+    @property
+    def num_virtual_stages(self) -> int:
+        """Return the number of virtual stages over all ranks, of one copy of the model."""
+        return self.degree * self.virtual_stages
+
+    @property
+    def num_copies(self) -> int:
+        """Return how many copies of the model the ranks hold: two under a bidirectional schedule."""
+        return 2 if TRAITS[self.schedule].placement == "bidirectional" else 1
+
+
+def check_schedule(num_microbatches: int, pipeline: PipelineSpec) -> None:
+    """Raise SpecError where a schedule cannot run on this many ranks or micro-batches."""
+    check_microbatches(
+        pipeline.schedule,
+        pipeline.degree,
+        num_microbatches,
+        virtual_stages=pipeline.virtual_stages,
+        group_size=pipeline.microbatch_group_size,
+    )
+    if pipeline.schedule == "custom":
+        check_actions(pipeline.actions, pipeline.degree, pipeline.virtual_stages, num_microbatches)
