@@ -69,6 +69,8 @@ class NetworkProfile:
     inter_fraction: float
     point_to_point_latency_s: float
     protocols: tuple[Protocol, ...]
+    intra_message_s: float = 0.0
+    message_adapter_fraction: float = 1.0
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -132,6 +134,10 @@ def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
             inter_fraction=network.fraction("inter_fraction"),
             point_to_point_latency_s=network.time("point_to_point_latency"),
             protocols=tuple(_protocol(name, item) for item in network.get("protocols")),
+            message_adapter_fraction=(
+                network.fraction("message_adapter_fraction") if "message_adapter_fraction" in network.entry else 1.0
+            ),
+            intra_message_s=network.time("intra_message") if "intra_message" in network.entry else 0.0,
         ),
     )
 
@@ -146,6 +152,8 @@ def network_parameters(node: NodeSpec, profile: Profile) -> NetworkParameters:
         nics_per_node=node.nics_per_node,
         point_to_point_latency_s=profile.network.point_to_point_latency_s,
         protocols=profile.network.protocols,
+        intra_message_s=profile.network.intra_message_s,
+        message_adapter_fraction=profile.network.message_adapter_fraction,
     )
 
 
@@ -172,6 +180,8 @@ def _protocol(name: str, item: Mapping[str, Any]) -> Protocol:
         inter_hop_s=section.time("inter_hop"),
         wire_overhead=section.number("wire_overhead", least=1.0),
         limit_bytes=parse_quantity(item["limit"], Dimension.BYTES) if "limit" in item else math.inf,
+        port_fraction=section.fraction("port_fraction") if "port_fraction" in item else 1.0,
+        own_share=section.number("own_share") if "own_share" in item else 0.0,
         algorithms=tuple(section.get("algorithms")),
     )
 

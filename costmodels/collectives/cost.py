@@ -35,14 +35,14 @@ def collective_cost(
 
 
 def point_to_point_cost(num_bytes: int, same_node: bool, network: NetworkParameters) -> CollectiveCost:
-    """Return latency and bytes of one message between two devices: alpha + n/B."""
+    """Return latency and bytes of one message between two devices: alpha + n/B, B what one message reaches."""
     if num_bytes < 0:
         raise CollectiveError(f"a message cannot have {num_bytes} bytes")
     hop_s = network.intra_latency_s if same_node else network.inter_latency_s
     latency_s = network.point_to_point_latency_s + hop_s
     if same_node:
         return CollectiveCost("point_to_point", latency_s, float(num_bytes), 0.0)
-    return CollectiveCost("point_to_point", latency_s, 0.0, float(num_bytes))
+    return CollectiveCost("point_to_point", latency_s, 0.0, num_bytes / network.message_adapter_fraction)
 
 
 def exclusive_seconds(cost: CollectiveCost, ranks_per_node: tuple[int, ...], network: NetworkParameters) -> float:
@@ -86,9 +86,8 @@ def _cheapest(
     traffic = {name: TRAFFIC[kind][name](num_bytes, ranks_per_node) for name in names}
     costs = [
         _with_protocol(name, traffic[name], protocol, ranks_per_node, network)
-        for protocol in network.protocols
         for name in names
-        if protocol.carries(name) and num_bytes <= protocol.limit_bytes
+        for protocol in network.protocols_for(kind, name, num_bytes)
     ]
     if not costs:
         raise CollectiveError(
@@ -110,7 +109,7 @@ def _with_protocol(
     return CollectiveCost(
         name,
         latency_s,
-        traffic.port_bytes * protocol.wire_overhead,
+        traffic.port_bytes * protocol.port_overhead,
         traffic.nic_bytes * protocol.wire_overhead,
         traffic.reduced_bytes,
     )
@@ -120,11 +119,12 @@ def _waiting_s(
     traffic: Traffic, protocol: Protocol, ranks_per_node: tuple[int, ...], network: NetworkParameters
 ) -> float:
     """Return how long the busiest link waits for other links and for messages' fixed costs."""
-    port_s = protocol.wire_overhead / network.intra_bandwidth_bytes_per_s
+    port_s = protocol.port_overhead / network.intra_bandwidth_bytes_per_s
     nic_s = protocol.wire_overhead / network.inter_bandwidth_bytes_per_s
     adapters = network.adapters(ranks_per_node)
     used = 1 if traffic.one_adapter else adapters
-    ports = (traffic.port_bytes + traffic.waiting_port_bytes) * port_s + traffic.port_messages * network.intra_message_s
+    through_port = traffic.port_bytes + traffic.waiting_port_bytes + protocol.own_share * traffic.own_bytes
+    ports = through_port * port_s + traffic.port_messages * network.intra_message_s
     nics = (traffic.nic_bytes + traffic.waiting_nic_bytes) * nic_s + traffic.nic_messages * network.inter_message_s
     path_s = ports + nics / used if traffic.in_series else max(ports, nics / used)
     return path_s - max(traffic.port_bytes * port_s, traffic.nic_bytes * nic_s / adapters)

@@ -11,8 +11,11 @@ class Protocol:
 
     ``base_latency_s`` once per collective; ``intra_hop_s`` and ``inter_hop_s`` per hop on top of the link's own
     latency; ``wire_overhead``: bytes on the wire per byte of payload (NCCL's LL sends a flag with every word: 2);
-    ``limit_bytes``: the library does not use it for a larger payload. ``algorithms``: which of the library's own
-    (ring, tree, in_switch) can use it; every other algorithm goes by the protocols of the ring.
+    ``port_fraction``: of a port's rate, what its channels and its synchronisation let it reach at most.
+    ``limit_bytes``: the library does not use it for a larger payload. ``own_share``: a ring and an exchange also take a
+    rank's own n/g through its port's engine (copied to the output, or received last with nothing left to send), for
+    this fraction of the time that sending n/g takes. ``algorithms``: which of the library's own can use it (ring,
+    tree, in_switch; exchange: all_to_all's grouped sends); every other algorithm goes by the protocols of the ring.
     """
 
     name: str
@@ -20,12 +23,15 @@ class Protocol:
     intra_hop_s: float = 0.0
     inter_hop_s: float = 0.0
     wire_overhead: float = 1.0
+    port_fraction: float = 1.0
     limit_bytes: float = math.inf
+    own_share: float = 0.0
     algorithms: tuple[str, ...] = ("ring", "tree")
 
-    def carries(self, algorithm: str) -> bool:
-        """Return whether an algorithm can use this protocol."""
-        return (algorithm if algorithm in TUNED_ALGORITHMS else "ring") in self.algorithms
+    @property
+    def port_overhead(self) -> float:
+        """Return the time at a port, as a multiple of the payload's at the port's full rate."""
+        return self.wire_overhead / self.port_fraction
 
 
 TUNED_ALGORITHMS: Final = frozenset({"ring", "tree", "in_switch"})
@@ -40,6 +46,7 @@ class NetworkParameters:
 
     ``intra_message_s`` and ``inter_message_s``: what each message of an all_to_all occupies its device's port or an
     adapter with, besides its bytes (doorbell, rendezvous); other collectives send few messages, and long ones.
+    ``message_adapter_fraction``: of an adapter's rate, what a single message between two devices reaches.
     """
 
     intra_bandwidth_bytes_per_s: float
@@ -52,6 +59,14 @@ class NetworkParameters:
     protocols: tuple[Protocol, ...] = (IDEAL_PROTOCOL,)
     intra_message_s: float = 0.0
     inter_message_s: float = 0.0
+    message_adapter_fraction: float = 1.0
+
+    def protocols_for(self, kind: str, algorithm: str, num_bytes: float) -> tuple[Protocol, ...]:
+        """Return the protocols that take a payload by an algorithm; an exchange without its own takes the ring's."""
+        role = algorithm if algorithm in TUNED_ALGORITHMS else "ring"
+        if kind == "all_to_all" and any("exchange" in protocol.algorithms for protocol in self.protocols):
+            role = "exchange"
+        return tuple(p for p in self.protocols if role in p.algorithms and num_bytes <= p.limit_bytes)
 
     def adapters(self, ranks_per_node: tuple[int, ...]) -> int:
         """Return how many adapters of a node a group reaches: as many as it has ranks there, at most all of them."""
@@ -64,8 +79,9 @@ class CollectiveCost:
 
     ``port_bytes``: bytes that the busiest member sends (or receives) through its own port inside the node.
     ``nic_bytes``: bytes that leave (or enter) the busiest node, over all of its adapters. Both include the protocol's
-    overhead. ``reduced_bytes``: payload that the busiest member adds to its own. ``latency_s`` includes the time in
-    which the busiest port or adapter waits for other links, where an algorithm uses them one after the other.
+    overhead; what a protocol leaves unused of a port, or a message of an adapter, counts as sent. ``reduced_bytes``:
+    payload that the busiest member adds to its own. ``latency_s`` includes the time in which the busiest port or
+    adapter waits for other links, where an algorithm uses them one after the other.
     """
 
     algorithm: str

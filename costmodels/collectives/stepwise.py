@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 from costmodels.collectives.catalogue import collective_steps
 from costmodels.collectives.cost import exclusive_seconds
@@ -11,6 +12,9 @@ from costmodels.collectives.network import CollectiveCost, NetworkParameters, Pr
 from costmodels.collectives.steps import Step, StepList
 from costmodels.collectives.traffic import LIBRARY
 from costmodels.errors import CollectiveError
+
+_OWN_SHARE: Final = frozenset({"ring", "direct", "pairwise"})
+"""Algorithms in which a rank's own share passes through its engine (see ``Protocol``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +53,12 @@ def steps_cost(
         return CollectiveCost("none", 0.0, 0.0, 0.0)
     rounds = [_load(pairs, node_of) for _, pairs in groupby(sent, key=lambda pair: pair[0].round)]
     total, reduced = _load(sent, node_of), _busiest_reduction(sent)
-    protocols = [p for p in network.protocols if p.carries(algorithm) and sum(chunk_bytes) <= p.limit_bytes]
+    payload = sum(chunk_bytes) / (case.num_ranks if case.kind == "all_to_all" else 1)
+    own = payload / case.num_ranks if algorithm in _OWN_SHARE and case.kind not in {"broadcast", "reduce"} else 0.0
+    protocols = network.protocols_for(case.kind, algorithm, payload)
     if not protocols:
-        raise CollectiveError(
-            f"no protocol of this network takes {case.kind} ({algorithm}) of {sum(chunk_bytes)} bytes"
-        )
-    costs = [_cost(algorithm, case.kind, rounds, total, reduced, p, ranks_per_node, network) for p in protocols]
+        raise CollectiveError(f"no protocol of this network takes {case.kind} ({algorithm}) of {payload:.0f} bytes")
+    costs = [_cost(algorithm, case.kind, rounds, total, reduced, own, p, ranks_per_node, network) for p in protocols]
     return min(costs, key=lambda cost: exclusive_seconds(cost, ranks_per_node, network))
 
 
@@ -119,22 +123,28 @@ def _cost(
     rounds: Sequence[_Load],
     total: _Load,
     reduced_bytes: float,
+    own_bytes: float,
     protocol: Protocol,
     ranks_per_node: tuple[int, ...],
     network: NetworkParameters,
 ) -> CollectiveCost:
-    port_s = protocol.wire_overhead / network.intra_bandwidth_bytes_per_s
+    port_s = protocol.port_overhead / network.intra_bandwidth_bytes_per_s
     nic_s = protocol.wire_overhead / network.inter_bandwidth_bytes_per_s
     adapters = network.adapters(ranks_per_node)
     message = kind == "all_to_all"
     latency_s = network.launch_latency_s + protocol.base_latency_s
-    for load in rounds:
-        ports = load.port_bytes * port_s + message * load.port_messages * network.intra_message_s
+    own_s = protocol.own_share * own_bytes * port_s
+    for index, load in enumerate(rounds):
+        ports = (
+            load.port_bytes * port_s
+            + (0.0 if index else own_s)
+            + message * load.port_messages * network.intra_message_s
+        )
         nics = load.nic_bytes * nic_s + message * load.nic_messages * network.inter_message_s
         latency_s += max(ports, nics / min(adapters, load.nic_users))
         between = load.nic_messages > 0
         latency_s += network.inter_latency_s + protocol.inter_hop_s if between else 0.0
         latency_s += 0.0 if between else network.intra_latency_s + protocol.intra_hop_s
-    port_bytes, nic_bytes = total.port_bytes * protocol.wire_overhead, total.nic_bytes * protocol.wire_overhead
+    port_bytes, nic_bytes = total.port_bytes * protocol.port_overhead, total.nic_bytes * protocol.wire_overhead
     latency_s -= max(total.port_bytes * port_s, total.nic_bytes * nic_s / adapters)
     return CollectiveCost(algorithm, latency_s, port_bytes, nic_bytes, reduced_bytes)

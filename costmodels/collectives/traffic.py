@@ -52,6 +52,7 @@ class Traffic:
 
     ``in_series``: nodes' insides and adapters take turns; else they work at the same time. ``waiting_port_bytes`` and
     ``waiting_nic_bytes``: transfers of others that the busiest one waits for. ``one_adapter``: no node uses more.
+    ``own_bytes``: a rank's own share of the payload, where it passes through the rank's engine (see ``Protocol``).
     """
 
     port_bytes: float = 0.0
@@ -65,6 +66,7 @@ class Traffic:
     port_messages: int = 0
     nic_messages: int = 0
     one_adapter: bool = False
+    own_bytes: float = 0.0
 
 
 TrafficForm = Callable[[float, tuple[int, ...]], Traffic]
@@ -89,6 +91,7 @@ def _ring_passes(passes: int, *, reducing: bool) -> TrafficForm:
             intra_hops=passes * (ranks - 1) - inter,
             inter_hops=inter,
             reduced_bytes=share if reducing else 0.0,
+            own_bytes=num_bytes / ranks,
         )
 
     return traffic
@@ -135,6 +138,7 @@ def _direct(passes: int, *, reducing: bool = False, messages: bool = False, roun
             reduced_bytes=(ranks - 1) / ranks * num_bytes if reducing else 0.0,
             port_messages=most - 1 if messages else 0,
             nic_messages=crossing if messages else 0,
+            own_bytes=num_bytes / ranks,
         )
 
     return traffic
