@@ -15,6 +15,8 @@ from costmodels.units import Dimension, format_bytes, format_rate, format_time, 
         ("2.5us", Dimension.TIME, 2.5e-6),
         (" 3 min ", Dimension.TIME, 180.0),
         ("1e-3 h", Dimension.TIME, 3.6),
+        ("54 d", Dimension.TIME, 54 * 86400.0),
+        ("54 days", Dimension.TIME, 54 * 86400.0),
         (".5 ms", Dimension.TIME, 5e-4),
         ("80 GiB", Dimension.BYTES, 80 * 2**30),
         ("80 GB", Dimension.BYTES, 80e9),
@@ -90,6 +92,8 @@ def test_tables_get_readable_figures() -> None:
     assert format_time(0.0) == "0 s"
     assert format_time(1.5e-3) == "1.5 ms"
     assert format_time(7200) == "2 h"
+    assert format_time(47 * 3600) == "47 h"
+    assert format_time(54 * 86400) == "54 d"
     assert format_bytes(80 * 2**30) == "80.00 GiB"
     assert format_bytes(512) == "512 B"
     assert format_rate(1.48e14, "FLOP/s") == "148 TFLOP/s"
