@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from backends.registry import load_torch_backend
+from backends.torch.algorithms import ExplicitCollectives
 from costmodels.units import format_bytes
+from scenarios.collectives import NATIVE, chosen_algorithms
 from scenarios.errors import Origin, ScenarioError
 from scenarios.loader import Scenario
 from scenarios.output_folder import writing_to
@@ -29,24 +31,27 @@ PROCESS_BYTES = 128 * 2**20
 
 def run(
     scenario: Scenario, *, device: Device = "cpu", check: bool = False, timing: Literal["op", "step"] = "op",
-    out: Path | None = None,
+    collectives: str = NATIVE, out: Path | None = None,
 ) -> dict[str, Any] | None:  # fmt: skip
     """Return what a run of one step measured; None in a process that is not rank 0 of a running job.
 
     A first step warms up; times, memory and check are those of the second. With ``check`` on a CPU all numbers
-    are float64, in the simulated plan too, so that errors show to the last digit.
+    are float64, in the simulated plan too, so that errors show to the last digit. ``collectives``: the library's own,
+    or step lists over messages (see ``chosen_algorithms``), on nodes of as many ranks as the scenario's have devices.
     Raises ScenarioError where the scenario cannot be executed, here or at all, ExecutionError where a rank fails.
     """
     scenario = _as_executed(scenario, device, check=check)
     plan, job = plan_of(scenario), scenario.job
     if device == "cpu" and "RANK" not in os.environ:
         refuse_too_large(plan, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    algorithms = chosen_algorithms(collectives, plan)
     backend = load_torch_backend()
     request = backend.ExecutionRequest(
         plan=plan,
         check_against=job if check and isinstance(job, DenseTraining) else None,
         iterations=1 + NUM_WARM_UP,
         timing=timing,
+        explicit=None if algorithms is None else ExplicitCollectives(algorithms, _devices_per_node(scenario)),
     )
     execution = backend.TorchBackend(device).execute(request)
     if execution is None:
@@ -54,6 +59,7 @@ def run(
     simulated = simulate(scenario, detail="op", fold=True)
     timeline = backend.timeline(plan, execution.ranks)
     summary = _summary(scenario, execution, simulated.summary)
+    summary["collectives"] = NATIVE if algorithms is None else dict(algorithms)
     if timing == "op":
         summary |= _side_by_side(simulated.timeline, timeline)
     if check:
@@ -87,6 +93,10 @@ def _as_executed(scenario: Scenario, device: Device, *, check: bool) -> Scenario
         return scenario
     training = replace(scenario.job.training, precision="fp64")
     return replace(scenario, job=replace(scenario.job, training=training))
+
+
+def _devices_per_node(scenario: Scenario) -> int | None:
+    return None if scenario.cluster is None else scenario.cluster.devices_per_node
 
 
 def _summary(scenario: Scenario, execution: Any, simulated: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,14 @@ from scenarios.side_by_side import print_execution
     show_default=True,
     help="op: fence and time every op; step: only the step.",
 )
+@click.option(
+    "--collectives",
+    default="native",
+    show_default=True,
+    metavar="WAY",
+    help="native: the library's own; explicit: step by step over messages, by the first algorithm of each kind, "
+    "explicit:ring by that one, explicit:all_reduce=tree,all_gather=bruck by one per kind.",
+)
 def command(  # click passes by name
     scenario: Path,
     overrides: tuple[str, ...],
@@ -44,13 +52,14 @@ def command(  # click passes by name
     device: Literal["cpu", "cuda"],
     check: bool,
     timing: Literal["op", "step"],
+    collectives: str,
 ) -> None:
     """Run the same plan with torch: local processes, or this one rank of a running job where RANK is set."""
     with refusing_bad_input():
         loaded = load_scenario(scenario, overrides)
         if out is not None:
             refuse_unwritable(out)
-        summary = execution.run(loaded, device=device, check=check, timing=timing, out=out)
+        summary = execution.run(loaded, device=device, check=check, timing=timing, collectives=collectives, out=out)
     if summary is None:  # this process is one of several ranks, and not the one that reports
         return
     if as_json:

@@ -17,7 +17,7 @@ from traces.parquet import write_timeline
 
 OPTIONS = {
     "simulate": {"scenario", "--set", "--out", "--json", "--detail", "--fold", "--no-fold"},
-    "execute": {"scenario", "--set", "--out", "--json", "--device", "--check", "--timing"},
+    "execute": {"scenario", "--set", "--out", "--json", "--device", "--check", "--timing", "--collectives"},
     "compare": {"simulated", "real", "--fail-above", "--json"},
     "validate": {"tables", "--data", "--json"},
     "schema": set(),

@@ -1,0 +1,80 @@
+"""What ``--collectives`` asks for: the library's own collectives, or step lists, and by which algorithms."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from costmodels.collectives import STEP_LISTS
+from scenarios.errors import Origin, ScenarioError, nearest
+from sim.plan.op import Collective
+from sim.plan.program import Plan
+
+NATIVE: Final = "native"
+EXPLICIT: Final = "explicit"
+FORMS: Final = "native, explicit, explicit:ALGORITHM or explicit:KIND=ALGORITHM,KIND=ALGORITHM"
+
+
+def chosen_algorithms(text: str, plan: Plan) -> Mapping[str, str] | None:
+    """Return the algorithm of each kind of collective of a plan that runs as a step list; None for the library's own.
+
+    ``explicit`` takes the first step list of each kind, ``explicit:ALGORITHM`` that one for all kinds of the plan,
+    ``explicit:KIND=ALGORITHM,...`` one per kind and the first for others.
+    Raises ScenarioError for another text, an algorithm that a kind has no step list by, or a kind that the plan lacks.
+    """
+    word, colon, choice = text.partition(":")
+    if word not in {NATIVE, EXPLICIT} or (colon and (word == NATIVE or not choice)):
+        raise _refusal(text, f"{text!r} is no way to run collectives", f"write {FORMS}")
+    if word == NATIVE:
+        return None
+    kinds = kinds_of(plan)
+    chosen = {kind: next(iter(STEP_LISTS[kind])) for kind in kinds}
+    if not choice:
+        return chosen
+    pairs = [part.partition("=") for part in choice.split(",")]
+    if len(pairs) == 1 and not pairs[0][1]:
+        pairs = [(kind, "=", choice) for kind in kinds]
+        _refuse_unknown(text, choice)
+    for kind, equals, algorithm in pairs:
+        if not equals:
+            raise _refusal(text, f"{kind!r} names no kind and algorithm", f"write {FORMS}")
+        _refuse_misfit(text, plan, kind, algorithm, kinds)
+        chosen[kind] = algorithm
+    return chosen
+
+
+def kinds_of(plan: Plan) -> tuple[str, ...]:
+    """Return the kinds of collective by which ranks of a plan communicate, in the order of the step lists."""
+    found = {
+        str(op.kind)
+        for program in plan.programs
+        for task in program.tasks.values()
+        for op in task.ops
+        if isinstance(op, Collective) and op.group_size(plan.mesh) > 1
+    }
+    return tuple(kind for kind in STEP_LISTS if kind in found)
+
+
+def _refuse_unknown(text: str, algorithm: str) -> None:
+    names = sorted({name for algorithms in STEP_LISTS.values() for name in algorithms})
+    if algorithm not in names:
+        raise _refusal(text, f"no collective has a step list by {algorithm!r}", _known(algorithm, names))
+
+
+def _refuse_misfit(text: str, plan: Plan, kind: str, algorithm: str, kinds: tuple[str, ...]) -> None:
+    if kind not in STEP_LISTS:
+        raise _refusal(text, f"there is no collective {kind!r}", _known(kind, STEP_LISTS))
+    if kind not in kinds:
+        has = ", ".join(kinds) or "none"
+        raise _refusal(text, f"the plan of {plan.name!r} has no {kind}", f"leave it out; the plan's collectives: {has}")
+    if algorithm not in STEP_LISTS[kind]:
+        rule = f"the plan has {kind}, which has no step list by {algorithm!r}"
+        remedy = f"write explicit:{kind}=NAME, NAME one of {', '.join(STEP_LISTS[kind])}"
+        raise _refusal(text, rule, remedy)
+
+
+def _known(word: str, names: Mapping[str, object] | list[str]) -> str:
+    close = nearest(word, names)
+    return f"{f'did you mean {close}? ' if close else ''}known: {', '.join(names)}"
+
+
+def _refusal(text: str, rule: str, remedy: str) -> ScenarioError:
+    return ScenarioError(Origin(option=f"--collectives {text}"), "", rule, remedy)
