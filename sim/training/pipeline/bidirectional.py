@@ -9,29 +9,29 @@ from sim.training.pipeline.zero_bubble import Counters
 
 
 def chimera(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
-    """Chimera (Li and Hoefler 2021): units of P micro-batches, P/2 each way, one unit after the other.
+    """Chimera (Li and Hoefler 2021): units of P micro-batches, P/2 each way, a unit's start in the gaps of the last.
 
-    P even, m a multiple of P. In slots of one forward or backward, micro-batch i of a unit runs stage s forward in
-    slot s + 2i and backward in slot P + 2i + (P-1-s); no two actions of a rank share a slot. Makespan of one unit
-    (3P-2) where tF = tB+tW = 1; between P/2+1 (outer ranks) and P (middle ranks) micro-batches live.
+    P even, m a multiple of P. In slots of one forward or backward, micro-batch i of unit k runs stage s forward in slot
+    2Pk + s + 2i and backward in slot 2Pk + P + 2i + (P-1-s); no two actions of a rank share a slot. Makespan 2m+P-2
+    slots where tF = tB+tW; P/2+1 (outer ranks) to P (middle ranks) micro-batches live where m = P.
     """
     p, half = num_ranks, num_microbatches // 2
     orders = []
     for r in range(p):
         slots = []
-        for way, stage, depth in ((0, r, r), (1, 2 * p - 1 - r, p - 1 - r)):
-            for i in range(p // 2):
-                slots.append((depth + 2 * i, Action("F", stage, way * half + i)))
-                slots.append((p + 2 * i + (p - 1 - depth), Action("B", stage, way * half + i)))
-        unit = [action for _, action in sorted(slots)]
-        orders.append([a._replace(microbatch=a.microbatch + k * p // 2) for k in range(half * 2 // p) for a in unit])
+        for stage, depth, first in ((r, r, 0), (2 * p - 1 - r, p - 1 - r, half)):
+            for i in range(half):
+                entry = i // (p // 2) * 2 * p + i % (p // 2) * 2
+                slots.append((entry + depth, Action("F", stage, first + i)))
+                slots.append((entry + p + (p - 1 - depth), Action("B", stage, first + i)))
+        orders.append([action for _, action in sorted(slots)])
     return orders
 
 
 def dualpipe(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
     """DualPipe (DeepSeek-V3 2024): P even, m even, m >= 2P; forwards overlap backwards of the other way.
 
-    Bubble (P/2-1)(tF + 2(tB+tW) - 3tW) where tF = tB = tW and overlapping saves nothing; P+1 micro-batches live.
+    Bubble (P/2-1)(tF + 2(tB+tW) - 3tW) where tF = tB >= tW and overlapping saves nothing; P+1 micro-batches live.
     """
     p, half = num_ranks, num_microbatches // 2
     orders = []
