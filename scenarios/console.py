@@ -11,8 +11,8 @@ from rich.text import Text
 from costmodels.units import format_bytes, format_rate, format_time
 from scenarios.advice import advise, mean_over_ranks, recompute_fraction
 from scenarios.loader import Scenario
-from scenarios.report.causes import cause_of
 from scenarios.long_run import interval_words, reliability_rows
+from scenarios.report.causes import cause_of
 
 _LEAST_PERCENT = 5e-4
 """Smaller shares of one would round to no per cent at all, and are shown as they are."""
@@ -116,7 +116,7 @@ def _role_table(summary: Mapping[str, Any]) -> Table:
         table.add_row(
             Text(role["role"] or "all"),
             f"{role['num_ranks']:,}",
-            format_bytes(role["peak_memory_bytes"]),
+            format_bytes(role["peak_memory_bytes"]) if summary.get("memory_capacity_bytes") else "-",
             f"{role['peak_live_microbatches']:g}",
             _percent(role["busy_s"].get("compute", 0.0) / total),
             _percent(waiting / total),

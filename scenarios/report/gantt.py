@@ -4,6 +4,7 @@ Ranks are picked evenly where there are too many; of a step with too many bars t
 and the end are kept. What was left out is said in words.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -92,7 +93,8 @@ def choose_bars(timeline: Timeline, max_ranks: int = MAX_RANKS, max_bars: int = 
         between_s = timeline.duration_s - sum(window.end_s - window.start_s for window in windows)
         num_left = _num_outside(bars, windows)
         left_out.append(f"{format_time(between_s)} between the three windows ({num_left:,} task calls)")
-    labels = tuple(_short_label(info.role, info.rank, info.num_ranks) for info in chosen)
+    times_seen = Counter(info.role for info in infos)
+    labels = tuple(_short_label(info.role, info.rank, info.num_ranks, times_seen[info.role]) for info in chosen)
     return Gantt(labels, tuple(windows), tuple(left_out))
 
 
@@ -104,8 +106,10 @@ def evenly(items: Sequence[Any], limit: int) -> list[Any]:
     return [items[position] for position in positions.tolist()]
 
 
-def _short_label(role: str, rank: int, num_ranks: int) -> str:
-    name = role or f"rank {rank}"
+def _short_label(role: str, rank: int, num_ranks: int, times_seen: int) -> str:
+    """Return the role, with the rank's number where several ranks of it are drawn, and how many it stands for."""
+    number = f"rank {rank}"
+    name = f"{role}, {number}" if role and times_seen > 1 else role or number
     return f"{name} ×{num_ranks:,}" if num_ranks > 1 else name
 
 

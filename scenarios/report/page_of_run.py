@@ -36,9 +36,10 @@ def write_report(summary: Mapping[str, Any], timeline: Timeline, path: Path, *, 
     Wall times are left out: identical runs give identical bytes.
     """
     sections = [_pipeline(timeline), _time(summary)]
-    if len(timeline.memory):
+    has_memory = bool(summary.get("memory_capacity_bytes"))  # a textbook workload models none
+    if has_memory and len(timeline.memory):
         sections.append(_memory(summary, timeline))
-    if any(role["memory_by_kind_bytes"] for role in summary["roles"]):
+    if has_memory and any(role["memory_by_kind_bytes"] for role in summary["roles"]):
         sections.append(_memory_by_kind(summary))
     if "reliability" in summary:
         sections.append(long_run_section(summary["reliability"]))
@@ -93,6 +94,8 @@ def _pipeline(timeline: Timeline) -> Section:
     gantt = choose_bars(timeline)
     lead = "Each line is a rank: computing above, communication below it. Numbers are micro-batches. "
     lead += "Drag to zoom, double-click for all of it."
+    if any("×" in label for label in gantt.ranks):
+        lead += " ×n: the rank stands for n that are alike."
     if any(window.bars.chunk.any() for window in gantt.windows):
         lead += " Every second virtual stage of a rank is paler."
     note = f"Not drawn: {'; '.join(gantt.left_out)}. All of it is in timeline.json.gz." if gantt.left_out else ""
@@ -142,6 +145,8 @@ def _ops(summary: Mapping[str, Any], timeline: Timeline) -> Section:
     body = f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
     lead = "Ops that are alike up to layer and micro-batch, the mean over all ranks. Streams overlap."
     heading = "Longest kinds of op" if timeline.detail == "op" else "Longest kinds of task"
+    if timeline.detail == "task":
+        lead = "Tasks are lists of ops; those alike up to micro-batch, the mean over all ranks. Streams overlap."
     return Section(heading, lead, body)
 
 
