@@ -21,7 +21,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "compare": ("compare", "Lay two timelines side by side."),
     "validate": ("validate", "Predict published measurements; fail past their thresholds."),
     "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),
-    "list": ("listing", "Show the nodes, model presets, schedules and kernels that there are."),
+    "list": ("listing", "Show the nodes, model presets, schedules, precisions, kernels, ... that there are."),
     "new": ("new", "Write a commented starter file."),
 }
 """Command name to module in scenarios/commands (its ``command`` is run) and one line of help."""
@@ -31,7 +31,7 @@ HELP: Final = """How long will this training step take on that cluster, will it 
 \b
 simulate SCENARIO.yaml [--set key=value ...] [--out DIR] [--json] [--detail op|task] [--no-fold]
   --set KEY=VALUE   put another value into the scenario, e.g. --set parallel.tensor.degree=4
-  --out DIR         write summary.json, timeline.json.gz, timeline.parquet and report.html there
+  --out DIR         write report.html, summary.json, timeline.json.gz (Perfetto) and timeline.parquet there
   --json            print the summary as JSON instead of the table
   --detail          op: one row per op in the timeline; task: one per task (default: by plan size)
   --no-fold         simulate every rank, also those that cannot differ

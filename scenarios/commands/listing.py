@@ -21,7 +21,7 @@ KINDS = ("nodes", "presets", "schedules", "recompute", "precisions", "kernels")
 
 
 @click.command("list")
-@click.argument("kinds", nargs=-1, type=click.Choice(KINDS), metavar="[nodes|presets|schedules|recompute|...]")
+@click.argument("kinds", nargs=-1, type=click.Choice(KINDS), metavar=f"[{'|'.join(KINDS)}]...")
 @json_option
 def command(kinds: tuple[str, ...], as_json: bool) -> None:
     """Show the nodes, model presets, schedules, recomputation modes, precisions and kernels that there are."""

@@ -9,7 +9,10 @@ set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Put another value into the scenario; repeatable."
 )
 out_option = click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Directory to write the results to."
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for report.html, summary.json, timeline.json.gz and timeline.parquet.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
