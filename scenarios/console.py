@@ -45,7 +45,7 @@ def print_validation(summary: Mapping[str, Any], console: Console) -> None:
     """Print predicted against measured, table by table."""
     for entry in summary["tables"]:
         console.print(Text(f"{entry['table']}: {entry['prediction']} in {entry['unit']}", style="bold"))
-        console.print(_records_table("", entry["rows"]))
+        console.print(_records_table("", entry["groups"] or entry["rows"]))
         verdict = Text("passed", "green") if entry["passed"] else Text("FAILED", "bold red")
         most = entry["thresholds"]
         mean = f"mean absolute error {_percent(entry['mean_absolute_error'])} (at most {_percent(most['mean'])})"

@@ -4,8 +4,11 @@ The sidecar's keys:
 
     citation, source, licence   text: which publication, where the numbers were read, under which terms
     data        name of the CSV, beside the sidecar (default: the sidecar's name with .csv)
-    row         column that names the rows
-    base        a scenario, as a mapping; each row changes some of its keys
+    row         column that names the rows, or a list of columns that do so together
+    where       optional: which rows are taken. equal: {column: value or list of values}; holds: an expression
+    group       optional: column whose values group the rows; the mean threshold then holds for every group
+    base        a scenario, as a mapping; each row changes some of its keys. For collective_time_s no scenario, but
+                the keys of scenarios/collective_row.py
     columns     scenario key: expression over the CSV's columns (traces/cell_expression.py), for every row
     measured
       prediction  which result of the simulation is compared: one of ``PREDICTIONS``
@@ -34,6 +37,7 @@ FOLDER: Final = Path(__file__).parent / "published"
 PREDICTIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "iteration_time_s": "time",
+        "collective_time_s": "time",
         "tokens_per_s": "token rate",
         "model_flop_per_s_per_device": "FLOP rate",
         "hardware_flop_per_s_per_device": "FLOP rate",
@@ -47,6 +51,7 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = MappingProxyType(
     {
         "s": ("time", 1.0),
         "ms": ("time", 1e-3),
+        "us": ("time", 1e-6),
         "tokens/s": ("token rate", 1.0),
         "GFLOP/s": ("FLOP rate", 1e9),
         "TFLOP/s": ("FLOP rate", 1e12),
@@ -59,16 +64,22 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = MappingProxyType(
 """Units of measured columns: dimension, and factor to SI."""
 
 _REMEDY: Final = "the docstring of traces/published.py shows what a table needs"
-_KEYS: Final = ("citation", "source", "licence", "data", "row", "base", "columns", "measured", "thresholds")
+_KEYS: Final = (
+    "citation", "source", "licence", "data", "row", "where", "group", "base", "columns", "measured", "thresholds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """One measurement: its name, the base scenario's keys that it changes, and the value in SI units."""
+    """One measurement: its name, the base scenario's keys that it changes, and the value in SI units.
+
+    ``group``: which rows' mean error counts together with its own; empty where the table has no groups.
+    """
 
     name: str
     overrides: Mapping[str, Cell]
     measured: float
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +116,28 @@ class _Measurement:
 class _Mapping:
     """How a CSV's row becomes measurements."""
 
-    name_column: str
+    name_columns: tuple[str, ...]
     columns: Mapping[str, ast.expr]
     measurements: tuple[_Measurement, ...]
     factor: float
+    group_column: str
+    equal: Mapping[str, tuple[str, ...]]
+    holds: ast.expr | None
 
     @property
     def needed(self) -> tuple[str, ...]:
         """Return the columns that a CSV must have."""
         named = [column for expression in self.columns.values() for column in columns_of(expression)]
         measured = [measurement.column for measurement in self.measurements]
-        return tuple(dict.fromkeys([self.name_column, *named, *measured]))
+        chosen = [*self.equal, *(columns_of(self.holds) if self.holds else ())]
+        group = [self.group_column] if self.group_column else []
+        return tuple(dict.fromkeys([*self.name_columns, *group, *chosen, *named, *measured]))
+
+    def takes(self, texts: Mapping[str, str], values: Mapping[str, Cell | None]) -> bool:
+        """Return whether a row is one of the table's. Raises ExpressionError where ``holds`` has no value."""
+        if any(texts[column].strip() not in wanted for column, wanted in self.equal.items()):
+            return False
+        return self.holds is None or bool(evaluate(self.holds, values))
 
 
 def published_tables() -> tuple[Path, ...]:
@@ -167,7 +189,30 @@ def _mapping(root: Section, measured: Section) -> _Mapping:
         raise measured.refusal("nothing is measured", "name at least one column", "columns")
     columns = root.section("columns")
     expressions = {key: _expression(columns, key) for key in columns.values}
-    return _Mapping(root.get("row", str), expressions, measurements, factor)
+    group = root.get("group", str) if "group" in root.values else ""
+    return _Mapping(_names(root), expressions, measurements, factor, group, *_choice(root))
+
+
+def _names(root: Section) -> tuple[str, ...]:
+    """Return the columns that name a row."""
+    names = root.values.get("row")
+    if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+        return tuple(names)
+    return (root.get("row", str),)
+
+
+def _choice(root: Section) -> tuple[Mapping[str, tuple[str, ...]], ast.expr | None]:
+    """Return the texts that columns must have, and the expression that must hold, for a row to be taken."""
+    if "where" not in root.values:
+        return {}, None
+    where = root.section("where")
+    where.refuse_unknown(("equal", "holds"))
+    equal = where.section("equal").values if "equal" in where.values else {}
+    wanted = {
+        column: tuple(str(value) for value in (values if isinstance(values, list) else [values]))
+        for column, values in equal.items()
+    }
+    return wanted, _expression(where, "holds") if "holds" in where.values else None
 
 
 def _expression(columns: Section, key: str) -> ast.expr:
@@ -234,6 +279,11 @@ def _row(path: Path, line: int, header: Sequence[str], cells: Sequence[str], map
         raise TraceError(str(path), rule, "write as many cells as columns", line=line)
     texts = dict(zip(header, cells, strict=True))
     values = {name: parse_cell(cell) for name, cell in texts.items()}
+    try:
+        if not mapping.takes(texts, values):
+            return []
+    except ExpressionError as error:
+        raise TraceError(str(path), str(error), "mend the row, or where.holds", line=line, key="where") from error
     overrides: dict[str, Cell] = {}
     for key, expression in mapping.columns.items():
         try:
@@ -241,7 +291,8 @@ def _row(path: Path, line: int, header: Sequence[str], cells: Sequence[str], map
         except ExpressionError as error:
             columns = ", ".join(columns_of(expression))
             raise TraceError(str(path), str(error), f"mend the cell: {columns}", line=line, key=key) from error
-    name = texts[mapping.name_column].strip()
+    name = " ".join(texts[column].strip() for column in mapping.name_columns)
+    group = texts[mapping.group_column].strip() if mapping.group_column else ""
     result = []
     for measurement in mapping.measurements:
         value = values[measurement.column]
@@ -251,5 +302,5 @@ def _row(path: Path, line: int, header: Sequence[str], cells: Sequence[str], map
             rule = f"a measured value is a number more than 0, not {texts[measurement.column]!r}"
             raise TraceError(str(path), rule, "mend the cell, or leave it empty", line=line, key=measurement.column)
         label = f"{name}, {measurement.label}" if measurement.label else name
-        result.append(PublishedRow(label, {**overrides, **measurement.scenario}, value * mapping.factor))
+        result.append(PublishedRow(label, {**overrides, **measurement.scenario}, value * mapping.factor, group))
     return result

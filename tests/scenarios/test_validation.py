@@ -73,8 +73,11 @@ def test_published_measurements_are_predicted(name: str) -> None:
     """Every packaged table is predicted within its thresholds, which are no looser than promised."""
     table = only_table((TABLES[name],))
     assert table["passed"]
-    most = (0.02, 0.02) if table["prediction"] == "activation_bytes" else (0.05, 0.12)
-    assert (table["thresholds"]["mean"], table["thresholds"]["worst"]) <= most
+    mean, worst = {"activation_bytes": (0.02, 0.02), "collective_time_s": (0.2, 0.9)}.get(
+        table["prediction"], (0.05, 0.12)
+    )
+    assert table["thresholds"]["mean"] <= mean
+    assert table["thresholds"]["worst"] <= worst
     assert table["mean_absolute_error"] == pytest.approx(
         sum(abs(row["error"]) for row in table["rows"]) / len(table["rows"])
     )

@@ -193,3 +193,28 @@ def test_activation_memory_is_the_papers_formula() -> None:
         layers = keys["model.num_layers"] * interleaving
         expected = 2048 * keys["training.microbatch_size"] * hidden * per_token * layers
         assert row.measured == pytest.approx(expected, rel=1e-4)
+
+
+def test_rows_are_chosen_and_grouped(write: Write) -> None:
+    """``where`` keeps rows whose cells equal and whose expression holds; ``group`` and ``row`` name columns."""
+    choice = "row: [model, gpus]\nwhere: {equal: {model: [small, large]}, holds: gpus < 64}\ngroup: layers\n"
+    table = load_table(write(("row: model\n", choice)))
+    assert [(row.name, row.group) for row in table.rows] == [("small 8, full recompute", "4"), ("small 8", "4")]
+    table = load_table(write(("row: model\n", "row: model\nwhere: {equal: {gpus: 64}}\n")))
+    assert [(row.name, row.group) for row in table.rows] == [("large, full recompute", "")]
+
+
+@pytest.mark.parametrize(
+    ("choice", "problem"),
+    [
+        ("where: {equals: {model: small}}\n", "equals"),
+        ("where: {holds: model > 1}\n", "where a number is needed"),
+        ("where: {equal: {modell: small}}\n", "the column modell is missing"),
+        ("where: {equal: {model: tiny}}\n", "no row has a measured value"),
+        ("group: kind\n", "the column kind is missing"),
+    ],
+)
+def test_bad_choice_is_refused(write: Write, choice: str, problem: str) -> None:
+    """A choice or a group that names no column, holds for no row or has no value is refused."""
+    with pytest.raises(TraceError, match=problem):
+        load_table(write(("row: model\n", f"row: model\n{choice}")))

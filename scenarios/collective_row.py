@@ -1,0 +1,83 @@
+"""Predict one measured collective or message: a table's row, without a model around it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from costmodels.collectives import NetworkParameters, collective_cost, exclusive_seconds, point_to_point_cost
+from costmodels.errors import CatalogueError, CollectiveError, UnitError
+from costmodels.hardware import NodeSpec, load_node
+from costmodels.profile import load_profile, network_parameters
+from costmodels.units import Dimension, parse_quantity
+from scenarios.errors import Origin, ScenarioError, suggestion
+
+KEYS: Final = ("node", "num_nodes", "num_devices", "collective", "bytes", "nic", "issue")
+_NIC: Final = ("bandwidth", "latency", "per_node")
+_SPELLINGS: Final = {"alltoall": "all_to_all"}
+"""nccl-tests writes some names in its own way."""
+
+
+def collective_time_s(entry: Mapping[str, Any], path: Path, where: str) -> float:
+    """Return the seconds that a collective, or a message (``send_recv``), takes alone on a cluster.
+
+    Keys of ``entry``: node (of the catalogue), num_nodes, num_devices (of the group, as many per node), collective,
+    bytes (as ``collective_cost`` counts them), and optionally nic (bandwidth, latency, per_node: what a cluster has in
+    place of the node's adapters) and issue (the time in which the host issues a collective: none ends sooner).
+    Raises ScenarioError for an unknown or missing key, and for values that the cost models refuse.
+    """
+    origin = Origin(option=where) if where else Origin(str(path))
+    _check_keys(entry, KEYS, ("nic", "issue"), origin, "")
+    nodes, devices, num_bytes = (_count(entry, key, origin) for key in ("num_nodes", "num_devices", "bytes"))
+    if devices % nodes or devices < 2:
+        rule, remedy = f"{devices} devices on {nodes} nodes", "give every node as many, and the group 2 or more"
+        raise ScenarioError(origin, "num_devices", rule, remedy)
+    try:
+        node = load_node(str(entry["node"]))
+        network = _network(node, entry.get("nic", {}), origin)
+        issue_s = parse_quantity(entry["issue"], Dimension.TIME) if "issue" in entry else 0.0
+        kind = _SPELLINGS.get(entry["collective"], entry["collective"])
+        return max(issue_s, _alone_s(kind, num_bytes, (devices // nodes,) * nodes, network))
+    except (CatalogueError, CollectiveError, UnitError) as error:
+        raise ScenarioError(origin, "", str(error), "mend the table's base or the row") from error
+
+
+def _alone_s(kind: str, num_bytes: int, group: tuple[int, ...], network: NetworkParameters) -> float:
+    if kind == "send_recv":
+        cost = point_to_point_cost(num_bytes, same_node=len(group) == 1, network=network)
+        rate = cost.port_bytes / network.intra_bandwidth_bytes_per_s
+        return cost.latency_s + rate + cost.nic_bytes / network.inter_bandwidth_bytes_per_s
+    return exclusive_seconds(collective_cost(kind, num_bytes, group, network), group, network)
+
+
+def _network(node: NodeSpec, nic: Mapping[str, Any], origin: Origin) -> NetworkParameters:
+    """Return the node's network under its device's profile, with a cluster's own adapters where it has others."""
+    _check_keys(nic, _NIC, _NIC, origin, "nic.")
+    link, count = node.nic, node.nics_per_node
+    if "bandwidth" in nic:
+        link = replace(link, bandwidth_bytes_per_s=parse_quantity(nic["bandwidth"], Dimension.BANDWIDTH))
+    if "latency" in nic:
+        link = replace(link, latency_s=parse_quantity(nic["latency"], Dimension.TIME))
+    if "per_node" in nic:
+        count = _count(nic, "per_node", origin)
+    return network_parameters(replace(node, nic=link, nics_per_node=count), load_profile(node.device.generation))
+
+
+def _check_keys(
+    entry: Mapping[str, Any], known: tuple[str, ...], optional: tuple[str, ...], origin: Origin, prefix: str
+) -> None:
+    for key in entry:
+        if key not in known:
+            raise ScenarioError(
+                origin, f"{prefix}{key}", "a measured collective has no such key", suggestion(key, known)
+            )
+    for key in known:
+        if key not in entry and key not in optional:
+            raise ScenarioError(origin, f"{prefix}{key}", "the key is required and missing", f"add {key} to the base")
+
+
+def _count(entry: Mapping[str, Any], key: str, origin: Origin) -> int:
+    value = entry[key]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ScenarioError(origin, key, f"a whole number of 1 or more belongs here, not {value!r}", "mend it")
+    return value
