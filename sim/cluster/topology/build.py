@@ -96,10 +96,10 @@ def _join(islands: Sequence[Island], ports: Ports, fabric_of: FabricOf | None) -
     for island in islands:
         if not island.num_ports:
             rule = f"node {island.name} has no way to the network"
-            raise TopologyError("nics", rule, "write nics: 1 or more")
+            raise TopologyError("nodes.nics", rule, "write nics: 1 or more")
     direct = {island.nic is None for island in islands}
     if len(direct) > 1:
-        raise TopologyError("nics", "some nodes have adapters and some have none", "give all nodes adapters")
+        raise TopologyError("nodes.nics", "some nodes have adapters and some have none", "give all nodes adapters")
     return fabric_of(ports, direct.pop())
 
 

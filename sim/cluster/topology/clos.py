@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from sim.cluster.topology.errors import TopologyError
-from sim.cluster.topology.fabric import Ports, first_islands, rows
+from sim.cluster.topology.fabric import Ports, first_islands, refuse_huge, rows
 from sim.cluster.topology.links import (
     NONE,
     AnyInts,
@@ -68,7 +68,6 @@ class Clos:
     core_link_bytes_per_s: float
     links: LinkTable
     keeps_rails: bool
-    num_rails: int
     direct: bool = False
 
     @property
@@ -141,7 +140,9 @@ def build_clos(spec: ClosSpec, ports: Ports) -> Clos:
     """Return the network that joins the ports. Raises TopologyError where they do not fit on it."""
     leaf, slot, leaf_ports = _leaves(spec, ports)
     num_leaves = int(leaf.max()) + 1
-    if num_leaves > 1 and not spec.spines:
+    keeps_rails = spec.rails and spec.cross_rail == "nvlink"
+    apart = keeps_rails and num_leaves <= int(ports.rail.max()) + 1  # each rail has its switch, and needs no other
+    if num_leaves > 1 and not spec.spines and not apart:
         rule = f"{num_leaves} leaf switches need spines between them"
         raise TopologyError("fabric.spines", rule, "write spines: 1 or more")
     spines = spec.spines if num_leaves > 1 else 0
@@ -153,6 +154,7 @@ def build_clos(spec: ClosSpec, ports: Ports) -> Clos:
     if spec.most_pods and num_pods > spec.most_pods:
         most = spec.most_pods * leaves_per_pod * leaf_ports
         raise TopologyError("fabric", f"{len(ports)} adapters on a tree that holds {most}", "write a larger radix")
+    refuse_huge(2 * spines * (num_leaves + num_pods * spec.cores_per_spine))
     fastest = float(ports.bandwidth_bytes_per_s.max())
     uplink = _sized(spec.uplink, leaf_ports * fastest / (spec.oversubscription * max(1, spines)))
     above = leaves_per_pod * uplink.bandwidth_bytes_per_s / (spec.core_oversubscription * max(1, spec.cores_per_spine))
@@ -168,8 +170,7 @@ def build_clos(spec: ClosSpec, ports: Ports) -> Clos:
         uplink_bytes_per_s=uplink.bandwidth_bytes_per_s,
         core_link_bytes_per_s=core_link.bandwidth_bytes_per_s,
         links=_links(num_leaves, leaves_per_pod, spines, spec.cores_per_spine, uplink, core_link),
-        keeps_rails=spec.rails and spec.cross_rail == "nvlink",
-        num_rails=int(ports.rail.max()) + 1 if spec.rails else 0,
+        keeps_rails=keeps_rails,
     )
 
 

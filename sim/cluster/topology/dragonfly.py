@@ -5,11 +5,12 @@ group, p terminals and h links to other groups per router, at most a h + 1 group
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from sim.cluster.topology.errors import TopologyError
-from sim.cluster.topology.fabric import Ports, rows
+from sim.cluster.topology.fabric import Ports, first_islands, refuse_huge, rows
 from sim.cluster.topology.links import (
     NONE,
     AnyInts,
@@ -44,6 +45,7 @@ class Dragonfly:
     """
 
     attach: IntArray
+    islands_first_half: BoolArray
     num_groups: int
     routers_per_group: int
     links: LinkTable
@@ -81,24 +83,28 @@ class Dragonfly:
         return f"group {switch // self.routers_per_group} router {switch % self.routers_per_group}"
 
     def first_half(self, capacity_bytes_per_s: FloatArray) -> BoolArray:
-        """Return the ports of the first half of the routers that have ports."""
+        """Return the ports of the first half of the islands, whatever they carry."""
         del capacity_bytes_per_s
-        half: BoolArray = self.attach < self._middle()
-        return half
+        return self.islands_first_half
 
     def bisection_bytes_per_s(self, capacity_bytes_per_s: FloatArray) -> float:
-        """Return the links from the first half of the routers to the others, or the ports of a half if they carry less.
+        """Return the smallest cut between the first half of the islands and the others.
 
-        Assumes that links inside a group are no narrower a way than those between groups (the paper: a = 2p = 2h).
+        Assumes that the links inside a group hold back nothing (the paper: a = 2p = 2h). A group then lies on one side
+        of the cut, and all groups with the same ports on the same side: the product of the sides' sizes is concave.
         """
-        half = np.arange(self.num_switches) < self._middle()
-        crossing = half[self.links.source] & ~half[self.links.target]
-        ports = half[self.attach]
-        sides = (float(capacity_bytes_per_s[ports].sum()), float(capacity_bytes_per_s[~ports].sum()))
-        return min(float(self.links.bandwidth_bytes_per_s[crossing].sum()), *sides)
-
-    def _middle(self) -> int:
-        return (int(self.attach.max()) + 1) // 2
+        half, group = self.islands_first_half, self.attach // self.routers_per_group
+        ours = np.bincount(group, np.where(half, capacity_bytes_per_s, 0.0), self.num_groups)
+        theirs = np.bincount(group, np.where(half, 0.0, capacity_bytes_per_s), self.num_groups)
+        alike, count = np.unique(np.stack([ours, theirs], axis=1), axis=0, return_counts=True)
+        between = float(self.links.bandwidth_bytes_per_s[-1]) if self.num_groups > 1 else 0.0
+        cuts = []
+        for sides in product((False, True), repeat=len(alike)):
+            joins = np.array(sides)
+            near = int(count[joins].sum())
+            ports = count @ np.where(joins, alike[:, 1], alike[:, 0])
+            cuts.append(float(ports) + near * (self.num_groups - near) * between)
+        return min(cuts)
 
 
 def _router_of(channel: AnyInts, routers: int, groups: int) -> AnyInts:
@@ -114,6 +120,7 @@ def build_dragonfly(spec: DragonflySpec, ports: Ports) -> Dragonfly:
     if groups > a * h + 1:
         rule = f"{len(ports)} adapters need {groups} groups, and {a} x {h} + 1 = {a * h + 1} can be joined"
         raise TopologyError("fabric", rule, "write more routers_per_group, global_links_per_router or ports_per_router")
+    refuse_huge(groups * (a * (a - 1) + groups - 1))
     router = np.arange(groups * a)
     here = np.repeat(router, a - 1)
     step = np.tile(np.arange(a - 1), groups * a)
@@ -127,4 +134,10 @@ def build_dragonfly(spec: DragonflySpec, ports: Ports) -> Dragonfly:
         target = other * a + _router_of(groups - 2 - channel, a, groups)
         trunk = max(1, h // -(-(groups - 1) // a))
         tables.append(one_way(source, target, LinkKind.GLOBAL, spec.global_link.times(trunk)))
-    return Dragonfly(attach=attach.astype(np.int32), num_groups=groups, routers_per_group=a, links=joined(tables))
+    return Dragonfly(
+        attach=attach.astype(np.int32),
+        islands_first_half=first_islands(ports),
+        num_groups=groups,
+        routers_per_group=a,
+        links=joined(tables),
+    )

@@ -6,7 +6,10 @@ from typing import Protocol
 
 import numpy as np
 
+from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.links import NONE, AnyInts, BoolArray, FloatArray, IntArray, LinkTable
+
+MOST_LINKS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,13 @@ class Fabric(Protocol):
 
     def bisection_bytes_per_s(self, capacity_bytes_per_s: FloatArray) -> float:
         """Return the most that one half of the ports can send to the other, given what each port carries."""
+
+
+def refuse_huge(num_links: int) -> None:
+    """Raise TopologyError for a network of more links than fit into memory."""
+    if num_links > MOST_LINKS:
+        rule = f"the network would have {num_links:,} links, more than {MOST_LINKS:,}"
+        raise TopologyError("fabric", rule, "write fewer switches")
 
 
 def first_islands(ports: Ports) -> BoolArray:

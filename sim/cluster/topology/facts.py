@@ -58,9 +58,9 @@ def describe(topology: Topology) -> TopologyFacts:
 def bisection_bytes_per_s(topology: Topology) -> float:
     """Return what one half of the devices can send to the other half, in one direction.
 
-    The halves are the first half of the nodes (or domains) against the others, in a torus the two sides of the
-    cheapest cut, in a dragonfly the first half of the routers; in a single island the first half of its devices. Links
-    count that routes use, each direction for itself. Stragglers among the links of the network are left out.
+    The halves are the first half of the nodes (or domains; of an odd number the smaller half) against the others, in a
+    torus the two sides of the cheapest cut, in a single island the first half of its devices. Only links that routes
+    use count. Stragglers among the links of the network are left out.
     """
     if topology.fabric is None:
         return _inside_bisection(topology)
@@ -97,11 +97,21 @@ def max_hops(topology: Topology) -> int:
     if topology.num_devices > ALL_PAIRS_UP_TO:
         last = topology.num_islands - 1
         first = topology.placement.first_device
-        starts = np.unique([first[last * part // 3] + offset for part in range(4) for offset in (0, 1)])
-        starts = starts[starts < topology.num_devices]
+        islands = sorted({last * part // 3 for part in range(4)})
+        chosen = [(island, topology.islands[topology.placement.layout[island]]) for island in islands]
+        starts = np.array([first[island] + device for island, layout in chosen for device in _remote_devices(layout)])
     return max(
         int(topology.routes(np.full_like(everyone, start), everyone).num_hops.max()) for start in starts.tolist()
     )
+
+
+def _remote_devices(island: Island) -> set[int]:
+    """Return the first two devices of an island, and one that is farthest from its nearest port."""
+    found = {0, min(1, island.num_devices - 1)}
+    if island.num_ports:
+        near = island.out_paths[np.arange(island.num_devices), island.nearest_port]
+        found.add(int(np.argmax((near != NONE).sum(axis=1))))
+    return found
 
 
 def _inside_bisection(topology: Topology) -> float:
