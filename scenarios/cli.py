@@ -20,6 +20,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "execute": ("execute", "Run the same plan with torch on this machine, or join a running job."),
     "compare": ("compare", "Lay two timelines side by side."),
     "validate": ("validate", "Predict published measurements; fail past their thresholds."),
+    "schedule": ("schedule", "Print a scenario's pipeline schedule as CSV, a row of actions per rank."),
     "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),
     "list": ("listing", "Show the nodes, model presets, schedules, precisions, kernels, ... that there are."),
     "new": ("new", "Write a commented starter file."),

@@ -12,6 +12,7 @@ from typing import Any
 
 from costmodels.errors import CatalogueError
 from costmodels.hardware import load_node
+from scenarios.actions import read_actions
 from scenarios.checking import check_document
 from scenarios.degrees import resolve_degrees
 from scenarios.errors import Origin, ScenarioError, suggestion
@@ -22,11 +23,13 @@ from scenarios.reliability import reliability_spec
 from scenarios.schema import (
     MAX_MICROBATCHES,
     MAX_WORLD_SIZE,
+    DelayPipelineSection,
     DelayScenario,
     DenseScenario,
     GptModel,
     HuggingFaceModel,
     LlamaModel,
+    PipelineSection,
     PresetModel,
     scenario_class,
 )
@@ -124,11 +127,12 @@ def _delay_scenario(document: Document, checked: DelayScenario, overrides: tuple
                 backward_input_s=model.backward_input,
                 backward_weight_s=model.backward_weight,
                 hop_s=model.hop,
+                gradient_sync_s=model.gradient_sync,
             ),
             num_microbatches=checked.training.num_microbatches,
-            pipeline=PipelineSpec(
-                degree=pipeline.degree, schedule=pipeline.schedule, virtual_stages=pipeline.virtual_stages
-            ),
+            pipeline=_pipeline(document, pipeline, pipeline.degree),
+            overlap_gradient_sync=checked.parallel.data.overlap_gradient_sync,
+            deferred_sync=checked.parallel.data.deferred_sync,
             seed=checked.seed,
         )
     return Scenario(
@@ -242,18 +246,25 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec) 
     section = checked.parallel
     degrees = resolve_degrees(document, section, cluster.num_nodes, cluster.devices_per_node)
     with located(document):
-        stages: dict[str, Any] = section.pipeline.model_dump() | {"degree": degrees["pipeline"]}
         return ParallelSpec(
             tensor_degree=degrees["tensor"],
             sequence_parallel=section.tensor.sequence_parallel,
             overlap_tensor_backward=section.tensor.overlap_backward,
-            pipeline=PipelineSpec(**stages),
+            pipeline=_pipeline(document, section.pipeline, degrees["pipeline"]),
             data_degree=degrees["data"],
             zero_stage=section.data.zero_stage,
             overlap_gradient_sync=section.data.overlap_gradient_sync,
             bucket_bytes=round(section.data.bucket or 0),
             axis_order=section.axis_order,
         )
+
+
+def _pipeline(document: Document, section: PipelineSection | DelayPipelineSection, degree: int) -> PipelineSpec:
+    """Return the pipeline, its actions read from their file; what was left out has the specification's defaults."""
+    keys: dict[str, Any] = {key: value for key, value in section.model_dump().items() if value is not None}
+    if "actions" in keys:
+        keys["actions"] = read_actions(document.source.parent / keys["actions"])
+    return PipelineSpec(**keys | {"degree": degree})
 
 
 def _refuse_many_calls(document: Document, num_stages: int, num_microbatches: int) -> None:

@@ -9,6 +9,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from scenarios.quantities import Bytes, Degree, Duration, DurationOrZero, IntervalOrAuto, LongDuration, refusal
+from sim.training.pipeline.rules import Schedule
+from sim.training.spec import TransformerSchedule
 
 MAX_BATCH: Final = 1_000_000_000
 MAX_MICROBATCHES: Final = 1_000_000
@@ -22,6 +24,7 @@ Vocabulary = Annotated[int, Field(ge=2, le=100_000_000)]
 Probability = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 RotaryBase = Annotated[float, Field(gt=1, le=1e12, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, le=1e3, allow_inf_nan=False)]
+MicrobatchCount = Annotated[int, Field(ge=1, le=MAX_MICROBATCHES)]
 Attention = Literal["core", "flash"]
 Axis = Literal["pp", "dp", "tp"]
 
@@ -136,6 +139,8 @@ class DelayModel(Section):
     backward_weight: DurationOrZero
     hop: DurationOrZero = 0.0
     """Added to every dependency between ranks."""
+    gradient_sync: DurationOrZero = 0.0
+    """Time to synchronise all gradients of a rank with its replicas."""
 
 
 MODEL_SECTIONS: Final[dict[str, type[Section]]] = {
@@ -211,9 +216,11 @@ class PipelineSection(Section):
     """Pipeline parallelism."""
 
     degree: Degree = 1
-    schedule: Literal["gpipe", "1f1b", "interleaved_1f1b"] = "1f1b"
+    schedule: TransformerSchedule = "1f1b"
     virtual_stages: int = Field(default=1, ge=1, le=10_000)
     """Stages per rank; 2 or more with interleaved_1f1b."""
+    microbatch_group_size: MicrobatchCount | None = None
+    """interleaved_1f1b: micro-batches that run through a stage before the rank's next one; default as Megatron-LM."""
     layers_per_stage: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = Field(
         default=(), strict=False, max_length=10_000
     )
@@ -226,9 +233,15 @@ class DelayPipelineSection(Section):
     """Pipeline parallelism of a textbook workload."""
 
     degree: int = Field(default=1, ge=1, le=10_000)
-    schedule: Literal["gpipe", "1f1b", "interleaved_1f1b"] = "1f1b"
+    schedule: Schedule = "1f1b"
     virtual_stages: int = Field(default=1, ge=1, le=10_000)
-    """Stages per rank; 2 or more with interleaved_1f1b."""
+    """Stages per rank; 2 or more with interleaved_1f1b, 2 with zb_v and dualpipe_v."""
+    microbatch_group_size: MicrobatchCount | None = None
+    """interleaved_1f1b: micro-batches that run through a stage before the rank's next one; default as Megatron-LM."""
+    max_live_microbatches: MicrobatchCount | None = None
+    """zb_auto: micro-batches that a rank may keep; default the degree."""
+    actions: str | None = Field(default=None, min_length=1, max_length=4000)
+    """custom: a CSV of actions, a row per rank, as torch writes it; the path is relative to the scenario file."""
 
 
 class DataSection(Section):
@@ -257,10 +270,20 @@ class ParallelSection(Section):
     """Mesh axes; the last varies fastest over ranks."""
 
 
+class DelayDataSection(Section):
+    """Data parallelism of a textbook workload, whose cost is model.gradient_sync."""
+
+    overlap_gradient_sync: bool = True
+    """Synchronise a stage's gradients while other stages' backward passes still run."""
+    deferred_sync: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    """aiao: part of the gradients of all but the first stages that is synchronised in the next step's forwards."""
+
+
 class DelayParallelSection(Section):
     """How a textbook workload lies over the ranks."""
 
     pipeline: DelayPipelineSection = DelayPipelineSection()
+    data: DelayDataSection = DelayDataSection()
 
 
 class CheckpointSection(Section):

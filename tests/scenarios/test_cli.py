@@ -106,6 +106,7 @@ def test_frozen_surface() -> None:
         "execute": ["--check", "--collectives", "--device", "--json", "--out", "--set", "--timing", "scenario"],
         "compare": ["--fail-above", "--json", "real", "simulated"],
         "validate": ["--data", "--json", "tables"],
+        "schedule": ["--set", "scenario"],
         "schema": [],
         "list": ["--json", "kinds"],
         "new": ["path"],

@@ -5,10 +5,8 @@ with one row per rank; empty cells are idle slots and mean nothing. A forward an
 ``(0F3;7B1)OVERLAP_F_B``.
 """
 
-import csv
 import re
 from collections.abc import Iterator, Sequence
-from io import StringIO
 from typing import NamedTuple
 
 KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
@@ -42,6 +40,14 @@ class Action(NamedTuple):
 Order = list[Action]
 
 
+class ActionError(ValueError):
+    """Text that is no action, in a row of a CSV (the first is 1)."""
+
+    def __init__(self, row: int, cell: str) -> None:
+        super().__init__(f"{cell[:40]!r} is no action")
+        self.row = row
+
+
 def steps(order: Sequence[Action]) -> Iterator[tuple[Action, ...]]:
     """Yield an order's actions one by one, those that overlap together."""
     rest = iter(order)
@@ -50,34 +56,20 @@ def steps(order: Sequence[Action]) -> Iterator[tuple[Action, ...]]:
 
 
 def parse_orders(text: str) -> list[Order]:
-    """Return every rank's actions from the text of a CSV; ValueError, naming row and cell, for what is no action."""
-    orders = []
-    for number, row in enumerate(csv.reader(StringIO(text)), start=1):
-        try:
-            orders.append([action for cell in row for action in _parse_cell(cell.strip())])
-        except ValueError as error:
-            raise ValueError(f"row {number}: {error}") from error
-    return orders
+    """Return every rank's actions from the text of a CSV. Raises ActionError for a cell that is no action."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+    return [[a for cell in row if cell for a in _parse_cell(cell, number)] for number, row in enumerate(rows, start=1)]
 
 
-def _parse_cell(cell: str) -> Iterator[Action]:
+def _parse_cell(cell: str, row: int) -> list[Action]:
+    """Return the action of a cell, or the forward and the backward that overlap in it."""
     overlapped = _OVERLAPPED.fullmatch(cell)
-    if overlapped is None:
-        if cell:
-            yield _parse(cell, cell)
-        return
-    pair = [_parse(part.strip(), cell) for part in overlapped[1].split(";")]
-    if [action.kind for action in pair] != ["F", "B"]:
-        raise ValueError(f"{cell[:40]!r} is no forward with a backward")
-    yield pair[0]._replace(overlaps=True)
-    yield pair[1]
-
-
-def _parse(text: str, cell: str) -> Action:
-    match = _ACTION.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{cell[:40]!r} is no action")
-    return Action(match[2], int(match[1]), int(match[3]))
+    parts = overlapped[1].split(";") if overlapped else [cell]
+    matches = [match for part in parts if (match := _ACTION.fullmatch(part.strip()))]
+    found = [Action(match[2], int(match[1]), int(match[3])) for match in matches]
+    if len(found) != len(parts) or (overlapped and [action.kind for action in found] != ["F", "B"]):
+        raise ActionError(row, cell)
+    return [found[0]._replace(overlaps=True), found[1]] if overlapped else found
 
 
 def format_orders(orders: Sequence[Sequence[Action]]) -> str:
