@@ -8,6 +8,7 @@ from sim.plan.program import Plan
 from sim.training.builder import build_dense_training
 from sim.training.spec import DelaySpec, PipelineSpec, TextbookTraining
 from sim.training.textbook import build_textbook
+from tests.backends.collective_plans import collective_requests
 from tests.backends.jobs import GPT, checked_trainings, training
 from tests.backends.plans import collective_plan, ring_plan
 
@@ -77,6 +78,7 @@ def all_requests() -> dict[str, ExecutionRequest]:
         plan=collective_plan(), keep=frozenset(collective_plan().programs[0].buffers)
     )
     requests["ring"] = ExecutionRequest(plan=ring_plan(), keep=frozenset(ring_plan().programs[0].buffers))
+    requests |= collective_requests()
     for name, job in MUTED.items():
         plan = build_dense_training(job, name)
         for what, mute in silenced(plan):

@@ -1,0 +1,191 @@
+"""Plans with every kind of collective among 2, 3 and 4 ranks, and the ways in which they are run."""
+
+from collections.abc import Iterator
+from itertools import count
+
+from backends.torch.algorithms import ExplicitCollectives
+from backends.torch.worker import ExecutionRequest
+from costmodels.collectives import STEP_LISTS
+from sim.plan.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.functions import all_to_all, broadcast, linear, reduce
+from sim.plan.gradients import backpropagate
+from sim.plan.layout import Layout, sharded
+from sim.plan.mesh import Mesh
+from sim.plan.op import Collective, CollectiveKind, Compute, Op, Reduction
+from sim.plan.program import Call, Phase, Plan, Program, Task
+from sim.plan.tracing import ProgramTracer, TaskTracer, Tensor
+from sim.training.builder import build_dense_training
+from tests.backends.jobs import checked_trainings
+
+K = CollectiveKind
+SIZES = (2, 3, 4)
+ROWS, COLUMNS = 12, 7
+"""What each rank starts with: another [12, 7] slice ``x`` of one random tensor."""
+KEPT = frozenset({
+    "x", "first", "x.sum", "first.max", "one.sum", "both.x", "both.first", "gathered.rows", "gathered.columns",
+    "gathered.flat", "scattered", "scattered.max", "piece", "sent", "sent.odd", "total", "greatest", "cut", "swapped",
+    "mine", "got",
+})  # fmt: skip
+
+
+def table(size: int) -> tuple[tuple[int, ...], ...]:
+    """Return how many rows each rank sends to each: uneven, some none; nobody sends or gets nothing at all."""
+    return tuple(tuple((2 * s + 3 * t + 1) % 5 for t in range(size)) for s in range(size))
+
+
+def _buffers(size: int, rank: int) -> list[Buffer]:
+    def step(name: str, *shape: int) -> Buffer:
+        return Buffer(name, shape, "float64", Kind.WORKSPACE, Scope.STEP)
+
+    def start(name: str, layout: Layout, source: str, *shape: int) -> Buffer:
+        whole = layout.placements and (shape[0] * size, *shape[1:])
+        return Buffer(name, shape, "float64", Kind.PARAMETER, Scope.PERSISTENT, initial=Initial("normal", source, 1.0),
+                      global_shape=whole or (), layout=layout)  # fmt: skip
+
+    rows = table(size)
+    whole, row = (ROWS, COLUMNS), (1, COLUMNS)
+    return [
+        start("x", sharded(0, ("g",)), "x", *whole),
+        start("mine", Layout(), f"mine.{rank}", sum(rows[rank]), 3),
+        *(step(name, *whole) for name in ("x.sum", "both.x", "sent", "total", "swapped")),
+        *(step(name, *row) for name in ("first", "first.max", "both.first", "sent.odd", "greatest")),
+        *(step(name, 1, 1) for name in ("one", "one.sum")),
+        step("gathered.rows", size, COLUMNS),
+        step("gathered.columns", ROWS, COLUMNS * size),
+        step("gathered.flat", size * COLUMNS - 1),
+        step("scattered", ROWS // size, COLUMNS),
+        step("scattered.max", ROWS // size, COLUMNS),
+        step("piece", -(-(ROWS * COLUMNS + COLUMNS) // size)),
+        step("cut", ROWS // size, COLUMNS * size),
+        step("got", sum(row[rank] for row in rows), 3),
+    ]
+
+
+def _ops(size: int, rank: int) -> Iterator[Op]:
+    numbers = count()
+
+    def slice_of(source: str, name: str, dim: int, parts: int) -> Compute:
+        return Compute(f"slice.{name}", "slice", (source,), (name,), {"dim": dim, "axes": (), "parts": parts})
+
+    def over(kind: K, reads: tuple[str, ...], writes: tuple[str, ...], **keys: object) -> Collective:
+        return Collective(f"{kind}.{next(numbers)}", kind, ("g",), reads, writes, "wire", **keys)  # type: ignore[arg-type]
+
+    root = size - 1
+    yield slice_of("x", "first", 0, ROWS)
+    yield slice_of("first", "one", 1, COLUMNS)
+    for source, name in (
+        ("x", "x.sum"),
+        ("x", "both.x"),
+        ("first", "first.max"),
+        ("first", "both.first"),
+        ("one", "one.sum"),
+    ):
+        yield slice_of(source, name, 0, 1)
+    yield over(K.ALL_REDUCE, ("x.sum",), ("x.sum",))
+    yield over(K.ALL_REDUCE, ("first.max",), ("first.max",), reduction=Reduction.MAX)
+    yield over(K.ALL_REDUCE, ("one.sum",), ("one.sum",))
+    yield over(K.ALL_REDUCE, ("both.x", "both.first"), ("both.x", "both.first"))
+    yield over(K.BARRIER, (), ())
+    yield over(K.ALL_GATHER, ("first",), ("gathered.rows",), dim=0)
+    yield over(K.ALL_GATHER, ("x",), ("gathered.columns",), dim=1)
+    yield over(K.ALL_GATHER, ("first",), ("gathered.flat",))
+    yield over(K.REDUCE_SCATTER, ("x",), ("scattered",), dim=0)
+    yield over(K.REDUCE_SCATTER, ("x",), ("scattered.max",), dim=0, reduction=Reduction.MAX)
+    yield over(K.REDUCE_SCATTER, ("x", "first"), ("piece",))
+    yield over(K.BROADCAST, ("x",) if rank == root else (), ("sent",), root=root)
+    yield over(K.BROADCAST, ("first",), ("sent.odd",), root=size // 2)
+    yield over(K.REDUCE, ("x",), ("total",) if rank == root else (), root=root)
+    yield over(K.REDUCE, ("first",), ("greatest",), root=1, reduction=Reduction.MAX)
+    yield over(K.ALL_TO_ALL, ("x",), ("cut",), dim=0, join_dim=1)
+    yield over(K.ALL_TO_ALL, ("x",), ("swapped",), dim=0)
+    yield over(K.ALL_TO_ALL, ("mine",), ("got",), dim=0, sizes=table(size))
+
+
+def every_collective(size: int) -> Plan:
+    """Return a plan in which every rank has a program of its own, with buffers of its own sizes."""
+    programs = []
+    for rank in range(size):
+        ops = tuple(_ops(size, rank))
+        touched = {name for op in ops for name in (*op.reads, *op.writes)}
+        buffers = {b.name: b for b in _buffers(size, rank) if b.name in touched}
+        programs.append(Program({"g": rank}, buffers, {"work": Task("work", Phase.FORWARD, ops)}, (Call("work"),)))
+    return Plan(f"every collective of {size}", Mesh((("g", size),)), tuple(programs), seed=11)
+
+
+# --- layouts, forward and backward ---------------------------------------------------------------------------------
+
+ROOT = 2
+
+
+def laid_out() -> Plan:
+    """Return forward and derived backward of z = all_to_all(x) w, t = reduce(z) and u = broadcast(x) v on four ranks.
+
+    x [8, 4] in rows, w [4, 5] in rows, v [4, 4] in columns; the gradients of t [32, 5] (the root's rows count) and of
+    u [2, 4] are given; that of x ends in ``dx``.
+    """
+    program = ProgramTracer(Mesh((("g", 4),)), "float64", "float64")
+
+    def given(name: str, global_shape: tuple[int, ...], layout: Layout, method: str = "normal") -> Tensor:
+        buffer = Buffer(
+            name, layout.local_shape(global_shape, program.mesh), "float64", Kind.ACTIVATION, Scope.PERSISTENT,
+            initial=Initial(method, name, 1.0), global_shape=global_shape, layout=layout,
+        )  # fmt: skip
+        return program.tensor(buffer, layout)
+
+    rows, columns = sharded(0, ["g"]), sharded(1, ["g"])
+    x, dx = given("x", (8, 4), rows), given("dx", (8, 4), rows, "zeros")
+    dt, du = given("dt", (32, 5), rows), given("du", (2, 4), columns)
+    w = program.parameter("w", (4, 5), rows, "normal", 1.0)
+    v = program.parameter("v", (4, 4), columns, "normal", 1.0)
+    forward, backward = TaskTracer(program, Scope.STEP), TaskTracer(program, Scope.STEP)
+    t = reduce(forward, linear(forward, "z", all_to_all(forward, x, "g", 1), w), "g", ROOT, 0)
+    u = linear(forward, "u", broadcast(forward, x, "g", ROOT), v)
+    found = backpropagate(backward, forward.tape, {t: dt, u: du})[x]
+    backward.update("dx.kept", "add", (found,), (dx,))
+    program.add_task("forward", Phase.FORWARD, forward.ops)
+    program.add_task("backward", Phase.BACKWARD, backward.ops)
+    whole = Program({}, program.buffers, program.tasks, (Call("forward"), Call("backward")))
+    return Plan("laid out", program.mesh, (whole,), seed=11)
+
+
+# --- requests ------------------------------------------------------------------------------------------------------
+
+CHECKED = {
+    "tp4, recompute none": ExplicitCollectives({"all_reduce": "halving_doubling"}),
+    "llama, tp2 sp x dp2 zero1": ExplicitCollectives({"all_gather": "bruck", "reduce_scatter": "recursive_halving"}),
+    "uneven layers, tied, pp2 x dp2": ExplicitCollectives({"all_reduce": "tree"}),
+    "dp2 zero1 x pp2, recompute none": ExplicitCollectives(),
+}
+"""Trainings that are checked with explicit collectives too."""
+NODES = (None, 1, 2, 3)
+"""Ranks per node: all on one, one each, and nodes of which some are not full."""
+
+
+def ways() -> Iterator[tuple[str, ExplicitCollectives]]:
+    """Yield ways to run collectives, so that each algorithm runs on each kind of placement."""
+    for i in range(max(len(algorithms) for algorithms in STEP_LISTS.values())):
+        chosen = {kind: list(algorithms)[i % len(algorithms)] for kind, algorithms in STEP_LISTS.items()}
+        for nodes in NODES:
+            yield f"explicit {i}, nodes of {nodes or 'all'}", ExplicitCollectives(chosen, nodes)
+
+
+def collective_requests() -> dict[str, ExecutionRequest]:
+    """Return runs of every collective natively and by every algorithm, among 2, 3 and 4 ranks."""
+    requests = {}
+    for size in SIZES:
+        plan = every_collective(size)
+        requests[f"{size} ranks, native"] = ExecutionRequest(plan=plan, keep=KEPT)
+        for name, way in ways():
+            requests[f"{size} ranks, {name}"] = ExecutionRequest(plan=plan, keep=KEPT, explicit=way)
+        for kind in ("broadcast", "reduce", "all_to_all"):
+            mute = frozenset(op.name for op in _ops(size, 0) if isinstance(op, Collective) and op.kind == kind)
+            requests[f"{size} ranks, no {kind}"] = ExecutionRequest(plan=plan, keep=KEPT, mute=mute)
+    for name, way in CHECKED.items():
+        job = checked_trainings()[name]
+        plan = build_dense_training(job, name)
+        requests[f"explicit: {name}"] = ExecutionRequest(plan=plan, check_against=job, explicit=way)
+    for name, explicit in (("native", None), ("explicit", ExplicitCollectives({"all_to_all": "bruck"}))):
+        requests[f"laid out, {name}"] = ExecutionRequest(
+            plan=laid_out(), explicit=explicit, keep=frozenset(laid_out().programs[0].buffers)
+        )
+    return requests
