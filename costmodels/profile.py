@@ -129,16 +129,7 @@ def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
         elementwise=_stream(sections["elementwise"]),
         optimizer=_stream(sections["optimizer"]),
         sustained=SustainedProfile(clock_fraction=sections["sustained"].fraction("clock_fraction")),
-        network=NetworkProfile(
-            intra_fraction=network.fraction("intra_fraction"),
-            inter_fraction=network.fraction("inter_fraction"),
-            point_to_point_latency_s=network.time("point_to_point_latency"),
-            protocols=tuple(_protocol(name, item) for item in network.get("protocols")),
-            message_adapter_fraction=(
-                network.fraction("message_adapter_fraction") if "message_adapter_fraction" in network.entry else 1.0
-            ),
-            intra_message_s=network.time("intra_message") if "intra_message" in network.entry else 0.0,
-        ),
+        network=_network(name, network),
     )
 
 
@@ -154,6 +145,24 @@ def network_parameters(node: NodeSpec, profile: Profile) -> NetworkParameters:
         protocols=profile.network.protocols,
         intra_message_s=profile.network.intra_message_s,
         message_adapter_fraction=profile.network.message_adapter_fraction,
+    )
+
+
+def parse_network(name: str, entry: Mapping[str, Any]) -> NetworkProfile:
+    """Return the network part that a YAML mapping describes. Raises CatalogueError where it breaks a rule."""
+    return _network(name, _Section(f"{name} network", entry))
+
+
+def _network(name: str, network: "_Section") -> NetworkProfile:
+    return NetworkProfile(
+        intra_fraction=network.fraction("intra_fraction"),
+        inter_fraction=network.fraction("inter_fraction"),
+        point_to_point_latency_s=network.time("point_to_point_latency"),
+        protocols=tuple(_protocol(name, item) for item in network.get("protocols")),
+        message_adapter_fraction=(
+            network.fraction("message_adapter_fraction") if "message_adapter_fraction" in network.entry else 1.0
+        ),
+        intra_message_s=network.time("intra_message") if "intra_message" in network.entry else 0.0,
     )
 
 
@@ -181,6 +190,7 @@ def _protocol(name: str, item: Mapping[str, Any]) -> Protocol:
         wire_overhead=section.number("wire_overhead", least=1.0),
         limit_bytes=parse_quantity(item["limit"], Dimension.BYTES) if "limit" in item else math.inf,
         port_fraction=section.fraction("port_fraction") if "port_fraction" in item else 1.0,
+        inter_least_bytes=parse_quantity(item["inter_least"], Dimension.BYTES) if "inter_least" in item else 0.0,
         own_share=section.number("own_share") if "own_share" in item else 0.0,
         algorithms=tuple(section.get("algorithms")),
     )

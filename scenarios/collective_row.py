@@ -8,11 +8,11 @@ from typing import Any, Final
 from costmodels.collectives import NetworkParameters, collective_cost, exclusive_seconds, point_to_point_cost
 from costmodels.errors import CatalogueError, CollectiveError, UnitError
 from costmodels.hardware import NodeSpec, load_node
-from costmodels.profile import load_profile, network_parameters
+from costmodels.profile import load_profile, network_parameters, parse_network
 from costmodels.units import Dimension, parse_quantity
 from scenarios.errors import Origin, ScenarioError, suggestion
 
-KEYS: Final = ("node", "num_nodes", "num_devices", "collective", "bytes", "nic", "issue")
+KEYS: Final = ("node", "num_nodes", "num_devices", "collective", "bytes", "nic", "network", "issue")
 _NIC: Final = ("bandwidth", "latency", "per_node")
 _SPELLINGS: Final = {"alltoall": "all_to_all"}
 """nccl-tests writes some names in its own way."""
@@ -23,18 +23,25 @@ def collective_time_s(entry: Mapping[str, Any], path: Path, where: str) -> float
 
     Keys of ``entry``: node (of the catalogue), num_nodes, num_devices (of the group, as many per node), collective,
     bytes (as ``collective_cost`` counts them), and optionally nic (bandwidth, latency, per_node: what a cluster has in
-    place of the node's adapters) and issue (the time in which the host issues a collective: none ends sooner).
+    place of the node's adapters), network (as in a profile, in place of the generation's) and issue (the time in which
+    the host issues a collective: none ends sooner).
     Raises ScenarioError for an unknown or missing key, and for values that the cost models refuse.
     """
     origin = Origin(option=where) if where else Origin(str(path))
-    _check_keys(entry, KEYS, ("nic", "issue"), origin, "")
+    for key in ("nic", "network"):
+        if not isinstance(entry.get(key, {}), Mapping):
+            raise ScenarioError(origin, key, f"a mapping belongs here, not {entry[key]!r}", "write its keys below it")
+    _check_keys(entry, KEYS, ("nic", "network", "issue"), origin, "")
     nodes, devices, num_bytes = (_count(entry, key, origin) for key in ("num_nodes", "num_devices", "bytes"))
     if devices % nodes or devices < 2:
         rule, remedy = f"{devices} devices on {nodes} nodes", "give every node as many, and the group 2 or more"
         raise ScenarioError(origin, "num_devices", rule, remedy)
     try:
         node = load_node(str(entry["node"]))
-        network = _network(node, entry.get("nic", {}), origin)
+        profile = load_profile(node.device.generation)
+        if "network" in entry:
+            profile = replace(profile, network=parse_network("the table's", entry["network"]))
+        network = network_parameters(_with_adapters(node, entry.get("nic", {}), origin), profile)
         issue_s = parse_quantity(entry["issue"], Dimension.TIME) if "issue" in entry else 0.0
         kind = _SPELLINGS.get(entry["collective"], entry["collective"])
         return max(issue_s, _alone_s(kind, num_bytes, (devices // nodes,) * nodes, network))
@@ -50,8 +57,8 @@ def _alone_s(kind: str, num_bytes: int, group: tuple[int, ...], network: Network
     return exclusive_seconds(collective_cost(kind, num_bytes, group, network), group, network)
 
 
-def _network(node: NodeSpec, nic: Mapping[str, Any], origin: Origin) -> NetworkParameters:
-    """Return the node's network under its device's profile, with a cluster's own adapters where it has others."""
+def _with_adapters(node: NodeSpec, nic: Mapping[str, Any], origin: Origin) -> NodeSpec:
+    """Return the node with a cluster's own adapters where it has others."""
     _check_keys(nic, _NIC, _NIC, origin, "nic.")
     link, count = node.nic, node.nics_per_node
     if "bandwidth" in nic:
@@ -60,7 +67,7 @@ def _network(node: NodeSpec, nic: Mapping[str, Any], origin: Origin) -> NetworkP
         link = replace(link, latency_s=parse_quantity(nic["latency"], Dimension.TIME))
     if "per_node" in nic:
         count = _count(nic, "per_node", origin)
-    return network_parameters(replace(node, nic=link, nics_per_node=count), load_profile(node.device.generation))
+    return replace(node, nic=link, nics_per_node=count)
 
 
 def _check_keys(

@@ -12,10 +12,12 @@ class Protocol:
     ``base_latency_s`` once per collective; ``intra_hop_s`` and ``inter_hop_s`` per hop on top of the link's own
     latency; ``wire_overhead``: bytes on the wire per byte of payload (NCCL's LL sends a flag with every word: 2);
     ``port_fraction``: of a port's rate, what its channels and its synchronisation let it reach at most.
-    ``limit_bytes``: the library does not use it for a larger payload. ``own_share``: a ring and an exchange also take a
-    rank's own n/g through its port's engine (copied to the output, or received last with nothing left to send), for
-    this fraction of the time that sending n/g takes. ``algorithms``: which of the library's own can use it (ring,
-    tree, in_switch; exchange: all_to_all's grouped sends); every other algorithm goes by the protocols of the ring.
+    ``limit_bytes``: the library does not use it for a larger payload; ``inter_least_bytes``: nor for a smaller one
+    between nodes of several ranks each (its tuner takes the many hops for slow, and stays with LL). ``own_share``: a
+    ring and an exchange also take a rank's own n/g through its port's engine (copied to the output, or received last
+    with nothing left to send), for this fraction of the time that sending n/g takes. ``algorithms``: which of the
+    library's own can use it (ring, tree, in_switch; exchange: all_to_all's grouped sends); every other algorithm goes
+    by the protocols of the ring.
     """
 
     name: str
@@ -25,6 +27,7 @@ class Protocol:
     wire_overhead: float = 1.0
     port_fraction: float = 1.0
     limit_bytes: float = math.inf
+    inter_least_bytes: float = 0.0
     own_share: float = 0.0
     algorithms: tuple[str, ...] = ("ring", "tree")
 
@@ -61,12 +64,19 @@ class NetworkParameters:
     inter_message_s: float = 0.0
     message_adapter_fraction: float = 1.0
 
-    def protocols_for(self, kind: str, algorithm: str, num_bytes: float) -> tuple[Protocol, ...]:
+    def protocols_for(
+        self, kind: str, algorithm: str, num_bytes: float, ranks_per_node: tuple[int, ...]
+    ) -> tuple[Protocol, ...]:
         """Return the protocols that take a payload by an algorithm; an exchange without its own takes the ring's."""
+        spread = len(ranks_per_node) > 1 and max(ranks_per_node) > 1
         role = algorithm if algorithm in TUNED_ALGORITHMS else "ring"
         if kind == "all_to_all" and any("exchange" in protocol.algorithms for protocol in self.protocols):
             role = "exchange"
-        return tuple(p for p in self.protocols if role in p.algorithms and num_bytes <= p.limit_bytes)
+        return tuple(
+            p
+            for p in self.protocols
+            if role in p.algorithms and num_bytes <= p.limit_bytes and not (spread and num_bytes < p.inter_least_bytes)
+        )
 
     def adapters(self, ranks_per_node: tuple[int, ...]) -> int:
         """Return how many adapters of a node a group reaches: as many as it has ranks there, at most all of them."""

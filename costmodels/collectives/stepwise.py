@@ -55,7 +55,7 @@ def steps_cost(
     total, reduced = _load(sent, node_of), _busiest_reduction(sent)
     payload = sum(chunk_bytes) / (case.num_ranks if case.kind == "all_to_all" else 1)
     own = payload / case.num_ranks if algorithm in _OWN_SHARE and case.kind not in {"broadcast", "reduce"} else 0.0
-    protocols = network.protocols_for(case.kind, algorithm, payload)
+    protocols = network.protocols_for(case.kind, algorithm, payload, ranks_per_node)
     if not protocols:
         raise CollectiveError(f"no protocol of this network takes {case.kind} ({algorithm}) of {payload:.0f} bytes")
     costs = [_cost(algorithm, case.kind, rounds, total, reduced, own, p, ranks_per_node, network) for p in protocols]

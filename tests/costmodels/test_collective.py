@@ -383,6 +383,16 @@ def test_exchange_has_its_own_protocols() -> None:
     assert collective_cost("all_gather", 1000, (8,), network).latency_s == pytest.approx(57e-6)
 
 
+def test_protocol_may_wait_for_a_larger_payload_between_nodes() -> None:
+    """A protocol with a least payload between nodes leaves smaller ones to others, where nodes have several ranks."""
+    slow = Protocol(name="ll", base_latency_s=1e-3)
+    fast = Protocol(name="simple", inter_least_bytes=1000)
+    network = replace(NET, protocols=(slow, fast))
+    for group, waits in (((8,), False), ((1, 1), False), ((2, 2), True)):
+        assert (collective_cost("all_gather", 999, group, network).latency_s >= 1e-3) is waits
+        assert collective_cost("all_gather", 1000, group, network).latency_s < 1e-3
+
+
 def test_one_message_reaches_its_fraction_of_an_adapter() -> None:
     """A message between nodes takes its adapter for longer than its bytes; one inside a node does not."""
     network = replace(NET, message_adapter_fraction=0.5)

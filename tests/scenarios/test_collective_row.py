@@ -60,6 +60,18 @@ def test_clusters_own_adapters_take_the_nodes_place() -> None:
     assert predicted(num_nodes=2, nic={"latency": "1 ms"}) > 1e-3
 
 
+def test_clusters_own_network_takes_the_profiles_place() -> None:
+    """A table may state fractions and protocols itself: half of a port's rate, one protocol without fixed times."""
+    protocol = {
+        **{"name": "simple", "base_latency": "0 us", "intra_hop": "0 us", "inter_hop": "0 us"},
+        **{"wire_overhead": 1.0, "algorithms": ["ring"]},
+    }
+    network = {"intra_fraction": 0.5, "inter_fraction": 1.0, "point_to_point_latency": "1 us", "protocols": [protocol]}
+    link = load_node("hgx-h100").intra
+    expected_s = 7 / 8 * 2**30 / (link.bandwidth_bytes_per_s / 2) + 7 * link.latency_s
+    assert predicted(bytes=2**30, network=network) == pytest.approx(expected_s)
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -71,6 +83,9 @@ def test_clusters_own_adapters_take_the_nodes_place() -> None:
         ({"node": "hgx-h1000"}, "there is no node 'hgx-h1000'"),
         ({"collective": "gather_all"}, "no collective 'gather_all'"),
         ({"issue": 3}, "has no unit"),
+        ({"nic": 3}, "nic: a mapping belongs here, not 3"),
+        ({"network": "fast"}, "network: a mapping belongs here, not 'fast'"),
+        ({"network": {"intra_fraction": 0.5}}, "the table's network has no 'inter_fraction'"),
     ],
 )
 def test_bad_row_is_refused(changes: dict[str, Any], problem: str) -> None:
