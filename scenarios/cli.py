@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "schedule": ("schedule", "Print a scenario's pipeline schedule as CSV, a row of actions per rank."),
     "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),
     "list": ("listing", "Show the nodes, model presets, schedules, precisions, kernels, ... that there are."),
+    "show": ("show", "Show a cluster's topology: links, bisection bandwidth, a picture."),
     "new": ("new", "Write a commented starter file."),
 }
 """Command name to module in scenarios/commands (its ``command`` is run) and one line of help."""

@@ -23,6 +23,7 @@ OPTIONS = {
     "schedule": {"scenario", "--set"},
     "schema": set(),
     "list": {"kinds", "--json"},
+    "show": {"cluster", "--out", "--json"},
     "new": {"path"},
 }
 

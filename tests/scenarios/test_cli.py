@@ -109,6 +109,7 @@ def test_frozen_surface() -> None:
         "schedule": ["--set", "scenario"],
         "schema": [],
         "list": ["--json", "kinds"],
+        "show": ["--json", "--out", "cluster"],
         "new": ["path"],
     }
 

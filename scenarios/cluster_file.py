@@ -1,0 +1,83 @@
+"""Read the topology of a cluster from a YAML file: one that holds nothing else, or a whole scenario."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from scenarios.checking import refuse_nulls
+from scenarios.errors import ScenarioError, suggestion
+from scenarios.schema import DenseScenario
+from scenarios.yaml_tree import Document, KeyPath, describe, read_document
+from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.parse import parse_topology
+from sim.cluster.topology.topology import Topology
+
+SECTIONS: Final = tuple(DenseScenario.model_fields)
+CLUSTER_KEYS: Final = ("node", "num_nodes", "devices_per_node", "topology")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTopology:
+    """A topology and what its file calls it."""
+
+    name: str
+    topology: Topology
+
+
+def load_cluster(path: Path) -> NamedTopology:
+    """Return the topology that a file's ``cluster`` describes.
+
+    Without ``topology``, the nodes are of the type that ``node`` names, on one switch. Raises ScenarioError with file,
+    line and key.
+    """
+    document = read_document(path)
+    refuse_nulls(document)
+    _refuse_unknown(document, document.data, SECTIONS, ())
+    cluster = document.data.get("cluster")
+    if not isinstance(cluster, dict):
+        rule = "the key is required and missing" if cluster is None else f"{describe(cluster)} is no cluster"
+        raise ScenarioError(
+            document.origin(()), "cluster", rule, "write cluster: {topology: superpod-h100, num_nodes: 64}"
+        )
+    _refuse_unknown(document, cluster, CLUSTER_KEYS, ("cluster",))
+    num_nodes = cluster.get("num_nodes")
+    if not isinstance(num_nodes, int) or isinstance(num_nodes, bool) or num_nodes < 1:
+        rule = f"a whole number of 1 or more belongs here, not {describe(num_nodes)}"
+        origin = document.origin(("cluster", "num_nodes"))
+        raise ScenarioError(origin, "cluster.num_nodes", rule, "write how many nodes there are")
+    description, prefix = _description(document, cluster)
+    try:
+        topology = parse_topology(description, num_nodes)
+    except TopologyError as error:
+        parts: KeyPath = (*prefix, *_parts(error.key)) if prefix[-1] == "topology" else prefix
+        key = ".".join(str(part) for part in prefix) + (f".{error.key}" if error.key and parts != prefix else "")
+        raise ScenarioError(document.origin(parts), key, error.rule, error.remedy) from error
+    name = document.data.get("name", description if isinstance(description, str) else path.stem)
+    return NamedTopology(str(name), topology)
+
+
+def _description(document: Document, cluster: dict[str, Any]) -> tuple[Any, KeyPath]:
+    """Return the description of the topology and the key that it comes from."""
+    if "topology" in cluster:
+        return cluster["topology"], ("cluster", "topology")
+    if "node" not in cluster:
+        remedy = "write topology: superpod-h100, or node: hgx-h100 for nodes on one switch"
+        raise ScenarioError(
+            document.origin(("cluster",)), "cluster.topology", "the key is required and missing", remedy
+        )
+    nodes: dict[str, Any] = {"base": cluster["node"]}
+    return {"nodes": nodes, "fabric": {"kind": "switch"}}, ("cluster", "node")
+
+
+def _refuse_unknown(document: Document, entries: dict[str, Any], known: tuple[str, ...], where: KeyPath) -> None:
+    for key in entries:
+        if key not in known:
+            name = ".".join([*map(str, where), key])
+            raise ScenarioError(document.origin((*where, key)), name, "unknown key", suggestion(key, known))
+
+
+def _parts(key: str) -> KeyPath:
+    """Return the parts of a key such as ``nodes[1].type.nics``."""
+    found = re.findall(r"\[(\d+)\]|([^.\[\]]+)", key)
+    return tuple(int(index) if index else name for index, name in found)
