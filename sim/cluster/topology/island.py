@@ -89,11 +89,6 @@ def path_table(paths: Sequence[Sequence[Path]]) -> IntArray:
     return np.array(filled, np.int32).reshape(len(paths), columns, longest)
 
 
-def nearest(num_devices: int, num_ports: int) -> list[int]:
-    """Return the port that is nearest to each device: devices share ports evenly, neighbours the same one."""
-    return [device * num_ports // num_devices for device in range(num_devices)]
-
-
 def numbers(values: Iterable[int]) -> IntArray:
     """Return whole numbers as an array."""
     return np.array(list(values), np.int32)

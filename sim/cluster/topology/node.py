@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
+
 from sim.cluster.topology.errors import TopologyError
-from sim.cluster.topology.island import Drawing, Island, Path, back, nearest, numbers, path_table
-from sim.cluster.topology.links import Cable, LinkKind
+from sim.cluster.topology.island import Drawing, Island, Path, back, numbers, path_table
+from sim.cluster.topology.links import NONE, Cable, IntArray, LinkKind
 
 Inside = Literal["nvswitch", "nvlink-mesh", "hybrid-cube-mesh", "nvlink-pairs", "pcie"]
 INSIDES: Final[tuple[Inside, ...]] = ("nvswitch", "nvlink-mesh", "hybrid-cube-mesh", "nvlink-pairs", "pcie")
@@ -73,16 +75,23 @@ def lay_out(layout: NodeLayout) -> Island:
     for device in range(num_devices):
         drawing.vertex(f"gpu {device % per_node}", device // per_node)
     trees = [_Tree(layout, drawing, node) for node in range(layout.nodes_per_domain)]
-    between = _device_paths(layout, drawing, trees)
-    to_port = [
-        [_way_out(layout, between, trees, device, port) for port in range(layout.num_nics * layout.nodes_per_domain)]
-        for device in range(num_devices)
-    ]
     port_vertices = [vertex for tree in trees for vertex in tree.nics]
+    near = [device // per_node * max(1, layout.num_nics) + _near(layout, device) for device in range(num_devices)]
+    own = [
+        trees[port // layout.num_nics].path(device, port_vertices[port])
+        for device, port in enumerate(near)
+        if port_vertices
+    ]
+    if layout.inside == "nvswitch" and layout.nvlink:
+        up = _switch_links(layout, drawing, layout.nvlink)
+        device_paths = np.stack(np.broadcast_arrays(up[:, None], up[None, :] ^ 1), axis=2)
+        device_paths[np.arange(num_devices), np.arange(num_devices)] = NONE
+        out_paths = _ways_over_switch(layout, trees, up, near, own)
+    else:
+        device_paths = path_table(_mesh_paths(layout, drawing, trees))
+        out_paths = path_table([[trees[0].path(d, nic) for nic in port_vertices] for d in range(num_devices)])
     if _is_direct(layout):
-        port_vertices, to_port = [0], [[[]]]
-    from_port = [[back(to_port[d][p]) for d in range(num_devices)] for p in range(len(port_vertices))]
-    near = [d // per_node * max(1, layout.num_nics) + local for d in range(num_devices) for local in [_near(layout, d)]]
+        port_vertices, out_paths = [0], np.zeros((1, 1, 0), np.int32)
     return Island(
         name=layout.name,
         num_nodes=layout.nodes_per_domain,
@@ -95,9 +104,9 @@ def lay_out(layout: NodeLayout) -> Island:
         node_of_device=numbers(device // per_node for device in range(num_devices)),
         node_of_port=numbers(port // max(1, layout.num_nics) for port in range(len(port_vertices))),
         nearest_port=numbers(near if port_vertices else [-1] * num_devices),
-        device_paths=path_table(between),
-        out_paths=path_table(to_port),
-        in_paths=path_table(from_port),
+        device_paths=device_paths,
+        out_paths=out_paths,
+        in_paths=np.where(out_paths == NONE, NONE, out_paths ^ 1).transpose(1, 0, 2)[:, :, ::-1],
     )
 
 
@@ -107,7 +116,8 @@ def _is_direct(layout: NodeLayout) -> bool:
 
 
 def _near(layout: NodeLayout, device: int) -> int:
-    return nearest(layout.num_devices, max(1, layout.num_nics))[device % layout.num_devices]
+    """Return which of its node's adapters is nearest to a device: neighbours share one, each has as many."""
+    return device % layout.num_devices * max(1, layout.num_nics) // layout.num_devices
 
 
 class _Tree:
@@ -163,20 +173,43 @@ class _Tree:
         return up + down
 
 
-def _device_paths(layout: NodeLayout, drawing: Drawing, trees: list[_Tree]) -> list[list[Path]]:
-    """Return the links between every two devices of the island."""
+def _switch_links(layout: NodeLayout, drawing: Drawing, cable: Cable) -> IntArray:
+    """Return the link of each device into an NVSwitch that is added here."""
+    switch = drawing.vertex("nvswitch", 0 if layout.nodes_per_domain == 1 else -1)
     count = layout.num_devices * layout.nodes_per_domain
-    if layout.inside == "nvswitch" and layout.nvlink:
-        switch = drawing.vertex("nvswitch", 0 if layout.nodes_per_domain == 1 else -1)
-        up = [drawing.connect(device, switch, LinkKind.NVSWITCH, layout.nvlink) for device in range(count)]
-        return [[[up[s], up[t] ^ 1] if s != t else [] for t in range(count)] for s in range(count)]
+    return numbers(drawing.connect(device, switch, LinkKind.NVSWITCH, cable) for device in range(count))
+
+
+def _ways_over_switch(
+    layout: NodeLayout, trees: list[_Tree], up: IntArray, near: list[int], own: list[Path]
+) -> IntArray:
+    """Return the ways [devices, ports, longest] to a device's nearest adapter over PCIe, to others over NVLink first.
+
+    Those go to the first device whose nearest adapter that is, and on from there (NCCL's PXN).
+    """
+    nics, per = layout.num_nics, layout.num_devices
+    ports = range(nics * layout.nodes_per_domain)
+    peers = numbers(port // nics * per + port % nics * per // nics for port in ports) if nics else numbers([])
+    feeds = path_table([[own[peer]] for peer in peers.tolist()])[:, 0] if nics else np.zeros((0, 0), np.int32)
+    width = max([2 + feeds.shape[1], *map(len, own)])
+    ways = np.full((len(up), len(ports), width), NONE, np.int32)
+    ways[:, :, 0], ways[:, :, 1] = up[:, None], up[peers] ^ 1
+    ways[:, :, 2 : 2 + feeds.shape[1]] = feeds
+    for device, path in enumerate(own):
+        ways[device, near[device]] = [*path, *[NONE] * (width - len(path))]
+    return ways
+
+
+def _mesh_paths(layout: NodeLayout, drawing: Drawing, trees: list[_Tree]) -> list[list[Path]]:
+    """Return the links between every two devices of a node without NVSwitch."""
     bonds = _bonds(layout)
     direct: dict[tuple[int, int], int] = {}
     for (first, second), cable in bonds.items():
         direct[first, second] = drawing.connect(first, second, LinkKind.NVLINK, cable)
         direct[second, first] = direct[first, second] ^ 1
     widths = {pair: bonds[min(pair), max(pair)].bandwidth_bytes_per_s for pair in direct}
-    return [[_mesh_path(layout, trees, direct, widths, s, t) for t in range(count)] for s in range(count)]
+    count = range(layout.num_devices)
+    return [[_mesh_path(layout, trees, direct, widths, s, t) for t in count] for s in count]
 
 
 def _bonds(layout: NodeLayout) -> dict[tuple[int, int], Cable]:
@@ -218,23 +251,6 @@ def _mesh_path(
         pair = f"devices {source} and {target}"
         raise TopologyError("pcie", f"nothing joins {pair}", "write pcie: {bandwidth: ..., latency: ...}")
     return trees[0].path(source, target)
-
-
-def _way_out(layout: NodeLayout, between: list[list[Path]], trees: list[_Tree], device: int, port: int) -> Path:
-    """Return the way from a device to an adapter.
-
-    To an adapter that is another device's nearest, over that device where NVLink leads there (NCCL's PXN), else over
-    PCIe and the host.
-    """
-    per, nics = layout.num_devices, layout.num_nics
-    tree = trees[port // nics]
-    nic = tree.nics[port % nics]
-    if device // per == port // nics and _near(layout, device) == port % nics:
-        return tree.path(device, nic)
-    peer = port // nics * per + -(-(port % nics) * per // nics)
-    if layout.inside == "nvswitch":
-        return between[device][peer] + tree.path(peer, nic)
-    return tree.path(device, nic)
 
 
 def _check(layout: NodeLayout) -> None:

@@ -94,8 +94,8 @@ def parse_node(description: object, where: str) -> NodeLayout:
     section = Section.of(description, where, NODE_KEYS)
     inside: Inside = section.word("inside", INSIDES)
     devices = section.count("devices")
-    if devices * section.count("nodes_per_domain", 1) > 4096:
-        raise TopologyError(section.key("devices"), "a node or domain has at most 4,096 devices", "write fewer")
+    if devices * section.count("nodes_per_domain", 1) > 1152:
+        raise TopologyError(section.key("devices"), "a node or domain has at most 1,152 devices", "write fewer")
     return NodeLayout(
         name=name,
         num_devices=devices,
