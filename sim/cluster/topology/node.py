@@ -32,8 +32,8 @@ HYBRID_CUBE_MESH: Final = (
 )
 """The NVLinks of a DGX-1 with V100: device, device, links between them; six at every device.
 
-Source: the topology that NCCL reads from such a machine (NVIDIA/nccl issue 671, its topo.xml), the rows that are
-cut off there by the symmetry of the cube; `nvidia-smi topo -m` of the machine shows the same.
+Source: the topology that NCCL reads from such a machine (NVIDIA/nccl issue 671, topo.xml) for GPUs 0 and 1, the other
+rows by the symmetry of the two quads; numbered otherwise, the graph is that of the SCCL tools' DGX-1 (Microsoft).
 """
 
 
