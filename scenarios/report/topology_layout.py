@@ -139,7 +139,7 @@ def _counted(count: int, name: str) -> str:
 
 def _some_hosts(topology: Topology, fabric: Clos, leaves: Sequence[int]) -> list[int]:
     """Return islands of which every shown leaf has some, as many as fit into a row."""
-    hosts: set[int] = set(range(topology.num_islands if topology.num_islands <= MAX_ROW + 2 else 0))
+    hosts: set[int] = set()
     for leaf in leaves:
         below = np.unique(topology.ports.island[fabric.attach == leaf]).tolist()
         hosts |= {*below[: max(2, MAX_ROW // len(leaves))], below[-1]}
