@@ -46,12 +46,14 @@ class _Supply:
     def level(self) -> float:
         """Return the fraction at which it is full if all who still rise rise on.
 
-        Adds the load up anew where half of it has been taken away, lest rounding errors outweigh what is left.
+        Adds everything up anew where half of the load has been taken away, lest rounding errors outweigh what is left.
         """
         if self.load < 0.5 * self.summed:
-            rising = (flow for flow in self.users.values() if not flow.target)
-            self.load = sum(d / flow.single_s for flow in rising for supply, d in flow.parts if supply is self)
-            self.summed = self.load
+            parts = [
+                (flow.target, d / flow.single_s) for flow in self.users.values() for s, d in flow.parts if s is self
+            ]
+            self.free = 1.0 - math.fsum(target * part for target, part in parts)
+            self.load = self.summed = math.fsum(part for target, part in parts if not target)
         return self.free / self.load if self.load > 0 else math.inf
 
 

@@ -242,6 +242,19 @@ def test_fair_fractions_of_a_thousand_activities_are_max_min_fair(widest: int) -
     assert len(set(fractions)) > 100
 
 
+def test_fair_fractions_see_the_small_beside_the_large() -> None:
+    """Who takes a billionth beside 1,000 that take all and stop elsewhere gets what is left, to the rounding of that.
+
+    Half of a billionth is left, so a millionth of it is twice the rounding error of 1.
+    """
+    shares = {"full": Fraction(1), "nearly": Fraction(1)}
+    demands = [shares] * 1000 + [{"full": Fraction(5, 10**7), "own": Fraction(1)}]
+    demands += [{"nearly": Fraction(1, 10**9), "mine": Fraction(1)}]
+    exact = [float(fraction) for fraction in exact_fractions(demands)]
+    assert exact[-1] == pytest.approx(0.5)
+    assert fair_fractions([as_floats(demand) for demand in demands]) == pytest.approx(exact, rel=1e-6)
+
+
 def test_fair_fractions_share_one_link_equally_and_leave_others_alone() -> None:
     """Three flows on one link get a third each; who demands half of it beside them is limited by it, others run on."""
     assert fair_fractions([(("a", 1.0),)] * 3) == pytest.approx([1 / 3] * 3)
@@ -321,6 +334,13 @@ def test_only_those_who_share_are_timed_again() -> None:
     assert ran.done_s == pytest.approx({0: 5.0, 1: 4.0, 2: 3.0})
     assert [entry for entry in ran.scheduled if entry[1] == 1] == [(0.0, 1)]
     assert [time_s for time_s, key in ran.scheduled if key == 0] == pytest.approx([0.0, 1.0, 3.0])
+
+
+def test_who_keeps_its_speed_keeps_its_end() -> None:
+    """An activity that shares a link with a new one, but has room on it, is not scheduled again."""
+    ran = simulated([(0.0, (("link", 1.0), ("hbm", 10.0))), (1 / 3, (("link", 1.0), ("other", 9.0)))])
+    assert ran.done_s == {0: 10.0, 1: pytest.approx(9 + 1 / 3)}
+    assert [key for _, key in ran.scheduled if key != SETTLE] == [0, 1]
 
 
 def test_all_who_start_and_end_together_are_settled_once() -> None:

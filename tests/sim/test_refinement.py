@@ -214,6 +214,17 @@ def test_a_long_chain_is_refined_to_its_middle() -> None:
     assert len(coarsest_equitable(np.zeros(2000, np.int64), [one_way, back]).multiplicity) == 2000
 
 
+def test_the_largest_part_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a chain of n vertices, where each round splits a pair off the rest, O(n log n) edges are followed, not n²."""
+    followed, mix = [], refinement._mix
+    monkeypatch.setattr(refinement, "_mix", lambda k, c, seed: (followed.append(len(k)), mix(k, c, seed))[1])
+    chain = np.arange(1999)
+    both = Relation(np.append(chain, chain + 1), np.append(chain + 1, chain))
+    assert len(coarsest_equitable(np.zeros(2000, np.int64), [both]).multiplicity) == 1000
+    assert len(followed) >= 999
+    assert sum(followed) <= 2 * 2 * 1999 * 11
+
+
 @pytest.mark.parametrize(
     "mix",
     [lambda k, c, seed: np.zeros(len(k), np.uint64), lambda k, c, seed: ((k ^ c) & 1).astype(np.uint64)],
