@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sim.engine.activity import Pricing
-from sim.engine.folding import fold_by_role, no_fold
+from sim.engine.folding import fold, no_fold
 from sim.engine.run import SimulatedRun
 from sim.engine.simulate import simulate
 from sim.engine.timeline import timeline
@@ -24,7 +24,7 @@ class SimulatedBackend:
     def simulate(self, plan: Plan) -> SimulatedRun:
         """Return the whole run: times, graph and counts. Raises CheckError for a plan that could not run."""
         check(plan)
-        return simulate(plan, self.pricing, fold=fold_by_role if self.fold else no_fold)
+        return simulate(plan, self.pricing, fold=fold if self.fold else no_fold)
 
     def run(self, plan: Plan) -> Timeline:
         """Return the timeline of one step of ``plan``."""

@@ -3,6 +3,10 @@
 How long it takes is another matter: ``collective_cost`` has latencies, protocols and the bytes of the busiest port.
 Rings and trees run in channels, as in NCCL: one for every rank of the smallest node, so that each of a node's adapters
 carries its part. Channel c enters a node at its c-th rank and leaves from the one before, around the node.
+
+A double binary tree loads all nodes alike but for its root and its edge: inner in one tree, a leaf in the other, a
+node sends and receives twice the payload in both together. It is laid out as neighbours that exchange the payload, as
+most of its edges join neighbours; so it adds no classes of nodes that differ by where they are in a tree.
 """
 
 from collections import defaultdict
@@ -15,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.collectives.catalogue import collective_steps
-from costmodels.collectives.steps import double_binary_tree
 from costmodels.errors import CollectiveError
 
 _RING_PASSES: Final = {"all_reduce": 2, "barrier": 2, "all_gather": 1, "reduce_scatter": 1}
@@ -45,8 +48,10 @@ def collective_flows(kind: str, algorithm: str, ranks_per_node: tuple[int, ...])
         return _neighbours(ranks_per_node, 1.0 + 1.0 / num_ranks)
     if algorithm == "ring" and kind in _RING_PASSES:
         return _neighbours(ranks_per_node, _RING_PASSES[kind] * (num_ranks - 1) / num_ranks)
+    if algorithm == "ring" and kind in _CHAINS:
+        return _chains(ranks_per_node, reducing=kind == "reduce")
     if algorithm == "tree" and kind not in _CHAINS:
-        return _trees(ranks_per_node)
+        return _neighbours(ranks_per_node, 1.0, back=1.0)
     if algorithm == "direct" and kind != "barrier":
         return _everyone(num_ranks, (2.0 if kind == "all_reduce" else 1.0) / num_ranks)
     if algorithm == "pairwise":
@@ -59,32 +64,25 @@ def _flows(parts: dict[tuple[int, int], float]) -> Flows:
     return Flows(pairs[:, 0], pairs[:, 1], np.array([parts[s, t] for s, t in pairs.tolist()]))
 
 
-def _neighbours(ranks_per_node: tuple[int, ...], part: float) -> Flows:
-    """Return rings in which every member sends so much to the next."""
+def _neighbours(ranks_per_node: tuple[int, ...], part: float, *, back: float = 0.0) -> Flows:
+    """Return rings in which every member sends so much to the next, and to the one before."""
     channels = _channels(ranks_per_node)
     parts: dict[tuple[int, int], float] = defaultdict(float)
     for channel in channels:
         around = [rank for node in channel for rank in node]
         for source, target in zip(around, around[1:] + around[:1], strict=True):
             parts[source, target] += part / len(channels)
+            if back:
+                parts[target, source] += back / len(channels)
     return _flows(parts)
 
 
-def _trees(ranks_per_node: tuple[int, ...]) -> Flows:
-    """Return double binary trees over the nodes, a chain inside each: half the payload up and down in each tree."""
-    channels = _channels(ranks_per_node)
-    parts: dict[tuple[int, int], float] = defaultdict(float)
-    for channel in channels:
-        for node in channel:
-            for below, above in zip(node[1:], node[:-1], strict=True):
-                parts[below, above] += 1.0 / len(channels)
-                parts[above, below] += 1.0 / len(channels)
-        for parents in double_binary_tree(len(channel)):
-            for node, parent in zip(channel, parents, strict=True):
-                if parent is not None:
-                    parts[node[0], channel[parent][0]] += 0.5 / len(channels)
-                    parts[channel[parent][0], node[0]] += 0.5 / len(channels)
-    return _flows(parts)
+def _chains(ranks_per_node: tuple[int, ...], *, reducing: bool) -> Flows:
+    """Return rings cut before rank 0, which carry the payload away from it, or to it."""
+    rings = _neighbours(ranks_per_node, 1.0)
+    kept = rings.targets != 0
+    ends = (rings.sources[kept], rings.targets[kept])
+    return Flows(*(ends[::-1] if reducing else ends), rings.parts[kept])
 
 
 def _everyone(num_ranks: int, part: float) -> Flows:

@@ -1,28 +1,51 @@
-"""A homogeneous cluster, and the placement of ranks on it."""
+"""A cluster of one type of node, and the placement of ranks on it."""
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import inf
 
-from costmodels.hardware import NodeSpec
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.hardware import LinkSpec, NodeSpec
 from sim.cluster.errors import PlacementError
+from sim.cluster.topology.build import build
+from sim.cluster.topology.clos import ClosSpec, build_clos
+from sim.cluster.topology.links import Cable
+from sim.cluster.topology.node import NodeLayout, lay_out
+from sim.cluster.topology.topology import Topology
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cluster:
-    """``num_nodes`` equal nodes on a switch that never blocks; rank r lies on device r, nodes filled in order.
+    """``num_nodes`` equal nodes; rank r lies on the r-th device in use, nodes filled in order.
 
-    ``devices_per_node`` of each node's devices are used, the first ones.
+    ``devices_per_node`` of each node's devices are used, the first ones. Without a ``wiring`` of its own, a node is a
+    switch with a port per device, each device reaches the adapter nearest to it, and one switch that never blocks
+    joins all adapters.
     """
 
     node: NodeSpec
     num_nodes: int
     devices_per_node: int
+    wiring: Topology | None = None
 
     @property
     def num_devices(self) -> int:
-        """Return the number of devices."""
+        """Return the number of devices in use."""
         return self.num_nodes * self.devices_per_node
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Return the cluster's links and routes."""
+        return self.wiring or _one_switch(self.node, self.num_nodes)
+
+    @cached_property
+    def devices(self) -> NDArray[np.int64]:
+        """Return the device of every rank that has one."""
+        per_node = self.topology.num_devices // self.num_nodes
+        ranks = np.arange(self.num_devices, dtype=np.int64)
+        return ranks // self.devices_per_node * per_node + ranks % self.devices_per_node
 
     def check_fits(self, num_ranks: int) -> None:
         """Raise PlacementError unless every rank has a device of its own."""
@@ -32,18 +55,21 @@ class Cluster:
                 f"= {self.num_devices} are there"
             )
 
-    def node_of(self, rank: int) -> int:
-        """Return the node that a rank lies on."""
-        return rank // self.devices_per_node
 
-    def adapter_of(self, rank: int) -> int:
-        """Return which of its node's adapters is nearest to a rank's device."""
-        return rank % self.devices_per_node * self.node.nics_per_node // self.node.devices_per_node
+def _one_switch(node: NodeSpec, num_nodes: int) -> Topology:
+    """Return nodes of switched devices below one switch; the way from a device to its adapter costs nothing."""
+    layout = NodeLayout(
+        name=node.name,
+        num_devices=node.devices_per_node,
+        inside="nvswitch",
+        nvlink=_half_way(node.intra),
+        pcie=Cable(bandwidth_bytes_per_s=inf),
+        num_nics=node.nics_per_node,
+        nic=_half_way(node.nic),
+    )
+    return build([(lay_out(layout), num_nodes)], lambda ports, _: build_clos(ClosSpec(), ports))
 
-    def ranks_per_node(self, group: Sequence[int]) -> tuple[int, ...]:
-        """Return how many ranks of a group lie on each node that has any, in node order."""
-        return tuple(count for _, count in sorted(Counter(self.node_of(rank) for rank in group).items()))
 
-    def adapters_of(self, group: Sequence[int], node: int) -> tuple[int, ...]:
-        """Return the adapters that a group reaches on a node: those nearest to its ranks."""
-        return tuple(sorted({self.adapter_of(rank) for rank in group if self.node_of(rank) == node}))
+def _half_way(link: LinkSpec) -> Cable:
+    """Return the way from one end to the switch in the middle."""
+    return Cable(bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, latency_s=link.latency_s / 2)

@@ -1,26 +1,32 @@
 """Activities: whatever takes time."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.traffic import Exchange, Load
 from sim.plan.op import Op
 from sim.plan.program import Plan, Program
 
 Resource = Hashable
-"""A thing that activities share: ("compute", rank), ("nic_out", node, index), ..."""
+"""A thing that activities share: ("compute", rank), ("link", number), ..."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """A latency, then demands: seconds of exclusive use of each resource.
+    """A latency, then demands: seconds of exclusive use, more than 0, of each resource, each once.
 
     Alone it lasts ``latency_s`` + the largest demand; that is the roofline for a kernel and the
-    alpha-beta model for a message.
+    alpha-beta model for a message. One that stands for several demands what they do together, and each of them would
+    last ``single_s`` without the others (0: the largest demand).
     """
 
     latency_s: float = 0.0
     demands: tuple[tuple[Resource, float], ...] = ()
+    single_s: float = 0.0
 
     @property
     def occupancy_s(self) -> float:
@@ -36,11 +42,22 @@ class Activity:
 class Pricing(Protocol):
     """Says what every op demands; the only link between a plan and a cluster."""
 
-    def price(self, plan: Plan, program: Program, op: Op, rank: int, *, folded: bool) -> Activity:
+    def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
         """Return what ``op`` demands when ``rank`` runs it.
 
-        ``folded``: the rank stands for its whole role, so its demand on what it shares with other
-        ranks of the role must include theirs. A message's latency passes after the sender is free; a
-        collective names the resources of ``rank`` alone, and the engine joins the members' demands.
+        A message's latency passes after the sender is free; a collective's demands are those of its whole group,
+        whichever of its ranks is asked. Links are resources ("link", number).
         """
+        ...
+
+    def rank_kinds(self, plan: Plan) -> NDArray[np.int64]:
+        """Return a number per rank, the same for ranks whose devices are alike."""
+        ...
+
+    def link_kinds(self) -> NDArray[np.int64]:
+        """Return a number per link, the same for links that are alike."""
+        ...
+
+    def loads(self, plan: Plan, exchanges: Iterator[Exchange]) -> Iterator[tuple[Exchange, Load]]:
+        """Yield what exchanges put on links; of several that use links in the same proportions, only the first."""
         ...

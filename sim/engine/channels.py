@@ -1,6 +1,6 @@
 """Channels: the messages from one simulated rank to another along one axis and direction, in order."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sim.engine.graph import Graph, Wire
 from sim.engine.tables import MAIN_STREAM, TaskTable
@@ -10,7 +10,7 @@ from sim.plan.op import Recv, Send
 Tables = Mapping[str, TaskTable]
 
 
-def find_channels(graph: Graph, ranks: Mapping[int, Tables], mesh: Mesh, stands_for: Mapping[int, int]) -> None:
+def find_channels(graph: Graph, ranks: Mapping[int, Tables], mesh: Mesh, stands_for: Sequence[int]) -> None:
     """Make wires of the channels whose messages come in order: all travel equally long, and nothing comes between.
 
     ``ranks`` has the tables of every simulated rank, ``stands_for`` maps any rank to the simulated rank of its class.

@@ -130,11 +130,11 @@ class RankCompiler:
         graph, wire = self.graph, table.wire
         if wire is not None and wire.at_once:
             return self._add_immediate_send(index, call, table, wire)
-        op, kind, duration_s, demands, activity = table.recipe[0]
+        op, kind, duration_s, activity = table.recipe[0]
         node = graph.add(kind, duration_s)
         graph.units.append((self.rank, index, node, None))
-        if demands:
-            graph.demands[node] = demands
+        if kind is NodeKind.SHARED:
+            graph.shared[node] = activity
         tail = self._tails.get(op.stream)
         if tail is not None:
             graph.link(self._node(tail), node)
@@ -167,10 +167,10 @@ class RankCompiler:
         graph, shape = self.graph, table.shape
         base = len(graph.kinds)
         graph.units.append((self.rank, index, base, None))
-        for op, kind, duration_s, demands, activity in table.recipe:
+        for op, kind, duration_s, activity in table.recipe:
             node = graph.add(kind, duration_s)
-            if demands:
-                graph.demands[node] = demands
+            if kind is NodeKind.SHARED:
+                graph.shared[node] = activity
             if isinstance(op, Send | Recv):
                 channel = (op.axis, op.offset, op.direction, isinstance(op, Send))
                 self.messages.setdefault(channel, []).append((node, activity.latency_s))

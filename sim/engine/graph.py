@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from sim.engine.activity import Activity
-from sim.engine.sharing import Demands
 
 
 class NodeKind(IntEnum):
@@ -13,7 +12,7 @@ class NodeKind(IntEnum):
     FIXED = 0
     """It lasts its stated duration, whatever else runs: an op, or a block with one entry and one exit."""
     SHARED = 1
-    """A latency of ``duration_s``, then the node's demands on shared resources."""
+    """A latency of ``duration_s``, then the demands of the node's activity on shared resources."""
     JOIN = 2
     """Nothing: it is done at once (a receive whose message is there)."""
     MEMBER = 3
@@ -59,11 +58,10 @@ class Block:
 class Joint:
     """A collective over several simulated ranks: begins when all members have arrived."""
 
-    members: list[int] = field(default_factory=list)
-    pending: int = 0
-    latency_s: float = 0.0
-    demands: Demands = ()
-    shared: bool = False
+    members: list[int]
+    pending: int
+    activity: Activity
+    shared: bool
 
 
 Unit = tuple[int, int, int, Pattern | None]
@@ -78,7 +76,7 @@ class Graph:
     waits: list[int] = field(default_factory=list)
     successors: list[list[int]] = field(default_factory=list)
     durations_s: list[float] = field(default_factory=list)
-    demands: dict[int, Demands] = field(default_factory=dict)
+    shared: dict[int, Activity] = field(default_factory=dict)
     blocks: dict[int, Block] = field(default_factory=dict)
     entries: dict[int, tuple[int, int]] = field(default_factory=dict)
     joints: list[Joint] = field(default_factory=list)

@@ -10,7 +10,7 @@ from sim.plan.mesh import Mesh
 from sim.plan.op import Collective
 
 
-def link_messages(graph: Graph, ranks: Mapping[int, RankCompiler], mesh: Mesh, stands_for: Mapping[int, int]) -> None:
+def link_messages(graph: Graph, ranks: Mapping[int, RankCompiler], mesh: Mesh, stands_for: Sequence[int]) -> None:
     """Make each receive wait for its message: the k-th send of a peer meets the k-th receive.
 
     ``stands_for`` maps any rank to the simulated rank of its class. Raises CheckError where counts differ.
@@ -51,7 +51,7 @@ def link_collectives(
     graph: Graph,
     ranks: Mapping[int, RankCompiler],
     mesh: Mesh,
-    stands_for: Mapping[int, int],
+    stands_for: Sequence[int],
     contended: frozenset[Resource],
 ) -> None:
     """Make one joint activity of the k-th collectives of all members of each group."""
@@ -79,18 +79,14 @@ def _check_equal_counts(
 
 
 def _join(graph: Graph, members: Sequence[tuple[int, Activity, Collective]], contended: frozenset[Resource]) -> None:
-    """Make one activity of several ranks' parts: the longest latency, everybody's demands."""
-    demands: dict[Resource, float] = {}
-    for _, activity, _ in members:
-        for resource, seconds in activity.demands:
-            demands[resource] = max(demands.get(resource, 0.0), seconds)
+    """Make one activity of several ranks' parts: each states the demands of the whole group."""
+    _, activity, _ = members[0]
     graph.joints.append(
         Joint(
             members=[node for node, _, _ in members],
             pending=len(members),
-            latency_s=max(activity.latency_s for _, activity, _ in members),
-            demands=tuple((r, d) for r, d in demands.items() if d > 0),
-            shared=any(r in contended and d > 0 for r, d in demands.items()),
+            activity=activity,
+            shared=any(r in contended and d > 0 for r, d in activity.demands),
         )
     )
     for node, _, _ in members:

@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 import simpy
 from simpy.events import NORMAL, Event
 
+from sim.engine.activity import Activity
 from sim.engine.collector import collector_paused
 from sim.engine.graph import Graph, NodeKind
 from sim.engine.sharing import SharedResources
@@ -176,14 +177,16 @@ class EventLoop:
         if latency_s:
             self._at(self.environment._now + latency_s, node, self._on_demand)
         else:
-            self._resources.start(node, self.graph.demands[node], self.environment.now)
+            self._begin_shared(node, self.graph.shared[node])
 
     def _demand(self, event: Event) -> None:
         """Begin the demand that follows a latency (negative: a joint activity's)."""
         self._processed.append(event)
         key = event._value
-        demands = self.graph.joints[-key - 1].demands if key < 0 else self.graph.demands[key]
-        self._resources.start(key, demands, self.environment.now)
+        self._begin_shared(key, self.graph.joints[-key - 1].activity if key < 0 else self.graph.shared[key])
+
+    def _begin_shared(self, key: int, activity: Activity) -> None:
+        self._resources.start(key, activity.demands, self.environment._now, activity.single_s)
 
     def _schedule_shared(self, delay_s: float, key: int, version: int) -> None:
         self._at(self.environment._now + delay_s, (key, version), self._on_shared)
@@ -212,10 +215,9 @@ class EventLoop:
         for member in joint.members:
             self.starts_s[member] = now
         if joint.shared:
-            self._at(now + joint.latency_s, -index - 1, self._on_demand)
+            self._at(now + joint.activity.latency_s, -index - 1, self._on_demand)
         else:
-            occupancy_s = max((d for _, d in joint.demands), default=0.0)
-            self._at(now + joint.latency_s + occupancy_s, index, self._on_joint)
+            self._at(now + joint.activity.duration_s, index, self._on_joint)
 
     def _joint_finished(self, event: Event) -> None:
         self._processed.append(event)

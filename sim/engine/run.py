@@ -34,7 +34,7 @@ class TaskTimes:
 
 @dataclass
 class SimulatedRun:
-    """What the engine found out; ``wall_time_s`` is what it took to price, compile and run."""
+    """What the engine found out; ``wall_time_s`` is what it took to fold, price, compile and run."""
 
     plan: Plan
     folding: Folding
@@ -43,7 +43,7 @@ class SimulatedRun:
     graph: Graph
     loop: EventLoop
     makespan_s: float
-    wall_time_s: float
+    wall_time_s: float = 0.0
 
     @property
     def num_events(self) -> int:

@@ -1,62 +1,79 @@
 """A plan in, a simulated run out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter
 
 from sim.engine.activity import Pricing
 from sim.engine.channels import find_channels
 from sim.engine.collector import collector_paused
 from sim.engine.compiler import NotCoalescableError, RankCompiler
-from sim.engine.contention import find_contention
+from sim.engine.contention import Contention, find_contention
 from sim.engine.errors import DeadlockError
-from sim.engine.folding import Folding, fold_by_role
+from sim.engine.folding import Folding, fold
 from sim.engine.graph import Graph, PricedTask
 from sim.engine.linking import link_collectives, link_messages
 from sim.engine.loop import EventLoop
 from sim.engine.run import SimulatedRun
 from sim.engine.tables import tabulate
 from sim.plan.op import Collective, Recv, Send
-from sim.plan.program import Plan
+from sim.plan.program import Plan, Program
 
 
 def simulate(
-    plan: Plan, pricing: Pricing, *, fold: Callable[[Plan], Folding] = fold_by_role, coalesce: bool = True
+    plan: Plan, pricing: Pricing, *, fold: Callable[[Plan, Pricing], Folding] = fold, coalesce: bool = True
 ) -> SimulatedRun:
     """Return the run of one step of ``plan``.
 
     Raises CheckError where sends and receives do not match, DeadlockError where the run gets stuck.
     """
-    folding = fold(plan)
+    began_s = perf_counter()
     with collector_paused():
-        return _simulate_coalesced(plan, pricing, folding, coalesce=coalesce)
+        folding = fold(plan, pricing)
+        run = _simulate_coalesced(plan, pricing, folding, coalesce=coalesce)
+    run.wall_time_s = perf_counter() - began_s
+    return run
 
 
 def _simulate_coalesced(plan: Plan, pricing: Pricing, folding: Folding, *, coalesce: bool) -> SimulatedRun:
     """Simulate with as many tasks coalesced as their dependencies allow."""
+    programs = {rank: plan.program_of(rank) for rank in folding.multiplicity}
+    priced = {rank: _price(plan, pricing, folding, rank) for rank in programs}
+    contention = find_contention(programs, priced)
     single = frozenset[str]()
     if not coalesce:
         single = frozenset(name for program in plan.programs for name in program.tasks)
     while True:
         try:
-            return _simulate(plan, pricing, folding, single)
+            graph = _compile(plan, folding, programs, priced, contention, single)
         except NotCoalescableError as error:
             single |= {error.task}
+            continue
+        loop = EventLoop(graph)
+        run = SimulatedRun(plan, folding, programs, priced, graph, loop, loop.run())
+        _refuse_deadlock(run)
+        return run
 
 
-def _simulate(plan: Plan, pricing: Pricing, folding: Folding, single: frozenset[str]) -> SimulatedRun:
-    began_s = perf_counter()
-    programs = {rank: plan.program_of(rank) for rank in folding.multiplicity}
-    priced = {
-        rank: {
-            name: PricedTask(tuple(pricing.price(plan, program, op, rank, folded=folding.folded) for op in task.ops))
-            for name, task in program.tasks.items()
-        }
-        for rank, program in programs.items()
+def _price(plan: Plan, pricing: Pricing, folding: Folding, rank: int) -> dict[str, PricedTask]:
+    program = plan.program_of(rank)
+    return {
+        name: PricedTask(tuple(folding.folded(op, rank, pricing.price(plan, program, op, rank)) for op in task.ops))
+        for name, task in program.tasks.items()
     }
-    contention = find_contention(programs, priced)
+
+
+def _compile(
+    plan: Plan,
+    folding: Folding,
+    programs: Mapping[int, Program],
+    priced: Mapping[int, Mapping[str, PricedTask]],
+    contention: Contention,
+    single: frozenset[str],
+) -> Graph:
     graph = Graph()
     tables = {
-        rank: tabulate(program, priced[rank], contention, single, unfolded=not folding.folded)
+        rank: tabulate(program, priced[rank], contention, single, joint=partial(folding.is_joint, plan.mesh, rank))
         for rank, program in programs.items()
     }
     find_channels(graph, tables, plan.mesh, folding.stands_for)
@@ -65,11 +82,7 @@ def _simulate(plan: Plan, pricing: Pricing, folding: Folding, single: frozenset[
         compiler.compile()
     link_messages(graph, ranks, plan.mesh, folding.stands_for)
     link_collectives(graph, ranks, plan.mesh, folding.stands_for, contention.contended)
-    loop = EventLoop(graph)
-    makespan_s = loop.run()
-    run = SimulatedRun(plan, folding, programs, priced, graph, loop, makespan_s, perf_counter() - began_s)
-    _refuse_deadlock(run)
-    return run
+    return graph
 
 
 def _refuse_deadlock(run: SimulatedRun) -> None:

@@ -1,7 +1,7 @@
 """What the compiler knows of each task before the first call."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,6 @@ from sim.engine.activity import Activity
 from sim.engine.contention import MAIN_PHASES, Contention
 from sim.engine.graph import NodeKind, PricedTask, Wire
 from sim.engine.shape import TaskShape, analyse
-from sim.engine.sharing import Demands
 from sim.plan.buffer import Scope
 from sim.plan.op import Collective, Op, Recv, Send
 from sim.plan.program import Program, Task
@@ -23,7 +22,7 @@ class TaskTable:
 
     ``main``: a forward or backward; ``may_coalesce``: nobody wants its ops one by one; ``candidate``: its calls may
     become blocks; ``contended``: an op of it may meet another on a resource. ``recipe`` has (op, node kind, duration,
-    shared demands, activity) per op.
+    activity) per op.
     ``sources`` lists (writing task, its op, my reading ops) for buffers that one call writes and others
     read; ``single_sources`` those whose writing task is never a block. ``tracked`` are the buffers that
     several calls write, ``tracked_each`` those of them with an instance per micro-batch.
@@ -42,7 +41,7 @@ class TaskTable:
     may_coalesce: bool
     candidate: bool
     contended: bool
-    recipe: list[tuple[Any, NodeKind, float, Demands, Activity]]
+    recipe: list[tuple[Any, NodeKind, float, Activity]]
     main_starts_first: dict[str, bool]
     main_ends_last: dict[str, bool]
     per_microbatch: dict[str, bool]
@@ -63,31 +62,26 @@ class TaskTable:
     last_unit: int = -1
 
 
-def spans_simulated_ranks(op: Collective, program: Program, unfolded: bool) -> bool:
-    """Return whether several simulated ranks take part in a collective."""
-    return unfolded or any(axis in program.role for axis in op.axes)
-
-
 def tabulate(
     program: Program,
     priced: Mapping[str, PricedTask],
     contention: Contention,
     single: frozenset[str],
     *,
-    unfolded: bool,
+    joint: Callable[[Collective], bool],
 ) -> dict[str, TaskTable]:
-    """Return a table per task of a simulated rank's program; ``single`` are tasks that must not become blocks."""
+    """Return a table per task of a simulated rank's program.
+
+    ``single`` are tasks that must not become blocks; ``joint`` says whether a collective has several simulated ranks.
+    """
     shapes = {name: analyse(task) for name, task in program.tasks.items()}
     mains = [n for n, task in program.tasks.items() if task.phase in MAIN_PHASES]
     streams = {stream for n in mains for stream in shapes[n].first}
     tables = {}
     for name, task in program.tasks.items():
         shape, activities = shapes[name], priced[name].activities
-        recipe = [
-            _recipe(op, activity, contention, program, unfolded)
-            for op, activity in zip(task.ops, activities, strict=True)
-        ]
-        local = all(kind in (NodeKind.FIXED, NodeKind.SHARED) for _, kind, _, _, _ in recipe)
+        recipe = [_recipe(op, activity, contention, joint) for op, activity in zip(task.ops, activities, strict=True)]
+        local = all(kind in (NodeKind.FIXED, NodeKind.SHARED) for _, kind, _, _ in recipe)
         local = local and not any(isinstance(op, Send) for op in task.ops)
         first, last = shape.first.get(MAIN_STREAM), shape.last.get(MAIN_STREAM)
         tables[name] = TaskTable(
@@ -98,7 +92,7 @@ def tabulate(
             may_coalesce=name not in single,
             candidate=name in mains and name not in single and local and first is not None
             and shape.first.keys() == streams,
-            contended=any(kind is NodeKind.SHARED for _, kind, _, _, _ in recipe),
+            contended=any(kind is NodeKind.SHARED for _, kind, _, _ in recipe),
             recipe=recipe,
             main_starts_first={s: first is not None and shape.descends(j, first) for s, j in shape.first.items()},
             main_ends_last={s: last is not None and shape.descends(last, j) for s, j in shape.last.items()},
@@ -120,20 +114,18 @@ def _channel(op: Op) -> tuple[str, int, str, bool]:
 
 
 def _recipe(
-    op: Op, activity: Activity, contention: Contention, program: Program, unfolded: bool
-) -> tuple[Op, NodeKind, float, Demands, Activity]:
+    op: Op, activity: Activity, contention: Contention, joint: Callable[[Collective], bool]
+) -> tuple[Op, NodeKind, float, Activity]:
     shared = any(r in contention.contended and d > 0 for r, d in activity.demands)
-    demands = tuple((r, d) for r, d in activity.demands if d > 0) if shared else ()
     if isinstance(op, Recv):
-        return op, NodeKind.JOIN, 0.0, (), activity
+        return op, NodeKind.JOIN, 0.0, activity
     if isinstance(op, Send):
-        kind = NodeKind.SHARED if shared else NodeKind.FIXED
-        return op, kind, 0.0 if shared else activity.occupancy_s, demands, activity
-    if isinstance(op, Collective) and spans_simulated_ranks(op, program, unfolded):
-        return op, NodeKind.MEMBER, 0.0, (), activity
+        return op, NodeKind.SHARED if shared else NodeKind.FIXED, 0.0 if shared else activity.occupancy_s, activity
+    if isinstance(op, Collective) and joint(op):
+        return op, NodeKind.MEMBER, 0.0, activity
     if shared:
-        return op, NodeKind.SHARED, activity.latency_s, demands, activity
-    return op, NodeKind.FIXED, activity.duration_s, (), activity
+        return op, NodeKind.SHARED, activity.latency_s, activity
+    return op, NodeKind.FIXED, activity.duration_s, activity
 
 
 def _connect(program: Program, tables: Mapping[str, TaskTable]) -> None:

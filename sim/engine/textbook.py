@@ -1,8 +1,13 @@
 """Prices of a textbook workload: stated durations, and a stated lag per hop between ranks."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sim.engine.activity import Activity
+from sim.engine.traffic import Exchange, Load
 from sim.plan.op import Compute, Op, Recv, Send
 from sim.plan.program import Plan, Program
 
@@ -13,7 +18,7 @@ class TextbookPricing:
 
     hop_s: float = 0.0
 
-    def price(self, plan: Plan, program: Program, op: Op, rank: int, *, folded: bool) -> Activity:
+    def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
         """Return the stated duration; ValueError for an op that states none."""
         if isinstance(op, Compute) and op.kernel == "delay":
             return Activity(latency_s=float(op.attributes["duration_s"]))
@@ -22,3 +27,17 @@ class TextbookPricing:
         if isinstance(op, Recv):
             return Activity()
         raise ValueError(f"{plan.name}, {program.role_name}: {op.name} states no duration")
+
+    def rank_kinds(self, plan: Plan) -> NDArray[np.int64]:
+        """Return that all ranks are alike."""
+        return np.zeros(plan.mesh.size, dtype=np.int64)
+
+    def link_kinds(self) -> NDArray[np.int64]:
+        """Return that there are no links."""
+        return np.zeros(0, dtype=np.int64)
+
+    def loads(self, plan: Plan, exchanges: Iterator[Exchange]) -> Iterator[tuple[Exchange, Load]]:
+        """Yield every exchange with no load."""
+        nothing = np.zeros(0, dtype=np.int64)
+        for exchange in exchanges:
+            yield exchange, Load(nothing, nothing, np.zeros(0))

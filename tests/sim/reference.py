@@ -70,11 +70,12 @@ class Work:
     demands: dict[Resource, float] = field(default_factory=dict)
     wire_s: float = 0.0
     remaining: float = 1.0
+    single_s: float = 0.0
 
     @property
     def occupancy_s(self) -> float:
-        """Return the time it uses its resources when alone."""
-        return max(self.demands.values(), default=0.0)
+        """Return the time that one of those that it stands for uses its resources when alone."""
+        return self.single_s or max(self.demands.values(), default=0.0)
 
 
 class ReferenceEngine:
@@ -104,13 +105,14 @@ class ReferenceEngine:
                 key = (rank, call, j)
                 op = self.ops[key] = program.tasks[program.calls[call].task].ops[j]
                 self.waits[key] = {(rank, *other) for other in needed}
-                activity = self.pricing.price(self.plan, program, op, rank, folded=self.folding.folded)
+                activity = self.folding.folded(op, rank, self.pricing.price(self.plan, program, op, rank))
                 is_send = isinstance(op, Send)
                 self.work_of[key] = Work(
                     [key],
                     0.0 if is_send else activity.latency_s,
                     {r: d for r, d in activity.demands if d > 0},
                     activity.latency_s if is_send else 0.0,
+                    single_s=activity.single_s,
                 )
 
     def _match_messages(self) -> None:
@@ -143,6 +145,7 @@ class ReferenceEngine:
             work.latency_s = max(work.latency_s, own.latency_s)
             for resource, seconds in own.demands.items():
                 work.demands[resource] = max(work.demands.get(resource, 0.0), seconds)
+            work.single_s = own.single_s
             self.work_of[key] = work
 
     # --- time ----------------------------------------------------------------------------------------------

@@ -128,14 +128,20 @@ def test_programs_cover_every_rank_once() -> None:
     ],
 )
 def test_ranks_lie_on_nodes_in_order_and_near_adapters(node: str, adapters: list[int]) -> None:
-    """Nodes fill in order; each device is near its share of the adapters; groups know how they lie."""
-    spec = load_node(node)
-    cluster = Cluster(spec, 3, 8)
+    """Nodes fill in order; what leaves a device's node goes over its share of the adapters."""
+    cluster = Cluster(load_node(node), 3, 8)
+    topology = cluster.topology
     assert cluster.num_devices == 24
-    assert [cluster.node_of(rank) for rank in (0, 7, 8, 23)] == [0, 0, 1, 2]
-    assert [cluster.adapter_of(rank) for rank in range(8, 16)] == adapters
-    assert cluster.ranks_per_node((0, 9, 10, 23)) == (1, 2, 1)
-    assert cluster.adapters_of((0, 9, 15), 1) == tuple(sorted({adapters[1], adapters[7]}))
+    assert topology.node_of(cluster.devices[[0, 7, 8, 23]]).tolist() == [0, 0, 1, 2]
+    out = topology.routes(cluster.devices[8:16], cluster.devices[:8])
+    names = [topology.name_of(int(link)) for route in range(8) for link in out[route]]
+    assert [name for name in names if name.endswith(" out")] == [f"node 1 nic {adapter} out" for adapter in adapters]
+
+
+def test_fewer_devices_than_a_node_has_are_its_first_ones() -> None:
+    """With four devices of eight in use, rank 5 lies on the second device of the second node."""
+    cluster = Cluster(load_node("dgx-a100-80g"), 2, 4)
+    assert cluster.devices.tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
 
 
 def test_more_ranks_than_devices_are_refused() -> None:

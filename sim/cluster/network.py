@@ -1,0 +1,274 @@
+"""What collectives and messages put on the links of a cluster.
+
+How many bytes the busiest port and the busiest node's adapters carry, and how long a collective waits, is the closed
+forms' word (``costmodels.collectives``). Which links carry them is the word of an algorithm's flows and the topology's
+routes: flows are scaled so that the busiest member sends the closed form's bytes inside nodes, and the busiest node
+the closed form's bytes to others.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.collectives import (
+    CollectiveCost,
+    NetworkParameters,
+    collective_cost,
+    point_to_point_cost,
+    uneven_all_to_all_cost,
+)  # fmt: skip
+from costmodels.collectives.flows import Flows, collective_flows
+from sim.cluster.topology.links import LinkKind
+from sim.cluster.topology.topology import Routes, Topology
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+INSIDE = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.PCIE, LinkKind.HOST, LinkKind.SOCKET)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkUse:
+    """Seconds of exclusive use: case ``rows[i]`` uses link ``links[i]`` for ``seconds[i]``; sorted, each pair once."""
+
+    rows: Ints
+    links: Ints
+    seconds: Floats
+
+    def of_row(self, row: int) -> tuple[Ints, Floats]:
+        """Return the links of one case, and the seconds on each."""
+        first, last = np.searchsorted(self.rows, [row, row + 1])
+        return self.links[first:last], self.seconds[first:last]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCost:
+    """A latency, then seconds of exclusive use of links."""
+
+    latency_s: float
+    links: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Network:
+    """The links of a cluster, as ranks see them.
+
+    ``devices[r]`` is the device that rank r lies on. ``parameters``: what a library attains on these links;
+    ``intra_fraction`` and ``inter_fraction`` the parts of their bandwidths that it attains inside nodes and between.
+    """
+
+    topology: Topology
+    devices: Ints
+    parameters: NetworkParameters
+    intra_fraction: float = 1.0
+    inter_fraction: float = 1.0
+
+    @cached_property
+    def _inside(self) -> NDArray[np.bool_]:
+        return np.isin(self.topology.kind, INSIDE)
+
+    @cached_property
+    def _message_seconds_per_byte(self) -> Floats:
+        """Return how long a byte of a single message occupies each link."""
+        return self.seconds_per_byte / np.where(self._inside, 1.0, self.parameters.message_adapter_fraction)
+
+    @cached_property
+    def seconds_per_byte(self) -> Floats:
+        """Return how long a byte of a collective occupies each link."""
+        fraction = np.where(self._inside, self.intra_fraction, self.inter_fraction)
+        attained: Floats = self.topology.bandwidth_bytes_per_s * fraction
+        return 1.0 / attained
+
+    # --- messages ------------------------------------------------------------------------------------------
+
+    def message(self, num_bytes: int, source: int, target: int) -> LinkCost:
+        """Return the cost of one message between two ranks."""
+        ends = np.array([source]), np.array([target])
+        routes = self.topology.routes(self.devices[ends[0]], self.devices[ends[1]])
+        latency_s = float(self.topology.latency_s[routes.links].sum())
+        cost = point_to_point_cost(
+            num_bytes, same_node=True, network=replace(self.parameters, intra_latency_s=latency_s)
+        )
+        return _link_cost(cost.latency_s, *self.messages(num_bytes, *ends).of_row(0))
+
+    def messages(self, num_bytes: int, sources: Ints, targets: Ints) -> LinkUse:
+        """Return what a message from each source rank to the target rank beside it puts on links."""
+        routes = self.topology.routes(self.devices[sources], self.devices[targets])
+        rows = np.repeat(np.arange(len(sources)), routes.num_hops)
+        seconds = num_bytes * self._message_seconds_per_byte[routes.links] + self.topology.message_s[routes.links]
+        return _link_use(rows, routes.links, seconds, self.topology.num_links)
+
+    # --- collectives ---------------------------------------------------------------------------------------
+
+    def collective(
+        self,
+        kind: str,
+        num_bytes: int,
+        group: Sequence[int],
+        algorithm: str = "auto",
+        root: int = 0,
+        pair_bytes: Sequence[Sequence[int]] = (),
+    ) -> LinkCost:
+        """Return the cost of one collective; ``group`` are ranks, ``root`` a position in it.
+
+        ``pair_bytes``: what each position sends to each in an uneven all_to_all.
+        """
+        for batch in self._batches(np.array([group]), root, keep_order=bool(pair_bytes)):
+            cost = self._cost(kind, num_bytes, batch, algorithm, pair_bytes)
+            return _link_cost(cost.latency_s, *self._use(kind, cost, batch, pair_bytes).of_row(0))
+        return LinkCost(0.0, ())
+
+    def collectives(
+        self,
+        kind: str,
+        num_bytes: int,
+        groups: Ints,
+        algorithm: str = "auto",
+        root: int = 0,
+        pair_bytes: Sequence[Sequence[int]] = (),
+    ) -> LinkUse:
+        """Return what the same collective puts on links in each of several groups, groups x positions."""
+        uses = []
+        for batch in self._batches(groups, root, keep_order=bool(pair_bytes)):
+            use = self._use(kind, self._cost(kind, num_bytes, batch, algorithm, pair_bytes), batch, pair_bytes)
+            uses.append(LinkUse(batch.rows[use.rows], use.links, use.seconds))
+        rows, links = (np.concatenate([getattr(use, name) for use in uses]) for name in ("rows", "links"))
+        return _link_use(rows, links, np.concatenate([use.seconds for use in uses]), self.topology.num_links)
+
+    def ranks_per_node(self, group: Sequence[int]) -> tuple[int, ...]:
+        """Return how many ranks of a group lie on each node that has any, in node order."""
+        return next(self._batches(np.array([group]), 0)).ranks_per_node
+
+    def _batches(self, groups: Ints, root: int, *, keep_order: bool = False) -> "Iterator[_Batch]":
+        """Yield the groups by how they lie: so many ranks on each node, so far apart (and the same ones first)."""
+        devices = self.devices[groups]
+        nodes = self.topology.node_of(devices.ravel()).reshape(devices.shape).astype(np.int64)
+        if root:
+            nodes = np.where(nodes == nodes[:, [root]], -1, nodes)
+        first = (np.arange(groups.shape[1]) != root) if root else np.zeros(groups.shape[1])
+        order = np.lexsort((np.broadcast_to(first, nodes.shape), nodes), axis=1)
+        devices = np.take_along_axis(devices, order, axis=1)
+        begins = np.diff(np.take_along_axis(nodes, order, axis=1), axis=1, prepend=-2) != 0
+        intra_s, inter_s = self._latencies(devices, begins)
+        for rows in _alike(np.packbits(begins, axis=1), order if keep_order else order[:, :0], intra_s, inter_s):
+            example = int(rows[0])
+            starts = np.append(np.flatnonzero(begins[example]), groups.shape[1])
+            yield _Batch(
+                rows=rows,
+                devices=devices[rows],
+                order=tuple(order[example].tolist()),
+                ranks_per_node=tuple(np.diff(starts).tolist()),
+                intra_latency_s=float(intra_s[example]),
+                inter_latency_s=float(inter_s[example]),
+            )
+
+    def _latencies(self, devices: Ints, begins: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        """Return, per group, the longest latency between neighbours in one node and in two, 0 where there are none."""
+        following = np.roll(devices, -1, axis=1)
+        crosses = np.roll(begins, -1, axis=1) & (begins.sum(axis=1, keepdims=True) > 1)
+        routes = self.topology.routes(devices.ravel(), following.ravel())
+        latencies_s = _sums(routes, self.topology.latency_s).reshape(devices.shape)
+        inside = np.where(crosses, 0.0, latencies_s).max(axis=1)
+        return inside, np.where(crosses, latencies_s, 0.0).max(axis=1)
+
+    def _cost(
+        self, kind: str, num_bytes: int, batch: "_Batch", algorithm: str, pair_bytes: Sequence[Sequence[int]]
+    ) -> CollectiveCost:
+        parameters = replace(
+            self.parameters,
+            intra_latency_s=batch.intra_latency_s or self.parameters.intra_latency_s,
+            inter_latency_s=batch.inter_latency_s or self.parameters.inter_latency_s,
+        )
+        if pair_bytes:
+            sizes = [[pair_bytes[s][t] for t in batch.order] for s in batch.order]
+            return uneven_all_to_all_cost(sizes, batch.ranks_per_node, parameters, algorithm)
+        return collective_cost(kind, num_bytes, batch.ranks_per_node, parameters, algorithm)
+
+    def _use(self, kind: str, cost: CollectiveCost, batch: "_Batch", pair_bytes: Sequence[Sequence[int]]) -> LinkUse:
+        """Return what groups that lie alike put on links; row i is the batch's i-th group."""
+        flows, inside = _scaled_flows(kind, cost.algorithm, batch.ranks_per_node)
+        if pair_bytes and cost.algorithm in {"direct", "pairwise"}:
+            flows, inside = _scaled(_uneven_flows(pair_bytes, batch.order), batch.ranks_per_node)
+        flow_bytes = flows.parts * np.where(inside, cost.port_bytes, cost.nic_bytes)
+        used = flow_bytes > 0
+        sources, targets = flows.sources[used], flows.targets[used]
+        routes = self.topology.routes(batch.devices[:, sources].ravel(), batch.devices[:, targets].ravel())
+        num_hops = routes.num_hops
+        rows = np.repeat(np.repeat(np.arange(len(batch.devices)), len(sources)), num_hops)
+        link_bytes = np.repeat(np.tile(flow_bytes[used], len(batch.devices)), num_hops)
+        seconds = link_bytes * self.seconds_per_byte[routes.links]
+        return _link_use(rows, routes.links, seconds, self.topology.num_links)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Batch:
+    """Groups that lie alike: ``devices[i]`` are those of group ``rows[i]``, node by node; ``order``: positions."""
+
+    rows: Ints
+    devices: Ints
+    order: tuple[int, ...]
+    ranks_per_node: tuple[int, ...]
+    intra_latency_s: float
+    inter_latency_s: float
+
+
+def _alike(*columns: NDArray[Any]) -> list[Ints]:
+    """Return the rows that are equal in all columns (or blocks of them), together; by their first row."""
+    if len(columns[0]) == 1:
+        return [np.zeros(1, dtype=np.int64)]
+    parts = [np.ascontiguousarray(column).reshape(len(column), -1).view(np.uint8) for column in columns if column.size]
+    cells = np.ascontiguousarray(np.concatenate(parts, axis=1))
+    rows: dict[bytes, list[int]] = {}
+    for row, cell in enumerate(cells):
+        rows.setdefault(cell.tobytes(), []).append(row)
+    return [np.array(found, dtype=np.int64) for found in rows.values()]
+
+
+def _sums(routes: Routes, values: Floats) -> Floats:
+    """Return the sum over each route's links."""
+    sums: Floats = np.append(0.0, np.cumsum(values[routes.links]))
+    return sums[routes.indptr[1:]] - sums[routes.indptr[:-1]]
+
+
+def _link_use(rows: Ints, links: NDArray[np.int32], seconds: Floats, num_links: int) -> LinkUse:
+    """Return the sums per case and link, without links that take no time."""
+    cells, where = np.unique(rows.astype(np.int64) * num_links + links, return_inverse=True)
+    sums: Floats = np.bincount(where.ravel(), seconds, minlength=len(cells)).astype(np.float64)
+    kept = sums > 0
+    return LinkUse(cells[kept] // num_links, cells[kept] % num_links, sums[kept])
+
+
+def _link_cost(latency_s: float, links: Ints, seconds: Floats) -> LinkCost:
+    return LinkCost(latency_s, tuple(zip(links.tolist(), seconds.tolist(), strict=True)))
+
+
+def _uneven_flows(pair_bytes: Sequence[Sequence[int]], order: tuple[int, ...]) -> Flows:
+    sizes = np.array(pair_bytes, dtype=np.float64)[np.ix_(order, order)]
+    np.fill_diagonal(sizes, 0.0)
+    sources, targets = np.nonzero(sizes)
+    return Flows(sources, targets, sizes[sources, targets])
+
+
+@lru_cache(maxsize=4096)
+def _scaled_flows(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> tuple[Flows, NDArray[np.bool_]]:
+    return _scaled(collective_flows(kind, algorithm, ranks_per_node), ranks_per_node)
+
+
+def _scaled(flows: Flows, ranks_per_node: tuple[int, ...]) -> tuple[Flows, NDArray[np.bool_]]:
+    """Return flows as parts of what the busiest member, or node, sends or receives; and which stay inside a node."""
+    node = np.repeat(np.arange(len(ranks_per_node)), ranks_per_node)
+    sources, targets = node[flows.sources], node[flows.targets]
+    inside = sources == targets
+    busiest_rank = _busiest(flows.sources[inside], flows.targets[inside], flows.parts[inside])
+    busiest_node = _busiest(sources[~inside], targets[~inside], flows.parts[~inside])
+    return Flows(flows.sources, flows.targets, flows.parts / np.where(inside, busiest_rank, busiest_node)), inside
+
+
+def _busiest(sources: Ints, targets: Ints, parts: Floats) -> float:
+    if not len(parts):
+        return 1.0
+    return float(max(np.bincount(sources, parts).max(), np.bincount(targets, parts).max()))
