@@ -218,9 +218,11 @@ class PipelineSection(Section):
     degree: Degree = 1
     schedule: TransformerSchedule = "1f1b"
     virtual_stages: int = Field(default=1, ge=1, le=10_000)
-    """Stages per rank; 2 or more with interleaved_1f1b."""
+    """Stages per rank; 2 or more with interleaved_1f1b, 2 with zb_v and dualpipe_v."""
     microbatch_group_size: MicrobatchCount | None = None
     """interleaved_1f1b: micro-batches that run through a stage before the rank's next one; default as Megatron-LM."""
+    actions: str | None = Field(default=None, min_length=1, max_length=4000)
+    """custom: a CSV of actions, a row per rank, as torch writes it; the path is relative to the scenario file."""
     layers_per_stage: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = Field(
         default=(), strict=False, max_length=10_000
     )

@@ -10,10 +10,12 @@ from sim.plan.layout import Layout, Shard
 from sim.plan.mesh import Mesh
 from sim.plan.op import Direction, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program
-from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
+from sim.plan.tracing import Parameter, ProgramTracer, Record, TaskTracer, Tensor
 from sim.training.data.optimizer import write_step_end
-from sim.training.pipeline.calls import pipeline_calls
+from sim.training.pipeline.calls import pipeline_calls, stream
+from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders, placement
+from sim.training.pipeline.split import split_backward
 from sim.training.spec import DenseTraining, split_layers
 from sim.training.transformer import DATA_AXIS, TENSOR_AXIS, TransformerBuilder
 
@@ -22,30 +24,42 @@ PIPELINE_AXIS = "pp"
 
 def build_dense_training(job: DenseTraining, name: str) -> Plan:
     """Return the plan of one training step: one program per pipeline rank."""
+    pipeline = job.parallel.pipeline
     degrees = {
-        PIPELINE_AXIS: job.parallel.pipeline.degree,
+        PIPELINE_AXIS: pipeline.degree,
         DATA_AXIS: job.parallel.data_degree,
         TENSOR_AXIS: job.parallel.tensor_degree,
     }
     mesh = Mesh(tuple((axis, degrees[axis]) for axis in job.parallel.axis_order))
-    pipeline = job.parallel.pipeline
-    calls = pipeline_calls(orders(pipeline, job.num_microbatches), placement(pipeline))
-    programs = tuple(StageProgramBuilder(job, mesh, rank).build(calls[rank]) for rank in range(pipeline.degree))
-    return Plan(name, mesh, programs, job.seed)
+    place, rank_orders = placement(pipeline), orders(pipeline, job.num_microbatches)
+    calls = pipeline_calls(rank_orders, place)
+    programs = []
+    for rank, order in enumerate(rank_orders):
+        splits = frozenset(action.stage for action in order if action.kind == "W")
+        programs.append(StageProgramBuilder(job, mesh, place, rank, splits).build(calls[rank]))
+    return Plan(name, mesh, tuple(programs), job.seed)
 
 
 @dataclass(slots=True)
 class StageProgramBuilder:
-    """Builds the program of one pipeline rank: its virtual stages, their backward, the end of the step."""
+    """Builds the program of one pipeline rank: its virtual stages, their backward, the end of the step.
+
+    ``splits``: stages that run backwards in two parts. Both copies of a bidirectional pipeline are virtual stages.
+    """
 
     job: DenseTraining
     mesh: Mesh
+    place: Placement
     rank: int
+    splits: frozenset[int]
     tracer: ProgramTracer = field(init=False)
     model: TransformerBuilder = field(init=False)
+    forwards: "dict[int, _Forward]" = field(init=False)
+    input_gradients: dict[int, Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
         job, precision = self.job, self.job.training.types
+        self.forwards, self.input_gradients = {}, {}
         self.tracer = ProgramTracer(self.mesh, precision.parameter, precision.gradient)
         self.model = TransformerBuilder(
             job.model,
@@ -61,51 +75,73 @@ class StageProgramBuilder:
 
     def build(self, pipeline_calls: Sequence[Call]) -> Program:
         """Return the program with these forwards, backwards and messages."""
-        stages = range(self.rank, self.num_stages, self.mesh.degree(PIPELINE_AXIS))
-        groups = {stage: self._write_stage(stage) for stage in stages}
-        begin, end = write_step_end(self.job, self.tracer, self.rank, groups)
+        groups = {stage % self.place.chain_length: self._write_forward(stage) for stage in self.place.stages[self.rank]}
+        for stage in reversed(self.place.stages[self.rank]):
+            self._write_backward(stage)
+        called = {call.task for call in pipeline_calls}
+        self.tracer.tasks = {name: task for name, task in self.tracer.tasks.items() if name in called}
+        begin, end = write_step_end(self.job, self.tracer, self.place, self.rank, groups)
         calls = (*(Call(task) for task in begin), *pipeline_calls, *(Call(task) for task in end))
         role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
         return Program(role, dict(self.tracer.buffers), dict(self.tracer.tasks), calls)
 
-    @property
-    def num_stages(self) -> int:
-        """Return the number of virtual stages over all ranks."""
-        return self.job.parallel.pipeline.num_virtual_stages
-
     # --- one virtual stage ---------------------------------------------------------------------------------
 
-    def _write_stage(self, stage: int) -> list[Parameter]:
-        """Write a virtual stage's tasks; return its parameters in the order of first use."""
+    def _write_forward(self, stage: int) -> list[Parameter]:
+        """Write a virtual stage's forward and its messages; return its parameters in the order of first use."""
         before = set(self.tracer.parameters)
         forward = TaskTracer(self.tracer)
         x, boundary = self._stage_input(forward, stage)
         layers = split_layers(self.job.model.num_layers, self.job.parallel.pipeline)
-        first = sum(layers[:stage])
-        for index in range(first, first + layers[stage]):
-            x = self.model.layer(forward, index, x)
+        index = stage % self.place.chain_length
+        entry = _Entry(x, len(forward.tape))
+        for layer in range(sum(layers[:index]), sum(layers[: index + 1])):
+            x = self.model.layer(forward, layer, x)
         output = self._stage_output(forward, stage, x)
         self.tracer.add_task(f"forward.{stage}", Phase.FORWARD, forward.ops, stage)
-
-        backward = TaskTracer(self.tracer)
-        seed = None if stage == self.num_stages - 1 else self._boundary(f"output_gradient.{stage}", output)
-        if seed is not None:  # as under autograd, nothing is recomputed before the gradient is there
-            backward.wait_for(seed)
-        gradients = backpropagate(backward, forward.tape, {output: seed})
-        self.tracer.add_task(f"backward.{stage}", Phase.BACKWARD, backward.ops, stage)
-
-        if boundary is not None:
-            self._message("forward", stage, boundary, send=False)
-            self._message("backward", stage, gradients[boundary], send=True)
-        if seed is not None:
-            self._message("forward", stage, output, send=True)
-            self._message("backward", stage, seed, send=False)
+        self.forwards[stage] = _Forward(forward.tape, boundary, entry, output)
+        if boundary is not None and self.place.hop(stage - 1):
+            self._message("recv", "forward", stage, boundary)
+        if not self.place.is_last(stage) and self.place.hop(stage):
+            self._message("send", "forward", stage, output)
         return [p for source, p in self.tracer.parameters.items() if source not in before]
+
+    def _write_backward(self, stage: int) -> None:
+        """Write a virtual stage's backward, whole and in parts, and its messages; after that of the next stage."""
+        done, backward, seed = self.forwards[stage], TaskTracer(self.tracer), None
+        if not self.place.is_last(stage):
+            local = not self.place.hop(stage)
+            seed = self.input_gradients[stage + 1] if local else self._boundary(f"output_gradient.{stage}", done.output)
+            if not local:  # as under autograd, nothing is recomputed before the gradient is there
+                self._message("recv", "backward", stage, seed)
+                backward.wait_for(seed)
+        target = self._backpropagate(stage, backward, done, seed)
+        self.tracer.add_task(f"backward.{stage}", Phase.BACKWARD, backward.ops, stage)
+        if stage in self.splits:
+            inputs, weights = split_backward(backward.ops, {target.name})
+            self.tracer.add_task(f"backward_input.{stage}", Phase.BACKWARD_INPUT, inputs, stage)
+            self.tracer.add_task(f"backward_weight.{stage}", Phase.BACKWARD, weights, stage)
+        if done.boundary is not None:
+            self.input_gradients[stage] = target
+            if self.place.hop(stage - 1):
+                self._message("send", "backward", stage, target)
+
+    def _backpropagate(self, stage: int, backward: TaskTracer, done: "_Forward", seed: Tensor | None) -> Tensor:
+        """Write a stage's reverse pass; return the gradient of its input, or of the embedded tokens."""
+        if done.boundary is not None:
+            return backpropagate(backward, done.tape, {done.output: seed})[done.boundary]
+        layers = backpropagate(backward, done.tape[done.entry.position :], {done.output: seed})
+        target = layers[done.entry.tensor]
+        backpropagate(backward, done.tape[: done.entry.position], {done.entry.tensor: target})
+        return target
 
     def _stage_input(self, t: TaskTracer, stage: int) -> tuple[Tensor, Tensor | None]:
         """Return the residual stream that enters a stage, and the boundary tensor it came as (None: tokens)."""
-        if stage == 0:
+        if self.place.is_first(stage):
             return self.model.embed(t), None
+        if not self.place.hop(stage - 1):
+            boundary = self.forwards[stage - 1].output
+            return (f.all_gather(t, boundary, TENSOR_AXIS, 0) if self._scattered else boundary), boundary
         model, scattered = self.job.model, self._scattered
         layout = Layout(((DATA_AXIS, Shard(1)),))
         parts = self.mesh.degree(TENSOR_AXIS) if scattered or self.model.sequence_parallel else 1
@@ -118,7 +154,7 @@ class StageProgramBuilder:
 
     def _stage_output(self, t: TaskTracer, stage: int, x: Tensor) -> Tensor:
         """Return the boundary tensor that leaves a stage, or the loss."""
-        if stage < self.num_stages - 1:
+        if not self.place.is_last(stage):
             return f.slice_(t, x, TENSOR_AXIS, 0) if self._scattered else x
         dtype = "float64" if self.job.training.precision == "fp64" else "float32"
         loss = Buffer("loss", (1,), dtype, Kind.WORKSPACE, Scope.PERSISTENT, initial=Initial("zeros", "loss"))
@@ -132,15 +168,32 @@ class StageProgramBuilder:
     def _boundary(self, name: str, like: Tensor) -> Tensor:
         return self.tracer.tensor(Buffer(name, like.shape, like.dtype, Kind.WORKSPACE), like.layout)
 
-    def _message(self, direction: str, stage: int, tensor: Tensor, *, send: bool) -> None:
+    def _message(self, verb: str, direction: str, stage: int, tensor: Tensor) -> None:
         """Write the task that sends or receives a boundary tensor of a stage."""
-        ahead = (direction == "forward") == send
-        verb, phase = ("send", Phase.SEND) if send else ("recv", Phase.RECV)
-        name = f"{verb}_{direction}.{stage}"
-        stream, offset = f"pp_{verb}_{direction}", 1 if ahead else -1
-        way = Direction(direction)
-        if send:
-            op: Send | Recv = Send(name, PIPELINE_AXIS, offset, way, (tensor.name,), stream)
+        ahead = (direction == "forward") == (verb == "send")
+        hop = self.place.hop(stage if ahead else stage - 1)
+        name, queue = f"{verb}_{direction}.{stage}", stream(verb, direction, hop)
+        offset, way = hop if ahead else -hop, Direction(direction)
+        if verb == "send":
+            op: Send | Recv = Send(name, PIPELINE_AXIS, offset, way, (tensor.name,), queue)
         else:
-            op = Recv(name, PIPELINE_AXIS, offset, way, (tensor.name,), stream)
-        self.tracer.add_task(name, phase, (op,), stage)
+            op = Recv(name, PIPELINE_AXIS, offset, way, (tensor.name,), queue)
+        self.tracer.add_task(name, Phase.SEND if verb == "send" else Phase.RECV, (op,), stage)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What enters a stage's first layer, and where on the tape that is."""
+
+    tensor: Tensor
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """A written forward: its tape, the boundary tensor that it came as (None: tokens), its entry and its output."""
+
+    tape: list[Record]
+    boundary: Tensor | None
+    entry: _Entry
+    output: Tensor

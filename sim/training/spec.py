@@ -17,7 +17,10 @@ from sim.training.precision import PRECISIONS, PrecisionTypes
 
 Precision = Literal["fp16", "bf16", "fp32", "fp64"]
 Recompute = Literal["none", "selective", "full"]
-TransformerSchedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "breadth_first"]
+TransformerSchedule = Literal[
+    "gpipe", "1f1b", "interleaved_1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "chimera", "dualpipe", "dualpipe_v",
+    "custom",
+]  # fmt: skip
 TRANSFORMER_SCHEDULES: Final[tuple[Schedule, ...]] = get_args(TransformerSchedule)
 """Schedules that transformers can run; textbook workloads can run all."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from sim.training.pipeline.actions import parse_orders
 from sim.training.spec import DenseTraining, ParallelSpec, PipelineSpec, TrainingSpec, TransformerSpec
 
 GPT: Mapping[str, Any] = {
@@ -42,6 +43,12 @@ def training(
     )
 
 
+CUSTOM = tuple(
+    tuple(order)
+    for order in parse_orders("1F0,2F0,1F1,2F1,2I1,1I1,2W1,2B0,1B0,1W1\n0F0,0F1,3F1,3I1,3F0,3B0,0B1,3W1,0I0,0W0\n")
+)
+"""A schedule that interleaves whole and split backwards, and receives in another order than it needs; made up."""
+
 STRATEGIES: Mapping[str, Mapping[str, Any]] = {
     "tp4": {"tensor_degree": 4, "batch": (2, 1)},
     "tp2 sp x dp2": {"tensor_degree": 2, "sequence_parallel": True, "data_degree": 2},
@@ -70,6 +77,46 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     "unfused, weight gradients first, tp2 x dp2": {
         "tensor_degree": 2, "data_degree": 2, "overlap_tensor_backward": False,
         "numbers": {"fused_gradient_accumulation": False},
+    },
+    "breadth-first, pp2 v2 x tp2": {
+        "tensor_degree": 2, "pipeline": {"degree": 2, "schedule": "breadth_first", "virtual_stages": 2},
+    },
+    "groups of 3, pp2 v2 x dp2": {
+        "data_degree": 2, "batch": (12, 1),
+        "pipeline": {
+            "degree": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2, "microbatch_group_size": 3,
+        },
+    },
+    "zb_h1, pp4": {"pipeline": {"degree": 4, "schedule": "zb_h1"}, "batch": (6, 1)},
+    "zb_h2, pp2 x tp2 sp": {
+        "tensor_degree": 2, "sequence_parallel": True, "pipeline": {"degree": 2, "schedule": "zb_h2"},
+        "recompute": "selective",
+    },
+    "zb_v, pp4": {
+        "model": {**LLAMA, "num_layers": 8}, "batch": (8, 1),
+        "pipeline": {"degree": 4, "schedule": "zb_v", "virtual_stages": 2},
+    },
+    "zb_v, scatter-gather, pp2 x tp2": {
+        "tensor_degree": 2, "recompute": "full",
+        "pipeline": {"degree": 2, "schedule": "zb_v", "virtual_stages": 2, "scatter_gather": True},
+    },
+    "dualpipe_v, pp2 x dp2 zero1": {
+        "data_degree": 2, "zero_stage": 1, "batch": (10, 1),
+        "pipeline": {"degree": 2, "schedule": "dualpipe_v", "virtual_stages": 2},
+    },
+    "chimera, pp4": {"pipeline": {"degree": 4, "schedule": "chimera"}, "batch": (8, 1)},
+    "chimera, pp2 x tp2 sp": {
+        "tensor_degree": 2, "sequence_parallel": True, "pipeline": {"degree": 2, "schedule": "chimera"},
+        "bucket_bytes": 4000,
+    },
+    "dualpipe, pp4": {"pipeline": {"degree": 4, "schedule": "dualpipe"}, "batch": (8, 1)},
+    "dualpipe, pp2 x dp2 zero1, unfused": {
+        "data_degree": 2, "zero_stage": 1, "batch": (12, 1), "pipeline": {"degree": 2, "schedule": "dualpipe"},
+        "numbers": {"fused_gradient_accumulation": False},
+    },
+    "custom, pp2 v2 x tp2": {
+        "tensor_degree": 2, "batch": (2, 1),
+        "pipeline": {"degree": 2, "schedule": "custom", "virtual_stages": 2, "actions": CUSTOM},
     },
     "other axis order": {
         "tensor_degree": 2, "data_degree": 2, "zero_stage": 1, "axis_order": ("pp", "tp", "dp"), "batch": (4, 2),

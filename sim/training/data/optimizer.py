@@ -14,20 +14,26 @@ from sim.plan.op import Collective, CollectiveKind
 from sim.plan.program import Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.training.data.buckets import Bucket, make_buckets
+from sim.training.pipeline.placement import Placement
 from sim.training.precision import PrecisionTypes
 from sim.training.spec import DenseTraining
 from sim.training.transformer import DATA_AXIS
 
 PIPELINE_AXIS = "pp"
 EMBEDDING_STREAM = "embedding"
+COPIES_STREAM = "copies"
 
 
 def write_step_end(
-    job: DenseTraining, tracer: ProgramTracer, rank: int, groups: Mapping[int, Sequence[Parameter]]
+    job: DenseTraining, tracer: ProgramTracer, place: Placement, rank: int, groups: Mapping[int, Sequence[Parameter]]
 ) -> tuple[list[str], list[str]]:
-    """Write the tasks before and after a rank's forwards and backwards; return their names in call order."""
-    parallel, ranks = job.parallel, tracer.mesh.degree(PIPELINE_AXIS)
-    holds_tied = job.model.tied_embeddings and ranks > 1 and rank in (0, ranks - 1)
+    """Write the tasks before and after a rank's forwards and backwards; return their names in call order.
+
+    ``groups``: the rank's parameters by stage of the model.
+    """
+    parallel = job.parallel
+    ends = place.ranks[0], place.ranks[place.chain_length - 1]
+    holds_tied = job.model.tied_embeddings and ends[0] != ends[1] and rank in ends
     fresh = {stage: [tracer.parameters[p.source] for p in group] for stage, group in groups.items()}
     buckets = make_buckets(
         fresh,
@@ -36,17 +42,24 @@ def write_step_end(
         data_axis=DATA_AXIS,
         tied=holds_tied,
     )
-    writer = StepEndWriter(job, tracer, job.training.types)
+    copies = tuple(sorted({rank, place.num_ranks - 1 - rank})) if place.num_copies > 1 else ()
+    writer = StepEndWriter(job, tracer, job.training.types, ends, copies)
     return [writer.write_zero()], writer.write_sync_and_update(buckets)
 
 
 @dataclass(frozen=True, slots=True)
 class StepEndWriter:
-    """Writes the tasks of one program's step end."""
+    """Writes the tasks of one program's step end.
+
+    ``ends``: the pipeline ranks of the model's first and last stage. ``copies``: the two pipeline ranks that hold the
+    same stages, of two copies of the model; empty where there is one copy.
+    """
 
     job: DenseTraining
     tracer: ProgramTracer
     precision: PrecisionTypes
+    ends: tuple[int, int]
+    copies: tuple[int, ...]
 
     def write_zero(self) -> str:
         """Write the task that clears the gradients (and the loss) before a step."""
@@ -74,9 +87,12 @@ class StepEndWriter:
             else:
                 self._update_shard(t, bucket, shard)
             names += self._finish(f"optimizer.{bucket.index}", Phase.OPTIMIZER, t)
-        if self.has_loss and self.data_degree > 1:
+        if self.has_loss:
             t = TaskTracer(self.tracer, Scope.STEP)
-            self._all_reduce(t, "loss", [self.loss], (DATA_AXIS,), DATA_AXIS)
+            if self.copies:
+                self._all_reduce(t, "loss_of_copies", [self.loss], (PIPELINE_AXIS,), COPIES_STREAM, self.copies)
+            if self.data_degree > 1:
+                self._all_reduce(t, "loss", [self.loss], (DATA_AXIS,), DATA_AXIS)
             names += self._finish("loss_sync", Phase.GRADIENT_SYNC, t)
         return names
 
@@ -107,8 +123,9 @@ class StepEndWriter:
         for axis in bucket.partial_axes:
             self._all_reduce(t, f"sum_{axis}", gradients, (axis,), axis)
         if bucket.tied:
-            last = self.tracer.mesh.degree(PIPELINE_AXIS) - 1
-            self._all_reduce(t, "tie", gradients, (PIPELINE_AXIS,), EMBEDDING_STREAM, (0, last))
+            self._all_reduce(t, "tie", gradients, (PIPELINE_AXIS,), EMBEDDING_STREAM, tuple(sorted(self.ends)))
+        elif self.copies:
+            self._all_reduce(t, "copies", gradients, (PIPELINE_AXIS,), COPIES_STREAM, self.copies)
         if self.data_degree == 1:
             return None
         if not sharded:
