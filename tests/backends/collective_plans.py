@@ -17,6 +17,7 @@ from sim.plan.program import Call, Phase, Plan, Program, Task
 from sim.plan.tracing import ProgramTracer, TaskTracer, Tensor
 from sim.training.builder import build_dense_training
 from tests.backends.jobs import checked_trainings
+from tests.backends.plans import collective_plan
 
 K = CollectiveKind
 SIZES = (2, 3, 4)
@@ -200,6 +201,10 @@ def collective_requests() -> dict[str, ExecutionRequest]:
         for kind in ("broadcast", "reduce", "all_to_all"):
             mute = frozenset(op.name for op in _ops(size, 0) if isinstance(op, Collective) and op.kind == kind)
             requests[f"{size} ranks, no {kind}"] = ExecutionRequest(plan=plan, keep=KEPT, mute=mute)
+    by_axes = collective_plan()
+    requests["over several axes, explicit"] = ExecutionRequest(
+        plan=by_axes, keep=frozenset(by_axes.programs[0].buffers), explicit=ExplicitCollectives(devices_per_node=3)
+    )
     for name, way in CHECKED.items():
         job = checked_trainings()[name]
         plan = build_dense_training(job, name)

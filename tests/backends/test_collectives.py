@@ -97,6 +97,16 @@ def test_collectives_do_what_their_names_say(results: dict[str, Execution], name
     assert differing(results[name], expected(int(name[0]))) == set()
 
 
+def test_groups_over_several_axes_are_the_same_step_by_step(results: dict[str, Execution]) -> None:
+    """Also where a group's order is not that of the ranks, and two streams communicate at once."""
+    explicit, native = results["over several axes, explicit"], results["collectives"]
+    for one, other in zip(explicit.ranks, native.ranks, strict=True):
+        assert one.sent_bytes > 0
+        assert one.values.keys() == other.values.keys()
+        for key, value in other.values.items():
+            np.testing.assert_allclose(one.values[key], value, rtol=0.0, atol=1e-12 * np.abs(value).max())
+
+
 def test_every_algorithm_is_run() -> None:
     """The ways above leave out no step list, and run those that look at nodes on several."""
     covered = {(kind, way.algorithm(kind), way.devices_per_node) for _, way in ways() for kind in STEP_LISTS}

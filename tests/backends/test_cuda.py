@@ -3,12 +3,15 @@
 import pytest
 import torch
 
+from backends.torch.algorithms import ExplicitCollectives
 from backends.torch.launch import execute
 from backends.torch.timeline import timeline
 from backends.torch.worker import ExecutionRequest
 from sim.engine.memory import memory_use
 from sim.training.builder import build_dense_training
+from tests.backends.collective_plans import KEPT, every_collective
 from tests.backends.jobs import GPT, LLAMA, training
+from tests.backends.test_collectives import differing, expected
 
 JOBS = {
     "one": training(model={**GPT, "hidden_size": 64, "ffn_hidden_size": 256}, precision="fp64"),
@@ -35,3 +38,14 @@ def test_plan_reproduces_the_reference_on_gpus(name: str) -> None:
     timeline(plan, executions[0].ranks).check_streams(1e-5)
     for result in executions[0].ranks:
         assert result.memory.peak_bytes == memory_use(plan.program_of(result.rank)).peak_bytes
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("explicit", [None, ExplicitCollectives()], ids=["native", "explicit"])
+def test_every_collective_on_gpus(explicit: ExplicitCollectives | None) -> None:
+    """NCCL's own collectives, and step lists over NCCL's messages, give what their names say."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip(f"needs 2 CUDA devices, this machine has {torch.cuda.device_count()}")
+    executions = execute([ExecutionRequest(plan=every_collective(2), keep=KEPT, explicit=explicit)], "cuda")
+    assert executions is not None
+    assert differing(executions[0], expected(2)) == set()
