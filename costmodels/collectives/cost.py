@@ -109,7 +109,7 @@ def _with_protocol(
     return CollectiveCost(
         name,
         latency_s,
-        traffic.port_bytes * protocol.port_overhead,
+        traffic.port_bytes * protocol.wire_overhead,
         traffic.nic_bytes * protocol.wire_overhead,
         traffic.reduced_bytes,
     )
@@ -127,4 +127,5 @@ def _waiting_s(
     ports = through_port * port_s + traffic.port_messages * network.intra_message_s
     nics = (traffic.nic_bytes + traffic.waiting_nic_bytes) * nic_s + traffic.nic_messages * network.inter_message_s
     path_s = ports + nics / used if traffic.in_series else max(ports, nics / used)
-    return path_s - max(traffic.port_bytes * port_s, traffic.nic_bytes * nic_s / adapters)
+    sent_s = traffic.port_bytes * protocol.wire_overhead / network.intra_bandwidth_bytes_per_s
+    return path_s - max(sent_s, traffic.nic_bytes * nic_s / adapters)

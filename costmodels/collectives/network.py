@@ -89,9 +89,9 @@ class CollectiveCost:
 
     ``port_bytes``: bytes that the busiest member sends (or receives) through its own port inside the node.
     ``nic_bytes``: bytes that leave (or enter) the busiest node, over all of its adapters. Both include the protocol's
-    overhead; what a protocol leaves unused of a port, or a message of an adapter, counts as sent. ``reduced_bytes``:
-    payload that the busiest member adds to its own. ``latency_s`` includes the time in which the busiest port or
-    adapter waits for other links, where an algorithm uses them one after the other.
+    overhead; what a message leaves unused of an adapter counts as sent. ``reduced_bytes``: payload that the busiest
+    member adds to its own. ``latency_s`` includes the time in which the busiest port or adapter waits: for other
+    links, where an algorithm uses them one after the other, and for channels that cannot fill the port.
     """
 
     algorithm: str

@@ -145,6 +145,6 @@ def _cost(
         between = load.nic_messages > 0
         latency_s += network.inter_latency_s + protocol.inter_hop_s if between else 0.0
         latency_s += 0.0 if between else network.intra_latency_s + protocol.intra_hop_s
-    port_bytes, nic_bytes = total.port_bytes * protocol.port_overhead, total.nic_bytes * protocol.wire_overhead
-    latency_s -= max(total.port_bytes * port_s, total.nic_bytes * nic_s / adapters)
+    port_bytes, nic_bytes = total.port_bytes * protocol.wire_overhead, total.nic_bytes * protocol.wire_overhead
+    latency_s -= max(port_bytes / network.intra_bandwidth_bytes_per_s, total.nic_bytes * nic_s / adapters)
     return CollectiveCost(algorithm, latency_s, port_bytes, nic_bytes, reduced_bytes)

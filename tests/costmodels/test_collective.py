@@ -364,12 +364,14 @@ def test_own_share_passes_through_the_port_too(num_bytes: int, ranks: int, own_s
 
 @given(num_bytes=sizes, port_fraction=st.floats(0.1, 1))
 def test_port_fraction_slows_the_port_and_not_the_adapter(num_bytes: int, port_fraction: float) -> None:
-    """Channels that reach a fraction of the port's rate take it for longer; adapters carry the wire's bytes."""
-    network = replace(NET, protocols=(Protocol(name="simple", port_fraction=port_fraction, wire_overhead=1.5),))
-    plain = collective_cost("all_gather", num_bytes, (4, 4), NET, "ring")
-    cost = collective_cost("all_gather", num_bytes, (4, 4), network, "ring")
-    assert cost.port_bytes == pytest.approx(1.5 * plain.port_bytes / port_fraction)
-    assert cost.nic_bytes == pytest.approx(1.5 * plain.nic_bytes)
+    """Channels that reach a fraction of the port's rate take longer inside a node; the wires carry the same bytes."""
+    network = replace(NET, protocols=(Protocol(name="simple", port_fraction=port_fraction),))
+    inside = collective_cost("all_gather", num_bytes, (8,), network, "ring")
+    wire_s = 7 / 8 * num_bytes / NET.intra_bandwidth_bytes_per_s
+    assert inside.port_bytes == 7 / 8 * num_bytes
+    assert exclusive_seconds(inside, (8,), network) == pytest.approx(7e-6 + wire_s / port_fraction)
+    outside = collective_cost("all_gather", num_bytes, (1, 1), network, "ring")
+    assert outside == collective_cost("all_gather", num_bytes, (1, 1), NET, "ring")
 
 
 def test_exchange_has_its_own_protocols() -> None:
