@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Final, Literal, get_args
 
-from sim.training.errors import SpecError
+from sim.training.errors import MicrobatchError, SpecError
 from sim.training.pipeline.evaluate import StageTimes
 from sim.training.pipeline.rules import Schedule, check_times
 from sim.training.pipeline.spec import PipelineSpec as PipelineSpec
@@ -178,7 +178,11 @@ class DenseTraining:
         check_batch(self.training, self.parallel)
         check_tensor(self.model, self.parallel)
         check_built(self.parallel.pipeline)
-        check_schedule(self.num_microbatches, self.parallel.pipeline)
+        try:
+            check_schedule(self.num_microbatches, self.parallel.pipeline)
+        except MicrobatchError as error:
+            per_round = self.training.microbatch_size * self.parallel.data_degree
+            raise error.naming("training.global_batch_size", error.num_valid * per_round) from error
         split_layers(self.model.num_layers, self.parallel.pipeline)
 
     @property
@@ -245,6 +249,13 @@ def split_layers(num_layers: int, pipeline: PipelineSpec) -> tuple[int, ...]:
     stages = pipeline.num_virtual_stages
     if pipeline.layers_per_stage:
         given = pipeline.layers_per_stage
+        empty = next((stage for stage, num in enumerate(given) if num < 1), None)
+        if empty is not None:
+            raise SpecError(
+                "parallel.pipeline.layers_per_stage",
+                f"every virtual stage has 1 layer or more, number {empty} of the list is {given[empty]}",
+                f"list {stages} numbers of 1 or more that add up to {num_layers}",
+            )
         if len(given) != stages or sum(given) != num_layers:
             raise SpecError(
                 "parallel.pipeline.layers_per_stage",
@@ -285,7 +296,10 @@ class TextbookTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_schedule(self.num_microbatches, self.pipeline)
+        try:
+            check_schedule(self.num_microbatches, self.pipeline)
+        except MicrobatchError as error:
+            raise error.naming("training.num_microbatches", error.num_valid) from error
         check_times(self.pipeline.schedule, self.times)
         self._check_sync()
 

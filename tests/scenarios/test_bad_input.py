@@ -92,7 +92,7 @@ BAD_VALUES = [
      "16 virtual stages must hold 80 layers", "list 16 numbers"),
     ("global_batch_size: 2304", "global_batch_size: 2400", 8, "parallel.pipeline.schedule",
      "interleaved_1f1b needs a multiple of 8 micro-batches (the pipeline degree), got 50",
-     "the next valid number is 56"),
+     "the next valid number is 56: write training.global_batch_size: 2688"),
     ("sequence_parallel: false", "sequence_parallel: no", 7, "parallel.tensor.sequence_parallel",
      "true or false belongs here, not 'no'", "without quotes"),
 ]  # fmt: skip
@@ -126,7 +126,7 @@ def test_bad_value_is_refused(
      "at most"),
     ("degree: 4", "degree: auto", 4, "parallel.pipeline.degree", "a whole number belongs here", "as in 8"),
     ("degree: 4, schedule: 1f1b", "degree: 3, schedule: interleaved_1f1b, virtual_stages: 2", 4,
-     "parallel.pipeline.schedule", "a multiple of 3 micro-batches", "next valid number is 9"),
+     "parallel.pipeline.schedule", "a multiple of 3 micro-batches", "next valid number is 9: write training.num_microbatches: 9"),
 ])  # fmt: skip
 def test_bad_textbook_value_is_refused(
     write, tmp_path, capsys, textbook, old: str, new: str, line: int, key: str, rule: str, remedy: str

@@ -53,7 +53,14 @@ SMALL = GPT | {"num_layers": 4}
          "interleaved_1f1b needs 2 or more pipeline ranks, got 1", "schedule: 1f1b"),
         ({"pp": 4, "m": 6, "schedule": "interleaved_1f1b", "virtual_stages": 2, "model": GPT | {"num_layers": 8}},
          "parallel.pipeline.schedule", "needs a multiple of 4 micro-batches (the pipeline degree), got 6",
-         "the next valid number is 8"),
+         "the next valid number is 8: write training.global_batch_size: 8"),
+        ({"pp": 4, "m": 6, "b": 3, "dp": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2,
+          "model": GPT | {"num_layers": 8}}, "parallel.pipeline.schedule", "multiple of 4 micro-batches",
+         "the next valid number is 8: write training.global_batch_size: 48"),
+        ({"pp": 2, "layers_per_stage": (0, 4)}, "parallel.pipeline.layers_per_stage",
+         "every virtual stage has 1 layer or more, number 0 of the list is 0", "list 2 numbers of 1 or more that add up to 4"),
+        ({"pp": 2, "layers_per_stage": (5, -1)}, "parallel.pipeline.layers_per_stage",
+         "every virtual stage has 1 layer or more, number 1 of the list is -1", "list 2 numbers of 1 or more that add up to 4"),
         ({"pp": 2, "layers_per_stage": (1, 2)}, "parallel.pipeline.layers_per_stage",
          "2 stages with 3 layers in all, where 2 virtual stages must hold 4 layers", "list 2 numbers that add up to 4"),
         ({"pp": 2, "layers_per_stage": (4,)}, "parallel.pipeline.layers_per_stage", "1 stages with 4 layers", "list 2"),
@@ -80,7 +87,7 @@ def test_batch_that_does_not_divide_says_the_next_that_does() -> None:
 
 def test_textbook_jobs_check_their_schedule_too() -> None:
     """Interleaving needs a multiple of P micro-batches in textbook jobs as well."""
-    with pytest.raises(SpecError, match="the next valid number is 12"):
+    with pytest.raises(SpecError, match=r"the next valid number is 12: write training\.num_microbatches: 12"):
         TextbookTraining(
             model=DelaySpec(forward_s=1, backward_input_s=1, backward_weight_s=1),
             num_microbatches=9,

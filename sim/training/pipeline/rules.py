@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sim.training.errors import SpecError
+from sim.training.errors import MicrobatchError, SpecError
 from sim.training.pipeline.actions import Action
 from sim.training.pipeline.evaluate import StageTimes, StuckError, end_times
 from sim.training.pipeline.placement import Placement, loop
@@ -108,13 +108,14 @@ def check_microbatches(
     fewest = {"zb_h1": p, "zb_h2": 2 * p - 1, "dualpipe": 2 * p, "dualpipe_v": 2 * p}.get(schedule, 1)
     if m < fewest:
         rule = f"{schedule} on {p} ranks needs {fewest} or more micro-batches, got {m}"
-        raise SpecError(SCHEDULE_KEY, rule, f"write {fewest} or more, or schedule: 1f1b")
+        raise MicrobatchError(SCHEDULE_KEY, rule, f"use {fewest} or more, or schedule: 1f1b", fewest)
 
 
 def _need_multiple(schedule: str, m: int, divisor: int, why: str) -> None:
     if m % divisor:
         rule = f"{schedule} needs a multiple of {divisor} micro-batches ({why}), got {m}"
-        raise SpecError(SCHEDULE_KEY, rule, f"the next valid number is {-(-m // divisor) * divisor}")
+        valid = -(-m // divisor) * divisor
+        raise MicrobatchError(SCHEDULE_KEY, rule, f"the next valid number is {valid}", valid)
 
 
 def _check_group(p: int, m: int, size: int) -> None:
