@@ -9,7 +9,7 @@ from sim.training.builder import build_dense_training
 from sim.training.spec import DelaySpec, PipelineSpec, TextbookTraining
 from sim.training.textbook import build_textbook
 from tests.backends.collective_plans import collective_requests
-from tests.backends.jobs import GPT, checked_trainings, training
+from tests.backends.jobs import GPT, LLAMA, checked_trainings, training
 from tests.backends.plans import collective_plan, ring_plan
 
 JOBS = checked_trainings()
@@ -32,6 +32,9 @@ MUTED = {
         model=MUTED_MODEL, tensor_degree=2, pipeline={"degree": 2, "scatter_gather": True}, batch=(2, 1)
     ),
     "data": training(model=MUTED_MODEL, data_degree=2, pipeline={"degree": 2}, batch=(2, 1)),
+    "copies": training(
+        model={**LLAMA, "num_layers": 2}, data_degree=2, pipeline={"degree": 2, "schedule": "chimera"}, batch=(4, 1)
+    ),
 }
 
 

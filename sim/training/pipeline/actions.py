@@ -31,11 +31,6 @@ class Action(NamedTuple):
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.microbatch}"
 
-    @property
-    def task(self) -> str:
-        """Return the name of the task that the action calls."""
-        return f"{KINDS[self.kind]}.{self.stage}"
-
 
 Order = list[Action]
 

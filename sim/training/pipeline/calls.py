@@ -1,11 +1,11 @@
 """From the actions of a schedule to calls of tasks, messages included."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sim.plan.program import Call
-from sim.training.pipeline.actions import Action, steps
+from sim.training.pipeline.actions import KINDS, Action
 from sim.training.pipeline.placement import Placement
 
 Channel = tuple[int, int, str]
@@ -30,64 +30,95 @@ def pipeline_calls(
     needs messages in another order, it receives those that come before early. ``fenced``: overlapping actions wait
     for each other's inputs (``overlap_begin.{stage}``) and give their outputs together (``overlap_end.{stage}``).
     """
-    incoming: dict[Channel, deque[Call]] = {}
-    for rank, order in enumerate(orders):
-        for action in order:
-            for hop, direction, _, receive in _outgoing(action, placement):
-                incoming.setdefault((rank, hop, direction), deque()).append(receive)
-    return [_RankWriter(placement, incoming, fenced).write(order) for order in orders]
+    links = {(kind, stage): _links(kind, stage, placement) for stage in range(placement.num_stages) for kind in KINDS}
+    incoming: dict[Channel, deque[Message]] = {}
+    for order in orders:
+        for kind, stage, microbatch, _ in order:
+            link = links[kind, stage]
+            if link.outbox:
+                incoming.setdefault(link.outbox, deque()).append((link.arrival, microbatch))
+    return [_RankWriter(placement, links, incoming, fenced).write(order) for order in orders]
 
 
-def _outgoing(action: Action, placement: Placement) -> Iterator[tuple[int, str, Call, Call]]:
-    """Yield the message that an action makes: hop, direction, the send and the receive."""
-    stage, i = action.stage, action.microbatch
-    if action.kind == "F" and not placement.is_last(stage) and (hop := placement.hop(stage)):
-        yield hop, "forward", Call(f"send_forward.{stage}", i), Call(f"recv_forward.{stage + 1}", i)
-    if action.kind in "BI" and not placement.is_first(stage) and (hop := placement.hop(stage - 1)):
-        yield hop, "backward", Call(f"send_backward.{stage}", i), Call(f"recv_backward.{stage - 1}", i)
+Message = tuple[str, int]
+"""A receiving task, and the micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """An action's messages: what it receives from which channel, and what it sends on which; None: nothing.
+
+    ``arrival``: the task that receives what ``send`` sends.
+    """
+
+    task: str
+    inbox: Channel | None = None
+    receive: str = ""
+    outbox: Channel | None = None
+    send: str = ""
+    arrival: str = ""
+
+
+def _links(kind: str, stage: int, place: Placement) -> _Links:
+    task = f"{KINDS[kind]}.{stage}"
+    if kind == "W":
+        return _Links(task)
+    way, ahead = ("forward", 1) if kind == "F" else ("backward", -1)
+    before = 0 if place.is_first(stage) else place.hop(stage - 1)
+    after = 0 if place.is_last(stage) else place.hop(stage)
+    come, go = (before, after) if kind == "F" else (after, before)
+    return _Links(
+        task,
+        (place.ranks[stage - ahead], come, way) if come else None,
+        f"recv_{way}.{stage}",
+        (place.ranks[stage], go, way) if go else None,
+        f"send_{way}.{stage}",
+        f"recv_{way}.{stage + ahead}",
+    )
 
 
 @dataclass(slots=True)
 class _RankWriter:
     placement: Placement
-    incoming: dict[Channel, deque[Call]]
+    links: Mapping[tuple[str, int], _Links]
+    incoming: Mapping[Channel, deque[Message]]
     fenced: bool
     calls: list[Call] = field(default_factory=list)
-    received: set[Call] = field(default_factory=set)
+    early: set[Message] = field(default_factory=set)
 
     def write(self, order: Sequence[Action]) -> list[Call]:
-        for step in steps(order):
-            for action in step:
-                self._receive(action)
-            fences = self._fences(step) if self.fenced and len(step) > 1 else ([], [])
-            self.calls += [*fences[0], *(Call(action.task, action.microbatch) for action in step), *fences[1]]
-            for action in step:
-                self.calls += [send for _, _, send, _ in _outgoing(action, self.placement)]
-        return self.calls
+        calls, links, actions = self.calls, self.links, iter(order)
+        for action in actions:
+            kind, stage, microbatch, overlaps = action
+            link = links[kind, stage]
+            if link.inbox:
+                self._receive(self.incoming[link.inbox], (link.receive, microbatch))
+            if overlaps:
+                self._write_pair(action, next(actions))
+                continue
+            calls.append(Call(link.task, microbatch))
+            if link.outbox:
+                calls.append(Call(link.send, microbatch))
+        return calls
 
-    def _receive(self, action: Action) -> None:
-        """Receive what an action needs from another rank, and what its sender sent before."""
-        place, stage = self.placement, action.stage
-        if action.kind == "F" and not place.is_first(stage):
-            self._take(Call(f"recv_forward.{stage}", action.microbatch), stage - 1, place.hop(stage - 1), "forward")
-        if action.kind in "BI" and not place.is_last(stage):
-            self._take(Call(f"recv_backward.{stage}", action.microbatch), stage + 1, place.hop(stage), "backward")
+    def _write_pair(self, forward: Action, backward: Action) -> None:
+        """Write a forward whose input is received and the backward that overlaps it."""
+        ahead, back = self.links[forward.kind, forward.stage], self.links[backward.kind, backward.stage]
+        if back.inbox:
+            self._receive(self.incoming[back.inbox], (back.receive, backward.microbatch))
+        if self.fenced and not self.placement.is_last(backward.stage):
+            self.calls.append(Call(f"overlap_begin.{backward.stage}", backward.microbatch))
+        self.calls += [Call(ahead.task, forward.microbatch), Call(back.task, backward.microbatch)]
+        if self.fenced and not self.placement.is_last(forward.stage):
+            self.calls.append(Call(f"overlap_end.{forward.stage}", forward.microbatch))
+        sends = (ahead, forward), (back, backward)
+        self.calls += [Call(link.send, action.microbatch) for link, action in sends if link.outbox]
 
-    def _take(self, wanted: Call, sender: int, hop: int, direction: str) -> None:
-        if not hop:
+    def _receive(self, queue: deque[Message], wanted: Message) -> None:
+        """Receive a message, and those sent before it, unless it was received early itself."""
+        if wanted in self.early:
             return
-        queue = self.incoming[self.placement.ranks[sender], hop, direction]
-        while wanted not in self.received:
-            call = queue.popleft()
-            self.received.add(call)
-            self.calls.append(call)
-
-    def _fences(self, step: tuple[Action, ...]) -> tuple[list[Call], list[Call]]:
-        """Return what makes a forward wait for its backward's gradient, and its output for the backward's end."""
-        forward, backward = step
-        begin = [] if self.placement.is_last(backward.stage) else [backward]
-        end = [] if self.placement.is_last(forward.stage) else [forward]
-        return (
-            [Call(f"overlap_begin.{a.stage}", a.microbatch) for a in begin],
-            [Call(f"overlap_end.{a.stage}", a.microbatch) for a in end],
-        )
+        while (message := queue.popleft()) != wanted:
+            self.early.add(message)
+            self.calls.append(Call(*message))
+        self.calls.append(Call(*message))
