@@ -17,6 +17,8 @@ from scenarios.text_file import read_text
 from scenarios.yaml_tree import describe
 
 _OWN: Final = "use the model's own config.json"
+MAX_NUMBER: Final = 10**12
+"""No number of a model is larger; the schema of scenarios has the limits of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Config:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise self.refuse(name, f"a whole number of 1 or more belongs here, not {describe(value)}", _OWN)
+            if value > MAX_NUMBER:
+                raise self.refuse(name, f"must be at most {MAX_NUMBER:,}, got {describe(value)}", _OWN)
             return value
         if default is None:
             raise self.refuse(names[0], "the key is required and missing", "use the config.json of a whole model")
@@ -49,7 +53,7 @@ class Config:
     def number(self, name: str, default: float) -> float:
         """Return a number."""
         value = self.values.get(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= MAX_NUMBER:
             raise self.refuse(name, f"a number belongs here, not {describe(value)}", _OWN)
         return float(value)
 
@@ -81,7 +85,9 @@ def read_model(path: Path) -> dict[str, Any]:
 def _read_config(path: Path) -> Config:
     text = read_text(path, "use the config.json of a whole model")
     try:
-        values = json.loads(text)
+        values = json.loads(text, object_pairs_hook=lambda pairs: _once(path, text, pairs))
+    except ScenarioError:
+        raise
     except json.JSONDecodeError as error:
         rule = f"this is not JSON: {error.msg}"
         raise ScenarioError(Origin(str(path), error.lineno), "", rule, _OWN) from error
@@ -93,13 +99,26 @@ def _read_config(path: Path) -> Config:
     return Config(path=path, text=text, values=values)
 
 
+def _once(path: Path, text: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a mapping of JSON. Raises ScenarioError for a key that is written twice."""
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise Config(path, text, values).refuse(key, "the key is written twice", "keep one of the two")
+        values[key] = value
+    return values
+
+
 def _read_llama(config: Config) -> dict[str, Any]:
     heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size")
     config.require("hidden_act", ("silu",), "the feed-forward layer is SwiGLU")
     config.require("attention_dropout", (0, 0.0), "the llama family has no dropout")
     config.require("pretraining_tp", (1,), "tensor parallelism is the scenario's choice")
-    if config.integer("head_dim", default=hidden // heads) * heads != hidden:
-        rule = f"heads of {config.values['head_dim']} are not modelled: hidden_size / heads = {hidden / heads:g}"
+    if hidden % heads:
+        rule = f"hidden_size {hidden} does not divide by num_attention_heads {heads}"
+        raise config.refuse("num_attention_heads", rule, "choose a model whose heads split hidden_size evenly")
+    if (size := config.integer("head_dim", default=hidden // heads)) * heads != hidden:
+        rule = f"heads of {size} are not modelled: hidden_size / heads = {hidden // heads}"
         raise config.refuse("head_dim", rule, "choose a model whose heads split hidden_size evenly")
     rope = config.values.get("rope_parameters")
     nested = rope.get("rope_theta") if isinstance(rope, dict) else None

@@ -1,6 +1,8 @@
 """Read a small text file that a user named, or say clearly why not."""
 
+import os
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from scenarios.errors import Origin, ScenarioError, nearest
 
@@ -33,7 +35,7 @@ def read_text(path: Path, start_hint: str) -> str:
 def _read_bytes(path: Path, origin: Origin) -> bytes:
     """Return at most one byte more than the limit."""
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             return file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise ScenarioError(origin, "", "there is no such file", _missing_remedy(path)) from error
@@ -45,6 +47,13 @@ def _read_bytes(path: Path, origin: Origin) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL character
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ScenarioError(origin, "", f"the file cannot be read: {reason}", "check the path") from error
+
+
+def _open(path: Path) -> BinaryIO:
+    """Return a file to read; a pipe that nobody writes to opens at once, and is empty."""
+    file = cast("BinaryIO", open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)))
+    os.set_blocking(file.fileno(), True)
+    return file
 
 
 def _missing_remedy(path: Path) -> str:

@@ -81,7 +81,7 @@ def _predict(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:
 
 
 def _where(table: PublishedTable, row: PublishedRow) -> str:
-    return f"{table.data}, row {row.name!r}"
+    return f"{table.data}:{row.line}: row {row.name!r}"
 
 
 def _entry(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:

@@ -7,6 +7,7 @@ empty cell counts as false, and as an error where a number is needed. Division i
 import ast
 import operator
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any, Final
 
@@ -34,13 +35,15 @@ class ExpressionError(ValueError):
 
 
 def parse_cell(text: str) -> Cell | None:
-    """Return what a CSV cell means: a whole number, a number, true or false, text, or None if empty."""
+    """Return what a CSV cell means: a whole number, a number, true or false, text, or None if empty.
+
+    Numbers are written with ASCII digits alone: ``1_000`` and other scripts' digits are text.
+    """
     stripped = text.strip()
-    for convert in (int, float):
-        try:
-            return convert(stripped)
-        except ValueError:
-            continue
+    if stripped.isascii() and "_" not in stripped:
+        for convert in (int, float):
+            with suppress(ValueError):
+                return convert(stripped)
     return {"": None, "true": True, "false": False}.get(stripped.lower(), stripped)
 
 

@@ -80,6 +80,8 @@ class PublishedRow:
     overrides: Mapping[str, Cell]
     measured: float
     group: str = ""
+    line: int = 0
+    """Where it stands in the CSV, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,5 +304,5 @@ def _row(path: Path, line: int, header: Sequence[str], cells: Sequence[str], map
             rule = f"a measured value is a number more than 0, not {texts[measurement.column]!r}"
             raise TraceError(str(path), rule, "mend the cell, or leave it empty", line=line, key=measurement.column)
         label = f"{name}, {measurement.label}" if measurement.label else name
-        result.append(PublishedRow(label, {**overrides, **measurement.scenario}, value * mapping.factor, group))
+        result.append(PublishedRow(label, {**overrides, **measurement.scenario}, value * mapping.factor, group, line))
     return result

@@ -3,11 +3,12 @@
 Only what a sidecar needs: no tags, no anchors, no repeated keys, at most 1 MiB and 20 levels.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, cast
 
 import yaml
 
@@ -21,7 +22,7 @@ KeyPath = tuple[str | int, ...]
 def read_text(path: Path, remedy: str) -> str:
     """Return a UTF-8 text of at most 1 MiB. Raises TraceError for whatever is none."""
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise TraceError(str(path), "there is no such file", remedy) from error
@@ -40,6 +41,13 @@ def read_text(path: Path, remedy: str) -> str:
     if not text.strip():
         raise TraceError(str(path), "the file is empty", remedy)
     return text
+
+
+def _open(path: Path) -> BinaryIO:
+    """Return a file to read; a pipe that nobody writes to opens at once, and is empty."""
+    file = cast("BinaryIO", open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)))
+    os.set_blocking(file.fileno(), True)
+    return file
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +146,11 @@ def _plain(path: Path, loader: yaml.SafeLoader, node: yaml.Node, where: KeyPath,
     """Return a node's value, noting the line of every key and item below it."""
     lines.setdefault(where, _line(node))
     if isinstance(node, yaml.ScalarNode):
-        return loader.construct_object(node)
+        try:
+            return loader.construct_object(node)
+        except ValueError as error:  # a date that no calendar has, a number too long
+            rule = f"{node.value[:40]!r} is neither text nor a number"
+            raise TraceError(str(path), rule, "put it in quotes", line=_line(node), key=_dotted(where)) from error
     if isinstance(node, yaml.SequenceNode):
         return [_plain(path, loader, child, (*where, index), lines) for index, child in enumerate(node.value)]
     result: dict[str, Any] = {}

@@ -220,6 +220,18 @@ def test_directory_is_refused(tmp_path, write, capsys) -> None:
     assert str(path) in message
 
 
+def test_pipe_that_nobody_writes_to_is_refused(tmp_path, capsys) -> None:
+    """A named pipe does not make the command wait for ever; a shell's `<(...)` is read like a file."""
+    path = tmp_path / "my.yaml"
+    os.mkfifo(path)
+    assert f"{path}: the file is empty" in refuse(capsys, tmp_path, str(path))
+    reading, writing = os.pipe()
+    os.write(writing, b"seed: 0\n")
+    os.close(writing)
+    assert read_text(Path(f"/dev/fd/{reading}"), "") == "seed: 0\n"
+    os.close(reading)
+
+
 def test_missing_file_names_the_nearest(tmp_path, write, capsys) -> None:
     """A mistyped file name is answered with the file that exists."""
     path = write()
@@ -235,7 +247,7 @@ def test_unreadable_file_is_refused(tmp_path, write, capsys, monkeypatch) -> Non
         raise PermissionError(13, "Permission denied")
 
     path = write()
-    monkeypatch.setattr(Path, "open", deny)
+    monkeypatch.setattr("os.open", deny)
     message = refuse(capsys, tmp_path, str(path))
     assert f"{path}: the file cannot be read: permission denied" in message
     assert f"chmod u+r {path}" in message

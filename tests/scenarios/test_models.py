@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.errors import ScenarioError
+from scenarios.huggingface import read_model
 from scenarios.loader import load_scenario
 from scenarios.model_presets import load_presets
 
@@ -129,6 +130,12 @@ def test_missing_keys_have_hugging_face_defaults(write, tmp_path) -> None:
     (LLAMA, "num_attention_heads", 0, "a whole number of 1 or more"),
     (LLAMA, "tie_word_embeddings", "no", "true or false belongs here"),
     (LLAMA, "rope_theta", "big", "a number belongs here"),
+    (LLAMA, "rope_theta", 10**400, "a number belongs here"),
+    (LLAMA, "rope_theta", float("nan"), "a number belongs here, not nan"),
+    (LLAMA, "num_attention_heads", 33, "hidden_size 4096 does not divide by num_attention_heads 33"),
+    (LLAMA, "num_attention_heads", 10**30, "must be at most 1,000,000,000,000, got 1000"),
+    (LLAMA, "head_dim", 10**4000, "must be at most 1,000,000,000,000, got 1000"),
+    (GPT2, "resid_pdrop", float("nan"), "a number belongs here, not nan"),
     (GPT2, "resid_pdrop", 0.2, "one dropout probability is modelled"),
     (GPT2, "activation_function", "relu", "the activation is GELU"),
     (GPT2, "scale_attn_by_inverse_layer_idx", True, "scaled by layer"),
@@ -144,6 +151,14 @@ def test_configuration_that_is_not_modelled_is_refused_by_name(
     assert Path(caught.value.file) == tmp_path / "config.json"
     line = (tmp_path / "config.json").read_text().splitlines()[caught.value.line - 1]
     assert line.startswith(f'  "{caught.value.key}":')
+
+
+def test_configuration_that_repeats_a_key_is_refused(write, tmp_path) -> None:
+    """JSON's last word would win in silence: the key is named, with the line where it stands first."""
+    path = write("name: x\n")
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2",\n "n_embd": 8,\n "n_embd": 9}')
+    with pytest.raises(ScenarioError, match=r"config\.json:2: n_embd: the key is written twice"):
+        read_model(path.parent / "config.json")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "[" * 100_000, '{"a": ' + "1" * 5000 + "}", "\0"])

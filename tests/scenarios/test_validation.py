@@ -151,7 +151,7 @@ def test_row_that_is_no_scenario_is_refused(
     write: Write, rows: str, replacement: tuple[str, str], problem: str
 ) -> None:
     """A row whose keys make no scenario is refused, naming row and key."""
-    with pytest.raises(ScenarioError, match="row 'small'") as raised:
+    with pytest.raises(ScenarioError, match=r"table\.csv:2: row 'small'") as raised:
         validation.run((write(rows, replacement),))
     assert problem in str(raised.value)
 

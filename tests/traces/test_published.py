@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +100,8 @@ def test_other_data_is_read_with_the_same_mapping(write: Write, tmp_path: Path) 
         ("licence: facts", "licence: &a facts", "table.yaml:3", "anchors"),
         ("licence: facts", f"licence: {'[' * 30}{']' * 30}", "table.yaml:3", "nested"),
         ("licence: facts", "licence: facts\nlicence: more", "table.yaml:4", "written once"),
+        ("licence: facts", "licence: 2021-02-30", "table.yaml:3: licence", "'2021-02-30' is neither text nor a number"),
+        ("licence: facts", f"licence: {'9' * 5000}", "table.yaml:3: licence", "neither text nor a number"),
     ],
 )
 def test_bad_tables_are_refused_where_they_are_wrong(write: Write, old: str, new: str, where: str, rule: str) -> None:
@@ -108,6 +111,14 @@ def test_bad_tables_are_refused_where_they_are_wrong(write: Write, old: str, new
     assert where in str(refusal.value)
     assert rule in str(refusal.value)
     assert refusal.value.remedy
+
+
+def test_pipe_that_nobody_writes_to_is_refused(tmp_path: Path) -> None:
+    """A named pipe in the place of a sidecar is read as the empty file that it is, without waiting."""
+    path = tmp_path / "table.yaml"
+    os.mkfifo(path)
+    with pytest.raises(TraceError, match="the file is empty"):
+        load_table(path)
 
 
 def test_missing_files_are_refused(write: Write, tmp_path: Path) -> None:
@@ -137,9 +148,9 @@ def test_expressions_hold_nothing_but_the_allowed_forms(text: str) -> None:
 
 
 def test_cells_are_read_as_what_they_look_like() -> None:
-    """Cells are whole numbers, numbers, truth values, text, or empty."""
-    cells = [parse_cell(text) for text in ("8", " 8.5 ", "true", "1f1b", "", "  ")]
-    assert cells == [8, 8.5, True, "1f1b", None, None]
+    """Cells are whole numbers, numbers, truth values, text, or empty; grouped and foreign digits are text."""
+    cells = [parse_cell(text) for text in ("8", " 8.5 ", "true", "1f1b", "", "  ", "1_000", "\u0665")]
+    assert cells == [8, 8.5, True, "1f1b", None, None, "1_000", "\u0665"]
 
 
 def shipped(name: str) -> PublishedTable:
