@@ -15,7 +15,7 @@ from scenarios.commands.options import json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console import open_console
 from scenarios.model_presets import load_presets
-from scenarios.schema import PipelineSection, TrainingSection
+from scenarios.schema import DelayPipelineSection, PipelineSection, TrainingSection
 
 KINDS = ("nodes", "presets", "schedules", "recompute", "precisions", "kernels")
 
@@ -64,8 +64,17 @@ def _cited(source: str) -> str:
     return source.split(",", maxsplit=1)[0]
 
 
-def _choices(section: type[PipelineSection] | type[TrainingSection], key: str) -> list[dict[str, Any]]:
+def _choices(section: type[PipelineSection | DelayPipelineSection | TrainingSection], key: str) -> list[dict[str, Any]]:
     return [{"name": name} for name in get_args(section.model_fields[key].annotation)]
+
+
+def _schedules() -> list[dict[str, Any]]:
+    """Return all schedules; transformers run fewer than textbook workloads."""
+    transformers = {row["name"] for row in _choices(PipelineSection, "schedule")}
+    return [
+        {**row, "workloads": "transformer, textbook" if row["name"] in transformers else "textbook"}
+        for row in _choices(DelayPipelineSection, "schedule")
+    ]
 
 
 def _table(kind: str, rows: list[dict[str, Any]]) -> Table | Text:
@@ -83,7 +92,7 @@ def _table(kind: str, rows: list[dict[str, Any]]) -> Table | Text:
 _RECORDS: Final[dict[str, Callable[[], list[dict[str, Any]]]]] = {
     "nodes": _nodes,
     "presets": _presets,
-    "schedules": lambda: _choices(PipelineSection, "schedule"),
+    "schedules": _schedules,
     "recompute": lambda: _choices(TrainingSection, "recompute"),
     "precisions": lambda: _choices(TrainingSection, "precision"),
     "kernels": lambda: [{"name": name} for name in sorted(KERNELS)],

@@ -1,5 +1,7 @@
 """Schedules as CSV files: ``simulate schedule`` writes them, ``schedule: custom`` reads them."""
 
+import json
+
 import pytest
 
 from scenarios.cli import main
@@ -72,3 +74,12 @@ def test_textbook_gradient_synchronisation_is_a_key(write, textbook) -> None:
     deferred_s = simulate(load_scenario(path)).summary["iteration_time_s"]
     whole_s = simulate(load_scenario(path, ["parallel.data.deferred_sync=0.0"])).summary["iteration_time_s"]
     assert deferred_s < whole_s
+
+
+def test_list_says_which_schedules_transformers_run(capsys) -> None:
+    """All schedules are listed; two of them run textbook workloads alone."""
+    code, text, _ = shown(capsys, "list", "schedules", "--json")
+    rows = {row["name"]: row["workloads"] for row in json.loads(text)["schedules"]}
+    assert code == 0
+    assert len(rows) == 13
+    assert {name for name, workloads in rows.items() if workloads == "textbook"} == {"aiao", "zb_auto"}
