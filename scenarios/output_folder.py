@@ -4,8 +4,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from scenarios.errors import Origin, ScenarioError
+
+MAX_SHOWN: Final = 300
 
 
 def refuse_unwritable(folder: Path) -> None:
@@ -15,8 +18,10 @@ def refuse_unwritable(folder: Path) -> None:
     """
     existing = folder.absolute()
     try:
-        while not existing.exists() and existing != existing.parent:
+        while not _is_there(existing):
             existing = existing.parent
+        if existing.is_symlink() and not existing.exists():
+            raise _refusal(folder, f"{existing} is a link to nothing", "name a directory")
         if not existing.is_dir():
             raise _refusal(folder, f"{existing} is a file, not a directory", "name a directory")
         with tempfile.TemporaryFile(dir=existing):
@@ -26,6 +31,15 @@ def refuse_unwritable(folder: Path) -> None:
         raise
     except (OSError, ValueError) as error:
         raise _unwritable(folder, existing, error) from error
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether a file, directory or link of this name exists. Raises OSError for a name that none can have."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 @contextmanager
@@ -39,9 +53,15 @@ def writing_to(folder: Path) -> Iterator[None]:
 
 def _unwritable(folder: Path, where: Path, error: Exception) -> ScenarioError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    rule = f"nothing can be written in {where}: {reason.lower()}"
+    rule = f"nothing can be written in {_shown(where)}: {reason.lower()}"
     return _refusal(folder, rule, "name a directory with room that you may write to")
 
 
 def _refusal(folder: Path, rule: str, remedy: str) -> ScenarioError:
-    return ScenarioError(Origin(option=f"--out {folder}"), "", rule, remedy)
+    return ScenarioError(Origin(option=f"--out {_shown(folder)}"), "", rule, remedy)
+
+
+def _shown(path: Path) -> str:
+    """Return a path for a message, its end cut off where it is very long."""
+    text = str(path)
+    return f"{text[:MAX_SHOWN]}..." if len(text) > MAX_SHOWN else text

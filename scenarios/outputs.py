@@ -1,9 +1,11 @@
-"""The files of a run. Each is written under a temporary name and renamed, so none is ever half there."""
+"""The files of a run: all of them whole, or none."""
 
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from errno import EISDIR
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from scenarios.report import write_comparison, write_report
@@ -14,33 +16,48 @@ from traces.timeline import Timeline
 
 def write_all(summary: Mapping[str, Any], timeline: Timeline, out: Path, *, title: str) -> None:
     """Write summary.json, timeline.json.gz (Perfetto), timeline.parquet and report.html into ``out``."""
-    out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(summary, indent=2) + "\n"
-    _whole(out / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
-    _whole(out / "timeline.json.gz", lambda path: write_perfetto(timeline, path))
-    _whole(out / "timeline.parquet", lambda path: write_timeline(timeline, path))
-    _whole(out / "report.html", lambda path: write_report(dict(summary), timeline, path, title=title))
+    with _all_or_none(out) as staging:
+        _write_summary(summary, staging)
+        write_perfetto(timeline, staging / "timeline.json.gz")
+        write_timeline(timeline, staging / "timeline.parquet")
+        write_report(dict(summary), timeline, staging / "report.html", title=title)
 
 
 def write_execution(
     summary: Mapping[str, Any], simulated: Timeline, executed: Timeline, out: Path, *, title: str
 ) -> None:
     """Write an execution's summary.json, timeline.json.gz, timeline.parquet and report.html (both timelines)."""
-    out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(summary, indent=2) + "\n"
-    _whole(out / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
-    if not len(executed):
-        return
-    _whole(out / "timeline.json.gz", lambda path: write_perfetto(executed, path))
-    _whole(out / "timeline.parquet", lambda path: write_timeline(executed, path))
-    _whole(out / "report.html", lambda path: write_comparison(simulated, executed, path, title=title))
+    with _all_or_none(out) as staging:
+        _write_summary(summary, staging)
+        if len(executed):
+            write_perfetto(executed, staging / "timeline.json.gz")
+            write_timeline(executed, staging / "timeline.parquet")
+            write_comparison(simulated, executed, staging / "report.html", title=title)
 
 
-def _whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then rename it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+def _write_summary(summary: Mapping[str, Any], folder: Path) -> None:
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _all_or_none(out: Path) -> Iterator[Path]:
+    """Yield a temporary folder inside ``out``, and move its files into ``out`` at the end.
+
+    After an error nothing is left behind: no file, and no folder that was not there before.
+    """
+    created = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=out, prefix=".meshtwin-") as name:
+            yield Path(name)
+            written = sorted(Path(name).iterdir())
+            for path in written:
+                if (out / path.name).is_dir():
+                    raise IsADirectoryError(EISDIR, f"{path.name} is a directory there")
+            for path in written:
+                path.replace(out / path.name)
+    except BaseException:
+        for folder in created:
+            with suppress(OSError):
+                folder.rmdir()
+        raise

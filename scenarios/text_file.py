@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from scenarios.errors import Origin, ScenarioError, nearest
 
@@ -35,7 +34,7 @@ def read_text(path: Path, start_hint: str) -> str:
 def _read_bytes(path: Path, origin: Origin) -> bytes:
     """Return at most one byte more than the limit."""
     try:
-        with _open(path) as file:
+        with open(path, "rb", opener=_open_at_once) as file:
             return file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise ScenarioError(origin, "", "there is no such file", _missing_remedy(path)) from error
@@ -49,11 +48,11 @@ def _read_bytes(path: Path, origin: Origin) -> bytes:
         raise ScenarioError(origin, "", f"the file cannot be read: {reason}", "check the path") from error
 
 
-def _open(path: Path) -> BinaryIO:
-    """Return a file to read; a pipe that nobody writes to opens at once, and is empty."""
-    file = cast("BinaryIO", open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)))
-    os.set_blocking(file.fileno(), True)
-    return file
+def _open_at_once(name: str, flags: int) -> int:
+    """Open a file; a pipe that nobody writes to opens without waiting, and is empty."""
+    descriptor = os.open(name, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def _missing_remedy(path: Path) -> str:

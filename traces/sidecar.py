@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, Final
 
 import yaml
 
@@ -22,7 +22,7 @@ KeyPath = tuple[str | int, ...]
 def read_text(path: Path, remedy: str) -> str:
     """Return a UTF-8 text of at most 1 MiB. Raises TraceError for whatever is none."""
     try:
-        with _open(path) as file:
+        with open(path, "rb", opener=_open_at_once) as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise TraceError(str(path), "there is no such file", remedy) from error
@@ -43,11 +43,11 @@ def read_text(path: Path, remedy: str) -> str:
     return text
 
 
-def _open(path: Path) -> BinaryIO:
-    """Return a file to read; a pipe that nobody writes to opens at once, and is empty."""
-    file = cast("BinaryIO", open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)))
-    os.set_blocking(file.fileno(), True)
-    return file
+def _open_at_once(name: str, flags: int) -> int:
+    """Open a file; a pipe that nobody writes to opens without waiting, and is empty."""
+    descriptor = os.open(name, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 @dataclass(frozen=True, slots=True)

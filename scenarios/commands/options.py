@@ -4,13 +4,26 @@ from pathlib import Path
 
 import click
 
+
+class Folder(click.ParamType[Path]):
+    """The name of a folder; an empty one, as an unset variable of a shell gives, is refused."""
+
+    name = "folder"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        if not str(value):
+            self.fail("the name is empty; name a directory, as in --out results", param, ctx)
+        return Path(str(value))
+
+
 scenario_argument = click.argument("scenario", type=click.Path(path_type=Path), metavar="SCENARIO.yaml")
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Put another value into the scenario; repeatable."
 )
 out_option = click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=Folder(),
     metavar="DIR",
     help="Folder for report.html, summary.json, timeline.json.gz and timeline.parquet.",
 )

@@ -126,7 +126,8 @@ def test_bad_value_is_refused(
      "at most"),
     ("degree: 4", "degree: auto", 4, "parallel.pipeline.degree", "a whole number belongs here", "as in 8"),
     ("degree: 4, schedule: 1f1b", "degree: 3, schedule: interleaved_1f1b, virtual_stages: 2", 4,
-     "parallel.pipeline.schedule", "a multiple of 3 micro-batches", "next valid number is 9: write training.num_microbatches: 9"),
+     "parallel.pipeline.schedule", "a multiple of 3 micro-batches",
+     "next valid number is 9: write training.num_microbatches: 9"),
 ])  # fmt: skip
 def test_bad_textbook_value_is_refused(
     write, tmp_path, capsys, textbook, old: str, new: str, line: int, key: str, rule: str, remedy: str
@@ -288,13 +289,20 @@ def test_odd_file_names_are_refused() -> None:
 
 
 @pytest.mark.parametrize("command", [[], ["execute"]])
-@pytest.mark.parametrize("kind", ["file", "below a file", "no such device", "read-only"])
+@pytest.mark.parametrize(
+    "kind", ["file", "below a file", "no such device", "read-only", "link to nothing", "name too long"]
+)
 def test_unwritable_out_is_refused_before_simulating(
     tmp_path, write, capsys, monkeypatch, kind: str, command: list[str]
 ) -> None:
     """An ``--out`` that cannot be written is refused before any work, and leaves nothing."""
     path = write()
     out = {"file": path, "below a file": path / "out", "no such device": Path("/proc/nothing/here")}.get(kind, tmp_path)
+    if kind == "link to nothing":
+        out = tmp_path / "link"
+        out.symlink_to(tmp_path / "nothing")
+    if kind == "name too long":
+        out = tmp_path / ("x" * 256)
     if kind == "read-only":
 
         def deny(*_args: object, **_named: object) -> None:
@@ -304,8 +312,25 @@ def test_unwritable_out_is_refused_before_simulating(
     for work in ("scenarios.runner.simulate", "scenarios.execution.run"):
         monkeypatch.setattr(work, lambda *_args, **_named: pytest.fail("worked before refusing"))
     message = refuse(capsys, tmp_path, *command, str(path), "--out", str(out))
-    assert f"--out {out}: " in message
+    assert f"--out {str(out)[:200]}" in message
     assert "name a directory" in message
+
+
+def test_failed_writing_leaves_nothing(tmp_path, write, capsys) -> None:
+    """Where one of the files cannot be written none is, and a folder made for them is gone again."""
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    message = refuse(capsys, tmp_path, str(write()), "--out", str(tmp_path / "out"))
+    assert "report.html is a directory there" in message
+
+
+def test_failed_writing_leaves_no_new_folder(tmp_path, write, monkeypatch, capsys) -> None:
+    """A disk that is full from the second file on leaves neither the first one nor the new folders."""
+
+    def fail(*_args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("scenarios.outputs.write_perfetto", fail)
+    assert "no space left" in refuse(capsys, tmp_path, str(write()), "--out", str(tmp_path / "a" / "out"))
 
 
 def test_disk_that_fills_up_while_writing_is_reported(tmp_path, write, capsys, monkeypatch) -> None:
@@ -329,6 +354,7 @@ def test_disk_that_fills_up_while_writing_is_reported(tmp_path, write, capsys, m
     (["compare", "a", "b", "--fail-above", "ten%"], "'ten%' is not a percentage", "10%"),
     (["validate", "--data", "x.csv"], "one table", "exactly one"),
     (["list", "node"], "node", "nodes"),
+    (["a.yaml", "--out", ""], "the name is empty", "name a directory"),
 ])  # fmt: skip
 def test_bad_command_line_is_refused(tmp_path, capsys, args: list[str], rule: str, remedy: str) -> None:
     """Mistyped commands and options are answered with what they could have been."""
