@@ -3,10 +3,18 @@
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from sim.engine.simulate import simulate
+from sim.engine.textbook import TextbookPricing
+from sim.plan.check import check
 from sim.training.errors import SpecError
 from sim.training.pipeline.actions import Action, ActionError, format_orders, parse_orders
+from sim.training.pipeline.evaluate import end_times
+from sim.training.pipeline.rules import custom_placement
 from sim.training.pipeline.schedules import SCHEDULES
+from sim.training.textbook import build_textbook
 from tests.sim.jobs import run_textbook, textbook_job
 
 SHAPES = [
@@ -99,3 +107,47 @@ def test_custom_schedules_that_are_not_whole_are_refused(text: str, v: int, key:
     assert refused.value.key == f"parallel.pipeline.{key}"
     assert rule in refused.value.rule
     assert remedy in refused.value.remedy
+
+
+# --- any schedule ------------------------------------------------------------------------------------------
+
+
+@st.composite
+def any_schedule(draw: st.DrawFn) -> tuple[int, int, int, tuple[tuple[Action, ...], ...]]:
+    """Return ranks, micro-batches, stages per rank and actions: stages anywhere, actions in any order that can run."""
+    p, v, m = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    ranks = draw(st.permutations([rank for rank in range(p) for _ in range(v)]))
+    splits = draw(st.lists(st.booleans(), min_size=p * v, max_size=p * v))
+    orders: list[list[Action]] = [[] for _ in range(p)]
+    ready = [Action("F", 0, i) for i in range(m)]
+    while ready:
+        action = ready.pop(draw(st.integers(0, len(ready) - 1)))
+        kind, stage, i, _ = action
+        orders[ranks[stage]].append(action)
+        if kind == "F" and stage + 1 < p * v:
+            ready.append(Action("F", stage + 1, i))
+        elif kind == "F":
+            ready.append(Action("I" if splits[stage] else "B", stage, i))
+        elif kind in "BI" and stage:
+            ready.append(Action("I" if splits[stage - 1] else "B", stage - 1, i))
+        if kind == "I":
+            ready.append(Action("W", stage, i))
+    return p, m, v, tuple(map(tuple, orders))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    schedule=any_schedule(), hop=st.integers(0, 8), times=st.tuples(*[st.integers(1, 8)] * 3), coalesce=st.booleans()
+)
+def test_any_schedule_takes_what_the_recurrence_says(
+    *, schedule: tuple[int, int, int, Any], hop: int, times: tuple[int, int, int], coalesce: bool
+) -> None:
+    """Wherever stages lie and however actions are ordered, the plan is sound and every step ends when it should."""
+    p, m, v, actions = schedule
+    keys = dict(zip(("forward_s", "input_s", "weight_s"), (float(n * v) for n in times), strict=True))
+    job = textbook_job("custom", p, m, v, actions=actions, hop_s=hop / 4, **keys)
+    plan = build_textbook(job, "any")
+    check(plan)
+    ends = end_times(actions, custom_placement(actions), job.times)
+    run = simulate(plan, TextbookPricing(hop / 4), coalesce=coalesce)
+    assert run.makespan_s == max(ends.values())
