@@ -13,6 +13,18 @@ NODES = ("dgx-a100-80g", "cloud-a100-100g")
 AXIS_ORDERS = (("pp", "dp", "tp"), ("dp", "pp", "tp"), ("pp", "tp", "dp"), ("tp", "dp", "pp"))
 WIDE = {"hidden_size": 1024, "sequence_length": 512, "vocab_size": 4096, "ffn_hidden_size": 4096}
 
+_PIPELINED = ("interleaved_1f1b", "breadth_first", "zb_h1", "zb_v", "dualpipe_v")
+"""Schedules that need more than one rank."""
+
+
+def _num_microbatches(draw: Any, schedule: str, pp: int) -> int:
+    """Draw a number of micro-batches that a schedule takes."""
+    if schedule in {"gpipe", "1f1b"}:
+        return int(draw(st.integers(1, 4)))
+    if schedule in {"zb_v", "dualpipe_v"}:
+        return int(draw(st.integers(2 * pp, 2 * pp + 1)))
+    return int(pp * draw(st.integers(1, 2)))
+
 
 @st.composite
 def dense_keys(draw: Any, most_ranks: int = 8) -> dict[str, Any]:
@@ -22,12 +34,12 @@ def dense_keys(draw: Any, most_ranks: int = 8) -> dict[str, Any]:
             (t, p, d) for t in (1, 2, 4) for p in (1, 2, 3) for d in (1, 2, 3) if t * p * d <= most_ranks
         ])
     )  # fmt: skip
-    schedule = draw(st.sampled_from(["gpipe", "1f1b", "interleaved_1f1b"] if pp > 1 else ["gpipe", "1f1b"]))
-    v = 2 if schedule == "interleaved_1f1b" else 1
+    schedule = draw(st.sampled_from(["gpipe", "1f1b", *(_PIPELINED if pp > 1 else ())]))
+    v = 1 if schedule in {"gpipe", "1f1b", "zb_h1"} else 2
     model = draw(st.sampled_from([GPT, LLAMA])) | {"tied_embeddings": draw(st.booleans()), "num_layers": pp * v + 1}
     return {
         "tp": tp, "pp": pp, "dp": dp, "schedule": schedule, "virtual_stages": v,
-        "m": pp * draw(st.integers(1, 2)) if v > 1 else draw(st.integers(1, 4)),
+        "m": _num_microbatches(draw, schedule, pp),
         "b": draw(st.integers(1, 2)),
         "model": model | (WIDE if draw(st.booleans()) else {}),
         "sequence_parallel": tp > 1 and draw(st.booleans()),

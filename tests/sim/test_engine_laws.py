@@ -242,7 +242,7 @@ def test_folding_stands_for_every_rank_once() -> None:
 def test_ranks_of_a_role_whose_groups_lie_differently_are_simulated_apart(
     degrees: tuple[int, int, int], axis_order: tuple[str, ...], node: str
 ) -> None:
-    """Where only some groups of a role cross nodes, or roles share a node's adapters, folding splits them and is exact."""
+    """Where only some groups of a role cross nodes, or roles share adapters, folding splits them and is exact."""
     tp, dp, pp = degrees
     model = GPT | {
         "num_heads": 12, "num_kv_heads": 12, "hidden_size": 768, "ffn_hidden_size": 3072, "vocab_size": 3840,
