@@ -6,6 +6,7 @@ Inside the program everything is seconds, bytes, bytes/s, FLOP/s and Hz. Bits ex
 
 import math
 import re
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final
 
@@ -108,4 +109,7 @@ def _unit_problem(unit: str, dimension: Dimension) -> str:
             return f"{unit!r} is a unit of {other}, not of {dimension}"
     if re.fullmatch(r"[KMGTP]?b(ps|/s)?|[KMGTP]?bps|[KMGTP]?Bps", unit):
         return f"{unit!r} leaves open whether it means bits or bytes"
-    return f"{unit!r} is not a known unit"
+    close = [known for known in _UNITS[dimension] if known.lower() == unit.lower()] or get_close_matches(
+        unit, sorted(_UNITS[dimension]), n=1
+    )
+    return f"{unit!r} is not a known unit" + (f" (did you mean {close[0]}?)" if close else "")

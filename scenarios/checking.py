@@ -150,6 +150,10 @@ def _unknown_remedy(path: KeyPath, owner: type[BaseModel] | None, schema: type[S
     """Return the nearest key of the section, or the section where the key would be right."""
     name = str(path[-1])
     known = list(owner.model_fields) if owner else []
+    if name == "<<":
+        return "merge keys are not read: write the keys out"
+    if name == "huggingface" and owner is PresetModel:
+        return "a model has one origin: keep either preset or huggingface"
     if name == "family" and (owner is PresetModel or owner is HuggingFaceModel):
         form = "preset" if owner is PresetModel else "huggingface"
         return f"{form} brings its own family: leave this key out (--set model='{{{form}: ...}}' replaces the section)"
@@ -176,7 +180,7 @@ def _model_problem(value: object) -> tuple[str, str]:
         return "nothing says what kind of model this is", f"write {MODEL_FORMS}"
     close = nearest(str(family), ("gpt", "llama", "delay"))
     remedy = f"did you mean family: {close}?" if close else f"write {MODEL_FORMS}"
-    return f"there is no model family {family!r}", remedy
+    return f"there is no model family {describe(family)}", remedy
 
 
 def _length_problem(context: Mapping[str, Any], kind: str) -> tuple[str, str]:

@@ -4,10 +4,12 @@
 Exit codes: 0 done; 1 a threshold or check failed; 2 bad input.
 """
 
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -55,6 +57,12 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = import_module(f"scenarios.commands.{COMMANDS[cmd_name][0]}").command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and write out all that it printed while an error can still be told."""
+        result = super().invoke(ctx)
+        sys.stdout.flush()
+        return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""
@@ -111,5 +119,12 @@ def group() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with its exit code."""
-    group.main(args=list(args) if args is not None else None, prog_name="simulate")
+    """Run the command line and leave with its exit code; 2 where standard output takes nothing (a full disk, say)."""
+    try:
+        group.main(args=list(args) if args is not None else None, prog_name="simulate")
+    except OSError as error:
+        where = error.filename or "standard output"
+        click.echo(f"error: {where}: {(error.strerror or str(error)).lower()};\n    write to another place", err=True)
+        with suppress(OSError):
+            sys.stdout.close()  # what it still holds cannot be written either
+        sys.exit(2)

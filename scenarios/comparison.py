@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from traces.compare import Comparison, compare
+from traces.errors import TraceError
 from traces.parquet import read_timeline
 
 
@@ -13,7 +14,11 @@ def run(simulated: Path, real: Path, *, fail_above: float | None = None) -> dict
     The makespan's error counts, and different work (ops, order on a stream, bytes) as 100 %.
     Raises TraceError for a file that is no timeline.
     """
-    comparison = compare(read_timeline(simulated), read_timeline(real))
+    first, second = read_timeline(simulated), read_timeline(real)
+    try:
+        comparison = compare(first, second)
+    except TraceError as error:
+        raise TraceError(f"{simulated}, {real}", error.rule, error.remedy) from error
     return {**_totals(comparison), "rows": _rows(comparison), "passed": _passed(comparison, fail_above)}
 
 

@@ -3,7 +3,7 @@
 from math import prod
 
 from scenarios.errors import ScenarioError
-from scenarios.schema import ParallelSection
+from scenarios.schema import MAX_WORLD_SIZE, ParallelSection
 from scenarios.yaml_tree import Document
 
 AXES = ("tensor", "pipeline", "data")
@@ -55,4 +55,5 @@ def _remedy(fixed: dict[str, int], num_nodes: int, devices_per_node: int) -> tup
 
 def _more_nodes(product: int, devices_per_node: int) -> str:
     """Return the number of nodes that would fit the degrees, as one more remedy, if there is one."""
-    return f", or num_nodes: {product // devices_per_node}" if product % devices_per_node == 0 else ""
+    fits = product % devices_per_node == 0 and product <= MAX_WORLD_SIZE
+    return f", or num_nodes: {product // devices_per_node}" if fits else ""

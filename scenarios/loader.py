@@ -47,7 +47,7 @@ from sim.training.spec import (
     TransformerSpec,
 )
 
-MAX_PIPELINE_CALLS = 10_000_000
+MAX_PIPELINE_CALLS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,4 +279,6 @@ def _refuse_many_calls(document: Document, num_stages: int, num_microbatches: in
             f"{num_microbatches:,} micro-batches x {num_stages:,} virtual stages are more than "
             f"{MAX_PIPELINE_CALLS:,} passes"
         )
-        raise ScenarioError(origin, f"training.{key}", rule, "write a smaller number, or fewer stages")
+        most = MAX_PIPELINE_CALLS // num_stages
+        remedy = f"write a smaller number, for at most {most:,} micro-batches, or use fewer stages"
+        raise ScenarioError(origin, f"training.{key}", rule, remedy)

@@ -1,7 +1,7 @@
 """The files of a run: all of them whole, or none."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from errno import EISDIR
 from pathlib import Path
@@ -50,14 +50,18 @@ def _all_or_none(out: Path) -> Iterator[Path]:
         out.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=out, prefix=".meshtwin-") as name:
             yield Path(name)
-            written = sorted(Path(name).iterdir())
-            for path in written:
-                if (out / path.name).is_dir():
-                    raise IsADirectoryError(EISDIR, f"{path.name} is a directory there")
-            for path in written:
-                path.replace(out / path.name)
+            _move(sorted(Path(name).iterdir()), out)
     except BaseException:
         for folder in created:
             with suppress(OSError):
                 folder.rmdir()
         raise
+
+
+def _move(files: Sequence[Path], out: Path) -> None:
+    """Rename files into ``out``. Raises OSError, before the first, where a directory has the name of one."""
+    for path in files:
+        if (out / path.name).is_dir():
+            raise IsADirectoryError(EISDIR, f"{path.name} is a directory there")
+    for path in files:
+        path.replace(out / path.name)

@@ -27,7 +27,7 @@ def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
 
 def _parse(text: str) -> tuple[tuple[str, ...], Any, Origin]:
     """Return key path, value and origin of one override."""
-    option = f"--set {text[:200]}"
+    option = f"--set {' '.join(text[:200].splitlines())}"
     origin = Origin(option=option)
     key, equals, value = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))

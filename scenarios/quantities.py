@@ -45,6 +45,8 @@ class Quantity:
             raise refusal(rule, remedy) from error
         if number == 0 and not self.allow_zero:
             raise refusal(f"{value!r} must be more than zero", f"write it as in {self.example}")
+        if self.dimension is Dimension.BYTES and 0 < number < 1:
+            raise refusal(f"{value!r} is less than one byte", f"write it as in {self.example}")
         if number > self.most:
             limit = _FORMATS[self.dimension](self.most)
             raise refusal(f"{value!r} is more than the limit of {limit}", "write a smaller quantity")

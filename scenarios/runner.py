@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from backends.simulated import SimulatedBackend
 from costmodels.hardware import DeviceSpec, load_node
 from costmodels.profile import load_profile
+from scenarios.errors import Origin, ScenarioError
 from scenarios.loader import ClusterSpec, Scenario, located
 from scenarios.outputs import write_all
 from scenarios.reliability import summarise_study
@@ -24,6 +25,9 @@ from sim.training.builder import build_dense_training
 from sim.training.spec import TextbookTraining
 from sim.training.textbook import build_textbook
 from traces.timeline import Timeline
+
+
+MAX_UNFOLDED_OPS: Final = 15_000_000
 
 
 @dataclass
@@ -44,15 +48,29 @@ class Result:
 def simulate(scenario: Scenario, *, detail: Literal["op", "task"] | None = None, fold: bool = True) -> Result:
     """Return the simulation of one step of a scenario, and of the long run of such steps if it asks for one.
 
-    Raises ScenarioError for a long run that cannot be simulated in bounded time.
+    Raises ScenarioError for a long run, or for ranks without folding, that cannot be simulated in bounded time.
     """
-    run = SimulatedBackend(pricing_of(scenario), fold).simulate(plan_of(scenario))
+    plan = plan_of(scenario)
+    if not fold:
+        refuse_many_ops(plan)
+    run = SimulatedBackend(pricing_of(scenario), fold).simulate(plan)
     summary = summarise(scenario, run, device_of(scenario))
     if scenario.reliability is not None:
         with located(scenario.document):
             study = study_reliability(scenario.reliability, run.makespan_s, scenario.seed)
         summary["reliability"] = summarise_study(scenario.reliability, study)
     return Result(scenario, run, summary, detail)
+
+
+def refuse_many_ops(plan: Plan) -> None:
+    """Raise ScenarioError for a plan with more ops, over all ranks, than a computer simulates one by one."""
+    num_ops = sum(
+        len(plan.ranks_of(program)) * sum(len(program.tasks[call.task].ops) for call in program.calls)
+        for program in plan.programs
+    )
+    if num_ops > MAX_UNFOLDED_OPS:
+        rule = f"{plan.mesh.size:,} ranks have {num_ops:,} ops in all, more than {MAX_UNFOLDED_OPS:,}"
+        raise ScenarioError(Origin(option="--no-fold"), "", rule, "leave it out, or use fewer ranks")
 
 
 def plan_of(scenario: Scenario) -> Plan:

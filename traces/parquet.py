@@ -25,6 +25,9 @@ ROWS_PER_GROUP: Final = 1 << 20
 MAX_MEMORY_POINTS: Final = 1 << 20
 """Points of the memory curves in a file's metadata; longer curves are thinned, every peak stays."""
 
+MAX_PACKED_BYTES: Final = 1 << 28
+"""Bytes of one column of the memory curves; a file that holds more is damaged."""
+
 _METADATA_KEY: Final = b"meshtwin"
 _REMEDY: Final = "name a timeline.parquet that simulate wrote with --out"
 _WORD_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
@@ -50,7 +53,8 @@ def read_timeline(path: Path) -> Timeline:
     Raises TraceError for a file that is missing, cut off, no Parquet, or no timeline of this schema.
     """
     if not path.is_file():
-        rule = "this is a directory, not a file" if path.is_dir() else "there is no such file"
+        rule = "this is not a file" if path.exists() else "there is no such file"
+        rule = "this is a directory, not a file" if path.is_dir() else rule
         raise TraceError(str(path), rule, _REMEDY)
     try:
         with pq.ParquetFile(path) as file:
@@ -101,7 +105,13 @@ def _packed(values: NDArray[Any]) -> str:
 
 
 def _unpacked(text: str, dtype: str) -> NDArray[Any]:
-    return np.frombuffer(zlib.decompress(base64.b85decode(text)), dtype=dtype)
+    """Return an array. Raises ValueError for one that is larger than any that is written."""
+    unpacker = zlib.decompressobj()
+    raw = unpacker.decompress(base64.b85decode(text), MAX_PACKED_BYTES)
+    if unpacker.unconsumed_tail or not unpacker.eof:
+        message = "an array is too large or cut off"
+        raise ValueError(message)
+    return np.frombuffer(raw, dtype=dtype)
 
 
 def _read_metadata(path: Path, schema: pa.Schema) -> dict[str, Any]:
@@ -109,12 +119,12 @@ def _read_metadata(path: Path, schema: pa.Schema) -> dict[str, Any]:
     content: Any = None
     try:
         content = json.loads((schema.metadata or {}).get(_METADATA_KEY, b"null"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(str(path), "the metadata of this timeline is not JSON", _REMEDY) from error
     if not isinstance(content, dict):
         raise TraceError(str(path), "a Parquet file, but no timeline: it does not say meshtwin", _REMEDY)
     if content.get("schema") != SCHEMA_NAME:
-        rule = f"the schema is {content.get('schema')!r}, where {SCHEMA_NAME!r} is read"
+        rule = f"the schema is {str(content.get('schema'))[:60]!r}, where {SCHEMA_NAME!r} is read"
         raise TraceError(str(path), rule, "write it again with this version of simulate")
     for column in COLUMNS:
         index = schema.get_field_index(column)
@@ -138,6 +148,7 @@ def _timeline(path: Path, table: pa.Table, metadata: dict[str, Any]) -> Timeline
             builder.add_memory(int(rank), times[ranks == rank], held[ranks == rank])
     except (KeyError, TypeError, ValueError, IndexError, zlib.error) as error:
         raise TraceError(str(path), f"the metadata of this timeline is damaged ({error!r})", _REMEDY) from error
+    _check_ranks(path, table, {info[0] for info in metadata["ranks"]})
     columns = {column: _from_arrow(table.column(column)) for column in COLUMNS}
     columns["num_bytes"] = columns.pop("bytes")
     builder.extend(**columns)
@@ -153,6 +164,13 @@ def _check_values(path: Path, table: pa.Table) -> None:
     finite = pc.all(pc.and_(pc.is_finite(starts), pc.is_finite(ends))).as_py()
     if finite is False or pc.all(pc.greater_equal(ends, starts)).as_py() is False:
         raise TraceError(str(path), "an op must end after it starts, at a finite time", _REMEDY, key="end_s")
+
+
+def _check_ranks(path: Path, table: pa.Table, named: set[int]) -> None:
+    """Raise TraceError for rows of a rank that the metadata do not name."""
+    unknown = sorted(set(pc.unique(table.column("rank")).to_pylist()) - named)
+    if unknown:
+        raise TraceError(str(path), f"rank {unknown[0]} is not among those that the file names", _REMEDY, key="rank")
 
 
 def _from_arrow(column: pa.ChunkedArray) -> Any:

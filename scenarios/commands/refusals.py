@@ -43,3 +43,8 @@ def refusing_bad_input() -> Iterator[None]:
         raise BadInput(str(error)) from error
     except RUN_ERRORS as error:
         raise FailedRun(str(error)) from error
+    except MemoryError as error:
+        rule = "this takes more memory than there is"
+        raise BadInput(
+            f"{rule};\n    use fewer micro-batches or stages, or leave --no-fold and --detail out"
+        ) from error

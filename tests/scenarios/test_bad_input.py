@@ -13,6 +13,8 @@ from scenarios.cli import main
 from scenarios.errors import ScenarioError
 from scenarios.output_folder import refuse_unwritable
 from scenarios.text_file import read_text
+from traces.parquet import write_timeline
+from traces.timeline import TimelineBuilder
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,7 +62,7 @@ BAD_VALUES = [
     ("num_heads: 96", "num_heads: 95", 4, "model.num_heads", "12288 does not divide by num_heads 95", "a divisor"),
     ("num_heads: 96", "num_heads: 12", 7, "parallel.tensor.degree", "num_heads 12 does not divide by tensor degree 8",
      "a degree that divides 12"),
-    ("family: gpt", "family: gtp", 4, "model.family", "there is no model family 'gtp'", "did you mean family: gpt?"),
+    ("family: gpt", "family: gtp", 4, "model.family", "there is no model family 'gtp' (text)", "did you mean family: gpt?"),
     ("family: gpt, ", "", 4, "model", "nothing says what kind of model", "family: gpt, llama or delay"),
     ("family: gpt", "preset: gpt-3", 4, "model.preset", "there is no model preset 'gpt-3'", "did you mean gpt-3-13b?"),
     ("family: gpt", "huggingface: no.json", 0, "", "there is no such file", "check the path"),
@@ -85,6 +87,12 @@ BAD_VALUES = [
     ("zero_stage: 0", "bucket: 25 Mbit/s", 9, "parallel.data.bucket", "is a unit of bandwidth", "GiB"),
     ("zero_stage: 0", "bucket: -25 MiB", 9, "parallel.data.bucket", "not negative", "GiB"),
     ("zero_stage: 0", "bucket: 0 B", 9, "parallel.data.bucket", "more than zero", "MiB"),
+    ("zero_stage: 0", "bucket: 0.4 B", 9, "parallel.data.bucket", "'0.4 B' is less than one byte", "MiB"),
+    ("zero_stage: 0", "bucket: 25 MIB", 9, "parallel.data.bucket", "'MIB' is not a known unit (did you mean MiB?)", "80 GiB"),
+    ("family: gpt", "preset: gpt-3-175b, huggingface: x", 4, "model.huggingface", "unknown key", "either preset or"),
+    ("family: gpt", f"family: {'x' * 5000}", 4, "model.family", "there is no model family 'xxx", "write family"),
+    ("seed: 0", "<<: {seed: 0}", 2, "<<", "unknown key", "write the keys out"),
+    ("degree: 24", "degree: 1000000", 9, "parallel.data.degree", "= 64000000, but", "write data.degree: 24 or auto\n"),
     ("zero_stage: 0", "bucket: 9000 TiB", 9, "parallel.data.bucket", "more than the limit of", "smaller"),
     ("virtual_stages: 2", "virtual_stages: 1", 8, "parallel.pipeline.virtual_stages", "2 or more", "schedule: 1f1b"),
     ("virtual_stages: 2", "layers_per_stage: [1, x]", 8, "parallel.pipeline.layers_per_stage[1]", "not 'x'", "as in 8"),
@@ -145,7 +153,8 @@ def test_pipeline_that_no_computer_holds_is_refused(write, tmp_path, capsys, tex
     path = write(textbook, ("degree: 4", "degree: 10000"), ("num_microbatches: 8", "num_microbatches: 100000"))
     message = refuse(capsys, tmp_path, str(path))
     assert f"{path}:3: training.num_microbatches: 100,000 micro-batches x 10,000 virtual stages" in message
-    assert "more than 10,000,000 passes" in message
+    assert "more than 1,000,000 passes" in message
+    assert "at most 100 micro-batches" in message
 
 
 def test_first_of_several_problems_is_reported_with_their_number(write, tmp_path, capsys, quickstart) -> None:
@@ -381,3 +390,41 @@ def test_installed_command_leaves_with_exit_code_2(tmp_path, write) -> None:
     assert run.stderr.startswith(f"error: {path}:2: this is not YAML")
     assert "Traceback" not in run.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("args", [["schema"], ["list"], ["list", "--json"]])
+def test_output_that_takes_nothing_is_reported(args: list[str]) -> None:
+    """Where standard output is a full disk, the message says so; short outputs that wait in a buffer included."""
+    command = [sys.executable, "-c", "from scenarios.cli import main; main()", *args]
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False, timeout=60)
+    assert run.returncode == 2
+    assert run.stderr == "error: standard output: no space left on device;\n    write to another place\n"
+
+
+def test_ranks_without_folding_are_bounded(tmp_path, write, capsys, monkeypatch) -> None:
+    """More ops than a computer simulates one by one are refused, with their number."""
+    monkeypatch.setattr("scenarios.runner.MAX_UNFOLDED_OPS", 1000)
+    message = refuse(capsys, tmp_path, str(write()), "--no-fold")
+    assert "--no-fold: 1,536 ranks have 43,847,040 ops in all, more than 1,000;" in message
+    assert "leave it out" in message
+
+
+def test_memory_that_runs_out_is_reported(tmp_path, write, capsys, monkeypatch) -> None:
+    """Where Python gets no more memory, the message says so."""
+
+    def fail(*_args: object, **_named: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("scenarios.runner.simulate", fail)
+    assert "this takes more memory than there is" in refuse(capsys, tmp_path, str(write()))
+
+
+def test_timelines_that_do_not_compare_are_named(tmp_path, capsys) -> None:
+    """Each file is a timeline, but there is nothing to compare: both are named."""
+    first, second = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    write_timeline(TimelineBuilder().build(), first)
+    write_timeline(TimelineBuilder().build(), second)
+    message = refuse(capsys, tmp_path, "compare", str(first), str(second))
+    assert f"{first}, {second}: the first timeline has no ops" in message

@@ -1,3 +1,5 @@
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 import traces.parquet as parquet_module
 from traces.errors import TraceError
-from traces.parquet import read_timeline, write_timeline
+from traces.parquet import SCHEMA_NAME, read_timeline, write_timeline
 from traces.timeline import COLUMNS, Timeline, TimelineBuilder
 
 MakeTimeline = Callable[..., Timeline]
@@ -109,6 +111,7 @@ def test_files_cut_anywhere_are_refused(make_timeline: MakeTimeline, tmp_path: P
         ("end_s", [-1.0], "end after it starts"),
         ("start_s", [None], "every row needs a value"),
         ("bytes", ["many"], "must be int64"),
+        ("rank", [7], "rank 7 is not among those that the file names"),
     ],
 )
 def test_impossible_values_are_refused(tmp_path: Path, column: str, values: list[object], rule: str) -> None:
@@ -124,3 +127,41 @@ def test_impossible_values_are_refused(tmp_path: Path, column: str, values: list
     pq.write_table(changed.replace_schema_metadata(table.schema.metadata), path)
     with pytest.raises(TraceError, match=rule):
         read_timeline(path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "rule"),
+    [
+        ("[" * 100_000, "not JSON"),
+        ("{", "not JSON"),
+        (json.dumps({"schema": "x" * 5000}), "the schema is 'xxx"),
+        (json.dumps({"schema": SCHEMA_NAME}), "damaged"),
+        (json.dumps({"schema": SCHEMA_NAME, "source": "", "detail": "op", "ranks": 5}), "damaged"),
+    ],
+)
+def test_damaged_metadata_is_refused(tmp_path: Path, metadata: str, rule: str) -> None:
+    """Metadata that is no JSON, nests without end or lacks its keys is an error of the file, in few words."""
+    path = tmp_path / "timeline.parquet"
+    write_timeline(TimelineBuilder().build(), path)
+    pq.write_table(pq.read_table(path).replace_schema_metadata({b"meshtwin": metadata.encode()}), path)
+    with pytest.raises(TraceError, match=rule) as refusal:
+        read_timeline(path)
+    assert len(str(refusal.value)) < 1000
+
+
+def test_memory_curve_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packed array is unpacked only as far as any that is written."""
+    builder = TimelineBuilder()
+    builder.add_rank(0, "all", 1)
+    builder.add_memory(0, np.arange(1000.0), np.arange(1000))
+    write_timeline(builder.build(), tmp_path / "t.parquet")
+    monkeypatch.setattr("traces.parquet.MAX_PACKED_BYTES", 100)
+    with pytest.raises(TraceError, match="an array is too large"):
+        read_timeline(tmp_path / "t.parquet")
+
+
+def test_pipe_is_refused(tmp_path: Path) -> None:
+    """A named pipe is no file that could be read anywhere but from its start."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TraceError, match="this is not a file"):
+        read_timeline(tmp_path / "pipe")
