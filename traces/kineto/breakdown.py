@@ -1,0 +1,96 @@
+"""How one rank's device spends its time: compute, communication, memory, nothing, and how much of it at once.
+
+The figures are those of Holistic Trace Analysis (``get_temporal_breakdown``, ``get_comm_comp_overlap``): activities
+of one class are merged over all streams, so that a second counts once however many streams are busy.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from traces.kineto.collective import COMMUNICATION_KINDS
+from traces.kineto.rank import DeviceRows
+from traces.timeline import Floats
+
+COMPUTE: Final = "compute"
+COMMUNICATION: Final = "communication"
+MEMORY: Final = "memory"
+CLASSES: Final[Mapping[str, str]] = {
+    "compute": COMPUTE, "memcpy": MEMORY, "memset": MEMORY, **dict.fromkeys(sorted(COMMUNICATION_KINDS), COMMUNICATION),
+}  # fmt: skip
+"""The class of each kind of row. A kind without one (waiting and synchronising) is not work, and counts nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Seconds of one rank, between its first start and its last end (``span_s``).
+
+    ``idle_s``: nothing runs; ``overlap_s``: compute and communication run at once; ``exposed_communication_s``:
+    communication runs and no compute; ``non_compute_s``: something runs, but no compute.
+    """
+
+    span_s: float
+    idle_s: float
+    compute_s: float
+    communication_s: float
+    memory_s: float
+    overlap_s: float
+
+    @property
+    def non_compute_s(self) -> float:
+        """Return the seconds in which the device is busy with communication or memory alone."""
+        return self.span_s - self.idle_s - self.compute_s
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """Return the seconds of communication without compute at the same time."""
+        return self.communication_s - self.overlap_s
+
+    @property
+    def overlap_fraction(self) -> float | None:
+        """Return the part of the communication that compute hides, None without communication."""
+        return self.overlap_s / self.communication_s if self.communication_s else None
+
+
+def break_down(rows: DeviceRows, classes: Mapping[str, str] = CLASSES) -> Breakdown:
+    """Return how long rows of each class last, in seconds, zeros for no rows; ``classes`` by kind."""
+    counted = rows.kind.isin(classes)
+    span_s = float(rows.end_s[counted].max() - rows.start_s[counted].min()) if counted.any() else 0.0
+    merged = {name: _merged(rows, classes, name) for name in (COMPUTE, COMMUNICATION, MEMORY)}
+    lasting = {name: _length(*intervals) for name, intervals in merged.items()}
+    both = _union([merged[COMPUTE], merged[COMMUNICATION]])
+    busy_s = _length(*merge(rows.start_s[counted], rows.end_s[counted]))
+    return Breakdown(
+        span_s=span_s,
+        idle_s=span_s - busy_s,
+        compute_s=lasting[COMPUTE],
+        communication_s=lasting[COMMUNICATION],
+        memory_s=lasting[MEMORY],
+        overlap_s=max(0.0, lasting[COMPUTE] + lasting[COMMUNICATION] - _length(*both)),
+    )
+
+
+def merge(start_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:
+    """Return the union of intervals as disjoint intervals, by start; touching ones become one."""
+    if not len(start_s):
+        return start_s, end_s
+    order = np.argsort(start_s, kind="stable")
+    starts, reached = start_s[order], np.maximum.accumulate(end_s[order])
+    first = np.flatnonzero(np.concatenate([[True], starts[1:] > reached[:-1]]))
+    last = np.append(first[1:], len(starts)) - 1
+    return starts[first], reached[last]
+
+
+def _merged(rows: DeviceRows, classes: Mapping[str, str], name: str) -> tuple[Floats, Floats]:
+    chosen = rows.kind.isin(kind for kind, its_class in classes.items() if its_class == name)
+    return merge(rows.start_s[chosen], rows.end_s[chosen])
+
+
+def _union(parts: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    return merge(np.concatenate([starts for starts, _ in parts]), np.concatenate([ends for _, ends in parts]))
+
+
+def _length(start_s: Floats, end_s: Floats) -> float:
+    return float(np.sum(end_s - start_s))

@@ -1,0 +1,162 @@
+"""What a communication kernel does: kind, bytes, data type and group, from whatever the trace says of it.
+
+Recent torch writes the arguments of the collective onto the kernel or onto the call that launched it
+(torch/csrc/profiler/util.h names them); before that there are the call's annotation (``nccl:all_reduce``) with shapes
+and types, and the kernel's name. ``bytes`` follow the cost models: the whole tensor of an all_reduce, broadcast or
+reduce, the gathered output, the input of a reduce_scatter, one rank's send buffer of an all_to_all, the message of a
+send or recv.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from traces.kineto.document import Arguments
+from traces.timeline import COLLECTIVE_KINDS, MESSAGE_KINDS
+
+COMMUNICATION_KERNEL: Final = re.compile(r"^nccl.*Kernel")
+SEND_RECV: Final = "send_recv"
+"""Messages in one kernel, of which the trace does not say whether they are an all_to_all."""
+UNKNOWN: Final = "communication"
+COMMUNICATION_KINDS: Final = frozenset({*COLLECTIVE_KINDS, *MESSAGE_KINDS, "gather", "scatter", SEND_RECV, UNKNOWN})
+ANNOTATION: Final = "nccl:"
+
+_PREFIXES: Final = (
+    ("allreduce", "all_reduce"), ("allgather", "all_gather"), ("reducescatter", "reduce_scatter"),
+    ("alltoall", "all_to_all"), ("broadcast", "broadcast"), ("reduce", "reduce"), ("barrier", "barrier"),
+    ("sendrecv", SEND_RECV), ("send", "send"), ("recv", "recv"), ("gather", "gather"), ("scatter", "scatter"),
+)  # fmt: skip
+_TYPES: Final[Mapping[str, tuple[str, int]]] = {
+    **dict.fromkeys(("double", "float64"), ("fp64", 8)),
+    **dict.fromkeys(("float", "float32"), ("fp32", 4)),
+    **dict.fromkeys(("half", "float16"), ("fp16", 2)),
+    **dict.fromkeys(("bfloat16",), ("bf16", 2)),
+    **dict.fromkeys(("long", "longint", "int64", "longlong"), ("int64", 8)),
+    **dict.fromkeys(("int", "int32"), ("int32", 4)),
+    **dict.fromkeys(("short", "shortint", "int16"), ("int16", 2)),
+    **dict.fromkeys(("char", "signedchar", "int8"), ("int8", 1)),
+    **dict.fromkeys(("byte", "unsignedchar", "uint8"), ("uint8", 1)),
+    **dict.fromkeys(("bool",), ("bool", 1)),
+    **dict.fromkeys(("float8e4m3fn", "float8e4m3fnuz"), ("fp8_e4m3", 1)),
+    **dict.fromkeys(("float8e5m2", "float8e5m2fnuz"), ("fp8_e5m2", 1)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The ranks that a collective runs over: a label, how many (0: unknown), and which (empty: unknown)."""
+
+    label: str = ""
+    size: int = 0
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of one communication kernel. ``num_bytes`` is -1 where the trace does not say.
+
+    ``sequence`` is torch's number of the collective in its group, and ``peer`` the rank at the other end; -1: unknown.
+    """
+
+    kind: str = UNKNOWN
+    num_bytes: int = -1
+    dtype: str = ""
+    group: Group = Group()
+    sequence: int = -1
+    peer: int = -1
+
+
+def kind_of(name: str) -> str:
+    """Return our name of a collective, from torch's, an annotation's or a kernel's; empty for anything else."""
+    letters = re.sub(r"[^a-z]", "", name.lower().removeprefix(ANNOTATION))
+    return next((kind for prefix, kind in _PREFIXES if letters.startswith(prefix)), "")
+
+
+def kernel_facts(name: str) -> Facts:
+    """Return what a kernel's name alone says: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL`` is an all_reduce."""
+    words = name.split("(", maxsplit=1)[0].split("_", maxsplit=1)
+    return Facts(kind_of(words[1]) or UNKNOWN) if len(words) > 1 else Facts()
+
+
+def argument_facts(arguments: Arguments, groups: Mapping[str, Group]) -> Facts | None:
+    """Return what the arguments of a collective say, None where they are none; ``groups`` by torch's name."""
+    kind = kind_of(arguments.collective) if isinstance(arguments.collective, str) else ""
+    if not kind:
+        return None
+    dtype, size = _TYPES.get(_plain(arguments.dtype), ("", 0))
+    group = _group(arguments, groups)
+    sent, received = _count(arguments.in_elements), _count(arguments.out_elements)
+    elements = {"all_gather": received, "gather": received, "recv": received, "barrier": 0}.get(kind, sent)
+    if kind in {"all_reduce", "broadcast", "reduce"}:
+        elements = max(sent, received)
+    known = elements >= 0 and (size or not elements)
+    peer = arguments.source_rank if kind == "recv" else arguments.target_rank if kind == "send" else None
+    return Facts(kind, elements * size if known else -1, dtype, group, _count(arguments.sequence), _count(peer))
+
+
+def annotation_facts(name: str, arguments: Arguments | None) -> Facts | None:
+    """Return what an annotation such as ``nccl:all_reduce`` with its shapes and types says, None for another one."""
+    kind = kind_of(name) if name.startswith(ANNOTATION) else ""
+    if not kind:
+        return None
+    if arguments is None or kind == "all_gather":
+        return Facts(kind)  # the input of an all_gather does not give its output without the group's size
+    total, names = 0, set()
+    try:
+        dims = msgspec.json.decode(arguments.input_dims, type=list[list[int]])
+        types = msgspec.json.decode(arguments.input_types, type=list[str])
+    except msgspec.MsgspecError:  # tensor lists are nested differently: the shapes are of no use
+        return Facts(kind)
+    for shape, type_name in zip(dims, types, strict=False):
+        dtype, size = _TYPES.get(_plain(type_name), ("", 0))
+        elements = 1
+        for extent in shape:
+            elements *= extent
+        if not size or not shape or elements < 0:
+            return Facts(kind)
+        total += elements * size
+        names.add(dtype)
+    return Facts(kind, total, names.pop()) if len(names) == 1 else Facts(kind, total if names else -1)
+
+
+def group_of(ranks: tuple[int, ...]) -> Group:
+    """Return the group of known ranks, labelled by them: ``0-3`` or ``0,4,8``."""
+    ordered = tuple(sorted(ranks))
+    runs = len(ordered) > 2 and ordered == tuple(range(ordered[0], ordered[-1] + 1))
+    return Group(f"{ordered[0]}-{ordered[-1]}" if runs else ",".join(map(str, ordered)), len(ordered), ordered)
+
+
+def groups_of(distributed: Any) -> dict[str, Group]:
+    """Return the process groups that the file's ``distributedInfo`` lists, by torch's name."""
+    listed = distributed.get("pg_config") if isinstance(distributed, dict) else None
+    result = {}
+    for entry in listed if isinstance(listed, list) else []:
+        ranks = entry.get("ranks") if isinstance(entry, dict) else None
+        if isinstance(ranks, list) and ranks and all(_count(rank) >= 0 for rank in ranks):
+            result[str(entry.get("pg_name"))] = group_of(tuple(ranks))
+    return result
+
+
+def _group(arguments: Arguments, groups: Mapping[str, Group]) -> Group:
+    """Return the group by its ranks, else by its name in the file, else by name and size alone."""
+    size = max(0, _count(arguments.group_size))
+    text = arguments.group_ranks if isinstance(arguments.group_ranks, str) else ""
+    ranks = tuple(int(word) for word in re.findall(r"\d+", text))
+    if ranks and "..." not in text and (not size or size == len(set(ranks)) == len(ranks)):
+        return group_of(ranks)
+    name = str(arguments.group_name) if arguments.group_name is not None else ""
+    if name in groups and (not size or groups[name].size == size):
+        return groups[name]
+    return Group(f"group {name}" if name else "", size)
+
+
+def _plain(dtype: Any) -> str:
+    return re.sub(r"[^a-z0-9]", "", dtype.lower().removeprefix("c10::")) if isinstance(dtype, str) else ""
+
+
+def _count(value: Any) -> int:
+    """Return a whole number, -1 for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else -1

@@ -1,0 +1,218 @@
+"""One file of the PyTorch profiler, as it stands there: bytes in, events out.
+
+The format is Chrome's trace event format (Google 2016) with the arguments that Kineto adds. Only the fields named here
+are decoded; the others are skipped unread, so a million events take seconds and less than a gigabyte.
+"""
+
+import gzip
+import os
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+
+from traces.errors import TraceError
+
+MAX_BYTES: Final = 4 << 30
+"""The most that one file may hold, decompressed."""
+SUFFIXES: Final = (".json", ".json.gz")
+ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
+REMEDY: Final = "name a trace that torch.profiler wrote (.json or .json.gz), or a folder with one per rank"
+_CUT_OFF: Final = "it was cut off while it was written or copied: get a whole copy"
+_CHUNK_BYTES: Final = 16 << 20
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+
+
+class Arguments(msgspec.Struct, gc=False):
+    """The arguments of an event that are used; None where there is none, and nothing is checked yet.
+
+    Shapes and types stay undecoded: few are of use.
+    """
+
+    stream: Any = None
+    device: Any = None
+    correlation: Any = None
+    num_bytes: Any = msgspec.field(default=None, name="bytes")
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    dtype: Any = None
+    in_elements: Any = msgspec.field(default=None, name="In msg nelems")
+    out_elements: Any = msgspec.field(default=None, name="Out msg nelems")
+    group_size: Any = msgspec.field(default=None, name="Group size")
+    group_name: Any = msgspec.field(default=None, name="Process Group Name")
+    group_ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
+    sequence: Any = msgspec.field(default=None, name="Seq")
+    source_rank: Any = msgspec.field(default=None, name="Src Rank")
+    target_rank: Any = msgspec.field(default=None, name="Dst Rank")
+    input_dims: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw, name="Input Dims")
+    input_types: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw, name="Input type")
+    device_type: Any = msgspec.field(default=None, name="Device Type")
+    changed_bytes: Any = msgspec.field(default=None, name="Bytes")
+    allocated_bytes: Any = msgspec.field(default=None, name="Total Allocated")
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event; times are microseconds of the file's clock."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = None
+    ts: Any = None
+    dur: Any = None
+    tid: Any = None
+    args: Arguments | None = None
+
+
+class Document(msgspec.Struct, gc=False):
+    """What one file holds."""
+
+    events: list[Event] | None = msgspec.field(default=None, name="traceEvents")
+    distributed: Any = msgspec.field(default=None, name="distributedInfo")
+    base_time_ns: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file, or a file inside an archive, that may hold one rank's trace."""
+
+    name: str
+    read: Callable[[], bytes]
+
+
+@contextmanager
+def sources(path: Path) -> Iterator[list[Source]]:
+    """Yield what there is to read at ``path``: a file, a folder's traces, or those of a tar archive, by name.
+
+    Raises TraceError where there is nothing that could be a trace.
+    """
+    if path.is_dir():
+        yield _in_folder(path)
+    elif path.name.endswith(ARCHIVES):
+        with _opened_archive(path) as archive:
+            yield _in_archive(path, archive)
+    else:
+        yield [Source(str(path), lambda: _file_bytes(path))]
+
+
+def decode(source: Source) -> Document:
+    """Return a file's events, undoing gzip. Raises TraceError where the file is cut off, damaged or no such trace."""
+    raw = _decompressed(source.name, source.read())
+    if not raw.strip():
+        raise TraceError(source.name, "the file is empty", REMEDY)
+    try:
+        document = msgspec.json.decode(raw, type=Document)
+    except msgspec.ValidationError as error:
+        rule = f"this is JSON, but no trace of the PyTorch profiler ({error})"
+        raise TraceError(source.name, rule, REMEDY) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _no_json(source.name, raw, error) from error
+    if document.events is None:
+        raise TraceError(source.name, "there is no traceEvents in this file", REMEDY)
+    if not document.events:
+        rule = "traceEvents is empty: nothing was recorded"
+        raise TraceError(source.name, rule, "record at least one step while the profiler is active")
+    return document
+
+
+def _no_json(name: str, raw: bytes, error: Exception) -> TraceError:
+    """Return the refusal of bytes that are not JSON, with the line."""
+    if "truncated" in str(error):
+        return TraceError(name, "the JSON ends in the middle", _CUT_OFF, line=raw.count(b"\n") + 1)
+    found = re.search(r"byte (\d+)", str(error))
+    position = int(found[1]) if found else 0
+    rule = f"this is not JSON: {str(error).removeprefix('JSON is malformed: ')}"
+    return TraceError(name, rule, REMEDY, line=raw.count(b"\n", 0, position) + 1)
+
+
+def _in_folder(folder: Path) -> list[Source]:
+    try:
+        paths = sorted(entry for entry in folder.iterdir() if entry.name.endswith(SUFFIXES) and entry.is_file())
+    except OSError as error:
+        raise _unreadable(str(folder), error) from error
+    if not paths:
+        raise TraceError(str(folder), "no file of this folder ends in .json or .json.gz", REMEDY)
+    return [Source(str(path), lambda path=path: _file_bytes(path)) for path in paths]  # type: ignore[misc]
+
+
+@contextmanager
+def _opened_archive(path: Path) -> Iterator[tarfile.TarFile]:
+    try:
+        archive = tarfile.open(path)  # noqa: SIM115 -- closed below; only opening may be refused here
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+            raise _unreadable(str(path), error) from error
+        raise TraceError(str(path), f"this is no whole tar archive ({error})", _CUT_OFF) from error
+    with archive:
+        yield archive
+
+
+def _in_archive(path: Path, archive: tarfile.TarFile) -> list[Source]:
+    try:
+        members = sorted((m for m in archive if m.isfile() and m.name.endswith(SUFFIXES)), key=lambda m: m.name)
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(str(path), f"this is no whole tar archive ({error})", _CUT_OFF) from error
+    if not members:
+        raise TraceError(str(path), "no file in this archive ends in .json or .json.gz", REMEDY)
+
+    def reader(member: tarfile.TarInfo) -> Callable[[], bytes]:
+        def read() -> bytes:
+            try:
+                return _limited(f"{path}/{member.name}", archive.extractfile(member) or _nothing())
+            except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+                raise TraceError(f"{path}/{member.name}", f"the archive is damaged ({error})", _CUT_OFF) from error
+
+        return read
+
+    return [Source(f"{path}/{member.name}", reader(member)) for member in members]
+
+
+def _nothing() -> IO[bytes]:
+    raise tarfile.ReadError("a member without content")
+
+
+def _file_bytes(path: Path) -> bytes:
+    """Return a file's bytes; a pipe that nobody writes to opens without waiting, and is empty."""
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            os.set_blocking(file.fileno(), True)
+            return _limited(str(path), file)
+    except (OSError, ValueError) as error:
+        raise _unreadable(str(path), error) from error
+
+
+def _unreadable(name: str, error: Exception) -> TraceError:
+    if isinstance(error, FileNotFoundError):
+        return TraceError(name, "there is no such file or folder", REMEDY)
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return TraceError(name, f"this cannot be read: {reason.lower()}", REMEDY)
+
+
+def _limited(name: str, file: IO[bytes] | gzip.GzipFile) -> bytes:
+    """Return all bytes of a file. Raises TraceError past MAX_BYTES."""
+    pieces, total = [], 0
+    while piece := file.read(_CHUNK_BYTES):
+        total += len(piece)
+        if total > MAX_BYTES:
+            rule = f"the trace is larger than {MAX_BYTES >> 30} GiB, the most that is read"
+            raise TraceError(name, rule, "record fewer steps, or without shapes and stacks")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _decompressed(name: str, raw: bytes) -> bytes:
+    """Return the bytes without gzip, where there is any."""
+    if not raw.startswith(_GZIP_MAGIC):
+        return raw
+    try:
+        with gzip.GzipFile(fileobj=BytesIO(raw), mode="rb") as file:
+            return _limited(name, file)
+    except EOFError as error:
+        raise TraceError(name, "the gzip file is not whole", _CUT_OFF) from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise TraceError(name, f"the gzip file is damaged ({error})", _CUT_OFF) from error

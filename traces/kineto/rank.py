@@ -1,0 +1,163 @@
+"""What one rank's device did, in columns: kernels, copies, fills and collectives, each with its launch.
+
+Times are seconds since ``origin_us`` of the file's own clock, which need not be that of other ranks.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.errors import TraceError
+from traces.kineto.collective import Facts
+from traces.timeline import Floats, Words
+
+US: Final = 1e-6
+NO_CORRELATION: Final = -1
+WAIT: Final = "wait"
+SYNC: Final = "sync"
+SYNCHRONISATION: Final = frozenset({WAIT, SYNC})
+"""Kinds of rows in which the device does nothing: a stream waits for an event, or the host for the device."""
+
+Flags = NDArray[np.bool_]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRows:
+    """Device activities in columns of equal length, by start. ``launch_s`` is when the host launched it (NaN: the
+    trace does not say), ``correlation`` the number that both share; ``facts`` holds the communication kernels' by row.
+    """
+
+    name: Words
+    kind: Words
+    stream: Words
+    start_s: Floats
+    end_s: Floats
+    bytes: Indices
+    correlation: Indices
+    launch_s: Floats
+    facts: dict[int, Facts]
+
+    def __len__(self) -> int:
+        return len(self.start_s)
+
+    def take(self, rows: Indices) -> "DeviceRows":
+        """Return the given rows, in that order."""
+        position = {int(row): place for place, row in enumerate(rows.tolist()) if int(row) in self.facts}
+        return DeviceRows(
+            self.name.take(rows), self.kind.take(rows), self.stream.take(rows), self.start_s[rows], self.end_s[rows],
+            self.bytes[rows], self.correlation[rows], self.launch_s[rows],
+            {place: self.facts[row] for row, place in position.items()},
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the profiler's schedule (``ProfilerStep#number``), on the host; seconds since the rank's origin."""
+
+    number: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpans:
+    """Calls that launch device work, in columns: when, how long, on which thread, and the correlation."""
+
+    correlation: Indices
+    start_s: Floats
+    end_s: Floats
+    thread: Indices
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """One file: who the rank is (-1: the file does not say), of how many (0: does not say), and what happened.
+
+    ``problems`` counts events that were left out, by reason; ``allocated`` are times (s) and bytes of device memory.
+    """
+
+    file: str
+    rank: int
+    world_size: int
+    origin_us: float
+    base_time_ns: int
+    rows: DeviceRows
+    launches: HostSpans
+    steps: tuple[Step, ...]
+    allocated: tuple[Floats, Indices]
+    num_events: int
+    problems: Counter[str]
+
+    @property
+    def work(self) -> DeviceRows:
+        """Return the rows in which the device does something."""
+        return self.rows.take(np.flatnonzero(~self.rows.kind.isin(SYNCHRONISATION)))
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindow:
+    """Which steps to keep: ``first`` to ``last`` by number; all that are whole where both are None.
+
+    A profile may end while the device still runs its last step, so of several steps the last counts as not whole.
+    """
+
+    first: int | None = None
+    last: int | None = None
+
+
+def select_steps(traces: tuple[RankTrace, ...], window: StepWindow) -> tuple[tuple[RankTrace, ...], tuple[str, ...]]:
+    """Return the ranks with only the device work that the wanted steps launched, and warnings with counts.
+
+    Raises TraceError for a step that a rank does not have. A single step, or none, is kept whole.
+    """
+    numbers = sorted({step.number for trace in traces for step in trace.steps})
+    if window.first is None and len(numbers) < 2:
+        return traces, ()
+    selected, warnings = [], []
+    unknown = 0
+    for trace in traces:
+        until_s, from_s = _last_start_s(trace), -np.inf
+        if window.first is not None:
+            from_s, until_s = _bounds(trace, window, numbers)
+        launched = ~np.isnan(trace.rows.launch_s)
+        inside = launched & (trace.rows.launch_s >= from_s) & (trace.rows.launch_s < until_s)
+        if window.first is None:
+            inside |= trace.rows.correlation == NO_CORRELATION
+        unknown += int(np.count_nonzero(~launched & ~inside))
+        rows = trace.rows.take(np.flatnonzero(inside))
+        if not len(rows):
+            raise TraceError(trace.file, "the wanted steps launched nothing on the device", "choose with --steps all")
+        selected.append(replace(trace, rows=rows, allocated=_memory_within(trace, from_s, until_s)))
+    if unknown:
+        warnings.append(f"{unknown:,} device activities have no launch in the trace, so no step: left out")
+    if window.first is None:
+        warnings.append(f"step {numbers[-1]}, the last, may not be whole and is left out: --steps all keeps it")
+    return tuple(selected), tuple(warnings)
+
+
+def _last_start_s(trace: RankTrace) -> float:
+    """Return when the last step begins; a rank without steps keeps everything."""
+    return max((step.start_s for step in trace.steps), default=np.inf)
+
+
+def _bounds(trace: RankTrace, window: StepWindow, numbers: list[int]) -> tuple[float, float]:
+    """Return when the wanted steps begin and end on this rank."""
+    own = {step.number: step for step in trace.steps}
+    first, last = window.first or 0, window.last if window.last is not None else window.first or 0
+    for number in range(first, last + 1):
+        if number not in own:
+            there = f"steps {', '.join(map(str, sorted(own)))}" if own else "no steps at all"
+            shown = f"; all ranks together have {numbers[0]} to {numbers[-1]}" if numbers else ""
+            remedy = "choose one of them" if numbers else "leave --steps out"
+            raise TraceError(trace.file, f"there is no step {number} here: {there}{shown}", remedy, key="--steps")
+    return own[first].start_s, own[last].end_s
+
+
+def _memory_within(trace: RankTrace, from_s: float, until_s: float) -> tuple[Floats, Indices]:
+    times, held = trace.allocated
+    inside = (times >= from_s) & (times < until_s)
+    return times[inside], held[inside]

@@ -1,0 +1,249 @@
+"""From the events of one file to the columns of one rank. What cannot be used is counted, not passed over."""
+
+import math
+import re
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from traces.errors import TraceError
+from traces.kineto.collective import (
+    ANNOTATION,
+    COMMUNICATION_KERNEL,
+    Facts,
+    Group,
+    annotation_facts,
+    argument_facts,
+    groups_of,
+    kernel_facts,
+)
+from traces.kineto.document import Arguments, Event, Source, decode
+from traces.kineto.rank import NO_CORRELATION, SYNC, US, WAIT, DeviceRows, HostSpans, RankTrace, Step
+from traces.timeline import Words
+
+MAX_DURATION_US: Final = 1e12
+"""Longer activities (eleven days) are broken records, as of an event whose end was never written."""
+
+_DEVICE: Final = {
+    "kernel": "compute", "gpu_memcpy": "memcpy", "memcpy": "memcpy", "gpu_memset": "memset", "memset": "memset",
+    "cuda_sync": SYNC,
+}  # fmt: skip
+_LAUNCHES: Final = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime"})
+_HOST: Final = frozenset({"cpu_op", "operator", "user_annotation"})
+_CALL: Final = "record_param_comms"
+_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+_MEMORY: Final = "[memory]"
+_ON_DEVICE: Final = 1
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of a collective on the host."""
+
+    start_us: float
+    end_us: float
+    name: str
+    arguments: Arguments | None
+
+
+@dataclass(slots=True)
+class _Found:
+    """Events by what they are, and how many were of no use."""
+
+    device: list[Event] = field(default_factory=list)
+    launches: list[Event] = field(default_factory=list)
+    calls: dict[Any, list[_Call]] = field(default_factory=dict)
+    steps: list[tuple[int, float, float]] = field(default_factory=list)
+    memory: list[tuple[float, int]] = field(default_factory=list)
+    problems: Counter[str] = field(default_factory=Counter)
+
+
+def read_rank(source: Source) -> RankTrace:
+    """Return what one file says. Raises TraceError for a file that is no trace, or has no device activity."""
+    document = decode(source)
+    found = _sorted_out(document.events or [])
+    if not found.device:
+        broken = sum(found.problems.values())
+        why = f"; {broken:,} broken events were left out" if broken else ""
+        remedy = "record with torch.profiler.ProfilerActivity.CUDA, on a machine with a GPU"
+        raise TraceError(source.name, f"the trace has no device activity{why}", remedy)
+    origin_us = math.floor(min(event.ts for event in found.device))
+    rank, world_size = _identity(document.distributed)
+    steps = sorted(found.steps)
+    memory = sorted(found.memory, key=lambda point: point[0])
+    return RankTrace(
+        file=source.name,
+        rank=rank,
+        world_size=world_size,
+        origin_us=float(origin_us),
+        base_time_ns=document.base_time_ns if isinstance(document.base_time_ns, int) else 0,
+        rows=_rows(found, origin_us, groups_of(document.distributed)),
+        launches=_host_spans(found.launches, origin_us),
+        steps=tuple(Step(number, (ts - origin_us) * US, (ts + dur - origin_us) * US) for number, ts, dur in steps),
+        allocated=(
+            np.array([(ts - origin_us) * US for ts, _ in memory], dtype=np.float64),
+            np.array([held for _, held in memory], dtype=np.int64),
+        ),
+        num_events=len(document.events or []),
+        problems=found.problems,
+    )
+
+
+def _identity(distributed: Any) -> tuple[int, int]:
+    """Return rank and number of ranks, -1 and 0 where the file does not say."""
+    facts = distributed if isinstance(distributed, dict) else {}
+    rank, world_size = facts.get("rank"), facts.get("world_size")
+    return (_whole(rank), max(0, _whole(world_size)))
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else -1
+
+
+def _sorted_out(events: list[Event]) -> _Found:
+    """Return the events that are used, by what they are."""
+    found = _Found()
+    for event in events:
+        category = event.cat.lower() if isinstance(event.cat, str) else ""
+        if category in _DEVICE:
+            if _usable(event, found.problems, on_device=True):
+                found.device.append(event)
+        elif category in _LAUNCHES:
+            if event.args is not None and _whole(event.args.correlation) > 0 and _usable(event, found.problems):
+                found.launches.append(event)
+        elif category in _HOST:
+            _add_host_event(found, event)
+        elif event.name == _MEMORY:
+            _add_memory(found, event)
+    for calls in found.calls.values():
+        calls.sort(key=lambda call: (call.start_us, -call.end_us))
+    return found
+
+
+def _usable(event: Event, problems: Counter[str], *, on_device: bool = False) -> bool:
+    """Return whether an event has name, start and a sane duration (and a stream); count why not."""
+    start, duration = event.ts, event.dur
+    where = "device activities" if on_device else "host calls"
+    if not isinstance(event.name, str):
+        problem = "without a name"
+    elif type(start) not in {int, float} or type(duration) not in {int, float}:
+        problem = "without start or duration"
+    elif not math.isfinite(start) or duration < 0:
+        problem = "with a negative duration or no finite start"
+    elif duration > MAX_DURATION_US:
+        problem = "longer than eleven days"
+    elif on_device and (event.args is None or not isinstance(event.args.stream, int | str)):
+        problem = "without a stream"
+    else:
+        return True
+    problems[f"{where} {problem}"] += 1
+    return False
+
+
+def _add_host_event(found: _Found, event: Event) -> None:
+    """Keep steps of the profiler and calls of collectives; other host events are not needed."""
+    name = event.name
+    if not isinstance(name, str) or not (name == _CALL or name.startswith((ANNOTATION, "ProfilerStep"))):
+        return
+    if not _usable(event, found.problems):
+        return
+    step = _STEP.match(name)
+    if step:
+        found.steps.append((int(step[1]), event.ts, event.dur))
+    else:
+        call = _Call(event.ts, event.ts + event.dur, name, event.args)
+        found.calls.setdefault(event.tid, []).append(call)
+
+
+def _add_memory(found: _Found, event: Event) -> None:
+    arguments = event.args
+    if arguments is None or arguments.device_type != _ON_DEVICE:
+        return
+    if type(event.ts) in {int, float} and _whole(arguments.allocated_bytes) >= 0:
+        found.memory.append((event.ts, arguments.allocated_bytes))
+    else:
+        found.problems["memory events without time or allocated bytes"] += 1
+
+
+def _host_spans(launches: list[Event], origin_us: float) -> HostSpans:
+    threads: dict[Any, int] = {}
+    starts = np.array([event.ts - origin_us for event in launches], dtype=np.float64)
+    return HostSpans(
+        correlation=np.array([_correlation(event) for event in launches], dtype=np.int64),
+        start_s=starts * US,
+        end_s=(starts + np.array([event.dur for event in launches], dtype=np.float64)) * US,
+        thread=np.array([threads.setdefault(event.tid, len(threads)) for event in launches], dtype=np.int64),
+    )
+
+
+def _correlation(event: Event) -> int:
+    number = _whole(event.args.correlation) if event.args is not None else -1
+    return number if number > 0 else NO_CORRELATION
+
+
+def _rows(found: _Found, origin_us: float, groups: dict[str, Group]) -> DeviceRows:
+    """Return the device's activities as columns, by start."""
+    events = sorted(found.device, key=lambda event: (event.ts, event.dur))
+    launched = {_correlation(event): event for event in found.launches}
+    devices = {event.args.device for event in events if event.args is not None}
+    names, kinds, streams, facts, sizes = [], [], [], {}, []
+    for row, event in enumerate(events):
+        arguments = event.args or Arguments()
+        kind, num_bytes = _DEVICE[event.cat.lower()], max(0, _whole(arguments.num_bytes))
+        if kind == "compute" and COMMUNICATION_KERNEL.match(event.name):
+            facts[row] = _facts(event, launched.get(_correlation(event)), found, groups)
+            kind, num_bytes = facts[row].kind, max(0, facts[row].num_bytes)
+        elif kind == SYNC and "wait event" in event.name.lower():
+            kind = WAIT
+        prefix = f"device {arguments.device} " if len(devices) > 1 else ""
+        names.append(event.name)
+        kinds.append(kind)
+        streams.append(f"{prefix}stream {arguments.stream}")
+        sizes.append(num_bytes)
+    starts = np.array([event.ts - origin_us for event in events], dtype=np.float64)
+    nan = float("nan")
+    calls = [launched.get(_correlation(event)) for event in events]
+    return DeviceRows(
+        name=_words(names),
+        kind=_words(kinds),
+        stream=_words(streams),
+        start_s=starts * US,
+        end_s=(starts + np.array([event.dur for event in events], dtype=np.float64)) * US,
+        bytes=np.array(sizes, dtype=np.int64),
+        correlation=np.array([_correlation(event) for event in events], dtype=np.int64),
+        launch_s=np.array([nan if call is None else (call.ts - origin_us) * US for call in calls], dtype=np.float64),
+        facts=facts,
+    )
+
+
+def _words(values: list[str]) -> Words:
+    codes: dict[str, int] = {}
+    column = np.array([codes.setdefault(value, len(codes)) for value in values], dtype=np.int32)
+    return Words(column, tuple(codes))
+
+
+def _facts(event: Event, launch: Event | None, found: _Found, groups: dict[str, Group]) -> Facts:
+    """Return what is known of a communication kernel: from itself, from the call that launched it, from its name."""
+    own = argument_facts(event.args, groups) if event.args is not None else None
+    if own is not None:
+        return own
+    by_name = kernel_facts(event.name)
+    enclosing = _enclosing(found.calls.get(launch.tid, []), launch.ts) if launch is not None else []
+    for call in enclosing:
+        said = argument_facts(call.arguments, groups) if call.arguments is not None else None
+        if said is not None:
+            return said
+    for call in enclosing:
+        said = annotation_facts(call.name, call.arguments)
+        if said is not None:
+            return said
+    return by_name
+
+
+def _enclosing(calls: list[_Call], at_us: float) -> list[_Call]:
+    """Return the calls of one thread that last at a moment, innermost first."""
+    position = bisect_right(calls, at_us, key=lambda call: call.start_us)
+    return [call for call in reversed(calls[max(0, position - 8) : position]) if call.end_us >= at_us]

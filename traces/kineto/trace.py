@@ -1,0 +1,176 @@
+"""All ranks of one profile: read, checked against each other, on one clock, and as a Timeline."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from traces.errors import TraceError
+from traces.kineto.clock import Alignment, align
+from traces.kineto.document import sources
+from traces.kineto.matching import Matches, match
+from traces.kineto.rank import DeviceRows, RankTrace, StepWindow, select_steps
+from traces.kineto.read import read_rank
+from traces.timeline import NO_INDEX, Timeline, TimelineBuilder
+
+LARGE_RESIDUAL_S: Final = 1e-3
+MAX_NAMED: Final = 8
+_RANK_IN_NAME: Final = re.compile(r"(?:rank|worker)[_\-.]?(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class KinetoTrace:
+    """The ranks that were read, by number, what they did together, their clocks, and what the reader should know."""
+
+    ranks: tuple[RankTrace, ...]
+    matches: Matches
+    alignment: Alignment
+    warnings: tuple[str, ...]
+
+
+def load(path: Path, window: StepWindow | None = None) -> KinetoTrace:
+    """Return the profile at ``path``: one file, a folder or a tar archive with one per rank; all steps without window.
+
+    Raises TraceError for what cannot be read, is no trace, or does not belong together; whatever is left out on the
+    way is counted in ``warnings``.
+    """
+    with sources(path) as found:
+        read = [read_rank(source) for source in found]
+    ranks, warnings = _numbered(read)
+    warnings += _left_out(ranks) + _missing(ranks)
+    if window is not None:
+        ranks, more = select_steps(ranks, window)
+        warnings += list(more)
+    ranks = tuple(replace(rank, rows=rank.work) for rank in ranks)
+    for rank in ranks:
+        if not len(rank.rows):
+            rule = "the device only waits in this trace: it has no kernel, copy or fill"
+            raise TraceError(rank.file, rule, "record a step that computes something")
+    matches = match(ranks)
+    alignment = align(ranks, matches.collectives)
+    warnings += [*matches.warnings, *_unknown_sizes(ranks), *_doubtful_clocks(ranks, alignment)]
+    return KinetoTrace(ranks, matches, alignment, tuple(warnings))
+
+
+def to_timeline(trace: KinetoTrace) -> Timeline:
+    """Return the device's work as a Timeline in seconds from the first start on the common clock, a row per activity.
+
+    ``stream`` is the device's, ``kind`` compute, memcpy, memset or the collective's, ``group`` the ranks of its group,
+    and the memory curve what torch's allocator says, where the profiler recorded it.
+    """
+    builder = TimelineBuilder(source="executed", detail="op")
+    shifts_s = trace.alignment.shift_s
+    zero_s = min(
+        float(rank.rows.start_s.min()) + shift_s for rank, shift_s in zip(trace.ranks, shifts_s.tolist(), strict=True)
+    )
+    first_row = []
+    for rank, shift_s in zip(trace.ranks, (shifts_s - zero_s).tolist(), strict=True):
+        rows = rank.rows
+        builder.add_rank(rank.rank, "")
+        codes, groups = _group_column(rows)
+        added = builder.extend(
+            rank=rank.rank,
+            stream=(rows.stream.codes, rows.stream.values),
+            name=(rows.name.codes, rows.name.values),
+            kind=(rows.kind.codes, rows.kind.values),
+            start_s=rows.start_s + shift_s,
+            end_s=rows.end_s + shift_s,
+            microbatch=NO_INDEX,
+            num_bytes=rows.bytes,
+            group=(codes, groups),
+        )
+        first_row.append(added.start)
+        times_s, held = rank.allocated
+        if len(times_s):
+            builder.add_memory(rank.rank, times_s + shift_s, held)
+    for collective in trace.matches.collectives:
+        builder.add_collective(first_row[rank] + row for rank, row in collective.members)
+    for (sender, sent), (receiver, received) in trace.matches.messages:
+        builder.add_message(first_row[sender] + sent, first_row[receiver] + received)
+    return builder.build()
+
+
+def _group_column(rows: DeviceRows) -> tuple[np.ndarray[tuple[int], np.dtype[np.int32]], list[str]]:
+    labels = {"": 0}
+    codes = np.zeros(len(rows), dtype=np.int32)
+    for row, facts in rows.facts.items():
+        codes[row] = labels.setdefault(facts.group.label, len(labels))
+    return codes, list(labels)
+
+
+def _numbered(read: Sequence[RankTrace]) -> tuple[tuple[RankTrace, ...], list[str]]:
+    """Return the ranks by number. Raises TraceError for a rank that is there twice, or files of different jobs."""
+    warnings, by_rank = [], dict[int, RankTrace]()
+    for trace in read:
+        rank = trace.rank
+        if rank < 0:
+            named = _RANK_IN_NAME.search(trace.file.rsplit("/", maxsplit=1)[-1])
+            if named is None and len(read) > 1:
+                rule = "neither distributedInfo nor the file's name says which rank this is"
+                raise TraceError(trace.file, rule, "put the number into the name: rank3.json")
+            rank = int(named[1]) if named else 0
+            origin = "its name" if named else "being the only file"
+            warnings.append(f"{trace.file} does not say its rank: taken to be {rank}, from {origin}")
+        if rank in by_rank:
+            rule = f"rank {rank} is here and in {by_rank[rank].file}"
+            raise TraceError(trace.file, rule, "keep one file per rank and profile: move the others out of the folder")
+        by_rank[rank] = replace(trace, rank=rank)
+    sizes = {trace.world_size: trace.file for trace in read if trace.world_size}
+    if len(sizes) > 1:
+        shown = " and ".join(f"{size} ({file})" for size, file in sorted(sizes.items())[:2])
+        raise TraceError("", f"the files are of jobs with different numbers of ranks: {shown}", "keep those of one job")
+    return tuple(by_rank[rank] for rank in sorted(by_rank)), warnings
+
+
+def _left_out(ranks: Sequence[RankTrace]) -> list[str]:
+    """Return how many events were of no use, by reason."""
+    problems: Counter[str] = sum((rank.problems for rank in ranks), Counter())
+    return [f"{count:,} {problem}: left out" for problem, count in sorted(problems.items())]
+
+
+def _missing(ranks: Sequence[RankTrace]) -> list[str]:
+    """Return which ranks of the job have no file."""
+    present = {rank.rank for rank in ranks}
+    world_size = max(rank.world_size for rank in ranks)
+    absent = sorted(set(range(world_size)) - present)
+    beyond = sorted(rank for rank in present if world_size and rank >= world_size)
+    warnings = []
+    if absent:
+        shown = ", ".join(map(str, absent[:MAX_NAMED])) + (", ..." if len(absent) > MAX_NAMED else "")
+        warnings.append(f"{len(absent):,} of {world_size:,} ranks have no file here ({shown})")
+    if beyond:
+        shown = ", ".join(map(str, beyond[:MAX_NAMED]))
+        warnings.append(f"ranks {shown} are past the {world_size:,} that the files say the job has")
+    return warnings
+
+
+def _unknown_sizes(ranks: Sequence[RankTrace]) -> list[str]:
+    """Return how many communication kernels do not say their bytes, or their group."""
+    facts = [facts for rank in ranks for facts in rank.rows.facts.values()]
+    no_bytes = sum(fact.num_bytes < 0 for fact in facts)
+    no_group = sum(not fact.group.label for fact in facts)
+    warnings = []
+    if no_bytes:
+        warnings.append(f"{no_bytes:,} communication kernels do not say their bytes: 0 in the timeline, no bandwidth")
+    if no_group:
+        warnings.append(f"{no_group:,} communication kernels do not say their group: taken to be all ranks of the job")
+    return warnings
+
+
+def _doubtful_clocks(ranks: Sequence[RankTrace], alignment: Alignment) -> list[str]:
+    """Return which clocks could not be aligned, or lie apart after it."""
+    warnings = []
+    if alignment.unaligned:
+        shown = ", ".join(str(ranks[rank].rank) for rank in alignment.unaligned[:MAX_NAMED])
+        rule = "share no matched collective with the first rank, not even through others"
+        warnings.append(f"{len(alignment.unaligned):,} ranks {rule} ({shown}): their own clocks are used")
+    large = np.flatnonzero(np.nan_to_num(alignment.residual_s) > LARGE_RESIDUAL_S)
+    if len(large):
+        worst = int(np.nanargmax(alignment.residual_s))
+        shown = f"{1e3 * alignment.residual_s[worst]:.3g} ms on rank {ranks[worst].rank}"
+        warnings.append(f"after alignment the ends of collectives still lie apart on {len(large):,} ranks ({shown})")
+    return warnings
