@@ -7,15 +7,19 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import simpy
 from measuring import Row, interleaved_s, markdown, median_cost
 
 from scenarios.loader import load_scenario
 from scenarios.runner import plan_of, pricing_of
+from sim.cluster.topology.parse import parse_topology
+from sim.cluster.topology.topology import Routes
 from sim.engine.loop import EventLoop
 from sim.engine.run import SimulatedRun
 from sim.engine.simulate import simulate
@@ -100,6 +104,25 @@ def bare_timeouts(count: int, num_processes: int) -> None:
     environment.run()
 
 
+def topology_rows() -> Iterator[Row]:
+    """Yield how long it takes to lay out 100,000 devices and to route a ring over all of them."""
+    for name, description, num_nodes in (
+        ("fat tree of 8-GPU nodes", {"nodes": "hgx-h100", "fabric": {"kind": "fat-tree", "radix": 74}}, 12_500),
+        ("rails", {"base": "superpod-h100", "fabric": {"spines": 32}}, 12_500),
+        ("NVL72 racks", {"base": "gb200-nvl72-pods"}, 25_002),
+    ):
+        (times_s,) = interleaved_s([partial(route_ring, description, num_nodes)], 3)
+        median_s = statistics.median(times_s)
+        yield Row(f"100,000 devices ({name}): build and route a ring", f"{median_s:.2f} s", "1 s", median_s <= 1.0)
+
+
+def route_ring(description: Mapping[str, Any], num_nodes: int) -> Routes:
+    """Lay a cluster out and return the routes from every device to the next."""
+    topology = parse_topology(description, num_nodes)
+    ring = np.arange(topology.num_devices)
+    return topology.routes(ring, np.roll(ring, -1))
+
+
 def help_rows() -> Iterator[Row]:
     """Yield how long ``simulate --help`` takes, and what it imports."""
     cost = median_cost([COMMAND, "--help"], 7)
@@ -118,7 +141,7 @@ def main() -> int:
     """Print the machine and the table; return the exit code."""
     load = f", load before {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {os.cpu_count()} cores{load}\n")
-    rows = [*rate_rows(), *engine_rows(), *command_rows(), *help_rows()]
+    rows = [*rate_rows(), *engine_rows(), *command_rows(), *topology_rows(), *help_rows()]
     print(markdown(rows))
     return 1 if any(row.passed is False for row in rows) else 0
 
