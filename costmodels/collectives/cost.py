@@ -112,6 +112,8 @@ def _with_protocol(
         traffic.port_bytes * protocol.wire_overhead,
         traffic.nic_bytes * protocol.wire_overhead,
         traffic.reduced_bytes,
+        protocol.wire_overhead / traffic.bandwidth_fraction,
+        _in_turn_s(traffic, protocol, ranks_per_node, network),
     )
 
 
@@ -129,3 +131,16 @@ def _waiting_s(
     path_s = ports + nics / used if traffic.in_series else max(ports, nics / used)
     sent_s = traffic.port_bytes * protocol.wire_overhead / network.intra_bandwidth_bytes_per_s
     return path_s - max(sent_s, traffic.nic_bytes * nic_s / adapters)
+
+
+def _in_turn_s(
+    traffic: Traffic, protocol: Protocol, ranks_per_node: tuple[int, ...], network: NetworkParameters
+) -> float:
+    """Return how long the busiest link waits for others that work in turn with it, at the links' full rates."""
+    adapters = network.adapters(ranks_per_node)
+    port_s = protocol.wire_overhead / network.intra_bandwidth_bytes_per_s
+    nic_s = protocol.wire_overhead / network.inter_bandwidth_bytes_per_s
+    ports = (traffic.port_bytes + traffic.waiting_port_bytes) * port_s
+    nics = (traffic.nic_bytes + traffic.waiting_nic_bytes) * nic_s / (1 if traffic.one_adapter else adapters)
+    sent_s = max(traffic.port_bytes * port_s, traffic.nic_bytes * nic_s / adapters)
+    return (ports + nics if traffic.in_series else max(ports, nics)) - sent_s

@@ -6,10 +6,15 @@ carries its part. Channel c enters a node at its c-th rank and leaves from the o
 
 A double binary tree loads all nodes alike but for its root and its edge: inner in one tree, a leaf in the other, a
 node sends and receives twice the payload in both together. It is laid out as neighbours that exchange the payload, as
-most of its edges join neighbours; so it adds no classes of nodes that differ by where they are in a tree.
+most of its edges join neighbours; so it adds no classes of nodes that differ by where they are in a tree. That is right
+where no two routes between nodes share a link; elsewhere, ``tree_flows`` has the trees themselves.
+
+Algorithms whose rounds load links differently are phased: what a phase moves begins when the one before has ended, and
+flows of one phase run together (``phased_flows``).
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -19,10 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.collectives.catalogue import collective_steps
+from costmodels.collectives.steps import StepList
 from costmodels.errors import CollectiveError
 
 _RING_PASSES: Final = {"all_reduce": 2, "barrier": 2, "all_gather": 1, "reduce_scatter": 1}
 _CHAINS: Final = ("broadcast", "reduce")
+_TOGETHER: Final = ("ring", "in_switch", "direct")
+"""Algorithms all of whose rounds load links alike, or that have one round."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +40,14 @@ class Flows:
     sources: NDArray[np.int64]
     targets: NDArray[np.int64]
     parts: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Phased:
+    """Flows that do not all run together: flow i runs in phase ``phases[i]``; a pair may come once in every phase."""
+
+    flows: Flows
+    phases: NDArray[np.int64]
 
 
 @lru_cache(maxsize=4096)
@@ -90,6 +106,50 @@ def _everyone(num_ranks: int, part: float) -> Flows:
     sources, targets = np.divmod(np.arange(num_ranks * num_ranks, dtype=np.int64), num_ranks)
     apart = sources != targets
     return Flows(sources[apart], targets[apart], np.full(int(apart.sum()), part))
+
+
+@lru_cache(maxsize=512)
+def phased_flows(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> Phased | None:
+    """Return flows by phase, per byte of payload, or None where all run together.
+
+    A phase is a round of the step list; the trees over nodes of ``hierarchical_tree``, a pipeline, are one phase.
+    Raises CollectiveError for an unknown kind or algorithm.
+    """
+    pipelined_tree = algorithm == "tree" and kind not in _CHAINS
+    if algorithm in {"none", *_TOGETHER} or pipelined_tree or sum(ranks_per_node) == 1:
+        return None
+    if algorithm == "pairwise":
+        flows = _everyone(sum(ranks_per_node), 1.0 / sum(ranks_per_node))
+        return Phased(flows, (flows.targets - flows.sources) % sum(ranks_per_node))
+    steps = collective_steps(kind, algorithm, ranks_per_node)
+    chunk = 1.0 if kind == "barrier" else 1.0 / _chunks_of_payload(kind, steps.num_ranks, steps.num_chunks)
+    phased = step_flows(steps, [chunk] * steps.num_chunks)
+    if algorithm == "hierarchical_tree":
+        first, last = (0, 0) if max(ranks_per_node) == 1 else (1, steps.num_rounds - 1)
+        phases = np.where(phased.phases < first, 0, np.where(phased.phases < (last or steps.num_rounds), 1, 2))
+        return Phased(phased.flows, phases)
+    return phased
+
+
+def step_flows(steps: StepList, chunk_bytes: Sequence[float]) -> Phased:
+    """Return the bytes that a step list moves between each pair in each round, for chunks of these sizes."""
+    parts = [sum(chunk_bytes[chunk] for chunk in step.chunks) for step in steps.steps]
+    ends = np.array([(step.source, step.target, step.round) for step in steps.steps], dtype=np.int64).reshape(-1, 3)
+    return Phased(Flows(ends[:, 0], ends[:, 1], np.array(parts, dtype=np.float64)), ends[:, 2])
+
+
+@lru_cache(maxsize=512)
+def tree_flows(ranks_per_node: tuple[int, ...]) -> Flows:
+    """Return the flows of a double binary tree all_reduce where its edges lie, in as many channels as a ring has."""
+    steps = collective_steps("all_reduce", "tree", ranks_per_node)
+    channels = _channels(ranks_per_node)
+    parts: dict[tuple[int, int], float] = defaultdict(float)
+    for channel in channels:
+        ranks = [rank for node in channel for rank in node]
+        for step in steps.steps:
+            pair = ranks[step.source], ranks[step.target]
+            parts[pair] += len(step.chunks) / steps.num_chunks / len(channels)
+    return _flows(parts)
 
 
 def _of_steps(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> Flows:

@@ -92,6 +92,8 @@ class CollectiveCost:
     overhead; what a message leaves unused of an adapter counts as sent. ``reduced_bytes``: payload that the busiest
     member adds to its own. ``latency_s`` includes the time in which the busiest port or adapter waits: for other
     links, where an algorithm uses them one after the other, and for channels that cannot fill the port.
+    ``wire_overhead``: bytes that the links carry per byte of the flows (``collectives.flows``). ``in_turn_s``: the part
+    of ``latency_s`` in which the busiest link waits for others that work before or after it; a topology knows better.
     """
 
     algorithm: str
@@ -99,3 +101,5 @@ class CollectiveCost:
     port_bytes: float
     nic_bytes: float
     reduced_bytes: float = 0.0
+    wire_overhead: float = 1.0
+    in_turn_s: float = 0.0

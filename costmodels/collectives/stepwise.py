@@ -134,6 +134,7 @@ def _cost(
     message = kind == "all_to_all"
     latency_s = network.launch_latency_s + protocol.base_latency_s
     own_s = protocol.own_share * own_bytes * port_s
+    wire_s, turns_s = protocol.wire_overhead / network.intra_bandwidth_bytes_per_s, 0.0
     for index, load in enumerate(rounds):
         ports = (
             load.port_bytes * port_s
@@ -141,10 +142,20 @@ def _cost(
             + message * load.port_messages * network.intra_message_s
         )
         nics = load.nic_bytes * nic_s + message * load.nic_messages * network.inter_message_s
-        latency_s += max(ports, nics / min(adapters, load.nic_users))
+        used = min(adapters, load.nic_users)
+        latency_s += max(ports, nics / used)
+        turns_s += max(load.port_bytes * wire_s, load.nic_bytes * nic_s / used)
         between = load.nic_messages > 0
         latency_s += network.inter_latency_s + protocol.inter_hop_s if between else 0.0
         latency_s += 0.0 if between else network.intra_latency_s + protocol.intra_hop_s
     port_bytes, nic_bytes = total.port_bytes * protocol.wire_overhead, total.nic_bytes * protocol.wire_overhead
-    latency_s -= max(port_bytes / network.intra_bandwidth_bytes_per_s, total.nic_bytes * nic_s / adapters)
-    return CollectiveCost(algorithm, latency_s, port_bytes, nic_bytes, reduced_bytes)
+    sent_s = max(port_bytes / network.intra_bandwidth_bytes_per_s, total.nic_bytes * nic_s / adapters)
+    return CollectiveCost(
+        algorithm,
+        latency_s - sent_s,
+        port_bytes,
+        nic_bytes,
+        reduced_bytes,
+        protocol.wire_overhead,
+        turns_s - sent_s,
+    )

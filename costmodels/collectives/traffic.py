@@ -53,6 +53,7 @@ class Traffic:
     ``in_series``: nodes' insides and adapters take turns; else they work at the same time. ``waiting_port_bytes`` and
     ``waiting_nic_bytes``: transfers of others that the busiest one waits for. ``one_adapter``: no node uses more.
     ``own_bytes``: a rank's own share of the payload, where it passes through the rank's engine (see ``Protocol``).
+    ``bandwidth_fraction``: of a link's rate, what the algorithm makes use of; the bytes include what it leaves unused.
     """
 
     port_bytes: float = 0.0
@@ -67,6 +68,7 @@ class Traffic:
     nic_messages: int = 0
     one_adapter: bool = False
     own_bytes: float = 0.0
+    bandwidth_fraction: float = 1.0
 
 
 TrafficForm = Callable[[float, tuple[int, ...]], Traffic]
@@ -112,6 +114,7 @@ def _double_binary_tree(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Tr
         intra_hops=2.0 * (most - 1),
         inter_hops=2.0 * math.log2(nodes),
         reduced_bytes=((1 if most > 1 else 0) + min(1.0, (nodes - 1) / 2)) * num_bytes,
+        bandwidth_fraction=TREE_BANDWIDTH_FRACTION,
     )
 
 

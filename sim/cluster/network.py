@@ -1,9 +1,15 @@
 """What collectives and messages put on the links of a cluster.
 
-How many bytes the busiest port and the busiest node's adapters carry, and how long a collective waits, is the closed
-forms' word (``costmodels.collectives``). Which links carry them is the word of an algorithm's flows and the topology's
-routes: flows are scaled so that the busiest member sends the closed form's bytes inside nodes, and the busiest node
-the closed form's bytes to others.
+How many bytes a protocol moves, and how long a collective waits for hops and launches, is the closed forms' word
+(``costmodels.collectives``). Which links carry them is the word of an algorithm's flows and the topology's routes.
+In nodes whose devices each have a port into a switch, the flows of rings, trees and direct exchanges are scaled so that
+the busiest member and node send the closed form's bytes, which are those that profiles are calibrated with.
+
+How long phases that follow each other take is the topology's word again: the sum over phases of what each puts on its
+busiest link. One activity demands its links at the same time; what that sum has more than the busiest link's use over
+all phases is therefore latency.
+
+Checked against a simulation step by step: tests/sim/test_one_activity.py says where the two differ, and why.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +24,14 @@ from costmodels.collectives import (
     CollectiveCost,
     NetworkParameters,
     collective_cost,
+    collective_steps,
     point_to_point_cost,
     uneven_all_to_all_cost,
 )  # fmt: skip
-from costmodels.collectives.flows import Flows, collective_flows
+from costmodels.collectives.flows import Flows, Phased, collective_flows, phased_flows, step_flows, tree_flows
 from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.topology import Routes, Topology
+from sim.cluster.topology.torus import Torus
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -70,6 +78,11 @@ class Network:
     @cached_property
     def _inside(self) -> NDArray[np.bool_]:
         return np.isin(self.topology.kind, INSIDE)
+
+    @cached_property
+    def _has_ports(self) -> bool:
+        """Return whether devices have one port each inside nodes, into a switch, as the closed forms take it."""
+        return bool((self.topology.kind == LinkKind.NVSWITCH).any())
 
     @cached_property
     def _message_seconds_per_byte(self) -> Floats:
@@ -119,7 +132,9 @@ class Network:
         """
         for batch in self._batches(np.array([group]), root, keep_order=bool(pair_bytes)):
             cost = self._cost(kind, num_bytes, batch, algorithm, pair_bytes)
-            return _link_cost(cost.latency_s, *self._use(kind, cost, batch, pair_bytes).of_row(0))
+            waits_s = self._in_turn_s(kind, num_bytes, cost, batch, pair_bytes)
+            use = self._use(kind, num_bytes, cost, batch, pair_bytes)
+            return _link_cost(cost.latency_s + waits_s, *use.of_row(0))
         return LinkCost(0.0, ())
 
     def collectives(
@@ -134,7 +149,8 @@ class Network:
         """Return what the same collective puts on links in each of several groups, groups x positions."""
         uses = []
         for batch in self._batches(groups, root, keep_order=bool(pair_bytes)):
-            use = self._use(kind, self._cost(kind, num_bytes, batch, algorithm, pair_bytes), batch, pair_bytes)
+            cost = self._cost(kind, num_bytes, batch, algorithm, pair_bytes)
+            use = self._use(kind, num_bytes, cost, batch, pair_bytes)
             uses.append(LinkUse(batch.rows[use.rows], use.links, use.seconds))
         rows, links = (np.concatenate([getattr(use, name) for use in uses]) for name in ("rows", "links"))
         return _link_use(rows, links, np.concatenate([use.seconds for use in uses]), self.topology.num_links)
@@ -188,12 +204,22 @@ class Network:
             return uneven_all_to_all_cost(sizes, batch.ranks_per_node, parameters, algorithm)
         return collective_cost(kind, num_bytes, batch.ranks_per_node, parameters, algorithm)
 
-    def _use(self, kind: str, cost: CollectiveCost, batch: "_Batch", pair_bytes: Sequence[Sequence[int]]) -> LinkUse:
+    def _use(
+        self, kind: str, num_bytes: int, cost: CollectiveCost, batch: "_Batch", pair_bytes: Sequence[Sequence[int]]
+    ) -> LinkUse:
         """Return what groups that lie alike put on links; row i is the batch's i-th group."""
-        flows, inside = _scaled_flows(kind, cost.algorithm, batch.ranks_per_node)
-        if pair_bytes and cost.algorithm in {"direct", "pairwise"}:
-            flows, inside = _scaled(_uneven_flows(pair_bytes, batch.order), batch.ranks_per_node)
-        flow_bytes = flows.parts * np.where(inside, cost.port_bytes, cost.nic_bytes)
+        if pair_bytes:
+            flows = _uneven_flows(pair_bytes, cost.algorithm, batch).flows
+            flow_bytes = flows.parts * cost.wire_overhead
+        elif cost.algorithm == "tree" and kind == "all_reduce" and isinstance(self.topology.fabric, Torus):
+            flows = tree_flows(batch.ranks_per_node)
+            flow_bytes = flows.parts * (num_bytes * cost.wire_overhead)
+        elif self._has_ports and phased_flows(kind, cost.algorithm, batch.ranks_per_node) is None:
+            flows, inside = _scaled_flows(kind, cost.algorithm, batch.ranks_per_node)
+            flow_bytes = flows.parts * np.where(inside, cost.port_bytes, cost.nic_bytes)
+        else:
+            flows = collective_flows(kind, cost.algorithm, batch.ranks_per_node)
+            flow_bytes = flows.parts * (num_bytes * cost.wire_overhead)
         used = flow_bytes > 0
         sources, targets = flows.sources[used], flows.targets[used]
         routes = self.topology.routes(batch.devices[:, sources].ravel(), batch.devices[:, targets].ravel())
@@ -202,6 +228,26 @@ class Network:
         link_bytes = np.repeat(np.tile(flow_bytes[used], len(batch.devices)), num_hops)
         seconds = link_bytes * self.seconds_per_byte[routes.links]
         return _link_use(rows, routes.links, seconds, self.topology.num_links)
+
+    def _in_turn_s(
+        self, kind: str, num_bytes: int, cost: CollectiveCost, batch: "_Batch", pair_bytes: Sequence[Sequence[int]]
+    ) -> float:
+        """Return how much longer than the closed form says the busiest link waits for other links' phases."""
+        if pair_bytes:
+            phased: Phased | None = _uneven_flows(pair_bytes, cost.algorithm, batch)
+        else:
+            phased = phased_flows(kind, cost.algorithm, batch.ranks_per_node)
+        if phased is None:
+            return 0.0
+        flows, payload = phased.flows, 1 if pair_bytes else num_bytes
+        routes = self.topology.routes(batch.devices[0, flows.sources], batch.devices[0, flows.targets])
+        flow_bytes = np.repeat(flows.parts * (payload * cost.wire_overhead), routes.num_hops)
+        seconds = flow_bytes * self.seconds_per_byte[routes.links]
+        use = _link_use(np.repeat(phased.phases, routes.num_hops), routes.links, seconds, self.topology.num_links)
+        in_phases = np.zeros(int(phased.phases.max(initial=0)) + 1)
+        np.maximum.at(in_phases, use.rows, use.seconds)
+        in_all = np.bincount(use.links, use.seconds).max(initial=0.0)
+        return float(in_phases.sum() - in_all) - cost.in_turn_s
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -246,20 +292,22 @@ def _link_cost(latency_s: float, links: Ints, seconds: Floats) -> LinkCost:
     return LinkCost(latency_s, tuple(zip(links.tolist(), seconds.tolist(), strict=True)))
 
 
-def _uneven_flows(pair_bytes: Sequence[Sequence[int]], order: tuple[int, ...]) -> Flows:
-    sizes = np.array(pair_bytes, dtype=np.float64)[np.ix_(order, order)]
+def _uneven_flows(pair_bytes: Sequence[Sequence[int]], algorithm: str, batch: _Batch) -> Phased:
+    """Return the flows in bytes of an all_to_all whose members send each other chunks of these sizes."""
+    sizes = np.array(pair_bytes, dtype=np.float64)[np.ix_(batch.order, batch.order)]
+    if algorithm not in {"none", "direct", "pairwise"}:
+        steps = collective_steps("all_to_all", algorithm, batch.ranks_per_node)
+        return step_flows(steps, sizes.ravel().tolist())
     np.fill_diagonal(sizes, 0.0)
     sources, targets = np.nonzero(sizes)
-    return Flows(sources, targets, sizes[sources, targets])
+    rounds = (targets - sources) % len(sizes) if algorithm == "pairwise" else np.zeros(len(sources), dtype=np.int64)
+    return Phased(Flows(sources, targets, sizes[sources, targets]), rounds)
 
 
 @lru_cache(maxsize=4096)
 def _scaled_flows(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> tuple[Flows, NDArray[np.bool_]]:
-    return _scaled(collective_flows(kind, algorithm, ranks_per_node), ranks_per_node)
-
-
-def _scaled(flows: Flows, ranks_per_node: tuple[int, ...]) -> tuple[Flows, NDArray[np.bool_]]:
     """Return flows as parts of what the busiest member, or node, sends or receives; and which stay inside a node."""
+    flows = collective_flows(kind, algorithm, ranks_per_node)
     node = np.repeat(np.arange(len(ranks_per_node)), ranks_per_node)
     sources, targets = node[flows.sources], node[flows.targets]
     inside = sources == targets
