@@ -8,8 +8,9 @@ from typing import Any, Final, Literal
 from backends.simulated import SimulatedBackend
 from costmodels.hardware import DeviceSpec, load_node
 from costmodels.profile import load_profile
+from scenarios.clusters import ClusterSpec
 from scenarios.errors import Origin, ScenarioError
-from scenarios.loader import ClusterSpec, Scenario, located
+from scenarios.loader import Scenario, located
 from scenarios.outputs import write_all
 from scenarios.reliability import summarise_study
 from scenarios.summary import summarise
@@ -19,13 +20,13 @@ from sim.engine.pricing import ClusterPricing
 from sim.engine.run import SimulatedRun
 from sim.engine.textbook import TextbookPricing
 from sim.engine.timeline import timeline
+from sim.engine.variation import Variation
 from sim.plan.program import Plan
 from sim.reliability.study import study_reliability
 from sim.training.builder import build_dense_training
 from sim.training.spec import TextbookTraining
 from sim.training.textbook import build_textbook
 from traces.timeline import Timeline
-
 
 MAX_UNFOLDED_OPS: Final = 15_000_000
 
@@ -86,17 +87,28 @@ def pricing_of(scenario: Scenario) -> Pricing:
         assert isinstance(scenario.job, TextbookTraining)
         return TextbookPricing(scenario.job.model.hop_s)
     cluster = cluster_of(scenario.cluster)
-    return ClusterPricing(cluster, load_profile(cluster.node.device.generation))
+    profiles = {device.generation: load_profile(device.generation) for device in cluster.device_types}
+    return ClusterPricing(
+        cluster,
+        load_profile(cluster.node.device.generation),
+        profiles,
+        scenario.algorithms,
+        Variation(dict(scenario.cluster.jitter), scenario.seed),
+    )
 
 
 def cluster_of(spec: ClusterSpec) -> Cluster:
     """Return the simulated hardware of a scenario."""
-    return Cluster(load_node(spec.node), spec.num_nodes, spec.devices_per_node)
+    devices = tuple((load_node(name).device, count) for name, count in spec.node_types)
+    return Cluster(load_node(spec.node), spec.num_nodes, spec.devices_per_node, spec.wiring, devices)
 
 
 def device_of(scenario: Scenario) -> DeviceSpec | None:
-    """Return the device that a scenario runs on, None for textbook jobs."""
-    return load_node(scenario.cluster.node).device if scenario.cluster else None
+    """Return the device that a scenario runs on, of several types the one with the least memory; None: textbook."""
+    if scenario.cluster is None:
+        return None
+    names = [name for name, _ in scenario.cluster.node_types] or [scenario.cluster.node]
+    return min((load_node(name).device for name in names), key=lambda device: device.memory_bytes)
 
 
 def write_outputs(result: Result, out: Path) -> None:
