@@ -77,7 +77,7 @@ def _owner(schema: type[Section], location: KeyPath, *, is_union: bool) -> type[
     """Return the section class whose key the location's last part is."""
     owner: type[Section] | None = schema
     for index, part in enumerate(location[:-1]):
-        if is_union and index == 0:
+        if isinstance(part, int) or (is_union and index == 0):  # an item of a list is of the list's section
             continue
         owner = MODEL_SECTIONS.get(str(part)) if is_union and index == 1 else _section_at(owner, part)
     return owner

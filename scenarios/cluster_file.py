@@ -1,20 +1,19 @@
 """Read the topology of a cluster from a YAML file: one that holds nothing else, or a whole scenario."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from scenarios.checking import refuse_nulls
+from scenarios.clusters import locating
 from scenarios.errors import ScenarioError, suggestion
-from scenarios.schema import DenseScenario
+from scenarios.schema import ClusterSection, DenseScenario
 from scenarios.yaml_tree import Document, KeyPath, describe, read_document
-from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
 
 SECTIONS: Final = tuple(DenseScenario.model_fields)
-CLUSTER_KEYS: Final = ("node", "num_nodes", "devices_per_node", "topology")
+CLUSTER_KEYS: Final = tuple(ClusterSection.model_fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +46,8 @@ def load_cluster(path: Path) -> NamedTopology:
         origin = document.origin(("cluster", "num_nodes"))
         raise ScenarioError(origin, "cluster.num_nodes", rule, "write how many nodes there are")
     description, prefix = _description(document, cluster)
-    try:
+    with locating(document, prefix):
         topology = parse_topology(description, num_nodes)
-    except TopologyError as error:
-        parts: KeyPath = (*prefix, *_parts(error.key)) if prefix[-1] == "topology" else prefix
-        key = ".".join(str(part) for part in prefix) + (f".{error.key}" if error.key and parts != prefix else "")
-        raise ScenarioError(document.origin(parts), key, error.rule, error.remedy) from error
     name = document.data.get("name", description if isinstance(description, str) else path.stem)
     return NamedTopology(str(name), topology)
 
@@ -75,9 +70,3 @@ def _refuse_unknown(document: Document, entries: dict[str, Any], known: tuple[st
         if key not in known:
             name = ".".join([*map(str, where), key])
             raise ScenarioError(document.origin((*where, key)), name, "unknown key", suggestion(key, known))
-
-
-def _parts(key: str) -> KeyPath:
-    """Return the parts of a key such as ``nodes[1].type.nics``."""
-    found = re.findall(r"\[(\d+)\]|([^.\[\]]+)", key)
-    return tuple(int(index) if index else name for index, name in found)

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from costmodels.errors import CatalogueError
-from costmodels.hardware import load_node
 from scenarios.actions import read_actions
 from scenarios.checking import check_document
+from scenarios.clusters import ClusterSpec, cluster_spec, forced_algorithms
 from scenarios.degrees import resolve_degrees
 from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.huggingface import read_model
@@ -22,7 +21,6 @@ from scenarios.overrides import apply_overrides
 from scenarios.reliability import reliability_spec
 from scenarios.schema import (
     MAX_MICROBATCHES,
-    MAX_WORLD_SIZE,
     DelayPipelineSection,
     DelayScenario,
     DenseScenario,
@@ -51,28 +49,12 @@ MAX_PIPELINE_CALLS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSpec:
-    """The machine of a scenario: ``num_nodes`` nodes of one type of the hardware catalogue.
-
-    ``devices_per_node``: how many of each node's devices the job uses, at most all.
-    """
-
-    node: str
-    num_nodes: int
-    devices_per_node: int
-
-    @property
-    def world_size(self) -> int:
-        """Return the number of devices."""
-        return self.num_nodes * self.devices_per_node
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """A whole, checked scenario. ``cluster`` is None exactly for textbook jobs.
 
-    ``reliability``: the long run on hardware that fails, None where only a step is asked for. ``document``: where
-    each key was written, for errors that only a simulation can find.
+    ``algorithms``: of the kinds of collectives that are not left to the library. ``reliability``: the long run on
+    hardware that fails, None where only a step is asked for. ``document``: where each key was written, for errors that
+    only a simulation can find.
     """
 
     name: str
@@ -80,6 +62,7 @@ class Scenario:
     source: Path
     job: DenseTraining | TextbookTraining
     cluster: ClusterSpec | None
+    algorithms: Mapping[str, str] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     reliability: ReliabilitySpec | None = None
     document: Document = field(compare=False, repr=False)
@@ -147,7 +130,8 @@ def _delay_scenario(document: Document, checked: DelayScenario, overrides: tuple
 
 
 def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple[str, ...]) -> Scenario:
-    cluster = _cluster(document, checked)
+    cluster = cluster_spec(document, checked)
+    algorithms = forced_algorithms(document, checked)
     document, model = _model(document, checked)
     parallel = _parallel(document, checked, cluster)
     training = TrainingSpec(**checked.training.model_dump(exclude={"optimizer"}))
@@ -162,6 +146,7 @@ def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple
         source=document.source,
         job=job,
         cluster=cluster,
+        algorithms=algorithms,
         overrides=overrides,
         reliability=reliability,
         document=document,
@@ -172,30 +157,9 @@ def _reliability(checked: DenseScenario, cluster: ClusterSpec) -> ReliabilitySpe
     """Return the long run that a scenario asks for, if any."""
     if checked.reliability is None:
         return None
-    num_nics = cluster.num_nodes * load_node(cluster.node).nics_per_node
     return reliability_spec(
-        checked.reliability, num_devices=cluster.world_size, num_nics=num_nics, num_nodes=cluster.num_nodes
+        checked.reliability, num_devices=cluster.world_size, num_nics=cluster.num_nics, num_nodes=cluster.num_nodes
     )
-
-
-def _cluster(document: Document, checked: DenseScenario) -> ClusterSpec:
-    name, num_nodes = checked.cluster.node, checked.cluster.num_nodes
-    try:
-        node = load_node(name)
-    except CatalogueError as error:
-        rule, _, remedy = str(error).rpartition("; ")
-        raise ScenarioError(document.origin(("cluster", "node")), "cluster.node", rule, remedy) from error
-    used = checked.cluster.devices_per_node or node.devices_per_node
-    if used > node.devices_per_node:
-        key = "cluster.devices_per_node"
-        rule = f"{used} devices of each node, where a {name} has {node.devices_per_node}"
-        raise ScenarioError(document.origin(key.split(".")), key, rule, f"write at most {node.devices_per_node}")
-    cluster = ClusterSpec(node=name, num_nodes=num_nodes, devices_per_node=used)
-    if cluster.world_size > MAX_WORLD_SIZE:
-        key, product = "cluster.num_nodes", f"{num_nodes:,} nodes x {used} devices = {cluster.world_size:,}"
-        rule, remedy = f"{product} is more than {MAX_WORLD_SIZE:,}", f"write at most {MAX_WORLD_SIZE // used:,} nodes"
-        raise ScenarioError(document.origin(key.split(".")), key, rule, remedy)
-    return cluster
 
 
 def _model(document: Document, checked: DenseScenario) -> tuple[Document, TransformerSpec]:

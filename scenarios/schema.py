@@ -27,6 +27,8 @@ Positive = Annotated[float, Field(gt=0, le=1e3, allow_inf_nan=False)]
 MicrobatchCount = Annotated[int, Field(ge=1, le=MAX_MICROBATCHES)]
 Attention = Literal["core", "flash"]
 Axis = Literal["pp", "dp", "tp"]
+Spread = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Word = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 def _each_once(axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -43,15 +45,77 @@ class Section(BaseModel):
     )
 
 
+def _name_or_mapping(value: object) -> object:
+    if isinstance(value, dict) or (isinstance(value, str) and value):
+        return value
+    raise refusal(
+        "a topology is a name or a mapping", "write topology: superpod-h100, or keys below it (see the README)"
+    )
+
+
+def _number_or_name(value: object) -> object:
+    if (isinstance(value, str) and value) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise refusal("a device is a number or a name", "write device: 17, or device: node 2 gpu 1")
+
+
+class StragglerSection(Section):
+    """A device or a link that is slower than it should be."""
+
+    device: Annotated[Any, AfterValidator(_number_or_name)] = Field(
+        default=None, json_schema_extra={"type": ["integer", "string"]}
+    )
+    """Number or name of a device: `17`, `node 2 gpu 1`."""
+    link: str | None = Field(default=None, min_length=1, max_length=200)
+    """Name of a link, one direction: `node 3 nic 0 out`, `leaf 0 to spine 1`."""
+    slowdown: float = Field(ge=1, le=1e6, allow_inf_nan=False)
+    """How many times as long it takes."""
+
+
+class JitterSection(Section):
+    """How much devices of one type differ: by family of kernels, the standard deviation of the logarithm of times."""
+
+    gemm: Spread = 0.0
+    attention: Spread = 0.0
+    """Fused attention, forward and backward."""
+    elementwise: Spread = 0.0
+    optimizer: Spread = 0.0
+
+
+class AlgorithmSection(Section):
+    """How each kind of collective is done; `auto`: what is fastest alone, as NCCL chooses."""
+
+    all_reduce: Word = "auto"
+    all_gather: Word = "auto"
+    reduce_scatter: Word = "auto"
+    broadcast: Word = "auto"
+    reduce: Word = "auto"
+    all_to_all: Word = "auto"
+    barrier: Word = "auto"
+
+
+class NetworkSection(Section):
+    """How the network is used."""
+
+    algorithm: AlgorithmSection = AlgorithmSection()
+
+
 class ClusterSection(Section):
     """The machine."""
 
-    node: str = Field(min_length=1, max_length=200)
-    """Node type of the hardware catalogue; `simulate list` names them."""
+    node: str | None = Field(default=None, min_length=1, max_length=200)
+    """Node type of the hardware catalogue; `simulate list` names them. Needed where no topology says it."""
     num_nodes: int = Field(ge=1, le=1_000_000)
-    """Number of nodes of this type."""
+    """Number of nodes."""
     devices_per_node: int | None = Field(default=None, ge=1, le=10_000)
     """Devices used of every node; default all that it has."""
+    topology: Annotated[Any, AfterValidator(_name_or_mapping)] = Field(
+        default=None, json_schema_extra={"type": ["string", "object"]}
+    )
+    """Links of the cluster: a name of the topology catalogue, or a mapping; default one switch below all nodes."""
+    stragglers: tuple[StragglerSection, ...] = Field(default=(), strict=False, max_length=10_000)
+    """Devices and links that are slower than they should be."""
+    jitter: JitterSection = JitterSection()
 
 
 class GptModel(Section):
@@ -346,6 +410,7 @@ class DenseScenario(_ScenarioHead):
     model: Model
     training: TrainingSection
     parallel: ParallelSection = ParallelSection()
+    network: NetworkSection = NetworkSection()
     reliability: ReliabilitySection | None = None
     """A long run on hardware that fails; default: only a step is simulated."""
 

@@ -1,4 +1,4 @@
-"""A cluster of one type of node, and the placement of ranks on it."""
+"""A cluster of nodes, and the placement of ranks on it."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.hardware import LinkSpec, NodeSpec
+from costmodels.hardware import DeviceSpec, LinkSpec, NodeSpec
 from sim.cluster.errors import PlacementError
 from sim.cluster.topology.build import build
 from sim.cluster.topology.clos import ClosSpec, build_clos
@@ -18,17 +18,19 @@ from sim.cluster.topology.topology import Topology
 
 @dataclass(frozen=True)
 class Cluster:
-    """``num_nodes`` equal nodes; rank r lies on the r-th device in use, nodes filled in order.
+    """``num_nodes`` nodes; rank r lies on the r-th device in use, nodes filled in order.
 
     ``devices_per_node`` of each node's devices are used, the first ones. Without a ``wiring`` of its own, a node is a
     switch with a port per device, each device reaches the adapter nearest to it, and one switch that never blocks
-    joins all adapters.
+    joins all adapters. ``node_devices``: where nodes differ, the device of each type of node and how many nodes have
+    it, in node order; left out, all have that of ``node``.
     """
 
     node: NodeSpec
     num_nodes: int
     devices_per_node: int
     wiring: Topology | None = None
+    node_devices: tuple[tuple[DeviceSpec, int], ...] = ()
 
     @property
     def num_devices(self) -> int:
@@ -43,9 +45,27 @@ class Cluster:
     @cached_property
     def devices(self) -> NDArray[np.int64]:
         """Return the device of every rank that has one."""
-        per_node = self.topology.num_devices // self.num_nodes
-        ranks = np.arange(self.num_devices, dtype=np.int64)
-        return ranks // self.devices_per_node * per_node + ranks % self.devices_per_node
+        every = np.arange(self.topology.num_devices, dtype=np.int64)
+        node = self.topology.node_of(every)
+        order = every[np.argsort(node, kind="stable")]
+        first = np.searchsorted(node[order], node[order])
+        return order[every - first < self.devices_per_node]
+
+    @cached_property
+    def device_types(self) -> tuple[DeviceSpec, ...]:
+        """Return the types of devices that there are."""
+        return tuple(dict.fromkeys(device for device, _ in self._node_devices))
+
+    @cached_property
+    def device_type_of(self) -> NDArray[np.int64]:
+        """Return the place in ``device_types`` of every rank's device."""
+        of_node = [self.device_types.index(device) for device, _ in self._node_devices]
+        of_nodes = np.repeat(of_node, [count for _, count in self._node_devices])
+        return of_nodes[self.topology.node_of(self.devices)]
+
+    @property
+    def _node_devices(self) -> tuple[tuple[DeviceSpec, int], ...]:
+        return self.node_devices or ((self.node.device, self.num_nodes),)
 
     def check_fits(self, num_ranks: int) -> None:
         """Raise PlacementError unless every rank has a device of its own."""

@@ -1,6 +1,6 @@
 """What every op of a plan demands on a cluster: the one place where plans meet cost models."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -8,13 +8,16 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.hardware import DeviceSpec
 from costmodels.kernels import KERNELS
 from costmodels.profile import Profile, network_parameters
 from costmodels.roofline import KernelTime, kernel_time
 from sim.cluster.cluster import Cluster
 from sim.cluster.network import LinkCost, LinkUse, Network
+from sim.cluster.nominal import wired_parameters
 from sim.engine.activity import Activity
 from sim.engine.traffic import Exchange, Load
+from sim.engine.variation import Variation
 from sim.plan.description import collective_bytes, kernel_work, pair_bytes, payload_bytes
 from sim.plan.op import Collective, Compute, Op, Send
 from sim.plan.program import Plan, Program
@@ -25,12 +28,15 @@ class ClusterPricing:
     """Prices ops on a cluster with one profile of efficiencies.
 
     Resources: ("compute", rank) and ("memory", rank) of a device, and ("link", number). Messages and collectives use
-    links only.
+    links only. ``profiles``: those of devices that ``profile``, which is the network's, is not meant for, by the
+    devices' generation. ``algorithms``: how a kind of collective is done; a kind that is left out: ``auto``.
     """
 
     cluster: Cluster
     profile: Profile
-    algorithm: str = "auto"
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    variation: Variation = field(default_factory=Variation)
     _kernels: dict[tuple[object, ...], KernelTime] = field(default_factory=dict, repr=False)
     _collectives: dict[tuple[object, ...], Activity] = field(default_factory=dict, repr=False)
 
@@ -47,9 +53,11 @@ class ClusterPricing:
     # --- kernels -------------------------------------------------------------------------------------------
 
     def _compute(self, program: Program, op: Compute, rank: int) -> Activity:
-        time, slowdown = self._kernel_time(program, op), self._slowdowns[rank]
+        device = self._device_types[rank]
+        time = self._kernel_time(program, op, device)
+        slowdown = self._slowdowns[rank] * self.variation.slowdown(KERNELS[op.kernel].family, rank)
         demands = (
-            (("compute", rank), time.compute_s * slowdown / self.profile.sustained.clock_fraction),
+            (("compute", rank), time.compute_s * slowdown / self._profile_of(device).sustained.clock_fraction),
             (("memory", rank), time.memory_s * slowdown),
         )
         return Activity(time.latency_s * slowdown, tuple(demand for demand in demands if demand[1] > 0))
@@ -60,15 +68,23 @@ class ClusterPricing:
         slowdowns: list[float] = self.cluster.topology.device_slowdown[self.cluster.devices].tolist()
         return slowdowns
 
-    def _kernel_time(self, program: Program, op: Compute) -> KernelTime:
+    @cached_property
+    def _device_types(self) -> list[DeviceSpec]:
+        """Return each rank's device."""
+        return [self.cluster.device_types[number] for number in self.cluster.device_type_of.tolist()]
+
+    def _profile_of(self, device: DeviceSpec) -> Profile:
+        return self.profiles.get(device.generation, self.profile)
+
+    def _kernel_time(self, program: Program, op: Compute, device: DeviceSpec) -> KernelTime:
         """Return a kernel's time; calls alike in all but names are timed once."""
         buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
         attributes = tuple(item for item in op.attributes.items() if item[0] != "salt")
-        key = (op.kernel, len(op.reads), *[(b.shape, b.dtype) for b in buffers], attributes)
+        key = (device.name, op.kernel, len(op.reads), *[(b.shape, b.dtype) for b in buffers], attributes)
         if key not in self._kernels:
             dtype = next((b.dtype for b in buffers if "float" in b.dtype), "float32")
-            family, device = KERNELS[op.kernel].family, self.cluster.node.device
-            self._kernels[key] = kernel_time(kernel_work(program, op), family, dtype, device, self.profile)
+            family, profile = KERNELS[op.kernel].family, self._profile_of(device)
+            self._kernels[key] = kernel_time(kernel_work(program, op), family, dtype, device, profile)
         return self._kernels[key]
 
     # --- collectives and messages --------------------------------------------------------------------------
@@ -78,9 +94,12 @@ class ClusterPricing:
         key = (op.kind, group, num_bytes, op.sizes, op.root)
         if key not in self._collectives:
             pairs = pair_bytes(program, op, range(len(group))) if op.sizes else ()
-            cost = self.network.collective(op.kind, num_bytes, group, self.algorithm, op.root, pairs)
+            cost = self.network.collective(op.kind, num_bytes, group, self._algorithm(op), op.root, pairs)
             self._collectives[key] = _activity(cost)
         return self._collectives[key]
+
+    def _algorithm(self, op: Collective) -> str:
+        return self.algorithms.get(str(op.kind), "auto")
 
     def _message(self, plan: Plan, program: Program, op: Send, rank: int) -> Activity:
         peer = plan.mesh.shift(rank, op.axis, op.offset)
@@ -89,16 +108,22 @@ class ClusterPricing:
     @cached_property
     def network(self) -> Network:
         """Return the cluster's links, and what they attain under the profile."""
-        parameters, attained = network_parameters(self.cluster.node, self.profile), self.profile.network
-        devices, topology = self.cluster.devices, self.cluster.topology
+        attained, devices, topology = self.profile.network, self.cluster.devices, self.cluster.topology
+        parameters = network_parameters(self.cluster.node, self.profile)
+        if self.cluster.wiring is not None:
+            parameters = wired_parameters(parameters, topology, attained)
         return Network(topology, devices, parameters, attained.intra_fraction, attained.inter_fraction)
 
     # --- what folding must respect -------------------------------------------------------------------------
 
     def rank_kinds(self, plan: Plan) -> NDArray[np.int64]:
-        """Return a number per rank, the same for ranks whose devices are equally fast."""
-        slowdown = self.cluster.topology.device_slowdown[self.cluster.devices[: plan.mesh.size]]
-        return np.unique(slowdown, return_inverse=True)[1].ravel()
+        """Return a number per rank, the same for ranks whose devices are of one type and equally fast."""
+        num_ranks = plan.mesh.size
+        if self.variation.is_any:
+            return np.arange(num_ranks)
+        slowdown = self.cluster.topology.device_slowdown[self.cluster.devices[:num_ranks]]
+        types = self.cluster.device_type_of[:num_ranks]
+        return np.unique(np.stack([types, slowdown]), axis=1, return_inverse=True)[1].ravel()
 
     def link_kinds(self) -> NDArray[np.int64]:
         """Return a number per link, the same for links of one kind, bandwidth, latency and time per message."""
@@ -119,7 +144,7 @@ class ClusterPricing:
             else:
                 pairs = pair_bytes(program, op, range(groups.shape[1])) if op.sizes else ()
                 num_bytes = collective_bytes(program, op)
-                use = self.network.collectives(op.kind, num_bytes, groups, self.algorithm, op.root, pairs)
+                use = self.network.collectives(op.kind, num_bytes, groups, self._algorithm(op), op.root, pairs)
             key = (type(op), getattr(op, "root", 0), _proportions(groups, use))
             if key not in seen:
                 seen.add(key)

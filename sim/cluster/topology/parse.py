@@ -71,6 +71,26 @@ def _groups(section: Section, num_nodes: int) -> list[tuple[Island, int]]:
     return groups
 
 
+def layout_names(description: object, num_nodes: int) -> list[tuple[str, int]]:
+    """Return the nodes of a description that ``parse_topology`` accepts, in order: a name, and how many nodes have it.
+
+    The name is that of the catalogue's layout, or of the layout that the node's ``base`` names; empty where a node is
+    written out in full.
+    """
+    if isinstance(description, str):
+        description = load_topology(description, "")
+    nodes = Section.of(based_on(description, "", load_topology), "", TOPOLOGY_KEYS).get("nodes")
+    if not isinstance(nodes, list):
+        return [(_layout_name(nodes), num_nodes)]
+    return [(_layout_name(group["type"]), Section("", group).count("count")) for group in nodes]
+
+
+def _layout_name(nodes: object) -> str:
+    if isinstance(nodes, Mapping):
+        return _layout_name(nodes["value"]) if "value" in nodes else str(nodes.get("base", ""))
+    return str(nodes)
+
+
 def _islands(layout: NodeLayout, num_nodes: int, where: str) -> tuple[Island, int]:
     if num_nodes < 1:
         raise TopologyError(where, f"{num_nodes} nodes make no cluster", "write 1 or more")

@@ -1,0 +1,214 @@
+"""The machine of a scenario: nodes of the hardware catalogue, and how they are joined."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from costmodels.collectives.traffic import TRAFFIC
+from costmodels.errors import CatalogueError
+from costmodels.hardware import NodeSpec, list_nodes, load_node
+from scenarios.errors import ScenarioError, suggestion
+from scenarios.schema import MAX_WORLD_SIZE, ClusterSection, DenseScenario, StragglerSection
+from scenarios.yaml_tree import Document, KeyPath
+from sim.cluster.cluster import Cluster
+from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.parse import layout_names, parse_topology
+from sim.cluster.topology.topology import Topology
+
+TOPOLOGY: KeyPath = ("cluster", "topology")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """The machine of a scenario: ``num_nodes`` nodes of the hardware catalogue, most often all of type ``node``.
+
+    ``devices_per_node``: how many of each node's devices the job uses, at most all. ``wiring``: the links, None for
+    one switch below all nodes. ``node_types``: where there are several, each with its number of nodes, in node order;
+    ``node`` is the first then. ``jitter``: by family of kernels, how much devices of one type differ.
+    """
+
+    node: str
+    num_nodes: int
+    devices_per_node: int
+    node_types: tuple[tuple[str, int], ...] = ()
+    jitter: tuple[tuple[str, float], ...] = ()
+    wiring: Topology | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of devices."""
+        return self.num_nodes * self.devices_per_node
+
+    @property
+    def num_nics(self) -> int:
+        """Return the number of network adapters."""
+        if self.wiring is None:
+            return self.num_nodes * load_node(self.node).nics_per_node
+        has_adapters = self.wiring.fabric is None or not self.wiring.fabric.direct
+        return len(self.wiring.ports) if has_adapters else 0
+
+
+def cluster_spec(document: Document, checked: DenseScenario) -> ClusterSpec:
+    """Return a scenario's machine. Raises ScenarioError where its keys do not go together."""
+    section = checked.cluster
+    _refuse_many(document, section.num_nodes, section.devices_per_node or 1)
+    topology = None
+    if section.topology is not None:
+        with locating(document, TOPOLOGY):
+            topology = parse_topology(section.topology, section.num_nodes)
+    types = _node_types(document, section)
+    used = _least_devices(document, section, types[0][0], topology)
+    _refuse_many(document, section.num_nodes, used)
+    if section.stragglers:
+        plain = topology or Cluster(load_node(types[0][0]), section.num_nodes, used).topology
+        topology = _with_stragglers(document, section.stragglers, plain)
+    return ClusterSpec(
+        node=types[0][0],
+        num_nodes=section.num_nodes,
+        devices_per_node=used,
+        node_types=tuple(types) if len({name for name, _ in types}) > 1 else (),
+        jitter=tuple(_jitter(section).items()),
+        wiring=topology,
+    )
+
+
+def forced_algorithms(document: Document, checked: DenseScenario) -> dict[str, str]:
+    """Return the algorithm of each kind of collective that a scenario does not leave to the library."""
+    chosen = {kind: name for kind, name in checked.network.algorithm.model_dump().items() if name != "auto"}
+    for kind, name in chosen.items():
+        if name not in TRAFFIC[kind]:
+            key = f"network.algorithm.{kind}"
+            rule = f"{kind} has no algorithm {name!r}"
+            raise ScenarioError(document.origin(key.split(".")), key, rule, suggestion(name, ("auto", *TRAFFIC[kind])))
+    return chosen
+
+
+@contextmanager
+def locating(document: Document, prefix: KeyPath) -> Iterator[None]:
+    """Give a TopologyError raised inside the origin of the key that it names below ``prefix``."""
+    try:
+        yield
+    except TopologyError as error:
+        is_inside = prefix[-1] == "topology"
+        parts: KeyPath = (*prefix, *_parts(error.key)) if is_inside else prefix
+        key = ".".join(str(part) for part in prefix) + (f".{error.key}" if error.key and is_inside else "")
+        raise ScenarioError(document.origin(parts), key, error.rule, error.remedy) from error
+
+
+def _parts(key: str) -> KeyPath:
+    """Return the parts of a key such as ``nodes[1].type.nics``."""
+    found = re.findall(r"\[(\d+)\]|([^.\[\]]+)", key)
+    return tuple(int(index) if index else name for index, name in found)
+
+
+def _refuse_many(document: Document, num_nodes: int, used: int) -> None:
+    if num_nodes * used > MAX_WORLD_SIZE:
+        key, product = "cluster.num_nodes", f"{num_nodes:,} nodes x {used} devices = {num_nodes * used:,}"
+        rule, remedy = f"{product} is more than {MAX_WORLD_SIZE:,}", f"write at most {MAX_WORLD_SIZE // used:,} nodes"
+        raise ScenarioError(document.origin(key.split(".")), key, rule, remedy)
+
+
+# --- which devices -----------------------------------------------------------------------------------------
+
+
+def _node_types(document: Document, section: ClusterSection) -> list[tuple[str, int]]:
+    """Return the hardware of the nodes, in node order: name in the catalogue, and how many nodes."""
+    if section.topology is None:
+        if section.node is None:
+            rule, remedy = "the key is required and missing", "add node: to cluster, or topology: superpod-h100"
+            raise ScenarioError(document.origin(("cluster",)), "cluster.node", rule, remedy)
+        _hardware(document, section.node)
+        return [(section.node, section.num_nodes)]
+    if section.node is not None:
+        _hardware(document, section.node)
+    known, layouts = list_nodes(), layout_names(section.topology, section.num_nodes)
+    return [(_type_of(document, section.node, name, known), count) for name, count in layouts]
+
+
+def _type_of(document: Document, node: str | None, layout: str, known: tuple[str, ...]) -> str:
+    """Return the hardware of nodes of a layout: that of its name, or for a layout without hardware ``cluster.node``."""
+    if layout in known:
+        if node not in {None, layout}:
+            rule = f"the topology's nodes are {layout}, and this is {node}"
+            remedy = f"leave it out, or write topology: {{base: ..., nodes: {node}}}"
+            raise ScenarioError(document.origin(("cluster", "node")), "cluster.node", rule, remedy)
+        return layout
+    if node is None:
+        what = f"layout {layout!r}" if layout else "a node that is written out"
+        rule = f"the hardware catalogue does not say which devices {what} holds"
+        remedy = "add node: to cluster, whose devices they are (simulate list nodes)"
+        raise ScenarioError(document.origin(TOPOLOGY), "cluster.topology", rule, remedy)
+    return node
+
+
+def _hardware(document: Document, name: str) -> NodeSpec:
+    try:
+        return load_node(name)
+    except CatalogueError as error:
+        rule, _, remedy = str(error).rpartition("; ")
+        raise ScenarioError(document.origin(("cluster", "node")), "cluster.node", rule, remedy) from error
+
+
+def _least_devices(document: Document, section: ClusterSection, node: str, topology: Topology | None) -> int:
+    """Return how many devices every node has. Raises ScenarioError where more are to be used, or nodes differ."""
+    counts = {node: load_node(node).devices_per_node}
+    if topology is not None:
+        counts = {}
+        for island in topology.islands:
+            of_one = island.num_devices // island.num_nodes
+            counts[island.name] = min(counts.get(island.name, of_one), of_one)
+    least, most = min(counts.values()), max(counts.values())
+    used, key = section.devices_per_node, "cluster.devices_per_node"
+    if used is None and least != most:
+        rule = f"nodes have {least} to {most} devices, and each has to give as many as the others"
+        raise ScenarioError(document.origin(("cluster",)), key, rule, f"write devices_per_node: {least}")
+    if used is not None and used > least:
+        name = min(counts, key=lambda name: counts[name])
+        rule = f"{used} devices of each node, where a {name} has {least}"
+        raise ScenarioError(document.origin(key.split(".")), key, rule, f"write at most {least}")
+    return used or least
+
+
+def _jitter(section: ClusterSection) -> dict[str, float]:
+    """Return the spread of each family of kernels that has one."""
+    spread: dict[str, float] = section.jitter.model_dump()
+    spread["attention_backward"] = spread["attention"]
+    return {family: sigma for family, sigma in spread.items() if sigma > 0}
+
+
+# --- which links -------------------------------------------------------------------------------------------
+
+
+def _with_stragglers(document: Document, entries: tuple[StragglerSection, ...], topology: Topology) -> Topology:
+    numbers = _device_numbers(topology) if any(isinstance(entry.device, str) for entry in entries) else {}
+    for index, entry in enumerate(entries):
+        where: KeyPath = ("cluster", "stragglers", index)
+        if (entry.device is None) == (entry.link is None):
+            rule, remedy = "a straggler is a device or a link", "write one of device: and link:"
+            raise ScenarioError(document.origin(where), f"cluster.stragglers[{index}]", rule, remedy)
+        kind = "device" if entry.link is None else "link"
+        try:
+            if entry.link is not None:
+                topology = topology.slowed(links={entry.link: entry.slowdown})
+            else:
+                topology = topology.slowed({_device(document, where, entry.device, numbers): entry.slowdown})
+        except TopologyError as error:
+            key = f"cluster.stragglers[{index}].{kind}"
+            raise ScenarioError(document.origin((*where, kind)), key, error.rule, error.remedy) from error
+    return topology
+
+
+def _device_numbers(topology: Topology) -> Mapping[str, int]:
+    return {name: number for number, name in enumerate(topology.vertex_names()[: topology.num_devices])}
+
+
+def _device(document: Document, where: KeyPath, device: int | str | None, numbers: Mapping[str, int]) -> int:
+    if not isinstance(device, str):
+        assert device is not None
+        return device
+    if device not in numbers:
+        rule, remedy = f"there is no device {device!r}", suggestion(device, list(numbers)[:2000])
+        key = f"cluster.stragglers[{where[-1]}].device"
+        raise ScenarioError(document.origin((*where, "device")), key, rule, remedy)
+    return numbers[device]
