@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "simulate": ("simulate", "Simulate a scenario: the main job; its name may be left out."),
     "execute": ("execute", "Run the same plan with torch on this machine, or join a running job."),
     "compare": ("compare", "Lay two timelines side by side."),
+    "trace": ("trace", "Show what the PyTorch profiler recorded, as time per rank and collective."),
     "validate": ("validate", "Predict published measurements; fail past their thresholds."),
     "schedule": ("schedule", "Print a scenario's pipeline schedule as CSV, a row of actions per rank."),
     "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),

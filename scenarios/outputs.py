@@ -35,6 +35,14 @@ def write_execution(
             write_comparison(simulated, executed, staging / "report.html", title=title)
 
 
+def write_trace(summary: Mapping[str, Any], timeline: Timeline, out: Path) -> None:
+    """Write a profile's summary.json, timeline.json.gz (Perfetto) and timeline.parquet into ``out``."""
+    with _all_or_none(out) as staging:
+        _write_summary(summary, staging)
+        write_perfetto(timeline, staging / "timeline.json.gz")
+        write_timeline(timeline, staging / "timeline.parquet")
+
+
 def _write_summary(summary: Mapping[str, Any], folder: Path) -> None:
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 

@@ -13,12 +13,17 @@ from scenarios.cli import COMMANDS, group
 from scenarios.loader import load_scenario
 from scenarios.runner import simulate
 from scenarios.schema import json_schema
+from scenarios.trace_summary import summarise
+from tests.traces.kineto_traces import all_reduce, document
+from tests.traces.kineto_traces import write as write_trace
+from traces.kineto.trace import load
 from traces.parquet import write_timeline
 
 OPTIONS = {
     "simulate": {"scenario", "--set", "--out", "--json", "--detail", "--fold", "--no-fold"},
     "execute": {"scenario", "--set", "--out", "--json", "--device", "--check", "--timing", "--collectives"},
     "compare": {"simulated", "real", "--fail-above", "--json"},
+    "trace": {"path", "--steps", "--out", "--json"},
     "validate": {"tables", "--data", "--json"},
     "schedule": {"scenario", "--set"},
     "schema": set(),
@@ -68,6 +73,20 @@ RELIABILITY = {
     *("interruptions_by_part.device",),
     *(f"time_s.{key}" for key in ("useful", "lost", "checkpoint", "restart", "waiting")),
     *("expected.goodput", "expected.elapsed_s", "expected.interruptions"),
+}
+
+TRACE = {
+    *("schema", "path", "num_ranks", "world_size", "num_events", "num_activities", "recorded_steps", "steps"),
+    *("span_s", "warnings"),
+    *("ranks.rank", "ranks.file", "ranks.num_streams", "ranks.num_activities", "ranks.span_s", "ranks.compute_s"),
+    *("ranks.communication_s", "ranks.memory_s", "ranks.idle_s", "ranks.overlap_s", "ranks.non_compute_s"),
+    *("ranks.exposed_communication_s", "ranks.overlap_fraction", "ranks.peak_allocated_bytes"),
+    *("ranks.clock_offset_s", "ranks.residual_s", "ranks.worst_residual_s"),
+    *("kernels.name", "kernels.kind", "kernels.count", "kernels.total_s", "kernels.fraction"),
+    *("collectives.kind", "collectives.group", "collectives.num_ranks", "collectives.num_seen", "collectives.dtype"),
+    *("collectives.bytes", "collectives.count", "collectives.time_s"),
+    *("collectives.algorithm_bandwidth_bytes_per_s", "collectives.bus_bandwidth_bytes_per_s"),
+    *("clock.num_collectives", "clock.worst_residual_s", "clock.unaligned_ranks"),
 }
 
 COLUMNS = ("rank", "stream", "name", "kind", "start_s", "end_s", "microbatch", "stage", "bytes", "flop", "group")
@@ -128,6 +147,16 @@ def test_reliability_keys_are_the_stated_ones(root: Path) -> None:
     assert found == RELIABILITY
 
 
+def test_trace_keys_are_the_stated_ones(tmp_path: Path) -> None:
+    """``simulate trace --json`` has these keys."""
+    path = write_trace(tmp_path / "rank0.json", document([all_reduce(0, 10, correlation=1)], world_size=2))
+    summary = summarise(path, "all", load(path))
+    assert summary["schema"] == "meshtwin.trace/1"
+    nested = {"clock": summary["clock"]} | {key: summary[key][0] for key in ("ranks", "kernels", "collectives")}
+    found = {key for key in summary if key not in nested}
+    assert found | {f"{outer}.{key}" for outer, inner in nested.items() for key in inner} == TRACE
+
+
 def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> None:
     """``timeline.parquet`` has these columns in this order."""
     path = tmp_path / "timeline.parquet"
@@ -138,7 +167,7 @@ def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> Non
 def test_readme_documents_every_key_and_option(root: Path) -> None:
     """Whatever may be written or comes out is named in the README."""
     readme = (root / "README.md").read_text(encoding="utf-8")
-    words = {f"`{key.rsplit('.', 1)[-1]}`" for key in KEYS | SUMMARY | RELIABILITY}
+    words = {f"`{key.rsplit('.', 1)[-1]}`" for key in KEYS | SUMMARY | RELIABILITY | TRACE}
     words |= {f"`{column}`" for column in COLUMNS}
     words |= {option for options in OPTIONS.values() for option in options if option.startswith("--")}
     assert sorted(word for word in words if word not in readme) == []
