@@ -40,6 +40,7 @@ from sim.training.spec import (
     DenseTraining,
     ParallelSpec,
     PipelineSpec,
+    ShardingSpec,
     TextbookTraining,
     TrainingSpec,
     TransformerSpec,
@@ -217,6 +218,11 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec) 
             pipeline=_pipeline(document, section.pipeline, degrees["pipeline"]),
             data_degree=degrees["data"],
             zero_stage=section.data.zero_stage,
+            sharding=ShardingSpec(
+                **section.data.model_dump(
+                    include={"shard_degree", "gradient_sync", "prefetch", "reshard_after_forward"}
+                )
+            ),
             overlap_gradient_sync=section.data.overlap_gradient_sync,
             bucket_bytes=round(section.data.bucket or 0),
             axis_order=section.axis_order,

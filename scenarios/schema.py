@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 
 from scenarios.quantities import Bytes, Degree, Duration, DurationOrZero, IntervalOrAuto, LongDuration, refusal
 from sim.training.pipeline.rules import Schedule
+from sim.training.sharding import GradientSync
 from sim.training.spec import TransformerSchedule
 
 MAX_BATCH: Final = 1_000_000_000
@@ -314,8 +315,16 @@ class DataSection(Section):
     """Data parallelism."""
 
     degree: Degree = 1
-    zero_stage: Annotated[int, Field(ge=0, le=1)] = 0
-    """0: every replica keeps the optimizer state; 1: each keeps its shard (ZeRO)."""
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
+    """ZeRO: replicas keep shards of 0: nothing, 1: the optimizer state, 2: gradients too, 3: parameters too (FSDP)."""
+    shard_degree: int | None = Field(default=None, ge=2, le=MAX_WORLD_SIZE)
+    """zero_stage 2, 3: replicas that share one set of shards (HSDP, MiCS); default all."""
+    gradient_sync: GradientSync | None = None
+    """zero_stage 2, 3: shard gradients after every micro-batch (default), or once a step (no_sync)."""
+    prefetch: int | None = Field(default=None, ge=0, le=10_000)
+    """zero_stage 3: units gathered ahead of the one that computes; default 1."""
+    reshard_after_forward: bool | None = None
+    """zero_stage 3: free gathered parameters after forward (default); false: keep them until backward."""
     overlap_gradient_sync: bool = True
     """Synchronise gradients while the backward pass still runs."""
     bucket: Bytes | None = None

@@ -39,7 +39,7 @@ class CheckReport:
 
 
 def kept_for_check(program: Program) -> frozenset[str]:
-    """Return the step's buffers that a check needs after the step: sharded sums of gradients."""
+    """Return the step's buffers that a check needs after the step: sharded sums of gradients that are not kept."""
     return frozenset(op.writes[0] for op in _gradient_scatters(program))
 
 
@@ -90,13 +90,16 @@ def _pairs(interpreter: Interpreter, reference: Reference) -> Iterator[Pair]:
             continue
         if buffer.initial.source == "loss":
             yield name, slot.tensor, reference.loss.reshape(slot.tensor.shape), None
-        elif buffer.initial.method == "shard":
+        elif buffer.initial.of:
             index = interpreter.plan.mesh.index(interpreter.rank, buffer.initial.axes)
-            expected, moved_by = (
+            expected, gradient = (
                 _flat(interpreter, buffer.initial.of, tensors, index, buffer.shape[0])
                 for tensors in (reference.parameters, reference.gradients)
             )
-            yield name, slot.tensor, expected, moved_by
+            if buffer.kind is Kind.GRADIENT:
+                yield name, slot.tensor, gradient, None
+            else:
+                yield name, slot.tensor, expected, gradient
         elif buffer.global_shape and name not in unsummed:
             yield _whole(interpreter, buffer, slot.tensor, reference)
     for op in scatters:
@@ -107,12 +110,14 @@ def _pairs(interpreter: Interpreter, reference: Reference) -> Iterator[Pair]:
 
 
 def _gradient_scatters(program: Program) -> Iterator[Collective]:
+    """Yield what makes a step's own sums of gradients; those that are accumulated in kept shards are not among them."""
     for task in program.tasks.values():
         for op in task.ops:
             flat = isinstance(op, Collective) and op.kind is CollectiveKind.REDUCE_SCATTER and op.dim is None
             if flat and all(program.buffers[name].kind is Kind.GRADIENT for name in op.reads):
                 assert isinstance(op, Collective)
-                yield op
+                if program.buffers[op.writes[0]].scope is Scope.STEP:
+                    yield op
 
 
 def _whole(interpreter: Interpreter, buffer: Buffer, actual: Tensor, reference: Reference) -> Pair:

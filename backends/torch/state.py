@@ -1,7 +1,5 @@
 """A rank's persistent tensors: parameters, gradients, optimizer state."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
@@ -20,21 +18,19 @@ def persistent_slots(plan: Plan, program: Program, rank: int, device: torch.devi
     Raises ExecutionError for a way to start that is not known.
     """
     slots: dict[str, Slot] = {}
-    names = [name for name, buffer in program.buffers.items() if buffer.scope is Scope.PERSISTENT]
-    for name in sorted(names, key=lambda n: _needs_others(program.buffers[n])):
-        buffer = program.buffers[name]
-        tensor = torch.empty(buffer.shape, dtype=DTYPES[buffer.dtype], device=device)
-        tensor.copy_(_initial_values(plan, rank, buffer, slots, device))
-        slots[name] = Slot(buffer, kept=True)
-        slots[name].fill(tensor)
+    for name, buffer in program.buffers.items():
+        if buffer.scope is Scope.PERSISTENT:
+            slots[name] = Slot(buffer, kept=True)
+            slots[name].fill(_initial_tensor(plan, program, rank, buffer, device))
     return slots
 
 
-def _needs_others(buffer: Buffer) -> bool:
-    return buffer.initial is not None and buffer.initial.method == "shard"
+def _initial_tensor(plan: Plan, program: Program, rank: int, buffer: Buffer, device: torch.device) -> Tensor:
+    tensor = torch.empty(buffer.shape, dtype=DTYPES[buffer.dtype], device=device)
+    return tensor.copy_(_initial_values(plan, program, rank, buffer, device))
 
 
-def _initial_values(plan: Plan, rank: int, buffer: Buffer, slots: Mapping[str, Slot], device: torch.device) -> Tensor:
+def _initial_values(plan: Plan, program: Program, rank: int, buffer: Buffer, device: torch.device) -> Tensor:
     initial = buffer.initial
     if initial is None or initial.method == "zeros":
         return torch.zeros(buffer.shape, device=device)
@@ -44,12 +40,8 @@ def _initial_values(plan: Plan, rank: int, buffer: Buffer, slots: Mapping[str, S
         shape = buffer.global_shape or buffer.shape
         starts, sizes = local_slice(shape, buffer.layout, plan.mesh, rank)
         return initial.scale * initial_normal(plan.seed, initial.source, shape, starts, sizes, device=device)
-    if initial.method == "shard":
-        return flat_shard(initial.of, slots, plan.mesh.index(rank, initial.axes), buffer.shape[0])
+    if initial.method == "shard":  # of buffers as they start, in their own types, whether this rank keeps them or not
+        whole = [_initial_tensor(plan, program, rank, program.buffers[name], device) for name in initial.of]
+        flat = torch.cat([tensor.reshape(-1) for tensor in whole])
+        return flat_piece(flat, plan.mesh.index(rank, initial.axes), buffer.shape[0])
     raise ExecutionError(f"buffer {buffer.name!r}: unknown initial method {initial.method!r}")
-
-
-def flat_shard(names: tuple[str, ...], slots: Mapping[str, Slot], index: int, size: int) -> Tensor:
-    """Return a piece of the flattened concatenation of some buffers."""
-    tensors = [slots[name].tensor for name in names]
-    return flat_piece(torch.cat([t.reshape(-1) for t in tensors if t is not None]), index, size)

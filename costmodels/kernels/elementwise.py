@@ -40,6 +40,11 @@ def _writing(_inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: At
     return Work(0.0, 0.0, 0, total_bytes(outputs))
 
 
+def _zeros_outputs(_inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return float tensors of the stated ``shapes`` and ``dtype``."""
+    return tuple(TensorSpec(tuple(shape), attributes["dtype"]) for shape in attributes["shapes"])
+
+
 def _like_first(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
     return (inputs[0],)
 
@@ -176,5 +181,6 @@ ELEMENTWISE_KERNELS = (
     Kernel("add", "elementwise", (2, 2), _like_equals, streaming(1)),
     Kernel("slice", "elementwise", (1, 1), _slice_outputs, _copying),
     Kernel("zero", "elementwise", (1, _MANY), _like_all, _writing),
+    Kernel("zeros", "elementwise", (0, 0), _zeros_outputs, _writing),
     Kernel("shard", "elementwise", (1, _MANY), _shard_outputs, _copying),
 )

@@ -11,7 +11,9 @@ from sim.plan.mesh import Mesh
 from sim.plan.op import Direction, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program
 from sim.plan.tracing import Parameter, ProgramTracer, Record, TaskTracer, Tensor
+from sim.training.data.axes import split_data_axis
 from sim.training.data.optimizer import write_step_end
+from sim.training.data.sharding import write_sharded_step
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders, placement
@@ -30,7 +32,8 @@ def build_dense_training(job: DenseTraining, name: str) -> Plan:
         DATA_AXIS: job.parallel.data_degree,
         TENSOR_AXIS: job.parallel.tensor_degree,
     }
-    mesh = Mesh(tuple((axis, degrees[axis]) for axis in job.parallel.axis_order))
+    axes = tuple((axis, degrees[axis]) for axis in job.parallel.axis_order)
+    mesh = Mesh(split_data_axis(axes, job.parallel.sharding.shard_degree))
     place, rank_orders = placement(pipeline), orders(pipeline, job.num_microbatches)
     calls = pipeline_calls(rank_orders, place)
     programs = []
@@ -80,7 +83,9 @@ class StageProgramBuilder:
             self._write_backward(stage)
         called = {call.task for call in pipeline_calls}
         self.tracer.tasks = {name: task for name, task in self.tracer.tasks.items() if name in called}
-        begin, end = write_step_end(self.job, self.tracer, self.place, self.rank, groups)
+        shards = self.job.parallel.zero_stage > 1 and self.job.parallel.data_degree > 1
+        write = write_sharded_step if shards else write_step_end
+        begin, end = write(self.job, self.tracer, self.place, self.rank, groups)
         calls = (*(Call(task) for task in begin), *pipeline_calls, *(Call(task) for task in end))
         role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
         return Program(role, dict(self.tracer.buffers), dict(self.tracer.tasks), calls)

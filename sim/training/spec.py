@@ -14,6 +14,8 @@ from sim.training.pipeline.rules import Schedule, check_times
 from sim.training.pipeline.spec import PipelineSpec as PipelineSpec
 from sim.training.pipeline.spec import check_schedule
 from sim.training.precision import PRECISIONS, PrecisionTypes
+from sim.training.sharding import ShardingSpec as ShardingSpec
+from sim.training.sharding import check_sharding
 
 Precision = Literal["fp16", "bf16", "fp32", "fp64"]
 Recompute = Literal["none", "selective", "full"]
@@ -154,6 +156,7 @@ class ParallelSpec:
     pipeline: PipelineSpec = field(default_factory=PipelineSpec)
     data_degree: int = 1
     zero_stage: int = 0
+    sharding: ShardingSpec = field(default_factory=ShardingSpec)
     overlap_gradient_sync: bool = True
     bucket_bytes: int = 0
     """Gradients are synchronised in buckets of at least this many bytes; 0: one bucket per virtual stage."""
@@ -178,6 +181,11 @@ class DenseTraining:
         check_batch(self.training, self.parallel)
         check_tensor(self.model, self.parallel)
         check_built(self.parallel.pipeline)
+        parallel = self.parallel
+        check_sharding(
+            parallel.zero_stage, parallel.data_degree, parallel.sharding, parallel.pipeline,
+            bucket_bytes=parallel.bucket_bytes, overlaps=parallel.overlap_gradient_sync,
+        )  # fmt: skip
         try:
             check_schedule(self.num_microbatches, self.parallel.pipeline)
         except MicrobatchError as error:

@@ -50,6 +50,8 @@ KEYS = {
     *("model.gradient_sync", "parallel.data.deferred_sync"),
     *("parallel.data.degree", "parallel.data.zero_stage", "parallel.data.overlap_gradient_sync"),
     *("parallel.data.bucket", "parallel.axis_order"),
+    *("parallel.data.shard_degree", "parallel.data.gradient_sync", "parallel.data.prefetch"),
+    "parallel.data.reshard_after_forward",
     *("reliability.mtbf_per_device", "reliability.mtbf_per_nic", "reliability.mtbf_per_node"),
     *("reliability.mtbf_of_job", "reliability.checkpoint.save", "reliability.checkpoint.interval"),
     *("reliability.checkpoint.stall", "reliability.restart", "reliability.duration", "reliability.steps"),

@@ -267,6 +267,13 @@ def test_add_slice_and_zero() -> None:
     assert not b.any()
 
 
+def test_zeros_are_new_buffers() -> None:
+    """Two buffers of the stated shapes, cleared."""
+    a, b = run("zeros", shapes=((S,), (B, H)), dtype="float64")
+    assert not a.any()
+    assert not b.any()
+
+
 def test_shard_is_a_piece_of_the_padded_concatenation() -> None:
     """Seven elements over two ranks: four, and three with a zero."""
     a, b = random(3), random(2, 2, seed=1)

@@ -17,7 +17,7 @@ VOCABULARY = {
     "rotary", "rotary_backward", "attention_scores", "attention_scores_backward", "causal_softmax",
     "causal_softmax_backward", "attention_context", "attention_context_backward", "flash_attention",
     "flash_attention_backward", "gelu", "gelu_backward", "swiglu", "swiglu_backward", "add", "slice", "logits_max",
-    "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "shard", "adam", "delay",
+    "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "shard", "adam", "delay",
 }  # fmt: skip
 
 S, B, H, N, G, D, F, V = 8, 2, 12, 6, 3, 4, 20, 32
@@ -87,6 +87,7 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("cross_entropy", [STAT, STAT, f32(1)], {"scale": 1.0}, [f32(1)]),
     ("cross_entropy_backward", [EXP, STAT, IDS], {"scale": 1.0, "dtype": "float16"}, [LOGITS]),
     ("zero", [f32(H), f32(H, F)], {}, [f32(H), f32(H, F)]),
+    ("zeros", [], {"shapes": ((H,), (H, F)), "dtype": "float32"}, [f32(H), f32(H, F)]),
     ("shard", [f32(3), f32(4)], {"parts": 4}, [f32(2)]),
     ("adam", [f32(H)] * 4, {}, [f32(H)] * 3),
     ("adam", [*[f32(H)] * 4, t(H)], {}, [*[f32(H)] * 3, t(H)]),

@@ -165,7 +165,7 @@ def test_json_schema_is_a_schema() -> None:
 @pytest.mark.parametrize(("old", "new"), [
     ("seed: 0", "seed: '0'"), ("seed: 0", "seed: -1"), ("seed: 0", "sede: 0"), ("seed: 0", "seed: null"),
     ("family: gpt", "family: gtp"), ("num_layers: 80", "num_layers: 80.5"), ("num_layers: 80, ", ""),
-    ("degree: 24", "degree: many"), ("degree: 24", "degree: 0"), ("zero_stage: 0", "zero_stage: 2"),
+    ("degree: 24", "degree: many"), ("degree: 24", "degree: 0"), ("zero_stage: 0", "zero_stage: 4"),
     ("zero_stage: 0", "bucket: 25"), ("zero_stage: 0", "bucket: -1 B"), ("virtual_stages: 2", "axis_order: []"),
     ("  tensor:", "  axis_order: [pp, dp]\n  tensor:"), ("num_layers: 80", "num_layers: 80, ffn_hidden_size: null"),
 ])  # fmt: skip

@@ -10,8 +10,8 @@ from torch import Tensor
 from sim.plan.buffer import Buffer
 from sim.plan.mesh import Mesh
 
-DATA_AXIS: Final = "dp"
-"""The axis over which samples are dealt out."""
+DATA_AXES: Final = ("dp", "dp_shard")
+"""The axes over which samples are dealt out; a mesh need not have both."""
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {
     "float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
@@ -46,8 +46,8 @@ class KernelContext:
     def first_sample(self, microbatch_size: int) -> int:
         """Return the number, in the global batch, of the first sample of this micro-batch."""
         mesh = self.rank.mesh
-        data_index = mesh.coordinate(self.rank.rank, DATA_AXIS)
-        return (self.microbatch * mesh.degree(DATA_AXIS) + data_index) * microbatch_size
+        data_index = mesh.index(self.rank.rank, DATA_AXES)
+        return (self.microbatch * mesh.degree(*DATA_AXES) + data_index) * microbatch_size
 
 
 Attributes = Mapping[str, Any]

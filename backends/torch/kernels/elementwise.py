@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from backends.torch.kernels.context import Attributes, KernelContext, KernelFunction, wide
+from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, wide
 from backends.torch.randomness import dropout_key, kept_by_dropout
 
 # --- dropout -----------------------------------------------------------------------------------------------
@@ -205,6 +205,12 @@ def zero(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) ->
     return tuple(x.zero_() for x in inputs)
 
 
+def zeros(context: KernelContext, _inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return new buffers of zeros."""
+    dtype, device = DTYPES[attributes["dtype"]], context.rank.device
+    return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape in attributes["shapes"])
+
+
 def shard(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return this rank's piece of the zero-padded concatenation of the flattened buffers."""
     parts = attributes["parts"]
@@ -238,6 +244,7 @@ ELEMENTWISE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "add": add,
         "slice": slice_,
         "zero": zero,
+        "zeros": zeros,
         "shard": shard,
     }
 )

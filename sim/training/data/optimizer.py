@@ -13,6 +13,7 @@ from sim.plan.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.op import Collective, CollectiveKind
 from sim.plan.program import Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
+from sim.training.data.axes import data_axes, shard_axis
 from sim.training.data.buckets import Bucket, make_buckets
 from sim.training.pipeline.placement import Placement
 from sim.training.precision import PrecisionTypes
@@ -77,7 +78,7 @@ class StepEndWriter:
         for bucket in buckets:
             t = TaskTracer(self.tracer, Scope.STEP)
             shards[bucket.index] = self._sync(t, bucket, sharded=sharded)
-            names += self._finish(f"gradient_sync.{bucket.index}", Phase.GRADIENT_SYNC, t)
+            names += self.finish(f"gradient_sync.{bucket.index}", Phase.GRADIENT_SYNC, t)
         for bucket in buckets:
             t = TaskTracer(self.tracer, Scope.STEP)
             shard = shards[bucket.index]
@@ -85,23 +86,32 @@ class StepEndWriter:
                 for parameter in bucket.parameters:
                     self._update(t, parameter)
             else:
-                self._update_shard(t, bucket, shard)
-            names += self._finish(f"optimizer.{bucket.index}", Phase.OPTIMIZER, t)
-        if self.has_loss:
-            t = TaskTracer(self.tracer, Scope.STEP)
-            if self.copies:
-                self._all_reduce(t, "loss_of_copies", [self.loss], (PIPELINE_AXIS,), COPIES_STREAM, self.copies)
-            if self.data_degree > 1:
-                self._all_reduce(t, "loss", [self.loss], (DATA_AXIS,), DATA_AXIS)
-            names += self._finish("loss_sync", Phase.GRADIENT_SYNC, t)
-        return names
+                self.update_shard(t, bucket, shard)
+            names += self.finish(f"optimizer.{bucket.index}", Phase.OPTIMIZER, t)
+        return names + self.write_loss_sync()
 
     # --- pieces --------------------------------------------------------------------------------------------
+
+    def write_loss_sync(self) -> list[str]:
+        """Write the sum of the loss over copies and replicas, where this program computes it."""
+        if not self.has_loss:
+            return []
+        t = TaskTracer(self.tracer, Scope.STEP)
+        if self.copies:
+            self.all_reduce(t, "loss_of_copies", [self.loss], (PIPELINE_AXIS,), COPIES_STREAM, self.copies)
+        if self.data_degree > 1:
+            self.all_reduce(t, "loss", [self.loss], data_axes(self.tracer.mesh), DATA_AXIS)
+        return self.finish("loss_sync", Phase.GRADIENT_SYNC, t)
 
     @property
     def data_degree(self) -> int:
         """Return the number of data-parallel replicas."""
-        return self.tracer.mesh.degree(DATA_AXIS)
+        return self.tracer.mesh.degree(*data_axes(self.tracer.mesh))
+
+    @property
+    def shard_axis(self) -> str:
+        """Return the axis over which flat pieces are shared out."""
+        return shard_axis(self.tracer.mesh)
 
     @property
     def has_loss(self) -> bool:
@@ -114,30 +124,32 @@ class StepEndWriter:
         buffer = self.tracer.buffers["loss"]
         return Tensor(buffer.name, buffer.shape, buffer.dtype)
 
-    def _finish(self, name: str, phase: Phase, t: TaskTracer) -> list[str]:
+    def finish(self, name: str, phase: Phase, t: TaskTracer) -> list[str]:
+        """Add a task unless it is empty; return its name, if any."""
         return [self.tracer.add_task(name, phase, t.ops).name] if t.ops else []
 
     def _sync(self, t: TaskTracer, bucket: Bucket, *, sharded: bool) -> Tensor | None:
         """Write a bucket's collectives; return this rank's flat piece of the sum where it is sharded."""
         gradients = [p.gradient for p in bucket.parameters]
         for axis in bucket.partial_axes:
-            self._all_reduce(t, f"sum_{axis}", gradients, (axis,), axis)
+            self.all_reduce(t, f"sum_{axis}", gradients, (axis,), axis)
         if bucket.tied:
-            self._all_reduce(t, "tie", gradients, (PIPELINE_AXIS,), EMBEDDING_STREAM, tuple(sorted(self.ends)))
+            self.all_reduce(t, "tie", gradients, (PIPELINE_AXIS,), EMBEDDING_STREAM, tuple(sorted(self.ends)))
         elif self.copies:
-            self._all_reduce(t, "copies", gradients, (PIPELINE_AXIS,), COPIES_STREAM, self.copies)
+            self.all_reduce(t, "copies", gradients, (PIPELINE_AXIS,), COPIES_STREAM, self.copies)
         if self.data_degree == 1:
             return None
         if not sharded:
-            self._all_reduce(t, "all_reduce", gradients, (DATA_AXIS,), DATA_AXIS)
+            self.all_reduce(t, "all_reduce", gradients, (DATA_AXIS,), DATA_AXIS)
             return None
-        shard = self._flat(f"gradient_shard.{bucket.index}", bucket, gradients[0].dtype, Kind.GRADIENT, Scope.STEP)
+        name, dtype = f"gradient_shard.{bucket.index}", gradients[0].dtype
+        shard = self.flat(name, bucket.parameters, dtype, Kind.GRADIENT, Scope.STEP)
         reads = tuple(g.name for g in gradients)
         name = t.unique("reduce_scatter")
         t.emit(Collective(name, CollectiveKind.REDUCE_SCATTER, (DATA_AXIS,), reads, (shard.name,), DATA_AXIS))
         return shard
 
-    def _all_reduce(
+    def all_reduce(
         self,
         t: TaskTracer,
         name: str,
@@ -146,6 +158,7 @@ class StepEndWriter:
         stream: str,
         members: tuple[int, ...] = (),
     ) -> None:
+        """Write the sum of some tensors, as one flat vector, in place."""
         names = tuple(tensor.name for tensor in tensors)
         op = Collective(t.unique(name), CollectiveKind.ALL_REDUCE, axes, names, names, stream, members=members)
         t.emit(op)
@@ -159,7 +172,7 @@ class StepEndWriter:
             for label in ("exp_avg", "exp_avg_sq")
         ]
         if not self.precision.mixed:
-            self._adam(t, source, parameter.gradient, [parameter.value, *moments])
+            self.adam(t, source, parameter.gradient, [parameter.value, *moments])
             return
         master = self.tracer.tensor(
             Buffer(
@@ -167,36 +180,39 @@ class StepEndWriter:
                 initial=buffer.initial, global_shape=buffer.global_shape, layout=buffer.layout,
             )
         )  # fmt: skip
-        self._adam(t, source, parameter.gradient, [master, *moments, parameter.value])
+        self.adam(t, source, parameter.gradient, [master, *moments, parameter.value])
 
-    def _update_shard(self, t: TaskTracer, bucket: Bucket, gradient: Tensor) -> None:
+    def update_shard(self, t: TaskTracer, bucket: Bucket, gradient: Tensor) -> None:
         """Write Adam on this rank's flat piece of a bucket, and the gather of the updated parameters."""
-        values = [p.value for p in bucket.parameters]
+        values, parameters = [p.value for p in bucket.parameters], bucket.parameters
         name = f"shard.{bucket.index}"
         (piece,) = t.compute(
-            name, "shard", values, (values[0].layout,), kind=Kind.WORKSPACE, axes=(DATA_AXIS,), parts=self.data_degree
-        )
+            name, "shard", values, (values[0].layout,), kind=Kind.WORKSPACE,
+            axes=(self.shard_axis,), parts=self.tracer.mesh.degree(self.shard_axis),
+        )  # fmt: skip
         dtype, persistent = self.precision.master, (Kind.OPTIMIZER, Scope.PERSISTENT)
-        moments = [self._flat(f"{name}.{label}", bucket, dtype, *persistent) for label in ("exp_avg", "exp_avg_sq")]
+        moments = [self.flat(f"{name}.{label}", parameters, dtype, *persistent) for label in ("exp_avg", "exp_avg_sq")]
         updated = [piece, *moments]
         if self.precision.mixed:
-            initial = Initial("shard", of=tuple(v.name for v in values), axes=(DATA_AXIS,))
-            updated = [self._flat(f"{name}.master", bucket, dtype, *persistent, initial=initial), *moments, piece]
-        self._adam(t, name, gradient, updated)
+            initial = Initial("shard", of=tuple(v.name for v in values), axes=(self.shard_axis,))
+            updated = [self.flat(f"{name}.master", parameters, dtype, *persistent, initial=initial), *moments, piece]
+        self.adam(t, name, gradient, updated)
         writes = tuple(v.name for v in values)
         gather = t.unique("all_gather")
-        t.emit(Collective(gather, CollectiveKind.ALL_GATHER, (DATA_AXIS,), (piece.name,), writes, DATA_AXIS))
+        t.emit(Collective(gather, CollectiveKind.ALL_GATHER, (self.shard_axis,), (piece.name,), writes, DATA_AXIS))
 
-    def _flat(
-        self, name: str, bucket: Bucket, dtype: str, kind: Kind, scope: Scope, initial: Initial | None = None
-    ) -> Tensor:
-        total = sum(prod(p.value.shape) for p in bucket.parameters)
-        shape = (-(-total // self.data_degree),)
+    def flat(
+        self, name: str, parameters: Sequence[Parameter], dtype: str, kind: Kind, scope: Scope,
+        initial: Initial | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Return a new buffer for this rank's flat piece of some parameters; a persistent one starts with zeros."""
+        total = sum(prod(p.value.shape) for p in parameters)
+        shape = (-(-total // self.tracer.mesh.degree(self.shard_axis)),)
         if scope is Scope.PERSISTENT and initial is None:
             initial = Initial("zeros")
         return self.tracer.tensor(Buffer(name, shape, dtype, kind, scope, initial=initial))
 
-    def _adam(self, t: TaskTracer, name: str, gradient: Tensor, updated: Sequence[Tensor]) -> None:
+    def adam(self, t: TaskTracer, name: str, gradient: Tensor, updated: Sequence[Tensor]) -> None:
         """Write one Adam step; ``updated``: parameter, two moments, and a low-precision copy if there is one."""
         training = self.job.training
         t.adam(

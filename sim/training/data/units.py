@@ -1,0 +1,180 @@
+"""Units: parameters that travel together as one flat vector, and what of a task's ops that makes.
+
+Sharding is a rewriting of finished tasks. A unit's parameters are gathered before the first op that reads them, ahead
+of time where they are to be prefetched; its gradients begin as zeros before the first op that adds to them, and are
+reduced after the last one.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from sim.plan.op import Collective, CollectiveKind, Compute, Op
+from sim.plan.tracing import Parameter, Tensor
+from sim.training.data.buckets import make_buckets
+from sim.training.transformer import DATA_AXIS
+
+END_UNIT = "ends"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Parameters, by whose order they make up the flat vector.
+
+    ``shard_axes``: axes other than data parallelism over which this rank's shard of the gradients is still to be
+    summed. ``partial``: parameters whose gradients must be summed over ``partial_axes`` before they are sharded,
+    because others of the unit need no sum. ``tied``: also summed over the first and the last pipeline rank.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    shard_axes: tuple[str, ...] = ()
+    partial: tuple[Parameter, ...] = ()
+    partial_axes: tuple[str, ...] = ()
+    tied: bool = False
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Return the buffers of the parameters."""
+        return tuple(p.value.name for p in self.parameters)
+
+    @property
+    def gradients(self) -> tuple[str, ...]:
+        """Return the buffers of their gradients."""
+        return tuple(p.gradient.name for p in self.parameters)
+
+
+def bucket_units(groups: Mapping[int, Sequence[Parameter]], *, bucket_bytes: int, tied: bool) -> list[Unit]:
+    """Return units for gradients alone: buckets of one virtual stage each, in the order in which they get ready."""
+    buckets = [
+        bucket
+        for stage in sorted(groups, reverse=True)
+        for bucket in make_buckets(
+            {stage: groups[stage]}, bucket_bytes=bucket_bytes, overlap=True, data_axis=DATA_AXIS, tied=tied
+        )
+    ]
+    return [Unit(str(i), b.parameters, shard_axes=b.partial_axes, tied=b.tied) for i, b in enumerate(buckets)]
+
+
+def layer_units(parameters: Sequence[Parameter], *, tied_embeddings: bool) -> list[Unit]:
+    """Return one unit per layer, one for the embedding and one for final norm and output layer.
+
+    With a tied table, which both of these need, the two are one.
+    """
+    members: dict[str, list[Parameter]] = {}
+    for parameter in parameters:
+        members.setdefault(_unit_name(parameter.source, tied_embeddings=tied_embeddings), []).append(parameter)
+    return [_layer_unit(name, tuple(group)) for name, group in members.items()]
+
+
+def _unit_name(source: str, *, tied_embeddings: bool) -> str:
+    if source.startswith("layer"):
+        return source.partition(".")[0]
+    embeds = source.startswith("embedding.")
+    return "embedding" if embeds and not tied_embeddings else END_UNIT
+
+
+def _layer_unit(name: str, parameters: tuple[Parameter, ...]) -> Unit:
+    axes = {p.source: tuple(a for a in p.gradient.layout.partial_axes if a != DATA_AXIS) for p in parameters}
+    partial = tuple(p for p in parameters if axes[p.source])
+    return Unit(name, parameters, partial=partial, partial_axes=axes[partial[0].source] if partial else ())
+
+
+# --- gradients -------------------------------------------------------------------------------------------------------
+
+
+def zeros(name: str, gradients: Sequence[Tensor]) -> Compute:
+    """Return the op that makes gradients of zeros."""
+    attributes = {"shapes": tuple(g.shape for g in gradients), "dtype": gradients[0].dtype}
+    return Compute(name, "zeros", (), tuple(g.name for g in gradients), attributes)
+
+
+def with_reductions(ops: Sequence[Op], units: Sequence[Unit], reductions: Mapping[str, Sequence[Op]]) -> list[Op]:
+    """Return a backward in which gradients begin as zeros, and each unit is reduced once its gradients are done."""
+    unit_of = {name: unit for unit in units for name in unit.gradients}
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for position, op in enumerate(ops):
+        for name in op.writes:
+            if name in unit_of:
+                first.setdefault(unit_of[name].name, position)
+                last[unit_of[name].name] = position
+    before, after = defaultdict[int, list[Op]](list), defaultdict[int, list[Op]](list)
+    for unit in units:
+        if unit.name in first:
+            before[first[unit.name]].append(zeros(f"zeros.{unit.name}", [p.gradient for p in unit.parameters]))
+            after[last[unit.name]] += reductions[unit.name]
+    return [new for position, op in enumerate(ops) for new in (*before[position], op, *after[position])]
+
+
+# --- parameters ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Gathers:
+    """How a pass gathers units from the pieces of the ranks of an axis.
+
+    ``shards``: the buffer of this rank's piece, by unit. ``names``: what the pass calls a gathered parameter.
+    ``held``: units that are there already. ``ahead``: units gathered ahead of the one that computes.
+    ``gate``: a buffer that must be written before the first unit is gathered, None where none need be, "" for what
+    the pass's own first op writes.
+    """
+
+    axis: str
+    label: str
+    shards: Mapping[str, str]
+    names: Mapping[str, str]
+    held: Set[str]
+    ahead: int
+    gate: str | None
+
+    def into(self, ops: Sequence[Op], units: Sequence[Unit]) -> list[Op]:
+        """Return a pass that gathers its units in the order in which it first reads them.
+
+        At most ``1 + ahead`` of them are there at once, those held for another pass or read out of turn not counted:
+        a unit is gathered once the one as many places before it has been computed with, in issue order and in time.
+        """
+        order = self._order(ops, units)
+        starts = [position for position, _ in order]
+        inserted: dict[int, list[Op]] = {}
+        for place, (_, unit) in enumerate(order):
+            if unit.name in self.held:
+                continue
+            position, gate = self._after(ops, starts, place - self.ahead)
+            block = inserted.setdefault(position, [])
+            if gate and not block:
+                block.append(self._wait(unit, gate))
+            block.append(self._gather(unit))
+        result: list[Op] = []
+        for position, op in enumerate(ops):
+            result += inserted.get(position, [])
+            result.append(replace(op, reads=tuple(self.names.get(name, name) for name in op.reads)))
+        return result
+
+    def _order(self, ops: Sequence[Op], units: Sequence[Unit]) -> list[tuple[int, Unit]]:
+        """Return the units with the positions of the ops that read them first, in that order."""
+        unit_of = {name: unit for unit in units for name in unit.values}
+        found: dict[str, tuple[int, Unit]] = {}
+        for position, op in enumerate(ops):
+            for name in op.reads:
+                if name in unit_of:
+                    found.setdefault(unit_of[name].name, (position, unit_of[name]))
+        return sorted(found.values(), key=lambda item: item[0])
+
+    def _after(self, ops: Sequence[Op], starts: Sequence[int], place: int) -> tuple[int, str | None]:
+        """Return where to gather what may come once all units before ``place`` are done, and the buffer to wait for."""
+        if place < 1:
+            return (0, self.gate) if self.gate != "" else (1, ops[0].writes[0])
+        position = max(i for i in range(starts[place]) if isinstance(ops[i], Compute) and ops[i].writes)
+        return position + 1, ops[position].writes[0]
+
+    def _wait(self, unit: Unit, gate: str) -> Op:
+        name = f"{self.label}.{unit.name}.wait"
+        return Compute(name, "delay", (gate,), (), {"duration_s": 0.0}, stream=DATA_AXIS)
+
+    def _gather(self, unit: Unit) -> Op:
+        writes = tuple(self.names.get(name, name) for name in unit.values)
+        reads = (self.shards[unit.name],)
+        return Collective(
+            f"{self.label}.{unit.name}", CollectiveKind.ALL_GATHER, (self.axis,), reads, writes, DATA_AXIS
+        )

@@ -1,0 +1,114 @@
+"""What data parallelism shards beside the optimizer state, and when: typed, checked input."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sim.training.errors import SpecError
+from sim.training.pipeline.rules import Schedule
+from sim.training.pipeline.spec import PipelineSpec
+
+GradientSync = Literal["each_microbatch", "last_microbatch"]
+
+GRADIENT_SCHEDULES: Final[tuple[Schedule, ...]] = ("gpipe", "1f1b", "interleaved_1f1b", "breadth_first")
+"""Schedules under which gradients can be sharded: one copy of the model, whole backwards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingSpec:
+    """Options of ZeRO stages 2 and 3. None: the user left the key out.
+
+    The properties say what is then done.
+    """
+
+    shard_degree: int | None = None
+    """Ranks that share one set of shards; the groups of that many are replicas of each other. Default: all."""
+    gradient_sync: GradientSync | None = None
+    """Reduce-scatter gradients after every micro-batch (default), or once, of what a step accumulated."""
+    prefetch: int | None = None
+    """Stage 3: units that are gathered ahead of the one that computes, default 1. No more than one and these are
+    gathered at once."""
+    reshard_after_forward: bool | None = None
+    """Stage 3: free gathered parameters after forward and gather them again in backward (default)."""
+
+    @property
+    def syncs_each_microbatch(self) -> bool:
+        """Return whether gradients are sharded after every micro-batch."""
+        return self.gradient_sync != "last_microbatch"
+
+    @property
+    def units_ahead(self) -> int:
+        """Return how many units are gathered ahead."""
+        return 1 if self.prefetch is None else self.prefetch
+
+    @property
+    def reshards(self) -> bool:
+        """Return whether parameters are gathered again in backward."""
+        return self.reshard_after_forward is not False
+
+
+def check_sharding(
+    zero_stage: int,
+    data_degree: int,
+    sharding: ShardingSpec,
+    pipeline: PipelineSpec,
+    *,
+    bucket_bytes: int,
+    overlaps: bool,
+) -> None:
+    """Raise SpecError for options that do not go with the ZeRO stage, and for what is not built."""
+    _check_options(zero_stage, sharding)
+    if zero_stage < 2:
+        return
+    degree = sharding.shard_degree
+    if degree is not None and (data_degree % degree or degree < 2):
+        raise SpecError(
+            "parallel.data.shard_degree",
+            f"groups of {degree} ranks do not share out {data_degree} replicas",
+            f"choose a divisor of {data_degree}, 2 or more, or leave it out",
+        )
+    if not overlaps:
+        raise SpecError(
+            "parallel.data.overlap_gradient_sync",
+            f"ZeRO stage {zero_stage} frees gradients as backward goes on: there is no blocking synchronisation",
+            "leave it out, or write zero_stage: 1",
+        )
+    if pipeline.schedule not in GRADIENT_SCHEDULES:
+        raise SpecError(
+            "parallel.data.zero_stage",
+            f"ZeRO stage {zero_stage} is not built for {pipeline.schedule}: its backwards come in parts, or the model "
+            "in copies",
+            f"write zero_stage: 1, or schedule: {' or '.join(GRADIENT_SCHEDULES)}",
+        )
+    if zero_stage == 3:
+        _check_units(pipeline, bucket_bytes)
+
+
+def _check_options(zero_stage: int, sharding: ShardingSpec) -> None:
+    needs = {
+        "shard_degree": (sharding.shard_degree, 2),
+        "gradient_sync": (sharding.gradient_sync, 2),
+        "prefetch": (sharding.prefetch, 3),
+        "reshard_after_forward": (sharding.reshard_after_forward, 3),
+    }
+    for key, (value, stage) in needs.items():
+        if value is not None and zero_stage < stage:
+            raise SpecError(
+                f"parallel.data.{key}",
+                f"it is an option of zero_stage {'2 and 3' if stage == 2 else '3'}, and zero_stage is {zero_stage}",
+                f"leave it out, or write zero_stage: {stage}",
+            )
+
+
+def _check_units(pipeline: PipelineSpec, bucket_bytes: int) -> None:
+    if pipeline.degree > 1:
+        raise SpecError(
+            "parallel.data.zero_stage",
+            f"ZeRO stage 3 (FSDP) is not built together with a pipeline, and pipeline.degree is {pipeline.degree}",
+            "write zero_stage: 2, or pipeline.degree: 1",
+        )
+    if bucket_bytes:
+        raise SpecError(
+            "parallel.data.bucket",
+            "ZeRO stage 3 gathers and reduces layer by layer, so there are no buckets",
+            "leave it out, or write zero_stage: 2",
+        )
