@@ -6,6 +6,7 @@ empty cell counts as false, and as an error where a number is needed. Division i
 
 import ast
 import operator
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from fractions import Fraction
@@ -52,7 +53,8 @@ def parse_expression(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"an expression of {len(text)} characters, the limit is {MAX_LENGTH}")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings(action="error", category=SyntaxWarning):  # `9if x else y` and the like
+            tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         raise ExpressionError(f"{text!r} is not an expression over columns") from error
     for node in ast.walk(tree):
@@ -103,7 +105,7 @@ def _value(node: ast.expr, cells: Mapping[str, Cell | None]) -> Any:
 def _number(node: ast.expr, cells: Mapping[str, Cell | None]) -> Fraction:
     value = _value(node, cells)
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
-        shown = "an empty cell" if value is None else repr(value)
+        shown = "an empty cell" if value is None else repr(value)[:60]
         raise ExpressionError(f"{shown} where a number is needed")
     try:
         return Fraction(value)

@@ -60,11 +60,13 @@ def read_timeline(path: Path) -> Timeline:
         with pq.ParquetFile(path) as file:
             metadata = _read_metadata(path, file.schema_arrow)
             table = file.read(columns=list(COLUMNS))
-    except (pa.ArrowException, OSError) as error:
+        return _timeline(path, table, metadata)
+    except TraceError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:  # the last two: text and codes that are none
         problem = str(error).split("\n", maxsplit=1)[0][:200]
         rule = f"a Parquet file belongs here, and this is none or only part of one ({problem})"
         raise TraceError(str(path), rule, _REMEDY) from error
-    return _timeline(path, table, metadata)
 
 
 def _word_columns() -> list[str]:

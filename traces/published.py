@@ -178,9 +178,9 @@ def load_table(path: Path, data: Path | None = None) -> PublishedTable:
 def _mapping(root: Section, measured: Section) -> _Mapping:
     prediction, unit = measured.get("prediction", str), measured.get("unit", str)
     if prediction not in PREDICTIONS:
-        raise measured.refusal(f"there is no result {prediction!r} to compare", _known(PREDICTIONS), "prediction")
+        raise measured.refusal(f"there is no result {prediction[:60]!r} to compare", _known(PREDICTIONS), "prediction")
     if unit not in UNITS:
-        raise measured.refusal(f"there is no unit {unit!r}", _known(UNITS), "unit")
+        raise measured.refusal(f"there is no unit {unit[:60]!r}", _known(UNITS), "unit")
     dimension, factor = UNITS[unit]
     if dimension != PREDICTIONS[prediction]:
         rule = f"{unit} measures {dimension}, where {prediction} is {PREDICTIONS[prediction]}"
@@ -301,7 +301,7 @@ def _row(path: Path, line: int, header: Sequence[str], cells: Sequence[str], map
         if value is None:
             continue
         if isinstance(value, bool | str) or not 0 < value < float("inf"):
-            rule = f"a measured value is a number more than 0, not {texts[measurement.column]!r}"
+            rule = f"a measured value is a number more than 0, not {texts[measurement.column][:60]!r}"
             raise TraceError(str(path), rule, "mend the cell, or leave it empty", line=line, key=measurement.column)
         label = f"{name}, {measurement.label}" if measurement.label else name
         result.append(PublishedRow(label, {**overrides, **measurement.scenario}, value * mapping.factor, group, line))

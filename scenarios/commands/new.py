@@ -1,6 +1,7 @@
 """``simulate new PATH``: a commented starter file."""
 
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -18,11 +19,21 @@ def command(path: Path) -> None:
     click.echo(f"wrote {path}; try: simulate {path}")
 
 
+def _fill(file: TextIO, path: Path) -> None:
+    """Write the text; where the disk has no room for it, remove the file that was made."""
+    try:
+        file.write(STARTER)
+        file.flush()
+    except OSError:
+        path.unlink()
+        raise
+
+
 def write_starter(path: Path) -> None:
     """Write the starter file. Raises ScenarioError where something is there already or it cannot be written."""
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(STARTER)
+            _fill(file, path)
     except FileExistsError as error:
         raise ScenarioError(Origin(str(path)), "", "there is already such a file", "name another one") from error
     except (OSError, ValueError) as error:

@@ -430,3 +430,16 @@ def test_timelines_that_do_not_compare_are_named(tmp_path, capsys) -> None:
     write_timeline(TimelineBuilder().build(), second)
     message = refuse(capsys, tmp_path, "compare", str(first), str(second))
     assert f"{first}, {second}: the first timeline has no ops" in message
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_starter_that_does_not_fit_leaves_no_file(tmp_path, capsys, monkeypatch) -> None:
+    """Where the disk has no room for the starter file, none is left behind."""
+    path, real_open = tmp_path / "my.yaml", Path.open
+
+    def open_full(file: Path, mode: str, **options: str) -> object:
+        real_open(file, mode, **options).close()
+        return open("/dev/full", "w")
+
+    monkeypatch.setattr(Path, "open", open_full)
+    assert "cannot be written: no space left" in refuse(capsys, tmp_path, "new", str(path))

@@ -149,6 +149,26 @@ def test_damaged_metadata_is_refused(tmp_path: Path, metadata: str, rule: str) -
     assert len(str(refusal.value)) < 1000
 
 
+def test_column_name_that_is_no_text_is_refused(make_timeline: MakeTimeline, tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 where the file names its columns make it no timeline."""
+    path = tmp_path / "timeline.parquet"
+    write_timeline(make_timeline(), path)
+    path.write_bytes(path.read_bytes().replace(b"microbatch", b"microb\xd6tch"))
+    with pytest.raises(TraceError, match="none or only part"):
+        read_timeline(path)
+
+
+def test_word_that_is_not_in_the_dictionary_is_refused(
+    make_timeline: MakeTimeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A code that names no word makes the file a damaged one, whatever the reader makes of it."""
+    path = tmp_path / "timeline.parquet"
+    write_timeline(make_timeline(), path)
+    monkeypatch.setattr("traces.parquet._from_arrow", lambda column: (np.full(len(column), 99), ["compute"]))
+    with pytest.raises(TraceError, match="none or only part"):
+        read_timeline(path)
+
+
 def test_memory_curve_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A packed array is unpacked only as far as any that is written."""
     builder = TimelineBuilder()
