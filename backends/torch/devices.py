@@ -123,6 +123,7 @@ class _ThreadedStep:
         Thread(target=self._guarded, args=(work,), name=name, daemon=True).start()
 
     def _guarded(self, work: Callable[[], None]) -> None:
+        torch.set_num_threads(1)  # OpenMP's count is one per thread: a new thread's team would be of all cores
         try:
             work()
         except BaseException as error:  # whatever it is, it must end the rank
