@@ -20,6 +20,7 @@ DEFAULT: Final = "simulate"
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "simulate": ("simulate", "Simulate a scenario: the main job; its name may be left out."),
     "execute": ("execute", "Run the same plan with torch on this machine, or join a running job."),
+    "sweep": ("sweep", "Simulate every combination of several keys' values; one table, fastest first."),
     "compare": ("compare", "Lay two timelines side by side."),
     "trace": ("trace", "Show what the PyTorch profiler recorded, as time per rank and collective."),
     "validate": ("validate", "Predict published measurements; fail past their thresholds."),

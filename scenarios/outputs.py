@@ -16,7 +16,7 @@ from traces.timeline import Timeline
 
 def write_all(summary: Mapping[str, Any], timeline: Timeline, out: Path, *, title: str) -> None:
     """Write summary.json, timeline.json.gz (Perfetto), timeline.parquet and report.html into ``out``."""
-    with _all_or_none(out) as staging:
+    with all_or_none(out) as staging:
         _write_summary(summary, staging)
         write_perfetto(timeline, staging / "timeline.json.gz")
         write_timeline(timeline, staging / "timeline.parquet")
@@ -27,7 +27,7 @@ def write_execution(
     summary: Mapping[str, Any], simulated: Timeline, executed: Timeline, out: Path, *, title: str
 ) -> None:
     """Write an execution's summary.json, timeline.json.gz, timeline.parquet and report.html (both timelines)."""
-    with _all_or_none(out) as staging:
+    with all_or_none(out) as staging:
         _write_summary(summary, staging)
         if len(executed):
             write_perfetto(executed, staging / "timeline.json.gz")
@@ -37,7 +37,7 @@ def write_execution(
 
 def write_trace(summary: Mapping[str, Any], timeline: Timeline, out: Path) -> None:
     """Write a profile's summary.json, timeline.json.gz (Perfetto) and timeline.parquet into ``out``."""
-    with _all_or_none(out) as staging:
+    with all_or_none(out) as staging:
         _write_summary(summary, staging)
         write_perfetto(timeline, staging / "timeline.json.gz")
         write_timeline(timeline, staging / "timeline.parquet")
@@ -48,7 +48,7 @@ def _write_summary(summary: Mapping[str, Any], folder: Path) -> None:
 
 
 @contextmanager
-def _all_or_none(out: Path) -> Iterator[Path]:
+def all_or_none(out: Path) -> Iterator[Path]:
     """Yield a temporary folder inside ``out``, and move its files into ``out`` at the end.
 
     After an error nothing is left behind: no file, and no folder that was not there before.

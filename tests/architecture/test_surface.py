@@ -13,6 +13,9 @@ from scenarios.cli import COMMANDS, group
 from scenarios.loader import load_scenario
 from scenarios.runner import simulate
 from scenarios.schema import json_schema
+from scenarios.sweep.run import prepare, run
+from scenarios.sweep.settings import read_settings
+from scenarios.sweep.workers import local_workers
 from scenarios.trace_summary import summarise
 from tests.traces.kineto_traces import all_reduce, document
 from tests.traces.kineto_traces import write as write_trace
@@ -22,6 +25,7 @@ from traces.parquet import write_timeline
 OPTIONS = {
     "simulate": {"scenario", "--set", "--out", "--json", "--detail", "--fold", "--no-fold"},
     "execute": {"scenario", "--set", "--out", "--json", "--device", "--check", "--timing", "--collectives"},
+    "sweep": {"scenario", "--set", "--jobs", "--out", "--json"},
     "compare": {"simulated", "real", "--fail-above", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},
     "validate": {"tables", "--data", "--json"},
@@ -89,6 +93,16 @@ TRACE = {
     *("collectives.bytes", "collectives.count", "collectives.time_s"),
     *("collectives.algorithm_bandwidth_bytes_per_s", "collectives.bus_bandwidth_bytes_per_s"),
     *("clock.num_collectives", "clock.worst_residual_s", "clock.unaligned_ranks"),
+}
+
+SWEEP = {
+    *("schema", "scenario", "settings.key", "settings.values", "refused.set", "refused.reason"),
+    *("points.set", "points.world_size", "points.iteration_time_s", "points.tokens_per_s"),
+    *("points.model_flop_per_s_per_device", "points.mfu", "points.hfu"),
+    *("points.bubble_fraction", "points.exposed_communication_fraction"),
+    *("points.peak_memory_bytes", "points.memory_capacity_bytes", "points.fits_memory"),
+    *("points.sent_bytes_per_rank", "points.tensor_sent_bytes_per_rank", "points.pipeline_sent_bytes_per_rank"),
+    *("points.data_sent_bytes_per_rank", "points.peak_live_microbatches", "points.peak_live_activations"),
 }
 
 COLUMNS = ("rank", "stream", "name", "kind", "start_s", "end_s", "microbatch", "stage", "bytes", "flop", "group")
@@ -159,6 +173,18 @@ def test_trace_keys_are_the_stated_ones(tmp_path: Path) -> None:
     assert found | {f"{outer}.{key}" for outer, inner in nested.items() for key in inner} == TRACE
 
 
+def test_sweep_keys_are_the_stated_ones(root: Path) -> None:
+    """``sweep.json`` has these keys."""
+    settings = read_settings(["parallel.pipeline.schedule=1f1b,interleaved_1f1b"])
+    job = prepare(root / "scenarios" / "tiny-gpt-2x2.yaml", settings)
+    summary = run(job, local_workers, 1, tick=lambda: None).summary
+    found = set()
+    for key, value in summary.items():
+        found |= {f"{key}.{inner}" for inner in value[0]} if isinstance(value, list) else {key}
+    assert found == SWEEP
+    assert summary["schema"] == "meshtwin.sweep/1"
+
+
 def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> None:
     """``timeline.parquet`` has these columns in this order."""
     path = tmp_path / "timeline.parquet"
@@ -169,7 +195,7 @@ def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> Non
 def test_readme_documents_every_key_and_option(root: Path) -> None:
     """Whatever may be written or comes out is named in the README."""
     readme = (root / "README.md").read_text(encoding="utf-8")
-    words = {f"`{key.rsplit('.', 1)[-1]}`" for key in KEYS | SUMMARY | RELIABILITY | TRACE}
+    words = {f"`{key.rsplit('.', 1)[-1]}`" for key in KEYS | SUMMARY | RELIABILITY | SWEEP | TRACE}
     words |= {f"`{column}`" for column in COLUMNS}
     words |= {option for options in OPTIONS.values() for option in options if option.startswith("--")}
     assert sorted(word for word in words if word not in readme) == []

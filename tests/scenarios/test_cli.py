@@ -104,6 +104,7 @@ def test_frozen_surface() -> None:
     assert surface == {
         "simulate": ["--detail", "--fold", "--json", "--no-fold", "--out", "--set", "scenario"],
         "execute": ["--check", "--collectives", "--device", "--json", "--out", "--set", "--timing", "scenario"],
+        "sweep": ["--jobs", "--json", "--out", "--set", "scenario"],
         "compare": ["--fail-above", "--json", "real", "simulated"],
         "validate": ["--data", "--json", "tables"],
         "schedule": ["--set", "scenario"],

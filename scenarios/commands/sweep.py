@@ -1,0 +1,55 @@
+"""``simulate sweep SCENARIO.yaml``: many runs of one scenario, one table."""
+
+import json
+from concurrent.futures import BrokenExecutor
+from pathlib import Path
+
+import click
+
+from scenarios.commands.options import Folder, json_option, scenario_argument
+from scenarios.commands.refusals import FailedRun, refusing_bad_input
+from scenarios.console import open_console
+from scenarios.output_folder import refuse_unwritable, writing_to
+from scenarios.sweep.console import print_sweep, progress
+from scenarios.sweep.files import write_sweep
+from scenarios.sweep.run import prepare, run
+from scenarios.sweep.settings import read_settings
+from scenarios.sweep.workers import available_cores, local_workers
+
+MAX_JOBS = 1_024
+
+
+@click.command("sweep")
+@scenario_argument
+@click.option(
+    "--set",
+    "options",
+    multiple=True,
+    metavar="KEY=A,B,...",
+    help="Values of a key, as YAML; repeatable. Lists as in [1,2],[2,1]; text with a comma in quotes.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(1, MAX_JOBS), metavar="N", help="Processes that simulate; default one per core."
+)
+@click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html, sweep.json and sweep.csv.")
+@json_option
+def command(scenario: Path, options: tuple[str, ...], jobs: int | None, out: Path | None, as_json: bool) -> None:
+    """Simulate every combination of the values that keys are set to; one table, the fastest first."""
+    with refusing_bad_input():
+        job = prepare(scenario, read_settings(options))
+        if out is not None:
+            refuse_unwritable(out)
+        num_jobs = jobs or available_cores()
+        try:
+            with progress(len(job.points), f"Simulating {job.name}") as tick:
+                sweep = run(job, local_workers, num_jobs, with_pictures=out is not None, tick=tick)
+        except BrokenExecutor as error:
+            message = "a process of the sweep ended before its work was done, perhaps for want of memory;\n    "
+            raise FailedRun(f"{message}use fewer --jobs") from error
+        if out is not None:
+            with writing_to(out):
+                write_sweep(sweep, out)
+    if as_json:
+        click.echo(json.dumps(sweep.summary, indent=2))
+    else:
+        print_sweep(sweep.summary, open_console(), out)

@@ -1,0 +1,45 @@
+"""The files of a sweep: sweep.json, sweep.csv and report.html, all of them or none."""
+
+import csv
+import json
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from scenarios.outputs import all_or_none
+from scenarios.sweep.labels import written
+from scenarios.sweep.page import write_sweep_page
+from scenarios.sweep.run import Sweep
+
+
+def write_sweep(sweep: Sweep, out: Path) -> None:
+    """Write the files into ``out``. Identical sweeps give identical bytes."""
+    with all_or_none(out) as staging:
+        text = json.dumps(sweep.summary, indent=2) + "\n"
+        (staging / "sweep.json").write_text(text, encoding="utf-8", newline="\n")
+        (staging / "sweep.csv").write_text(csv_text(sweep.summary), encoding="utf-8", newline="")
+        write_sweep_page(sweep.summary, sweep.pictures, staging / "report.html")
+
+
+def csv_text(summary: Mapping[str, Any]) -> str:
+    """Return a row per point, the fastest first, then the refused ones: keys set, result keys, ``refused``."""
+    keys = [setting["key"] for setting in summary["settings"]]
+    results = [key for key in summary["points"][0] if key != "set"]
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*keys, *results, "refused"])
+    for point in summary["points"]:
+        writer.writerow([*_values(point, keys), *(_cell(point[key]) for key in results), ""])
+    for entry in summary["refused"]:
+        writer.writerow([*_values(entry, keys), *("" for _ in results), entry["reason"]])
+    return text.getvalue()
+
+
+def _values(entry: Mapping[str, Any], keys: list[str]) -> list[str]:
+    return [written(entry["set"][key]) for key in keys]
+
+
+def _cell(value: Any) -> str:
+    """Return a result: numbers to the last digit, null empty."""
+    return "" if value is None else json.dumps(value)

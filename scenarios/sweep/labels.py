@@ -1,0 +1,38 @@
+"""What the points of a sweep are called: the values in which they differ."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+_WORD: Final = re.compile(r"[\w.-]+")
+
+
+def varied(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys with several values, each with its shortest name that no other key has: its last part."""
+    keys = [setting["key"] for setting in summary["settings"] if len(setting["values"]) > 1]
+    return {key: _short(key, keys) for key in keys}
+
+
+def _short(key: str, keys: Sequence[str]) -> str:
+    parts = key.split(".")
+    others = [other.split(".") for other in keys if other != key]
+    for length in range(1, len(parts)):
+        if all(other[-length:] != parts[-length:] for other in others):
+            return ".".join(parts[-length:])
+    return key
+
+
+def written(value: Any) -> str:
+    """Return a value as YAML has it, in one line."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def label(summary: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """Return a point's name: its words alone, numbers and the like with their key."""
+    named = []
+    for key, short in varied(summary).items():
+        value = written(values[key])
+        is_word = isinstance(values[key], str) and _WORD.fullmatch(value)
+        named.append(value if is_word else f"{short}={value}")
+    return " · ".join(named) or summary["scenario"]

@@ -1,0 +1,116 @@
+"""Simulate all points of a sweep, and put them in order."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from scenarios.errors import ScenarioError
+from scenarios.loader import Scenario, load_scenario
+from scenarios.report.thumbnail import Thumbnail
+from scenarios.sweep.point import Measured, measure, pipeline_degree
+from scenarios.sweep.refusal import one_line
+from scenarios.sweep.settings import Point, Setting, points
+from scenarios.yaml_tree import read_document
+
+SCHEMA: Final = "meshtwin.sweep/1"
+MAX_PICTURES: Final = 24
+"""Sweeps of more points get no pictures of pipelines."""
+
+OpenWorkers = Callable[[int], AbstractContextManager[Executor]]
+"""From a number of processes to what runs there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A finished sweep: ``summary`` as in sweep.json, and the pictures of its points in the same order, if any."""
+
+    summary: dict[str, Any]
+    pictures: tuple[Thumbnail, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The points of a sweep that can be tried, their scenarios, and the lines of those that cannot."""
+
+    settings: tuple[Setting, ...]
+    points: tuple[tuple[Point, Scenario], ...]
+    refused: dict[int, str]
+
+    @property
+    def name(self) -> str:
+        """Return the scenario's name."""
+        return self.points[0][1].name
+
+
+def prepare(path: Path, settings: Sequence[Setting]) -> Job:
+    """Return the points of a sweep, loaded. Raises the first refusal where the scenario's rules refuse all of them."""
+    read_document(path)  # what is wrong with the file itself is no point's fault
+    valid: list[tuple[Point, Scenario]] = []
+    refused: dict[int, str] = {}
+    first: ScenarioError | None = None
+    for point in points(settings):
+        try:
+            valid.append((point, load_scenario(path, point.overrides)))
+        except ScenarioError as error:
+            first = first or error
+            refused[point.index] = one_line(error)
+    if first is not None and not valid:
+        raise _none_valid(first, len(refused))
+    return Job(tuple(settings), tuple(valid), refused)
+
+
+def run(
+    job: Job, open_workers: OpenWorkers, num_jobs: int, *, with_pictures: bool = False, tick: Callable[[], None]
+) -> Sweep:
+    """Return the sweep, fastest point first; ``tick`` is called as each point is done.
+
+    The result does not depend on ``num_jobs``. Raises ScenarioError where no point can be simulated.
+    """
+    draw = with_pictures and can_draw(job)
+    futures: list[Future[Measured | str]] = []
+    with open_workers(min(num_jobs, len(job.points))) as workers:
+        for _, scenario in job.points:
+            future = workers.submit(measure, scenario, draw)
+            future.add_done_callback(lambda _: tick())
+            futures.append(future)
+        results = [future.result() for future in futures]
+    refused = dict(job.refused)
+    found: list[tuple[Point, Measured]] = []
+    for (point, _), result in zip(job.points, results, strict=True):
+        if isinstance(result, str):
+            refused[point.index] = result
+        else:
+            found.append((point, result))
+    if not found:
+        origin = job.points[0][1].document.origin(())
+        raise ScenarioError(
+            origin, "", refused[min(refused)], "change the scenario or the values", num_more=len(refused) - 1
+        )
+    found.sort(key=lambda entry: (entry[1].values["iteration_time_s"], entry[0].index))
+    pictures = tuple(result.picture for _, result in found if result.picture is not None)
+    return Sweep(_summary(job, found, refused), pictures)
+
+
+def can_draw(job: Job) -> bool:
+    """Return whether a sweep has pipelines, and few enough of them for pictures."""
+    return len(job.points) <= MAX_PICTURES and any(pipeline_degree(scenario) > 1 for _, scenario in job.points)
+
+
+def _summary(job: Job, found: Sequence[tuple[Point, Measured]], refused: dict[int, str]) -> dict[str, Any]:
+    by_index = {point.index: point.values for point in points(job.settings)} if refused else {}
+    return {
+        "schema": SCHEMA,
+        "scenario": job.name,
+        "settings": [{"key": setting.key, "values": list(setting.values)} for setting in job.settings],
+        "points": [{"set": point.values, **result.values} for point, result in found],
+        "refused": [{"set": by_index[index], "reason": refused[index]} for index in sorted(refused)],
+    }
+
+
+def _none_valid(error: ScenarioError, count: int) -> ScenarioError:
+    """Return the refusal of the first point, saying that the others were refused too."""
+    rule = error.rule if count == 1 else f"all {count:,} points are refused, the first one: {error.rule}"
+    return ScenarioError(error.origin, error.key, rule, error.remedy)

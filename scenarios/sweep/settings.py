@@ -1,0 +1,129 @@
+"""Read ``--set key=a,b,c`` options, and make the points of their product."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any, Final
+
+from scenarios.errors import Origin, ScenarioError
+from scenarios.yaml_tree import read_value
+
+MAX_POINTS: Final = 10_000
+
+_QUOTED: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*\"""")
+_CLOSING: Final = {"[": "]", "{": "}"}
+_EXAMPLE: Final = "write it as in --set parallel.tensor.degree=1,2,4"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A scenario key and the values that it takes: ``texts`` as typed, ``values`` as YAML reads them."""
+
+    key: str
+    texts: tuple[str, ...]
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One element of the product: its number, ``key=value`` overrides, and the values by key."""
+
+    index: int
+    overrides: tuple[str, ...]
+    values: dict[str, Any]
+
+
+def read_settings(options: Sequence[str]) -> tuple[Setting, ...]:
+    """Return the settings of all ``--set`` options, in their order.
+
+    Values are YAML, separated by commas; a comma inside brackets, braces or quotes belongs to its value. Raises
+    ScenarioError for text that is not so, a key or value that comes twice, a mapping that would undo an earlier
+    option, and a product of more than 10,000 points.
+    """
+    settings = tuple(_read_setting(text) for text in options)
+    if not settings:
+        rule = "a sweep needs values to go through"
+        raise ScenarioError(Origin(option="--set"), "", rule, _EXAMPLE)
+    for place, setting in enumerate(settings):
+        for earlier in settings[:place]:
+            if f"{earlier.key}.".startswith(f"{setting.key}."):
+                rule = f"{earlier.key} was set before, and this would undo it"
+                remedy = "list all values in one option" if earlier.key == setting.key else "put this option first"
+                raise ScenarioError(_origin(f"{setting.key}={','.join(setting.texts)}"), setting.key, rule, remedy)
+    num_points = prod(len(setting.texts) for setting in settings)
+    if num_points > MAX_POINTS:
+        counts = " x ".join(str(len(setting.texts)) for setting in settings)
+        rule = f"{counts} = {num_points:,} points are more than {MAX_POINTS:,}"
+        raise ScenarioError(Origin(option="--set"), "", rule, "leave some values out")
+    return settings
+
+
+def points(settings: Sequence[Setting]) -> Iterator[Point]:
+    """Yield the product of all values; the last setting varies fastest."""
+    choices = [
+        [(setting.key, *pair) for pair in zip(setting.texts, setting.values, strict=True)] for setting in settings
+    ]
+    for index, chosen in enumerate(product(*choices)):
+        overrides = tuple(f"{key}={text}" for key, text, _ in chosen)
+        yield Point(index, overrides, {key: value for key, _, value in chosen})
+
+
+def _read_setting(text: str) -> Setting:
+    key, equals, values = text.partition("=")
+    parts = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(parts):
+        raise ScenarioError(_origin(text), "", "a setting is a dotted key, =, and values", _EXAMPLE)
+    texts = tuple(_split(values, text))
+    read = tuple(read_value(part, str(_origin(f"{key}={part}"))) for part in texts)
+    seen = set[str]()
+    for part, value in zip(texts, read, strict=True):
+        same = json.dumps(value, sort_keys=True)
+        if same in seen:
+            rule = f"the value {part[:60]} comes twice"
+            raise ScenarioError(_origin(text), ".".join(parts), rule, "keep one of the two")
+        seen.add(same)
+    return Setting(".".join(parts), texts, read)
+
+
+def _split(values: str, option: str) -> Iterator[str]:
+    """Yield the values between commas that are in no bracket and no quotes."""
+    start, place, open_brackets, before = 0, 0, list[str](), ","
+    while place < len(values):
+        sign = values[place]
+        if sign in "'\"" and before in ",[{:":
+            quoted = _QUOTED.match(values, place)
+            if quoted is None:
+                raise _unbalanced(option, f"{sign} is missing at the end")
+            place = quoted.end() - 1
+        elif sign in _CLOSING:
+            open_brackets.append(_CLOSING[sign])
+        elif sign in _CLOSING.values():
+            if not open_brackets or open_brackets.pop() != sign:
+                raise _unbalanced(option, f"{sign} closes no bracket")
+        elif sign == "," and not open_brackets:
+            yield _value(values[start:place], option)
+            start = place + 1
+        before = before if sign.isspace() else sign
+        place += 1
+    if open_brackets:
+        raise _unbalanced(option, f"{open_brackets[-1]} is missing at the end")
+    yield _value(values[start:], option)
+
+
+def _value(text: str, option: str) -> str:
+    if not text.strip():
+        rule = "a value is missing between, before or after commas"
+        raise ScenarioError(_origin(option), "", rule, "write --set key=a,b; a value with a comma in quotes")
+    return text.strip()
+
+
+def _unbalanced(option: str, rule: str) -> ScenarioError:
+    remedy = "close every bracket and quote; lists as in --set key=[1,2],[2,1], text with brackets in quotes"
+    return ScenarioError(_origin(option), "", rule, remedy)
+
+
+def _origin(text: str) -> Origin:
+    return Origin(option=f"--set {' '.join(text[:200].splitlines())}")

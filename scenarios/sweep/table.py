@@ -1,0 +1,56 @@
+"""The rows of a sweep in words: one list of columns for the terminal and the page."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from costmodels.units import format_bytes, format_time
+from scenarios.sweep.labels import varied, written
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its head, the result key that it shows, and how."""
+
+    head: str
+    key: str
+    words: Callable[[Any], str]
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
+
+
+COLUMNS: Final = (
+    Column("step time", "iteration_time_s", format_time),
+    Column("tokens/s", "tokens_per_s", lambda rate: f"{rate:,.0f}"),
+    Column("MFU", "mfu", _percent),
+    Column("bubble", "bubble_fraction", _percent),
+    Column("exposed", "exposed_communication_fraction", _percent),
+    Column("memory", "peak_memory_bytes", format_bytes),
+    Column("fits", "fits_memory", lambda fits: "yes" if fits else "NO"),
+    Column("sent", "sent_bytes_per_rank", format_bytes),
+    Column("pp sent", "pipeline_sent_bytes_per_rank", format_bytes),
+    Column("live", "peak_live_activations", lambda live: f"{live:.4g}"),
+)
+EXPLAINED: Final = (
+    "exposed: communication while nothing is computed; memory: peak of the fullest rank; "
+    "sent: bytes per rank and step; pp sent: those between stages; live: micro-batches whose activations the fullest rank holds"
+)
+
+
+def columns_of(summary: Mapping[str, Any]) -> list[Column]:
+    """Return the columns that some point has a value for."""
+    return [column for column in COLUMNS if any(point[column.key] is not None for point in summary["points"])]
+
+
+def rows_of(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return heads and rows: the keys that vary, then the results."""
+    keys, columns = varied(summary), columns_of(summary)
+    rows = [
+        [written(point["set"][key]) for key in keys]
+        + ["-" if point[column.key] is None else column.words(point[column.key]) for column in columns]
+        for point in summary["points"]
+    ]
+    heads = [short.replace("_", " ") for short in keys.values()]
+    return [*heads, *(column.head for column in columns)], rows
