@@ -115,7 +115,7 @@ def annotation_facts(name: str, arguments: Arguments | None) -> Facts | None:
         elements = 1
         for extent in shape:
             elements *= extent
-        if not size or not shape or elements < 0:
+        if not size or not shape or not 0 <= elements < 1 << 53:
             return Facts(kind)
         total += elements * size
         names.add(dtype)
@@ -158,5 +158,5 @@ def _plain(dtype: Any) -> str:
 
 
 def _count(value: Any) -> int:
-    """Return a whole number, -1 for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else -1
+    """Return a whole number below 2^53 (as many elements have no device), -1 for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else -1

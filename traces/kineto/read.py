@@ -37,6 +37,8 @@ _CALL: Final = "record_param_comms"
 _STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _MEMORY: Final = "[memory]"
 _ON_DEVICE: Final = 1
+_MAX_WHOLE: Final = (1 << 62) - 1
+_MAX_RANK: Final = (1 << 31) - 1
 
 
 @dataclass(slots=True)
@@ -55,7 +57,7 @@ class _Found:
 
     device: list[Event] = field(default_factory=list)
     launches: list[Event] = field(default_factory=list)
-    calls: dict[Any, list[_Call]] = field(default_factory=dict)
+    calls: dict[str, list[_Call]] = field(default_factory=dict)
     steps: list[tuple[int, float, float]] = field(default_factory=list)
     memory: list[tuple[float, int]] = field(default_factory=list)
     problems: Counter[str] = field(default_factory=Counter)
@@ -96,11 +98,12 @@ def _identity(distributed: Any) -> tuple[int, int]:
     """Return rank and number of ranks, -1 and 0 where the file does not say."""
     facts = distributed if isinstance(distributed, dict) else {}
     rank, world_size = facts.get("rank"), facts.get("world_size")
-    return (_whole(rank), max(0, _whole(world_size)))
+    return (_whole(rank, _MAX_RANK), max(0, _whole(world_size, _MAX_RANK)))
 
 
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else -1
+def _whole(value: Any, most: int = _MAX_WHOLE) -> int:
+    """Return a whole number of at most ``most``, -1 for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else -1
 
 
 def _sorted_out(events: list[Event]) -> _Found:
@@ -155,7 +158,7 @@ def _add_host_event(found: _Found, event: Event) -> None:
         found.steps.append((int(step[1]), event.ts, event.dur))
     else:
         call = _Call(event.ts, event.ts + event.dur, name, event.args)
-        found.calls.setdefault(event.tid, []).append(call)
+        found.calls.setdefault(str(event.tid), []).append(call)
 
 
 def _add_memory(found: _Found, event: Event) -> None:
@@ -169,13 +172,13 @@ def _add_memory(found: _Found, event: Event) -> None:
 
 
 def _host_spans(launches: list[Event], origin_us: float) -> HostSpans:
-    threads: dict[Any, int] = {}
+    threads: dict[str, int] = {}
     starts = np.array([event.ts - origin_us for event in launches], dtype=np.float64)
     return HostSpans(
         correlation=np.array([_correlation(event) for event in launches], dtype=np.int64),
         start_s=starts * US,
         end_s=(starts + np.array([event.dur for event in launches], dtype=np.float64)) * US,
-        thread=np.array([threads.setdefault(event.tid, len(threads)) for event in launches], dtype=np.int64),
+        thread=np.array([threads.setdefault(str(event.tid), len(threads)) for event in launches], dtype=np.int64),
     )
 
 
@@ -188,7 +191,7 @@ def _rows(found: _Found, origin_us: float, groups: dict[str, Group]) -> DeviceRo
     """Return the device's activities as columns, by start."""
     events = sorted(found.device, key=lambda event: (event.ts, event.dur))
     launched = {_correlation(event): event for event in found.launches}
-    devices = {event.args.device for event in events if event.args is not None}
+    devices = {str(event.args.device) for event in events if event.args is not None}
     names, kinds, streams, facts, sizes = [], [], [], {}, []
     for row, event in enumerate(events):
         arguments = event.args or Arguments()
@@ -231,7 +234,7 @@ def _facts(event: Event, launch: Event | None, found: _Found, groups: dict[str, 
     if own is not None:
         return own
     by_name = kernel_facts(event.name)
-    enclosing = _enclosing(found.calls.get(launch.tid, []), launch.ts) if launch is not None else []
+    enclosing = _enclosing(found.calls.get(str(launch.tid), []), launch.ts) if launch is not None else []
     for call in enclosing:
         said = argument_facts(call.arguments, groups) if call.arguments is not None else None
         if said is not None:

@@ -19,7 +19,7 @@ from traces.timeline import NO_INDEX, Timeline, TimelineBuilder
 
 LARGE_RESIDUAL_S: Final = 1e-3
 MAX_NAMED: Final = 8
-_RANK_IN_NAME: Final = re.compile(r"(?:rank|worker)[_\-.]?(\d+)", re.IGNORECASE)
+_RANK_IN_NAME: Final = re.compile(r"(?:rank|worker)[_\-.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
