@@ -1,0 +1,146 @@
+"""``simulate trace``: what it prints, writes and refuses."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from scenarios.cli import group
+from tests.traces.kineto_traces import activity, all_reduce, annotation, document, launch, memory, shared_trace, write
+
+
+def run(*arguments: object) -> Result:
+    """Run ``simulate trace`` in this process."""
+    return CliRunner().invoke(group, ["trace", *map(str, arguments)])
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    """Return a folder with two ranks on two clocks, three steps each."""
+    folder = tmp_path / "profile"
+    folder.mkdir()
+    for rank in range(2):
+        clock, events = 5e6 * rank, []
+        for number in range(1, 4):
+            at = clock + 10_000 * number
+            events += [annotation(f"ProfilerStep#{number}", at, 9_000), launch(2 * number, at + 10)]
+            events += [launch(2 * number + 1, at + 20), memory(at + 30, 1 << 20)]
+            events.append(activity("gemm", at + 100, 600, correlation=2 * number))
+            late = 50 * rank
+            events.append(all_reduce(at + 500 + late, 400 - late, elements=250_000, correlation=2 * number + 1))
+        write(folder / f"rank{rank}.json.gz", document(events, rank=rank, world_size=2))
+    return folder
+
+
+def test_json_holds_the_figures(profile: Path) -> None:
+    """Breakdown, clocks, collectives and kernels of the whole steps come as JSON, alone on standard output."""
+    done = run(profile, "--json")
+    assert done.exit_code == 0
+    summary = json.loads(done.stdout)
+    first, second = summary["ranks"]
+    assert summary["recorded_steps"] == [1, 2, 3]
+    assert first["compute_s"] == pytest.approx(1.2e-3)
+    assert first["communication_s"] == pytest.approx(0.8e-3)
+    assert first["overlap_s"] == pytest.approx(0.4e-3)
+    assert first["overlap_fraction"] == pytest.approx(0.5)
+    assert second["clock_offset_s"] == pytest.approx(-5.0)
+    assert second["peak_allocated_bytes"] == 1 << 20
+    assert summary["span_s"] == pytest.approx(10.8e-3)
+    [rate] = summary["collectives"]
+    assert (rate["kind"], rate["group"], rate["count"], rate["num_seen"]) == ("all_reduce", "0,1", 2, 2)
+    assert rate["bus_bandwidth_bytes_per_s"] == pytest.approx(1e6 / 350e-6)
+    assert summary["kernels"][0]["name"] == "gemm"
+    assert any("step 3, the last" in warning for warning in summary["warnings"])
+
+
+@pytest.mark.parametrize(("steps", "activities"), [("all", 12), ("complete", 8), ("2", 4), ("2-3", 8)])
+def test_steps_choose(profile: Path, steps: str, activities: int) -> None:
+    """``--steps`` takes all, the complete ones, one or a range."""
+    summary = json.loads(run(profile, "--json", "--steps", steps).stdout)
+    assert (summary["steps"], summary["num_activities"]) == (steps, activities)
+
+
+def test_table_is_for_people(profile: Path) -> None:
+    """The table names ranks, kernels and collectives; warnings go to standard error."""
+    done = run(profile)
+    assert done.exit_code == 0
+    for words in ("2 ranks", "moved by at most 5 s", "gemm", "all_reduce 0,1", "2.857 GB/s"):
+        assert words in done.stdout
+    assert done.stderr.startswith("warning: step 3, the last")
+
+
+def test_a_missing_rank_makes_a_bandwidth_a_bound(profile: Path) -> None:
+    """Where the rank that came last has no file, the bandwidth is at least what is shown."""
+    (profile / "rank1.json.gz").unlink()
+    done = run(profile)
+    assert "1 of 2" in done.stdout
+    assert "at least" in done.stdout
+    assert "1 of 2 ranks have no file here (1)" in done.stderr
+
+
+def test_written_timelines_compare(profile: Path, tmp_path: Path) -> None:
+    """``--out`` writes a timeline that Perfetto opens and ``simulate compare`` reads; two runs write the same bytes."""
+    for name in ("a", "b"):
+        assert run(profile, "--out", tmp_path / name).exit_code == 0
+    names = {path.name for path in (tmp_path / "a").iterdir()}
+    assert names == {"summary.json", "timeline.json.gz", "timeline.parquet"}
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    opened = json.loads(gzip.decompress((tmp_path / "a" / "timeline.json.gz").read_bytes()))
+    assert len([event for event in opened["traceEvents"] if event["ph"] == "X"]) == 8
+    paths = [str(tmp_path / name / "timeline.parquet") for name in ("a", "b")]
+    compared = CliRunner().invoke(group, ["compare", *paths, "--json", "--fail-above", "0%"])
+    assert compared.exit_code == 0
+    assert json.loads(compared.stdout)["same_work"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("none.json",), "there is no such file"),
+        (("{profile}", "--steps", "7"), "there is no step 7 here"),
+        (("{profile}", "--steps", "some"), "is no choice of steps"),
+        (("{profile}", "--steps", "3-2"), "is no choice of steps"),
+        (("{broken}",), "the gzip file is not whole"),
+        (("{profile}", "--out", "{broken}"), "is a file, not a directory"),
+    ],
+)
+def test_bad_input_is_refused(profile: Path, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    """Bad input leaves with 2, one message, no traceback, and nothing written."""
+    broken = tmp_path / "broken.json.gz"
+    broken.write_bytes((profile / "rank0.json.gz").read_bytes()[:200])
+    out = tmp_path / "out"
+    filled = [argument.format(profile=profile, broken=broken) for argument in arguments]
+    done = run(*filled, *(() if "--out" in filled else ("--out", out)))
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not out.exists()
+
+
+def test_two_real_traces_compare(tmp_path: Path) -> None:
+    """The profile of one program on two kinds of GPU compares: some kernels are the same, and the rest are counted."""
+    for name in ("control", "test"):
+        assert run(shared_trace(f"trace_diff_{name}.json.gz"), "--out", tmp_path / name).exit_code == 0
+    paths = [str(tmp_path / name / "timeline.parquet") for name in ("control", "test")]
+    summary = json.loads(CliRunner().invoke(group, ["compare", *paths, "--json"]).stdout)
+    assert (summary["first_ops"], summary["second_ops"]) == (7875, 12515)
+    assert summary["first_s"] == pytest.approx(0.383404)
+    assert summary["second_s"] == pytest.approx(0.628371)
+    assert summary["kind_error"]["compute"] < 0  # the first is the faster GPU
+
+
+def test_help_stays_light() -> None:
+    """Asking for help decodes nothing: neither the decoder nor numpy is imported."""
+    code = "import sys; from scenarios.cli import main\ntry:\n  main(['--help'])\nfinally:\n"
+    code += "  print(sorted({'msgspec', 'numpy', 'traces.kineto.trace'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "100"}
+    )
+    assert done.stdout.endswith("[]\n")
+    assert "trace" in done.stdout
