@@ -81,7 +81,7 @@ BAD_VALUES = [
     ("degree: 24", "degree: 24.0", 9, "parallel.data.degree", "not 24.0", "whole number"),
     ("degree: 24", "degree: many", 9, "parallel.data.degree", "not 'many'", "or auto"),
     ("degree: 24", "degree: 0", 9, "parallel.data.degree", "between 1 and 1,000,000", "auto"),
-    ("zero_stage: 0", "zero_stage: 3", 9, "parallel.data.zero_stage", "at most 1, got 3", "at most 1"),
+    ("zero_stage: 0", "zero_stage: 4", 9, "parallel.data.zero_stage", "at most 3, got 4", "at most 3"),
     ("zero_stage: 0", "bucket: 25", 9, "parallel.data.bucket", "25 has no unit", "GiB"),
     ("zero_stage: 0", "bucket: '25'", 9, "parallel.data.bucket", "'25' has no unit", "GiB"),
     ("zero_stage: 0", "bucket: 25 ms", 9, "parallel.data.bucket", "'ms' is a unit of time", "GiB"),
