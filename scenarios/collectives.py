@@ -13,11 +13,12 @@ EXPLICIT: Final = "explicit"
 FORMS: Final = "native, explicit, explicit:ALGORITHM or explicit:KIND=ALGORITHM,KIND=ALGORITHM"
 
 
-def chosen_algorithms(text: str, plan: Plan) -> Mapping[str, str] | None:
+def chosen_algorithms(text: str, plan: Plan, named: Mapping[str, str] | None = None) -> Mapping[str, str] | None:
     """Return the algorithm of each kind of collective of a plan that runs as a step list; None for the library's own.
 
-    ``explicit`` takes the first step list of each kind, ``explicit:ALGORITHM`` that one for all kinds of the plan,
-    ``explicit:KIND=ALGORITHM,...`` one per kind and the first for others.
+    ``explicit`` takes the step list that the scenario names (``named``, by kind), or else the first of each kind,
+    ``explicit:ALGORITHM`` that one for all kinds of the plan, ``explicit:KIND=ALGORITHM,...`` one per kind and for
+    others what ``explicit`` takes.
     Raises ScenarioError for another text, an algorithm that a kind has no step list by, or a kind that the plan lacks.
     """
     word, colon, choice = text.partition(":")
@@ -27,6 +28,7 @@ def chosen_algorithms(text: str, plan: Plan) -> Mapping[str, str] | None:
         return None
     kinds = kinds_of(plan)
     chosen = {kind: next(iter(STEP_LISTS[kind])) for kind in kinds}
+    chosen |= {kind: name for kind, name in (named or {}).items() if kind in kinds and name in STEP_LISTS[kind]}
     if not choice:
         return chosen
     pairs = [part.partition("=") for part in choice.split(",")]

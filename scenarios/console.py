@@ -13,6 +13,7 @@ from scenarios.advice import advise, mean_over_ranks, recompute_fraction
 from scenarios.loader import Scenario
 from scenarios.long_run import interval_words, reliability_rows
 from scenarios.report.causes import cause_of
+from scenarios.role_names import fullest_row, row_name, row_names
 
 _LEAST_PERCENT = 5e-4
 """Smaller shares of one would round to no per cent at all, and are shown as they are."""
@@ -70,14 +71,14 @@ def _answer(summary: Mapping[str, Any]) -> Table:
 
 
 def _memory_text(summary: Mapping[str, Any]) -> Text:
-    """Return the fullest role's peak against a device's capacity."""
-    fullest = max(summary["roles"], key=lambda role: role["peak_memory_bytes"])
-    peak, capacity = fullest["peak_memory_bytes"], summary.get("memory_capacity_bytes")
+    """Return the fullest role's peak against its device's capacity."""
+    fullest, capacity = fullest_row(summary)
+    peak = fullest["peak_memory_bytes"]
     if not capacity:
         return Text("not modelled: a textbook workload has stated times alone", "dim")
     verdict = Text("fits", "green") if summary["fits_memory"] else Text("DOES NOT FIT", "bold red")
     of = f"{format_bytes(peak)} of {format_bytes(capacity)}"
-    return Text.assemble(f"{of} on {fullest['role'] or 'every rank'}: ", verdict)
+    return Text.assemble(f"{of} on {row_name(summary['roles'], fullest, 'every rank')}: ", verdict)
 
 
 def _time_table(summary: Mapping[str, Any]) -> Table:
@@ -111,10 +112,10 @@ def _role_table(summary: Mapping[str, Any]) -> Table:
     for words in ("role", "ranks", "peak memory", "live micro-batches", "computing", "waiting"):
         table.add_column(words, justify="left" if words == "role" else "right")
     roles, total = list(summary["roles"]), summary["iteration_time_s"]
-    for role in _shown_roles(roles):
+    for name, role in _shown_roles(roles):
         waiting = sum(role["exposed_s"].values())
         table.add_row(
-            Text(role["role"] or "all"),
+            Text(name),
             f"{role['num_ranks']:,}",
             format_bytes(role["peak_memory_bytes"]) if summary.get("memory_capacity_bytes") else "-",
             f"{role['peak_live_microbatches']:g}",
@@ -122,22 +123,24 @@ def _role_table(summary: Mapping[str, Any]) -> Table:
             _percent(waiting / total),
         )
     if len(roles) > MAX_ROLES:
-        table.caption = f"{MAX_ROLES} of {len(roles)} roles; all with --json"
+        what = "roles" if len({role["role"] for role in roles}) == len(roles) else "classes of ranks"
+        table.caption = f"{MAX_ROLES} of {len(roles)} {what}; all with --json"
         table.caption_justify = "left"
     return table
 
 
-def _shown_roles(roles: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return at most MAX_ROLES roles, in their order."""
+def _shown_roles(roles: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return at most MAX_ROLES roles, or classes of one, with their names, in their order."""
+    named = list(zip(row_names(roles, "all"), roles, strict=True))
     if len(roles) <= MAX_ROLES:
-        return list(roles)
+        return named
     half = (MAX_ROLES - 1) // 2
     by_memory = sorted(range(len(roles)), key=lambda index: -roles[index]["peak_memory_bytes"])
     chosen = {*range(half), *range(len(roles) - half, len(roles))}
     for index in by_memory:
         if len(chosen) < MAX_ROLES:
             chosen.add(index)
-    return [roles[index] for index in sorted(chosen)]
+    return [named[index] for index in sorted(chosen)]
 
 
 def _reliability_table(reliability: Mapping[str, Any]) -> Table:

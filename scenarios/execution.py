@@ -37,14 +37,15 @@ def run(
 
     A first step warms up; times, memory and check are those of the second. With ``check`` on a CPU all numbers
     are float64, in the simulated plan too, so that errors show to the last digit. ``collectives``: the library's own,
-    or step lists over messages (see ``chosen_algorithms``), on nodes of as many ranks as the scenario's have devices.
+    or step lists over messages (see ``chosen_algorithms``), on nodes of as many ranks as the scenario's have devices;
+    the simulation that the run is compared with then takes the same algorithms.
     Raises ScenarioError where the scenario cannot be executed, here or at all, ExecutionError where a rank fails.
     """
     scenario = _as_executed(scenario, device, check=check)
     plan, job = plan_of(scenario), scenario.job
     if device == "cpu" and "RANK" not in os.environ:
         refuse_too_large(plan, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    algorithms = chosen_algorithms(collectives, plan)
+    algorithms = chosen_algorithms(collectives, plan, scenario.algorithms)
     backend = load_torch_backend()
     request = backend.ExecutionRequest(
         plan=plan,
@@ -56,7 +57,8 @@ def run(
     execution = backend.TorchBackend(device).execute(request)
     if execution is None:
         return None
-    simulated = simulate(scenario, detail="op", fold=True)
+    priced = scenario if algorithms is None else replace(scenario, algorithms=algorithms)
+    simulated = simulate(priced, detail="op", fold=True)
     timeline = backend.timeline(plan, execution.ranks)
     summary = _summary(scenario, execution, simulated.summary)
     summary["collectives"] = NATIVE if algorithms is None else dict(algorithms)

@@ -55,7 +55,7 @@ def simulate(scenario: Scenario, *, detail: Literal["op", "task"] | None = None,
     if not fold:
         refuse_many_ops(plan)
     run = SimulatedBackend(pricing_of(scenario), fold).simulate(plan)
-    summary = summarise(scenario, run, device_of(scenario))
+    summary = summarise(scenario, run, devices_of(scenario))
     if scenario.reliability is not None:
         with located(scenario.document):
             study = study_reliability(scenario.reliability, run.makespan_s, scenario.seed)
@@ -103,12 +103,20 @@ def cluster_of(spec: ClusterSpec) -> Cluster:
     return Cluster(load_node(spec.node), spec.num_nodes, spec.devices_per_node, spec.wiring, devices)
 
 
+def devices_of(scenario: Scenario) -> list[tuple[DeviceSpec, int]]:
+    """Return the devices of the ranks, in rank order, each with how many ranks have it; none for textbook jobs."""
+    if scenario.cluster is None:
+        return []
+    cluster = scenario.cluster
+    types = cluster.node_types or ((cluster.node, cluster.num_nodes),)
+    return [(load_node(name).device, count * cluster.devices_per_node) for name, count in types]
+
+
 def device_of(scenario: Scenario) -> DeviceSpec | None:
     """Return the device that a scenario runs on, of several types the one with the least memory; None: textbook."""
     if scenario.cluster is None:
         return None
-    names = [name for name, _ in scenario.cluster.node_types] or [scenario.cluster.node]
-    return min((load_node(name).device for name in names), key=lambda device: device.memory_bytes)
+    return min((device for device, _ in devices_of(scenario)), key=lambda device: device.memory_bytes)
 
 
 def write_outputs(result: Result, out: Path) -> None:

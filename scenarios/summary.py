@@ -1,5 +1,7 @@
 """summary.json: the answer of a simulation, in documented, versioned keys (see the README)."""
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from costmodels.hardware import DeviceSpec
@@ -15,23 +17,26 @@ from sim.training.spec import DenseTraining
 SCHEMA = "meshtwin.summary/1"
 
 
-def summarise(scenario: Scenario, run: SimulatedRun, device: DeviceSpec | None) -> dict[str, Any]:
-    """Return the summary of a run; rates and memory verdicts only where there is a device."""
+def summarise(scenario: Scenario, run: SimulatedRun, devices: Sequence[tuple[DeviceSpec, int]]) -> dict[str, Any]:
+    """Return the summary of a run; rates and memory verdicts only where there are devices.
+
+    ``devices``: those of the ranks, in rank order, each with how many ranks have it.
+    """
     parts = {rank: breakdown(run, rank) for rank in run.programs}
-    roles = [_role(run, rank, parts[rank]) for rank in run.programs]
+    roles = [_role(run, rank, parts[rank], devices) for rank in run.programs]
     return {
         "schema": SCHEMA,
         "scenario": scenario.name,
         "seed": scenario.seed,
         "world_size": run.plan.mesh.size,
         "iteration_time_s": run.makespan_s,
-        **rates(scenario, run, device),
+        **rates(scenario, run, devices),
         "bubble_fraction": _mean(run, {r: p.exposed_s[BUBBLE] for r, p in parts.items()}) / run.makespan_s,
         "exposed_communication_fraction": _mean(
             run, {r: sum(v for cause, v in p.exposed_s.items() if cause != BUBBLE) for r, p in parts.items()}
         )
         / run.makespan_s,
-        **_memory(roles, device),
+        **_memory(roles, devices),
         "roles": roles,
         "fold": {"ranks": run.plan.mesh.size, "simulated": len(run.programs)},
         "engine": {"events": run.num_events, "wall_time_s": run.wall_time_s},
@@ -43,16 +48,17 @@ def _mean(run: SimulatedRun, per_rank: dict[int, float]) -> float:
     return sum(value * run.folding.multiplicity[rank] for rank, value in per_rank.items()) / run.plan.mesh.size
 
 
-def rates(scenario: Scenario, run: SimulatedRun, device: DeviceSpec | None) -> dict[str, float | None]:
-    """Return tokens/s, FLOP/s per device and their share of the peak; None for textbook jobs."""
+def rates(scenario: Scenario, run: SimulatedRun, devices: Sequence[tuple[DeviceSpec, int]]) -> dict[str, float | None]:
+    """Return tokens/s, FLOP/s per device and their share of the mean device's peak; None for textbook jobs."""
     job = scenario.job
-    if not isinstance(job, DenseTraining) or device is None:
+    if not isinstance(job, DenseTraining) or not devices:
         keys = ("tokens_per_s", "model_flop_per_s_per_device", "hardware_flop_per_s_per_device", "mfu", "hfu")
         return dict.fromkeys(keys)
     time_s, world = run.makespan_s, run.plan.mesh.size
     model_rate = job.model.model_flop(job.training.global_batch_size) / time_s / world
     hardware_rate = _mean(run, {rank: _program_flop(program) for rank, program in run.programs.items()}) / time_s
-    peak = device.peak(PRECISIONS[job.training.precision].activation)
+    dtype = PRECISIONS[job.training.precision].activation
+    peak = sum(device.peak(dtype) * count for device, count in devices) / world
     return {
         "tokens_per_s": job.training.global_batch_size * job.model.sequence_length / time_s,
         "model_flop_per_s_per_device": model_rate,
@@ -68,13 +74,15 @@ def _program_flop(program: Program) -> float:
     return sum(per_task[call.task] for call in program.calls)
 
 
-def _role(run: SimulatedRun, rank: int, parts: Breakdown) -> dict[str, Any]:
+def _role(run: SimulatedRun, rank: int, parts: Breakdown, devices: Sequence[tuple[DeviceSpec, int]]) -> dict[str, Any]:
     program = run.programs[rank]
     use = memory_use(program)
     return {
         "role": program.role_name,
+        "first_rank": rank,
         "num_ranks": run.folding.multiplicity[rank],
         "peak_memory_bytes": use.peak_bytes,
+        "memory_capacity_bytes": _capacity_bytes(devices, rank),
         "memory_by_kind_bytes": dict(use.peak_by_kind_bytes),
         "peak_live_microbatches": peak_live_chunks(program),
         "busy_s": dict(parts.busy_s),
@@ -82,8 +90,15 @@ def _role(run: SimulatedRun, rank: int, parts: Breakdown) -> dict[str, Any]:
     }
 
 
-def _memory(roles: list[dict[str, Any]], device: DeviceSpec | None) -> dict[str, Any]:
-    if device is None:
+def _memory(roles: list[dict[str, Any]], devices: Sequence[tuple[DeviceSpec, int]]) -> dict[str, Any]:
+    """Return whether every row fits on the device that its ranks have, and what the smallest device has."""
+    if not devices:
         return {"fits_memory": None, "memory_capacity_bytes": None}
-    fullest = max(role["peak_memory_bytes"] for role in roles)
-    return {"fits_memory": fullest <= device.memory_bytes, "memory_capacity_bytes": device.memory_bytes}
+    fits = all(role["peak_memory_bytes"] <= role["memory_capacity_bytes"] for role in roles)
+    return {"fits_memory": fits, "memory_capacity_bytes": min(device.memory_bytes for device, _ in devices)}
+
+
+def _capacity_bytes(devices: Sequence[tuple[DeviceSpec, int]], rank: int) -> int | None:
+    """Return the memory of a rank's device; all ranks of a class have alike ones."""
+    ends = accumulate(count for _, count in devices)
+    return next((device.memory_bytes for (device, _), end in zip(devices, ends, strict=True) if rank < end), None)

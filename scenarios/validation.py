@@ -9,7 +9,7 @@ from typing import Any, Final
 from scenarios.collective_row import collective_time_s
 from scenarios.errors import Origin, ScenarioError
 from scenarios.loader import Scenario, scenario_from_mapping
-from scenarios.runner import device_of, plan_of, pricing_of
+from scenarios.runner import devices_of, plan_of, pricing_of
 from scenarios.summary import rates
 from sim.engine.memory import kept_bytes, memory_use
 from sim.engine.simulate import simulate
@@ -106,7 +106,7 @@ def _iteration_time_s(scenario: Scenario) -> float:
 def _rate(key: str) -> Callable[[Scenario], float]:
     def predict(scenario: Scenario) -> float:
         run = simulate(plan_of(scenario), pricing_of(scenario))
-        rate = rates(scenario, run, device_of(scenario))[key]
+        rate = rates(scenario, run, devices_of(scenario))[key]
         assert rate is not None  # only textbook workloads have none
         return rate
 

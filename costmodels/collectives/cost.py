@@ -87,7 +87,7 @@ def _cheapest(
     costs = [
         _with_protocol(name, traffic[name], protocol, ranks_per_node, network)
         for name in names
-        for protocol in network.protocols_for(kind, name, num_bytes, ranks_per_node)
+        for protocol in network.protocols_for(kind, name, num_bytes, ranks_per_node, named=algorithm != "auto")
     ]
     if not costs:
         raise CollectiveError(

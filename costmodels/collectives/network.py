@@ -65,11 +65,16 @@ class NetworkParameters:
     message_adapter_fraction: float = 1.0
 
     def protocols_for(
-        self, kind: str, algorithm: str, num_bytes: float, ranks_per_node: tuple[int, ...]
+        self, kind: str, algorithm: str, num_bytes: float, ranks_per_node: tuple[int, ...], *, named: bool = False
     ) -> tuple[Protocol, ...]:
-        """Return the protocols that take a payload by an algorithm; an exchange without its own takes the ring's."""
+        """Return the protocols that take a payload by an algorithm; an exchange without its own takes the ring's.
+
+        So does a tree that is asked for by name of a library that has none: it is built of the same messages.
+        """
         spread = len(ranks_per_node) > 1 and max(ranks_per_node) > 1
         role = algorithm if algorithm in TUNED_ALGORITHMS else "ring"
+        if named and role == "tree" and not any("tree" in protocol.algorithms for protocol in self.protocols):
+            role = "ring"
         if kind == "all_to_all" and any("exchange" in protocol.algorithms for protocol in self.protocols):
             role = "exchange"
         return tuple(

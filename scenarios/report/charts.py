@@ -10,6 +10,7 @@ from scenarios.report.causes import COMPUTING, IDLE, cause_of, kind_colour, memo
 from scenarios.report.gantt import Bars, Gantt, evenly
 from scenarios.report.page import Chart
 from scenarios.report.phases import PHASES, Phase
+from scenarios.role_names import row_names
 from traces.timeline import NO_INDEX, RankInfo, Timeline
 
 MAX_ROLES: Final = 16
@@ -106,7 +107,7 @@ def _bar_words(task: str, microbatch: int, start_s: float, end_s: float) -> str:
 def breakdown_chart(chart_id: str, summary: Mapping[str, Any]) -> Chart:
     """Return one bar per role: computing, what it waited for, idle; as parts of the step."""
     total_s = summary["iteration_time_s"]
-    roles = evenly(summary["roles"], MAX_ROLES)
+    labels, roles = _rows(summary)
     parts: dict[tuple[str, str], list[float]] = {}
     for index, role in enumerate(roles):
         spent = [(COMPUTING, role["busy_s"].get("compute", 0.0))]
@@ -114,7 +115,6 @@ def breakdown_chart(chart_id: str, summary: Mapping[str, Any]) -> Chart:
         rest_s = total_s - sum(seconds for _, seconds in spent)
         for key, seconds in [*spent, (IDLE, rest_s if rest_s > 1e-9 * total_s else 0.0)]:
             parts.setdefault(key, [0.0] * len(roles))[index] += seconds
-    labels = [_role_label(role) for role in roles]
     data = [
         {
             "type": "bar", "orientation": "h", "name": words, "y": labels, "marker": {"color": colour},
@@ -130,9 +130,8 @@ def breakdown_chart(chart_id: str, summary: Mapping[str, Any]) -> Chart:
 
 def memory_by_kind_chart(chart_id: str, summary: Mapping[str, Any], capacity: float | None) -> Chart:
     """Return one bar per role: what its peak is made of, against the device's capacity."""
-    roles = evenly(summary["roles"], MAX_ROLES)
+    labels, roles = _rows(summary)
     unit, factor = memory_unit(capacity or max(role["peak_memory_bytes"] for role in roles))
-    labels = [_role_label(role) for role in roles]
     data = []
     for index, kind in enumerate(dict.fromkeys(kind for role in roles for kind in role["memory_by_kind_bytes"])):
         held = [role["memory_by_kind_bytes"].get(kind, 0) for role in roles]
@@ -183,7 +182,8 @@ def _memory_trace(
     begin_s, factor, memory_factor = scale
     times_s, held = steps
     times_s = np.append(times_s - begin_s, timeline.duration_s)
-    label = info.role or f"rank {info.rank}"
+    is_class = sum(other.role == info.role for other in timeline.ranks) > 1
+    label = f"{info.role}, rank {info.rank}" if info.role and is_class else info.role or f"rank {info.rank}"
     return {
         "type": "scatter", "mode": "lines", "name": label, "x": _numbers(times_s / factor),
         "y": _numbers(np.append(held, held[-1]) / memory_factor),
@@ -258,9 +258,15 @@ def _rows_height(num_rows: int) -> int:
     return 76 + 30 * max(2, num_rows)
 
 
-def _role_label(role: Mapping[str, Any]) -> str:
-    name = role["role"] or "all"
-    return f"{name} ×{role['num_ranks']:,}" if role["num_ranks"] > 1 else str(name)
+def _rows(summary: Mapping[str, Any]) -> tuple[list[str], list[Mapping[str, Any]]]:
+    """Return at most MAX_ROLES of the roles, or classes of one, with labels that tell them apart."""
+    roles = summary["roles"]
+    labels = [
+        f"{name} ×{role['num_ranks']:,}" if role["num_ranks"] > 1 else name
+        for name, role in zip(row_names(roles, "all"), roles, strict=True)
+    ]
+    chosen = evenly(list(zip(labels, roles, strict=True)), MAX_ROLES)
+    return [label for label, _ in chosen], [role for _, role in chosen]
 
 
 def legend_of(chart: Chart) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ from scenarios.report.gantt import choose_bars
 from scenarios.report.long_run import long_run_card, long_run_section
 from scenarios.report.op_kinds import OpKind, longest_kinds
 from scenarios.report.page import Card, Section, legend, write_page
+from scenarios.role_names import fullest_row, row_name
 from traces.timeline import Timeline
 
 SMALLEST_PEAK: Final = 0.15
@@ -80,13 +81,14 @@ def _losses(summary: Mapping[str, Any]) -> str:
 
 def _memory_card(summary: Mapping[str, Any]) -> Card | None:
     """Return the fullest role's peak against capacity, None for textbook jobs that hold nothing."""
-    fullest = max(summary["roles"], key=lambda role: role["peak_memory_bytes"])
-    peak, capacity = fullest["peak_memory_bytes"], summary.get("memory_capacity_bytes")
+    fullest, capacity = fullest_row(summary)
+    peak = fullest["peak_memory_bytes"]
     if not peak or not capacity:
         return None
     fits = summary.get("fits_memory")
     verdict = "" if fits is None else "fits" if fits else "does not fit"
-    detail = f"of {format_bytes(capacity)} on {fullest['role'] or 'every rank'}{f': {verdict}' if verdict else ''}"
+    where = row_name(summary["roles"], fullest, "every rank")
+    detail = f"of {format_bytes(capacity)} on {where}{f': {verdict}' if verdict else ''}"
     return Card("Peak memory", format_bytes(peak), detail, "" if fits is None else "good" if fits else "bad")
 
 

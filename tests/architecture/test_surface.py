@@ -38,7 +38,10 @@ OPTIONS = {
 
 KEYS = {
     *("name", "seed"),
-    *("cluster.node", "cluster.num_nodes", "cluster.devices_per_node"),
+    *("cluster.node", "cluster.num_nodes", "cluster.devices_per_node", "cluster.topology", "cluster.stragglers"),
+    *(f"cluster.jitter.{family}" for family in ("gemm", "attention", "elementwise", "optimizer")),
+    *(f"network.algorithm.{kind}" for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast")),
+    *(f"network.algorithm.{kind}" for kind in ("reduce", "all_to_all", "barrier")),
     *("model.family", "model.preset", "model.huggingface"),
     *("model.num_layers", "model.hidden_size", "model.num_heads", "model.num_kv_heads", "model.ffn_hidden_size"),
     *("model.sequence_length", "model.vocab_size", "model.tied_embeddings", "model.attention", "model.dropout"),
@@ -66,7 +69,8 @@ SUMMARY = {
     *("schema", "scenario", "seed", "world_size", "iteration_time_s", "tokens_per_s"),
     *("model_flop_per_s_per_device", "hardware_flop_per_s_per_device", "mfu", "hfu"),
     *("bubble_fraction", "exposed_communication_fraction", "fits_memory", "memory_capacity_bytes"),
-    *("roles.role", "roles.num_ranks", "roles.peak_memory_bytes", "roles.memory_by_kind_bytes"),
+    *("roles.role", "roles.first_rank", "roles.num_ranks", "roles.peak_memory_bytes", "roles.memory_by_kind_bytes"),
+    "roles.memory_capacity_bytes",
     *("roles.peak_live_microbatches", "roles.busy_s", "roles.exposed_s"),
     *("fold.ranks", "fold.simulated", "engine.events", "engine.wall_time_s"),
 }

@@ -1,0 +1,78 @@
+"""Random clusters of every kind, with stragglers, that the property tests draw from."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from costmodels.hardware import load_node
+from costmodels.profile import load_profile
+from sim.cluster.cluster import Cluster
+from sim.cluster.topology.parse import parse_topology
+from sim.engine.pricing import ClusterPricing
+from tests.sim.topology_graphs import CHIP, FAST, PCIE, SINGLE, SWITCHED, TREE
+
+PAIRS = {
+    "devices": 4, "inside": "nvlink-pairs", "nvlink": FAST, "pcie": PCIE, "sockets": 2, "socket_link": PCIE,
+    "nics": 1, "nic": {"bandwidth": "10 GB/s", "latency": "1 us"},
+}  # fmt: skip
+DOMAIN = SWITCHED | {"nodes_per_domain": 2}
+LAYOUTS: dict[str, tuple[Any, int]] = {
+    "single": (SINGLE, 1), "switched": (SWITCHED, 4), "pcie": (TREE, 8), "pairs": (PAIRS, 4),
+    "cube-mesh": ("dgx-1-v100", 8), "domain": (DOMAIN, 4),
+}  # fmt: skip
+KINDS = ("switch", "leaf-spine", "fat-tree", "rail-optimised", "torus", "dragonfly")
+LINK = {"bandwidth": "5 GB/s", "latency": "0.4 us"}
+
+
+def _shape(num_nodes: int) -> list[int]:
+    first = next(size for size in range(int(num_nodes**0.5), 0, -1) if num_nodes % size == 0)
+    return [first, num_nodes // first]
+
+
+@st.composite
+def _fabrics(draw: Any, kind: str, num_nodes: int) -> dict[str, Any]:
+    over = {"oversubscription": draw(st.sampled_from([0.25, 1, 2, 5]))}
+    sizes = {"leaf_ports": draw(st.integers(1, 6)), "spines": draw(st.integers(1, 3))}
+    match kind:
+        case "leaf-spine":
+            return {"kind": kind, **sizes, **over}
+        case "fat-tree":
+            pod = {"leaves_per_pod": draw(st.integers(1, 3)), "spines_per_pod": sizes["spines"]}
+            cores = {"cores_per_spine": draw(st.integers(1, 2)), "core_oversubscription": draw(st.sampled_from([1, 3]))}
+            return {"kind": kind, "leaf_ports": sizes["leaf_ports"], **pod, **cores, **over}
+        case "rail-optimised":
+            cross = {"cross_rail": draw(st.sampled_from(["nvlink", "spine"]))}
+            return {"kind": kind, "nodes_per_leaf": draw(st.integers(1, 4)), "spines": sizes["spines"], **cross, **over}
+        case "torus":
+            return {"kind": kind, "shape": _shape(num_nodes), "link": LINK}
+        case "dragonfly":
+            group = {"routers_per_group": 3, "ports_per_router": 4, "global_links_per_router": 2}
+            return {"kind": kind, **group, "local_link": LINK, "global_link": LINK}
+    return {"kind": kind}
+
+
+@st.composite
+def stragglers(draw: Any, num_devices: int, link_names: list[str]) -> list[dict[str, Any]]:
+    """Draw up to three slow devices and links."""
+    slow = st.sampled_from([1.3, 2.0, 10.0])
+    devices = st.builds(lambda d, s: {"device": d, "slowdown": s}, st.integers(0, num_devices - 1), slow)
+    links = st.builds(lambda name, s: {"link": name, "slowdown": s}, st.sampled_from(link_names), slow)
+    return draw(st.lists(devices | links, max_size=3))
+
+
+@st.composite
+def clusters(draw: Any, num_ranks: int) -> ClusterPricing:
+    """Draw the prices on a cluster of any kind with a device for every rank, and maybe some to spare."""
+    kind = draw(st.sampled_from(KINDS))
+    name = draw(st.sampled_from([*LAYOUTS, *(["chip"] if kind == "torus" else [])]))
+    layout, per_node = (CHIP, 1) if name == "chip" else LAYOUTS[name]
+    used = draw(st.sampled_from([per_node, max(1, per_node // 2), max(1, per_node - 1)]))
+    num_nodes = -(-num_ranks // used) + draw(st.integers(0, 2))
+    num_nodes += num_nodes % 2 if name == "domain" else 0
+    description = {"nodes": layout, "fabric": draw(_fabrics(kind, num_nodes))}
+    sound = parse_topology(description, num_nodes)
+    links = [sound.name_of(link) for link in range(sound.num_links)] or ["none"]
+    slow = draw(stragglers(sound.num_devices, links)) if sound.num_links else []
+    topology = parse_topology(description | {"stragglers": slow}, num_nodes)
+    node = load_node("hgx-h100")
+    return ClusterPricing(Cluster(node, num_nodes, used, topology), load_profile(node.device.generation))
