@@ -6,10 +6,11 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any, NoReturn
 
 import torch
@@ -26,6 +27,8 @@ from sim.plan.program import Plan
 
 _GRACE_S = 3.0
 """How long a rank that lost a peer waits before it ends, so that the launcher meets the peer's end first."""
+_WATCH_S = 1.0
+"""How often a launched process looks whether its parent is alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ def execute(
     size = max(request.plan.mesh.size for request in requests)
     if device == "cuda" and size > torch.cuda.device_count():
         raise ExecutionError(f"the plan has {size} ranks and this machine {torch.cuda.device_count()} CUDA devices")
-    by_rank = _launched(requests, device, timeout_s, size)
+    by_rank = launch_local(size, _rank_main, (requests, device, timeout_s))
     return _executions(requests, [by_rank[rank] for rank in range(size)])
 
 
@@ -102,9 +105,12 @@ def _joined(requests: Sequence[ExecutionRequest], device: DeviceKind, timeout_s:
 # --- local processes ---------------------------------------------------------------------------------------
 
 
-def _launched(
-    requests: Sequence[ExecutionRequest], device: DeviceKind, timeout_s: float, size: int
-) -> dict[int, list[RankResult | None]]:
+def launch_local(size: int, entry: Callable[..., Any], arguments: Sequence[Any]) -> dict[int, Any]:
+    """Run ``entry(*arguments)`` in ``size`` processes of this machine; return what each rank returned.
+
+    Raises RankError naming a rank that was killed or failed, ExecutionError where a signal stops the run; then no
+    process is left behind.
+    """
     with TemporaryDirectory(prefix="meshtwin-") as logs, _quiet_launcher():
         config = LaunchConfig(
             min_nodes=1, max_nodes=1, nproc_per_node=size, max_restarts=0, monitor_interval=0.1,
@@ -112,9 +118,7 @@ def _launched(
             start_method="spawn", logs_specs=DefaultLogsSpecs(log_dir=logs),
         )  # fmt: skip
         try:
-            results: dict[int, list[RankResult | None]] = elastic_launch(config, _rank_main)(
-                requests, device, timeout_s
-            )
+            results: dict[int, Any] = elastic_launch(config, _bound_to)(os.getpid(), entry, *arguments)
         except ChildFailedError as error:
             raise _rank_error(error) from error
         except SignalException as error:
@@ -122,6 +126,18 @@ def _launched(
                 raise KeyboardInterrupt from error
             raise ExecutionError(f"stopped by {error.sigval.name}; all ranks were stopped") from error
     return results
+
+
+def _bound_to(parent: int, entry: Callable[..., Any], *arguments: Any) -> Any:
+    """Run ``entry`` in a launched process that ends when its parent does, even if that was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_S)
+        os._exit(1)
+
+    Thread(target=watch, name="parent watch", daemon=True).start()
+    return entry(*arguments)
 
 
 def _rank_error(error: ChildFailedError) -> RankError:
@@ -155,11 +171,12 @@ def _rank_main(requests: Sequence[ExecutionRequest], device: DeviceKind, timeout
         results = run_all(requests, device, timeout_s)
         dist.destroy_process_group()
     except BaseException as error:  # whatever it is, the process must end and say why
-        _end_process(error)
+        end_process(error)
     return results
 
 
-def _end_process(error: BaseException) -> NoReturn:
+def end_process(error: BaseException) -> NoReturn:
+    """End a launched process at once, threads in a collective included, and let the launcher know why."""
     lost_a_peer = isinstance(error, RuntimeError) and not isinstance(error, ExecutionError)
     if isinstance(error, CommunicationError) or lost_a_peer:
         time.sleep(_GRACE_S)

@@ -92,6 +92,32 @@ def test_killed_rank_ends_the_run_and_is_named() -> None:
 
 
 @needs_proc
+def test_killed_launcher_leaves_no_rank_behind() -> None:
+    """The process that launched the ranks is killed while they compute: they end by themselves."""
+    code = textwrap.dedent("""
+        from backends.torch.launch import execute
+        from backends.torch.worker import ExecutionRequest
+        from tests.backends.runs import textbook_plan
+
+        if __name__ == "__main__":
+            execute([ExecutionRequest(plan=textbook_plan(60.0, ranks=2))])
+    """)
+    launcher = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    began_s, ranks = time.monotonic(), list[int]()
+    while len(ranks) < 2 and time.monotonic() - began_s < BOUND_S:
+        time.sleep(0.1)
+        ranks = [pid for pid in _processes() if _parent(pid) == launcher.pid and "spawn_main" in _command(pid)]
+    time.sleep(4.0)
+    launcher.kill()
+    launcher.wait()
+    killed_at_s = time.monotonic()
+    while any("spawn_main" in _command(pid) for pid in ranks) and time.monotonic() - killed_at_s < BOUND_S:
+        time.sleep(0.1)
+    assert len(ranks) == 2
+    assert not any("spawn_main" in _command(pid) for pid in ranks)
+
+
+@needs_proc
 def test_failing_op_ends_the_run_and_is_named() -> None:
     """One rank's kernel fails while its peer waits for it: rank, stream, op, micro-batch and reason are told."""
     job = training(pipeline={"degree": 2}, batch=(2, 1))
