@@ -21,6 +21,7 @@ SHOWN: Final = (FORWARD, BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, OTHER, SYNC)
 Columns = NDArray[np.floating[Any]]
 
 _PALER: Final = 0.62
+_GAP: Final = 0.04
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +68,19 @@ def _kind(task: str) -> int:
 def thumbnails_chart(chart_id: str, pictures: Sequence[tuple[str, Thumbnail]], end_s: float) -> Chart:
     """Return titled pictures in two columns; time goes from 0 to ``end_s`` in each."""
     columns = 2 if len(pictures) > 1 else 1
-    num_rows = -(-len(pictures) // columns)
+    num_rows, width = -(-len(pictures) // columns), (1.0 - _GAP * (columns - 1)) / columns
     unit, factor = time_unit(end_s)
     height = 64 * num_rows + num_rows * max(70, 15 * max(picture.num_lanes for _, picture in pictures))
     layout: dict[str, Any] = {
         "showlegend": False, "hovermode": False, "dragmode": "zoom", "annotations": [],
-        "margin": {"l": 8, "r": 8, "t": 24, "b": 30},
+        "margin": {"l": 16, "r": 16, "t": 24, "b": 30},
     }  # fmt: skip
     data: list[dict[str, Any]] = []
     for index, (title, picture) in enumerate(pictures):
         suffix = str(index + 1) if index else ""
         row, column = divmod(index, columns)
-        left, right = column / columns, (column + 1) / columns - (0.045 if column + 1 < columns else 0.0)
+        left = column * (width + _GAP)
+        right = left + width
         top = 1.0 - row / num_rows
         bottom = 1.0 - (row + 1) / num_rows + 48 / height
         layout[f"xaxis{suffix}"] = {

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from scenarios.errors import printable
+
 _WORD: Final = re.compile(r"[\w.-]+")
 
 
@@ -24,8 +26,9 @@ def _short(key: str, keys: Sequence[str]) -> str:
 
 
 def written(value: Any) -> str:
-    """Return a value as YAML has it, in one line."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    """Return a value as YAML has it, in one line that is safe to print."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return printable(text).replace("\n", "\\n")
 
 
 def label(summary: Mapping[str, Any], values: Mapping[str, Any]) -> str:

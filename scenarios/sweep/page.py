@@ -79,7 +79,8 @@ def _times(summary: Mapping[str, Any]) -> Section:
         "barmode": "stack", "bargap": 0.3, "showlegend": False, "hovermode": "closest",
         "margin": {"l": 8, "r": 60, "t": 6, "b": 44},
         "xaxis": {"title": {"text": f"time per step ({unit})", "standoff": 6}, "zeroline": False},
-        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "fixedrange": True},
+        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "fixedrange": True,
+                  "showgrid": False},
         "annotations": [
             {"x": _short(p["iteration_time_s"] / factor), "y": index, "text": format_time(p["iteration_time_s"]),
              "xanchor": "left", "xshift": 4, "showarrow": False}
@@ -147,17 +148,20 @@ def _scatter(
     scale: tuple[str, float, float],
 ) -> dict[str, Any]:
     """Return the points of one verdict; ``scale``: the key of the height, and the units of time and of that."""
-    key, time_s, height = scale
+    key, unit_s, height = scale
     labels = [escape(label(summary, point["set"])) for point in chosen]
     held = [format_bytes(p[key]) if key == "peak_memory_bytes" else f"{p[key]:.4g} live" for p in chosen]
-    times = [format_time(point["iteration_time_s"]) for point in chosen]
+    times_s = [point["iteration_time_s"] for point in chosen]
+    middle_s = (summary["points"][0]["iteration_time_s"] + summary["points"][-1]["iteration_time_s"]) / 2
     return {
         "type": "scatter", "mode": "markers+text", "name": group[0], "marker": {"color": group[1], "size": 9},
-        "text": [words if point in named else "" for words, point in zip(labels, chosen, strict=True)],
-        "textposition": "bottom center", "textfont": {"size": 12, "color": "#8a93a0"}, "cliponaxis": False,
-        "x": [_short(point["iteration_time_s"] / time_s) for point in chosen],
+        "text": [f" {words} " if point in named else "" for words, point in zip(labels, chosen, strict=True)],
+        "textposition": ["middle right" if t < middle_s else "middle left" for t in times_s],
+        "textfont": {"size": 12, "color": "#8a93a0"}, "cliponaxis": False,
+        "x": [_short(t / unit_s) for t in times_s],
         "y": [_short(point[key] / height) for point in chosen],
-        "hovertext": [f"<b>{words}</b><br>{t}, {h}" for words, t, h in zip(labels, times, held, strict=True)],
+        "hovertext": [f"<b>{words}</b><br>{format_time(t)}, {h}"
+                      for words, t, h in zip(labels, times_s, held, strict=True)],
         "hovertemplate": "%{hovertext}<extra></extra>",
     }  # fmt: skip
 
@@ -197,7 +201,7 @@ def _pipelines(summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Sec
             if picture.complete_s < point["iteration_time_s"] * (1 - 1e-9)]  # fmt: skip
     end_s = min([longest_s, *ends])
     lead = "One line per rank of a pipeline, the first at the top; all pictures have the same axis of time."
-    lead += " Every second virtual stage of a rank is paler. White is waiting."
+    lead += " Every second virtual stage of a rank is paler. Gaps are waiting."
     notes = ["Messages are not drawn."]
     if end_s < longest_s:
         notes.insert(0, f"The first {format_time(end_s)} are drawn.")

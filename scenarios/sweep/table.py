@@ -35,7 +35,8 @@ COLUMNS: Final = (
 )
 EXPLAINED: Final = (
     "exposed: communication while nothing is computed; memory: peak of the fullest rank; "
-    "sent: bytes per rank and step; pp sent: those between stages; live: micro-batches whose activations the fullest rank holds"
+    "sent: bytes per rank and step; pp sent: those between stages; "
+    "live: micro-batches whose activations the fullest rank holds"
 )
 
 

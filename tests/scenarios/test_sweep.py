@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from concurrent.futures import Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -227,12 +227,11 @@ def test_bad_arguments_are_refused(capsys, args: tuple[str, ...], words: str) ->
     assert "Traceback" not in error
 
 
-def test_a_point_that_no_computer_could_simulate_is_refused_too(write) -> None:
+def test_a_point_that_no_computer_could_simulate_is_refused_too() -> None:
     """A refusal that only the simulation finds is listed like the others."""
     run_of_years = "{mtbf_per_device: 1 s, checkpoint: {save: 60 s}, restart: 60 s, duration: 10 d}"
     short_run = "{mtbf_per_device: 1000 d, checkpoint: {save: 60 s}, restart: 60 s, duration: 1 d, replications: 2}"
-    path = write()
-    summary = swept(path, f"reliability={run_of_years},{short_run}").summary
+    summary = swept(TINY, f"reliability={run_of_years},{short_run}").summary
     assert len(summary["points"]) == 1
     [refused] = summary["refused"]
     assert refused["set"]["reliability"]["duration"] == "10 d"
@@ -274,6 +273,24 @@ def test_any_executor_will_do() -> None:
     found = run(job, backwards, 8, tick=lambda: done.append(1))
     assert len(done) == 2
     assert found.summary == swept(TINY, "training.microbatch_size=1,2").summary
+
+
+def test_a_process_that_dies_is_a_failed_run(monkeypatch, capsys, tmp_path: Path) -> None:
+    """Where the system ends a worker, the sweep says so and leaves with 1; nothing is written."""
+
+    @contextmanager
+    def dying(num_jobs: int):
+        future: Future[object] = Future()
+        future.set_exception(BrokenExecutor("died"))
+        executor = ThisProcess()
+        monkeypatch.setattr(executor, "submit", lambda *_: future)
+        yield executor
+
+    monkeypatch.setattr("scenarios.commands.sweep.local_workers", dying)
+    code, shown, error = command(capsys, str(TINY), "--set", "seed=1,2", "--out", str(tmp_path / "out"))
+    assert (code, shown) == (1, "")
+    assert "use fewer --jobs" in error
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_in_this_process_reaches_the_caller() -> None:
@@ -384,3 +401,17 @@ def test_shipped_comparison_has_room_for_every_schedule() -> None:
     job = prepare(path, read_settings([f"parallel.pipeline.schedule={names}", "parallel.pipeline.virtual_stages=1,2"]))
     assert {point.values["parallel.pipeline.schedule"] for point, _ in job.points} == set(names.split(","))
     assert {*names.split(","), "custom"} == set(TRANSFORMER_SCHEDULES)
+
+
+def test_readme_says_what_the_comparison_finds() -> None:
+    """Times and memory that the README states of schedules are today's."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    path = ROOT / "scenarios" / "compare-schedules.yaml"
+    for words, schedule, stages in (("DualPipeV", "dualpipe_v", 2), ("1F1B", "1f1b", 1)):
+        overrides = [f"parallel.pipeline.schedule={schedule}", f"parallel.pipeline.virtual_stages={stages}"]
+        summary = simulate(load_scenario(path, overrides)).summary
+        peak_bytes = max(role["peak_memory_bytes"] for role in summary["roles"])
+        [stated] = re.findall(
+            rf"{words} [^(]*\(([\d.]+) s\D*([\d.]+) GiB", readme.split("All schedules on one page")[1]
+        )
+        assert stated == (f"{summary['iteration_time_s']:.3f}", f"{peak_bytes / 2**30:.1f}")
