@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from backends.torch.interpreter import Interpreter
 from backends.torch.reference import Reference
-from backends.torch.slicing import flat_piece, local_slice
+from backends.torch.slicing import local_slice
 from sim.plan.buffer import Buffer, Kind, Scope
 from sim.plan.op import Collective, CollectiveKind
 from sim.plan.program import Program
@@ -46,27 +46,32 @@ def kept_for_check(program: Program) -> frozenset[str]:
 def check_rank(interpreter: Interpreter, reference: Reference, precision: Precision) -> CheckReport:
     """Compare a rank's loss, gradients, parameters and master copies with the reference's."""
     exact = precision == "fp64"
-    errors = {}
-    for name, actual, expected, gradient in _pairs(interpreter, reference):
+    errors: dict[str, float] = {}
+    for pair in _pairs(interpreter, reference):
         doubtful = None
-        if gradient is not None and not exact:
-            doubtful = gradient.abs() <= TOLERANCES[precision] * gradient.abs().max()
-        errors[name] = relative_error(actual, expected, doubtful)
+        if pair.moved_by is not None and not exact:
+            gradient = pair.moved_by
+            doubtful = gradient.part.abs() <= TOLERANCES[precision] * gradient.whole.abs().max()
+        error = relative_error(pair.actual, pair.expected.part, doubtful, pair.expected.whole)
+        errors[pair.name] = max(error, errors.get(pair.name, 0.0))
     return CheckReport(errors, TOLERANCES[precision])
 
 
-def relative_error(actual: Tensor, expected: Tensor, ignored: Tensor | None = None) -> float:
+def relative_error(
+    actual: Tensor, expected: Tensor, ignored: Tensor | None = None, whole: Tensor | None = None
+) -> float:
     """Return the largest difference over the largest expected magnitude; infinite where anything is not a number.
 
     ``ignored`` marks elements that are not compared: Adam moves a parameter by the sign of its gradient, which is
-    a matter of rounding where the gradient is nothing but rounding.
+    a matter of rounding where the gradient is nothing but rounding. ``whole``: what ``expected`` is a part of, whose
+    largest magnitude counts.
     """
     difference = (actual.to(torch.float64) - expected.to(torch.float64)).abs()
     if ignored is not None:
         difference = difference.masked_fill(ignored, 0.0)
     if not difference.numel():
         return 0.0
-    largest, scale = float(difference.max()), float(expected.abs().max())
+    largest, scale = float(difference.max()), float((expected if whole is None else whole).abs().max())
     if not isfinite(float(difference.sum())):
         return inf
     if largest == 0.0:
@@ -76,8 +81,21 @@ def relative_error(actual: Tensor, expected: Tensor, ignored: Tensor | None = No
 
 # --- what is compared with what ----------------------------------------------------------------------------
 
-Pair = tuple[str, Tensor, Tensor, Tensor | None]
-"""Buffer, this rank's tensor, what it should be, and for parameters the gradient that moved them."""
+
+class Part(NamedTuple):
+    """A part of a rank's slice of one of the reference's tensors, and that slice."""
+
+    part: Tensor
+    whole: Tensor
+
+
+class Pair(NamedTuple):
+    """A buffer or a part of it, what it should be, and for parameters the gradient that moved them."""
+
+    name: str
+    actual: Tensor
+    expected: Part
+    moved_by: Part | None = None
 
 
 def _pairs(interpreter: Interpreter, reference: Reference) -> Iterator[Pair]:
@@ -89,24 +107,16 @@ def _pairs(interpreter: Interpreter, reference: Reference) -> Iterator[Pair]:
         if buffer.scope is not Scope.PERSISTENT or slot.tensor is None or buffer.initial is None:
             continue
         if buffer.initial.source == "loss":
-            yield name, slot.tensor, reference.loss.reshape(slot.tensor.shape), None
+            loss = reference.loss.reshape(slot.tensor.shape)
+            yield Pair(name, slot.tensor, Part(loss, loss))
         elif buffer.initial.of:
-            index = interpreter.plan.mesh.index(interpreter.rank, buffer.initial.axes)
-            expected, gradient = (
-                _flat(interpreter, buffer.initial.of, tensors, index, buffer.shape[0])
-                for tensors in (reference.parameters, reference.gradients)
-            )
-            if buffer.kind is Kind.GRADIENT:
-                yield name, slot.tensor, gradient, None
-            else:
-                yield name, slot.tensor, expected, gradient
+            yield from _flat(interpreter, buffer, buffer.initial.of, buffer.initial.axes, slot.tensor, reference)
         elif buffer.global_shape and name not in unsummed:
             yield _whole(interpreter, buffer, slot.tensor, reference)
     for op in scatters:
         tensor = slots[op.writes[0], None].tensor
         if tensor is not None:
-            index = interpreter.plan.mesh.index(interpreter.rank, op.axes)
-            yield op.writes[0], tensor, _flat(interpreter, op.reads, reference.gradients, index, tensor.numel()), None
+            yield from _flat(interpreter, program.buffers[op.writes[0]], op.reads, op.axes, tensor, reference)
 
 
 def _gradient_scatters(program: Program) -> Iterator[Collective]:
@@ -121,11 +131,11 @@ def _gradient_scatters(program: Program) -> Iterator[Collective]:
 
 
 def _whole(interpreter: Interpreter, buffer: Buffer, actual: Tensor, reference: Reference) -> Pair:
-    assert buffer.initial is not None
     gradient = _local(interpreter, buffer, reference.gradients)
     if buffer.kind is Kind.GRADIENT:
-        return buffer.name, actual, gradient, None
-    return buffer.name, actual, _local(interpreter, buffer, reference.parameters), gradient
+        return Pair(buffer.name, actual, Part(gradient, gradient))
+    parameter = _local(interpreter, buffer, reference.parameters)
+    return Pair(buffer.name, actual, Part(parameter, parameter), Part(gradient, gradient))
 
 
 def _local(interpreter: Interpreter, buffer: Buffer, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -135,8 +145,30 @@ def _local(interpreter: Interpreter, buffer: Buffer, tensors: Mapping[str, Tenso
 
 
 def _flat(
-    interpreter: Interpreter, names: tuple[str, ...], tensors: Mapping[str, Tensor], index: int, size: int
-) -> Tensor:
-    buffers = interpreter.program.buffers
-    pieces = [_local(interpreter, buffers[name], tensors).reshape(-1) for name in names]
-    return flat_piece(torch.cat(pieces), index, size)
+    interpreter: Interpreter,
+    buffer: Buffer,
+    of: tuple[str, ...],
+    axes: tuple[str, ...],
+    actual: Tensor,
+    reference: Reference,
+) -> Iterator[Pair]:
+    """Yield what a flat piece holds, tensor by tensor, and the zeros that fill up the last piece."""
+    size = actual.numel()
+    start, position = interpreter.plan.mesh.index(interpreter.rank, axes) * size, 0
+    for name in of:
+        gradient, parameter = (
+            _local(interpreter, interpreter.program.buffers[name], tensors).reshape(-1)
+            for tensors in (reference.gradients, reference.parameters)
+        )
+        begin = min(max(start - position, 0), gradient.numel())
+        end = min(max(start + size - position, 0), gradient.numel())
+        own = actual[begin + position - start : end + position - start] if begin < end else actual[:0]
+        moved_by, value = (Part(tensor[begin:end], tensor) for tensor in (gradient, parameter))
+        yield (
+            Pair(buffer.name, own, moved_by)
+            if buffer.kind is Kind.GRADIENT
+            else Pair(buffer.name, own, value, moved_by)
+        )
+        position += gradient.numel()
+    padding = actual[max(position - start, 0) :]
+    yield Pair(buffer.name, padding, Part(torch.zeros_like(padding), torch.zeros(1)))

@@ -31,8 +31,12 @@ def same(first: Path, second: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["textbook-interleaved", "tiny-gpt-2x2", "gpt-3.6b-data-parallel-64-a100", "llama-2-70b-zero1-64-a100"]
-)
+    "name",
+    [
+        "textbook-interleaved", "tiny-gpt-2x2", "gpt-3.6b-data-parallel-64-a100", "llama-2-70b-zero1-64-a100",
+        "llama-2-13b-fsdp-64-a100",
+    ],
+)  # fmt: skip
 def test_hash_seeds_change_nothing(root: Path, tmp_path: Path, name: str) -> None:
     """The installed command writes identical files under two values of PYTHONHASHSEED."""
     for hash_seed in ("1", "4242"):

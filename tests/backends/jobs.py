@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.training.pipeline.actions import parse_orders
-from sim.training.spec import DenseTraining, ParallelSpec, PipelineSpec, TrainingSpec, TransformerSpec
+from sim.training.spec import DenseTraining, ParallelSpec, PipelineSpec, ShardingSpec, TrainingSpec, TransformerSpec
 
 GPT: Mapping[str, Any] = {
     "family": "gpt", "num_layers": 4, "hidden_size": 16, "num_heads": 4, "num_kv_heads": 4, "sequence_length": 8,
@@ -60,6 +60,17 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {
     "dp2 zero1 x pp2": {"data_degree": 2, "zero_stage": 1, "pipeline": {"degree": 2, "schedule": "gpipe"}},
 }
 RECOMPUTES = ("none", "selective", "full")
+
+ONCE = ShardingSpec(gradient_sync="last_microbatch")
+SHARDED: Mapping[str, Mapping[str, Any]] = {
+    "zero2 dp2 x pp2": {"data_degree": 2, "zero_stage": 2, "pipeline": {"degree": 2}},
+    "zero3 dp4": {"data_degree": 4, "zero_stage": 3, "batch": (8, 1)},
+    "zero3 dp2 x tp2 sp": {"data_degree": 2, "zero_stage": 3, "tensor_degree": 2, "sequence_parallel": True},
+    "zero3 dp4 in groups of 2": {
+        "data_degree": 4, "zero_stage": 3, "batch": (8, 1), "sharding": ShardingSpec(shard_degree=2),
+    },
+}  # fmt: skip
+"""Gradients and parameters sharded; what an option changes is among the others."""
 
 OTHERS: Mapping[str, Mapping[str, Any]] = {
     "one rank": {"batch": (4, 2)},
@@ -118,6 +129,36 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "tensor_degree": 2, "batch": (2, 1),
         "pipeline": {"degree": 2, "schedule": "custom", "virtual_stages": 2, "actions": CUSTOM},
     },
+    "zero2 dp4, llama, buckets": {
+        "model": LLAMA, "data_degree": 4, "zero_stage": 2, "batch": (8, 1), "bucket_bytes": 4000,
+    },
+    "zero2 dp2 x tp2 sp": {
+        "data_degree": 2, "zero_stage": 2, "tensor_degree": 2, "sequence_parallel": True, "recompute": "full",
+    },
+    "zero2 dp2 x pp2, no_sync": {
+        "data_degree": 2, "zero_stage": 2, "pipeline": {"degree": 2}, "batch": (8, 1), "sharding": ONCE,
+    },
+    "zero2 dp2 x pp2 interleaved": {
+        "data_degree": 2, "zero_stage": 2, "bucket_bytes": 4000,
+        "pipeline": {"degree": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2},
+    },
+    "zero2 dp4 in groups of 2, no_sync": {
+        "data_degree": 4, "zero_stage": 2, "batch": (8, 1),
+        "sharding": ShardingSpec(shard_degree=2, gradient_sync="last_microbatch"),
+    },
+    "zero3 dp2 x tp2 sp, llama, no_sync": {
+        "model": LLAMA, "data_degree": 2, "zero_stage": 3, "tensor_degree": 2, "sequence_parallel": True,
+        "batch": (4, 1), "sharding": ONCE,
+    },
+    "zero3 dp4, llama, kept after forward": {
+        "model": LLAMA, "data_degree": 4, "zero_stage": 3, "batch": (8, 1),
+        "sharding": ShardingSpec(reshard_after_forward=False, prefetch=0),
+    },
+    "zero3 dp4 in groups of 2, no_sync, prefetch 2": {
+        "data_degree": 4, "zero_stage": 3, "batch": (8, 1), "axis_order": ("dp", "pp", "tp"),
+        "sharding": ShardingSpec(shard_degree=2, gradient_sync="last_microbatch", prefetch=2),
+        "numbers": {"fused_gradient_accumulation": False},
+    },
     "other axis order": {
         "tensor_degree": 2, "data_degree": 2, "zero_stage": 1, "axis_order": ("pp", "tp", "dp"), "batch": (4, 2),
     },
@@ -128,7 +169,7 @@ def checked_trainings() -> dict[str, DenseTraining]:
     """Return every training that must reproduce the dense reference in float64."""
     jobs = {
         f"{name}, recompute {recompute}": training(recompute=recompute, **strategy)
-        for name, strategy in STRATEGIES.items()
+        for name, strategy in (STRATEGIES | SHARDED).items()
         for recompute in RECOMPUTES
     }
     return jobs | {name: training(**strategy) for name, strategy in OTHERS.items()}

@@ -1,12 +1,14 @@
 """All real runs that the tests of this room need: four processes are launched once for all of them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from backends.torch.algorithms import ExplicitCollectives
 from backends.torch.worker import ExecutionRequest
-from sim.plan.op import Collective, Recv, Send
+from sim.plan.op import Collective, Op, Recv, Send
 from sim.plan.program import Plan
 from sim.training.builder import build_dense_training
-from sim.training.spec import DelaySpec, PipelineSpec, TextbookTraining
+from sim.training.spec import DelaySpec, PipelineSpec, ShardingSpec, TextbookTraining
 from sim.training.textbook import build_textbook
 from tests.backends.collective_plans import collective_requests
 from tests.backends.jobs import GPT, LLAMA, checked_trainings, training
@@ -15,7 +17,10 @@ from tests.backends.plans import collective_plan, ring_plan
 JOBS = checked_trainings()
 LOWER_PRECISIONS = {
     name: training(tensor_degree=2, data_degree=2, zero_stage=stage, precision=precision)
-    for name, precision, stage in (("fp32", "fp32", 0), ("bf16 zero1", "bf16", 1), ("fp16", "fp16", 0))
+    for name, precision, stage in (
+        ("fp32", "fp32", 0), ("bf16 zero1", "bf16", 1), ("bf16 zero2", "bf16", 2), ("bf16 zero3", "bf16", 3),
+        ("fp16", "fp16", 0),
+    )
 } | {
     "bf16 gradients, unfused": training(
         tensor_degree=2, data_degree=2, precision="bf16",
@@ -36,6 +41,20 @@ MUTED = {
         model={**LLAMA, "num_layers": 2}, data_degree=2, pipeline={"degree": 2, "schedule": "chimera"}, batch=(4, 1)
     ),
 }
+SHARDED = {
+    "fsdp": training(
+        model=MUTED_MODEL, tensor_degree=2, sequence_parallel=True, data_degree=2, zero_stage=3, batch=(2, 1)
+    ),
+    "hybrid": training(
+        model=MUTED_MODEL, data_degree=4, zero_stage=3, batch=(8, 1), sharding=ShardingSpec(shard_degree=2)
+    ),
+    "no_sync": training(
+        model={**LLAMA, "num_layers": 2}, data_degree=2, zero_stage=3, batch=(4, 1),
+        sharding=ShardingSpec(gradient_sync="last_microbatch"),
+    ),
+    "zero 2": training(model=MUTED_MODEL, data_degree=2, zero_stage=2, pipeline={"degree": 2}, batch=(4, 1)),
+}  # fmt: skip
+"""Each of their collectives over the data-parallel ranks, or on their shards, is silenced alone."""
 
 
 def textbook_plan(duration_s: float, ranks: int = 4) -> Plan:
@@ -65,6 +84,34 @@ def silenced(plan: Plan) -> Iterator[tuple[str, frozenset[str]]]:
     yield from found.values()
 
 
+def every_data_collective(plan: Plan) -> dict[str, str]:
+    """Return the name and kind of every collective that is for data parallelism."""
+    return {
+        op.name: str(op.kind)
+        for program in plan.programs
+        for task in program.tasks.values()
+        for op in task.ops
+        if isinstance(op, Collective) and (op.stream.startswith("dp") or op.name.startswith(("sum_tp.", "tie")))
+    }
+
+
+def altered(plan: Plan, what: str) -> Plan:
+    """Return a plan in which a collective reads another's shard, or sums over other ranks than it must."""
+    programs = []
+    for program in plan.programs:
+        tasks = {name: replace(t, ops=tuple(_altered(op, what) for op in t.ops)) for name, t in program.tasks.items()}
+        programs.append(replace(program, tasks=tasks))
+    return replace(plan, programs=tuple(programs))
+
+
+def _altered(op: Op, what: str) -> Op:
+    if isinstance(op, Collective) and what == "shard" and op.name == "regather.layer0":
+        return replace(op, reads=("shard.layer1",))
+    if isinstance(op, Collective) and what == "axes" and op.name == "replicas":
+        return replace(op, axes=("dp_shard",))
+    return op
+
+
 def all_requests() -> dict[str, ExecutionRequest]:
     """Return every run that the tests of this room need."""
     requests = {
@@ -86,6 +133,18 @@ def all_requests() -> dict[str, ExecutionRequest]:
         plan = build_dense_training(job, name)
         for what, mute in silenced(plan):
             requests[f"without {what} ({name})"] = ExecutionRequest(plan=plan, check_against=job, mute=mute)
+    for name, job in SHARDED.items():
+        plan = build_dense_training(job, name)
+        for op_name, kind in every_data_collective(plan).items():
+            requests[f"without {kind} {op_name} ({name})"] = ExecutionRequest(
+                plan=plan, check_against=job, mute=frozenset({op_name})
+            )
+        rings = ExecutionRequest(plan=plan, check_against=job, explicit=ExplicitCollectives())
+        requests[f"{name} as rings"] = rings
+    for what in ("shard", "axes"):
+        job = SHARDED["hybrid"]
+        plan = altered(build_dense_training(job, "hybrid"), what)
+        requests[f"altered {what}"] = ExecutionRequest(plan=plan, check_against=job)
     return requests
 
 

@@ -13,7 +13,7 @@ from sim.engine.memory import memory_use
 from sim.engine.pricing import ClusterPricing
 from sim.plan.program import Plan
 from sim.training.spec import DenseTraining
-from tests.backends.runs import JOBS, LOWER_PRECISIONS, WITHOUT
+from tests.backends.runs import JOBS, LOWER_PRECISIONS, SHARDED, WITHOUT
 from traces.timeline import Timeline
 
 EVERYTHING = [*JOBS, *LOWER_PRECISIONS]
@@ -101,11 +101,35 @@ def test_check_notices_each_kind_of_communication_left_out(results: dict[str, Ex
     assert report.worst[1] > 1e-3
 
 
+@pytest.mark.parametrize("what", ["shard", "axes"])
+def test_check_notices_a_collective_that_is_another_one(results: dict[str, Execution], what: str) -> None:
+    """A layer gathered from the next one's shard, and a sum over the wrong ranks, are far from the reference."""
+    report = results[f"altered {what}"].check
+    assert report is not None
+    assert not report.passed
+    assert report.worst[1] > 1e-3
+
+
 def test_left_out_communication_covers_every_kind() -> None:
     """The plans silenced above use all collectives of dense training, both directions of messages included."""
     kinds = {name.split()[1] for name in WITHOUT}
     assert kinds == {"all_reduce", "all_gather", "reduce_scatter", "messages"}
     assert {name.split()[2] for name in WITHOUT if "messages" in name} == {"forward", "backward"}
+
+
+def test_sharding_sends_the_bytes_of_the_closed_form(results: dict[str, Execution]) -> None:
+    """What rings really send: (g - 1)/g of all parameters per sharded sum, per gather, twice that of a shard's sum.
+
+    Groups of 2 of 4 ranks, 2 micro-batches; the ends are gathered once per micro-batch, layers twice. The sum of the
+    loss, one number, is what may be missing.
+    """
+    execution, model = results["hybrid as rings"], SHARDED["hybrid"].model
+    assert execution.check is not None
+    assert execution.check.passed
+    total, layers = model.num_parameters, model.num_layers * model.layer_parameters
+    scattered, gathered, replicated = 2 * total / 2, 2 * (total + layers) / 2, 2 * total / 2 / 2
+    for result in execution.ranks:
+        assert 0 <= result.sent_bytes - 8 * (scattered + gathered + replicated) <= 3 * 2 * 8
 
 
 # --- the same ops and memory as the simulated run ----------------------------------------------------------

@@ -53,7 +53,10 @@ def bucket_units(groups: Mapping[int, Sequence[Parameter]], *, bucket_bytes: int
             {stage: groups[stage]}, bucket_bytes=bucket_bytes, overlap=True, data_axis=DATA_AXIS, tied=tied
         )
     ]
-    return [Unit(str(i), b.parameters, shard_axes=b.partial_axes, tied=b.tied) for i, b in enumerate(buckets)]
+    return [
+        Unit("tied" if b.tied else str(i), b.parameters, shard_axes=b.partial_axes, tied=b.tied)
+        for i, b in enumerate(buckets)
+    ]
 
 
 def layer_units(parameters: Sequence[Parameter], *, tied_embeddings: bool) -> list[Unit]:
