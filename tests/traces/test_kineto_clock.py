@@ -197,6 +197,17 @@ def test_bus_bandwidth_follows_the_kind(tmp_path: Path, name: str, factor: float
     assert (rate.num_seen, rate.num_ranks) == (1, 4)
 
 
+@pytest.mark.parametrize("world_size", [None, 1])
+def test_no_bandwidth_without_partners(tmp_path: Path, world_size: int | None) -> None:
+    """Of a group that is not known, or that has one rank, there is no bus bandwidth: None, not zero."""
+    unnamed = {"Process_Group_Ranks": None, "Process_Group_Name": None, "Group_size": None}
+    content = document([all_reduce(0, 100, **unnamed)], world_size=world_size)
+    [rate] = collective_rates(load(write(tmp_path / "rank0.json", content)))
+    assert rate.num_ranks == (world_size or 0)
+    assert rate.algorithm_bandwidth_bytes_per_s == pytest.approx(1024 / 100e-6)
+    assert rate.bus_bandwidth_bytes_per_s is None
+
+
 def test_order_of_files_and_events_changes_nothing(tmp_path: Path) -> None:
     """Events in any order in the file give the same timeline."""
     events = [all_reduce(500 * k, 50) for k in range(4)] + [activity("gemm", 500 * k + 100, 30) for k in range(4)]

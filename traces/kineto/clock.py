@@ -62,8 +62,7 @@ def align(traces: Sequence[RankTrace], collectives: Sequence[Collective]) -> Ali
     shift_s -= shift_s[0] - clock_s[0]
     distance_s = np.abs(ends.end_s + shift_s[ends.rank] - _common_ends_s(ends, shift_s))
     worst_s = np.full(len(traces), np.nan)
-    for rank in np.unique(ends.rank):
-        worst_s[rank] = distance_s[ends.rank == rank].max()
+    np.fmax.at(worst_s, ends.rank, distance_s)
     return Alignment(
         shift_s=shift_s,
         offset_s=shift_s - clock_s,

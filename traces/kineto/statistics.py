@@ -52,7 +52,7 @@ class CollectiveRate:
     def bus_bandwidth_bytes_per_s(self) -> float | None:
         """Return what every link carries, after the definitions of nccl-tests (doc/PERFORMANCE.md)."""
         rate, ranks = self.algorithm_bandwidth_bytes_per_s, self.num_ranks
-        if rate is None or ranks < 1:
+        if rate is None or ranks < 2:
             return None
         if self.kind == "all_reduce":
             return rate * 2 * (ranks - 1) / ranks
@@ -83,7 +83,7 @@ def longest_kernels(ranks: Sequence[RankTrace], limit: int) -> tuple[KernelTotal
 
 def collective_rates(trace: KinetoTrace) -> tuple[CollectiveRate, ...]:
     """Return the collectives by kind, group, type and size, those with the most seconds first."""
-    whole_job = max(*(rank.world_size for rank in trace.ranks), len(trace.ranks))
+    whole_job = max(rank.world_size for rank in trace.ranks)
     times: dict[tuple[str, str, int, str, int], list[float]] = defaultdict(list)
     seen: dict[tuple[str, str, int, str, int], int] = {}
     for collective in trace.matches.collectives:
