@@ -314,6 +314,33 @@ def test_knapsack_finds_the_cheapest_choice(classes: list[list[tuple[int, int]]]
     assert knapsack.solve(found.cost - 0.25) is None
 
 
+@settings(max_examples=100)
+@given(operators=operators_of(1, 4), ranks=ranks_of(), gap=st.sampled_from([0.01, 0.1, 0.5]))
+def test_gap_bounds_the_loss(operators: list[Operator], ranks: Ranks, gap: float) -> None:
+    """With a gap the plan fits, and takes at most that much longer than the fastest."""
+    fitting = [plan.step_s for plan in all_plans(operators, ranks, 1) if plan.peak_bytes <= ranks.memory_bytes]
+    if fitting:
+        plan = cheapest_plan(operators, ranks, 1, gap=gap)
+        assert plan.peak_bytes <= ranks.memory_bytes
+        assert min(fitting) <= plan.step_s <= min(fitting) * (1 + gap)
+
+
+def test_gap_keeps_odd_sizes_tractable() -> None:
+    """Sixty operators of sixty sizes, whose sums all differ: near what sharding by fractions would take."""
+    random = np.random.default_rng(0)
+    operators = [
+        Operator(name=f"{i}", parameter_bytes=size, state_bytes=8 * size)
+        for i, size in enumerate(random.integers(10**6, 10**9, 60).tolist())
+    ]
+    memory = sum(operator.state_bytes for operator in operators) // 2
+    ranks = Ranks(num_ranks=8, latency_s=1e-5, bytes_per_s=1e10, memory_bytes=memory)
+    plan = cheapest_plan(operators, ranks, 1, gap=0.01)
+    assert plan.peak_bytes <= memory
+    replicated = evaluate(operators, [REPLICATED] * 60, ranks, 1)
+    share = (replicated.peak_bytes - memory) / (replicated.peak_bytes * 7 / 8)
+    assert replicated.step_s * (1 + share / 2) * 0.999 <= plan.step_s <= replicated.step_s * (1 + share / 2) * 1.03
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -324,6 +351,7 @@ def test_knapsack_finds_the_cheapest_choice(classes: list[list[tuple[int, int]]]
         (lambda: Ranks(num_ranks=0, latency_s=0.0, bytes_per_s=1.0, memory_bytes=1), "no ranks"),
         (lambda: Ranks(num_ranks=1, latency_s=0.0, bytes_per_s=0.0, memory_bytes=1), "bandwidth positive"),
         (lambda: cheapest_plan(TOY, toy_ranks(99), 0), "0 samples per rank"),
+        (lambda: cheapest_plan(TOY, toy_ranks(99), 1, gap=-0.1), "the gap is -0.1"),
         (lambda: best_plan(TOY, toy_ranks(99), most_samples=0), "at most 0 samples"),
         (lambda: evaluate(TOY[:1], [Choice(2, 3)], toy_ranks(99), 1), "op 0: 3 of 2 slices are sharded"),
     ],

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -54,7 +53,7 @@ class Knapsack:
     def make(cls, classes: Sequence[Sequence[Item]], budget: int) -> "Knapsack":
         """Return the knapsack of classes of one or more items each."""
         kept = [_undominated(items) for items in classes]
-        return cls(kept, budget, [_bound(kept[i:]) for i in range(len(kept) + 1)])
+        return cls(kept, budget, _bounds(kept))
 
     @property
     def least_weight(self) -> int:
@@ -66,18 +65,22 @@ class Knapsack:
         """Return a cost that no solution beats: that of the linear relaxation; infinite where nothing fits."""
         return float(self.bounds[0].at(self.budget)) if self.least_weight <= self.budget else math.inf
 
-    def solve(self, most_cost: float = math.inf) -> Solution | None:
-        """Return the cheapest choice, the lightest of equals; None where nothing fits or all cost more than a limit.
+    def solve(self, most_cost: float = math.inf, gap: float = 0.0) -> Solution | None:
+        """Return the cheapest choice; None where nothing fits or all cost more than a limit. No cost is negative.
 
         Dynamic programming over classes keeps the pairs (weight, cost) of which none is beaten in both. A pair is
         dropped that costs, with the relaxation of the classes to come, more than the limit or a greedy choice. The
         work grows with the number of different sums of weights: small where classes repeat, exponential at worst.
+        With a ``gap`` the cost is at most 1 + gap times the least, and the work polynomial: of the n classes each
+        keeps only the lightest of the pairs whose costs lie in one interval of gap/n times the relaxation's cost.
         """
-        if self.least_weight > self.budget:
+        greedy = self._greedy()
+        if greedy is None:
             return None
-        most_cost = min(most_cost, self._greedy_cost()) * ROUNDING
-        if self.bound > most_cost:
+        most = min(most_cost, greedy.cost) * ROUNDING
+        if self.bound > most:
             return None
+        interval = gap * self.bound / max(len(self.classes), 1)
         weights, costs = np.zeros(1, np.int64), np.zeros(1)
         steps: list[tuple[Ints, Ints]] = []
         for items, bound in zip(self.classes, self.bounds[1:], strict=True):
@@ -85,29 +88,38 @@ class Knapsack:
             sums = weights[parents] + np.array([item.weight for item in items])[picks]
             totals = costs[parents] + np.array([item.cost for item in items])[picks]
             rests = self.budget - sums
-            promising = (rests >= bound.weights[0]) & (totals + bound.at(rests) <= most_cost)
-            kept = _front(sums, totals, np.flatnonzero(promising))
+            promising = (rests >= bound.weights[0]) & (totals + bound.at(rests) <= most)
+            kept = _front(sums, totals, np.flatnonzero(promising), interval)
             weights, costs = sums[kept], totals[kept]
             steps.append((parents[kept], picks[kept]))
-        if not len(weights):
-            return None
-        index, names = len(weights) - 1, []
+        if not len(
+            weights
+        ):  # what was dropped for what is as light is no more than the gap cheaper than the greedy one
+            return greedy if greedy.cost <= most_cost else None
+        return Solution(float(costs[-1]), self._trace(steps, len(weights) - 1))
+
+    def _trace(self, steps: Sequence[tuple[Ints, Ints]], index: int) -> tuple[int, ...]:
+        """Return the names of the items that lead to a pair; a step has every pair's parent and pick."""
+        names = []
         for (parents, picks), items in zip(reversed(steps), reversed(self.classes), strict=True):
             names.append(items[picks[index]].name)
             index = int(parents[index])
-        return Solution(float(costs[-1]), tuple(reversed(names)))
+        return tuple(reversed(names))
 
-    def _greedy_cost(self) -> float:
-        """Return the cost of a choice: from the lightest items, what saves most per weight, where it fits."""
-        rest, cost = self.budget - self.least_weight, math.fsum(items[0].cost for items in self.classes)
+    def _greedy(self) -> Solution | None:
+        """Return a choice: from the lightest items, what saves most per weight, where it fits; None if nothing does."""
+        rest, chosen = self.budget - self.least_weight, [0] * len(self.classes)
+        if rest < 0:
+            return None
         stopped: set[int] = set()
-        for _, index, more, saved in _edges(self.classes):
+        for _, index, more, _, to in _edges(self.classes):
             if index in stopped or more > rest:
                 stopped.add(index)
                 continue
             rest -= more
-            cost -= saved
-        return cost
+            chosen[index] = to
+        items = [row[at] for row, at in zip(self.classes, chosen, strict=True)]
+        return Solution(math.fsum(item.cost for item in items), tuple(item.name for item in items))
 
 
 def _undominated(items: Sequence[Item]) -> list[Item]:
@@ -119,35 +131,52 @@ def _undominated(items: Sequence[Item]) -> list[Item]:
     return kept
 
 
-def _edges(classes: Sequence[Sequence[Item]]) -> list[tuple[float, int, int, float]]:
-    """Return the edges of all classes' convex hulls, steepest first: slope, class, more weight, saved cost."""
+def _edges(classes: Sequence[Sequence[Item]]) -> list[tuple[float, int, int, float, int]]:
+    """Return the edges of all hulls, steepest first: slope, class, more weight, saved cost, the item they lead to."""
     return sorted(
-        (-saved / more, index, more, saved) for index, items in enumerate(classes) for more, saved in _hull(items)
+        (-saved / more, index, more, saved, to)
+        for index, items in enumerate(classes)
+        for more, saved, to in _hull(items)
     )
 
 
-def _hull(items: Sequence[Item]) -> Iterator[tuple[int, float]]:
-    """Yield the edges of the lower convex hull of undominated items: more weight, saved cost."""
+def _hull(items: Sequence[Item]) -> Iterator[tuple[int, float, int]]:
+    """Yield the edges of the lower convex hull of undominated items: more weight, saved cost, the item they lead to."""
     at = 0
     while at < len(items) - 1:
         here = items[at]
         slopes = [(item.cost - here.cost) / (item.weight - here.weight) for item in items[at + 1 :]]
         to = at + 1 + slopes.index(min(slopes))
-        yield items[to].weight - here.weight, here.cost - items[to].cost
+        yield items[to].weight - here.weight, here.cost - items[to].cost, to
         at = to
 
 
-def _bound(classes: Sequence[Sequence[Item]]) -> _Bound:
+def _bounds(classes: Sequence[Sequence[Item]]) -> list[_Bound]:
+    """Return the bounds of the classes from the i-th on, for every i up to their number."""
     edges = _edges(classes)
-    lightest = sum(items[0].weight for items in classes)
-    dearest = math.fsum(items[0].cost for items in classes)
-    weights = accumulate((more for _, _, more, _ in edges), initial=lightest)
-    costs = accumulate((-saved for _, _, _, saved in edges), initial=dearest)
-    return _Bound(np.array(list(weights), np.float64), np.array(list(costs)))
+    owners = np.array([index for _, index, _, _, _ in edges], np.int64)
+    more = np.array([weight for _, _, weight, _, _ in edges], np.float64)
+    saved = np.array([cost for _, _, _, cost, _ in edges])
+    bounds = []
+    for i in range(len(classes) + 1):
+        own = owners >= i
+        lightest = sum(items[0].weight for items in classes[i:])
+        dearest = math.fsum(items[0].cost for items in classes[i:])
+        weights = np.cumsum(np.concatenate([[float(lightest)], more[own]]))
+        bounds.append(_Bound(weights, np.cumsum(np.concatenate([[dearest], -saved[own]]))))
+    return bounds
 
 
-def _front(weights: Ints, costs: Floats, among: Ints) -> Ints:
-    """Return which of some pairs are beaten by no other, by rising weight and falling cost."""
+def _front(weights: Ints, costs: Floats, among: Ints, interval: float) -> Ints:
+    """Return which of some pairs are beaten by no other, by rising weight and falling cost.
+
+    With an interval above 0, only the lightest of those whose costs lie in the same interval.
+    """
     order = among[np.lexsort((costs[among], weights[among]))]
     least = np.minimum.accumulate(costs[order])
-    return order[costs[order] < np.concatenate([[math.inf], least])[: len(order)]]
+    front: Ints = order[costs[order] < np.concatenate([[math.inf], least])[: len(order)]]
+    if not interval:
+        return front
+    intervals = np.floor(costs[front] / interval)
+    kept: Ints = front[np.concatenate([[math.inf], intervals])[: len(front)] != intervals]
+    return kept

@@ -192,20 +192,23 @@ def _options(operators: Sequence[Operator], ranks: Ranks, num_samples: int) -> l
     ]
 
 
-def cheapest_plan(operators: Sequence[Operator], ranks: Ranks, num_samples: int) -> ShardingPlan:
-    """Return the plan of least step time that fits, exactly. Raises MemoryLimitError where none does.
+def cheapest_plan(operators: Sequence[Operator], ranks: Ranks, num_samples: int, *, gap: float = 0.0) -> ShardingPlan:
+    """Return the plan of least step time that fits. Raises MemoryLimitError where none does.
 
     For each limit on what is gathered (the sizes of whole slices, and 0) a knapsack is solved, the limits first whose
-    linear relaxation is cheapest, until no relaxation is cheaper than what was found. The work grows with the number
-    of different sums of sizes: it is small for repeated layers, and exponential at worst.
+    linear relaxation is cheapest, until no relaxation is cheaper than what was found. ``gap`` 0: exact; the work grows
+    with the number of different sums of sizes, small for repeated layers, exponential for dozens of operators of odd
+    sizes. Else polynomial, and the time is at most 1 + gap times the least.
     """
+    if not 0.0 <= gap < math.inf:
+        raise OperatorError(f"the gap is {gap}; it must be finite and not negative")
     options = _options(operators, ranks, num_samples)
     knapsacks = [_knapsack(options, limit, ranks.memory_bytes - limit) for limit in _limits(options)]
     best_s, names = math.inf, None
     for knapsack in sorted(knapsacks, key=lambda knapsack: knapsack.bound):
         if knapsack.bound > best_s * ROUNDING:
             break
-        found = knapsack.solve(best_s)
+        found = knapsack.solve(best_s, gap)
         if found is not None and found.cost < best_s:
             best_s, names = found
     if names is None:
