@@ -1,5 +1,6 @@
 """Clocks of different hosts are brought together on the collectives that ranks share; what does not fit is said."""
 
+import json
 import random
 from pathlib import Path
 
@@ -8,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.traces.kineto_traces import activity, all_reduce, annotation, document, launch, write
+from tests.traces.kineto_traces import activity, all_reduce, annotation, document, launch, shared_trace, write
 from traces.kineto.clock import align
-from traces.kineto.document import Source
+from traces.kineto.document import Source, sources
 from traces.kineto.matching import match
 from traces.kineto.rank import RankTrace
 from traces.kineto.read import read_rank
@@ -206,6 +207,23 @@ def test_no_bandwidth_without_partners(tmp_path: Path, world_size: int | None) -
     assert rate.num_ranks == (world_size or 0)
     assert rate.algorithm_bandwidth_bytes_per_s == pytest.approx(1024 / 100e-6)
     assert rate.bus_bandwidth_bytes_per_s is None
+
+
+def test_real_ranks_on_two_hosts_clocks_agree_again(tmp_path: Path) -> None:
+    """Four of eight real ranks, put on a clock that is 3.7 s ahead, come back to where they were, to a microsecond."""
+    there = load(shared_trace("dlrm_v100_8_ranks.tar.gz"))
+    with sources(shared_trace("dlrm_v100_8_ranks.tar.gz")) as found:
+        for source in found:
+            content = json.loads(source.read())
+            ahead = 3_700_000 * (content["distributedInfo"]["rank"] >= 4)
+            for event in content["traceEvents"]:
+                event["ts"] += ahead
+            write(tmp_path / f"rank{content['distributedInfo']['rank']}.json", content)
+    moved = load(tmp_path)
+    expected_s = there.alignment.offset_s - 3.7 * (np.arange(8) >= 4)
+    assert moved.alignment.offset_s == pytest.approx(expected_s, abs=1e-6)
+    assert moved.alignment.residual_s.max() < 2e-6
+    assert to_timeline(moved).start_s == pytest.approx(to_timeline(there).start_s, abs=1e-6)
 
 
 def test_order_of_files_and_events_changes_nothing(tmp_path: Path) -> None:
