@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),
     "list": ("listing", "Show the nodes, model presets, schedules, precisions, kernels, ... that there are."),
     "show": ("show", "Show a cluster's topology: links, bisection bandwidth, a picture."),
+    "calibrate": ("calibrate", "Measure this machine, or take measured tables, and fit a profile."),
     "new": ("new", "Write a commented starter file."),
 }
 """Command name to module in scenarios/commands (its ``command`` is run) and one line of help."""

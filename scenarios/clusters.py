@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from costmodels.calibration.document import CalibratedProfile
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.errors import CatalogueError
 from costmodels.hardware import NodeSpec, list_nodes, load_node
+from scenarios.calibration_file import read_profile
 from scenarios.errors import ScenarioError, suggestion
 from scenarios.schema import MAX_WORLD_SIZE, ClusterSection, DenseScenario, StragglerSection
 from scenarios.yaml_tree import Document, KeyPath
@@ -25,7 +27,8 @@ class ClusterSpec:
 
     ``devices_per_node``: how many of each node's devices the job uses, at most all. ``wiring``: the links, None for
     one switch below all nodes. ``node_types``: where there are several, each with its number of nodes, in node order;
-    ``node`` is the first then. ``jitter``: by family of kernels, how much devices of one type differ.
+    ``node`` is the first then. ``jitter``: by family of kernels, how much devices of one type differ. ``calibrated``:
+    the profile of a file, None for the packaged one of each device.
     """
 
     node: str
@@ -34,6 +37,13 @@ class ClusterSpec:
     node_types: tuple[tuple[str, int], ...] = ()
     jitter: tuple[tuple[str, float], ...] = ()
     wiring: Topology | None = field(default=None, compare=False, repr=False)
+    calibrated: CalibratedProfile | None = field(default=None, repr=False)
+
+    @property
+    def node_spec(self) -> NodeSpec:
+        """Return the hardware of ``node``, with the rates that a profile measured in place of the catalogue's."""
+        node = load_node(self.node)
+        return node if self.calibrated is None else self.calibrated.node_spec(node)
 
     @property
     def world_size(self) -> int:
@@ -59,9 +69,12 @@ def cluster_spec(document: Document, checked: DenseScenario) -> ClusterSpec:
             topology = parse_topology(section.topology, section.num_nodes)
     types = _node_types(document, section)
     used = _least_devices(document, section, types[0][0], topology)
+    calibrated = _calibrated(document, section, types)
     _refuse_many(document, section.num_nodes, used)
     if section.stragglers:
-        plain = topology or Cluster(load_node(types[0][0]), section.num_nodes, used).topology
+        node = load_node(types[0][0])
+        node = node if calibrated is None else calibrated.node_spec(node)
+        plain = topology or Cluster(node, section.num_nodes, used).topology
         topology = _with_stragglers(document, section.stragglers, plain)
     return ClusterSpec(
         node=types[0][0],
@@ -70,6 +83,7 @@ def cluster_spec(document: Document, checked: DenseScenario) -> ClusterSpec:
         node_types=tuple(types) if len({name for name, _ in types}) > 1 else (),
         jitter=tuple(_jitter(section).items()),
         wiring=topology,
+        calibrated=calibrated,
     )
 
 
@@ -168,6 +182,21 @@ def _least_devices(document: Document, section: ClusterSection, node: str, topol
         rule = f"{used} devices of each node, where a {name} has {least}"
         raise ScenarioError(document.origin(key.split(".")), key, rule, f"write at most {least}")
     return used or least
+
+
+def _calibrated(document: Document, section: ClusterSection, types: list[tuple[str, int]]) -> CalibratedProfile | None:
+    """Return the profile of the file that a scenario names, if it names one."""
+    if section.profile is None:
+        return None
+    found, names = read_profile(document.source.parent / section.profile), sorted({name for name, _ in types})
+    key, origin = "cluster.profile", document.origin(("cluster", "profile"))
+    if names != [found.node]:
+        rule = f"the profile was measured on {found.node}, and the cluster has {', '.join(names)}"
+        raise ScenarioError(origin, key, rule, "name a profile of this node, or leave it out")
+    if found.measured is not None and section.topology is not None:
+        rule = "the profile brings the links that were measured, and topology describes others"
+        raise ScenarioError(origin, key, rule, "leave one of the two out")
+    return found
 
 
 def _jitter(section: ClusterSection) -> dict[str, float]:

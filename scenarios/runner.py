@@ -87,10 +87,13 @@ def pricing_of(scenario: Scenario) -> Pricing:
         assert isinstance(scenario.job, TextbookTraining)
         return TextbookPricing(scenario.job.model.hop_s)
     cluster = cluster_of(scenario.cluster)
+    calibrated, generation = scenario.cluster.calibrated, cluster.node.device.generation
+    profile = load_profile(generation) if calibrated is None else calibrated.profile
     profiles = {device.generation: load_profile(device.generation) for device in cluster.device_types}
+    profiles[generation] = profile
     return ClusterPricing(
         cluster,
-        load_profile(cluster.node.device.generation),
+        profile,
         profiles,
         scenario.algorithms,
         Variation(dict(scenario.cluster.jitter), scenario.seed),
@@ -100,7 +103,7 @@ def pricing_of(scenario: Scenario) -> Pricing:
 def cluster_of(spec: ClusterSpec) -> Cluster:
     """Return the simulated hardware of a scenario."""
     devices = tuple((load_node(name).device, count) for name, count in spec.node_types)
-    return Cluster(load_node(spec.node), spec.num_nodes, spec.devices_per_node, spec.wiring, devices)
+    return Cluster(spec.node_spec, spec.num_nodes, spec.devices_per_node, spec.wiring, devices)
 
 
 def devices_of(scenario: Scenario) -> list[tuple[DeviceSpec, int]]:
@@ -108,8 +111,9 @@ def devices_of(scenario: Scenario) -> list[tuple[DeviceSpec, int]]:
     if scenario.cluster is None:
         return []
     cluster = scenario.cluster
-    types = cluster.node_types or ((cluster.node, cluster.num_nodes),)
-    return [(load_node(name).device, count * cluster.devices_per_node) for name, count in types]
+    if not cluster.node_types:
+        return [(cluster.node_spec.device, cluster.world_size)]
+    return [(load_node(name).device, count * cluster.devices_per_node) for name, count in cluster.node_types]
 
 
 def device_of(scenario: Scenario) -> DeviceSpec | None:

@@ -110,6 +110,8 @@ class ClusterSection(Section):
     """Number of nodes."""
     devices_per_node: int | None = Field(default=None, ge=1, le=10_000)
     """Devices used of every node; default all that it has."""
+    profile: str | None = Field(default=None, min_length=1, max_length=4000)
+    """File that `simulate calibrate` wrote, relative to the scenario; default the packaged profile of the devices."""
     topology: Annotated[Any, AfterValidator(_name_or_mapping)] = Field(
         default=None, json_schema_extra={"type": ["string", "object"]}
     )

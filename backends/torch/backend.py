@@ -4,11 +4,14 @@ from dataclasses import dataclass
 
 from backends.torch.errors import ExecutionError
 from backends.torch.launch import Execution, execute
+from backends.torch.measuring.session import copy_bandwidths, measure
 from backends.torch.timeline import timeline
 from backends.torch.worker import DeviceKind, ExecutionRequest
 from sim.plan.check import check
 from sim.plan.program import Plan
 from traces.timeline import Timeline
+
+__all__ = ["Execution", "ExecutionRequest", "TorchBackend", "copy_bandwidths", "measure", "timeline"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,12 +33,16 @@ OPTIONS = {
     "schema": set(),
     "list": {"kinds", "--json"},
     "show": {"cluster", "--out", "--json"},
+    "calibrate": {
+        *("--out", "--device", "--budget", "--processes", "--node", "--seed", "--from", "--system", "--json"),
+    },
     "new": {"path"},
 }
 
 KEYS = {
     *("name", "seed"),
     *("cluster.node", "cluster.num_nodes", "cluster.devices_per_node", "cluster.topology", "cluster.stragglers"),
+    "cluster.profile",
     *(f"cluster.jitter.{family}" for family in ("gemm", "attention", "elementwise", "optimizer")),
     *(f"network.algorithm.{kind}" for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast")),
     *(f"network.algorithm.{kind}" for kind in ("reduce", "all_to_all", "barrier")),

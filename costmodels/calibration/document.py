@@ -1,0 +1,127 @@
+"""A calibrated profile as a mapping for YAML, and back: parameters, residuals, and where they come from."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from costmodels.calibration.measured import MeasuredNode, catalogue_rates, parse_measured
+from costmodels.collectives import Protocol
+from costmodels.errors import CatalogueError, CostModelError
+from costmodels.hardware import NodeSpec
+from costmodels.profile import Profile, parse_profile
+
+SCHEMA: Final = "meshtwin.profile/1"
+_DIGITS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedProfile:
+    """A profile from a file. ``node``: the catalogue's node that it was measured as; ``measured``: rates that take the
+    place of the catalogue's, None where the catalogue's hold.
+    """
+
+    profile: Profile
+    node: str
+    measured: MeasuredNode | None = None
+
+    def node_spec(self, node: NodeSpec) -> NodeSpec:
+        """Return the catalogue's node with the measured rates, if there are some."""
+        return node if self.measured is None else self.measured.applied_to(node)
+
+
+def profile_entry(
+    profile: Profile, node: NodeSpec, *, sources: Mapping[str, str], measured: bool, calibration: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the mapping that ``parse_calibrated`` reads.
+
+    ``sources``: of every section, where its numbers come from. ``measured``: write the node's own rates too.
+    ``calibration``: whatever else tells how the numbers came about; plain values.
+    """
+    entry: dict[str, Any] = {"schema": SCHEMA, "node": node.name}
+    if measured:
+        entry["measured"] = _rates_entry(node)
+    for name in ("gemm", "attention", "elementwise", "optimizer", "sustained"):
+        values = {key: _plain(key, value) for key, value in asdict(getattr(profile, name)).items()}
+        entry[name] = {"source": sources[name], **{key.removesuffix("_s"): value for key, value in values.items()}}
+    entry["network"] = {"source": sources["network"], **_network_entry(profile)}
+    return {**entry, "calibration": dict(calibration)}
+
+
+def parse_calibrated(name: str, entry: Mapping[str, Any]) -> CalibratedProfile:
+    """Return the profile that a mapping holds. Raises CatalogueError where it breaks a rule, naming section and key."""
+    known = {"schema", "node", "measured", "gemm", "attention", "elementwise", "optimizer", "sustained", "network"}
+    unknown = sorted(set(entry) - known - {"calibration"})
+    if unknown:
+        raise CatalogueError(f"a profile has no section {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    if entry.get("schema") != SCHEMA:
+        raise CatalogueError(f"'schema' is {entry.get('schema')!r}, where a profile has {SCHEMA!r}")
+    if not isinstance(entry.get("node"), str):
+        raise CatalogueError("'node' must name the node of the catalogue that was measured")
+    for section in known - {"schema", "node"}:
+        if section in entry and not isinstance(entry[section], Mapping):
+            raise CatalogueError(f"the section {section!r} must be a mapping, got {entry[section]!r}")
+    try:
+        profile = parse_profile(name, entry)
+        measured = parse_measured(entry["measured"]) if "measured" in entry else None
+    except CatalogueError:
+        raise
+    except (CostModelError, ValueError, TypeError, AttributeError) as error:
+        raise CatalogueError(f"profile {name}: {error}") from error
+    return CalibratedProfile(profile, entry["node"], measured)
+
+
+def _rates_entry(node: NodeSpec) -> dict[str, Any]:
+    rates = catalogue_rates(node)
+    return {
+        "peak": {dtype: f"{_short(rate / 1e9)} GFLOP/s" for dtype, rate in rates.peak_flop_per_s.items()},
+        "memory_bandwidth": f"{_short(rates.memory_bandwidth_bytes_per_s / 1e9)} GB/s",
+        "intra_bandwidth": f"{_short(rates.intra_bandwidth_bytes_per_s / 1e9)} GB/s",
+        "intra_latency": _time(rates.intra_latency_s),
+    }
+
+
+def _network_entry(profile: Profile) -> dict[str, Any]:
+    network = profile.network
+    return {
+        "intra_fraction": _short(network.intra_fraction),
+        "inter_fraction": _short(network.inter_fraction),
+        "point_to_point_latency": _time(network.point_to_point_latency_s),
+        "message_adapter_fraction": _short(network.message_adapter_fraction),
+        "intra_message": _time(network.intra_message_s),
+        "protocols": [_protocol_entry(protocol) for protocol in network.protocols],
+    }
+
+
+def _protocol_entry(protocol: Protocol) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": protocol.name,
+        "base_latency": _time(protocol.base_latency_s),
+        "intra_hop": _time(protocol.intra_hop_s),
+        "inter_hop": _time(protocol.inter_hop_s),
+        "wire_overhead": max(1.0, _short(protocol.wire_overhead)),
+        "port_fraction": _short(protocol.port_fraction),
+        "own_share": _short(protocol.own_share),
+        "inter_least": f"{_short(protocol.inter_least_bytes)} B",
+        "algorithms": list(protocol.algorithms),
+    }
+    if math.isfinite(protocol.limit_bytes):
+        entry["limit"] = f"{_short(protocol.limit_bytes)} B"
+    return entry
+
+
+def _plain(key: str, value: Any) -> Any:
+    """Return a parameter as YAML has it: times with a unit, tuples as lists, numbers with six digits."""
+    if key.endswith("_s"):
+        return _time(value)
+    if isinstance(value, Sequence):
+        return [list(pair) for pair in value]
+    return _short(value)
+
+
+def _time(seconds: float) -> str:
+    return f"{_short(seconds * 1e6)} us"
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

@@ -1,0 +1,96 @@
+"""Least squares on logarithms of times: a factor of two too long weighs as much as one too short."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from costmodels.errors import CostModelError
+
+_OUTLIER: Final = 0.3
+"""Residuals of the logarithm beyond this weigh less and less (soft l1): noise of a shared machine has a long tail."""
+
+
+class CalibrationError(CostModelError):
+    """Measurements that nothing can be fitted to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A positive number to be fitted, where the search starts, and its limits."""
+
+    name: str
+    start: float
+    least: float
+    most: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least < self.most:
+            raise CalibrationError(f"{self.name} needs limits 0 < least < most, got {self.least} and {self.most}")
+
+
+@dataclass(frozen=True, slots=True)
+class Residuals:
+    """How far predictions lie from measurements: |relative error| over some samples, and its signed mean."""
+
+    num_points: int
+    mean: float
+    p50: float
+    p90: float
+    bias: float
+
+    @classmethod
+    def of(cls, predicted: Sequence[float], measured: Sequence[float]) -> "Residuals":
+        """Return the distribution of predicted/measured - 1; all zero without a sample."""
+        if not len(measured):
+            return cls(0, 0.0, 0.0, 0.0, 0.0)
+        errors = np.asarray(predicted, dtype=float) / np.asarray(measured, dtype=float) - 1.0
+        size = np.abs(errors)
+        p50, p90 = np.percentile(size, [50, 90])
+        return cls(len(size), float(size.mean()), float(p50), float(p90), float(errors.mean()))
+
+
+Predict = Callable[[Mapping[str, float]], Sequence[float]]
+
+
+def fit(
+    parameters: Sequence[Parameter],
+    predict: Predict,
+    seconds: Sequence[float],
+    *,
+    num_evaluations: int = 60,
+    outlier: float = _OUTLIER,
+) -> dict[str, float]:
+    """Return the parameters under which ``predict`` comes nearest to the measured seconds.
+
+    Minimises the sum of soft-l1 losses of log(predicted/measured) over the logarithms of the parameters, within their
+    limits (trust region reflective). Raises CalibrationError with fewer samples than parameters, or for
+    seconds that are not positive.
+    """
+    if len(seconds) < len(parameters):
+        names = ", ".join(p.name for p in parameters)
+        raise CalibrationError(f"{len(seconds)} measurements cannot settle {len(parameters)} parameters ({names})")
+    if min(seconds) <= 0:
+        raise CalibrationError(f"a measured time must be more than 0 s, got {min(seconds)}")
+    logs = np.log(np.asarray(seconds, dtype=float))
+    low, high = (np.log([getattr(p, side) for p in parameters]) for side in ("least", "most"))
+    start = np.log([min(max(p.start, p.least), p.most) for p in parameters])
+    inside = 1e-3 * (high - low)
+
+    def residuals(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        predicted = predict(_named(parameters, x))
+        distances: NDArray[np.float64] = np.log(np.maximum(np.asarray(predicted, dtype=float), 1e-15)) - logs
+        return distances
+
+    found = least_squares(
+        residuals, np.clip(start, low + inside, high - inside), bounds=(low, high), loss="soft_l1", f_scale=outlier,
+        diff_step=1e-3, max_nfev=num_evaluations,
+    )  # fmt: skip
+    return _named(parameters, found.x)
+
+
+def _named(parameters: Sequence[Parameter], logs: NDArray[np.float64]) -> dict[str, float]:
+    return {p.name: float(np.exp(value)) for p, value in zip(parameters, logs, strict=True)}

@@ -1,0 +1,63 @@
+"""What a machine was measured to reach, where no data sheet says it: it takes the place of the catalogue's figures."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodels.errors import CatalogueError
+from costmodels.hardware import NodeSpec
+from costmodels.units import Dimension, parse_quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredNode:
+    """Rates of one device and of the link between two of a node; the fractions of its profile are of these.
+
+    ``peak_flop_per_s`` by dtype; dtypes that were not measured keep the catalogue's rate.
+    """
+
+    peak_flop_per_s: Mapping[str, float]
+    memory_bandwidth_bytes_per_s: float
+    intra_bandwidth_bytes_per_s: float
+    intra_latency_s: float
+
+    def applied_to(self, node: NodeSpec) -> NodeSpec:
+        """Return the node with these rates."""
+        device = replace(
+            node.device,
+            peak_flop_per_s={**node.device.peak_flop_per_s, **self.peak_flop_per_s},
+            memory_bandwidth_bytes_per_s=self.memory_bandwidth_bytes_per_s,
+        )
+        intra = replace(
+            node.intra, bandwidth_bytes_per_s=self.intra_bandwidth_bytes_per_s, latency_s=self.intra_latency_s
+        )
+        return replace(node, device=device, intra=intra)
+
+
+def catalogue_rates(node: NodeSpec) -> MeasuredNode:
+    """Return the catalogue's own figures of a node."""
+    return MeasuredNode(
+        peak_flop_per_s=dict(node.device.peak_flop_per_s),
+        memory_bandwidth_bytes_per_s=node.device.memory_bandwidth_bytes_per_s,
+        intra_bandwidth_bytes_per_s=node.intra.bandwidth_bytes_per_s,
+        intra_latency_s=node.intra.latency_s,
+    )
+
+
+def parse_measured(entry: Mapping[str, Any]) -> MeasuredNode:
+    """Return the rates of a profile's ``measured`` section. Raises CatalogueError for a missing key or a bad value,
+    UnitError for a value without its unit.
+    """
+    missing = [key for key in ("peak", "memory_bandwidth", "intra_bandwidth", "intra_latency") if key not in entry]
+    if missing or not isinstance(entry["peak"], Mapping):
+        raise CatalogueError(f"the section 'measured' needs {missing[0] if missing else 'a mapping'!r}")
+    rates = {str(dtype): parse_quantity(rate, Dimension.FLOP_RATE) for dtype, rate in entry["peak"].items()}
+    node = MeasuredNode(
+        peak_flop_per_s=rates,
+        memory_bandwidth_bytes_per_s=parse_quantity(entry["memory_bandwidth"], Dimension.BANDWIDTH),
+        intra_bandwidth_bytes_per_s=parse_quantity(entry["intra_bandwidth"], Dimension.BANDWIDTH),
+        intra_latency_s=parse_quantity(entry["intra_latency"], Dimension.TIME),
+    )
+    if min(*rates.values(), node.memory_bandwidth_bytes_per_s, node.intra_bandwidth_bytes_per_s, 1.0) <= 0:
+        raise CatalogueError("every rate of the section 'measured' must be more than 0")
+    return node

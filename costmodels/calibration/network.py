@@ -1,0 +1,111 @@
+"""Fit the network part of a profile to collectives and messages. The predictions are the simulator's own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from costmodels.calibration.fitting import CalibrationError, Parameter, fit
+from costmodels.calibration.kernels import Fitted
+from costmodels.calibration.samples import CollectiveSample
+from costmodels.collectives import (
+    NetworkParameters,
+    collective_cost,
+    exclusive_seconds,
+    point_to_point_cost,
+)
+from costmodels.hardware import NodeSpec
+from costmodels.profile import Profile, network_parameters
+
+MESSAGE: Final = "send_recv"
+_LEAST_S, _MOST_S = 1e-9, 0.1
+
+
+def predict_collectives(samples: Sequence[CollectiveSample], node: NodeSpec, profile: Profile) -> list[float]:
+    """Return the seconds that the simulator gives each collective or message alone on its links."""
+    network = network_parameters(node, profile)
+    return [_alone_s(sample, network) for sample in samples]
+
+
+def _alone_s(sample: CollectiveSample, network: NetworkParameters) -> float:
+    group = sample.ranks_per_node
+    if sample.kind != MESSAGE:
+        cost = collective_cost(sample.kind, sample.num_bytes, group, network)
+        return exclusive_seconds(cost, group, network)
+    cost = point_to_point_cost(sample.num_bytes, same_node=len(group) == 1, network=network)
+    ports_s = cost.port_bytes / network.intra_bandwidth_bytes_per_s
+    return cost.latency_s + ports_s + cost.nic_bytes / network.inter_bandwidth_bytes_per_s
+
+
+def fit_network(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates: bool) -> Fitted:
+    """Return ``start`` with its network section fitted.
+
+    ``fit_rates``: the bandwidth and latency of the link between two devices are themselves unknown; the fraction is
+    then 1. Only what the samples can tell is fitted: nothing between nodes without a sample of several nodes.
+    Raises CalibrationError for too few samples.
+    """
+    parameters = _parameters(samples, start, fit_rates=fit_rates)
+
+    def predict(values: Mapping[str, float]) -> list[float]:
+        trial = _fitted(values, start)
+        return predict_collectives(samples, trial.node, trial.profile)
+
+    try:
+        found = _fitted(fit(parameters, predict, [s.seconds for s in samples]), start)
+    except CalibrationError as error:
+        raise CalibrationError(f"network: {error}") from None
+    return replace(found, sections=(*found.sections, "network"))
+
+
+def _parameters(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates: bool) -> list[Parameter]:
+    network, found = start.profile.network, []
+    collectives = [s for s in samples if s.kind != MESSAGE]
+    inside = [s for s in samples if len(s.ranks_per_node) == 1]
+    if len(collectives) < len(samples):
+        found.append(_time("point_to_point_latency", network.point_to_point_latency_s))
+    if inside and fit_rates:
+        best = max(s.num_bytes / s.seconds for s in inside)
+        found.append(Parameter("intra_bandwidth", best, best / 10, best * 20))
+        found.append(_time("intra_latency", start.node.intra.latency_s))
+    elif inside:
+        found.append(Parameter("intra_fraction", network.intra_fraction, 0.01, 1.0))
+    if len(inside) < len(samples):
+        found.append(Parameter("inter_fraction", network.inter_fraction, 0.01, 1.0))
+    for index, protocol in enumerate(network.protocols if collectives else ()):
+        found.append(_time(f"base_latency {index}", protocol.base_latency_s))
+        if fit_rates:
+            found.append(Parameter(f"port_fraction {index}", protocol.port_fraction, 0.01, 1.0))
+        elif inside:
+            found.append(_time(f"intra_hop {index}", protocol.intra_hop_s))
+        if any(len(s.ranks_per_node) > 1 for s in collectives):
+            found.append(_time(f"inter_hop {index}", protocol.inter_hop_s))
+    return found
+
+
+def _fitted(values: Mapping[str, float], start: Fitted) -> Fitted:
+    """Return ``start`` with the values put in; with a fitted link the protocols' own hops inside a node are in it."""
+    network, node, fits_link = start.profile.network, start.node, "intra_bandwidth" in values
+    protocols = tuple(
+        replace(
+            protocol,
+            base_latency_s=values.get(f"base_latency {index}", protocol.base_latency_s),
+            port_fraction=values.get(f"port_fraction {index}", protocol.port_fraction),
+            intra_hop_s=0.0 if fits_link else values.get(f"intra_hop {index}", protocol.intra_hop_s),
+            inter_hop_s=values.get(f"inter_hop {index}", protocol.inter_hop_s),
+        )
+        for index, protocol in enumerate(network.protocols)
+    )
+    found = replace(
+        network,
+        intra_fraction=1.0 if fits_link else values.get("intra_fraction", network.intra_fraction),
+        inter_fraction=values.get("inter_fraction", network.inter_fraction),
+        point_to_point_latency_s=values.get("point_to_point_latency", network.point_to_point_latency_s),
+        protocols=protocols,
+    )
+    if fits_link:
+        intra = replace(node.intra, bandwidth_bytes_per_s=values["intra_bandwidth"], latency_s=values["intra_latency"])
+        node = replace(node, intra=intra)
+    return replace(start, node=node, profile=replace(start.profile, network=found))
+
+
+def _time(name: str, start_s: float) -> Parameter:
+    return Parameter(name, max(start_s, 1e-7), _LEAST_S, _MOST_S)

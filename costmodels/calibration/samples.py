@@ -1,0 +1,42 @@
+"""Measurements as numbers: what was asked of a device or a network, and how long it took."""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from costmodels.kernels.tensor import Family, Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSample:
+    """One kernel call, alone or as busy as the job keeps the machine. ``key``: a name for messages and for splitting.
+
+    ``dtype``: of the first operand with a floating-point type, as the simulator prices it.
+    """
+
+    key: str
+    family: Family
+    dtype: str
+    work: Work
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveSample:
+    """One collective of a group with so many ranks on each node; ``kind`` ``send_recv`` for a message.
+
+    ``num_bytes`` as ``collective_cost`` counts them. A message has one rank on each of two nodes, or two on one.
+    """
+
+    key: str
+    kind: str
+    num_bytes: int
+    ranks_per_node: tuple[int, ...]
+    seconds: float
+
+
+Sample = KernelSample | CollectiveSample
+
+
+def is_held_out(key: str, one_in: int) -> bool:
+    """Return whether a sample is kept from the fit, to check it: one in ``one_in``, by a hash of its key."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") % one_in == 0

@@ -1,0 +1,143 @@
+"""Measured tables as samples to fit a profile to: kernels as Parquet, collectives as CSV."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+
+from costmodels.calibration.samples import CollectiveSample, KernelSample, Sample
+from costmodels.kernels.tensor import GemmShape, Work
+from scenarios.errors import Origin, ScenarioError, suggestion
+
+_GEMM: Final = ("m", "n", "k", "time_s")
+_ATTENTION: Final = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "time_s")
+_COLLECTIVES: Final = ("system", "collective", "n_gpus", "n_nodes", "bytes", "kind", "time_s")
+_SPELLINGS: Final = {"alltoall": "all_to_all"}
+_DTYPE, _ELEMENT_BYTES = "bfloat16", 2
+_MAX_ROWS: Final = 5_000_000
+
+
+def read_samples(path: Path, system: str | None) -> list[Sample]:
+    """Return the measurements of one table.
+
+    Parquet with columns m, n, k, time_s: matrix products [m, k] x [k, n] of bfloat16. Parquet with batch_size, isl,
+    step, num_heads, num_key_value_heads, head_dim, time_s: causal attention of bfloat16 over isl new tokens after
+    ``step`` old ones. CSV with system, collective, n_gpus, n_nodes, bytes, kind, time_s: collectives and messages
+    (send_recv) of the rows whose system is ``system`` and whose kind is ``measured``.
+    Raises ScenarioError for a file that is none of these, an unknown system, and a row that cannot be.
+    """
+    table = _read(path)
+    for columns, convert in _FORMATS.items():
+        if set(columns) <= set(table.columns):
+            _check_numbers(path, table, columns)
+            samples = convert(path, table, system)
+            if not samples:
+                raise ScenarioError(Origin(str(path)), "", "no row of the table can be used", "name another table")
+            return samples
+    found = ", ".join(map(str, table.columns[:12]))
+    forms = "; ".join(", ".join(columns) for columns in _FORMATS)
+    raise ScenarioError(Origin(str(path)), "", f"the columns are {found}", f"a table has one of these sets: {forms}")
+
+
+def _read(path: Path) -> pd.DataFrame:
+    origin = Origin(str(path))
+    readers: dict[str, Callable[[Path], pd.DataFrame]] = {".parquet": pd.read_parquet, ".csv": pd.read_csv}
+    if path.suffix not in readers:
+        raise ScenarioError(origin, "", f"{path.suffix or 'no ending'!r} is no known format", "name a .parquet or .csv")
+    if not path.is_file():
+        raise ScenarioError(origin, "", "there is no such file", "check the path")
+    try:
+        table = readers[path.suffix](path)
+    except Exception as error:  # pandas and pyarrow raise many kinds for files that are not what they seem
+        reason = str(error).split("\n", 1)[0][:200]
+        raise ScenarioError(origin, "", f"the table cannot be read: {reason}", "check that this is the file") from error
+    if not 0 < len(table) <= _MAX_ROWS:
+        rule = f"the table has {len(table):,} rows"
+        raise ScenarioError(origin, "", rule, f"a table has 1 to {_MAX_ROWS:,} rows")
+    return table
+
+
+def _check_numbers(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> None:
+    for column in columns:
+        if column in {"system", "collective", "kind"}:
+            continue
+        values = pd.to_numeric(table[column], errors="coerce")
+        least = 0 if column == "step" else 1
+        bad = ~((values > 0) if column == "time_s" else (values >= least)) | (values == float("inf"))
+        if bad.any():
+            row = int(bad.to_numpy().argmax())
+            rule = f"row {row + 1} has {table[column].iloc[row]!r}"
+            remedy = "a time is more than 0 s" if column == "time_s" else f"write a number of {least} or more"
+            raise ScenarioError(Origin(str(path)), column, rule, remedy)
+
+
+def _gemm_samples(_path: Path, table: pd.DataFrame, _system: str | None) -> list[Sample]:
+    samples: list[Sample] = []
+    for m, n, k, seconds in table[list(_GEMM)].itertuples(index=False, name=None):
+        flop = 2.0 * m * n * k
+        read, written = _ELEMENT_BYTES * (m * k + k * n), _ELEMENT_BYTES * m * n
+        work = Work(flop, flop, int(read), int(written), GemmShape(int(m), int(n), int(k)))
+        samples.append(KernelSample(key=f"gemm {m} {n} {k}", family="gemm", dtype=_DTYPE, work=work, seconds=seconds))
+    return samples
+
+
+def _attention_samples(path: Path, table: pd.DataFrame, _system: str | None) -> list[Sample]:
+    """Return attention of many new tokens; that of single ones (decoding) is none of a profile's families."""
+    if (table["isl"] <= 1).all():
+        rule = "every row has one new token (decoding), for which a profile has no parameters"
+        raise ScenarioError(Origin(str(path)), "isl", rule, "name a table of whole sequences")
+    samples: list[Sample] = []
+    rows = table.loc[table["isl"] > 1, list(_ATTENTION)].astype(dict.fromkeys(_ATTENTION[:-1], int))
+    for batch, new, old, heads, kv_heads, size, seconds in rows.itertuples(index=False, name=None):
+        keys = new + old
+        flop = 4.0 * batch * heads * new * keys * size
+        seen = old + new / 2  # what the causal mask leaves of the keys, on average
+        queries, kv = batch * new * heads * size, 2 * batch * keys * kv_heads * size
+        work = Work(
+            flop, flop * seen / keys, _ELEMENT_BYTES * (queries + kv),
+            _ELEMENT_BYTES * queries + 4 * batch * heads * new, GemmShape(new, keys, size, batch * heads),
+        )  # fmt: skip
+        key = f"attention {batch} {new} {old} {heads} {kv_heads} {size}"
+        samples.append(KernelSample(key=key, family="attention", dtype=_DTYPE, work=work, seconds=seconds))
+    return samples
+
+
+def _collective_samples(path: Path, table: pd.DataFrame, system: str | None) -> list[Sample]:
+    known = sorted(map(str, table["system"].unique()))
+    if system is None or system not in known:
+        rule = "the table has several systems" if system is None else f"the table has no system {system!r}"
+        if system is not None or len(known) > 1:
+            raise ScenarioError(
+                Origin(str(path)), "system", rule, f"name one with --system: {suggestion(system or '', known)}"
+            )
+    is_ours = (table["system"].astype(str) == (system or known[0])) & (table["kind"] == "measured")
+    columns = ["collective", "n_gpus", "n_nodes", "bytes", "time_s"]
+    samples: list[Sample] = []
+    for spelling, ranks, nodes, num_bytes, seconds in table.loc[is_ours, columns].itertuples(index=False, name=None):
+        per_node, left = divmod(int(ranks), int(nodes))
+        if left or ranks < 2:
+            continue
+        kind = _SPELLINGS.get(spelling, str(spelling))
+        samples.append(
+            CollectiveSample(
+                key=f"{kind} {ranks} {nodes} {num_bytes}",
+                kind=kind,
+                num_bytes=int(num_bytes),
+                ranks_per_node=(per_node,) * int(nodes),
+                seconds=seconds,
+            )
+        )
+    return samples
+
+
+_FORMATS: Final[Mapping[tuple[str, ...], Callable[[Path, pd.DataFrame, str | None], list[Sample]]]] = {
+    _GEMM: _gemm_samples,
+    _ATTENTION: _attention_samples,
+    _COLLECTIVES: _collective_samples,
+}
+
+
+def describe_tables(paths: Sequence[Path], system: str | None) -> dict[str, Any]:
+    """Return what a profile says of the tables that it was fitted to."""
+    return {"tables": [path.name for path in paths], **({"system": system} if system else {})}

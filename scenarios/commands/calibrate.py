@@ -1,0 +1,123 @@
+"""``simulate calibrate --out PROFILE.yaml``: measure this machine, or take measured tables, and fit a profile."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Literal
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from scenarios import calibration
+from scenarios.calibration_file import budget_seconds, checked_node, refuse_unwritable_file, write_profile
+from scenarios.commands.options import json_option
+from scenarios.commands.refusals import refusing_bad_input
+from scenarios.console import open_console
+
+
+@click.command("calibrate")
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="PROFILE.yaml", help="File to write.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="cpu: processes over gloo; cuda: one GPU per process, over NCCL.",
+)
+@click.option("--budget", default="60 s", show_default=True, metavar="TIME", help="How long to measure.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 1024),
+    help="Processes that measure at the same time, as many as a job will run here. Default: cores, at least 2.",
+)
+@click.option("--node", metavar="NAME", help="Node of the catalogue that this is. Default on a CPU: local-cpu.")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of the orders of runs.")
+@click.option(
+    "--from",
+    "tables",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="TABLE",
+    help="Fit to this measured table (.parquet of kernels, .csv of collectives) and measure nothing; repeatable.",
+)
+@click.option("--system", metavar="NAME", help="Which system's rows of a table of collectives to take.")
+@json_option
+def command(
+    out: Path,
+    device: Literal["cpu", "cuda"],
+    budget: str,
+    processes: int | None,
+    node: str | None,
+    seed: int,
+    tables: tuple[Path, ...],
+    system: str | None,
+    as_json: bool,
+) -> None:
+    """Measure this machine, fit a profile, and write it with its residuals; scenarios name it as cluster.profile."""
+    with refusing_bad_input():
+        spec = checked_node(node, device, from_tables=bool(tables))
+        refuse_unwritable_file(out)
+        if tables:
+            result = calibration.calibrate_tables(spec, tables, system=system, seed=seed)
+        else:
+            budget_s = budget_seconds(budget)
+            count = processes or max(2, calibration.num_cores())
+            result = calibration.calibrate_machine(
+                spec, device=device, budget_s=budget_s, processes=count, seed=seed,
+                measuring=lambda: _progress(budget_s / 2),
+            )  # fmt: skip
+        write_profile(result.entry, out)
+    if as_json:
+        click.echo(json.dumps(result.entry["calibration"], indent=2))
+    else:
+        _print(result, open_console(), out)
+
+
+@contextmanager
+def _progress(expected_s: float) -> Iterator[None]:
+    """Show how much of the budget is spent, on a terminal; nothing elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    done = Event()
+    with Progress(TextColumn("measuring"), BarColumn(), TimeElapsedColumn(), console=console, transient=True) as bar:
+        task, begin_s = bar.add_task("", total=expected_s), monotonic()
+
+        def advance() -> None:
+            while not done.wait(0.2):
+                bar.update(task, completed=min(monotonic() - begin_s, expected_s))
+
+        ticker = Thread(target=advance, daemon=True)
+        ticker.start()
+        try:
+            yield
+        finally:
+            done.set()
+            ticker.join()
+
+
+def _print(result: calibration.Calibration, console: Console, out: Path) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("measured against fitted")
+    for words in ("points", "mean error", "half below", "9 of 10 below", "held out", "mean error there"):
+        table.add_column(words, justify="right")
+    for family, row in result.entry["calibration"]["residuals"].items():
+        cells = [_percent(row.get(key)) for key in ("mean", "p50", "p90")]
+        table.add_row(
+            family, f"{row['points']:,}", *cells, f"{row['held_out_points']:,}", _percent(row.get("held_out_mean"))
+        )
+    console.print(table)
+    sections = ", ".join(result.entry["calibration"]["fitted_sections"])
+    console.print(Text(f"fitted: {sections}; the other sections are those of the packaged profile"), soft_wrap=True)
+    console.print(Text(f"written to {out}"), soft_wrap=True)
+
+
+def _percent(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{100 * fraction:.1f} %"

@@ -1,0 +1,216 @@
+"""Fitting a profile: known parameters come back from noisy measurements, and errors on held-out rows are honest."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.calibration.document import parse_calibrated, profile_entry
+from costmodels.calibration.fitting import CalibrationError, Parameter, Residuals, fit
+from costmodels.calibration.kernels import Fitted, fit_kernels, predict_kernels
+from costmodels.calibration.measured import catalogue_rates
+from costmodels.calibration.network import fit_network, predict_collectives
+from costmodels.calibration.samples import CollectiveSample, KernelSample, is_held_out
+from costmodels.errors import CatalogueError
+from costmodels.hardware import load_node
+from costmodels.kernels.tensor import Family, GemmShape, Work
+from costmodels.profile import Profile, load_profile
+
+CPU, GPU = load_node("local-cpu"), load_node("dgx-a100-80g")
+SECTIONS = ("gemm", "attention", "elementwise", "optimizer", "sustained", "network")
+
+
+def stream(num_bytes: int, family: Family = "elementwise") -> KernelSample:
+    """Return a memory-bound call without a time yet."""
+    work = Work(0.0, 0.0, num_bytes // 2, num_bytes // 2)
+    return KernelSample(key=f"{family} {num_bytes}", family=family, dtype="float32", work=work, seconds=1.0)
+
+
+def product(m: int, n: int, k: int, dtype: str) -> KernelSample:
+    """Return a matrix product without a time yet."""
+    flop = 2.0 * m * n * k
+    work = Work(flop, flop, 4 * (m * k + k * n), 4 * m * n, GemmShape(m, n, k))
+    return KernelSample(key=f"{dtype} {m} {n} {k}", family="gemm", dtype=dtype, work=work, seconds=1.0)
+
+
+def measured(samples: Sequence[KernelSample], truth: Fitted, noise: float) -> list[KernelSample]:
+    """Return the samples with the times of a profile, each off by a random factor of about 1 + noise."""
+    shuffler = random.Random(7)
+    times = predict_kernels(samples, truth.node, truth.profile)
+    return [replace(s, seconds=t * shuffler.lognormvariate(0.0, noise)) for s, t in zip(samples, times, strict=True)]
+
+
+def cpu_truth() -> Fitted:
+    """Return a made-up CPU whose rates are not the catalogue's."""
+    profile = load_profile("cpu")
+    profile = replace(
+        profile,
+        gemm=replace(profile.gemm, peak_fraction=1.0, tile_overhead=4.0, k_overhead=60.0, latency_s=20e-6),
+        elementwise=replace(profile.elementwise, memory_fraction=0.5, latency_s=30e-6),
+        optimizer=replace(profile.optimizer, memory_fraction=0.25, latency_s=70e-6),
+    )
+    device = replace(
+        CPU.device,
+        peak_flop_per_s={**CPU.device.peak_flop_per_s, "float32": 120e9, "float64": 50e9},
+        memory_bandwidth_bytes_per_s=20e9,
+    )
+    return Fitted(profile, replace(CPU, device=device))
+
+
+def cpu_samples() -> list[KernelSample]:
+    """Return calls over several powers of two."""
+    streams = [stream(1 << power, family) for family in ("elementwise", "optimizer") for power in range(10, 27)]
+    sizes = (32, 64, 128, 256, 512, 1024)
+    products = [
+        product(m, n, k, d) for m in sizes for n in sizes for k in (32, 256, 2048) for d in ("float32", "float64")
+    ]
+    return [*streams, *products]
+
+
+def test_cpu_parameters_come_back_from_noisy_times() -> None:
+    """Peaks, latencies and bandwidths of a made-up CPU are found again within a few per cent, from 5 % of noise."""
+    truth = cpu_truth()
+    found = fit_kernels(measured(cpu_samples(), truth, 0.05), Fitted(load_profile("cpu"), CPU), fit_rates=True)
+    for dtype in ("float32", "float64"):
+        assert found.node.device.peak(dtype) == pytest.approx(truth.node.device.peak(dtype), rel=0.06)
+    for section in ("elementwise", "optimizer"):
+        ours, theirs = getattr(found.profile, section), getattr(truth.profile, section)
+        assert ours.latency_s == pytest.approx(theirs.latency_s, rel=0.06)
+        rate = ours.memory_fraction * found.node.device.memory_bandwidth_bytes_per_s
+        assert rate == pytest.approx(theirs.memory_fraction * 20e9, rel=0.06)
+    assert found.profile.gemm.latency_s == pytest.approx(20e-6, rel=0.15)
+    assert found.sections == ("gemm", "elementwise", "optimizer")
+
+
+def test_held_out_errors_show_the_noise_and_no_less() -> None:
+    """What was kept from the fit is predicted as badly as its noise makes it: the figure is not the fit's own."""
+    truth, noise = cpu_truth(), 0.2
+    samples = measured(cpu_samples(), truth, noise)
+    kept = [s for s in samples if is_held_out(s.key, 3)]
+    found = fit_kernels([s for s in samples if s not in kept], Fitted(load_profile("cpu"), CPU), fit_rates=True)
+    errors = Residuals.of(predict_kernels(kept, found.node, found.profile), [s.seconds for s in kept])
+    exact = Residuals.of(predict_kernels(kept, truth.node, truth.profile), [s.seconds for s in kept])
+    assert errors.num_points == len(kept) > 30
+    assert exact.mean * 0.9 < errors.mean < exact.mean * 1.3
+    assert errors.p50 < errors.p90
+
+
+def test_gpu_fractions_come_back_under_the_data_sheet() -> None:
+    """On a GPU the data sheet's peak stays, and the fraction of it is found."""
+    profile = load_profile("a100")
+    truth = Fitted(replace(profile, gemm=replace(profile.gemm, peak_fraction=0.6, latency_s=9e-6)), GPU)
+    samples = [product(m, n, k, "bfloat16") for m in (64, 256, 1024, 4096) for n in (512, 4096) for k in (512, 4096)]
+    found = fit_kernels(measured(samples, truth, 0.02), Fitted(profile, GPU), fit_rates=False)
+    assert found.node == GPU
+    assert found.profile.gemm.peak_fraction == pytest.approx(0.6, rel=0.1)
+    assert found.profile.gemm.latency_s == pytest.approx(9e-6, rel=0.2)
+
+
+def test_network_parameters_come_back() -> None:
+    """Link, message and collective times of a made-up machine are predicted again within the noise."""
+    profile = load_profile("cpu")
+    tcp = replace(profile.network.protocols[0], base_latency_s=400e-6, intra_hop_s=0.0, port_fraction=0.4)
+    network = replace(profile.network, intra_fraction=1.0, point_to_point_latency_s=90e-6, protocols=(tcp,))
+    intra = replace(CPU.intra, bandwidth_bytes_per_s=5e9, latency_s=50e-6)
+    truth = Fitted(replace(profile, network=network), replace(CPU, intra=intra))
+    blank = [
+        CollectiveSample(key=f"{kind} {size} {g}", kind=kind, num_bytes=size, ranks_per_node=(g,), seconds=1.0)
+        for kind in ("all_reduce", "all_gather", "reduce_scatter", "send_recv")
+        for size in (1 << p for p in range(10, 25, 2))
+        for g in ((2,) if kind == "send_recv" else (2, 4))
+    ]
+    shuffler, times = random.Random(3), predict_collectives(blank, truth.node, truth.profile)
+    samples = [replace(s, seconds=t * shuffler.lognormvariate(0, 0.03)) for s, t in zip(blank, times, strict=True)]
+    found = fit_network(samples, Fitted(profile, CPU), fit_rates=True)
+    assert found.node.intra.bandwidth_bytes_per_s == pytest.approx(5e9, rel=0.1)
+    assert found.profile.network.protocols[0].base_latency_s == pytest.approx(400e-6, rel=0.1)
+    errors = Residuals.of(predict_collectives(blank, found.node, found.profile), times)
+    assert errors.p90 < 0.05
+
+
+@given(rate=st.floats(0.1, 1e3), fixed=st.floats(1e-3, 1e2))
+def test_fit_finds_a_line_exactly(rate: float, fixed: float) -> None:
+    """Without noise, time = fixed + size/rate gives both numbers back."""
+    sizes = [10.0**power for power in range(-4, 6)]
+    parameters = [Parameter("rate", 1.0, 1e-2, 1e4), Parameter("fixed", 1.0, 1e-4, 1e3)]
+    found = fit(
+        parameters, lambda p: [p["fixed"] + x / p["rate"] for x in sizes], [fixed + x / rate for x in sizes],
+        num_evaluations=200,
+    )  # fmt: skip
+    assert found["rate"] == pytest.approx(rate, rel=1e-3)
+    assert found["fixed"] == pytest.approx(fixed, rel=1e-3)
+
+
+def test_one_wild_measurement_moves_little() -> None:
+    """A measurement a hundred times too long (somebody else had the core) does not carry the fit away."""
+    sizes = [2.0**power for power in range(16)]
+    times = [1.0 + size for size in sizes]
+    times[3] *= 100
+    (found,) = fit([Parameter("fixed", 0.5, 1e-3, 1e3)], lambda p: [p["fixed"] + x for x in sizes], times).values()
+    assert found == pytest.approx(1.0, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "problem"), [([1.0], "1 measurements cannot settle 2 parameters (a, b)"), ([1.0, 0.0], "more than 0 s")]
+)
+def test_impossible_measurements_are_refused(seconds: list[float], problem: str) -> None:
+    """Fewer measurements than parameters, and times of nothing, are refused with the reason."""
+    parameters = [Parameter("a", 1.0, 0.1, 10.0), Parameter("b", 1.0, 0.1, 10.0)]
+    with pytest.raises(CalibrationError) as raised:
+        fit(parameters, lambda p: [p["a"]] * len(seconds), seconds)
+    assert problem in str(raised.value)
+
+
+def test_split_by_hash_keeps_its_share_and_its_rows() -> None:
+    """One key in two is held out, the same ones every time."""
+    keys = [f"row {i}" for i in range(2000)]
+    chosen = [key for key in keys if is_held_out(key, 2)]
+    assert 900 < len(chosen) < 1100
+    assert chosen == [key for key in keys if is_held_out(key, 2)]
+
+
+def entry_of(profile: Profile, *, is_measured: bool) -> dict[str, object]:
+    """Return a profile's mapping as its file would hold it."""
+    sources = dict.fromkeys(SECTIONS, "made up")
+    entry = profile_entry(profile, GPU, sources=sources, measured=is_measured, calibration={"seed": 0})
+    loaded: dict[str, object] = yaml.safe_load(yaml.safe_dump(entry))
+    return loaded
+
+
+@pytest.mark.parametrize("name", ["a100", "h100", "b200", "v100", "cpu"])
+def test_profile_round_trips_through_yaml(name: str) -> None:
+    """Every number of a packaged profile is the same, to six digits, after being written and read."""
+    profile = load_profile(name)
+    found = parse_calibrated(name, entry_of(profile, is_measured=True))
+    assert found.node == GPU.name
+    again = parse_calibrated(name, entry_of(found.profile, is_measured=True))
+    assert again.profile.network == found.profile.network
+    for section in ("gemm", "attention", "elementwise", "optimizer", "sustained"):
+        assert getattr(again.profile, section) == getattr(found.profile, section)
+    assert found.profile.gemm.latency_s == pytest.approx(profile.gemm.latency_s, rel=1e-5)
+    assert found.profile.gemm.tiles == profile.gemm.tiles
+    assert found.measured == catalogue_rates(GPU)
+    assert found.node_spec(GPU) == GPU
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"schema": "other/1"}, "'schema' is 'other/1'"),
+        ({"node": 3}, "'node' must name"),
+        ({"gem": {}}, "no section 'gem'"),
+        ({"gemm": 5}, "'gemm' must be a mapping"),
+        ({"measured": {"peak": {}}}, "'measured' needs 'memory_bandwidth'"),
+        ({"network": {"source": "x"}}, "no 'intra_fraction'"),
+    ],
+)
+def test_damaged_profile_is_refused(change: dict[str, object], problem: str) -> None:
+    """A profile with a wrong schema, an unknown section or a missing key says which."""
+    entry = entry_of(load_profile("a100"), is_measured=False) | change
+    with pytest.raises(CatalogueError) as raised:
+        parse_calibrated("mine", entry)
+    assert problem in str(raised.value)

@@ -1,0 +1,163 @@
+"""simulate calibrate, and cluster.profile: end to end, from tables, and refusals."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from backends.torch.measuring.cases import kernel_benchmarks, sample_of
+from costmodels.calibration.kernels import Fitted
+from costmodels.hardware import load_node
+from costmodels.profile import load_profile
+from scenarios.calibration import coarse, refined
+from scenarios.calibration_file import read_profile
+from scenarios.cli import group
+from scenarios.errors import ScenarioError
+from scenarios.loader import load_scenario
+from scenarios.runner import simulate
+
+TINY = Path(__file__).parents[2] / "scenarios" / "tiny-gpt-2x2.yaml"
+
+
+def run(*args: object) -> Result:
+    """Run the command line."""
+    return CliRunner().invoke(group, ["calibrate", *map(str, args)])
+
+
+@pytest.fixture
+def products(tmp_path: Path) -> Path:
+    """Return a table of products at exactly half of an A100's peak, and 10 us."""
+    rows = [(m, n, k) for m in (256, 1024, 4096) for n in (512, 2048, 8192) for k in (256, 1024, 4096, 8192)]
+    table = pd.DataFrame(rows, columns=["m", "n", "k"])
+    table["time_s"] = 10e-6 + 2.0 * table.m * table.n * table.k / 156e12
+    path = tmp_path / "products.parquet"
+    table.to_parquet(path)
+    return path
+
+
+def test_this_machine_is_calibrated_in_seconds(tmp_path: Path) -> None:
+    """A short run measures, fits, writes a profile that loads, and a scenario with it has another answer."""
+    out = tmp_path / "mine.yaml"
+    result = run("--budget", "3 s", "--processes", 2, "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.output)
+    assert told["processes"] == 2
+    assert told["fitted_sections"]
+    assert read_profile(out).measured is not None
+    before = simulate(load_scenario(TINY)).summary["iteration_time_s"]
+    after = simulate(load_scenario(TINY, [f"cluster.profile={out}"])).summary["iteration_time_s"]
+    assert after > 0
+    assert after != before
+
+
+def test_tables_are_fitted_and_checked_on_the_other_half(tmp_path: Path, products: Path) -> None:
+    """Half of a table's rows are fitted, half predicted; sections without rows stay and say so."""
+    out = tmp_path / "a100.yaml"
+    result = run("--from", products, "--node", "dgx-a100-80g", "--out", out)
+    assert result.exit_code == 0, result.output
+    entry = yaml.safe_load(out.read_text(encoding="utf-8"))
+    row = entry["calibration"]["residuals"]["gemm"]
+    assert row["points"] + row["held_out_points"] == 36
+    assert 5 < row["held_out_points"] < 31
+    assert row["held_out_mean"] < 0.15
+    assert "measured" not in entry
+    assert entry["network"]["source"].startswith("Not measured")
+    profile = read_profile(out).profile
+    assert profile.gemm.peak_fraction != load_profile("a100").gemm.peak_fraction
+    assert profile.network.intra_fraction == pytest.approx(load_profile("a100").network.intra_fraction)
+
+
+def test_collectives_need_their_system_named(tmp_path: Path) -> None:
+    """A table of several systems is refused without --system, and fitted with it."""
+    columns = ("system", "collective", "n_gpus", "n_nodes", "bytes", "kind", "time_s")
+    rows = [
+        (system, kind, 8, 1, 1 << power, "measured", 20e-6 + (1 << power) / 200e9)
+        for system in ("one", "other")
+        for kind in ("all_reduce", "alltoall")
+        for power in range(10, 30)
+    ]
+    path, out = tmp_path / "collectives.csv", tmp_path / "net.yaml"
+    pd.DataFrame(rows, columns=list(columns)).to_csv(path, index=False)
+    refused = run("--from", path, "--node", "dgx-a100-80g", "--out", out)
+    assert refused.exit_code == 2
+    assert "--system" in refused.output
+    assert not out.exists()
+    assert run("--from", path, "--system", "one", "--node", "dgx-a100-80g", "--out", out).exit_code == 0
+    residuals = yaml.safe_load(out.read_text(encoding="utf-8"))["calibration"]["residuals"]
+    assert set(residuals) == {"all_reduce", "all_to_all"}
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (["--out", "profile.txt"], "a profile is a YAML file"),
+        (["--out", "nowhere/profile.yaml"], "there is no directory"),
+        (["--out", "p.yaml", "--budget", "60"], "has no unit"),
+        (["--out", "p.yaml", "--budget", "1 ms"], "measuring takes 2 s"),
+        (["--out", "p.yaml", "--processes", "0"], "--processes"),
+        (["--out", "p.yaml", "--node", "local-cup"], "did you mean local-cpu"),
+        (["--out", "p.yaml", "--node", "dgx-2"], "the kind gpu"),
+        (["--out", "p.yaml", "--device", "cuda"], "not named"),
+        (["--out", "p.yaml", "--from", "no.parquet", "--node", "dgx-2"], "there is no such file"),
+        (["--out", "p.yaml", "--from", "no.txt", "--node", "dgx-2"], "no known format"),
+        (["--out", "p.yaml", "--from", "x.csv"], "the tables' node is not named"),
+    ],
+)
+def test_bad_input_is_refused_and_nothing_written(
+    args: list[str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong options leave with 2, a message and no file, before anything is measured."""
+    monkeypatch.chdir(tmp_path)
+    result = run(*args)
+    assert result.exit_code == 2
+    assert problem in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a,b\n1,2\n", "the columns are a, b"),
+        ("m,n,k,time_s\n1,2,3,0\n", "a time is more than 0 s"),
+        ("m,n,k,time_s\n1,x,3,1\n", "row 1 has 'x'"),
+        ("", "cannot be read"),
+        ("m,n,k,time_s\n1,2,3,1\n", "too few"),
+    ],
+)
+def test_bad_tables_are_refused(text: str, problem: str, tmp_path: Path) -> None:
+    """A table without the right columns, rows or numbers is refused with file and row."""
+    path, out = tmp_path / "t.csv", tmp_path / "p.yaml"
+    path.write_text(text, encoding="utf-8")
+    result = run("--from", path, "--node", "dgx-2", "--out", out)
+    assert result.exit_code == 2
+    assert problem in result.output
+    assert not out.exists()
+
+
+def test_scenario_refuses_profiles_that_do_not_fit(tmp_path: Path, products: Path) -> None:
+    """A missing file, a file that is no profile, and a profile of another node are refused by key or file."""
+    with pytest.raises(ScenarioError, match="there is no such file"):
+        load_scenario(TINY, ["cluster.profile=missing.yaml"])
+    with pytest.raises(ScenarioError, match="a profile has no section"):
+        load_scenario(TINY, [f"cluster.profile={TINY}"])
+    out = tmp_path / "a100.yaml"
+    assert run("--from", products, "--node", "dgx-a100-80g", "--out", out).exit_code == 0
+    with pytest.raises(ScenarioError, match="measured on dgx-a100-80g, and the cluster has local-cpu"):
+        load_scenario(TINY, [f"cluster.profile={out}"])
+
+
+def test_refinement_goes_where_the_fit_is_worst() -> None:
+    """Of kernels not measured yet, those come first whose measured neighbour is predicted worst."""
+    kernels = [b for b in kernel_benchmarks("cpu") if b.op.kernel in {"gelu", "layer_norm"}]
+    start = Fitted(load_profile("cpu"), load_node("local-cpu"))
+    samples = []
+    for benchmark in coarse(kernels):
+        sample = sample_of(benchmark, 1.0 if benchmark.op.kernel == "gelu" else 150e-6, 0.0)
+        assert sample is not None
+        samples.append(sample)
+    chosen = refined(kernels, samples, start, 5)
+    assert [b.op.kernel for b in chosen] == ["gelu"] * 5
+    assert not {b.key for b in chosen} & {s.key for s in samples}
