@@ -22,7 +22,7 @@ def _percent(fraction: float) -> str:
 
 
 COLUMNS: Final = (
-    Column("step time", "iteration_time_s", format_time),
+    Column("time", "iteration_time_s", format_time),
     Column("tokens/s", "tokens_per_s", lambda rate: f"{rate:,.0f}"),
     Column("MFU", "mfu", _percent),
     Column("bubble", "bubble_fraction", _percent),
