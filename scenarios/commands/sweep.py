@@ -5,6 +5,7 @@ from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from scenarios.commands.options import Folder, json_option, scenario_argument
 from scenarios.commands.refusals import FailedRun, refusing_bad_input
@@ -17,6 +18,8 @@ from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import available_cores, local_workers
 
 MAX_JOBS = 1_024
+PIPE_WIDTH = 1_000
+"""Columns where there is no terminal: a line per point, for other programs."""
 
 
 @click.command("sweep")
@@ -52,4 +55,5 @@ def command(scenario: Path, options: tuple[str, ...], jobs: int | None, out: Pat
     if as_json:
         click.echo(json.dumps(sweep.summary, indent=2))
     else:
-        print_sweep(sweep.summary, open_console(), out)
+        terminal = open_console()
+        print_sweep(sweep.summary, terminal if terminal.is_terminal else Console(width=PIPE_WIDTH), out)

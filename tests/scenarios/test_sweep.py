@@ -318,6 +318,9 @@ def test_table_says_what_was_set_and_what_was_refused(capsys) -> None:
     for words in ("schedule", "step time", "MFU", "bubble", "exposed", "memory", "sent", "live", "zb_h1", "1 refused"):
         assert words in shown
     assert "seed" not in shown
+    summary = swept(TINY, SCHEDULES).summary
+    names = [point["set"]["parallel.pipeline.schedule"] for point in summary["points"]]
+    assert [line.split()[0] for line in shown.splitlines()[1:5]] == ["schedule", *names]
     assert "interleaved_1f1b: parallel.pipeline.virtual_stages: interleaved_1f1b needs 2 or more" in shown
 
 
