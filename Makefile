@@ -46,7 +46,8 @@ format: setup  ## bring the code into the one format
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-bench: setup  ## measure speed and memory; the table of BENCHMARKS.md
+bench: setup  ## measure speed, memory and agreement; the tables of BENCHMARKS.md
+	$(BIN)/python -m benchmarks.network
 	$(BIN)/python benchmarks/run.py
 
 docs: setup  ## draw the picture of the README and put today's results into it
