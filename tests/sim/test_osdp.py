@@ -30,6 +30,7 @@ from sim.training.data.osdp import (
     evaluate,
     gathered_bytes,
     state_bytes,
+    time_s,
 )
 
 TOY = [Operator(name=f"op {i}", parameter_bytes=s, state_bytes=4 * s) for i, s in enumerate((4, 8, 8, 2, 16))]
@@ -114,6 +115,22 @@ def test_a_slice_is_an_operator(operators: list[Operator], ranks: Ranks, parts: 
     assert communication_s(whole, choice, ranks) == sum(communication_s(piece, one, ranks) for one in alone)
     assert state_bytes(whole, choice, ranks) == sum(state_bytes(piece, one, ranks) for one in alone)
     assert gathered_bytes(whole, choice, ranks) == max(gathered_bytes(piece, one, ranks) for one in alone)
+
+
+def test_costs_of_a_split_operator() -> None:
+    """By hand: 3 of 4 slices sharded over 2 ranks, 5 samples; sizes are rounded up to whole bytes."""
+    operator = Operator(
+        name="op", parameter_bytes=10, state_bytes=13, activation_bytes=7, compute_s=2.0, slices=(4,), slice_s=0.5
+    )
+    ranks = Ranks(num_ranks=2, latency_s=0.25, bytes_per_s=5.0, memory_bytes=0, gathered_copies=2)
+    choice = Choice(4, 3)
+    assert communication_s(operator, choice, ranks) == 11 * (0.25 + 0.25)
+    assert time_s(operator, choice, ranks, 5) == 5.5 + 5 * 2.0 + 3 * 0.5
+    assert state_bytes(operator, choice, ranks) == 9  # 13 (1 + 3/2) / 4 = 8.125
+    assert gathered_bytes(operator, choice, ranks) == 6  # two copies of 3, from 10/4 = 2.5
+    plan = evaluate([operator], [choice], ranks, 5)
+    assert (plan.step_s, plan.peak_bytes) == (17.0, 9 + 5 * 7 + 6)
+    assert plan.samples_per_s == 10 / 17
 
 
 def test_zero_three_takes_half_as_long_again() -> None:
@@ -339,6 +356,21 @@ def test_gap_keeps_odd_sizes_tractable() -> None:
     replicated = evaluate(operators, [REPLICATED] * 60, ranks, 1)
     share = (replicated.peak_bytes - memory) / (replicated.peak_bytes * 7 / 8)
     assert replicated.step_s * (1 + share / 2) * 0.999 <= plan.step_s <= replicated.step_s * (1 + share / 2) * 1.03
+
+
+def test_knapsack_beats_the_greedy_choice() -> None:
+    """What saves most per weight keeps out two others that fill the budget to the brim; a gap keeps its promise."""
+    classes = [
+        [Item(0, 8.0, 0), Item(5, 0.0, 1)],
+        [Item(0, 8.0, 0), Item(5, 0.0, 1)],
+        [Item(0, 10.0, 0), Item(6, 0.0, 1)],
+    ]
+    knapsack = Knapsack.make(classes, 10)
+    assert knapsack.solve() == (10.0, (1, 1, 0))
+    assert knapsack.bound == pytest.approx(26.0 - 10.0 - 6.4)
+    near = knapsack.solve(gap=0.5)
+    assert near is not None
+    assert near.cost <= 15.0
 
 
 @pytest.mark.parametrize(

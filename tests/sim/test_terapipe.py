@@ -167,11 +167,13 @@ def test_epsilon_bounds_the_loss(data: st.DataObject, num_tokens: int, num_stage
     assert least_s <= rough_s <= least_s + (num_stages - 1) * epsilon_s
 
 
-def test_epsilon_never_skips_the_only_good_limit() -> None:
-    """A limit just above one that allows nothing is covered, although the next one up costs far more than epsilon."""
-    table = {(1, 0): 1.0, (1, 1): 1.0625, (2, 0): 2.0}
-    assert best_slices(measured(table), 2, 3, epsilon_s=0.5).latency_s == 2.0625 + 2 * 1.0625
-    assert cut(measured(table), (2,), 3).latency_s == 6.0
+def test_epsilon_never_skips_a_good_limit() -> None:
+    """A limit just above one that was tried is covered, although the next one up costs far more than epsilon."""
+    table = {(n, c): 100.0 for n in range(1, 5) for c in range(5 - n)}
+    table |= {(1, c): 1.0 for c in range(4)} | {(2, 0): 1.0625, (2, 2): 1.0625, (4, 0): 2.0}
+    time_s = measured(table)
+    assert [cut(time_s, slices, 3).latency_s for slices in ((1, 1, 1, 1), (2, 2), (4,))] == [6.0, 4.25, 6.0]
+    assert best_slices(time_s, 4, 3, epsilon_s=0.5).latency_s == 4.25
 
 
 def test_granularity_counts_in_units() -> None:
