@@ -214,7 +214,10 @@ class Network:
         elif cost.algorithm == "tree" and kind == "all_reduce" and isinstance(self.topology.fabric, Torus):
             flows = tree_flows(batch.ranks_per_node)
             flow_bytes = flows.parts * (num_bytes * cost.wire_overhead)
-        elif self._has_ports and phased_flows(kind, cost.algorithm, batch.ranks_per_node) is None:
+        elif (phased := phased_flows(kind, cost.algorithm, batch.ranks_per_node)) is not None:
+            flows = phased.flows
+            flow_bytes = flows.parts * (num_bytes * cost.wire_overhead)
+        elif self._has_ports:
             flows, inside = _scaled_flows(kind, cost.algorithm, batch.ranks_per_node)
             flow_bytes = flows.parts * np.where(inside, cost.port_bytes, cost.nic_bytes)
         else:
