@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sim.plan.program import Plan
+from sim.training.sharding import GRADIENT_SCHEDULES, ShardingSpec
 from tests.sim.jobs import GPT, LLAMA, dense_plan
 
 NODES = ("dgx-a100-80g", "cloud-a100-100g")
@@ -26,12 +27,31 @@ def _num_microbatches(draw: Any, schedule: str, pp: int) -> int:
     return int(pp * draw(st.integers(1, 2)))
 
 
+def _sharding(draw: Any, schedule: str, pp: int, dp: int, most_stage: int) -> dict[str, Any]:
+    """Draw what replicas shard, and when."""
+    most = 1 if schedule not in GRADIENT_SCHEDULES else 2 if pp > 1 else 3
+    stage = draw(st.integers(0, min(most, most_stage)))
+    keys: dict[str, Any] = {
+        "zero_stage": stage,
+        "overlap_gradient_sync": stage > 1 or draw(st.booleans()),
+        "bucket_bytes": 0 if stage == 3 else draw(st.sampled_from([0, 20_000])),
+    }
+    if stage > 1:
+        ahead = {"prefetch": draw(st.integers(0, 3)), "reshard_after_forward": draw(st.booleans())}
+        keys["sharding"] = ShardingSpec(
+            shard_degree=draw(st.sampled_from([None, *(g for g in (2, 3, 4) if dp % g == 0)])),
+            gradient_sync=draw(st.sampled_from(["each_microbatch", "last_microbatch"])),
+            **(ahead if stage == 3 else {}),
+        )
+    return keys
+
+
 @st.composite
-def dense_keys(draw: Any, most_ranks: int = 8) -> dict[str, Any]:
-    """Draw the keys of a dense job: any techniques together, on at most ``most_ranks`` ranks."""
+def dense_keys(draw: Any, most_ranks: int = 8, most_stage: int = 3) -> dict[str, Any]:
+    """Draw the keys of a dense job: any techniques together, up to a ZeRO stage, on at most ``most_ranks`` ranks."""
     tp, pp, dp = draw(
         st.sampled_from([
-            (t, p, d) for t in (1, 2, 4) for p in (1, 2, 3) for d in (1, 2, 3) if t * p * d <= most_ranks
+            (t, p, d) for t in (1, 2, 4) for p in (1, 2, 3) for d in (1, 2, 3, 4) if t * p * d <= most_ranks
         ])
     )  # fmt: skip
     schedule = draw(st.sampled_from(["gpipe", "1f1b", *(_PIPELINED if pp > 1 else ())]))
@@ -46,13 +66,11 @@ def dense_keys(draw: Any, most_ranks: int = 8) -> dict[str, Any]:
         "scatter_gather": draw(st.booleans()),
         "recompute": draw(st.sampled_from(["none", "selective", "full"])),
         "precision": draw(st.sampled_from(["bf16", "fp32"])),
-        "zero_stage": draw(st.integers(0, 1)),
-        "overlap_gradient_sync": draw(st.booleans()),
-        "bucket_bytes": draw(st.sampled_from([0, 20_000])),
+        **_sharding(draw, schedule, pp, dp, most_stage),
         "axis_order": draw(st.sampled_from(AXIS_ORDERS)),
     }  # fmt: skip
 
 
-def dense_plans(most_ranks: int = 8) -> st.SearchStrategy[Plan]:
+def dense_plans(most_ranks: int = 8, most_stage: int = 3) -> st.SearchStrategy[Plan]:
     """Draw the plans of such jobs."""
-    return dense_keys(most_ranks).map(lambda keys: dense_plan(**keys))
+    return dense_keys(most_ranks, most_stage).map(lambda keys: dense_plan(**keys))
