@@ -13,7 +13,7 @@ Checked against a simulation step by step: tests/sim/test_one_activity.py says w
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -41,11 +41,15 @@ INSIDE = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.PCIE, LinkKind.HOST, Link
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkUse:
-    """Seconds of exclusive use: case ``rows[i]`` uses link ``links[i]`` for ``seconds[i]``; sorted, each pair once."""
+    """Seconds of exclusive use: case ``rows[i]`` uses link ``links[i]`` for ``seconds[i]``; sorted, each pair once.
+
+    ``latencies_s``: of each case, up to what all cases have in common.
+    """
 
     rows: Ints
     links: Ints
     seconds: Floats
+    latencies_s: Floats = field(default_factory=lambda: np.zeros(0))
 
     def of_row(self, row: int) -> tuple[Ints, Floats]:
         """Return the links of one case, and the seconds on each."""
@@ -113,7 +117,8 @@ class Network:
         routes = self.topology.routes(self.devices[sources], self.devices[targets])
         rows = np.repeat(np.arange(len(sources)), routes.num_hops)
         seconds = num_bytes * self._message_seconds_per_byte[routes.links] + self.topology.message_s[routes.links]
-        return _link_use(rows, routes.links, seconds, self.topology.num_links)
+        use = _link_use(rows, routes.links, seconds, self.topology.num_links)
+        return replace(use, latencies_s=_sums(routes, self.topology.latency_s))
 
     # --- collectives ---------------------------------------------------------------------------------------
 
@@ -147,13 +152,19 @@ class Network:
         pair_bytes: Sequence[Sequence[int]] = (),
     ) -> LinkUse:
         """Return what the same collective puts on links in each of several groups, groups x positions."""
-        uses = []
+        uses, latencies_s = [], np.zeros(len(groups))
         for batch in self._batches(groups, root, keep_order=bool(pair_bytes)):
             cost = self._cost(kind, num_bytes, batch, algorithm, pair_bytes)
             use = self._use(kind, num_bytes, cost, batch, pair_bytes)
             uses.append(LinkUse(batch.rows[use.rows], use.links, use.seconds))
+            latencies_s[batch.rows] = cost.latency_s
+            if pair_bytes or phased_flows(kind, cost.algorithm, batch.ranks_per_node) is not None:
+                for row, devices in zip(batch.rows.tolist(), batch.devices, strict=True):
+                    alone = replace(batch, devices=devices[None, :])
+                    latencies_s[row] += self._in_turn_s(kind, num_bytes, cost, alone, pair_bytes)
         rows, links = (np.concatenate([getattr(use, name) for use in uses]) for name in ("rows", "links"))
-        return _link_use(rows, links, np.concatenate([use.seconds for use in uses]), self.topology.num_links)
+        use = _link_use(rows, links, np.concatenate([use.seconds for use in uses]), self.topology.num_links)
+        return replace(use, latencies_s=latencies_s)
 
     def ranks_per_node(self, group: Sequence[int]) -> tuple[int, ...]:
         """Return how many ranks of a group lie on each node that has any, in node order."""

@@ -58,6 +58,10 @@ class Pricing(Protocol):
         """Return a number per link, the same for links that are alike."""
         ...
 
+    def network_links(self) -> NDArray[np.bool_]:
+        """Return which links join switches of the network: those that others may keep from ever being full."""
+        ...
+
     def loads(self, plan: Plan, exchanges: Iterator[Exchange]) -> Iterator[tuple[Exchange, Load]]:
         """Yield what exchanges put on links; of several that use links in the same proportions, only the first."""
         ...

@@ -4,16 +4,21 @@ Ranks, groups of ranks and links are vertices of one graph, coloured by role, de
 partition of that graph has classes whose members see the same: one rank per class is simulated, and what all groups
 and messages of a class put on the links of a class is put on one. Where all of a class do the same at the same time,
 each link of a class carries the same, and the simulated times are those of every member.
+
+Links of the network that can never bind, whatever runs at the same time, are left out: they would tell ranks apart
+that nothing else does (see ``sim.engine.slack``).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.activity import Activity, Pricing, Resource
 from sim.engine.refinement import Relation, coarsest_equitable
+from sim.engine.slack import never_binding
 from sim.engine.traffic import Exchange, Load, exchanges
 from sim.plan.mesh import Mesh
 from sim.plan.op import Collective, CollectiveKind, Op, Send
@@ -21,13 +26,18 @@ from sim.plan.program import Plan
 
 Ints = NDArray[np.int64]
 
+NEVER_BINDS: Final = -1
+_WORTH_LEAVING_OUT: Final = 0.75
+"""Where fewer of the network's links never bind, the others split nearly all that there is to split."""
+
 
 @dataclass(frozen=True)
 class Folding:
     """``stands_for[r]`` is the simulated rank of rank r's class; ``multiplicity`` counts each class.
 
-    ``link_class[l]`` is the class of link l and ``class_size`` how many links a class has (none: links are not
-    folded). ``group_counts``: by axes and members, of every simulated rank's group, how many groups are like it.
+    ``link_class[l]`` is the class of link l (-1: it never binds) and ``class_size`` how many links a class has (none:
+    links are not folded). ``group_counts``: by axes and members, of every simulated rank's group, how many groups are
+    like it.
     """
 
     stands_for: Sequence[int]
@@ -61,6 +71,8 @@ class Folding:
         demands: dict[Resource, float] = {}
         for resource, seconds in activity.demands:
             number = int(self.link_class[resource[1]])  # type: ignore[index]
+            if number == NEVER_BINDS:
+                continue
             share = seconds * alike / int(self.class_size[number])
             demands["link", number] = demands.get(("link", number), 0.0) + share
         return Activity(activity.latency_s, tuple(demands.items()), activity.occupancy_s)
@@ -76,16 +88,45 @@ def fold(plan: Plan, pricing: Pricing) -> Folding:
     """Return the coarsest classes of ranks that cannot differ."""
     if all(len(plan.ranks_of(program)) == 1 for program in plan.programs):
         return no_fold(plan, pricing)
-    refinement = _Refinement(plan, pricing)
-    for exchange, load in pricing.loads(plan, exchanges(plan)):
+    loads = list(pricing.loads(plan, exchanges(plan)))
+    in_network = pricing.network_links()
+    used = np.zeros(len(in_network), dtype=np.bool_)
+    for _, load in loads:
+        used[load.links] = True
+    used &= in_network
+    idle = used & never_binding([load for _, load in loads], in_network)
+    if np.array_equal(idle, used):
+        return _refine(plan, pricing, loads, idle)
+    folding = _refine(plan, pricing, loads, np.zeros_like(used))
+    if idle.sum() < _WORTH_LEAVING_OUT * used.sum():
+        return folding
+    return _refine(plan, pricing, loads, _whole_classes(folding, idle))
+
+
+def _refine(
+    plan: Plan, pricing: Pricing, loads: Sequence[tuple[Exchange, Load]], left_out: NDArray[np.bool_]
+) -> Folding:
+    """Return the coarsest classes where some links do not count."""
+    refinement = _Refinement(plan, pricing, left_out)
+    for exchange, load in loads:
         refinement.add(exchange, load)
     return refinement.fold()
+
+
+def _whole_classes(folding: Folding, links: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return those of some links all of whose class are among them: leaving these out splits no class."""
+    assert folding.link_class is not None
+    assert folding.class_size is not None
+    among = np.bincount(folding.link_class[links], minlength=len(folding.class_size))
+    whole: NDArray[np.bool_] = links & (among == folding.class_size)[folding.link_class]
+    return whole
 
 
 class _Refinement:
     """The graph that is refined: first the ranks, then the links, then the groups of every exchange."""
 
-    def __init__(self, plan: Plan, pricing: Pricing) -> None:
+    def __init__(self, plan: Plan, pricing: Pricing, left_out: NDArray[np.bool_]) -> None:
+        self.left_out = left_out
         self.num_ranks = plan.mesh.size
         roles = np.empty(self.num_ranks, dtype=np.int64)
         for index, program in enumerate(plan.programs):
@@ -112,9 +153,12 @@ class _Refinement:
             self.num_colours += 1
             places = np.tile(_places(op, groups.shape[1]), len(groups))
             self.relations.append(Relation(np.repeat(users, groups.shape[1]), groups.ravel(), places))
-        if len(load.links):
-            _, labels = np.unique(np.round(load.seconds / load.seconds.max(), 10), return_inverse=True)
-            self.relations.append(Relation(users[load.groups], self.num_ranks + load.links, labels.ravel()))
+        if load.latencies.any():
+            self.relations.append(Relation(users, users, load.latencies))
+        kept = ~self.left_out[load.links]
+        if kept.any():
+            _, labels = np.unique(np.round(load.seconds[kept] / load.seconds.max(), 10), return_inverse=True)
+            self.relations.append(Relation(users[load.groups[kept]], self.num_ranks + load.links[kept], labels.ravel()))
 
     def fold(self) -> Folding:
         """Refine, and return the classes."""
@@ -133,7 +177,7 @@ class _Refinement:
         return Folding(
             stands_for.tolist(),
             dict(zip(simulated.tolist(), counts.tolist(), strict=True)),
-            link_class.ravel().astype(np.int64),
+            np.where(self.left_out, NEVER_BINDS, link_class.ravel()).astype(np.int64),
             np.bincount(link_class.ravel(), minlength=len(names)),
             group_counts,
         )

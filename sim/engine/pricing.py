@@ -15,6 +15,7 @@ from costmodels.roofline import KernelTime, kernel_time
 from sim.cluster.cluster import Cluster
 from sim.cluster.network import LinkCost, LinkUse, Network
 from sim.cluster.nominal import wired_parameters
+from sim.cluster.topology.links import LinkKind
 from sim.engine.activity import Activity
 from sim.engine.traffic import Exchange, Load
 from sim.engine.variation import Variation
@@ -134,6 +135,11 @@ class ClusterPricing:
             numbers = numbers * len(values) + codes.ravel()
         return np.unique(numbers, return_inverse=True)[1].ravel()
 
+    def network_links(self) -> NDArray[np.bool_]:
+        """Return which links are beyond the adapters."""
+        beyond: NDArray[np.bool_] = self.cluster.topology.kind > LinkKind.NIC
+        return beyond
+
     def loads(self, plan: Plan, exchanges: Iterator[Exchange]) -> Iterator[tuple[Exchange, Load]]:
         """Yield what exchanges put on links; of several that use links in the same proportions, only the first."""
         seen = set[tuple[object, ...]]()
@@ -145,10 +151,17 @@ class ClusterPricing:
                 pairs = pair_bytes(program, op, range(groups.shape[1])) if op.sizes else ()
                 num_bytes = collective_bytes(program, op)
                 use = self.network.collectives(op.kind, num_bytes, groups, self._algorithm(op), op.root, pairs)
-            key = (type(op), getattr(op, "root", 0), _proportions(groups, use))
+            latencies = _numbered(use.latencies_s)
+            key = (type(op), getattr(op, "root", 0), _proportions(groups, use), latencies.tobytes())
             if key not in seen:
                 seen.add(key)
-                yield exchange, Load(use.rows, use.links, use.seconds)
+                yield exchange, Load(use.rows, use.links, use.seconds, latencies)
+
+
+def _numbered(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return a number per value, the same for values that are equal to ten digits of the largest."""
+    scale = max(float(np.abs(values).max(initial=0.0)), 1e-300)
+    return np.unique(np.round(values / scale, 10), return_inverse=True)[1].ravel()
 
 
 def _proportions(groups: NDArray[np.int64], use: LinkUse) -> bytes:

@@ -36,6 +36,10 @@ class TextbookPricing:
         """Return that there are no links."""
         return np.zeros(0, dtype=np.int64)
 
+    def network_links(self) -> NDArray[np.bool_]:
+        """Return that there are no links."""
+        return np.zeros(0, dtype=np.bool_)
+
     def loads(self, plan: Plan, exchanges: Iterator[Exchange]) -> Iterator[tuple[Exchange, Load]]:
         """Yield every exchange with no load."""
         nothing = np.zeros(0, dtype=np.int64)

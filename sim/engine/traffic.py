@@ -1,7 +1,7 @@
 """Who communicates with whom in a plan: collectives with their groups, messages with their two ends."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,15 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
-    """What the groups of an exchange put on links: group ``groups[i]`` uses link ``links[i]`` for ``seconds[i]``."""
+    """What the groups of an exchange put on links: group ``groups[i]`` uses link ``links[i]`` for ``seconds[i]``.
+
+    ``latencies``: a number per group, the same for groups that wait equally long; none where all do.
+    """
 
     groups: Ints
     links: Ints
     seconds: NDArray[np.float64]
+    latencies: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 def exchanges(plan: Plan) -> Iterator[Exchange]:

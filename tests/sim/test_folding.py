@@ -2,14 +2,19 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.engine.folding import no_fold
+from costmodels.hardware import load_node
+from costmodels.profile import load_profile
+from sim.cluster.cluster import Cluster
+from sim.cluster.topology.parse import parse_topology
+from sim.engine.folding import Folding, fold, no_fold
 from sim.engine.pricing import ClusterPricing
 from sim.engine.simulate import simulate
 from sim.plan.program import Plan
-from tests.sim.jobs import dense_plan, op_times
+from tests.sim.jobs import GPT, dense_plan, op_times
 from tests.sim.strategies import dense_keys
 from tests.sim.topology_strategies import clusters
 
@@ -29,6 +34,47 @@ def largest_gap(plan: Plan, pricing: ClusterPricing) -> float:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data(), keys=dense_keys(36))
 def test_folded_equals_unfolded_on_every_topology(data: Any, keys: dict[str, Any]) -> None:
-    """Op by op, whatever joins the nodes, however full it is, and whichever devices and links are slow."""
+    """Op by op, whatever joins the nodes, how full it is, who is slow, and however collectives are done."""
     plan = dense_plan(**keys)
     assert largest_gap(plan, data.draw(clusters(plan.mesh.size))) < 1e-9
+
+
+# --- how many are simulated --------------------------------------------------------------------------------
+
+
+def classes_of(description: object, num_nodes: int, tp: int, pp: int, dp: int) -> int:
+    """Return how many ranks stand for all of a job on H100 nodes."""
+    node = load_node("hgx-h100")
+    cluster = Cluster(node, num_nodes, 8, parse_topology(description, num_nodes))
+    model = GPT | {"num_layers": pp}
+    plan = dense_plan(tp=tp, pp=pp, dp=dp, m=2, model=model)
+    folding: Folding = fold(plan, ClusterPricing(cluster, load_profile(node.device.generation)))
+    assert sum(folding.multiplicity.values()) == plan.mesh.size
+    return len(folding.multiplicity)
+
+
+RAILS = "superpod-h100"
+OVERSUBSCRIBED = {
+    "nodes": "hgx-h100",
+    "fabric": {"kind": "leaf-spine", "leaf_ports": 256, "spines": 64, "oversubscription": 2},
+}
+
+
+@pytest.mark.parametrize("topology", [{"base": RAILS}, OVERSUBSCRIBED], ids=["rails", "oversubscribed"])
+def test_one_slow_part_of_16384_ranks_costs_a_handful_of_classes(topology: dict[str, Any]) -> None:
+    """A slow device, or a slow link, splits roles where it is felt, and no further: at most 128 classes."""
+    sound = classes_of(topology, 2048, 8, 16, 128)
+    assert sound <= 32
+    for straggler in ({"device": 777}, {"link": "node 3 nic 0 out"}):
+        slow = topology | {"stragglers": [straggler | {"slowdown": 1.3}]}
+        assert sound < classes_of(slow, 2048, 8, 16, 128) <= 128
+
+
+def test_links_with_room_to_spare_tell_no_ranks_apart() -> None:
+    """Where groups end in the middle of leaves, uplinks that can never be full split nothing; full ones do."""
+    fabric = {"kind": "leaf-spine", "leaf_ports": 64, "spines": 16}
+    few, many = (
+        classes_of({"nodes": "hgx-h100", "fabric": fabric | {"oversubscription": over}}, 60, 8, 4, 15)
+        for over in (0.25, 1)
+    )
+    assert few < many

@@ -20,6 +20,11 @@ LAYOUTS: dict[str, tuple[Any, int]] = {
     "single": (SINGLE, 1), "switched": (SWITCHED, 4), "pcie": (TREE, 8), "pairs": (PAIRS, 4),
     "cube-mesh": ("dgx-1-v100", 8), "domain": (DOMAIN, 4),
 }  # fmt: skip
+ALGORITHMS = {
+    "all_reduce": ("ring", "tree", "direct", "hierarchical"),
+    "all_gather": ("ring", "direct", "bruck", "hierarchical"),
+    "reduce_scatter": ("ring", "direct", "hierarchical"),
+}
 KINDS = ("switch", "leaf-spine", "fat-tree", "rail-optimised", "torus", "dragonfly")
 LINK = {"bandwidth": "5 GB/s", "latency": "0.4 us"}
 
@@ -75,4 +80,6 @@ def clusters(draw: Any, num_ranks: int) -> ClusterPricing:
     slow = draw(stragglers(sound.num_devices, links)) if sound.num_links else []
     topology = parse_topology(description | {"stragglers": slow}, num_nodes)
     node = load_node("hgx-h100")
-    return ClusterPricing(Cluster(node, num_nodes, used, topology), load_profile(node.device.generation))
+    algorithms = {kind: draw(st.sampled_from(["auto", *names])) for kind, names in ALGORITHMS.items()}
+    cluster = Cluster(node, num_nodes, used, topology)
+    return ClusterPricing(cluster, load_profile(node.device.generation), algorithms=algorithms)
