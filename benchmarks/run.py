@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import simpy
-from measuring import Row, interleaved_s, markdown, median_cost
+from folding import fold_anew, hundred_thousand_ranks
+from measuring import Row, command_cost, interleaved_s, markdown, median_cost
 
 from scenarios.loader import load_scenario
 from scenarios.runner import plan_of, pricing_of
@@ -123,6 +124,17 @@ def route_ring(description: Mapping[str, Any], num_nodes: int) -> Routes:
     return topology.routes(ring, np.roll(ring, -1))
 
 
+def folding_rows() -> Iterator[Row]:
+    """Yield what it takes to find the classes of 100,000 ranks whose groups end in the middle of leaves."""
+    plan, pricing = hundred_thousand_ranks()
+    (times_s,) = interleaved_s([partial(fold_anew, plan, pricing)], 3)
+    median_s, classes = statistics.median(times_s), len(fold_anew(plan, pricing).multiplicity)
+    yield Row(f"100,000 ranks on leaf-spine: fold to {classes:,}", f"{median_s:.2f} s", "5 s", median_s <= 5.0)
+    cost = command_cost([sys.executable, str(Path(__file__).with_name("folding.py"))])
+    yield Row("- peak memory, plan and topology included", f"{cost.peak_bytes / MIB:.0f} MiB", "2048 MiB",
+              cost.peak_bytes <= 2048 * MIB)  # fmt: skip
+
+
 def help_rows() -> Iterator[Row]:
     """Yield how long ``simulate --help`` takes, and what it imports."""
     cost = median_cost([COMMAND, "--help"], 7)
@@ -141,7 +153,7 @@ def main() -> int:
     """Print the machine and the table; return the exit code."""
     load = f", load before {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {os.cpu_count()} cores{load}\n")
-    rows = [*rate_rows(), *engine_rows(), *command_rows(), *topology_rows(), *help_rows()]
+    rows = [*rate_rows(), *engine_rows(), *command_rows(), *topology_rows(), *folding_rows(), *help_rows()]
     print(markdown(rows))
     return 1 if any(row.passed is False for row in rows) else 0
 
