@@ -49,19 +49,29 @@ def fit_kernels(samples: Sequence[KernelSample], start: Fitted, *, fit_rates: bo
             raise CalibrationError(f"measurement {sample.key!r}: kernels of the family {section!r} are not fitted")
         by_section[section].append(sample)
     if fit_rates:
-        start = replace(start, node=_with_bandwidth(start.node, samples))
+        start = _with_bandwidth(start, samples)
     for section, ours in by_section.items():
         if ours:
             start = _FITS[section](ours, start, fit_rates)
     return start
 
 
-def _with_bandwidth(node: NodeSpec, samples: Sequence[KernelSample]) -> NodeSpec:
-    """Return the node with the most bytes per second that any memory-bound kernel moved, cache or not."""
+def _with_bandwidth(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
+    """Return ``start`` with the most bytes per second that any memory-bound kernel moved, cache or not.
+
+    The fractions are rescaled, so that sections without samples keep their bytes per second.
+    """
     rates = [s.work.num_bytes / s.seconds for s in samples if s.family in {"elementwise", "optimizer"}]
     if not rates:
-        return node
-    return replace(node, device=replace(node.device, memory_bandwidth_bytes_per_s=max(rates)))
+        return start
+    before = start.node.device.memory_bandwidth_bytes_per_s
+    device = replace(start.node.device, memory_bandwidth_bytes_per_s=max(rates))
+    sections = {}
+    for name in ("gemm", "elementwise", "optimizer"):
+        section = getattr(start.profile, name)
+        fraction = section.memory_fraction * before / max(rates)
+        sections[name] = replace(section, memory_fraction=min(max(fraction, _LEAST_FRACTION), 1.0))
+    return _changed(replace(start, node=replace(start.node, device=device)), **sections)
 
 
 def _fit_gemm(samples: Sequence[KernelSample], start: Fitted, fit_rates: bool) -> Fitted:

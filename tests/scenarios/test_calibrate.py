@@ -41,7 +41,7 @@ def products(tmp_path: Path) -> Path:
 def test_this_machine_is_calibrated_in_seconds(tmp_path: Path) -> None:
     """A short run measures, fits, writes a profile that loads, and a scenario with it has another answer."""
     out = tmp_path / "mine.yaml"
-    result = run("--budget", "3 s", "--processes", 2, "--out", out, "--json")
+    result = run("--budget", "6 s", "--processes", 2, "--out", out, "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.output)
     assert told["processes"] == 2

@@ -13,10 +13,11 @@ from backends.torch.launch import end_process, launch_local
 from backends.torch.measuring.benchmarks import Benchmark
 from backends.torch.worker import DeviceKind, ExecutionRequest, Worker, joined_worker
 
-_WINDOW_S = 0.015
+_WINDOW_S = 0.008
 """Repeats fill about this long: far more than a clock tick, or a turn of the scheduler."""
 
 _FIRST_REPEATS = 3
+_FIRST_SHARE = 0.2
 _LEAST_REACHED = 4
 """Benchmarks that are measured however little time there is."""
 
@@ -30,8 +31,8 @@ def measure(
     """Return the seconds of one op of each benchmark, one figure per round, by key.
 
     All processes run a benchmark at the same time; a figure is the mean over ranks of a window of back-to-back
-    repeats. Half of ``budget_s`` at most goes into first runs, in the order given; what they do not reach is left out.
-    Rounds then take the benchmarks, the first in that order, later ones in ever other orders, until the budget is
+    repeats. At most a fifth of ``budget_s`` goes into first runs, in the order given; what they do not reach is left
+    out. Rounds then take the benchmarks, the first in that order, later ones in ever other orders, until the budget is
     spent. The launch is not in it.
     Raises ExecutionError where the machine has too few devices or a rank fails.
     """
@@ -87,13 +88,13 @@ class _Session:
 
     def __init__(self, worker: Worker, processes: int, budget_s: float) -> None:
         self._worker, self._processes = worker, processes
-        self._half_time_s, self._deadline_s = (perf_counter() + share * budget_s for share in (0.5, 1.0))
+        self._first_deadline_s, self._deadline_s = (perf_counter() + share * budget_s for share in (_FIRST_SHARE, 1.0))
         self._repeats: dict[str, int] = {}
 
     def run(self, benchmarks: Sequence[Benchmark], shuffler: random.Random) -> dict[str, list[float]]:
         """Return one figure per benchmark and round; empty on a rank that takes no part."""
         for benchmark in benchmarks:
-            if self._repeats and self._is_past(self._half_time_s):
+            if self._repeats and self._is_past(self._first_deadline_s):
                 break
             self._warm_up(benchmark)
         known = [benchmark for benchmark in benchmarks if benchmark.key in self._repeats]
