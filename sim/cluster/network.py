@@ -104,13 +104,10 @@ class Network:
 
     def message(self, num_bytes: int, source: int, target: int) -> LinkCost:
         """Return the cost of one message between two ranks."""
-        ends = np.array([source]), np.array([target])
-        routes = self.topology.routes(self.devices[ends[0]], self.devices[ends[1]])
-        latency_s = float(self.topology.latency_s[routes.links].sum())
-        cost = point_to_point_cost(
-            num_bytes, same_node=True, network=replace(self.parameters, intra_latency_s=latency_s)
-        )
-        return _link_cost(cost.latency_s, *self.messages(num_bytes, *ends).of_row(0))
+        use = self.messages(num_bytes, np.array([source]), np.array([target]))
+        network = replace(self.parameters, intra_latency_s=float(use.latencies_s[0]))
+        cost = point_to_point_cost(num_bytes, same_node=True, network=network)
+        return _link_cost(cost.latency_s, *use.of_row(0))
 
     def messages(self, num_bytes: int, sources: Ints, targets: Ints) -> LinkUse:
         """Return what a message from each source rank to the target rank beside it puts on links."""

@@ -21,6 +21,8 @@ from sim.engine.tables import MAIN_STREAM, TaskTable
 from sim.plan.op import Collective, Recv, Send
 from sim.plan.program import Call, Program
 
+_FIXED, _SHARED = NodeKind.FIXED, NodeKind.SHARED
+
 Ref = tuple[int, int]
 """(unit, op inside the unit's task)."""
 
@@ -35,16 +37,18 @@ class NotCoalescableError(Exception):
 
 @dataclass(slots=True)
 class HazardState:
-    """Who wrote a buffer instance last, and who has read it since."""
+    """Who wrote a buffer instance last, and who has read it since; ``known_to``: up to which call."""
 
     writer: Ref | None = None
     readers: list[Ref] = field(default_factory=list)
+    known_to: int = -1
 
     def leave(self, unit: int, writer: int, readers: tuple[int, ...]) -> None:
         """Note that a call wrote last with op ``writer`` (-1: did not write) and then read."""
         if writer >= 0:
             self.writer, self.readers = (unit, writer), []
         self.readers += [(unit, op) for op in readers]
+        self.known_to = unit
 
 
 @dataclass
@@ -64,6 +68,9 @@ class RankCompiler:
     """(stream, axes, members) -> (node, what it demands, op) in program order."""
 
     def __post_init__(self) -> None:
+        for table in self.tables.values():
+            if table.wire is not None and not table.is_send:
+                table.receives = table.wire.receive
         self.wires = {table.channel: table.wire for table in self.tables.values() if table.wire is not None}
         self._holders: dict[str, list[TaskTable]] = {}
         for table in self.tables.values():
@@ -89,12 +96,12 @@ class RankCompiler:
             for index, call in enumerate(self.program.calls)
             if self.tables[call.task].main and not self._may_be_block(call, index, exposed_from)
         }
-        units, tables = self.graph.units, self.tables
+        rank, units, tables = self.rank, self.graph.units, self.tables
         for index, call in enumerate(self.program.calls):
             table, unit = tables[call.task], len(units)
             table.units[call.microbatch] = unit
-            if table.wire is not None and not table.is_send:
-                units.append((self.rank, index, table.wire.receive(), None))
+            if table.receives is not None:
+                units.append((rank, index, table.receives(), None))
                 continue
             if table.message:
                 self._add_message(index, call, table)
@@ -131,17 +138,25 @@ class RankCompiler:
         if wire is not None and wire.at_once:
             return self._add_immediate_send(index, call, table, wire)
         op, kind, duration_s, activity = table.recipe[0]
-        node = graph.add(kind, duration_s)
-        graph.units.append((self.rank, index, node, None))
-        if kind is NodeKind.SHARED:
+        node, units, successors = graph.add(kind, duration_s), graph.units, graph.successors
+        units.append((self.rank, index, node, None))
+        if kind is _SHARED:
             graph.shared[node] = activity
+        num_waits = 0
         tail = self._tails.get(op.stream)
         if tail is not None:
-            graph.link(self._node(tail), node)
+            successors[self._node(tail)].append(node)
+            num_waits += 1
         for writer, written_by, _ in table.sources:
             unit = writer.units.get(call.microbatch)
             if unit is not None:
-                graph.link(self._node((unit, written_by)), node)
+                _, _, base, pattern = units[unit]
+                ended = (
+                    base if pattern is not None and pattern.main_exit == written_by else self._node((unit, written_by))
+                )
+                successors[ended].append(node)
+                num_waits += 1
+        graph.waits[node] = num_waits
         if wire is None:
             self.messages.setdefault(table.channel, []).append((node, activity.latency_s))
         else:
@@ -169,7 +184,7 @@ class RankCompiler:
         graph.units.append((self.rank, index, base, None))
         for op, kind, duration_s, activity in table.recipe:
             node = graph.add(kind, duration_s)
-            if kind is NodeKind.SHARED:
+            if kind is _SHARED:
                 graph.shared[node] = activity
             if isinstance(op, Send | Recv):
                 channel = (op.axis, op.offset, op.direction, isinstance(op, Send))
@@ -237,14 +252,19 @@ class RankCompiler:
         graph, pattern = self.graph, self._single_entry(table)
         assert pattern is not None
         assert self._last_block is not None
-        node = graph.add(NodeKind.FIXED, pattern.span_s)
-        graph.link(graph.units[self._last_block[0]][2], node)
-        graph.units.append((self.rank, index, node, pattern))
+        node, units, successors = graph.add(_FIXED, pattern.span_s), graph.units, graph.successors
+        successors[units[self._last_block[0]][2]].append(node)
+        units.append((self.rank, index, node, pattern))
+        num_waits = 1
         for writer, op, readers in table.first_sources:
             source = writer.units.get(call.microbatch)
             if source is not None:
-                graph.link(self._node((source, op)), node)
+                _, _, base, coalesced = units[source]
+                ended = base + op if coalesced is None else self._node((source, op))
+                successors[ended].append(node)
+                num_waits += 1
                 self._waited.add((source, op, table.shape.streams[readers[0]]))
+        graph.waits[node] = num_waits
         self._last_block = (unit, call)
 
     def _add_block(
@@ -261,7 +281,7 @@ class RankCompiler:
         pattern = self._pattern(table, entries)
         if pattern is None:
             return False
-        node = graph.add(NodeKind.FIXED, pattern.span_s)
+        node = graph.add(_FIXED, pattern.span_s)
         graph.units.append((self.rank, index, node, pattern))
         if len(entries) == 1:
             for ref, _ in links:
@@ -361,12 +381,14 @@ class RankCompiler:
     def _state_of(self, buffer: str, call: Call) -> HazardState:
         """Return a buffer's state, brought up to the blocks that touched it without being noted."""
         per_microbatch = self.tables[call.task].per_microbatch[buffer]
-        state = self._state.setdefault((buffer, call.microbatch if per_microbatch else None), HazardState())
+        key = (buffer, call.microbatch if per_microbatch else None)
+        state = self._state.get(key)
+        if state is None:
+            state = self._state[key] = HazardState()
         if not per_microbatch:
-            known = max([ref[0] for ref in (state.writer, *state.readers) if ref is not None], default=-1)
-            for table in sorted(self._holders.get(buffer, ()), key=lambda t: t.last_unit):
-                if table.last_unit > known:
-                    state.leave(table.last_unit, *table.shape.leaves[buffer])
+            newer = [table for table in self._holders.get(buffer, ()) if table.last_unit > state.known_to]
+            for table in sorted(newer, key=lambda t: t.last_unit):
+                state.leave(table.last_unit, *table.shape.leaves[buffer])
         return state
 
     def _note(self, unit: int, call: Call, table: TaskTable, buffers: tuple[str, ...]) -> None:

@@ -25,6 +25,9 @@ class NodeKind(IntEnum):
     """An op of a block that others wait for."""
 
 
+_FIXED = NodeKind.FIXED
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
     """How a coalesced call runs: ``offsets[k][j]`` is the start of op j after the release of entry k.
@@ -115,21 +118,25 @@ class Wire:
 
     def send(self, node: int | None = None) -> int:
         """Let the next message travel once ``node`` is done; return the node of its journey."""
-        receive = self._receive(len(self.sends) + 1)
-        if node is not None:
-            self.graph.link(node, receive)
-        self.sends.append(receive if node is None else node)
+        count = len(self.sends)
+        receive = self.receives[count] if count < len(self.receives) else self._add()
+        if node is None:
+            self.sends.append(receive)
+        else:
+            self.graph.successors[node].append(receive)
+            self.graph.waits[receive] += 1
+            self.sends.append(node)
         return receive
 
     def receive(self) -> int:
         """Return the node of the next message to be received."""
-        self.num_received += 1
-        return self._receive(self.num_received)
+        count = self.num_received = self.num_received + 1
+        return self.receives[count - 1] if count <= len(self.receives) else self._add()
 
-    def _receive(self, count: int) -> int:
-        if count > len(self.receives):
-            self.receives.append(self.graph.add(NodeKind.FIXED, self.latency_s))
-        return self.receives[count - 1]
+    def _add(self) -> int:
+        node = self.graph.add(_FIXED, self.latency_s)
+        self.receives.append(node)
+        return node
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from heapq import heappop, heappush
 import simpy
 from simpy.events import NORMAL, Event
 
-from sim.engine.activity import Activity
 from sim.engine.collector import collector_paused
 from sim.engine.graph import Graph, NodeKind
 from sim.engine.sharing import SharedResources
@@ -177,15 +176,14 @@ class EventLoop:
         if latency_s:
             self._at(self.environment._now + latency_s, node, self._on_demand)
         else:
-            self._begin_shared(node, self.graph.shared[node])
+            activity = self.graph.shared[node]
+            self._resources.start(node, activity.demands, self.environment._now, activity.single_s)
 
     def _demand(self, event: Event) -> None:
         """Begin the demand that follows a latency (negative: a joint activity's)."""
         self._processed.append(event)
         key = event._value
-        self._begin_shared(key, self.graph.joints[-key - 1].activity if key < 0 else self.graph.shared[key])
-
-    def _begin_shared(self, key: int, activity: Activity) -> None:
+        activity = self.graph.joints[-key - 1].activity if key < 0 else self.graph.shared[key]
         self._resources.start(key, activity.demands, self.environment._now, activity.single_s)
 
     def _schedule_shared(self, delay_s: float, key: int, version: int) -> None:
@@ -194,12 +192,13 @@ class EventLoop:
     def _shared_finished(self, event: Event) -> None:
         self._processed.append(event)
         key, version = event._value
-        if not self._resources.finish(key, version, self.environment.now):
+        now = self.environment._now
+        if not self._resources.finish(key, version, now):
             return
         if key < 0:
             self._finish_joint(-key - 1)
             return
-        self.ends_s[key] = self.environment.now
+        self.ends_s[key] = now
         self._release(key)
 
     # --- collectives --------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ class ClusterPricing:
     algorithms: Mapping[str, str] = field(default_factory=dict)
     variation: Variation = field(default_factory=Variation)
     _kernels: dict[tuple[object, ...], KernelTime] = field(default_factory=dict, repr=False)
+    _computes: dict[int, dict[tuple[object, ...], Activity]] = field(default_factory=dict, repr=False)
     _collectives: dict[tuple[object, ...], Activity] = field(default_factory=dict, repr=False)
 
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
@@ -54,14 +55,22 @@ class ClusterPricing:
     # --- kernels -------------------------------------------------------------------------------------------
 
     def _compute(self, program: Program, op: Compute, rank: int) -> Activity:
-        device = self._device_types[rank]
-        time = self._kernel_time(program, op, device)
-        slowdown = self._slowdowns[rank] * self.variation.slowdown(KERNELS[op.kernel].family, rank)
-        demands = (
-            (("compute", rank), time.compute_s * slowdown / self._profile_of(device).sustained.clock_fraction),
-            (("memory", rank), time.memory_s * slowdown),
-        )
-        return Activity(time.latency_s * slowdown, tuple(demand for demand in demands if demand[1] > 0))
+        """Return a kernel's demands; calls alike in all but names are priced once per rank."""
+        buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
+        attributes = tuple([item for item in op.attributes.items() if item[0] != "salt"])
+        key = (op.kernel, len(op.reads), tuple([(b.shape, b.dtype) for b in buffers]), attributes)
+        of_rank = self._computes.setdefault(rank, {})
+        if key not in of_rank:
+            device = self._device_types[rank]
+            time = self._kernel_time(program, op, device, key)
+            slowdown = self._slowdowns[rank] * self.variation.slowdown(KERNELS[op.kernel].family, rank)
+            demands = (
+                (("compute", rank), time.compute_s * slowdown / self._profile_of(device).sustained.clock_fraction),
+                (("memory", rank), time.memory_s * slowdown),
+            )
+            used = tuple(demand for demand in demands if demand[1] > 0)
+            of_rank[key] = Activity(time.latency_s * slowdown, used)
+        return of_rank[key]
 
     @cached_property
     def _slowdowns(self) -> list[float]:
@@ -77,16 +86,14 @@ class ClusterPricing:
     def _profile_of(self, device: DeviceSpec) -> Profile:
         return self.profiles.get(device.generation, self.profile)
 
-    def _kernel_time(self, program: Program, op: Compute, device: DeviceSpec) -> KernelTime:
-        """Return a kernel's time; calls alike in all but names are timed once."""
-        buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
-        attributes = tuple(item for item in op.attributes.items() if item[0] != "salt")
-        key = (device.name, op.kernel, len(op.reads), *[(b.shape, b.dtype) for b in buffers], attributes)
-        if key not in self._kernels:
+    def _kernel_time(self, program: Program, op: Compute, device: DeviceSpec, key: tuple[object, ...]) -> KernelTime:
+        """Return a kernel's time on a device; calls with the same key are timed once."""
+        if (device.name, key) not in self._kernels:
+            buffers = (program.buffers[name] for name in (*op.reads, *op.writes))
             dtype = next((b.dtype for b in buffers if "float" in b.dtype), "float32")
             family, profile = KERNELS[op.kernel].family, self._profile_of(device)
-            self._kernels[key] = kernel_time(kernel_work(program, op), family, dtype, device, profile)
-        return self._kernels[key]
+            self._kernels[device.name, key] = kernel_time(kernel_work(program, op), family, dtype, device, profile)
+        return self._kernels[device.name, key]
 
     # --- collectives and messages --------------------------------------------------------------------------
 

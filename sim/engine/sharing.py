@@ -188,10 +188,14 @@ class SharedResources:
         self.flows[key] = flow
         if shared:
             self._unsettle([supply for supply, _ in flow.parts])
+            return
+        flow.version = 1
+        if occupancy_s <= flow.single_s:
+            flow.fraction = 1.0
+            self.schedule(flow.single_s, key, 1)
         else:
-            load = occupancy_s / flow.single_s
-            flow.fraction, flow.version = 1.0 / load if load > 1.0 else 1.0, 1
-            self.schedule(max(occupancy_s, flow.single_s), key, 1)
+            flow.fraction = flow.single_s / occupancy_s
+            self.schedule(occupancy_s, key, 1)
 
     def finish(self, key: int, version: int, now_s: float) -> bool:
         """End an activity if ``version`` is still current; return whether it ended."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
 
-from sim.engine.activity import Pricing
+from sim.engine.activity import Activity, Pricing
 from sim.engine.channels import find_channels
 from sim.engine.collector import collector_paused
 from sim.engine.compiler import NotCoalescableError, RankCompiler
@@ -16,7 +16,7 @@ from sim.engine.linking import link_collectives, link_messages
 from sim.engine.loop import EventLoop
 from sim.engine.run import SimulatedRun
 from sim.engine.tables import tabulate
-from sim.plan.op import Collective, Recv, Send
+from sim.plan.op import Collective, Op, Recv, Send
 from sim.plan.program import Plan, Program
 
 
@@ -27,11 +27,11 @@ def simulate(
 
     Raises CheckError where sends and receives do not match, DeadlockError where the run gets stuck.
     """
-    began_s = perf_counter()
     with collector_paused():
+        began_s = perf_counter()
         folding = fold(plan, pricing)
         run = _simulate_coalesced(plan, pricing, folding, coalesce=coalesce)
-    run.wall_time_s = perf_counter() - began_s
+        run.wall_time_s = perf_counter() - began_s
     return run
 
 
@@ -57,10 +57,12 @@ def _simulate_coalesced(plan: Plan, pricing: Pricing, folding: Folding, *, coale
 
 def _price(plan: Plan, pricing: Pricing, folding: Folding, rank: int) -> dict[str, PricedTask]:
     program = plan.program_of(rank)
-    return {
-        name: PricedTask(tuple(folding.folded(op, rank, pricing.price(plan, program, op, rank)) for op in task.ops))
-        for name, task in program.tasks.items()
-    }
+
+    def price(op: Op) -> Activity:
+        activity = pricing.price(plan, program, op, rank)
+        return folding.folded(op, rank, activity) if isinstance(op, Collective | Send) else activity
+
+    return {name: PricedTask(tuple([price(op) for op in task.ops])) for name, task in program.tasks.items()}
 
 
 def _compile(

@@ -30,8 +30,8 @@ class TaskTable:
     others. ``steady``: its links can be those of the steady state (see the compiler).
     ``on_main``: on a stream that forwards and backwards use. ``message``: one send or receive and nothing else;
     ``channel`` is then its axis, offset, direction, is a send, and ``wire`` what stands for its messages where they
-    come in order (see channels). ``last_ops``: each stream's last op. ``units`` and ``last_unit`` are filled in while
-    compiling.
+    come in order (see channels); ``receives`` gives the node of a receive's next message. ``last_ops``: each stream's
+    last op. ``units`` and ``last_unit`` are filled in while compiling.
     """
 
     task: Task
@@ -51,6 +51,7 @@ class TaskTable:
     channel: tuple[str, int, str, bool]
     last_ops: tuple[tuple[str, int], ...]
     wire: Wire | None = None
+    receives: Callable[[], int] | None = None
     tracked: tuple[str, ...] = ()
     tracked_each: tuple[str, ...] = ()
     sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
