@@ -112,7 +112,11 @@ def test_frozen_surface() -> None:
         "list": ["--json", "kinds"],
         "show": ["--json", "--out", "cluster"],
         "new": ["path"],
-    }
+        "trace": ["--json", "--out", "--steps", "path"],
+        "calibrate": [
+            "--budget", "--device", "--from", "--json", "--node", "--out", "--processes", "--seed", "--system",
+        ],
+    }  # fmt: skip
 
 
 def test_scenario_alone_is_simulated(capsys, write, simulated) -> None:
