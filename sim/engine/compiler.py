@@ -91,11 +91,7 @@ class RankCompiler:
     def compile(self) -> None:
         """Add all calls to the graph."""
         exposed_from = self.contention.exposed_from[self.rank]
-        open_microbatches = {
-            call.microbatch
-            for index, call in enumerate(self.program.calls)
-            if self.tables[call.task].main and not self._may_be_block(call, index, exposed_from)
-        }
+        open_microbatches = self._open_microbatches(exposed_from)
         rank, units, tables = self.rank, self.graph.units, self.tables
         for index, call in enumerate(self.program.calls):
             table, unit = tables[call.task], len(units)
@@ -114,6 +110,17 @@ class RankCompiler:
             self._note_last(unit, table)
         for ref in self._tails.values():
             self._node(ref)
+
+    def _open_microbatches(self, exposed_from: int) -> set[int | None]:
+        """Return the micro-batches of which a forward or backward cannot be a block."""
+        calls, tables = self.program.calls, self.tables
+        never = any(table.main and not table.candidate for table in tables.values())
+        first = 0 if never else min(exposed_from, len(calls))
+        return {
+            call.microbatch
+            for index, call in enumerate(calls[first:], first)
+            if tables[call.task].main and not self._may_be_block(call, index, exposed_from)
+        }
 
     def _note_last(self, unit: int, table: TaskTable) -> None:
         """Note that a call is the last so far of its task and of its streams."""

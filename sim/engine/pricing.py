@@ -98,7 +98,13 @@ class ClusterPricing:
     # --- collectives and messages --------------------------------------------------------------------------
 
     def _collective(self, plan: Plan, program: Program, op: Collective, rank: int) -> Activity:
-        group, num_bytes = op.group(plan.mesh, rank), collective_bytes(program, op)
+        num_bytes = collective_bytes(program, op)
+        mine = (rank, op.kind, op.axes, op.members, num_bytes, op.sizes, op.root)
+        if mine not in self._collectives:
+            self._collectives[mine] = self._of_group(program, op, op.group(plan.mesh, rank), num_bytes)
+        return self._collectives[mine]
+
+    def _of_group(self, program: Program, op: Collective, group: tuple[int, ...], num_bytes: int) -> Activity:
         key = (op.kind, group, num_bytes, op.sizes, op.root)
         if key not in self._collectives:
             pairs = pair_bytes(program, op, range(len(group))) if op.sizes else ()
