@@ -8,7 +8,7 @@ Format: "Trace Event Format", Google 2016.
 import gzip
 import json
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +26,7 @@ _FIRST_STREAM: Final = "compute"
 def write_perfetto(timeline: Timeline, path: Path) -> None:
     """Write the timeline as gzipped JSON."""
     streams = _stream_order(timeline.stream)
-    flow_ids = iter(range(1, 2 * len(timeline) + 2))
+    flow_ids = count(1)
     events = chain(
         _processes(timeline, streams),
         _slices(timeline, streams),

@@ -57,13 +57,19 @@ def _note_rows(row_of: NDArray[np.int64], times: TaskTimes, rows: range) -> None
 def _add_links(
     builder: TimelineBuilder, run: SimulatedRun, row_of: NDArray[np.int64], sent_by: NDArray[np.int64]
 ) -> None:
-    """Say which rows are two ends of a message, and which are one collective of several ranks."""
+    """Say which rows are two ends of a message, and which are one collective of several ranks.
+
+    Ops that have no row of their own, as their task has one for all, are left out.
+    """
     if run.graph.messages:
         sends, receives = np.array(run.graph.messages).T
-        builder.extend_messages(np.where(sends == receives, sent_by[sends], row_of[sends]), row_of[receives])
+        sent, received = np.where(sends == receives, sent_by[sends], row_of[sends]), row_of[receives]
+        shown = (sent >= 0) & (received >= 0)
+        builder.extend_messages(sent[shown], received[shown])
     for joint in run.graph.joints:
-        if len(joint.members) > 1:
-            builder.add_collective([int(row_of[node]) for node in joint.members])
+        rows = [row for row in row_of[joint.members].tolist() if row >= 0]
+        if len(rows) > 1:
+            builder.add_collective(rows)
 
 
 def _add_ops(builder: TimelineBuilder, rank: int, program: Program, times: TaskTimes) -> range:

@@ -68,6 +68,16 @@ def test_arrows_join_the_ops_that_they_name(make_timeline: MakeTimeline, tmp_pat
     assert sorted(kinds) == [("all_reduce",) * 3, *[("send", "recv")] * 4]
 
 
+def test_a_row_may_take_part_in_any_number_of_arrows(tmp_path: Path) -> None:
+    """A send that stands for many messages has an arrow to each receive, more than the timeline has rows."""
+    builder = TimelineBuilder()
+    rows = [builder.add(rank=0, stream=kind, name=kind, kind=kind, start_s=0.0, end_s=1.0) for kind in ("send", "recv")]
+    for _ in range(8):
+        builder.add_message(*rows)
+    begun = [event["id"] for event in written(builder.build(), tmp_path) if event["ph"] == "s"]
+    assert len(set(begun)) == len(begun) == 8
+
+
 def test_memory_is_a_counter(make_timeline: MakeTimeline, tmp_path: Path) -> None:
     """Every step of a memory curve is one counter event with the bytes held."""
     timeline = make_timeline()
