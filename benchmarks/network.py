@@ -26,6 +26,7 @@ from costmodels.collectives.flows import collective_flows, phased_flows
 from scenarios.loader import load_scenario
 from scenarios.runner import plan_of, pricing_of
 from sim.cluster.network import Network
+from sim.cluster.nominal import Library
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
 from sim.engine.simulate import simulate
@@ -86,7 +87,7 @@ def price(row: pd.Series, topology: Topology) -> float:
     parameters = NetworkParameters(
         intra_bandwidth_bytes_per_s=1.0, intra_latency_s=0.0, inter_bandwidth_bytes_per_s=5e10, inter_latency_s=0.0
     )
-    network = Network(topology, np.arange(topology.num_devices), parameters)
+    network = Network(topology, np.arange(topology.num_devices), (Library(parameters),))
     devices = int(row["num_devices"])
     size = int(row["bytes_per_device"]) * (devices if row["collective"] == "all_gather" else 1)
     algorithm = {"double_binary_tree": "tree"}.get(row["algorithm"], row["algorithm"])

@@ -51,6 +51,11 @@ class ClusterSpec:
         return self.num_nodes * self.devices_per_node
 
     @property
+    def devices_per_island(self) -> int:
+        """Return the number of devices of a node, or of a domain of nodes that share an NVSwitch."""
+        return self.devices_per_node if self.wiring is None else self.world_size // self.wiring.num_islands
+
+    @property
     def num_nics(self) -> int:
         """Return the number of network adapters."""
         if self.wiring is None:

@@ -37,8 +37,8 @@ def run(
 
     A first step warms up; times, memory and check are those of the second. With ``check`` on a CPU all numbers
     are float64, in the simulated plan too, so that errors show to the last digit. ``collectives``: the library's own,
-    or step lists over messages (see ``chosen_algorithms``), on nodes of as many ranks as the scenario's have devices;
-    the simulation that the run is compared with then takes the same algorithms.
+    or step lists over messages (see ``chosen_algorithms``), on nodes (or domains of nodes) of as many ranks as the
+    scenario's have devices; the simulation that the run is compared with then takes the same algorithms.
     Raises ScenarioError where the scenario cannot be executed, here or at all, ExecutionError where a rank fails.
     """
     scenario = _as_executed(scenario, device, check=check)
@@ -52,7 +52,7 @@ def run(
         check_against=job if check and isinstance(job, DenseTraining) else None,
         iterations=1 + NUM_WARM_UP,
         timing=timing,
-        explicit=None if algorithms is None else ExplicitCollectives(algorithms, _devices_per_node(scenario)),
+        explicit=None if algorithms is None else ExplicitCollectives(algorithms, _devices_per_island(scenario)),
     )
     execution = backend.TorchBackend(device).execute(request)
     if execution is None:
@@ -97,8 +97,8 @@ def _as_executed(scenario: Scenario, device: Device, *, check: bool) -> Scenario
     return replace(scenario, job=replace(scenario.job, training=training))
 
 
-def _devices_per_node(scenario: Scenario) -> int | None:
-    return None if scenario.cluster is None else scenario.cluster.devices_per_node
+def _devices_per_island(scenario: Scenario) -> int | None:
+    return None if scenario.cluster is None else scenario.cluster.devices_per_island
 
 
 def _summary(scenario: Scenario, execution: Any, simulated: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,6 +50,7 @@ class NetworkParameters:
     ``intra_message_s`` and ``inter_message_s``: what each message of an all_to_all occupies its device's port or an
     adapter with, besides its bytes (doorbell, rendezvous); other collectives send few messages, and long ones.
     ``message_adapter_fraction``: of an adapter's rate, what a single message between two devices reaches.
+    ``in_network_reduction``: the switches between nodes add up what comes in and multicast what goes out (SHARP).
     """
 
     intra_bandwidth_bytes_per_s: float
@@ -63,6 +64,7 @@ class NetworkParameters:
     intra_message_s: float = 0.0
     inter_message_s: float = 0.0
     message_adapter_fraction: float = 1.0
+    in_network_reduction: bool = False
 
     def protocols_for(
         self, kind: str, algorithm: str, num_bytes: float, ranks_per_node: tuple[int, ...], *, named: bool = False

@@ -57,6 +57,13 @@ class Cluster:
         return tuple(dict.fromkeys(device for device, _ in self._node_devices))
 
     @cached_property
+    def layout_devices(self) -> tuple[DeviceSpec, ...]:
+        """Return the device of each type of island of the topology."""
+        of_nodes = [device for device, count in self._node_devices for _ in range(count)]
+        first_islands = np.unique(self.topology.placement.layout, return_index=True)[1]
+        return tuple(of_nodes[node] for node in self.topology.placement.first_node[first_islands].tolist())
+
+    @cached_property
     def device_type_of(self) -> NDArray[np.int64]:
         """Return the place in ``device_types`` of every rank's device."""
         of_node = [self.device_types.index(device) for device, _ in self._node_devices]

@@ -15,6 +15,7 @@ Checked against a simulation step by step: tests/sim/test_one_activity.py says w
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,12 @@ from costmodels.collectives import (
     NetworkParameters,
     collective_cost,
     collective_steps,
+    exclusive_seconds,
     point_to_point_cost,
     uneven_all_to_all_cost,
 )  # fmt: skip
 from costmodels.collectives.flows import Flows, Phased, collective_flows, phased_flows, step_flows, tree_flows
+from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
 from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.topology import Routes, Topology
 from sim.cluster.topology.torus import Torus
@@ -36,6 +39,7 @@ from sim.cluster.topology.torus import Torus
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+_FRACTIONS = ("intra_fraction", "inter_fraction")
 INSIDE = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.PCIE, LinkKind.HOST, LinkKind.SOCKET)
 
 
@@ -69,53 +73,77 @@ class LinkCost:
 class Network:
     """The links of a cluster, as ranks see them.
 
-    ``devices[r]`` is the device that rank r lies on. ``parameters``: what a library attains on these links;
-    ``intra_fraction`` and ``inter_fraction`` the parts of their bandwidths that it attains inside nodes and between.
+    ``devices[r]`` is the device that rank r lies on. ``libraries``: what a library attains on each type of island of
+    the topology. Where several types meet, the slowest decides. What closed forms call nodes are the topology's
+    islands: nodes, or NVSwitch domains of several nodes.
     """
 
     topology: Topology
     devices: Ints
-    parameters: NetworkParameters
-    intra_fraction: float = 1.0
-    inter_fraction: float = 1.0
+    libraries: tuple[Library, ...]
+
+    @property
+    def parameters(self) -> NetworkParameters:
+        """Return the nominal parameters of the first type of island."""
+        return self.libraries[0].parameters
 
     @cached_property
-    def _inside(self) -> NDArray[np.bool_]:
-        return np.isin(self.topology.kind, INSIDE)
+    def _is_switched(self) -> tuple[bool, ...]:
+        return tuple(map(is_switched, self.topology.islands))
 
     @cached_property
-    def _has_ports(self) -> bool:
-        """Return whether devices have one port each inside nodes, into a switch, as the closed forms take it."""
-        return bool((self.topology.kind == LinkKind.NVSWITCH).any())
+    def _layout_of_device(self) -> Ints:
+        layouts: Ints = self.topology.placement.layout[self.topology.device_island].astype(np.int64)
+        return layouts
 
     @cached_property
-    def _message_seconds_per_byte(self) -> Floats:
-        """Return how long a byte of a single message occupies each link."""
-        return self.seconds_per_byte / np.where(self._inside, 1.0, self.parameters.message_adapter_fraction)
+    def _inside_rates(self) -> dict[tuple[int, tuple[int, ...]], float]:
+        """Return what rings over some devices of a type of island attain, as far as asked for."""
+        return {}
 
     @cached_property
     def seconds_per_byte(self) -> Floats:
         """Return how long a byte of a collective occupies each link."""
-        fraction = np.where(self._inside, self.intra_fraction, self.inter_fraction)
-        attained: Floats = self.topology.bandwidth_bytes_per_s * fraction
+        inside = np.isin(self.topology.kind, INSIDE)
+        intra, inter = (self._of_links([getattr(lib, name) for lib in self.libraries]) for name in _FRACTIONS)
+        attained: Floats = self.topology.bandwidth_bytes_per_s * np.where(inside, intra, inter)
         return 1.0 / attained
+
+    @cached_property
+    def _message_seconds_per_byte(self) -> Floats:
+        """Return how long a byte of a single message occupies each link."""
+        inside = np.isin(self.topology.kind, INSIDE)
+        fraction = self._of_links([library.parameters.message_adapter_fraction for library in self.libraries])
+        return self.seconds_per_byte / np.where(inside, 1.0, fraction)
+
+    def _of_links(self, values: Sequence[float]) -> Floats:
+        """Return the value of each link: that of the island that it belongs to, of two the smaller.
+
+        Links between switches have the largest: those who are slower are held back by their own adapters.
+        """
+        of_vertex = np.append(np.array(values)[self.topology.placement.layout], np.inf)[self.topology.island_of_vertex]
+        least = np.minimum(of_vertex[self.topology.source], of_vertex[self.topology.target])
+        return np.where(np.isinf(least), max(values), least)
 
     # --- messages ------------------------------------------------------------------------------------------
 
     def message(self, num_bytes: int, source: int, target: int) -> LinkCost:
         """Return the cost of one message between two ranks."""
         use = self.messages(num_bytes, np.array([source]), np.array([target]))
-        network = replace(self.parameters, intra_latency_s=float(use.latencies_s[0]))
-        cost = point_to_point_cost(num_bytes, same_node=True, network=network)
-        return _link_cost(cost.latency_s, *use.of_row(0))
+        return _link_cost(float(use.latencies_s[0]), *use.of_row(0))
 
     def messages(self, num_bytes: int, sources: Ints, targets: Ints) -> LinkUse:
         """Return what a message from each source rank to the target rank beside it puts on links."""
-        routes = self.topology.routes(self.devices[sources], self.devices[targets])
+        sources, targets = self.devices[sources], self.devices[targets]
+        routes = self.topology.routes(sources, targets)
         rows = np.repeat(np.arange(len(sources)), routes.num_hops)
         seconds = num_bytes * self._message_seconds_per_byte[routes.links] + self.topology.message_s[routes.links]
         use = _link_use(rows, routes.links, seconds, self.topology.num_links)
-        return replace(use, latencies_s=_sums(routes, self.topology.latency_s))
+        without_hops = [replace(library.parameters, intra_latency_s=0.0) for library in self.libraries]
+        fixed_s = np.array([point_to_point_cost(num_bytes, True, network).latency_s for network in without_hops])
+        layouts = self._layout_of_device
+        slower_s = np.maximum(fixed_s[layouts[sources]], fixed_s[layouts[targets]])
+        return replace(use, latencies_s=slower_s + _sums(routes, self.topology.latency_s))
 
     # --- collectives ---------------------------------------------------------------------------------------
 
@@ -164,13 +192,13 @@ class Network:
         return replace(use, latencies_s=latencies_s)
 
     def ranks_per_node(self, group: Sequence[int]) -> tuple[int, ...]:
-        """Return how many ranks of a group lie on each node that has any, in node order."""
+        """Return how many ranks of a group lie on each node (or domain of nodes) that has any, in their order."""
         return next(self._batches(np.array([group]), 0)).ranks_per_node
 
     def _batches(self, groups: Ints, root: int, *, keep_order: bool = False) -> "Iterator[_Batch]":
-        """Yield the groups by how they lie: so many ranks on each node, so far apart (and the same ones first)."""
+        """Yield the groups by how they lie: so many ranks on each island of each type, so far apart; root's first."""
         devices = self.devices[groups]
-        nodes = self.topology.node_of(devices.ravel()).reshape(devices.shape).astype(np.int64)
+        nodes = self.topology.device_island[devices].astype(np.int64)
         if root:
             nodes = np.where(nodes == nodes[:, [root]], -1, nodes)
         first = (np.arange(groups.shape[1]) != root) if root else np.zeros(groups.shape[1])
@@ -178,7 +206,9 @@ class Network:
         devices = np.take_along_axis(devices, order, axis=1)
         begins = np.diff(np.take_along_axis(nodes, order, axis=1), axis=1, prepend=-2) != 0
         intra_s, inter_s = self._latencies(devices, begins)
-        for rows in _alike(np.packbits(begins, axis=1), order if keep_order else order[:, :0], intra_s, inter_s):
+        rates, types = self._rates_inside(devices, begins), self._types(devices)
+        kept = order if keep_order else order[:, :0]
+        for rows in _alike(np.packbits(begins, axis=1), kept, intra_s, inter_s, rates, np.packbits(types, axis=1)):
             example = int(rows[0])
             starts = np.append(np.flatnonzero(begins[example]), groups.shape[1])
             yield _Batch(
@@ -188,7 +218,39 @@ class Network:
                 ranks_per_node=tuple(np.diff(starts).tolist()),
                 intra_latency_s=float(intra_s[example]),
                 inter_latency_s=float(inter_s[example]),
+                intra_bandwidth_bytes_per_s=float(rates[example]),
+                layouts=tuple(np.flatnonzero(types[example]).tolist()),
             )
+
+    def _types(self, devices: Ints) -> NDArray[np.bool_]:
+        """Return which types of islands each group lies on [groups, types]."""
+        found = np.zeros((len(devices), len(self.libraries)), dtype=np.bool_)
+        found[np.arange(len(devices))[:, None], self._layout_of_device[devices]] = True
+        return found
+
+    def _rates_inside(self, devices: Ints, begins: NDArray[np.bool_]) -> Floats:
+        """Return the bytes/s that rings of each group attain inside its islands, on the slowest; 0 on none.
+
+        Ports into a switch are the same whoever has them; elsewhere it counts who the members are.
+        """
+        if all(self._is_switched):
+            of_layout = np.array([library.parameters.intra_bandwidth_bytes_per_s for library in self.libraries])
+            rates: Floats = of_layout[self._layout_of_device[devices]].min(axis=1)
+            return rates
+        found = np.zeros(len(devices))
+        for row in range(len(devices)):
+            parts = np.split(devices[row], np.flatnonzero(begins[row])[1:])
+            inside = [self._rate_inside(part) for part in parts if len(part) > 1]
+            found[row] = min(inside, default=0.0)
+        return found
+
+    def _rate_inside(self, devices: Ints) -> float:
+        layout, island = int(self._layout_of_device[devices[0]]), int(self.topology.device_island[devices[0]])
+        members = tuple(sorted((devices - self.topology.placement.first_device[island]).tolist()))
+        if (layout, members) not in self._inside_rates:
+            rate = inside_bytes_per_s(self.topology.islands[layout], members)
+            self._inside_rates[layout, members] = rate * self.libraries[layout].intra_fraction
+        return self._inside_rates[layout, members]
 
     def _latencies(self, devices: Ints, begins: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """Return, per group, the longest latency between neighbours in one node and in two, 0 where there are none."""
@@ -202,15 +264,33 @@ class Network:
     def _cost(
         self, kind: str, num_bytes: int, batch: "_Batch", algorithm: str, pair_bytes: Sequence[Sequence[int]]
     ) -> CollectiveCost:
-        parameters = replace(
-            self.parameters,
-            intra_latency_s=batch.intra_latency_s or self.parameters.intra_latency_s,
-            inter_latency_s=batch.inter_latency_s or self.parameters.inter_latency_s,
-        )
-        if pair_bytes:
-            sizes = [[pair_bytes[s][t] for t in batch.order] for s in batch.order]
-            return uneven_all_to_all_cost(sizes, batch.ranks_per_node, parameters, algorithm)
-        return collective_cost(kind, num_bytes, batch.ranks_per_node, parameters, algorithm)
+        """Return the cost to the slowest of the types of islands that a group lies on."""
+        sizes = [[pair_bytes[s][t] for t in batch.order] for s in batch.order] if pair_bytes else []
+        costs = []
+        for network in self._parameters_of(batch):
+            if pair_bytes:
+                cost = uneven_all_to_all_cost(sizes, batch.ranks_per_node, network, algorithm)
+            else:
+                cost = collective_cost(kind, num_bytes, batch.ranks_per_node, network, algorithm)
+            costs.append((exclusive_seconds(cost, batch.ranks_per_node, network), cost))
+        return max(costs, key=itemgetter(0))[1]
+
+    def _parameters_of(self, batch: "_Batch") -> list[NetworkParameters]:
+        """Return what the library of each type of island takes the links of a group for: all see the same links."""
+        libraries = [self.libraries[layout].parameters for layout in batch.layouts]
+        between = min(library.inter_bandwidth_bytes_per_s for library in libraries)
+        adapters = min(library.nics_per_node for library in libraries)
+        return [
+            replace(
+                library,
+                intra_bandwidth_bytes_per_s=batch.intra_bandwidth_bytes_per_s or library.intra_bandwidth_bytes_per_s,
+                intra_latency_s=batch.intra_latency_s or library.intra_latency_s,
+                inter_bandwidth_bytes_per_s=between,
+                inter_latency_s=batch.inter_latency_s or library.inter_latency_s,
+                nics_per_node=adapters,
+            )
+            for library in libraries
+        ]
 
     def _use(
         self, kind: str, num_bytes: int, cost: CollectiveCost, batch: "_Batch", pair_bytes: Sequence[Sequence[int]]
@@ -225,7 +305,7 @@ class Network:
         elif (phased := phased_flows(kind, cost.algorithm, batch.ranks_per_node)) is not None:
             flows = phased.flows
             flow_bytes = flows.parts * (num_bytes * cost.wire_overhead)
-        elif self._has_ports:
+        elif all(self._is_switched[layout] for layout in batch.layouts):
             flows, inside = _scaled_flows(kind, cost.algorithm, batch.ranks_per_node)
             flow_bytes = flows.parts * np.where(inside, cost.port_bytes, cost.nic_bytes)
         else:
@@ -271,6 +351,8 @@ class _Batch:
     ranks_per_node: tuple[int, ...]
     intra_latency_s: float
     inter_latency_s: float
+    intra_bandwidth_bytes_per_s: float
+    layouts: tuple[int, ...]
 
 
 def _alike(*columns: NDArray[Any]) -> list[Ints]:

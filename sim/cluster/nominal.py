@@ -1,48 +1,86 @@
 """What a collective library takes a topology's links for when it chooses an algorithm."""
 
-from dataclasses import replace
-
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from costmodels.collectives import NetworkParameters
 from costmodels.profile import NetworkProfile
 from sim.cluster.topology.island import Island
 from sim.cluster.topology.links import LinkKind
+from sim.cluster.topology.max_flow import Flow, max_flow
 from sim.cluster.topology.topology import Topology
 
-_FROM_DEVICES = (LinkKind.NVSWITCH, LinkKind.NVLINK, LinkKind.PCIE, LinkKind.HOST)
-"""Ways out of a device, the one that a library prefers first."""
 
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What a collective library attains among nodes of one type.
 
-def wired_parameters(parameters: NetworkParameters, topology: Topology, attained: NetworkProfile) -> NetworkParameters:
-    """Return the parameters with the bandwidths and the number of adapters that the topology has.
-
-    Inside a node: all that leaves a device by its best kind of link, of the slowest type of node. Between nodes: the
-    slowest adapter (where devices are joined directly, all that leaves one), and the fewest adapters of any node. Like
-    a library, it looks at nothing beyond the adapters, and at no straggler. Latencies are as they were: those of a
-    group's routes take their place. What a topology lacks (one device per node, one node) stays as it was, too.
+    ``intra_fraction`` and ``inter_fraction``: the parts of the links' bandwidths that it attains inside and between.
     """
-    found, fabric = parameters, topology.fabric
-    inside = [rate for rate in map(_from_device, topology.islands) if rate]
-    if inside:
-        found = replace(found, intra_bandwidth_bytes_per_s=min(inside) * attained.intra_fraction)
-    if fabric is None:
-        return found
-    if fabric.direct:
-        leaving = fabric.links.source == 0
-        between = float(fabric.links.bandwidth_bytes_per_s[leaving].sum())
-    else:
-        between = float(topology.ports.bandwidth_bytes_per_s.min())
-    adapters = int(np.bincount(topology.ports.node, minlength=topology.num_nodes).min())
-    return replace(
-        found, inter_bandwidth_bytes_per_s=between * attained.inter_fraction, nics_per_node=max(1, adapters)
-    )  # fmt: skip
+
+    parameters: NetworkParameters
+    intra_fraction: float = 1.0
+    inter_fraction: float = 1.0
 
 
-def _from_device(island: Island) -> float:
-    """Return the bytes/s that leave an island's first device by its best kind of link; 0 where it is alone."""
-    if island.num_devices == 1:
+def library_on(parameters: NetworkParameters, topology: Topology, layout: int, attained: NetworkProfile) -> Library:
+    """Return the library on one type of island, with the bandwidths and the number of adapters that the topology has.
+
+    Between nodes: an adapter of that type (where devices are joined directly, all that leaves one), and the number of
+    adapters of one island. Like a library, it looks at nothing beyond the adapters, and at no straggler. Bandwidths
+    inside and latencies are those of a group's links, which take the place of the parameters'. What a topology lacks
+    (one device per node, one node) stays as it was. A node without an NVSwitch has nothing that reduces in it.
+    """
+    island, fabric = topology.islands[layout], topology.fabric
+    found = replace(parameters, in_network_reduction=fabric is not None and fabric.reduces)
+    if not is_switched(island):
+        found = replace(found, protocols=tuple(p for p in found.protocols if p.algorithms != ("in_switch",)))
+    if island.num_devices > 1:
+        inside = inside_bytes_per_s(island, range(island.num_devices))
+        found = replace(found, intra_bandwidth_bytes_per_s=inside * attained.intra_fraction)
+    if fabric is not None:
+        if fabric.direct:
+            leaving = fabric.links.source == 0
+            between = float(fabric.links.bandwidth_bytes_per_s[leaving].sum())
+        else:
+            between = island.nic.bandwidth_bytes_per_s if island.nic else 0.0
+        adapters = max(1, island.num_ports)
+        found = replace(
+            found, inter_bandwidth_bytes_per_s=between * attained.inter_fraction, nics_per_node=adapters
+        )  # fmt: skip
+    return Library(found, attained.intra_fraction, attained.inter_fraction)
+
+
+def is_switched(island: Island) -> bool:
+    """Return whether devices have one port each, into an NVSwitch, as the closed forms take it."""
+    return bool((island.links.kind == LinkKind.NVSWITCH).any())
+
+
+def inside_bytes_per_s(island: Island, members: Sequence[int]) -> float:
+    """Return what rings over some devices of an island can carry at most, per direction; 0 for one device.
+
+    That is the smallest cut between two of them: of their ports into the NVSwitch, else of the NVLinks among them,
+    else, where NVLinks do not join them all, of these and the host's links. Rings use the members' links alone.
+    Source: NCCL, src/graph/search.cc, where a ring's bandwidth is that of its slowest hop and no GPU outside the
+    communicator passes anything on.
+    """
+    if len(members) < 2:
         return 0.0
-    leaving = island.links.source == 0
-    kinds = [kind for kind in _FROM_DEVICES if (leaving & (island.links.kind == kind)).any()]
-    return float(island.links.bandwidth_bytes_per_s[leaving & (island.links.kind == kinds[0])].sum())
+    if is_switched(island):
+        ports = (island.links.kind == LinkKind.NVSWITCH) & (island.links.source == members[0])
+        return float(island.links.bandwidth_bytes_per_s[ports].sum())
+    strangers = set(range(island.num_devices)) - set(members)
+    columns = (island.links.source, island.links.target, island.links.bandwidth_bytes_per_s, island.links.kind)
+    links = [
+        (first, second, rate, kind)
+        for first, second, rate, kind in zip(*(column.tolist() for column in columns), strict=True)
+        if first not in strangers and second not in strangers
+    ]
+    over_nvlink = [(first, second, rate) for first, second, rate, kind in links if kind == LinkKind.NVLINK]
+    return _smallest_cut(over_nvlink, members) or _smallest_cut([link[:3] for link in links], members)
+
+
+def _smallest_cut(links: Sequence[Flow], members: Sequence[int]) -> float:
+    """Return the least that flows between two of the members; links lead both ways, so the first stands for all."""
+    first, infinite = members[0], float("inf")
+    return min(max_flow(links, {first: infinite}, {other: infinite}) for other in members[1:])

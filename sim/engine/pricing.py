@@ -14,7 +14,7 @@ from costmodels.profile import Profile, network_parameters
 from costmodels.roofline import KernelTime, kernel_time
 from sim.cluster.cluster import Cluster
 from sim.cluster.network import LinkCost, LinkUse, Network
-from sim.cluster.nominal import wired_parameters
+from sim.cluster.nominal import library_on
 from sim.cluster.topology.links import LinkKind
 from sim.engine.activity import Activity
 from sim.engine.traffic import Exchange, Load
@@ -121,12 +121,13 @@ class ClusterPricing:
 
     @cached_property
     def network(self) -> Network:
-        """Return the cluster's links, and what they attain under the profile."""
-        attained, devices, topology = self.profile.network, self.cluster.devices, self.cluster.topology
-        parameters = network_parameters(self.cluster.node, self.profile)
-        if self.cluster.wiring is not None:
-            parameters = wired_parameters(parameters, topology, attained)
-        return Network(topology, devices, parameters, attained.intra_fraction, attained.inter_fraction)
+        """Return the cluster's links, and what they attain under the profile of each type of node's devices."""
+        topology, profiles = self.cluster.topology, map(self._profile_of, self.cluster.layout_devices)
+        libraries = tuple(
+            library_on(network_parameters(self.cluster.node, profile), topology, layout, profile.network)
+            for layout, profile in enumerate(profiles)
+        )
+        return Network(topology, self.cluster.devices, libraries)
 
     # --- what folding must respect -------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from costmodels.collectives import NetworkParameters, collective_steps, steps
 from costmodels.collectives.catalogue import STEP_LISTS
 from costmodels.collectives.steps import StepList
 from sim.cluster.network import Network
+from sim.cluster.nominal import Library
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
 from tests.sim.stepwise_network import Order, in_channels, stepwise_s
@@ -101,7 +102,7 @@ class Case:
 
     def one_activity_s(self, num_bytes: int | None = None) -> float:
         """Return the latency and the busiest link's seconds of the one activity, of another size if given."""
-        network = Network(self.topology, np.arange(self.topology.num_devices), PARAMETERS)
+        network = Network(self.topology, np.arange(self.topology.num_devices), (Library(PARAMETERS),))
         cost = network.collective(self.kind, num_bytes or self.num_bytes, self.group, self.algorithm)
         return cost.latency_s + max(seconds for _, seconds in cost.links)
 

@@ -36,7 +36,7 @@ class ClosSpec:
     ``uplink`` and ``core_link`` are whole leaf-spine and spine-core links; their bandwidth of 0 stands for what the
     oversubscription (bandwidth below over bandwidth above) leaves. ``most_pods`` 0: any number. ``rails``: a leaf holds
     the ports of one rail of ``leaf_ports`` nodes, a pod the leaves of ``nodes_per_pod``. ``cross_rail``: from one rail
-    to another over NVLink first, or over the spines.
+    to another over NVLink first, or over the spines. ``reduces``: the switches do in-network reduction.
     """
 
     leaf_ports: int = 0
@@ -51,6 +51,7 @@ class ClosSpec:
     most_pods: int = 0
     rails: bool = False
     cross_rail: Literal["nvlink", "spine"] = "nvlink"
+    reduces: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ class Clos:
     core_link_bytes_per_s: float
     links: LinkTable
     keeps_rails: bool
+    reduces: bool
     direct: bool = False
 
     @property
@@ -171,6 +173,7 @@ def build_clos(spec: ClosSpec, ports: Ports) -> Clos:
         core_link_bytes_per_s=core_link.bandwidth_bytes_per_s,
         links=_links(num_leaves, leaves_per_pod, spines, spec.cores_per_spine, uplink, core_link),
         keeps_rails=keeps_rails,
+        reduces=spec.reduces,
     )
 
 

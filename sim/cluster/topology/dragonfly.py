@@ -51,6 +51,7 @@ class Dragonfly:
     links: LinkTable
     direct: bool = False
     keeps_rails: bool = False
+    reduces: bool = False
 
     @property
     def num_switches(self) -> int:

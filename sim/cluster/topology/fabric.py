@@ -30,7 +30,7 @@ class Fabric(Protocol):
     """A network. Switches and links are numbered from 0; a port hangs on switch ``attach[port]``.
 
     ``direct``: the ports are the switches (a torus of devices). ``keeps_rails``: traffic should enter on the rail
-    on which it leaves.
+    on which it leaves. ``reduces``: the switches add up what comes in and multicast what goes out.
     """
 
     @property
@@ -52,6 +52,10 @@ class Fabric(Protocol):
     @property
     def keeps_rails(self) -> bool:
         """Return whether traffic should enter on the rail on which it leaves."""
+
+    @property
+    def reduces(self) -> bool:
+        """Return whether the switches reduce and multicast (in-network reduction)."""
 
     def routes(self, sources: IntArray, targets: IntArray) -> IntArray:
         """Return the links between switches from each source port to the target port beside it, -1 for none."""

@@ -116,6 +116,16 @@ class Topology:
         """Return how long each message occupies each link beside its bytes."""
         return self.links.message_s
 
+    @property
+    def island_of_vertex(self) -> IntArray:
+        """Return the island of each vertex, -1 for the network's switches."""
+        layouts = self.placement.layout.tolist()
+        others = [self.islands[layout].num_vertices - self.islands[layout].num_devices for layout in layouts]
+        switches = self.num_vertices - self.num_devices - sum(others)
+        return np.concatenate(
+            [self.device_island, np.repeat(np.arange(len(others)), others), np.full(switches, NONE)], dtype=np.int32
+        )  # fmt: skip
+
     def node_of(self, devices: AnyInts) -> IntArray:
         """Return the nodes that devices lie in."""
         island = self.device_island[devices]

@@ -43,6 +43,7 @@ class Torus:
     links: LinkTable
     direct: bool
     keeps_rails: bool = False
+    reduces: bool = False
 
     @property
     def num_switches(self) -> int:
