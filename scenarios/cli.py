@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "sweep": ("sweep", "Simulate every combination of several keys' values; one table, fastest first."),
     "compare": ("compare", "Lay two timelines side by side."),
     "trace": ("trace", "Show what the PyTorch profiler recorded, as time per rank and collective."),
+    "replay": ("replay", "Run a recorded profile again with other speeds: what if the network were twice as fast?"),
     "validate": ("validate", "Predict published measurements; fail past their thresholds."),
     "schedule": ("schedule", "Print a scenario's pipeline schedule as CSV, a row of actions per rank."),
     "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),

@@ -28,6 +28,7 @@ OPTIONS = {
     "sweep": {"scenario", "--set", "--jobs", "--out", "--json"},
     "compare": {"simulated", "real", "--fail-above", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},
+    "replay": {"path", "--set", "--steps", "--out", "--json"},
     "validate": {"tables", "--data", "--json"},
     "schedule": {"scenario", "--set"},
     "schema": set(),

@@ -113,6 +113,7 @@ def test_frozen_surface() -> None:
         "show": ["--json", "--out", "cluster"],
         "new": ["path"],
         "trace": ["--json", "--out", "--steps", "path"],
+        "replay": ["--json", "--out", "--set", "--steps", "path"],
         "calibrate": [
             "--budget", "--device", "--from", "--json", "--node", "--out", "--processes", "--seed", "--system",
         ],

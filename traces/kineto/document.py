@@ -39,6 +39,8 @@ class Arguments(msgspec.Struct, gc=False):
     stream: Any = None
     device: Any = None
     correlation: Any = None
+    waits_for_stream: Any = msgspec.field(default=None, name="wait_on_stream")
+    waits_for_record: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
     num_bytes: Any = msgspec.field(default=None, name="bytes")
     collective: Any = msgspec.field(default=None, name="Collective name")
     dtype: Any = None

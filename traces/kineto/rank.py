@@ -65,12 +65,26 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class HostSpans:
-    """Calls that launch device work, in columns: when, how long, on which thread, and the correlation."""
+    """Calls of the device's runtime, in columns: name, when, how long, on which thread, and the correlation."""
 
+    name: Words
     correlation: Indices
     start_s: Floats
     end_s: Floats
     thread: Indices
+
+
+@dataclass(frozen=True, slots=True)
+class EventWait:
+    """What is put on ``stream`` after ``called_s`` waits for what was put on ``other`` before ``recorded_s``.
+
+    Both are the moments at which the host called (cudaStreamWaitEvent, cudaEventRecord).
+    """
+
+    stream: str
+    called_s: float
+    other: str
+    recorded_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +101,7 @@ class RankTrace:
     base_time_ns: int
     rows: DeviceRows
     launches: HostSpans
+    waits: tuple[EventWait, ...]
     steps: tuple[Step, ...]
     allocated: tuple[Floats, Indices]
     num_events: int

@@ -4,6 +4,7 @@ import math
 import re
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from traces.kineto.collective import (
     kernel_facts,
 )
 from traces.kineto.document import Arguments, Event, Source, decode
-from traces.kineto.rank import NO_CORRELATION, SYNC, US, WAIT, DeviceRows, HostSpans, RankTrace, Step
+from traces.kineto.rank import NO_CORRELATION, SYNC, US, WAIT, DeviceRows, EventWait, HostSpans, RankTrace, Step
 from traces.timeline import Words
 
 MAX_DURATION_US: Final = 1e12
@@ -84,6 +85,7 @@ def read_rank(source: Source) -> RankTrace:
         base_time_ns=document.base_time_ns if isinstance(document.base_time_ns, int) else 0,
         rows=_rows(found, origin_us, groups_of(document.distributed)),
         launches=_host_spans(found.launches, origin_us),
+        waits=tuple(_event_waits(found, origin_us)),
         steps=tuple(Step(number, (ts - origin_us) * US, (ts + dur - origin_us) * US) for number, ts, dur in steps),
         allocated=(
             np.array([(ts - origin_us) * US for ts, _ in memory], dtype=np.float64),
@@ -175,11 +177,36 @@ def _host_spans(launches: list[Event], origin_us: float) -> HostSpans:
     threads: dict[str, int] = {}
     starts = np.array([event.ts - origin_us for event in launches], dtype=np.float64)
     return HostSpans(
+        name=_words([event.name for event in launches]),
         correlation=np.array([_correlation(event) for event in launches], dtype=np.int64),
         start_s=starts * US,
         end_s=(starts + np.array([event.dur for event in launches], dtype=np.float64)) * US,
         thread=np.array([threads.setdefault(str(event.tid), len(threads)) for event in launches], dtype=np.int64),
     )
+
+
+def _event_waits(found: _Found, origin_us: float) -> Iterator[EventWait]:
+    """Yield which stream waits for which, where the trace says both streams and both calls."""
+    called = {_correlation(event): event for event in found.launches}
+    prefixed = _device_prefix(found.device)
+    for event in found.device:
+        arguments = event.args
+        if arguments is None or event.cat.lower() != "cuda_sync" or _whole(arguments.waits_for_stream) < 0:
+            continue
+        wait, record = called.get(_correlation(event)), called.get(_whole(arguments.waits_for_record))
+        if wait is not None and record is not None:
+            stream, other = (_stream(prefixed, event, s) for s in (arguments.stream, arguments.waits_for_stream))
+            yield EventWait(stream, (wait.ts - origin_us) * US, other, (record.ts - origin_us) * US)
+
+
+def _device_prefix(events: list[Event]) -> bool:
+    """Return whether streams are named with their device: where a rank has several."""
+    return len({str(event.args.device) for event in events if event.args is not None}) > 1
+
+
+def _stream(prefixed: bool, event: Event, number: object) -> str:
+    """Return what a stream is called."""
+    return f"device {event.args.device if event.args else None} stream {number}" if prefixed else f"stream {number}"
 
 
 def _correlation(event: Event) -> int:
@@ -191,7 +218,7 @@ def _rows(found: _Found, origin_us: float, groups: dict[str, Group]) -> DeviceRo
     """Return the device's activities as columns, by start."""
     events = sorted(found.device, key=lambda event: (event.ts, event.dur))
     launched = {_correlation(event): event for event in found.launches}
-    devices = {str(event.args.device) for event in events if event.args is not None}
+    prefixed = _device_prefix(events)
     names, kinds, streams, facts, sizes = [], [], [], {}, []
     for row, event in enumerate(events):
         arguments = event.args or Arguments()
@@ -201,10 +228,9 @@ def _rows(found: _Found, origin_us: float, groups: dict[str, Group]) -> DeviceRo
             kind, num_bytes = facts[row].kind, max(0, facts[row].num_bytes)
         elif kind == SYNC and "wait event" in event.name.lower():
             kind = WAIT
-        prefix = f"device {arguments.device} " if len(devices) > 1 else ""
         names.append(event.name)
         kinds.append(kind)
-        streams.append(f"{prefix}stream {arguments.stream}")
+        streams.append(_stream(prefixed, event, arguments.stream))
         sizes.append(num_bytes)
     starts = np.array([event.ts - origin_us for event in events], dtype=np.float64)
     nan = float("nan")

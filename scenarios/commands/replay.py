@@ -1,0 +1,57 @@
+"""``simulate replay PATH --set KEY=2x``: a recorded run again, with other speeds."""
+
+import json
+from pathlib import Path
+
+import click
+
+from scenarios.commands.options import json_option
+from scenarios.commands.refusals import BadInput, refusing_bad_input
+from scenarios.commands.step_window import steps_option, window_of
+from scenarios.console import open_console
+from scenarios.errors import printable
+from scenarios.output_folder import refuse_unwritable, writing_to
+from scenarios.outputs import write_trace
+from scenarios.replay_summary import print_replay, summarise
+from sim.replay.changes import ChangeError, parse_changes
+from sim.replay.run import Replayer
+from traces.kineto.trace import load, to_timeline
+
+
+@click.command("replay")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="KEY=2x",
+    help="How many times the measured value: cluster.network.bandwidth, cluster.network.latency, "
+    "cluster.device.compute, cluster.device.copies, cluster.host.speed, kernels[PATTERN].",
+)
+@steps_option
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for summary.json and the timeline's files."
+)
+@json_option
+def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | None, as_json: bool) -> None:
+    """Run what the PyTorch profiler recorded once more, with other speeds."""
+    with refusing_bad_input():
+        try:
+            changes = parse_changes(assignments)
+        except ChangeError as error:
+            raise BadInput(f"--set {error.key}: {error.rule};\n    {error.remedy}") from error
+        if out is not None:
+            refuse_unwritable(out)
+        trace = load(path, window_of(steps))
+        replayer = Replayer(trace)
+        replay = replayer.run(changes)
+        summary = summarise(path, replayer, replay, changes)
+        if out is not None:
+            with writing_to(out):
+                write_trace(summary, to_timeline(replay.trace), out)
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+        return
+    for warning in summary["warnings"]:
+        click.echo(printable(f"warning: {warning}"), err=True)
+    print_replay(summary, open_console(), out)

@@ -1,0 +1,98 @@
+"""A replayed profile in figures: as JSON, and for people."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from costmodels.units import format_time
+from sim.replay.changes import Changes, as_mapping
+from sim.replay.run import Replay, Replayer
+from traces.kineto.breakdown import Breakdown, break_down
+from traces.kineto.trace import KinetoTrace
+
+SCHEMA: Final = "meshtwin.replay/1"
+_PARTS: Final = {
+    "compute": "compute_s", "exposed communication": "exposed_communication_s", "memory": "memory_s", "idle": "idle_s",
+}  # fmt: skip
+
+
+def summarise(path: Path, replayer: Replayer, replay: Replay, changes: Changes) -> dict[str, Any]:
+    """Return all figures of a replay in seconds; ``span_ratio`` is the new time over the measured one.
+
+    ``ranks`` has, for every rank, where its time went as measured and as replayed.
+    """
+    measured = replayer.trace
+    return {
+        "schema": SCHEMA,
+        "path": str(path),
+        "num_ranks": len(measured.ranks),
+        "changes": as_mapping(changes),
+        "measured_s": replayer.measured_s,
+        "replayed_s": replay.span_s,
+        "span_ratio": replay.span_s / replayer.measured_s if replayer.measured_s else 1.0,
+        "inferred_dependencies": replayer.num_inferred,
+        "latency_s": dict(sorted(replayer.split.latency_s.items())),
+        "ranks": [
+            {"rank": rank.rank, "measured": _parts(break_down(rank.rows)), "replayed": _parts(break_down(after.rows))}
+            for rank, after in zip(measured.ranks, replay.trace.ranks, strict=True)
+        ],
+        "warnings": [*measured.warnings, *_doubts(replayer, measured, changes)],
+    }
+
+
+def _parts(parts: Breakdown) -> dict[str, float]:
+    return {"span_s": parts.span_s, **{key: getattr(parts, key) for key in _PARTS.values()}}
+
+
+def _doubts(replayer: Replayer, trace: KinetoTrace, changes: Changes) -> list[str]:
+    """Return what the answer takes for granted and this trace cannot say."""
+    doubts = []
+    if replayer.num_inferred:
+        count = f"{replayer.num_inferred:,} dependencies between streams"
+        doubts.append(f"{count} are not in the trace: inferred from activities that start when others end")
+    communicates = any(rank.rows.facts for rank in trace.ranks)
+    world_size = max(rank.world_size for rank in trace.ranks)
+    if communicates and world_size > len(trace.ranks):
+        seen = f"{len(trace.ranks):,} of {world_size:,} ranks"
+        doubts.append(f"{seen} are here: waiting for the others counts as communication")
+    if changes.touches_network and replayer.unsplit_kinds:
+        kinds = ", ".join(replayer.unsplit_kinds)
+        doubts.append(f"latency and bandwidth of {kinds} cannot be told apart (one size): all counts as bandwidth")
+    return doubts
+
+
+def print_replay(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
+    """Print a replay's figures for people."""
+    count = summary["num_ranks"]
+    console.print(Text(f"{summary['path']}, {count:,} rank{'s' if count != 1 else ''}", style="bold"), soft_wrap=True)
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row("measured", format_time(summary["measured_s"]))
+    change = f"{100 * (summary['span_ratio'] - 1):+.2f} %"
+    grid.add_row("replayed", Text(f"{format_time(summary['replayed_s'])} ({change})", style="bold"))
+    said = ", ".join(f"{key}={value:g}x" for key, value in summary["changes"].items())
+    grid.add_row("changed", Text(said) if said else "nothing: how well the replay reproduces the run")
+    console.print(grid)
+    console.print()
+    console.print(_parts_table(summary["ranks"]))
+    if out is not None:
+        console.print()
+        console.print(Text(f"written to {out}"), soft_wrap=True)
+
+
+def _parts_table(ranks: list[Mapping[str, Any]]) -> Table:
+    """Return where the time went before and after, mean over ranks."""
+    table = Table("mean over ranks", "measured", "replayed", "change", box=None, header_style="bold", pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for label, key in {**_PARTS, "span of a rank": "span_s"}.items():
+        before_s, after_s = (sum(rank[run][key] for rank in ranks) / len(ranks) for run in ("measured", "replayed"))
+        table.add_row(label, format_time(before_s), format_time(after_s), _signed(after_s - before_s))
+    return table
+
+
+def _signed(time_s: float) -> str:
+    return f"{'-' if time_s < 0 else '+'}{format_time(abs(time_s))}"

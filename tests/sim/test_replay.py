@@ -1,0 +1,282 @@
+"""Replayed profiles: as measured they come out as measured, and changed as a run with those speeds would have."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scenarios.cli import main
+from sim.replay.changes import ChangeError, Changes, parse_changes
+from sim.replay.run import Replayer
+from sim.replay.transfers import split_network
+from tests.traces.kineto_traces import activity, all_reduce, document, launch, shared_trace, write
+from traces.kineto.rank import StepWindow
+from traces.kineto.trace import load
+
+STREAMS = (7, 20)
+REAL = (
+    "alexnet_critical_path.json.gz", "ddp_a100_collective_arguments.json.gz", "dlrm_v100_8_ranks.tar.gz",
+    "resnet_v100_ns_resolution.json.gz", "trace_diff_control.json.gz", "trace_diff_test.json.gz",
+)  # fmt: skip
+
+
+# --- an independent simulation of small programs ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a host does: think (us), then call: a kernel, a copy, an all_reduce, a stream's wait, or a wait itself."""
+
+    what: str
+    stream: int
+    think_us: int
+    lasting_us: int
+
+
+@dataclass
+class Run:
+    """The times of a program in microseconds: longest paths through a graph of all that waits for anything."""
+
+    ranks: list[list[Step]]
+    compute: float = 1.0
+    copies: float = 1.0
+    network: float = 1.0
+    host: float = 1.0
+    graph: Any = field(default_factory=nx.DiGraph)
+    time_us: dict[Any, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for rank in range(len(self.ranks)):
+            self._add_rank(rank)
+        for node in nx.topological_sort(self.graph):
+            entering = self.graph.in_edges(node, data="us")
+            self.time_us[node] = max((self.time_us[before] + us for before, _, us in entering), default=0.0)
+
+    def _add_rank(self, rank: int) -> None:
+        last: dict[int, Any] = {}
+        moment, num_joint = ("begin", rank), 0
+        self.graph.add_node(moment)
+        for number, step in enumerate(self.ranks[rank]):
+            call = ("call", rank, number)
+            self.graph.add_edge(moment, call, us=step.think_us / self.host)
+            moment = call
+            start, end = ("start", rank, number), ("end", rank, number)
+            if step.what in {"kernel", "copy", "all_reduce"}:
+                for before in (call, *([last[step.stream]] if step.stream in last else [])):
+                    self.graph.add_edge(before, start, us=0.0)
+                num_joint = self._run(step, start, end, num_joint)
+                last[step.stream] = end
+            elif step.what == "stream waits":
+                other = STREAMS[1 - STREAMS.index(step.stream)]
+                gate = ("gate", rank, number)
+                for before in (s for s in (step.stream, other) if s in last):
+                    self.graph.add_edge(last[before], gate, us=0.0)
+                if gate in self.graph:
+                    last[step.stream] = gate
+            else:
+                moment = ("return", rank, number)
+                self.graph.add_edge(call, moment, us=0.0)
+                for before in last.values():
+                    self.graph.add_edge(before, moment, us=0.0)
+
+    def _run(self, step: Step, start: Any, end: Any, num_joint: int) -> int:
+        if step.what == "all_reduce":
+            came, over = ("came", num_joint), ("over", num_joint)
+            self.graph.add_edge(start, came, us=0.0)
+            self.graph.add_edge(came, over, us=step.lasting_us / self.network)
+            self.graph.add_edge(over, end, us=0.0)
+            return num_joint + 1
+        self.graph.add_edge(start, end, us=step.lasting_us / (self.compute if step.what == "kernel" else self.copies))
+        return num_joint
+
+    @property
+    def span_us(self) -> float:
+        """Return the time from the first start to the last end on any device."""
+        starts = [us for node, us in self.time_us.items() if node[0] == "start"]
+        return max(us for node, us in self.time_us.items() if node[0] == "end") - min(starts)
+
+
+def record(run: Run, folder: Path) -> Path:
+    """Write what the profiler would have recorded of a run, a file per rank."""
+    for rank, steps in enumerate(run.ranks):
+        events: list[dict[str, Any]] = []
+        num_joint = 0
+        for number, step in enumerate(steps):
+            correlation, called = 10 * number + 1, run.time_us["call", rank, number] + 100.0
+            if step.what in {"kernel", "copy", "all_reduce"}:
+                start, end = (run.time_us[edge, rank, number] + 100.0 for edge in ("start", "end"))
+                own = {"stream": step.stream, "correlation": correlation}
+                events.append(launch(correlation, called, dur=0.0))
+                if step.what == "all_reduce":
+                    ranks = range(len(run.ranks))
+                    sized = {"elements": 100 * step.lasting_us, "Seq": num_joint, "ranks": ranks}
+                    event = all_reduce(start, end - start, **sized)
+                    event["args"] |= own
+                    event["tid"] = step.stream
+                    events.append(event)
+                    num_joint += 1
+                else:
+                    category = {"kernel": "kernel", "copy": "gpu_memcpy"}[step.what]
+                    events.append(activity(step.what, start, end - start, cat=category, **own))
+            elif step.what == "stream waits":
+                other = STREAMS[1 - STREAMS.index(step.stream)]
+                events.append({**launch(correlation + 1, called, dur=0.0), "name": "cudaEventRecord"})
+                events.append({**launch(correlation, called, dur=0.0), "name": "cudaStreamWaitEvent"})
+                told = {"wait_on_stream": other, "wait_on_cuda_event_record_corr_id": correlation + 1}
+                wait = activity("Stream Wait Event", called, 0.0, stream=step.stream, cat="cuda_sync")
+                wait["args"] |= {**told, "correlation": correlation}
+                events.append(wait)
+            else:
+                returned = run.time_us["return", rank, number] + 100.0
+                waiting = launch(correlation, called, dur=returned - called)
+                events.append({**waiting, "name": "cudaDeviceSynchronize"})
+        write(folder / f"rank{rank}.json", document(events, rank=rank, world_size=len(run.ranks)))
+    return folder
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[list[Step]]:
+    """Return what the hosts of one to three ranks do; all_reduces are the same on all of them."""
+    num_ranks, num_joint = draw(st.integers(1, 3)), draw(st.integers(0, 3))
+    lasting = draw(st.lists(st.integers(1, 90), min_size=num_joint, max_size=num_joint))
+    others = st.builds(
+        Step,
+        what=st.sampled_from(("kernel", "kernel", "copy", "stream waits", "host waits")),
+        stream=st.sampled_from(STREAMS),
+        think_us=st.integers(1, 60),
+        lasting_us=st.integers(1, 120),
+    )
+    ranks = []
+    for _ in range(num_ranks):
+        steps = [Step("kernel", STREAMS[0], 1, 5), *draw(st.lists(others, max_size=4))]
+        for us in lasting:
+            steps += [Step("all_reduce", STREAMS[1], draw(st.integers(1, 60)), us), *draw(st.lists(others, max_size=4))]
+        ranks.append(steps)
+    return ranks
+
+
+@settings(max_examples=60, deadline=None)
+@given(ranks=programs(), compute=st.sampled_from((0.5, 1.0, 3.0)), host=st.sampled_from((0.5, 1.0, 4.0)))
+def test_changed_speeds_give_the_times_of_a_run_with_those_speeds(
+    tmp_path_factory: pytest.TempPathFactory, ranks: list[list[Step]], compute: float, host: float
+) -> None:
+    """A replay takes as long as the program would, whichever of host, streams, events and other ranks decides."""
+    folder = record(Run(ranks), tmp_path_factory.mktemp("run"))
+    replayer = Replayer(load(folder))
+    assert replayer.run(Changes()).span_s * 1e6 == pytest.approx(Run(ranks).span_us, abs=1e-6)
+    changed = replayer.run(Changes(compute=compute, host=host, copies=2.0))
+    assert changed.span_s * 1e6 == pytest.approx(Run(ranks, compute=compute, host=host, copies=2.0).span_us, abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ranks=programs(), network=st.sampled_from((0.25, 2.0, 8.0)))
+def test_more_bandwidth_shortens_transfers_and_not_the_waiting_before_them(
+    tmp_path_factory: pytest.TempPathFactory, ranks: list[list[Step]], network: float
+) -> None:
+    """Sizes in proportion to times leave no latency; a member that came early still waits for the last."""
+    folder = record(Run(ranks), tmp_path_factory.mktemp("run"))
+    changed = Replayer(load(folder)).run(Changes(bandwidth=network))
+    assert changed.span_s * 1e6 == pytest.approx(Run(ranks, network=network).span_us, rel=1e-6, abs=1e-3)
+
+
+def test_a_stream_that_starts_when_another_ends_is_taken_to_have_waited_for_it(tmp_path: Path) -> None:
+    """Without records of event waits, the kernel that follows another stream's by 1 us moves with it."""
+    events = [
+        launch(1, 100.0), launch(2, 102.0),
+        activity("first", 110.0, 200.0, stream=7, correlation=1),
+        activity("second", 311.0, 50.0, stream=20, correlation=2),
+    ]  # fmt: skip
+    replayer = Replayer(load(write(tmp_path / "t.json", document(events))))
+    assert replayer.num_inferred == 1
+    assert replayer.run(Changes(compute=2.0)).span_s * 1e6 == pytest.approx(100 + 1 + 25)
+
+
+def test_a_kernel_launched_late_waits_for_its_launch_only(tmp_path: Path) -> None:
+    """What the launch explains needs no other reason: faster kernels on another stream do not move it."""
+    events = [
+        launch(1, 100.0), launch(2, 305.0),
+        activity("first", 110.0, 200.0, stream=7, correlation=1),
+        activity("second", 311.0, 50.0, stream=20, correlation=2),
+    ]  # fmt: skip
+    replayer = Replayer(load(write(tmp_path / "t.json", document(events))))
+    assert replayer.num_inferred == 0
+    assert replayer.run(Changes(compute=2.0)).span_s * 1e6 == pytest.approx(201 + 25)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_profiles_are_reproduced(name: str) -> None:
+    """Unchanged, a replay takes as long as the measured run, to a thousandth."""
+    for window in (StepWindow(), None):
+        replayer = Replayer(load(shared_trace(name), window))
+        assert replayer.run(Changes()).span_s == pytest.approx(replayer.measured_s, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_nothing_faster_makes_a_real_run_slower(name: str) -> None:
+    """More of anything shortens a run or leaves it; all doubled halve it, but for when ranks and launches begin."""
+    replayer = Replayer(load(shared_trace(name)))
+    measured_s = replayer.measured_s
+    for part in ("compute", "copies", "bandwidth", "host"):
+        assert replayer.run(Changes(**{part: 2.0})).span_s <= measured_s * 1.001
+    twice_s = replayer.run(Changes(compute=2.0, copies=2.0, bandwidth=2.0, latency=0.5, host=2.0)).span_s
+    assert measured_s * 0.4 < twice_s < measured_s * 0.75
+
+
+def test_latency_and_bandwidth_are_told_apart_by_sizes() -> None:
+    """Times that are exactly latency plus bytes over a rate give that latency; one size alone gives none."""
+    points = [(size, 20e-6 + size / 50e9) for size in (1 << 10, 1 << 20, 1 << 26)]
+    split = split_network({"all_reduce": points, "broadcast": points[:1], "barrier": [(-1, 1e-5)]})
+    assert split.latency_s == pytest.approx({"all_reduce": 20e-6})
+    assert split.changed_s("all_reduce", 120e-6, Changes(bandwidth=2.0)) == pytest.approx(70e-6)
+    assert split.changed_s("broadcast", 120e-6, Changes(bandwidth=2.0)) == pytest.approx(60e-6)
+    assert split.changed_s("all_reduce", 120e-6, Changes(latency=0.5)) == pytest.approx(110e-6)
+
+
+def test_patterns_choose_kernels(tmp_path: Path) -> None:
+    """A speed for some kernels leaves the others as they were."""
+    events = [
+        launch(1, 100.0), launch(2, 101.0),
+        activity("ampere_gemm", 110.0, 200.0, correlation=1), activity("softmax", 310.0, 50.0, correlation=2),
+    ]  # fmt: skip
+    replayer = Replayer(load(write(tmp_path / "t.json", document(events))))
+    assert replayer.run(parse_changes(("kernels[gemm]=4x",))).span_s * 1e6 == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cluster.network.bandwith=2x", "did you mean cluster.network.bandwidth"),
+        ("cluster.network.bandwidth=0x", "no factor above 0"),
+        ("cluster.network.bandwidth=2", "write how many times"),
+        ("cluster.network.bandwidth=-1x", "no factor above 0"),
+        ("cluster.network.bandwidth=1e999x", "no factor above 0"),
+        ("kernels[(]=2x", "no regular expression"),
+        ("twice", "write KEY=2x"),
+    ],
+)
+def test_changes_that_make_no_sense_are_refused(text: str, words: str) -> None:
+    """Each says what is wrong and what to write."""
+    with pytest.raises(ChangeError, match=words.replace("(", r"\(")):
+        parse_changes((text,))
+
+
+def test_the_command_says_measured_and_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON holds both spans, the changes and the doubts; the files are those of a timeline; bad keys leave with 2."""
+    events = [launch(1, 100.0), activity("k", 110.0, 200.0, correlation=1)]
+    path = write(tmp_path / "t.json", document(events, world_size=2))
+    arguments = ["replay", str(path), "--set", "cluster.device.compute=2x", "--out", str(tmp_path / "out"), "--json"]
+    with pytest.raises(SystemExit) as done:
+        main(arguments)
+    summary = json.loads(capsys.readouterr().out)
+    assert done.value.code == 0
+    assert summary["span_ratio"] == pytest.approx(0.5)
+    assert summary["changes"] == {"cluster.device.compute": 2.0}
+    assert {file.name for file in (tmp_path / "out").iterdir()} >= {"summary.json", "timeline.parquet"}
+    with pytest.raises(SystemExit) as refused:
+        main(["replay", str(path), "--set", "x=2x"])
+    assert refused.value.code == 2
