@@ -25,10 +25,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "trace": ("trace", "Show what the PyTorch profiler recorded, as time per rank and collective."),
     "replay": ("replay", "Run a recorded profile again with other speeds: what if the network were twice as fast?"),
     "validate": ("validate", "Predict published measurements; fail past their thresholds."),
-    "schedule": ("schedule", "Print a scenario's pipeline schedule as CSV, a row of actions per rank."),
+    "schedule": ("schedule", "Print a scenario's pipeline schedule as CSV, a row of actions per rank, or draw it."),
     "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),
     "list": ("listing", "Show the nodes, model presets, schedules, precisions, kernels, ... that there are."),
-    "show": ("show", "Show a cluster's topology: links, bisection bandwidth, a picture."),
+    "show": ("show", "Show a cluster's links and bandwidths, and a scenario's schedule slot by slot; a picture."),
     "calibrate": ("calibrate", "Measure this machine, or take measured tables, and fit a profile."),
     "new": ("new", "Write a commented starter file."),
 }

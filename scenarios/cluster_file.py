@@ -1,5 +1,6 @@
 """Read the topology of a cluster from a YAML file: one that holds nothing else, or a whole scenario."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -7,6 +8,7 @@ from typing import Any, Final
 from scenarios.checking import refuse_nulls
 from scenarios.clusters import locating
 from scenarios.errors import ScenarioError, suggestion
+from scenarios.overrides import apply_overrides
 from scenarios.schema import ClusterSection, DenseScenario
 from scenarios.yaml_tree import Document, KeyPath, describe, read_document
 from sim.cluster.topology.parse import parse_topology
@@ -24,13 +26,18 @@ class NamedTopology:
     topology: Topology
 
 
-def load_cluster(path: Path) -> NamedTopology:
-    """Return the topology that a file's ``cluster`` describes.
+def describes_scenario(path: Path, overrides: Sequence[str] = ()) -> bool:
+    """Return whether a file says what to train; else it holds a cluster alone. Raises ScenarioError for bad YAML."""
+    return "model" in apply_overrides(read_document(path), overrides).data
+
+
+def load_cluster(path: Path, overrides: Sequence[str] = ()) -> NamedTopology:
+    """Return the topology that a file's ``cluster`` describes, with ``key=value`` overrides put in.
 
     Without ``topology``, the nodes are of the type that ``node`` names, on one switch. Raises ScenarioError with file,
     line and key.
     """
-    document = read_document(path)
+    document = apply_overrides(read_document(path), overrides)
     refuse_nulls(document)
     _refuse_unknown(document, document.data, SECTIONS, ())
     cluster = document.data.get("cluster")

@@ -1,29 +1,53 @@
-"""``simulate schedule``: the order of a scenario's forwards and backwards."""
+"""``simulate schedule``: the order of a scenario's forwards and backwards, as text or as a picture."""
 
 from pathlib import Path
 
 import click
 
 from scenarios.commands.options import scenario_argument, set_option
+from scenarios.commands.pictures import refuse_suffix, written
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.loader import load_scenario
-from sim.training.errors import SpecError
-from sim.training.pipeline.actions import format_orders
-from sim.training.pipeline.schedules import orders
-from sim.training.spec import TextbookTraining
+from scenarios.loader import Scenario, load_scenario, located
+from scenarios.report.picture_file import SUFFIXES, write_picture
+from scenarios.report.slot_figure import SlotDrawing
+from scenarios.schedules import schedule_text, schedule_words, slots_of
+from traces.files import replacing
 
 
 @click.command("schedule")
 @scenario_argument
 @set_option
-def command(scenario: Path, overrides: tuple[str, ...]) -> None:
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write it: .csv, or draw its slots: .svg, .png, .pdf.",
+)
+def command(scenario: Path, overrides: tuple[str, ...], out: Path | None) -> None:
     """Print the pipeline schedule as CSV, a row of actions per rank; torch and schedule: custom read it."""
     with refusing_bad_input():
-        job = load_scenario(scenario, overrides).job
-        pipeline = job.pipeline if isinstance(job, TextbookTraining) else job.parallel.pipeline
-        if pipeline.num_copies > 1:
-            rule = f"{pipeline.schedule} trains two copies of the model, for which the format has no words"
-            raise SpecError("parallel.pipeline.schedule", rule, "choose another schedule")
-        times = job.times if isinstance(job, TextbookTraining) else None
-        text = format_orders(orders(pipeline, job.num_microbatches, times))
-    click.echo(text, nl=False)
+        if out is not None:
+            refuse_suffix(out, (".csv", *SUFFIXES), "schedule")
+        loaded = load_scenario(scenario, overrides)
+        if out is None:
+            click.echo(_text(loaded), nl=False)
+            return
+        if out.suffix.lower() == ".csv":
+            _write_text(_text(loaded), out)
+        else:
+            drawing = SlotDrawing(slots_of(loaded), f"{loaded.name}\n{schedule_words(loaded)}")
+            written(out, lambda: write_picture([drawing], out))
+    click.echo(f"written to {out}")
+
+
+def _text(scenario: Scenario) -> str:
+    with located(scenario.document):
+        return schedule_text(scenario)
+
+
+def _write_text(text: str, out: Path) -> None:
+    def write() -> None:
+        with replacing(out) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+    written(out, write, "schedule")

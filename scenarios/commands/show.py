@@ -1,6 +1,8 @@
-"""``simulate show CLUSTER.yaml``: what a cluster's topology is made of."""
+"""``simulate show FILE.yaml``: what a cluster is made of, and how a scenario's pipeline runs on it."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,36 +12,92 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import format_rate, format_time
-from scenarios.cluster_file import NamedTopology, load_cluster
-from scenarios.commands.options import json_option
+from scenarios.cluster_file import NamedTopology, describes_scenario, load_cluster
+from scenarios.commands.options import json_option, set_option
+from scenarios.commands.pictures import refuse_suffix, written
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console import open_console
-from scenarios.errors import Origin, ScenarioError
-from scenarios.report.topology_figure import SUFFIXES, write_topology_figure
+from scenarios.loader import Scenario, load_scenario
+from scenarios.report.picture_file import SUFFIXES, Drawing, write_picture
+from scenarios.report.slot_figure import SlotDrawing
+from scenarios.report.slot_text import print_slots
+from scenarios.report.slots import SlotDiagram
+from scenarios.report.topology_figure import lay_out_topology
+from scenarios.schedules import schedule_summary, schedule_words, slots_of
 from sim.cluster.topology.facts import TopologyFacts, describe
 
 MAX_NAMED = 8
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What a file describes: a cluster, a scenario with its slots, or both."""
+
+    cluster: NamedTopology | None
+    scenario: Scenario | None = None
+    slots: SlotDiagram | None = None
+
+
 @click.command("show")
-@click.argument("cluster", type=click.Path(path_type=Path), metavar="CLUSTER.yaml")
+@click.argument("cluster", type=click.Path(path_type=Path), metavar="FILE.yaml")
+@set_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw it: .svg, .png or .pdf.")
 @json_option
-def command(cluster: Path, out: Path | None, as_json: bool) -> None:
-    """Show the topology of a cluster: nodes, devices, links by kind, bisection bandwidth, longest route."""
+def command(cluster: Path, overrides: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+    """Show a cluster: nodes, devices, links by kind; and of a scenario also the slots of its pipeline schedule."""
     with refusing_bad_input():
         if out is not None:
-            _refuse_suffix(out)
-        named = load_cluster(cluster)
-        facts = describe(named.topology)
+            refuse_suffix(out, SUFFIXES)
+        shown = _load(cluster, overrides)
+        facts = None if shown.cluster is None else describe(shown.cluster.topology)
         if out is not None:
-            _draw(named, out)
+            drawings = _drawings(shown)
+            written(out, lambda: write_picture(drawings, out))
     if as_json:
-        click.echo(json.dumps(summary_of(named.name, facts), indent=2))
+        click.echo(json.dumps(_summary(shown, facts), indent=2))
         return
-    print_facts(named, facts, open_console())
+    console = open_console()
+    if shown.cluster is not None and facts is not None:
+        print_facts(shown.cluster, facts, console)
+    if shown.scenario is not None and shown.slots is not None:
+        print_schedule(shown.scenario, shown.slots, console)
     if out is not None:
         click.echo(f"drawn to {out}")
+
+
+def _load(path: Path, overrides: Sequence[str]) -> _Shown:
+    if not describes_scenario(path, overrides):
+        return _Shown(load_cluster(path, overrides))
+    scenario = load_scenario(path, overrides)
+    cluster = None if scenario.cluster is None else load_cluster(path, overrides)
+    return _Shown(cluster, scenario, slots_of(scenario))
+
+
+def _summary(shown: _Shown, facts: TopologyFacts | None) -> dict[str, Any]:
+    summary = {} if shown.cluster is None or facts is None else summary_of(shown.cluster.name, facts)
+    if shown.scenario is not None and shown.slots is not None:
+        summary["schedule"] = schedule_summary(shown.scenario, shown.slots)
+    return summary
+
+
+def _drawings(shown: _Shown) -> list[Drawing]:
+    drawings: list[Drawing] = []
+    if shown.cluster is not None:
+        drawings.append(lay_out_topology(shown.cluster.topology, title=shown.cluster.name))
+    if shown.scenario is not None and shown.slots is not None:
+        drawings.append(SlotDrawing(shown.slots, f"{shown.scenario.name}\n{schedule_words(shown.scenario)}"))
+    return drawings
+
+
+def print_schedule(scenario: Scenario, slots: SlotDiagram, console: Console) -> None:
+    """Print a scenario's schedule: in words, then its slots."""
+    if scenario.cluster is not None:
+        console.print()
+    else:
+        console.print(Text(scenario.name, style="bold"))
+    times = f"step {format_time(slots.end_s)}, idle {100 * slots.idle_fraction:.1f} %"
+    console.print(Text(f"{schedule_words(scenario)}: {times}", style="bold"), soft_wrap=True)
+    print_slots(slots, console)
 
 
 def summary_of(name: str, facts: TopologyFacts) -> dict[str, Any]:
@@ -102,19 +160,3 @@ def _link_table(facts: TopologyFacts) -> Table:
         times = (format_time(row.latency_s), format_time(row.message_s))
         table.add_row(row.kind.words, f"{row.count:,}", rate, *times)
     return table
-
-
-def _refuse_suffix(out: Path) -> None:
-    if out.suffix.lower() not in SUFFIXES:
-        rule = f"{out.suffix or 'a name without ending'} is no kind of picture"
-        raise ScenarioError(Origin(option=f"--out {out}"), "", rule, f"write a name that ends in {', '.join(SUFFIXES)}")
-
-
-def _draw(named: NamedTopology, out: Path) -> None:
-    """Write the picture, or say why it cannot be written."""
-    try:
-        write_topology_figure(named.topology, out, title=named.name)
-    except OSError as error:
-        rule = f"the picture cannot be written: {(error.strerror or str(error)).lower()}"
-        remedy = "name a file in a directory that you may write to"
-        raise ScenarioError(Origin(option=f"--out {out}"), "", rule, remedy) from error

@@ -26,6 +26,9 @@ OTHER: Final = Phase("other", "other", "#8a8f98")
 MESSAGE: Final = Phase("message", "send and receive", "#9a6fc9", is_communication=True)
 SYNC: Final = Phase("gradient_sync", "gradient sync", "#d9694f", is_communication=True)
 
+BACKWARD_WEIGHT: Final = Phase("backward_weight", "backward, its part for weights", "#8fd0bf")
+"""Where backwards in two parts are told apart; elsewhere both are ``BACKWARD``."""
+
 PHASES: Final = (FORWARD, BACKWARD, OPTIMIZER, OTHER, MESSAGE, SYNC)
 
 _PREFIXES: Final = {
@@ -35,6 +38,7 @@ _PREFIXES: Final = {
     "send": MESSAGE,
     "recv": MESSAGE,
     "gradient_sync": SYNC,
+    "deferred_sync": SYNC,
 }
 
 
@@ -50,6 +54,11 @@ def phase_of(name: str) -> Phase:
         if task.startswith(prefix):
             return phase
     return OTHER
+
+
+def action_phase_of(name: str) -> Phase:
+    """Return the phase of a task, the part of a backward for weights told apart from the rest."""
+    return BACKWARD_WEIGHT if name.startswith("backward_weight") else phase_of(name)
 
 
 def phase_codes(name: Words) -> NDArray[np.int64]:

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from scenarios.report.charts import COMMUNICATION_LANE, MAIN_LANE, time_unit
 from scenarios.report.gantt import Floats, choose_bars
 from scenarios.report.page import Chart
-from scenarios.report.phases import BACKWARD, FORWARD, OPTIMIZER, OTHER, SYNC, Phase, phase_of
+from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, OPTIMIZER, OTHER, SYNC, action_phase_of
 from traces.timeline import Rows, Timeline
 
 MAX_RANKS: Final = 8
 MAX_BARS: Final = 2_400
 
-BACKWARD_WEIGHT: Final = Phase("backward_weight", "backward, its part for weights", "#8fd0bf")
 SHOWN: Final = (FORWARD, BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, OTHER, SYNC)
 Columns = NDArray[np.floating[Any]]
 
@@ -59,9 +58,7 @@ def thumbnail(timeline: Timeline) -> Thumbnail:
 
 def _kind(task: str) -> int:
     """Return the position in ``SHOWN``, -1 for messages."""
-    if task.startswith("backward_weight"):
-        return SHOWN.index(BACKWARD_WEIGHT)
-    phase = phase_of(task)
+    phase = action_phase_of(task)
     return SHOWN.index(phase) if phase in SHOWN else -1
 
 

@@ -1,11 +1,10 @@
 """Draw a topology: the network between nodes beside the inside of a node."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import log2
-from pathlib import Path
 from typing import Any, Final
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
@@ -13,9 +12,6 @@ from costmodels.units import format_rate
 from scenarios.report.topology_layout import Box, Line, Picture, lay_out_islands, lay_out_network
 from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.topology import Topology
-from traces.files import replacing
-
-SUFFIXES: Final = (".svg", ".png", ".pdf")
 
 _COLOURS: Final = {
     LinkKind.NVLINK: "#4c9a2a",
@@ -35,30 +31,37 @@ _INK: Final = "#2b3240"
 _UNIT_INCHES: Final = 0.62
 
 
-def write_topology_figure(topology: Topology, path: Path, *, title: str) -> None:
-    """Write a picture of a topology, as SVG, PNG or PDF by the ending of the name.
+@dataclass(frozen=True, slots=True)
+class TopologyDrawing:
+    """A topology laid out, ready to be drawn on a figure of ``size_inches``: width, height."""
 
-    Identical topologies give identical bytes. Raises OSError where the file cannot be written.
-    """
+    title: str
+    pictures: Sequence[Picture]
+    spans: Sequence[tuple[float, float, float, float]]
+    size_inches: tuple[float, float]
+
+    def draw(self, figure: Any) -> None:
+        """Draw on a matplotlib figure or subfigure."""
+        widths = [right - left for left, right, _, _ in self.spans]
+        plots = figure.subplots(1, len(self.pictures), squeeze=False, width_ratios=widths)[0]
+        for plot, picture, span in zip(plots, self.pictures, self.spans, strict=True):
+            _draw(plot, picture, span)
+        handles = _legend([line for picture in self.pictures for line in picture.lines])
+        if handles:
+            columns = max(1, int(self.size_inches[0] / 2.9))
+            figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+        figure.suptitle(self.title, x=0.01, ha="left", fontsize=13, color=_INK)
+
+
+def lay_out_topology(topology: Topology, *, title: str) -> TopologyDrawing:
+    """Return the drawing of a topology: the network between nodes beside the inside of a node."""
     network = lay_out_network(topology)
     pictures = ([network] if network else []) + lay_out_islands(topology)
     pictures = pictures or [Picture("a single device")]
     spans = [_span(picture) for picture in pictures]
-    widths, heights = ([span[2 * axis + 1] - span[2 * axis] for span in spans] for axis in (0, 1))
-    size = (_UNIT_INCHES * sum(widths) + 0.6, _UNIT_INCHES * max(heights) + 1.5)
-    with rc_context({"svg.hashsalt": "meshtwin", "svg.fonttype": "none"}):
-        figure = Figure(figsize=size, dpi=110, layout="constrained")
-        plots = figure.subplots(1, len(pictures), squeeze=False, width_ratios=widths)[0]
-        for plot, picture, span in zip(plots, pictures, spans, strict=True):
-            _draw(plot, picture, span)
-        handles = _legend([line for picture in pictures for line in picture.lines])
-        if handles:
-            columns = max(1, int(size[0] / 2.9))
-            figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
-        figure.suptitle(f"{title}, {topology.num_devices:,} devices", x=0.01, ha="left", fontsize=13, color=_INK)
-        dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {"Software": None})
-        with replacing(path) as temporary:
-            figure.savefig(temporary, format=path.suffix.lower()[1:], metadata=dated)
+    width, height = sum(s[1] - s[0] for s in spans), max(s[3] - s[2] for s in spans)
+    size = (_UNIT_INCHES * width + 0.6, _UNIT_INCHES * height + 1.5)
+    return TopologyDrawing(f"{title}, {topology.num_devices:,} devices", pictures, spans, size)
 
 
 def _span(picture: Picture) -> tuple[float, float, float, float]:

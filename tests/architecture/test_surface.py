@@ -30,10 +30,10 @@ OPTIONS = {
     "trace": {"path", "--steps", "--out", "--json"},
     "replay": {"path", "--set", "--steps", "--out", "--json"},
     "validate": {"tables", "--data", "--json"},
-    "schedule": {"scenario", "--set"},
+    "schedule": {"scenario", "--set", "--out"},
     "schema": set(),
     "list": {"kinds", "--json"},
-    "show": {"cluster", "--out", "--json"},
+    "show": {"cluster", "--set", "--out", "--json"},
     "calibrate": {
         *("--out", "--device", "--budget", "--processes", "--node", "--seed", "--from", "--system", "--json"),
     },

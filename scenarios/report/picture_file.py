@@ -1,0 +1,46 @@
+"""Write drawings into one picture, one below the other: SVG, PNG or PDF by the ending of the name."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from traces.files import replacing
+
+SUFFIXES: Final = (".svg", ".png", ".pdf")
+
+
+class Drawing(Protocol):
+    """What can be drawn on a figure of a certain size."""
+
+    @property
+    def size_inches(self) -> tuple[float, float]:
+        """Return width and height."""
+
+    def draw(self, figure: Any) -> None:
+        """Draw on a matplotlib figure or subfigure."""
+
+
+def write_picture(drawings: Sequence[Drawing], path: Path) -> None:
+    """Write the picture. Identical drawings give identical bytes. Raises OSError where it cannot be written."""
+    widths, heights = zip(*(drawing.size_inches for drawing in drawings), strict=True)
+    with rc_context({"svg.hashsalt": "meshtwin", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(max(widths), sum(heights)), dpi=110, layout="constrained")
+        for drawing, part in zip(drawings, _parts(figure, widths, heights), strict=True):
+            drawing.draw(part)
+        dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {"Software": None})
+        with replacing(path) as temporary:
+            figure.savefig(temporary, format=path.suffix.lower()[1:], metadata=dated)
+
+
+def _parts(figure: Any, widths: Sequence[float], heights: Sequence[float]) -> list[Any]:
+    """Return a part of the figure per drawing: one below the other, each as wide as it should be."""
+    if len(widths) == 1:
+        return [figure]
+    parts = []
+    for row, width in zip(figure.subfigures(len(widths), 1, height_ratios=heights), widths, strict=True):
+        rest = max(widths) - width
+        parts.append(row.subfigures(1, 2, width_ratios=(width, rest))[0] if rest else row)
+    return parts

@@ -1,0 +1,98 @@
+"""A slot diagram as a picture: a grey lane of idle time per rank, a numbered box per forward and backward."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from matplotlib.patches import Patch
+
+from costmodels.units import format_time
+from scenarios.report.charts import CHUNK_OPACITY, time_unit
+from scenarios.report.phases import BACKWARD_WEIGHT, Phase
+from scenarios.report.slots import SlotDiagram
+
+_INK: Final = "#2b3240"
+_SOFT: Final = "#667080"
+_IDLE: Final = "#eceff3"
+_UNIT_INCHES: Final = 0.2
+_LEAST_INCHES: Final = 8.0
+_MOST_INCHES: Final = 40.0
+_ROW_INCHES: Final = 0.34
+_INCHES_PER_DIGIT: Final = 0.075
+MAX_SLOTS: Final = 4_000
+"""Of a longer step the beginning is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDrawing:
+    """A slot diagram, ready to be drawn."""
+
+    diagram: SlotDiagram
+    title: str
+
+    @property
+    def size_inches(self) -> tuple[float, float]:
+        """Return width and height: as wide as its boxes need, within bounds."""
+        units = self._end_s / self.diagram.unit_s if self.diagram.unit_s else 1.0
+        width = min(_MOST_INCHES, max(_LEAST_INCHES, _UNIT_INCHES * units + 1.2))
+        return width, 1.6 + _ROW_INCHES * len(self.diagram.ranks) * (1.4 if self.diagram.lines else 1.0)
+
+    def draw(self, figure: Any) -> None:
+        """Draw on a matplotlib figure or subfigure."""
+        diagram, plot = self.diagram, figure.subplots(1, 1)
+        unit, factor = time_unit(self._end_s)
+        lanes = range(len(diagram.ranks))
+        plot.barh(lanes, self._end_s / factor, 0.7, color=_IDLE, linewidth=0)
+        self._draw_bars(plot, factor)
+        self._draw_labels(plot, factor)
+        plot.set_xlim(0, self._end_s / factor)
+        plot.set_ylim(len(lanes) - 0.35, -0.5)
+        plot.set_yticks(list(lanes), diagram.ranks)
+        plot.set_xlabel(f"time ({unit})", color=_SOFT)
+        plot.tick_params(colors=_SOFT, length=0)
+        plot.spines[:].set_visible(False)
+        handles = [Patch(color=phase.colour, label=phase.words) for phase in diagram.phases]
+        handles.append(Patch(color=_IDLE, label="idle"))
+        figure.legend(
+            handles=handles,
+            loc="outside lower left",
+            ncols=max(1, int(self.size_inches[0] / 1.9)),
+            frameon=False,
+            fontsize=9,
+        )
+        figure.suptitle("\n".join([self.title, *self._notes()]), x=0.01, ha="left", fontsize=11, color=_INK)
+
+    @property
+    def _end_s(self) -> float:
+        """Return where the picture ends: with the step, or before the first box too many."""
+        boxes = self.diagram.boxes
+        return self.diagram.end_s if len(boxes) <= MAX_SLOTS else boxes[MAX_SLOTS].start_s
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self._end_s < self.diagram.end_s:
+            notes.append(f"the first {format_time(self._end_s)} of {format_time(self.diagram.end_s)}")
+        if self.diagram.hidden_ranks:
+            notes.append(f"{self.diagram.hidden_ranks:,} more ranks are not shown")
+        return notes
+
+    def _draw_bars(self, plot: Any, factor: float) -> None:
+        """Draw all boxes of a lane and colour at once, messages and synchronisation as thin lines below them."""
+        alike: dict[tuple[Phase, int, int], list[tuple[float, float]]] = {}
+        for slot in (*self.diagram.boxes, *self.diagram.lines):
+            if slot.start_s < self._end_s:
+                key = (slot.phase, slot.chunk % 2, slot.lane)
+                alike.setdefault(key, []).append((slot.start_s / factor, slot.duration_s / factor))
+        for (phase, parity, lane), spans in alike.items():
+            place, edge = ((lane + 0.37, 0.12), 0.0) if phase.is_communication else ((lane - 0.35, 0.7), 0.6)
+            colour = {"facecolor": phase.colour, "edgecolor": "white", "linewidth": edge}
+            plot.broken_barh(spans, place, alpha=CHUNK_OPACITY[parity], **colour)
+
+    def _draw_labels(self, plot: Any, factor: float) -> None:
+        inches_per_s = 0.9 * self.size_inches[0] / self._end_s
+        for slot in self.diagram.boxes:
+            middle_s = (slot.start_s + slot.end_s) / 2
+            needed_inches = _INCHES_PER_DIGIT * (len(slot.label) + 0.4)
+            if slot.label and middle_s < self._end_s and slot.duration_s * inches_per_s > needed_inches:
+                where = {"ha": "center", "va": "center_baseline", "clip_on": True}
+                colour = _INK if slot.phase == BACKWARD_WEIGHT else "white"
+                plot.text(middle_s / factor, slot.lane, slot.label, color=colour, fontsize=7, **where)

@@ -1,0 +1,105 @@
+"""Choose what a slot diagram of a pipeline shows: a line per rank, a box per forward and backward, as in papers."""
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from scenarios.report.gantt import Bars, choose_bars
+from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, MESSAGE, PHASES, SYNC, Phase, action_phase_of
+from traces.timeline import NO_INDEX, Timeline
+
+MAX_RANKS: Final = 32
+PASSES: Final = (FORWARD, BACKWARD, BACKWARD_WEIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One task call of a rank: ``lane`` counts ranks from the top, ``chunk`` the rank's virtual stages.
+
+    ``microbatch`` is -1 for what is done once a step.
+    """
+
+    lane: int
+    phase: Phase
+    task: str
+    start_s: float
+    end_s: float
+    microbatch: int
+    chunk: int
+
+    @property
+    def duration_s(self) -> float:
+        """Return how long it takes."""
+        return self.end_s - self.start_s
+
+    @property
+    def label(self) -> str:
+        """Return the number of its micro-batch, or nothing."""
+        return "" if self.microbatch == NO_INDEX else str(self.microbatch)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDiagram:
+    """The slots of a step by start, and the ranks from top to bottom.
+
+    ``boxes`` compute, ``lines`` communicate (messages at their receiver, gradient synchronisation). ``unit_s``: the
+    shortest typical pass. ``hidden_ranks``: ranks that are left out.
+    """
+
+    ranks: tuple[str, ...]
+    boxes: tuple[Slot, ...]
+    lines: tuple[Slot, ...]
+    end_s: float
+    unit_s: float
+    hidden_ranks: int = 0
+
+    @property
+    def idle_fraction(self) -> float:
+        """Return the part of the step in which the shown ranks run no box, mean over them."""
+        busy_s = sum(slot.duration_s for slot in self.boxes)
+        return 1.0 - busy_s / (self.end_s * len(self.ranks)) if self.end_s else 0.0
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Return the phases that occur, passes first."""
+        order = (*PASSES, *(phase for phase in PHASES if phase not in PASSES))
+        present = {slot.phase.key for slot in (*self.boxes, *self.lines)}
+        return tuple(phase for phase in order if phase.key in present)
+
+    @property
+    def has_chunks(self) -> bool:
+        """Return whether any rank has several virtual stages."""
+        return any(slot.chunk for slot in self.boxes)
+
+
+def choose_slots(timeline: Timeline, max_ranks: int = MAX_RANKS) -> SlotDiagram:
+    """Return what to draw of a timeline; of many ranks some, evenly spaced. A message is drawn at its receiver."""
+    gantt = choose_bars(timeline, max_ranks=max_ranks, max_bars=len(timeline) + 1)
+    slots = [slot for slot in _slots(gantt.windows[0].bars) if not slot.task.startswith("send")]
+    boxes = tuple(slot for slot in slots if not slot.phase.is_communication)
+    lines = tuple(slot for slot in slots if slot.phase.is_communication)
+    hidden = sum(1 for info in timeline.ranks if len(timeline.select(rank=info.rank))) - len(gantt.ranks)
+    return SlotDiagram(gantt.ranks, boxes, lines, timeline.duration_s, _unit_s(boxes, timeline.duration_s), hidden)
+
+
+def is_backward_message(slot: Slot) -> bool:
+    """Return whether a message carries a gradient, to the stage before."""
+    return slot.phase == MESSAGE and "backward" in slot.task
+
+
+def is_sync(slot: Slot) -> bool:
+    """Return whether a slot synchronises gradients."""
+    return slot.phase == SYNC
+
+
+def _slots(bars: Bars) -> list[Slot]:
+    columns = (bars.lane, bars.start_s, bars.end_s, bars.microbatch, bars.chunk)
+    rows = zip(bars.task, *(column.tolist() for column in columns), strict=True)
+    return [Slot(lane, action_phase_of(task), task, start, end, i, chunk) for task, lane, start, end, i, chunk in rows]
+
+
+def _unit_s(boxes: tuple[Slot, ...], end_s: float) -> float:
+    """Return the shortest of the passes' typical durations, at least a quarter of the longest one's."""
+    durations = {phase.key: [slot.duration_s for slot in boxes if slot.phase == phase] for phase in PASSES}
+    typical = [median(found) for found in durations.values() if found]
+    return max(min(typical), max(typical) / 4) if typical else end_s
