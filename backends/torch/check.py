@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backends.torch.interpreter import Interpreter
 from backends.torch.reference import Reference
-from backends.torch.slicing import local_slice
+from backends.torch.slicing import buffer_slice
 from sim.plan.buffer import Buffer, Kind, Scope
 from sim.plan.op import Collective, CollectiveKind
 from sim.plan.program import Program
@@ -140,7 +140,7 @@ def _whole(interpreter: Interpreter, buffer: Buffer, actual: Tensor, reference: 
 
 def _local(interpreter: Interpreter, buffer: Buffer, tensors: Mapping[str, Tensor]) -> Tensor:
     assert buffer.initial is not None
-    place = local_slice(buffer.global_shape, buffer.layout, interpreter.plan.mesh, interpreter.rank)
+    place = buffer_slice(buffer, interpreter.plan.mesh, interpreter.rank)
     return place.of(tensors[buffer.initial.source])
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from sim.plan.buffer import Buffer
 from sim.plan.layout import Layout, Shard
 from sim.plan.mesh import Mesh
 
@@ -29,6 +30,16 @@ def local_slice(global_shape: Sequence[int], layout: Layout, mesh: Mesh, rank: i
         if isinstance(placement, Shard):
             sizes[placement.dim] //= mesh.degree(axis)
             starts[placement.dim] += mesh.coordinate(rank, axis) * sizes[placement.dim]
+    return Slice(tuple(starts), tuple(sizes))
+
+
+def buffer_slice(buffer: Buffer, mesh: Mesh, rank: int) -> Slice:
+    """Return the slice of its global tensor that a rank's buffer is."""
+    starts, sizes = (list(n) for n in local_slice(buffer.global_shape or buffer.shape, buffer.layout, mesh, rank))
+    if buffer.part is not None:
+        dim, index, count = buffer.part
+        sizes[dim] //= count
+        starts[dim] += index * sizes[dim]
     return Slice(tuple(starts), tuple(sizes))
 
 

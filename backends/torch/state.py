@@ -7,7 +7,7 @@ from backends.torch.errors import ExecutionError
 from backends.torch.kernels import DTYPES
 from backends.torch.randomness import initial_normal
 from backends.torch.schedule import Slot
-from backends.torch.slicing import flat_piece, local_slice
+from backends.torch.slicing import buffer_slice, flat_piece
 from sim.plan.buffer import Buffer, Scope
 from sim.plan.program import Plan, Program
 
@@ -38,7 +38,7 @@ def _initial_values(plan: Plan, program: Program, rank: int, buffer: Buffer, dev
         return torch.ones(buffer.shape, device=device)
     if initial.method == "normal":
         shape = buffer.global_shape or buffer.shape
-        starts, sizes = local_slice(shape, buffer.layout, plan.mesh, rank)
+        starts, sizes = buffer_slice(buffer, plan.mesh, rank)
         return initial.scale * initial_normal(plan.seed, initial.source, shape, starts, sizes, device=device)
     if initial.method == "shard":  # of buffers as they start, in their own types, whether this rank keeps them or not
         whole = [_initial_tensor(plan, program, rank, program.buffers[name], device) for name in initial.of]

@@ -7,11 +7,21 @@ from typing import Final
 from costmodels.kernels.attention import ATTENTION_KERNELS
 from costmodels.kernels.elementwise import ELEMENTWISE_KERNELS
 from costmodels.kernels.gemm import GEMM_KERNELS
+from costmodels.kernels.gemm_parts import GEMM_PART_KERNELS
 from costmodels.kernels.model_ends import MODEL_END_KERNELS
 from costmodels.kernels.tensor import BYTES_PER_ELEMENT, Attributes, Family, GemmShape, Kernel, TensorSpec, Work
 
 KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
-    {kernel.name: kernel for kernel in (*GEMM_KERNELS, *ATTENTION_KERNELS, *ELEMENTWISE_KERNELS, *MODEL_END_KERNELS)}
+    {
+        kernel.name: kernel
+        for kernel in (
+            *GEMM_KERNELS,
+            *GEMM_PART_KERNELS,
+            *ATTENTION_KERNELS,
+            *ELEMENTWISE_KERNELS,
+            *MODEL_END_KERNELS,
+        )  # fmt: skip
+    }
 )
 
 __all__ = ["BYTES_PER_ELEMENT", "KERNELS", "Attributes", "Family", "GemmShape", "Kernel", "TensorSpec", "Work"]

@@ -11,7 +11,7 @@ from math import prod
 from costmodels.kernels.tensor import Attributes, GemmShape, Kernel, TensorSpec, Work, require, total_bytes
 
 
-def _weight_dims(weight: TensorSpec, attributes: Attributes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def weight_dims(weight: TensorSpec, attributes: Attributes) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the contracted (*k) and the remaining (*n) dimensions of a weight."""
     contract = int(attributes.get("contract", 1))
     require(1 <= contract < len(weight.shape), f"contract {contract} must leave both sides of the weight", weight)
@@ -20,7 +20,8 @@ def _weight_dims(weight: TensorSpec, attributes: Attributes) -> tuple[tuple[int,
     return weight.shape[:contract], weight.shape[contract:]
 
 
-def _leading(tensor: TensorSpec, trailing: tuple[int, ...], weight: TensorSpec) -> tuple[int, ...]:
+def leading_dims(tensor: TensorSpec, trailing: tuple[int, ...], weight: TensorSpec) -> tuple[int, ...]:
+    """Return the dimensions of an activation that lie before those of a weight; KernelError where they do not fit."""
     count = len(trailing)
     require(
         len(tensor.shape) >= count and tensor.shape[-count:] == trailing,
@@ -38,26 +39,26 @@ def _product(m: int, n: int, k: int, inputs: Sequence[TensorSpec], outputs: Sequ
 
 def _matmul_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     x, weight = inputs[:2]
-    contracted, remaining = _weight_dims(weight, attributes)
+    contracted, remaining = weight_dims(weight, attributes)
     if len(inputs) == 3:
         require(inputs[2].shape == remaining, f"the bias must be {list(remaining)}", inputs[2], weight)
-    return (x.like(*_leading(x, contracted, weight), *remaining),)
+    return (x.like(*leading_dims(x, contracted, weight), *remaining),)
 
 
 def _matmul_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
-    contracted, remaining = _weight_dims(inputs[1], attributes)
+    contracted, remaining = weight_dims(inputs[1], attributes)
     k, n = prod(contracted), prod(remaining)
     return _product(inputs[0].num_elements // k, n, k, inputs, outputs)
 
 
 def _input_gradient_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     dy, weight = inputs
-    contracted, remaining = _weight_dims(weight, attributes)
-    return (dy.like(*_leading(dy, remaining, weight), *contracted),)
+    contracted, remaining = weight_dims(weight, attributes)
+    return (dy.like(*leading_dims(dy, remaining, weight), *contracted),)
 
 
 def _input_gradient_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
-    contracted, remaining = _weight_dims(inputs[1], attributes)
+    contracted, remaining = weight_dims(inputs[1], attributes)
     n, k = prod(contracted), prod(remaining)
     return _product(inputs[0].num_elements // k, n, k, inputs, outputs)
 
@@ -65,9 +66,9 @@ def _input_gradient_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorS
 def _weight_gradient_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     x, dy = inputs[:2]
     gradient = inputs[2] if len(inputs) == 3 else _fresh_gradient(x, dy, attributes)
-    contracted, remaining = _weight_dims(gradient, attributes)
+    contracted, remaining = weight_dims(gradient, attributes)
     require(
-        _leading(x, contracted, gradient) == _leading(dy, remaining, gradient),
+        leading_dims(x, contracted, gradient) == leading_dims(dy, remaining, gradient),
         "x and dy must agree outside the weight's dimensions",
         x,
         dy,
@@ -84,7 +85,7 @@ def _fresh_gradient(x: TensorSpec, dy: TensorSpec, attributes: Attributes) -> Te
 
 
 def _weight_gradient_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
-    contracted, remaining = _weight_dims(outputs[0], attributes)
+    contracted, remaining = weight_dims(outputs[0], attributes)
     m, n = prod(contracted), prod(remaining)
     if attributes.get("transposed", False):
         m, n = n, m

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
+from typing import NamedTuple
 
 from sim.plan.layout import REPLICATED, Layout
 
@@ -50,12 +51,20 @@ class Initial:
     axes: tuple[str, ...] = ()
 
 
+class Part(NamedTuple):
+    """One of ``count`` equal parts along a dimension."""
+
+    dim: int
+    index: int
+    count: int
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """One rank's piece of a tensor.
 
     ``shape`` is local; ``global_shape`` with ``layout`` says which slice of which tensor it is
-    (for parameters and their gradients; empty elsewhere).
+    (for parameters and their gradients; empty elsewhere). ``part``: it is only that part of the slice.
     """
 
     name: str
@@ -67,6 +76,7 @@ class Buffer:
     initial: Initial | None = None
     global_shape: tuple[int, ...] = ()
     layout: Layout = REPLICATED
+    part: Part | None = None
 
     @property
     def num_elements(self) -> int:

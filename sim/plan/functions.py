@@ -23,7 +23,7 @@ def _only(gradients: Gradients) -> Tensor:
     return gradient
 
 
-def _summed_layout(parameter: Parameter, x: Tensor, kept_dims: Sequence[int] = ()) -> Layout:
+def summed_layout(parameter: Parameter, x: Tensor, kept_dims: Sequence[int] = ()) -> Layout:
     """Return the layout of a gradient that sums over all dimensions of ``x`` but ``kept_dims``."""
     layout = parameter.value.layout
     for axis, placement in x.layout.placements:
@@ -159,13 +159,13 @@ class WeightGradient:
     fused: bool = True
 
     def emit(self, r: TaskTracer, name: str, x: Tensor, dy: Tensor, weight: Parameter, **attributes: Any) -> None:
-        """Write the ops that add x^T dy to the weight's gradient."""
-        label = f"{name}.weight_gradient"
+        """Write the ops that add x^T dy (of x its ``part``, where there is one) to the weight's gradient."""
+        label, kernel = f"{name}.weight_gradient", f"matmul_{'part_' if 'part' in attributes else ''}weight_gradient"
         if self.fused:
-            r.update(label, "matmul_weight_gradient", (x, dy), (weight.gradient,), **attributes)
+            r.update(label, kernel, (x, dy), (weight.gradient,), **attributes)
             return
         layouts = (weight.gradient.layout,)
-        (product,) = r.compute(label, "matmul_weight_gradient", (x, dy), layouts, kind=Kind.WORKSPACE, **attributes)
+        (product,) = r.compute(label, kernel, (x, dy), layouts, kind=Kind.WORKSPACE, **attributes)
         r.update(f"{label}.add", "add", (product,), (weight.gradient,))
 
 
@@ -187,18 +187,18 @@ def linear(
     """
     attributes: dict[str, Any] = {"contract": contract, "transposed": transposed}
     inputs = (x, weight.value) if bias is None else (x, weight.value, bias.value)
-    layout = _product_layout(x, weight.value, contract, transposed)
+    layout = product_layout(x, weight.value, contract, transposed)
     if bias is not None and layout.partial_axes:
         raise LayoutError(f"{name}: a bias added to a partial product would be added once per rank")
     (y,) = t.compute(name, "matmul", inputs, (layout,), **attributes)
-    t.program.set_gradient_layout(weight, _summed_layout(weight, x, range(len(x.shape) - contract, len(x.shape))))
+    t.program.set_gradient_layout(weight, summed_layout(weight, x, range(len(x.shape) - contract, len(x.shape))))
     if bias is not None:
-        t.program.set_gradient_layout(bias, _summed_layout(bias, x))
+        t.program.set_gradient_layout(bias, summed_layout(bias, x))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         dy = _only(gradients)
         kept = r.saved(x)
-        dx_layout = _input_gradient_layout(x, weight.value)
+        dx_layout = input_gradient_layout(x, weight.value)
         if not weight_gradient.overlapped:
             of_parameters(r, kept, dy)
         (dx,) = r.compute(
@@ -218,7 +218,8 @@ def linear(
     return y
 
 
-def _product_layout(x: Tensor, w: Tensor, contract: int, transposed: bool) -> Layout:
+def product_layout(x: Tensor, w: Tensor, contract: int, transposed: bool) -> Layout:
+    """Return the layout of x w; LayoutError where the two do not lie as a product needs them."""
     rows = len(x.shape) - contract
     layout = Layout(tuple((a, p) for a, p in x.layout.placements if isinstance(p, Shard) and p.dim < rows))
     contracted, kept = ((1,), (0,)) if transposed else (range(contract), range(contract, len(w.shape)))
@@ -238,7 +239,8 @@ def _product_layout(x: Tensor, w: Tensor, contract: int, transposed: bool) -> La
     return layout
 
 
-def _input_gradient_layout(x: Tensor, w: Tensor) -> Layout:
+def input_gradient_layout(x: Tensor, w: Tensor) -> Layout:
+    """Return the layout of the input gradient of x w."""
     layout = x.layout
     for axis, _ in w.layout.placements:
         if x.layout.get(axis) is None:
@@ -319,7 +321,7 @@ def bias_dropout_add(
     outputs = t.compute(
         name, "bias_dropout_add", (x, bias.value, residual), [x.layout] * len(labels), labels=labels, **attributes
     )
-    t.program.set_gradient_layout(bias, _summed_layout(bias, x))
+    t.program.set_gradient_layout(bias, summed_layout(bias, x))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         dy = dx = _only(gradients)
@@ -343,7 +345,7 @@ def layer_norm(t: TaskTracer, name: str, x: Tensor, weight: Parameter, bias: Par
         labels=("", "mean", "rstd"), epsilon=1e-5,
     )  # fmt: skip
     for parameter in (weight, bias):
-        t.program.set_gradient_layout(parameter, _summed_layout(parameter, x))
+        t.program.set_gradient_layout(parameter, summed_layout(parameter, x))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         inputs = (_only(gradients), r.saved(x), weight.value, mean, rstd)
@@ -357,7 +359,7 @@ def rms_norm(t: TaskTracer, name: str, x: Tensor, weight: Parameter) -> Tensor:
     """Return RMS norm over the last dimension (Zhang and Sennrich 2019), epsilon 1e-5."""
     row = Layout(tuple((a, p) for a, p in x.layout.placements if p != Shard(len(x.shape) - 1)))
     y, rstd = t.compute(name, "rms_norm", (x, weight.value), (x.layout, row), labels=("", "rstd"), epsilon=1e-5)
-    t.program.set_gradient_layout(weight, _summed_layout(weight, x))
+    t.program.set_gradient_layout(weight, summed_layout(weight, x))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         inputs = (_only(gradients), r.saved(x), weight.value, rstd)
@@ -462,7 +464,7 @@ def embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter) -> Tensor
     for axis in axes:
         layout = layout.with_(axis, PARTIAL)
     (y,) = t.compute(name, "embedding", (ids, table.value), (layout,), vocab_axes=axes)
-    t.program.set_gradient_layout(table, _summed_layout(table, ids))
+    t.program.set_gradient_layout(table, summed_layout(table, ids))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         r.update(f"{name}.backward", "embedding_backward", (ids, _only(gradients)), (table.gradient,), vocab_axes=axes)
@@ -476,7 +478,7 @@ def add_positions(t: TaskTracer, name: str, x: Tensor, table: Parameter) -> Tens
     """Return x[s, b, h] plus the learned positions table[S, h]."""
     axes = x.layout.shard_axes(0)
     (y,) = t.compute(name, "add_positions", (x, table.value), (x.layout,), sequence_axes=axes)
-    t.program.set_gradient_layout(table, _summed_layout(table, x))
+    t.program.set_gradient_layout(table, summed_layout(table, x))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         dy = _only(gradients)

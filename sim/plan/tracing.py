@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from costmodels.kernels import KERNELS, TensorSpec
-from sim.plan.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.buffer import Buffer, Initial, Kind, Part, Scope
 from sim.plan.errors import LayoutError, PlanError
 from sim.plan.layout import REPLICATED, Layout, Shard
 from sim.plan.mesh import Mesh
@@ -44,7 +44,10 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
-    """A trainable tensor and the buffer in which its gradient accumulates over micro-batches."""
+    """A trainable tensor and the buffer in which its gradient accumulates over micro-batches.
+
+    ``source``: its name in the dense model, and the number of its part where it is split.
+    """
 
     value: Tensor
     gradient: Tensor
@@ -93,19 +96,31 @@ class ProgramTracer:
         return Tensor(buffer.name, buffer.shape, buffer.dtype, layout)
 
     def parameter(
-        self, source: str, global_shape: tuple[int, ...], layout: Layout, initial: str, scale: float = 0.02
+        self,
+        source: str,
+        global_shape: tuple[int, ...],
+        layout: Layout,
+        initial: str,
+        scale: float = 0.02,
+        part: Part | None = None,
     ) -> Parameter:
         """Return the named parameter with its gradient accumulator, made on first use.
 
-        ``source`` is its name in the dense model: it decides the initial values.
+        ``source`` is its name in the dense model: it decides the initial values. With ``part`` it is a parameter of
+        its own, that part of what this rank would else hold; PlanError where parts are not equal.
         """
-        if source in self.parameters:
-            return self.parameters[source]
+        name = source if part is None else f"{source}.part{part.index}"
+        if name in self.parameters:
+            return self.parameters[name]
         shape = layout.local_shape(global_shape, self.mesh)
-        common = {"shape": shape, "scope": Scope.PERSISTENT, "global_shape": global_shape, "layout": layout}
+        if part is not None:
+            shape = _part_shape(source, shape, part)
+        common = {
+            "shape": shape, "scope": Scope.PERSISTENT, "global_shape": global_shape, "layout": layout, "part": part,
+        }  # fmt: skip
         value = self.tensor(
             Buffer(
-                name=source,
+                name=name,
                 dtype=self.parameter_dtype,
                 kind=Kind.PARAMETER,
                 initial=Initial(initial, source, scale),
@@ -115,7 +130,7 @@ class ProgramTracer:
         )
         gradient = self.tensor(
             Buffer(
-                name=f"{source}.gradient",
+                name=f"{name}.gradient",
                 dtype=self.gradient_dtype,
                 kind=Kind.GRADIENT,
                 initial=Initial("zeros", source),
@@ -123,8 +138,8 @@ class ProgramTracer:
             ),
             layout,
         )
-        self.parameters[source] = Parameter(value, gradient, source)
-        return self.parameters[source]
+        self.parameters[name] = Parameter(value, gradient, name)
+        return self.parameters[name]
 
     def set_gradient_layout(self, parameter: Parameter, layout: Layout) -> None:
         """Note over which axes a parameter's gradient is still a sum to be made.
@@ -142,6 +157,12 @@ class ProgramTracer:
             raise PlanError(f"task {name!r} is defined twice")
         self.tasks[name] = Task(name, phase, tuple(ops), stage)
         return self.tasks[name]
+
+
+def _part_shape(source: str, shape: tuple[int, ...], part: Part) -> tuple[int, ...]:
+    if shape[part.dim] % part.count:
+        raise PlanError(f"{source}: dimension {part.dim} of {shape} does not divide into {part.count} parts")
+    return tuple(n // part.count if dim == part.dim else n for dim, n in enumerate(shape))
 
 
 @dataclass(slots=True)

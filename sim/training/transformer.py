@@ -5,13 +5,15 @@ parallelism the residual stream is sharded over ``tp`` along the sequence (Korth
 replicated (Shoeybi et al. 2019). Parameter names are those of the dense model.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sim.plan import functions as f
+from sim.plan.buffer import Part
 from sim.plan.gradients import checkpoint
 from sim.plan.layout import REPLICATED, Layout, sharded
+from sim.plan.split_linear import split_linear
 from sim.plan.tracing import Parameter, TaskTracer, Tensor
 from sim.training.spec import Recompute, TransformerSpec
 
@@ -21,7 +23,10 @@ DATA_AXIS = "dp"
 
 @dataclass(frozen=True, slots=True)
 class TransformerBuilder:
-    """Writes the stages of one model under one strategy."""
+    """Writes the stages of one model under one strategy.
+
+    ``slices``: into how many parts the weight of a linear layer, by name, is split along its input; one if left out.
+    """
 
     model: TransformerSpec
     microbatch_size: int
@@ -30,6 +35,7 @@ class TransformerBuilder:
     recompute: Recompute
     loss_scale: float
     weight_gradient: f.WeightGradient
+    slices: Mapping[str, int] = field(default_factory=dict)
 
     # --- pieces --------------------------------------------------------------------------------------------
 
@@ -60,7 +66,9 @@ class TransformerBuilder:
     def head(self, t: TaskTracer, x: Tensor, loss: Tensor) -> Tensor:
         """Add the micro-batch's share of the mean loss to ``loss``."""
         x = self.column_input(t, self.norm(t, "final_norm", x))
-        table = self.word_table(t, "embedding.word" if self.model.tied_embeddings else "head.weight")
+        shape = (self.model.vocab_size, self.model.hidden_size)
+        tied = self.model.tied_embeddings
+        table = [self.word_table(t, "embedding.word")] if tied else self.weights(t, "head", shape, self.shard(0), dim=1)
         logits = self.linear(t, "head", x, table, transposed=True)
         return f.cross_entropy(t, "loss", logits, self.tokens(t, "labels", shift=1), loss, self.loss_scale)
 
@@ -83,16 +91,14 @@ class TransformerBuilder:
         m = self.model
         groups, per_group = m.num_kv_heads, m.num_heads // m.num_kv_heads
         shape = (groups, per_group + 2, m.head_size)
-        weight = t.program.parameter(f"{name}.qkv.weight", (m.hidden_size, *shape), self.shard(1), "normal")
+        weight = self.weights(t, f"{name}.qkv", (m.hidden_size, *shape), self.shard(1))
         bias = t.program.parameter(f"{name}.qkv.bias", shape, self.shard(0), "zeros") if self._biased else None
         q, k, v = f.split_qkv(t, f"{name}.qkv", self.linear(t, f"{name}.qkv", x, weight, bias))
         if m.family == "llama":
             q = f.rotary(t, f"{name}.rotary_q", q, m.rotary_base)
             k = f.rotary(t, f"{name}.rotary_k", k, m.rotary_base)
         y = self._attend(t, f"{name}.attention", (q, k, v))
-        output = t.program.parameter(
-            f"{name}.projection.weight", (m.num_heads, m.head_size, m.hidden_size), self.shard(0), "normal"
-        )
+        output = self.weights(t, f"{name}.projection", (m.num_heads, m.head_size, m.hidden_size), self.shard(0))
         return self.row_output(t, self.linear(t, f"{name}.projection", y, output, contract=2))
 
     def _attend(self, t: TaskTracer, name: str, qkv: Sequence[Tensor]) -> Tensor:
@@ -108,13 +114,13 @@ class TransformerBuilder:
         m = self.model
         h, ffn = m.hidden_size, m.ffn_hidden_size
         if m.family == "gpt":
-            weight = t.program.parameter(f"{name}.fc1.weight", (h, ffn), self.shard(1), "normal")
+            weight = self.weights(t, f"{name}.fc1", (h, ffn), self.shard(1))
             bias = t.program.parameter(f"{name}.fc1.bias", (ffn,), self.shard(0), "zeros")
             y = f.elementwise(t, f"{name}.gelu", "gelu", self.linear(t, f"{name}.fc1", x, weight, bias))
         else:
-            weight = t.program.parameter(f"{name}.fc1.weight", (h, 2, ffn), self.shard(2), "normal")
+            weight = self.weights(t, f"{name}.fc1", (h, 2, ffn), self.shard(2))
             y = f.elementwise(t, f"{name}.swiglu", "swiglu", self.linear(t, f"{name}.fc1", x, weight))
-        output = t.program.parameter(f"{name}.fc2.weight", (ffn, h), self.shard(0), "normal")
+        output = self.weights(t, f"{name}.fc2", (ffn, h), self.shard(0))
         return self.row_output(t, self.linear(t, f"{name}.fc2", y, output))
 
     def _residual(self, t: TaskTracer, name: str, y: Tensor, bias_source: str, residual: Tensor) -> Tensor:
@@ -123,11 +129,27 @@ class TransformerBuilder:
         bias = t.program.parameter(bias_source, (self.model.hidden_size,), REPLICATED, "zeros")
         return f.bias_dropout_add(t, name, y, bias, residual, self.model.dropout, batch_dim=1)
 
+    def weights(
+        self, t: TaskTracer, name: str, shape: tuple[int, ...], layout: Layout, *, dim: int = 0
+    ) -> list[Parameter]:
+        """Return the weight of a linear layer, in parts along its input dimension where it is split."""
+        count = self.slices.get(name, 1)
+        parts = [Part(dim, index, count) for index in range(count)] if count > 1 else [None]
+        return [t.program.parameter(f"{name}.weight", shape, layout, "normal", part=part) for part in parts]
+
     def linear(
-        self, t: TaskTracer, name: str, x: Tensor, weight: Parameter, bias: Parameter | None = None, **attributes: Any
+        self,
+        t: TaskTracer,
+        name: str,
+        x: Tensor,
+        weights: Sequence[Parameter],
+        bias: Parameter | None = None,
+        **attributes: Any,
     ) -> Tensor:
-        """Return a product whose weight gradient is computed as this strategy wants it."""
-        return f.linear(t, name, x, weight, bias, weight_gradient=self.weight_gradient, **attributes)
+        """Return a product with a weight, or its parts, whose gradient is computed as this strategy wants it."""
+        if len(weights) > 1:
+            return split_linear(t, name, x, weights, bias, weight_gradient=self.weight_gradient, **attributes)
+        return f.linear(t, name, x, weights[0], bias, weight_gradient=self.weight_gradient, **attributes)
 
     def norm(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
         """Return the family's norm of x."""

@@ -98,6 +98,37 @@ def test_matmul_adds_its_bias() -> None:
     assert_close([y], [torch.einsum("sbh,hgcd->sbgcd", x, w) + bias])
 
 
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(("x_shape", "w_shape", "attributes", "equation"), PRODUCTS)
+def test_parts_of_a_product_sum_to_the_whole(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: dict[str, Any], equation: str, count: int
+) -> None:
+    """Products of parts of the weight add up, their input gradients lie side by side, each has its weight gradient."""
+    x, w = random(*x_shape), random(*w_shape, seed=1)
+    parts = [part.contiguous() for part in w.chunk(count, 1 if attributes.get("transposed") else 0)]
+    expected = torch.einsum(equation, x, w)
+    dy = random(*expected.shape, seed=2)
+    dx, dw = gradients(lambda a, b: torch.einsum(equation, a, b), (x, w), dy)
+    y: tuple[Tensor, ...] = ()
+    made: tuple[Tensor, ...] = ()
+    for index, part in enumerate(parts):
+        given = {**attributes, "part": (index, count)}
+        y = run("matmul_part", x, part, *y, **given)
+        made = run("matmul_part_input_gradient", dy, part, *made, **given)
+        before = random(*part.shape, seed=3)
+        (accumulated,) = run("matmul_part_weight_gradient", x, dy, before.clone(), **given)
+        own = dw.chunk(count, 1 if attributes.get("transposed") else 0)[index]
+        assert_close([accumulated, *run("matmul_part_weight_gradient", x, dy, **given)], [before + own, own])
+    assert_close([*y, *made], [expected, dx])
+    bias = random(*expected.shape[-1:], seed=5)
+    if expected.dim() == 3:
+        (again,) = run(
+            "matmul_part", x, parts[-1], torch.zeros_like(expected), bias, part=(count - 1, count), **attributes
+        )
+        last = run("matmul_part", x, parts[-1], part=(count - 1, count), **attributes)[0]
+        assert_close([again], [last + bias])
+
+
 def test_bias_gradient_sums_over_all_but_the_bias_dimensions() -> None:
     """One and several trailing dimensions alike, added to what is there."""
     dx = random(S, B, G, 4, D)

@@ -18,6 +18,7 @@ VOCABULARY = {
     "causal_softmax_backward", "attention_context", "attention_context_backward", "flash_attention",
     "flash_attention_backward", "gelu", "gelu_backward", "swiglu", "swiglu_backward", "add", "slice", "logits_max",
     "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "shard", "adam", "delay",
+    "matmul_part", "matmul_part_input_gradient", "matmul_part_weight_gradient",
 }  # fmt: skip
 
 S, B, H, N, G, D, F, V = 8, 2, 12, 6, 3, 4, 20, 32
@@ -64,6 +65,13 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("matmul_weight_gradient", [Q, X], {"contract": 2}, [t(N, D, H)]),
     ("matmul_weight_gradient", [X, LOGITS], {"transposed": True}, [t(V, H)]),
     ("matmul_weight_gradient", [X, LOGITS, f32(V, H)], {"transposed": True}, [f32(V, H)]),
+    ("matmul_part", [X, t(H // 3, F)], {"part": (2, 3)}, [t(S, B, F)]),
+    ("matmul_part", [Q, t(N // 2, D, H), X, t(H)], {"contract": 2, "part": (1, 2)}, [X]),
+    ("matmul_part", [X, t(V, H // 3), LOGITS], {"transposed": True, "part": (1, 3)}, [LOGITS]),
+    ("matmul_part_input_gradient", [X, t(N // 2, D, H)], {"contract": 2, "part": (0, 2)}, [Q]),
+    ("matmul_part_input_gradient", [LOGITS, t(V, H // 3), X], {"transposed": True, "part": (1, 3)}, [X]),
+    ("matmul_part_weight_gradient", [Q, X, f32(N // 2, D, H)], {"contract": 2, "part": (0, 2)}, [f32(N // 2, D, H)]),
+    ("matmul_part_weight_gradient", [X, LOGITS], {"transposed": True, "part": (1, 3)}, [t(V, H // 3)]),
     ("split_qkv", [t(S, B, G, N // G + 2, D)], {}, [Q, KV, KV]),
     ("merge_qkv", [Q, KV, KV], {}, [t(S, B, G, N // G + 2, D)]),
     ("rotary", [Q], {"base": 1e4}, [Q]),
@@ -136,6 +144,11 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("matmul", [X, t(H, F)], {"contract": 2}),
         ("matmul", [X, t(H, F), t(H)], {}),
         ("matmul_weight_gradient", [t(S, B, H), t(S + 1, B, F), f32(H, F)], {}),
+        ("matmul_part", [X, t(H // 3, F)], {"part": (0, 2)}),
+        ("matmul_part", [X, t(H // 3, F)], {"part": (3, 3)}),
+        ("matmul_part", [X, t(H // 3, F), t(S, B, F + 1)], {"part": (0, 3)}),
+        ("matmul_part", [X, t(H // 3, F)], {}),
+        ("matmul_part_weight_gradient", [X, t(S, B, F), f32(H, F)], {"part": (0, 3)}),
         ("attention_scores", [Q, t(S, B, 4, D)], {}),
         ("swiglu", [X], {}),
         ("split_qkv", [t(S, B, G, 2, D)], {}),
@@ -236,3 +249,18 @@ def test_adam_moves_the_known_bytes_per_parameter() -> None:
 def test_delay_lasts_what_it_says() -> None:
     """A delay has its duration and nothing else."""
     assert work_of("delay", [], {"duration_s": 1.5}) == Work(0.0, 0.0, 0, 0, duration_s=1.5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_parts_of_a_product_do_its_work(count: int) -> None:
+    """Together the parts have the FLOP of the whole, read the activation once, and write the sum once per part."""
+    x, w, y, dw = t(S, B, H), t(H // count, F), t(S, B, F), f32(H // count, F)
+    for kernel, whole, inputs, again in (
+        ("matmul", [x, t(H, F)], [x, w], y.num_bytes * (count - 1)),
+        ("matmul_input_gradient", [y, t(H, F)], [y, w], y.num_bytes * (count - 1)),
+        ("matmul_weight_gradient", [x, y, f32(H, F)], [x, y, dw], y.num_bytes * (count - 1)),
+    ):
+        part = work_of(kernel.replace("matmul", "matmul_part"), inputs, {"part": (0, count)})
+        together, single = work_of(kernel, whole), count * part.flop
+        assert single == together.flop
+        assert count * part.num_bytes == together.num_bytes + again

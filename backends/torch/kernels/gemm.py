@@ -13,7 +13,7 @@ from backends.torch.kernels.context import Attributes, KernelContext, KernelFunc
 def matmul(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return x w, plus a bias where there is one."""
     x, weight = inputs[:2]
-    matrix, contracted, remaining = _as_matrix(weight, attributes)
+    matrix, contracted, remaining = as_matrix(weight, attributes)
     y = x.reshape(-1, matrix.shape[0]) @ matrix
     if len(inputs) == 3:
         y += inputs[2].reshape(-1)
@@ -23,7 +23,7 @@ def matmul(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -
 def matmul_input_gradient(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return dy w^T."""
     dy, weight = inputs
-    matrix, contracted, remaining = _as_matrix(weight, attributes)
+    matrix, contracted, remaining = as_matrix(weight, attributes)
     dx = dy.reshape(-1, matrix.shape[1]) @ matrix.T
     return (dx.reshape(*dy.shape[: -len(remaining)], *contracted),)
 
@@ -41,7 +41,7 @@ def matmul_weight_gradient(_: KernelContext, inputs: Sequence[Tensor], attribute
     return (accumulated[0].add_(product) if accumulated else product,)
 
 
-def _as_matrix(weight: Tensor, attributes: Attributes) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
+def as_matrix(weight: Tensor, attributes: Attributes) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
     """Return the weight as [k, n], with the shapes *k and *n."""
     contract = int(attributes.get("contract", 1))
     shape = tuple(weight.shape)

@@ -177,7 +177,7 @@ class StepEndWriter:
         master = self.tracer.tensor(
             Buffer(
                 f"{source}.master", *common,
-                initial=buffer.initial, global_shape=buffer.global_shape, layout=buffer.layout,
+                initial=buffer.initial, global_shape=buffer.global_shape, layout=buffer.layout, part=buffer.part,
             )
         )  # fmt: skip
         self.adam(t, source, parameter.gradient, [master, *moments, parameter.value])
