@@ -37,9 +37,9 @@ def buffer_slice(buffer: Buffer, mesh: Mesh, rank: int) -> Slice:
     """Return the slice of its global tensor that a rank's buffer is."""
     starts, sizes = (list(n) for n in local_slice(buffer.global_shape or buffer.shape, buffer.layout, mesh, rank))
     if buffer.part is not None:
-        dim, index, count = buffer.part
-        sizes[dim] //= count
-        starts[dim] += index * sizes[dim]
+        dim = buffer.part.dim
+        sizes[dim] //= buffer.part.count
+        starts[dim] += buffer.part.index * sizes[dim]
     return Slice(tuple(starts), tuple(sizes))
 
 

@@ -20,7 +20,7 @@ KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
             *ATTENTION_KERNELS,
             *ELEMENTWISE_KERNELS,
             *MODEL_END_KERNELS,
-        )  # fmt: skip
+        )
     }
 )
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
-from typing import NamedTuple
 
 from sim.plan.layout import REPLICATED, Layout
 
@@ -51,7 +50,8 @@ class Initial:
     axes: tuple[str, ...] = ()
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Part:
     """One of ``count`` equal parts along a dimension."""
 
     dim: int

@@ -21,9 +21,9 @@ def split_linear(
     weights: Sequence[Parameter],
     bias: Parameter | None = None,
     *,
+    weight_gradient: WeightGradient,
     contract: int = 1,
     transposed: bool = False,
-    weight_gradient: WeightGradient = WeightGradient(),
 ) -> Tensor:
     """Return ``functions.linear`` of two or more equal parts of a weight, in order; the last product adds the bias.
 

@@ -79,8 +79,12 @@ def check_sharding(
             "in copies",
             f"write zero_stage: 1, or schedule: {' or '.join(GRADIENT_SCHEDULES)}",
         )
-    if zero_stage == 3:
-        _check_units(pipeline, bucket_bytes)
+    if zero_stage == 3 and bucket_bytes:
+        raise SpecError(
+            "parallel.data.bucket",
+            "ZeRO stage 3 gathers and reduces layer by layer, so there are no buckets",
+            "leave it out, or write zero_stage: 2",
+        )
 
 
 def _check_options(zero_stage: int, sharding: ShardingSpec) -> None:
@@ -97,18 +101,3 @@ def _check_options(zero_stage: int, sharding: ShardingSpec) -> None:
                 f"it is an option of zero_stage {'2 and 3' if stage == 2 else '3'}, and zero_stage is {zero_stage}",
                 f"leave it out, or write zero_stage: {stage}",
             )
-
-
-def _check_units(pipeline: PipelineSpec, bucket_bytes: int) -> None:
-    if pipeline.degree > 1:
-        raise SpecError(
-            "parallel.data.zero_stage",
-            f"ZeRO stage 3 (FSDP) is not built together with a pipeline, and pipeline.degree is {pipeline.degree}",
-            "write zero_stage: 2, or pipeline.degree: 1",
-        )
-    if bucket_bytes:
-        raise SpecError(
-            "parallel.data.bucket",
-            "ZeRO stage 3 gathers and reduces layer by layer, so there are no buckets",
-            "leave it out, or write zero_stage: 2",
-        )

@@ -159,6 +159,16 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "sharding": ShardingSpec(shard_degree=2, gradient_sync="last_microbatch", prefetch=2),
         "numbers": {"fused_gradient_accumulation": False},
     },
+    "zero3 dp2 x pp2, tied": {"data_degree": 2, "zero_stage": 3, "pipeline": {"degree": 2}, "batch": (8, 1)},
+    "zero3 dp2 x pp2 interleaved, kept": {
+        "model": LLAMA, "data_degree": 2, "zero_stage": 3, "batch": (8, 1),
+        "pipeline": {"degree": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2},
+        "sharding": ShardingSpec(reshard_after_forward=False, gradient_sync="last_microbatch"),
+    },
+    "zero3 dp2 x pp2 breadth-first, recompute": {
+        "data_degree": 2, "zero_stage": 3, "recompute": "full", "sharding": ShardingSpec(prefetch=0),
+        "pipeline": {"degree": 2, "schedule": "breadth_first", "virtual_stages": 2},
+    },
     "other axis order": {
         "tensor_degree": 2, "data_degree": 2, "zero_stage": 1, "axis_order": ("pp", "tp", "dp"), "batch": (4, 2),
     },

@@ -53,6 +53,7 @@ SHARDED = {
         sharding=ShardingSpec(gradient_sync="last_microbatch"),
     ),
     "zero 2": training(model=MUTED_MODEL, data_degree=2, zero_stage=2, pipeline={"degree": 2}, batch=(4, 1)),
+    "fsdp pipeline": training(model=MUTED_MODEL, data_degree=2, zero_stage=3, pipeline={"degree": 2}, batch=(4, 1)),
 }  # fmt: skip
 """Each of their collectives over the data-parallel ranks, or on their shards, is silenced alone."""
 

@@ -1,6 +1,6 @@
 """Sharded gradients and parameters: memory and traffic of the closed forms, gathers ahead of time, and their bound."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -98,9 +98,13 @@ def test_gradients_of_one_layer_live_at_once() -> None:
 # --- traffic ---------------------------------------------------------------------------------------------------------
 
 
-def sent_elements(plan: Plan) -> dict[str, float]:
-    """Return what a rank sends in a step by kind of collective, in elements of 4 bytes, as rings move it."""
-    (program,) = plan.programs
+def sent_elements(plan: Plan, program: Program | None = None) -> dict[str, float]:
+    """Return what a rank sends in a step by kind of collective, in elements of 4 bytes, as rings move it.
+
+    Of the only program, or of one of several.
+    """
+    if program is None:
+        (program,) = plan.programs
     sent: dict[str, float] = {}
     for _, _, _, op in program.instances():
         if isinstance(op, Collective) and op.name != "loss":
@@ -157,6 +161,59 @@ def test_groups_are_neighbours() -> None:
     }
     assert groups[CollectiveKind.ALL_GATHER] == groups[CollectiveKind.REDUCE_SCATTER] == (0, 2, 4, 6)
     assert groups[CollectiveKind.ALL_REDUCE] == (0, 8)
+
+
+PIPELINES = [("1f1b", 1), ("gpipe", 1), ("interleaved_1f1b", 2), ("breadth_first", 2)]
+
+
+@pytest.mark.parametrize("sync", ["each_microbatch", "last_microbatch"])
+@pytest.mark.parametrize("reshards", [True, False])
+@pytest.mark.parametrize(("schedule", "stages"), PIPELINES)
+def test_traffic_of_a_pipeline_is_that_of_its_stages(schedule: str, stages: int, *, reshards: bool, sync: Any) -> None:
+    """Each rank gathers what it holds once per pass that reads it, or once a step.
+
+    Each parameter of an untied model is sharded by exactly one rank of the pipeline.
+    """
+    m, dp = 4, 2
+    sharding = ShardingSpec(reshard_after_forward=reshards, gradient_sync=sync)
+    plan = dense_plan(
+        m=m, dp=dp, pp=2, model=LLAMA, precision="fp32", zero_stage=3, sharding=sharding, schedule=schedule,
+        virtual_stages=stages,
+    )  # fmt: skip
+    check(plan)
+    total, embedding = dense_job(model=LLAMA).model.num_parameters, LLAMA["vocab_size"] * LLAMA["hidden_size"]
+    sent: dict[str, float] = {}
+    for program in plan.programs:
+        for kind, elements in sent_elements(plan, program).items():
+            sent[kind] = sent.get(kind, 0.0) + elements
+    gathers = m * (2 * total - embedding) if reshards else total
+    assert sent == {"all_gather": gathers / 2, "reduce_scatter": (m if sync == "each_microbatch" else 1) * total / 2}
+
+
+@pytest.mark.parametrize(("schedule", "stages"), PIPELINES)
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_pipeline_rank_gathers_no_more_layers_at_once(schedule: str, stages: int, ahead: int) -> None:
+    """However many micro-batches are in flight: 1 + prefetch layers, in the account and in time."""
+    plan = dense_plan(
+        dp=4, m=4, pp=2, model=WIDE | {"num_layers": 8}, zero_stage=3, schedule=schedule, virtual_stages=stages,
+        sharding=ShardingSpec(prefetch=ahead),
+    )  # fmt: skip
+    run = simulated(plan)
+    for program in plan.programs:
+        assert most_live_bytes(program, Kind.PARAMETER) == (1 + ahead) * 2 * layer_parameters(WIDE)
+        spans = gathered_spans(run, plan.ranks_of(program)[0])
+        assert most_at_once(spans) <= 1 + ahead
+
+
+def test_a_stage_that_is_kept_is_gathered_once() -> None:
+    """Without resharding a rank holds its stage from before the first forward until the last backward has read it."""
+    sharding = ShardingSpec(reshard_after_forward=False)
+    plan = dense_plan(dp=4, m=6, pp=2, model=WIDE, zero_stage=3, sharding=sharding)
+    first, last = plan.programs
+    embedding = WIDE["vocab_size"] * WIDE["hidden_size"]
+    layers = WIDE["num_layers"] // 2 * layer_parameters(WIDE)
+    assert most_live_bytes(first, Kind.PARAMETER) == 2 * (layers + embedding)
+    assert most_live_bytes(last, Kind.PARAMETER) == 2 * (layers + embedding + WIDE["hidden_size"])
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
@@ -240,12 +297,12 @@ def test_exposed_time_of_backward_counts_the_reduce_scatter_too(*, sequence: int
     assert layers[1][0] - layers[2][1] == pytest.approx(max(end_s - begin_s, moved_s - computed_s), abs=1e-9)
 
 
-def gathered_spans(run: SimulatedRun) -> Iterator[tuple[float, float]]:
+def gathered_spans(run: SimulatedRun, rank: int = 0) -> Iterator[tuple[float, float]]:
     """Yield from when to when each unit was gathered: the gather's start to the end of its last reader."""
     by_buffer: dict[tuple[str, int], float] = {}
     gathers: list[tuple[float, int, tuple[str, ...]]] = []
-    program = run.programs[0]
-    for times in run.task_times(0):
+    program = run.programs[rank]
+    for times in run.task_times(rank):
         for row, call in enumerate(times.calls.tolist()):
             microbatch = program.calls[call].microbatch
             for j, op in enumerate(times.task.ops):
@@ -256,6 +313,15 @@ def gathered_spans(run: SimulatedRun) -> Iterator[tuple[float, float]]:
                     by_buffer[key] = max(by_buffer.get(key, 0.0), float(times.ends_s[row, j]))
     for start_s, microbatch, names in gathers:
         yield start_s, max(by_buffer.get((name, microbatch), start_s) for name in names)
+
+
+def most_at_once(spans: Iterable[tuple[float, float]]) -> int:
+    """Return how many spans overlap at most; times of a block are sums in another order, so they are rounded."""
+    gathered = most = 0
+    for _, change in sorted(event for a, b in spans for event in ((round(a, 15), 1), (round(b, 15), -1))):
+        gathered += change
+        most = max(most, gathered)
+    return most
 
 
 @pytest.mark.parametrize("sync", ["each_microbatch", "last_microbatch"])
@@ -270,13 +336,7 @@ def test_the_bound_holds_in_time_too(ahead: int, sequence: int, recompute: str, 
     sharding = ShardingSpec(prefetch=ahead, gradient_sync=sync)
     model = WIDE | {"sequence_length": sequence}
     plan = dense_plan(dp=8, m=3, model=model, zero_stage=3, recompute=recompute, sharding=sharding)
-    events = []
-    for start_s, end_s in gathered_spans(simulated(plan)):
-        events += [(start_s, 1), (end_s, -1)]
-    gathered = most = 0
-    for _, change in sorted(events):
-        gathered += change
-        most = max(most, gathered)
+    most = most_at_once(gathered_spans(simulated(plan)))
     assert most == 1 + ahead or (sequence == 64 and most < 1 + ahead)
 
 
@@ -291,7 +351,7 @@ def test_the_bound_holds_in_time_too(ahead: int, sequence: int, recompute: str, 
         ({"zero_stage": 2, "sharding": ShardingSpec(prefetch=1)}, "prefetch"),
         ({"zero_stage": 2, "sharding": ShardingSpec(reshard_after_forward=True)}, "reshard_after_forward"),
         ({"zero_stage": 3, "sharding": ShardingSpec(shard_degree=3)}, "shard_degree"),
-        ({"zero_stage": 3, "pp": 2}, "zero_stage"),
+        ({"zero_stage": 3, "pp": 2, "m": 4, "schedule": "zb_h1"}, "zero_stage"),
         ({"zero_stage": 3, "bucket_bytes": 1000}, "bucket"),
         ({"zero_stage": 2, "overlap_gradient_sync": False}, "overlap_gradient_sync"),
         ({"zero_stage": 2, "pp": 2, "m": 4, "schedule": "chimera"}, "zero_stage"),

@@ -1,4 +1,4 @@
-"""Matrix products of one part of a weight that is split along its input dimension; see costmodels' file of this name."""
+"""Matrix products of one part of a weight that is split along its input dimension, as their costs define them."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -13,7 +13,8 @@ from backends.torch.kernels.gemm import as_matrix, matmul, matmul_input_gradient
 def _part_of(x: Tensor, attributes: Attributes) -> Tensor:
     """Return the part of an activation's first contracted dimension, as a view."""
     index, count = attributes["part"]
-    return x.chunk(count, x.dim() - int(attributes.get("contract", 1)))[index]
+    part: Tensor = x.chunk(count, x.dim() - int(attributes.get("contract", 1)))[index]
+    return part
 
 
 def matmul_part(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:

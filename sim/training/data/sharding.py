@@ -2,7 +2,8 @@
 
 Stage 2: gradients are reduce-scattered, bucket by bucket, and only this rank's shard of their sum is kept; parameters
 stay whole, and their updated shards are gathered at the end of a step. Stage 3: parameters are shards too. A unit, a
-layer, is gathered before it computes, freed, and gathered again in backward.
+layer, is gathered before it computes, freed, and gathered again in backward. In a pipeline every pass does so, of its
+own stage; or a stage is gathered once a step, and kept (``reshard_after_forward: false``).
 
 Where shards are shared out within groups, the groups' sums of gradients are all_reduced once a step, shard by shard.
 Every sum here is linear, so it may be made before or after the sum over micro-batches.
@@ -11,14 +12,23 @@ Every sum here is linear, so it may be made before or after the sum over micro-b
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sim.plan.buffer import Initial, Kind, Scope
+from sim.plan.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.op import Collective, CollectiveKind, Compute, Op
 from sim.plan.program import Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.training.data.axes import replica_axes, shard_axis
 from sim.training.data.buckets import Bucket
 from sim.training.data.optimizer import EMBEDDING_STREAM, PIPELINE_AXIS, StepEndWriter
-from sim.training.data.units import END_UNIT, Gathers, Unit, bucket_units, layer_units, with_reductions, zeros
+from sim.training.data.units import (
+    END_UNIT,
+    Gathers,
+    Unit,
+    bucket_units,
+    gather,
+    layer_units,
+    with_reductions,
+    zeros,
+)
 from sim.training.pipeline.placement import Placement
 from sim.training.spec import DenseTraining
 from sim.training.transformer import DATA_AXIS
@@ -37,23 +47,47 @@ def write_sharded_step(
     ends = place.ranks[0], place.ranks[place.chain_length - 1]
     tied = job.model.tied_embeddings and ends[0] != ends[1] and rank in ends
     fresh = {stage: [tracer.parameters[p.source] for p in group] for stage, group in groups.items()}
-    if job.parallel.zero_stage == 3:
-        parameters = [p for group in fresh.values() for p in group]
-        units = layer_units(parameters, tied_embeddings=job.model.tied_embeddings)
-    else:
+    step_end = StepEndWriter(job, tracer, job.training.types, ends, ())
+    if job.parallel.zero_stage < 3:
         units = bucket_units(fresh, bucket_bytes=job.parallel.bucket_bytes, tied=tied)
-    writer = ShardedStepWriter(job, tracer, StepEndWriter(job, tracer, job.training.types, ends, ()), units)
-    return writer.write()
+        return ShardedStepWriter(job, tracer, step_end, units).write()
+    parameters = [p for group in fresh.values() for p in group]
+    units = layer_units(parameters, tied_embeddings=job.model.tied_embeddings, apart=tied)
+    return ShardedStepWriter(job, tracer, step_end, units, gathering=_gathering(job)).write()
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """When sharded parameters are whole. ``kept``: units that forward leaves to the backward of its micro-batch, all
+    where it is None; ``once``: all are gathered once a step, and kept until it has computed.
+    """
+
+    kept: frozenset[str] | None = frozenset()
+    once: bool = False
+
+
+def _gathering(job: DenseTraining) -> Gathering:
+    """Return when stage 3 gathers. Without a pipeline, what forward computes with last is first in backward."""
+    pipelined, reshards = job.parallel.pipeline.degree > 1, job.parallel.sharding.reshards
+    if pipelined:
+        return Gathering(once=not reshards)
+    return Gathering(frozenset({END_UNIT}) if reshards else None)
 
 
 @dataclass(slots=True)
 class ShardedStepWriter:
-    """Rewrites and writes the tasks of one program."""
+    """Rewrites and writes the tasks of one program.
+
+    ``gathering``: of the units' parameters, None where these stay whole. ``whole``: parameters of no unit, which are
+    replicated with their gradients and optimizer state.
+    """
 
     job: DenseTraining
     tracer: ProgramTracer
     step_end: StepEndWriter
     units: Sequence[Unit]
+    gathering: Gathering | None = None
+    whole: Sequence[Bucket] = ()
     gradient_shards: dict[str, Tensor] = field(init=False, default_factory=dict)
     parameter_shards: dict[str, Tensor] = field(init=False, default_factory=dict)
 
@@ -63,24 +97,22 @@ class ShardedStepWriter:
         for unit in self.units:
             self.gradient_shards[unit.name] = self._gradient_shard(unit)
             self._rescope(unit.gradients, gradient_scope)
-            if self._shards_parameters:
+            if self.gathering is not None:
                 self.parameter_shards[unit.name] = self._parameter_shard(unit, "", self.tracer.parameter_dtype)
-                self._rescope(unit.values, Scope.MICROBATCH)
-        if self._shards_parameters:
-            self._gather_parameters()
+                self._rescope(unit.values, Scope.STEP if self.gathering.once else Scope.MICROBATCH)
+        begin = [self._write_begin()]
+        if self.gathering is not None and self.units:
+            begin += self._write_gather() if self.gathering.once else self._gather_parameters(self.gathering)
         if self._each_microbatch:
             self._reduce_each_microbatch()
-        return [self._write_begin()], [*self._write_sync(), *self._write_update(), *self.step_end.write_loss_sync()]
+        end = [*self._write_sync(), *self._write_update(), *self.step_end.write_sync_and_update(self.whole)]
+        return begin, end
 
     # --- what is asked for -----------------------------------------------------------------------------------------
 
     @property
     def _each_microbatch(self) -> bool:
         return self.job.parallel.sharding.syncs_each_microbatch
-
-    @property
-    def _shards_parameters(self) -> bool:
-        return self.job.parallel.zero_stage == 3
 
     @property
     def _axis(self) -> str:
@@ -113,24 +145,28 @@ class ShardedStepWriter:
     def _replace(self, task: str, ops: Sequence[Op]) -> None:
         self.tracer.tasks[task] = replace(self.tracer.tasks[task], ops=tuple(ops))
 
-    def _gather_parameters(self) -> None:
-        """Gather units in forward, and those that are not kept once more in backward.
+    def _write_gather(self) -> list[str]:
+        """Write the task that gathers all units for a step."""
+        ops = [gather("all_gather", self._axis, u, self.parameter_shards[u.name].name, {}) for u in self.units]
+        return [self.tracer.add_task("gather_parameters", Phase.PREPARE, ops).name]
 
-        The last unit that forward computes with is the first in backward, so it stays.
-        """
-        sharding, buffers = self.job.parallel.sharding, self.tracer.buffers
+    def _gather_parameters(self, gathering: Gathering) -> list[str]:
+        """Gather units in forward, and those that it does not keep once more in backward; nothing before the step."""
+        ahead, buffers = self.job.parallel.sharding.units_ahead, self.tracer.buffers
         shards = {name: shard.name for name, shard in self.parameter_shards.items()}
-        entry = None if self._each_microbatch else self.units[0].gradients[0]
-        forward = Gathers(self._axis, "all_gather", shards, {}, frozenset(), sharding.units_ahead, entry)
+        begins = [Buffer(f"{label}.begin", (0,), "uint8", Kind.WORKSPACE) for label in ("all_gather", "regather")]
+        forward = Gathers(self._axis, "all_gather", shards, {}, frozenset(), ahead, begins[0].name)
         for task, ops in self._rewritten(Phase.FORWARD):
             self._replace(task, forward.into(ops, self.units))
-        held = frozenset(unit.name for unit in self.units if unit.name == END_UNIT or not sharding.reshards)
+        held = frozenset(unit.name for unit in self.units if gathering.kept is None or unit.name in gathering.kept)
         names = {name: f"{name}.regathered" for unit in self.units if unit.name not in held for name in unit.values}
-        backward = Gathers(self._axis, "regather", shards, names, held, sharding.units_ahead, "")
+        backward = Gathers(self._axis, "regather", shards, names, held, ahead, begins[1].name)
         for task, ops in self._rewritten(Phase.BACKWARD):
             self._replace(task, backward.into(ops, self.units))
         written = {name for task in self.tracer.tasks.values() for op in task.ops for name in op.writes}
         buffers.update({new: replace(buffers[old], name=new) for old, new in names.items() if new in written})
+        buffers.update({begin.name: begin for begin in begins if begin.name in written})
+        return []
 
     def _reduce_each_microbatch(self) -> None:
         pieces = {}
@@ -165,6 +201,7 @@ class ShardedStepWriter:
     def _write_begin(self) -> str:
         t = TaskTracer(self.tracer, Scope.STEP)
         cleared = [self.step_end.loss] if self.step_end.has_loss else []
+        cleared += [p.gradient for bucket in self.whole for p in bucket.parameters]
         if self._each_microbatch:
             cleared += self.gradient_shards.values()
         else:
@@ -194,7 +231,7 @@ class ShardedStepWriter:
         names = []
         for index, unit in enumerate(self.units):
             t, gradient = TaskTracer(self.tracer, Scope.STEP), self.gradient_shards[unit.name]
-            if self._shards_parameters:
+            if self.gathering is not None:
                 self._update_unit(t, unit, gradient)
             else:
                 self.step_end.update_shard(t, Bucket(index, unit.parameters), gradient)

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 from sim.plan.op import Collective, CollectiveKind, Compute, Op
 from sim.plan.tracing import Parameter, Tensor
-from sim.training.data.buckets import make_buckets
+from sim.training.data.buckets import TIED_SOURCE, make_buckets
 from sim.training.transformer import DATA_AXIS
 
 END_UNIT = "ends"
+TIED_UNIT = "tied"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +55,23 @@ def bucket_units(groups: Mapping[int, Sequence[Parameter]], *, bucket_bytes: int
         )
     ]
     return [
-        Unit("tied" if b.tied else str(i), b.parameters, shard_axes=b.partial_axes, tied=b.tied)
+        Unit(TIED_UNIT if b.tied else str(i), b.parameters, shard_axes=b.partial_axes, tied=b.tied)
         for i, b in enumerate(buckets)
     ]
 
 
-def layer_units(parameters: Sequence[Parameter], *, tied_embeddings: bool) -> list[Unit]:
+def layer_units(parameters: Sequence[Parameter], *, tied_embeddings: bool, apart: bool) -> list[Unit]:
     """Return one unit per layer, one for the embedding and one for final norm and output layer.
 
-    With a tied table, which both of these need, the two are one.
+    With a tied table, which both of these need, the two are one. ``apart``: they are on two pipeline ranks, of which
+    each has the table, so it is a unit of its own.
     """
     members: dict[str, list[Parameter]] = {}
     for parameter in parameters:
-        members.setdefault(_unit_name(parameter.source, tied_embeddings=tied_embeddings), []).append(parameter)
-    return [_layer_unit(name, tuple(group)) for name, group in members.items()]
+        tied = apart and parameter.source == TIED_SOURCE
+        name = TIED_UNIT if tied else _unit_name(parameter.source, tied_embeddings=tied_embeddings)
+        members.setdefault(name, []).append(parameter)
+    return [make_unit(name, group, tied=name == TIED_UNIT) for name, group in members.items()]
 
 
 def _unit_name(source: str, *, tied_embeddings: bool) -> str:
@@ -77,10 +81,12 @@ def _unit_name(source: str, *, tied_embeddings: bool) -> str:
     return "embedding" if embeds and not tied_embeddings else END_UNIT
 
 
-def _layer_unit(name: str, parameters: tuple[Parameter, ...]) -> Unit:
+def make_unit(name: str, parameters: Sequence[Parameter], *, tied: bool = False) -> Unit:
+    """Return the unit of parameters that are gathered together, the gradients of some still partial over other axes."""
     axes = {p.source: tuple(a for a in p.gradient.layout.partial_axes if a != DATA_AXIS) for p in parameters}
     partial = tuple(p for p in parameters if axes[p.source])
-    return Unit(name, parameters, partial=partial, partial_axes=axes[partial[0].source] if partial else ())
+    partial_axes = axes[partial[0].source] if partial else ()
+    return Unit(name, tuple(parameters), partial=partial, partial_axes=partial_axes, tied=tied)
 
 
 # --- gradients -------------------------------------------------------------------------------------------------------
@@ -118,9 +124,8 @@ class Gathers:
     """How a pass gathers units from the pieces of the ranks of an axis.
 
     ``shards``: the buffer of this rank's piece, by unit. ``names``: what the pass calls a gathered parameter.
-    ``held``: units that are there already. ``ahead``: units gathered ahead of the one that computes.
-    ``gate``: a buffer that must be written before the first unit is gathered, None where none need be, "" for what
-    the pass's own first op writes.
+    ``held``: units that are there already. ``ahead``: units gathered ahead of the one that computes. ``begin``: an
+    empty buffer that the pass writes as it begins, so that it gathers nothing while the pass before still computes.
     """
 
     axis: str
@@ -129,7 +134,7 @@ class Gathers:
     names: Mapping[str, str]
     held: Set[str]
     ahead: int
-    gate: str | None
+    begin: str
 
     def into(self, ops: Sequence[Op], units: Sequence[Unit]) -> list[Op]:
         """Return a pass that gathers its units in the order in which it first reads them.
@@ -138,6 +143,8 @@ class Gathers:
         a unit is gathered once the one as many places before it has been computed with, in issue order and in time.
         """
         order = self._order(ops, units)
+        if all(unit.name in self.held for _, unit in order):
+            return list(ops)
         starts = [position for position, _ in order]
         inserted: dict[int, list[Op]] = {}
         for place, (_, unit) in enumerate(order):
@@ -145,14 +152,14 @@ class Gathers:
                 continue
             position, gate = self._after(ops, starts, place - self.ahead)
             block = inserted.setdefault(position, [])
-            if gate and not block:
+            if not block:
                 block.append(self._wait(unit, gate))
             block.append(self._gather(unit))
         result: list[Op] = []
         for position, op in enumerate(ops):
             result += inserted.get(position, [])
             result.append(replace(op, reads=tuple(self.names.get(name, name) for name in op.reads)))
-        return result
+        return [Compute(self.begin, "delay", (), (self.begin,), {"duration_s": 0.0}), *result]
 
     def _order(self, ops: Sequence[Op], units: Sequence[Unit]) -> list[tuple[int, Unit]]:
         """Return the units with the positions of the ops that read them first, in that order."""
@@ -164,10 +171,10 @@ class Gathers:
                     found.setdefault(unit_of[name].name, (position, unit_of[name]))
         return sorted(found.values(), key=lambda item: item[0])
 
-    def _after(self, ops: Sequence[Op], starts: Sequence[int], place: int) -> tuple[int, str | None]:
+    def _after(self, ops: Sequence[Op], starts: Sequence[int], place: int) -> tuple[int, str]:
         """Return where to gather what may come once all units before ``place`` are done, and the buffer to wait for."""
         if place < 1:
-            return (0, self.gate) if self.gate != "" else (1, ops[0].writes[0])
+            return 0, self.begin
         position = max(i for i in range(starts[place]) if isinstance(ops[i], Compute) and ops[i].writes)
         return position + 1, ops[position].writes[0]
 
@@ -176,8 +183,10 @@ class Gathers:
         return Compute(name, "delay", (gate,), (), {"duration_s": 0.0}, stream=DATA_AXIS)
 
     def _gather(self, unit: Unit) -> Op:
-        writes = tuple(self.names.get(name, name) for name in unit.values)
-        reads = (self.shards[unit.name],)
-        return Collective(
-            f"{self.label}.{unit.name}", CollectiveKind.ALL_GATHER, (self.axis,), reads, writes, DATA_AXIS
-        )
+        return gather(self.label, self.axis, unit, self.shards[unit.name], self.names)
+
+
+def gather(label: str, axis: str, unit: Unit, shard: str, names: Mapping[str, str]) -> Op:
+    """Return the collective that gathers a unit's parameters, under the given names."""
+    writes = tuple(names.get(name, name) for name in unit.values)
+    return Collective(f"{label}.{unit.name}", CollectiveKind.ALL_GATHER, (axis,), (shard,), writes, DATA_AXIS)
