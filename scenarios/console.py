@@ -67,7 +67,18 @@ def _answer(summary: Mapping[str, Any]) -> Table:
         utilisation = f"MFU {_percent(summary['mfu'])}, HFU {_percent(summary['hfu'])}"
         table.add_row("per device", Text(f"{rate} ({utilisation})"))
     table.add_row("memory", _memory_text(summary))
+    if summary.get("links"):
+        table.add_row("busiest link", _link_text(summary["links"][0]))
     return table
+
+
+def _link_text(busiest_kind: Mapping[str, Any]) -> Text:
+    """Return the fullest link, how many are like it, and how full it is."""
+    link = busiest_kind["busiest"]
+    others = f" and {link['count'] - 1:,} like it" if link["count"] > 1 else ""
+    kind = "" if f" {busiest_kind['kind']} " in f" {link['link']} " else f" ({busiest_kind['kind']})"
+    full = f"{_percent(link['busy_fraction'])} of the step, at its peak {_percent(link['peak_fraction'])}"
+    return Text(f"{full}: {link['link']}{others}{kind}")
 
 
 def _memory_text(summary: Mapping[str, Any]) -> Text:

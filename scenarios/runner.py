@@ -16,6 +16,7 @@ from scenarios.reliability import summarise_study
 from scenarios.summary import summarise
 from sim.cluster.cluster import Cluster
 from sim.engine.activity import Pricing
+from sim.engine.link_use import LinkUse, link_use
 from sim.engine.pricing import ClusterPricing
 from sim.engine.run import SimulatedRun
 from sim.engine.textbook import TextbookPricing
@@ -33,12 +34,13 @@ MAX_UNFOLDED_OPS: Final = 15_000_000
 
 @dataclass
 class Result:
-    """A simulated scenario; the timeline is made on first use."""
+    """A simulated scenario; the timeline is made on first use. ``links``: how full they are, None without a cluster."""
 
     scenario: Scenario
     run: SimulatedRun
     summary: dict[str, Any]
     detail: Literal["op", "task"] | None
+    links: LinkUse | None = None
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -54,13 +56,15 @@ def simulate(scenario: Scenario, *, detail: Literal["op", "task"] | None = None,
     plan = plan_of(scenario)
     if not fold:
         refuse_many_ops(plan)
-    run = SimulatedBackend(pricing_of(scenario), fold).simulate(plan)
-    summary = summarise(scenario, run, devices_of(scenario))
+    pricing = pricing_of(scenario)
+    run = SimulatedBackend(pricing, fold).simulate(plan)
+    links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
+    summary = summarise(scenario, run, devices_of(scenario), links)
     if scenario.reliability is not None:
         with located(scenario.document):
             study = study_reliability(scenario.reliability, run.makespan_s, scenario.seed)
         summary["reliability"] = summarise_study(scenario.reliability, study)
-    return Result(scenario, run, summary, detail)
+    return Result(scenario, run, summary, detail, links)
 
 
 def refuse_many_ops(plan: Plan) -> None:
@@ -125,4 +129,4 @@ def device_of(scenario: Scenario) -> DeviceSpec | None:
 
 def write_outputs(result: Result, out: Path) -> None:
     """Write summary.json, timeline.json.gz, timeline.parquet and report.html into a folder."""
-    write_all(result.summary, result.timeline, out, title=result.scenario.name)
+    write_all(result.summary, result.timeline, out, title=result.scenario.name, links=result.links)

@@ -5,8 +5,10 @@ from itertools import accumulate
 from typing import Any
 
 from costmodels.hardware import DeviceSpec
+from scenarios.link_summary import summarise_links
 from scenarios.loader import Scenario
 from sim.engine.breakdown import BUBBLE, Breakdown, breakdown
+from sim.engine.link_use import LinkUse
 from sim.engine.memory import memory_use, peak_live_chunks
 from sim.engine.run import SimulatedRun
 from sim.plan.description import describe
@@ -17,10 +19,12 @@ from sim.training.spec import DenseTraining
 SCHEMA = "meshtwin.summary/1"
 
 
-def summarise(scenario: Scenario, run: SimulatedRun, devices: Sequence[tuple[DeviceSpec, int]]) -> dict[str, Any]:
+def summarise(
+    scenario: Scenario, run: SimulatedRun, devices: Sequence[tuple[DeviceSpec, int]], use: LinkUse | None = None
+) -> dict[str, Any]:
     """Return the summary of a run; rates and memory verdicts only where there are devices.
 
-    ``devices``: those of the ranks, in rank order, each with how many ranks have it.
+    ``devices``: those of the ranks, in rank order, each with how many ranks have it. ``use``: that of their links.
     """
     parts = {rank: breakdown(run, rank) for rank in run.programs}
     roles = [_role(run, rank, parts[rank], devices) for rank in run.programs]
@@ -38,6 +42,7 @@ def summarise(scenario: Scenario, run: SimulatedRun, devices: Sequence[tuple[Dev
         / run.makespan_s,
         **_memory(roles, devices),
         "roles": roles,
+        **summarise_links(use, run.plan.mesh.size),
         "fold": {"ranks": run.plan.mesh.size, "simulated": len(run.programs)},
         "engine": {"events": run.num_events, "wall_time_s": run.wall_time_s},
     }

@@ -16,10 +16,12 @@ from scenarios.report.charts import (
     memory_curve_chart,
 )
 from scenarios.report.gantt import choose_bars
+from scenarios.report.links import links_section
 from scenarios.report.long_run import long_run_card, long_run_section
 from scenarios.report.op_kinds import OpKind, longest_kinds
 from scenarios.report.page import Card, Section, legend, write_page
 from scenarios.role_names import fullest_row, row_name
+from sim.engine.link_use import LinkUse
 from traces.timeline import Timeline
 
 SMALLEST_PEAK: Final = 0.15
@@ -31,12 +33,16 @@ _OP_COLUMNS: Final = (
 )  # fmt: skip
 
 
-def write_report(summary: Mapping[str, Any], timeline: Timeline, path: Path, *, title: str) -> None:
-    """Write the page of one step from its summary (the keys of summary.json) and timeline.
+def write_report(
+    summary: Mapping[str, Any], timeline: Timeline, path: Path, *, title: str, links: LinkUse | None = None
+) -> None:
+    """Write the page of one step from its summary (the keys of summary.json), timeline and use of links.
 
     Wall times are left out: identical runs give identical bytes.
     """
     sections = [_pipeline(timeline), _time(summary)]
+    if links is not None and len(links.example):
+        sections.append(links_section(links, summary["communication"]))
     has_memory = bool(summary.get("memory_capacity_bytes"))  # a textbook workload models none
     if has_memory and len(timeline.memory):
         sections.append(_memory(summary, timeline))

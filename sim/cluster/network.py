@@ -47,12 +47,14 @@ INSIDE = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.PCIE, LinkKind.HOST, Link
 class LinkUse:
     """Seconds of exclusive use: case ``rows[i]`` uses link ``links[i]`` for ``seconds[i]``; sorted, each pair once.
 
-    ``latencies_s``: of each case, up to what all cases have in common.
+    ``num_bytes``: the payload that it carries meanwhile, without what a protocol adds. ``latencies_s``: of each case,
+    up to what all cases have in common.
     """
 
     rows: Ints
     links: Ints
     seconds: Floats
+    num_bytes: Floats
     latencies_s: Floats = field(default_factory=lambda: np.zeros(0))
 
     def of_row(self, row: int) -> tuple[Ints, Floats]:
@@ -138,7 +140,7 @@ class Network:
         routes = self.topology.routes(sources, targets)
         rows = np.repeat(np.arange(len(sources)), routes.num_hops)
         seconds = num_bytes * self._message_seconds_per_byte[routes.links] + self.topology.message_s[routes.links]
-        use = _link_use(rows, routes.links, seconds, self.topology.num_links)
+        use = _link_use(rows, routes.links, seconds, np.full(len(rows), float(num_bytes)), self.topology.num_links)
         without_hops = [replace(library.parameters, intra_latency_s=0.0) for library in self.libraries]
         fixed_s = np.array([point_to_point_cost(num_bytes, True, network).latency_s for network in without_hops])
         layouts = self._layout_of_device
@@ -181,14 +183,15 @@ class Network:
         for batch in self._batches(groups, root, keep_order=bool(pair_bytes)):
             cost = self._cost(kind, num_bytes, batch, algorithm, pair_bytes)
             use = self._use(kind, num_bytes, cost, batch, pair_bytes)
-            uses.append(LinkUse(batch.rows[use.rows], use.links, use.seconds))
+            uses.append(replace(use, rows=batch.rows[use.rows]))
             latencies_s[batch.rows] = cost.latency_s
             if pair_bytes or phased_flows(kind, cost.algorithm, batch.ranks_per_node) is not None:
                 for row, devices in zip(batch.rows.tolist(), batch.devices, strict=True):
                     alone = replace(batch, devices=devices[None, :])
                     latencies_s[row] += self._in_turn_s(kind, num_bytes, cost, alone, pair_bytes)
         rows, links = (np.concatenate([getattr(use, name) for use in uses]) for name in ("rows", "links"))
-        use = _link_use(rows, links, np.concatenate([use.seconds for use in uses]), self.topology.num_links)
+        seconds, carried = (np.concatenate([getattr(use, name) for use in uses]) for name in ("seconds", "num_bytes"))
+        use = _link_use(rows, links, seconds, carried, self.topology.num_links)
         return replace(use, latencies_s=latencies_s)
 
     def ranks_per_node(self, group: Sequence[int]) -> tuple[int, ...]:
@@ -298,27 +301,34 @@ class Network:
         """Return what groups that lie alike put on links; row i is the batch's i-th group."""
         if pair_bytes:
             flows = _uneven_flows(pair_bytes, cost.algorithm, batch).flows
-            flow_bytes = flows.parts * cost.wire_overhead
+            payload = flows.parts
+            flow_bytes = payload * cost.wire_overhead
         elif cost.algorithm == "tree" and kind == "all_reduce" and isinstance(self.topology.fabric, Torus):
             flows = tree_flows(batch.ranks_per_node)
-            flow_bytes = flows.parts * (num_bytes * cost.wire_overhead)
+            payload = flows.parts * num_bytes
+            flow_bytes = payload * cost.wire_overhead
         elif (phased := phased_flows(kind, cost.algorithm, batch.ranks_per_node)) is not None:
             flows = phased.flows
-            flow_bytes = flows.parts * (num_bytes * cost.wire_overhead)
+            payload = flows.parts * num_bytes
+            flow_bytes = payload * cost.wire_overhead
         elif all(self._is_switched[layout] for layout in batch.layouts):
-            flows, inside = _scaled_flows(kind, cost.algorithm, batch.ranks_per_node)
+            flows, inside, busiest = _scaled_flows(kind, cost.algorithm, batch.ranks_per_node)
+            payload = flows.parts * busiest * num_bytes
             flow_bytes = flows.parts * np.where(inside, cost.port_bytes, cost.nic_bytes)
         else:
             flows = collective_flows(kind, cost.algorithm, batch.ranks_per_node)
-            flow_bytes = flows.parts * (num_bytes * cost.wire_overhead)
+            payload = flows.parts * num_bytes
+            flow_bytes = payload * cost.wire_overhead
         used = flow_bytes > 0
         sources, targets = flows.sources[used], flows.targets[used]
         routes = self.topology.routes(batch.devices[:, sources].ravel(), batch.devices[:, targets].ravel())
         num_hops = routes.num_hops
         rows = np.repeat(np.repeat(np.arange(len(batch.devices)), len(sources)), num_hops)
-        link_bytes = np.repeat(np.tile(flow_bytes[used], len(batch.devices)), num_hops)
-        seconds = link_bytes * self.seconds_per_byte[routes.links]
-        return _link_use(rows, routes.links, seconds, self.topology.num_links)
+        charged, carried = (
+            np.repeat(np.tile(values[used], len(batch.devices)), num_hops) for values in (flow_bytes, payload)
+        )
+        seconds = charged * self.seconds_per_byte[routes.links]
+        return _link_use(rows, routes.links, seconds, carried, self.topology.num_links)
 
     def _in_turn_s(
         self, kind: str, num_bytes: int, cost: CollectiveCost, batch: "_Batch", pair_bytes: Sequence[Sequence[int]]
@@ -334,7 +344,8 @@ class Network:
         routes = self.topology.routes(batch.devices[0, flows.sources], batch.devices[0, flows.targets])
         flow_bytes = np.repeat(flows.parts * (payload * cost.wire_overhead), routes.num_hops)
         seconds = flow_bytes * self.seconds_per_byte[routes.links]
-        use = _link_use(np.repeat(phased.phases, routes.num_hops), routes.links, seconds, self.topology.num_links)
+        phases = np.repeat(phased.phases, routes.num_hops)
+        use = _link_use(phases, routes.links, seconds, flow_bytes, self.topology.num_links)
         in_phases = np.zeros(int(phased.phases.max(initial=0)) + 1)
         np.maximum.at(in_phases, use.rows, use.seconds)
         in_all = np.bincount(use.links, use.seconds).max(initial=0.0)
@@ -373,12 +384,14 @@ def _sums(routes: Routes, values: Floats) -> Floats:
     return sums[routes.indptr[1:]] - sums[routes.indptr[:-1]]
 
 
-def _link_use(rows: Ints, links: NDArray[np.int32], seconds: Floats, num_links: int) -> LinkUse:
+def _link_use(rows: Ints, links: NDArray[Any], seconds: Floats, num_bytes: Floats, num_links: int) -> LinkUse:
     """Return the sums per case and link, without links that take no time."""
     cells, where = np.unique(rows.astype(np.int64) * num_links + links, return_inverse=True)
-    sums: Floats = np.bincount(where.ravel(), seconds, minlength=len(cells)).astype(np.float64)
-    kept = sums > 0
-    return LinkUse(cells[kept] // num_links, cells[kept] % num_links, sums[kept])
+    in_all, carried = (
+        np.bincount(where.ravel(), values, minlength=len(cells)).astype(np.float64) for values in (seconds, num_bytes)
+    )
+    kept = in_all > 0
+    return LinkUse(cells[kept] // num_links, cells[kept] % num_links, in_all[kept], carried[kept])
 
 
 def _link_cost(latency_s: float, links: Ints, seconds: Floats) -> LinkCost:
@@ -398,15 +411,20 @@ def _uneven_flows(pair_bytes: Sequence[Sequence[int]], algorithm: str, batch: _B
 
 
 @lru_cache(maxsize=4096)
-def _scaled_flows(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> tuple[Flows, NDArray[np.bool_]]:
-    """Return flows as parts of what the busiest member, or node, sends or receives; and which stay inside a node."""
+def _scaled_flows(
+    kind: str, algorithm: str, ranks_per_node: tuple[int, ...]
+) -> tuple[Flows, NDArray[np.bool_], Floats]:
+    """Return flows as parts of what the busiest member, or node, sends or receives; which stay inside a node; and
+    for each flow what that busiest one has, as a part of the payload.
+    """
     flows = collective_flows(kind, algorithm, ranks_per_node)
     node = np.repeat(np.arange(len(ranks_per_node)), ranks_per_node)
     sources, targets = node[flows.sources], node[flows.targets]
     inside = sources == targets
     busiest_rank = _busiest(flows.sources[inside], flows.targets[inside], flows.parts[inside])
     busiest_node = _busiest(sources[~inside], targets[~inside], flows.parts[~inside])
-    return Flows(flows.sources, flows.targets, flows.parts / np.where(inside, busiest_rank, busiest_node)), inside
+    busiest = np.where(inside, busiest_rank, busiest_node)
+    return Flows(flows.sources, flows.targets, flows.parts / busiest), inside, busiest
 
 
 def _busiest(sources: Ints, targets: Ints, parts: Floats) -> float:

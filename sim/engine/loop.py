@@ -91,6 +91,14 @@ class EventLoop:
                     roots.append(at)
         return roots
 
+    @property
+    def shared_spans(self) -> Sequence[tuple[int, float, float, float]]:
+        """Return how fast activities on shared resources went: key, from, until, part of it done per second.
+
+        The key is a node, or of a collective over several ranks -1 less its joint.
+        """
+        return self._resources.spans
+
     # --- the hot path --------------------------------------------------------------------------------------
     #
     # These functions run for every event, so they hold what they need in local variables, schedule as SimPy's

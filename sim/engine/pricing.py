@@ -158,18 +158,21 @@ class ClusterPricing:
         """Yield what exchanges put on links; of several that use links in the same proportions, only the first."""
         seen = set[tuple[object, ...]]()
         for exchange in exchanges:
-            program, op, groups = exchange.program, exchange.op, exchange.groups
-            if isinstance(op, Send):
-                use = self.network.messages(payload_bytes(program, op.reads), groups[:, 0], groups[:, 1])
-            else:
-                pairs = pair_bytes(program, op, range(groups.shape[1])) if op.sizes else ()
-                num_bytes = collective_bytes(program, op)
-                use = self.network.collectives(op.kind, num_bytes, groups, self._algorithm(op), op.root, pairs)
+            op, use = exchange.op, self.use_of(exchange)
             latencies = _numbered(use.latencies_s)
-            key = (type(op), getattr(op, "root", 0), _proportions(groups, use), latencies.tobytes())
+            key = (type(op), getattr(op, "root", 0), _proportions(exchange.groups, use), latencies.tobytes())
             if key not in seen:
                 seen.add(key)
                 yield exchange, Load(use.rows, use.links, use.seconds, latencies)
+
+    def use_of(self, exchange: Exchange) -> LinkUse:
+        """Return what each group of an exchange, or each of its messages, puts on links."""
+        program, op, groups = exchange.program, exchange.op, exchange.groups
+        if isinstance(op, Send):
+            return self.network.messages(payload_bytes(program, op.reads), groups[:, 0], groups[:, 1])
+        pairs = pair_bytes(program, op, range(groups.shape[1])) if op.sizes else ()
+        num_bytes = collective_bytes(program, op)
+        return self.network.collectives(op.kind, num_bytes, groups, self._algorithm(op), op.root, pairs)
 
 
 def _numbered(values: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -167,6 +167,8 @@ class SharedResources:
     time in the order in which they were scheduled; a call with an outdated version is a no-op, as the activity has
     been re-timed since. Keys are more than ``SETTLE``.
 
+    ``spans`` says how fast each went when: key, from, until, and the part of it done per second.
+
     Only the connected components of activities that share with one that starts or ends are re-timed, once for all
     that start and end together: an event of its own, with key ``SETTLE``, does it. It takes time O(d log d) for the d
     demands of the components.
@@ -176,6 +178,7 @@ class SharedResources:
     flows: dict[int, _Flow] = field(default_factory=dict)
     supplies: dict[Resource, _Supply] = field(default_factory=dict)
     unsettled: list[_Supply] = field(default_factory=list)
+    spans: list[tuple[int, float, float, float]] = field(default_factory=list)
 
     def start(self, key: int, demands: Demands, now_s: float, single_s: float = 0.0) -> None:
         """Begin an activity's use of its resources, each named once.
@@ -206,6 +209,7 @@ class SharedResources:
         if flow is None or flow.version != version:
             return False
         del self.flows[key]
+        self.spans.append((key, flow.since_s, now_s, flow.fraction / flow.single_s))
         shared = False
         for supply, _ in flow.parts:
             users = supply.users
@@ -229,6 +233,8 @@ class SharedResources:
         for flow in flows:
             if flow.target == flow.fraction:
                 continue
+            if now_s > flow.since_s:
+                self.spans.append((flow.key, flow.since_s, now_s, flow.fraction / flow.single_s))
             flow.remaining -= (now_s - flow.since_s) * flow.fraction / flow.single_s
             flow.since_s, flow.fraction = now_s, flow.target
             flow.version += 1

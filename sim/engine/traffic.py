@@ -47,7 +47,7 @@ def exchanges(plan: Plan) -> Iterator[Exchange]:
         for task in program.tasks.values():
             for op in task.ops:
                 if isinstance(op, Collective | Send):
-                    key = _signature(program, op)
+                    key = signature(program, op)
                     if key not in seen:
                         found.setdefault(key, (program, op, []))[2].append(ranks)
                         seen.add(key)
@@ -81,7 +81,8 @@ def shifted(mesh: Mesh, ranks: Ints, axis: str, offset: int) -> Ints:
     return ranks + ((here + offset) % degree - here) * mesh.stride(axis)
 
 
-def _signature(program: Program, op: Op) -> tuple[object, ...]:
+def signature(program: Program, op: Op) -> tuple[object, ...]:
+    """Return what is equal for ops of a plan that move equally many bytes the same way."""
     buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
     num_bytes = sum(buffer.num_bytes for buffer in buffers)
     if isinstance(op, Collective):

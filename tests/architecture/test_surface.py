@@ -77,6 +77,10 @@ SUMMARY = {
     *("roles.role", "roles.first_rank", "roles.num_ranks", "roles.peak_memory_bytes", "roles.memory_by_kind_bytes"),
     "roles.memory_capacity_bytes",
     *("roles.peak_live_microbatches", "roles.busy_s", "roles.exposed_s"),
+    *("links.kind", "links.count", "links.bytes", "links.busy_fraction"),
+    *(f"links.busiest.{key}" for key in ("link", "count", "bytes", "busy_fraction", "peak_fraction")),
+    *("communication.stream", "communication.kind", "communication.time_s", "communication.latency_s"),
+    *("communication.bound_s", "communication.fullest_fraction"),
     *("fold.ranks", "fold.simulated", "engine.events", "engine.wall_time_s"),
 }
 
@@ -156,8 +160,10 @@ def _is_whole_section(key: str, keys: set[str]) -> bool:
 def test_summary_keys_are_the_stated_ones(root: Path) -> None:
     """``summary.json`` has these keys; who reads it may count on them."""
     summary = simulate(load_scenario(root / "scenarios" / "tiny-gpt-2x2.yaml")).summary
-    nested = {"roles": summary["roles"][0], "fold": summary["fold"], "engine": summary["engine"]}
+    nested = {"fold": summary["fold"], "engine": summary["engine"]}
+    nested |= {key: summary[key][0] for key in ("roles", "links", "communication")}
     found = {key for key in summary if key not in nested}
+    nested["links.busiest"] = nested["links"].pop("busiest")
     assert found | {f"{outer}.{key}" for outer, inner in nested.items() for key in inner} == SUMMARY
     assert summary["schema"] == "meshtwin.summary/1"
 
