@@ -3,23 +3,43 @@
 from pathlib import Path
 from typing import Any
 
+from scenarios.explanation import explain
+from scenarios.outputs import write_compared
+from scenarios.results import names_of, read_result
 from traces.compare import Comparison, compare
 from traces.errors import TraceError
-from traces.parquet import read_timeline
 
 
-def run(simulated: Path, real: Path, *, fail_above: float | None = None) -> dict[str, Any]:
-    """Return how two timeline.parquet files differ; ``passed`` is false past ``fail_above`` (a fraction).
+def run(simulated: Path, real: Path, *, fail_above: float | None = None, out: Path | None = None) -> dict[str, Any]:
+    """Return how two results differ, each a timeline.parquet or the folder of one.
 
-    The makespan's error counts, and different work (ops, order on a stream, bytes) as 100 %.
-    Raises TraceError for a file that is no timeline.
+    ``passed`` is false past ``fail_above`` (a fraction): the makespan's error counts, and different work (ops, order on
+    a stream, bytes) as 100 %. ``explanation``: what decides between two simulations, None where one is none. ``out``: a
+    folder to write the same to, as JSON and as a page. Raises TraceError for a file that is no timeline.
     """
-    first, second = read_timeline(simulated), read_timeline(real)
+    (first, summary), (second, other) = read_result(simulated), read_result(real)
     try:
         comparison = compare(first, second)
     except TraceError as error:
         raise TraceError(f"{simulated}, {real}", error.rule, error.remedy) from error
-    return {**_totals(comparison), "rows": _rows(comparison), "passed": _passed(comparison, fail_above)}
+    names, explanation = names_of(simulated, real), None
+    if summary is not None and other is not None:
+        try:
+            explanation = explain(summary, other, names)
+        except (KeyError, TypeError, AttributeError) as error:
+            rule = f"the summary of one of them lacks what simulate writes there ({error!r})"
+            raise TraceError(
+                f"{simulated}, {real}", rule, "write both again with simulate SCENARIO.yaml --out"
+            ) from error
+    found = {
+        **_totals(comparison),
+        "rows": _rows(comparison),
+        "explanation": explanation,
+        "passed": _passed(comparison, fail_above),
+    }
+    if out is not None:
+        write_compared(found, first, second, out, title=f"{names[0]} against {names[1]}")
+    return found
 
 
 def _passed(comparison: Comparison, fail_above: float | None) -> bool:

@@ -38,6 +38,13 @@ def write_execution(
             write_comparison(simulated, executed, staging / "report.html", title=title)
 
 
+def write_compared(comparison: Mapping[str, Any], first: Timeline, second: Timeline, out: Path, *, title: str) -> None:
+    """Write a comparison's comparison.json and report.html into ``out``."""
+    with all_or_none(out) as staging:
+        (staging / "comparison.json").write_text(json.dumps(comparison, indent=2) + "\n", encoding="utf-8")
+        write_comparison(first, second, staging / "report.html", title=title, explanation=comparison["explanation"])
+
+
 def write_trace(summary: Mapping[str, Any], timeline: Timeline, out: Path) -> None:
     """Write a profile's summary.json, timeline.json.gz (Perfetto) and timeline.parquet into ``out``."""
     with all_or_none(out) as staging:

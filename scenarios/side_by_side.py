@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import format_bytes, format_time
+
+MAX_OPS: Final = 8
 
 
 def print_execution(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
@@ -37,9 +39,64 @@ def print_comparison(summary: Mapping[str, Any], console: Console) -> None:
     if not summary["passed"]:
         table.add_row("verdict", Text("FAILED: further apart than allowed", "bold red"))
     console.print(table)
+    if summary.get("explanation"):
+        print_explanation(summary["explanation"], console)
     if summary["rows"]:
         console.print()
         console.print(_largest(summary["rows"]))
+
+
+def print_explanation(explanation: Mapping[str, Any], console: Console) -> None:
+    """Print which of two simulated steps is slower, where its time goes, and which links decide."""
+    console.print()
+    console.print(Text(explanation["verdict"], style="bold"), soft_wrap=True)
+    names = explanation["first"], explanation["second"]
+    console.print()
+    table = _sides("the mean rank's step", names, "difference")
+    for row in explanation["causes"]:
+        table.add_row(Text(row["cause"]), *(_time(row, key) for key in ("first_s", "second_s")), _more(row))
+    console.print(table)
+    differing = [row for row in explanation["communication"] if row["difference_s"]]
+    if differing:
+        console.print()
+        table = _sides("communication, per rank", names, "difference", *(f"in {name} held back by" for name in names))
+        for row in differing[:MAX_OPS]:
+            words = Text(f"{row['kind']} on {row['stream']}")
+            bound = (Text(_bound(row[f"{side}_bound_s"])) for side in ("first", "second"))
+            table.add_row(words, _time(row, "first_s"), _time(row, "second_s"), _more(row), *bound)
+        console.print(table)
+    if explanation["links"]:
+        console.print()
+        table = _sides("the busiest link of a kind", names)
+        for row in explanation["links"]:
+            busy = (f"{100 * row[f'{side}_busy_fraction']:.1f} %" for side in ("first", "second"))
+            table.add_row(Text(row["kind"]), *busy)
+        console.print(table)
+
+
+def _sides(heading: str, names: tuple[str, str], *more: str) -> Table:
+    """Return a table with a column of words, one per side, and more."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(Text(heading))
+    for words in (*names, *more):
+        table.add_column(Text(words), justify="left" if "held back" in words else "right")
+    return table
+
+
+def _time(row: Mapping[str, Any], key: str) -> str:
+    return format_time(row[key])
+
+
+def _more(row: Mapping[str, Any]) -> str:
+    sign = "-" if row["difference_s"] < 0 else "+"
+    return f"{sign}{format_time(abs(row['difference_s']))}" if row["difference_s"] else "0 s"
+
+
+def _bound(bound_s: Mapping[str, float]) -> str:
+    """Return what held an op back, as parts of its time, the largest first."""
+    whole_s = sum(bound_s.values())
+    parts = sorted(bound_s.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{kind} {100 * part / whole_s:.0f} %" for kind, part in parts if part > 0.005 * whole_s)
 
 
 def _step_time(executed_s: float, simulated_s: float) -> Text:

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from scenarios import comparison
-from scenarios.commands.options import Percentage, json_option
+from scenarios.commands.options import Folder, Percentage, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console import open_console
+from scenarios.output_folder import refuse_unwritable, writing_to
 from scenarios.side_by_side import print_comparison
 
 
@@ -22,11 +23,17 @@ from scenarios.side_by_side import print_comparison
     metavar="PERCENT",
     help="Fail (exit code 1) where they differ by more, as in 10%.",
 )
+@click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html and comparison.json.")
 @json_option
-def command(simulated: Path, real: Path, fail_above: float | None, as_json: bool) -> None:
-    """Compare two timelines (timeline.parquet): same ops, and how long each took."""
+def command(simulated: Path, real: Path, fail_above: float | None, out: Path | None, as_json: bool) -> None:
+    """Compare two results (a folder, or its timeline.parquet): same ops, how long each took, and what decides."""
     with refusing_bad_input():
-        summary = comparison.run(simulated, real, fail_above=fail_above)
+        if out is None:
+            summary = comparison.run(simulated, real, fail_above=fail_above)
+        else:
+            refuse_unwritable(out)
+            with writing_to(out):
+                summary = comparison.run(simulated, real, fail_above=fail_above, out=out)
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     else:

@@ -1,13 +1,14 @@
 """The page of two timelines side by side: how far apart, both pipelines under each other, op by op."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from costmodels.units import format_time
 from scenarios.report.charts import gantt_chart, gantt_legend, scatter_chart
+from scenarios.report.decision import decision_section
 from scenarios.report.gantt import choose_bars
 from scenarios.report.page import Card, Section, legend, table, write_page
 from traces.compare import Comparison, Totals, compare
@@ -19,13 +20,18 @@ Names = tuple[str, str]
 """What the two timelines are called."""
 
 
-def write_comparison(simulated: Timeline, real: Timeline, path: Path, *, title: str) -> None:
+def write_comparison(
+    simulated: Timeline, real: Timeline, path: Path, *, title: str, explanation: Mapping[str, Any] | None = None
+) -> None:
     """Write the page of two timelines of one plan: both pipelines, and how they differ.
+
+    ``explanation``: what decides between two simulated steps (see ``scenarios.explanation``).
 
     Raises TraceError where they cannot be compared.
     """
     comparison = compare(simulated, real)
     names = ("first", "second") if simulated.source == real.source else (simulated.source, real.source)
+    names = (explanation["first"], explanation["second"]) if explanation else names
     longest_s = max(simulated.duration_s, real.duration_s)
     sections = [
         _pipeline(f"Pipeline, {names[0]}", "first", simulated, longest_s),
@@ -34,6 +40,8 @@ def write_comparison(simulated: Timeline, real: Timeline, path: Path, *, title: 
         _explained(comparison, names),
         Section("By kind and by stream", "", _two_tables(comparison, names)),
     ]
+    if explanation:
+        sections.insert(0, decision_section(explanation))
     if not comparison.same_work:
         sections.insert(0, _mismatches(comparison, names))
     ops = f"{len(comparison.real_rows):,} ops in both"

@@ -26,7 +26,7 @@ OPTIONS = {
     "simulate": {"scenario", "--set", "--out", "--json", "--detail", "--fold", "--no-fold"},
     "execute": {"scenario", "--set", "--out", "--json", "--device", "--check", "--timing", "--collectives"},
     "sweep": {"scenario", "--set", "--jobs", "--out", "--json"},
-    "compare": {"simulated", "real", "--fail-above", "--json"},
+    "compare": {"simulated", "real", "--fail-above", "--out", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},
     "replay": {"path", "--set", "--steps", "--out", "--json"},
     "validate": {"tables", "--data", "--json"},

@@ -1,0 +1,57 @@
+"""Which links decide between two simulated steps, for the comparison page."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from costmodels.units import format_time
+from scenarios.report.causes import cause_of
+from scenarios.report.page import Section, table
+
+MAX_OPS: Final = 12
+
+
+def decision_section(explanation: Mapping[str, Any]) -> Section:
+    """Return the verdict, and the parts of the step, ops and links that differ (see ``scenarios.explanation``)."""
+    names = (explanation["first"], explanation["second"])
+    causes = table(
+        ("the mean rank's step", *names, "difference"),
+        [(row["cause"], *_times(row)) for row in explanation["causes"]],
+    )
+    links = table(
+        ("the busiest link of a kind", *names),
+        [
+            (row["kind"], *(f"{100 * row[f'{side}_busy_fraction']:.1f} %" for side in ("first", "second")))
+            for row in explanation["links"]
+        ],
+    )
+    ops = table(
+        ("communication, per rank", *(f"held back by, {name}" for name in names), *names, "difference"),
+        [
+            (
+                f"{row['kind']}, {cause_of(row['stream'])[0]}",
+                *(_bound(row[f"{side}_bound_s"], row[f"{side}_fullest_fraction"]) for side in ("first", "second")),
+                *_times(row),
+            )
+            for row in [row for row in explanation["communication"] if row["difference_s"]][:MAX_OPS]
+        ],
+        text_columns=3,
+    )
+    body = f'<div class="columns"><div>{causes}</div><div>{links}</div></div>'
+    note = "Ops that differ. Full: the fullest link of a kind on an op's way, while its bytes move."
+    return Section("What decides", explanation["verdict"], body + ops, note=note)
+
+
+def _times(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    sign = "−" if row["difference_s"] < 0 else "+" if row["difference_s"] else ""
+    return format_time(row["first_s"]), format_time(row["second_s"]), sign + format_time(abs(row["difference_s"]))
+
+
+def _bound(bound_s: Mapping[str, float], fullest: Mapping[str, float]) -> str:
+    """Return what held an op back, as parts of its time, and how full that was."""
+    whole_s = sum(bound_s.values())
+    parts = sorted(bound_s.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(
+        f"{kind} {100 * part / whole_s:.0f} %" + (f" ({100 * fullest[kind]:.0f} % full)" if kind in fullest else "")
+        for kind, part in parts
+        if part > 0.005 * whole_s
+    )
