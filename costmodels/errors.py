@@ -4,7 +4,8 @@ CostModelError (ValueError)
 ├── UnitError        a quantity that is not a number with a unit of the right dimension
 ├── CatalogueError   a device, node or profile that the catalogue does not have, or an entry that breaks its rules
 ├── KernelError      inputs or attributes that a kernel cannot take
-└── CollectiveError  a collective, algorithm or group that has no cost
+└── CollectiveError  a collective or group that has no cost
+    └── AlgorithmError   an algorithm that a collective does not have, or that cannot serve a group
 """
 
 
@@ -32,4 +33,13 @@ class KernelError(CostModelError):
 
 
 class CollectiveError(CostModelError):
-    """A collective, algorithm or group that has no cost."""
+    """A collective or group that has no cost."""
+
+
+class AlgorithmError(CollectiveError):
+    """An algorithm that a kind of collective does not have, or that cannot serve a group."""
+
+    def __init__(self, kind: str, algorithm: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.algorithm = algorithm

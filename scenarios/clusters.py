@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from costmodels.calibration.document import CalibratedProfile
+from costmodels.collectives.network import COLLNET
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.errors import CatalogueError
 from costmodels.hardware import NodeSpec, list_nodes, load_node
@@ -92,14 +93,22 @@ def cluster_spec(document: Document, checked: DenseScenario) -> ClusterSpec:
     )
 
 
-def forced_algorithms(document: Document, checked: DenseScenario) -> dict[str, str]:
-    """Return the algorithm of each kind of collective that a scenario does not leave to the library."""
+def forced_algorithms(document: Document, checked: DenseScenario, cluster: ClusterSpec) -> dict[str, str]:
+    """Return the algorithm of each kind of collective that a scenario does not leave to the library.
+
+    Raises ScenarioError for one that its kind does not have, and for CollNet on switches that do not reduce.
+    """
+    fabric = None if cluster.wiring is None else cluster.wiring.fabric
     chosen = {kind: name for kind, name in checked.network.algorithm.model_dump().items() if name != "auto"}
     for kind, name in chosen.items():
+        key = f"network.algorithm.{kind}"
         if name not in TRAFFIC[kind]:
-            key = f"network.algorithm.{kind}"
             rule = f"{kind} has no algorithm {name!r}"
             raise ScenarioError(document.origin(key.split(".")), key, rule, suggestion(name, ("auto", *TRAFFIC[kind])))
+        if name in COLLNET and (fabric is None or not fabric.reduces):
+            rule = f"{name} needs switches between nodes that reduce, and this cluster has none"
+            remedy = "write auto, or in_network_reduction: true in cluster.topology.fabric"
+            raise ScenarioError(document.origin(key.split(".")), key, rule, remedy)
     return chosen
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from costmodels.collectives import STEP_LISTS
+from costmodels.collectives.steps_in_network import IN_NETWORK_STEPS
 from scenarios.errors import Origin, ScenarioError, nearest
 from sim.plan.op import Collective
 from sim.plan.program import Plan
@@ -20,6 +21,7 @@ def chosen_algorithms(text: str, plan: Plan, named: Mapping[str, str] | None = N
     ``explicit:ALGORITHM`` that one for all kinds of the plan, ``explicit:KIND=ALGORITHM,...`` one per kind and for
     others what ``explicit`` takes.
     Raises ScenarioError for another text, an algorithm that a kind has no step list by, or a kind that the plan lacks.
+    A switch that reduces is no process: what it takes part in cannot be run so.
     """
     word, colon, choice = text.partition(":")
     if word not in {NATIVE, EXPLICIT} or (colon and (word == NATIVE or not choice)):
@@ -28,10 +30,8 @@ def chosen_algorithms(text: str, plan: Plan, named: Mapping[str, str] | None = N
         return None
     kinds = kinds_of(plan)
     chosen = {kind: next(iter(STEP_LISTS[kind])) for kind in kinds}
-    chosen |= {kind: name for kind, name in (named or {}).items() if kind in kinds and name in STEP_LISTS[kind]}
-    if not choice:
-        return chosen
-    pairs = [part.partition("=") for part in choice.split(",")]
+    chosen |= {kind: name for kind, name in (named or {}).items() if kind in kinds}
+    pairs = [part.partition("=") for part in choice.split(",")] if choice else []
     if len(pairs) == 1 and not pairs[0][1]:
         pairs = [(kind, "=", choice) for kind in kinds]
         _refuse_unknown(text, choice)
@@ -40,6 +40,11 @@ def chosen_algorithms(text: str, plan: Plan, named: Mapping[str, str] | None = N
             raise _refusal(text, f"{kind!r} names no kind and algorithm", f"write {FORMS}")
         _refuse_misfit(text, plan, kind, algorithm, kinds)
         chosen[kind] = algorithm
+    for kind, algorithm in chosen.items():
+        if algorithm not in STEP_LISTS[kind]:
+            rule = f"the scenario names {kind}, which {_no_step_list(kind, algorithm)}"
+            remedy = f"write explicit:{kind}=NAME, NAME one of {', '.join(STEP_LISTS[kind])}, or --collectives native"
+            raise _refusal(text, rule, remedy)
     return chosen
 
 
@@ -55,8 +60,16 @@ def kinds_of(plan: Plan) -> tuple[str, ...]:
     return tuple(kind for kind in STEP_LISTS if kind in found)
 
 
+def _no_step_list(kind: str, algorithm: str) -> str:
+    """Return in words that a kind has no step list by an algorithm, and why where a switch takes part."""
+    by_switch = algorithm in IN_NETWORK_STEPS.get(kind, {})
+    why = " for processes: a switch computes in it" if by_switch else ""
+    return f"has no step list by {algorithm!r}{why}"
+
+
 def _refuse_unknown(text: str, algorithm: str) -> None:
-    names = sorted({name for algorithms in STEP_LISTS.values() for name in algorithms})
+    tables = (*STEP_LISTS.values(), *IN_NETWORK_STEPS.values())
+    names = sorted({name for algorithms in tables for name in algorithms})
     if algorithm not in names:
         raise _refusal(text, f"no collective has a step list by {algorithm!r}", _known(algorithm, names))
 
@@ -68,7 +81,7 @@ def _refuse_misfit(text: str, plan: Plan, kind: str, algorithm: str, kinds: tupl
         has = ", ".join(kinds) or "none"
         raise _refusal(text, f"the plan of {plan.name!r} has no {kind}", f"leave it out; the plan's collectives: {has}")
     if algorithm not in STEP_LISTS[kind]:
-        rule = f"the plan has {kind}, which has no step list by {algorithm!r}"
+        rule = f"the plan has {kind}, which {_no_step_list(kind, algorithm)}"
         remedy = f"write explicit:{kind}=NAME, NAME one of {', '.join(STEP_LISTS[kind])}"
         raise _refusal(text, rule, remedy)
 

@@ -132,7 +132,7 @@ def _delay_scenario(document: Document, checked: DelayScenario, overrides: tuple
 
 def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple[str, ...]) -> Scenario:
     cluster = cluster_spec(document, checked)
-    algorithms = forced_algorithms(document, checked)
+    algorithms = forced_algorithms(document, checked, cluster)
     document, model = _model(document, checked)
     parallel = _parallel(document, checked, cluster)
     training = TrainingSpec(**checked.training.model_dump(exclude={"optimizer"}))

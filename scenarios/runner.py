@@ -1,11 +1,14 @@
 """Simulate a scenario, and write what comes out."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from backends.simulated import SimulatedBackend
+from costmodels.errors import AlgorithmError
 from costmodels.hardware import DeviceSpec, load_node
 from costmodels.profile import load_profile
 from scenarios.clusters import ClusterSpec
@@ -57,7 +60,8 @@ def simulate(scenario: Scenario, *, detail: Literal["op", "task"] | None = None,
     if not fold:
         refuse_many_ops(plan)
     pricing = pricing_of(scenario)
-    run = SimulatedBackend(pricing, fold).simulate(plan)
+    with _locating_algorithms(scenario):
+        run = SimulatedBackend(pricing, fold).simulate(plan)
     links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
     summary = summarise(scenario, run, devices_of(scenario), links)
     if scenario.reliability is not None:
@@ -65,6 +69,19 @@ def simulate(scenario: Scenario, *, detail: Literal["op", "task"] | None = None,
             study = study_reliability(scenario.reliability, run.makespan_s, scenario.seed)
         summary["reliability"] = summarise_study(scenario.reliability, study)
     return Result(scenario, run, summary, detail, links)
+
+
+@contextmanager
+def _locating_algorithms(scenario: Scenario) -> Iterator[None]:
+    """Give an algorithm that cannot serve a group of the plan the origin of the key that names it."""
+    try:
+        yield
+    except AlgorithmError as error:
+        if error.kind not in scenario.algorithms:
+            raise
+        key = f"network.algorithm.{error.kind}"
+        remedy = "write auto, or an algorithm that serves all groups that do so"
+        raise ScenarioError(scenario.document.origin(key.split(".")), key, str(error), remedy) from error
 
 
 def refuse_many_ops(plan: Plan) -> None:

@@ -13,6 +13,7 @@ from costmodels.collectives import (
     exclusive_seconds,
     point_to_point_cost,
 )
+from costmodels.collectives.network import COLLNET
 from costmodels.hardware import NodeSpec
 from costmodels.profile import Profile, network_parameters
 
@@ -71,6 +72,8 @@ def _parameters(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates
     if len(inside) < len(samples):
         found.append(Parameter("inter_fraction", network.inter_fraction, 0.01, 1.0))
     for index, protocol in enumerate(network.protocols if collectives else ()):
+        if COLLNET.issuperset(protocol.algorithms):  # no sample says whether switches reduced
+            continue
         found.append(_time(f"base_latency {index}", protocol.base_latency_s))
         if fit_rates:
             found.append(Parameter(f"port_fraction {index}", protocol.port_fraction, 0.01, 1.0))

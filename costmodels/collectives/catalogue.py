@@ -65,8 +65,8 @@ STEP_LISTS: Final[Mapping[str, Mapping[str, Builder]]] = MappingProxyType(
 def collective_steps(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> StepList:
     """Return the step list of a collective among ranks numbered node by node.
 
-    Raises CollectiveError for a kind or algorithm without one (in-switch reduction: the switch is no rank) and for a
-    node without ranks.
+    Raises CollectiveError for a kind or algorithm without one (where switches take part: ``steps_in_network``), and for
+    a node without ranks.
     """
     if not ranks_per_node or min(ranks_per_node) < 1:
         raise CollectiveError(f"every node of a group needs 1 rank or more, got {ranks_per_node}")

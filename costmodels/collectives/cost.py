@@ -7,12 +7,18 @@ Sources: NCCL, src/graph/tuning.cc (choice by estimated time); Patarasuk and Yua
 from functools import lru_cache
 from typing import Final
 
-from costmodels.collectives.network import CollectiveCost, NetworkParameters, Protocol
+from costmodels.collectives.network import COLLNET, CollectiveCost, NetworkParameters, Protocol
 from costmodels.collectives.traffic import LIBRARY, TRAFFIC, Traffic
-from costmodels.errors import CollectiveError
+from costmodels.errors import AlgorithmError, CollectiveError
 
 _LEAST_IN_SWITCH: Final = 3
 """Two ranks exchange directly, as NCCL does: the switch would save nothing."""
+
+_MOST_IN_COLLNET: Final = 8
+"""NCCL, src/init.cc: CollNet is disabled beyond NCCL_MAX_DIRECT_ARITY + 1 GPUs per node."""
+
+_FAN_S: Final = 0.4e-6
+"""NCCL, src/graph/tuning.cc: arity serialization latency of CollnetDirect."""
 
 
 def collective_cost(
@@ -22,16 +28,42 @@ def collective_cost(
 
     ``num_bytes``: the full tensor (all_reduce, broadcast, reduce), the gathered output (all_gather), the un-scattered
     input (reduce_scatter), one rank's send buffer (all_to_all), 0 (barrier).
-    ``algorithm``: a name that ``traffic.TRAFFIC`` has for the kind (``in_switch`` within one node of three or more
-    ranks whose network has a protocol for it) or ``auto``, the one of NCCL's own that alone on its links ends first.
-    The protocol is always the one that ends first among those that take the payload.
-    Raises CollectiveError for an unknown kind or algorithm, a negative payload, a barrier with a payload, a node
-    without a rank, or a network without a protocol for it.
+    ``algorithm``: a name that ``traffic.TRAFFIC`` has for the kind, or ``auto``, the one of NCCL's own that alone on
+    its links ends first. ``why_not`` has the groups that algorithms of switches do not serve. CollNet is about the
+    network between nodes: in a group within one node it stands for ``auto``. The protocol is always the one that ends
+    first among those that take the payload.
+    Raises AlgorithmError for an algorithm that the kind does not have or that cannot serve this group here,
+    CollectiveError for an unknown kind, a negative payload, a barrier with a payload, or a node without a rank.
     """
     _check(kind, num_bytes, ranks_per_node, algorithm)
     if sum(ranks_per_node) == 1 or (num_bytes == 0 and kind != "barrier"):
         return CollectiveCost("none", 0.0, 0.0, 0.0)
+    if algorithm in COLLNET and len(ranks_per_node) == 1:
+        algorithm = "auto"
     return _cheapest(kind, num_bytes, ranks_per_node, network, algorithm)
+
+
+def why_not(kind: str, algorithm: str, ranks_per_node: tuple[int, ...], network: NetworkParameters) -> str:
+    """Return why an algorithm cannot serve a group on a network, in words; empty where it can.
+
+    Sources: NCCL, src/init.cc and src/graph/tuning.cc: NVLS within one node; CollNet between nodes of equally many
+    ranks, at most 8, and for all_gather and reduce_scatter with an adapter for each.
+    """
+    if algorithm == "in_switch":
+        if len(ranks_per_node) > 1 or ranks_per_node[0] < _LEAST_IN_SWITCH:
+            return f"it needs {_LEAST_IN_SWITCH} or more ranks on one node"
+        if not any(algorithm in protocol.algorithms for protocol in network.protocols):
+            return "the nodes have no switch that reduces"
+    if algorithm in COLLNET:
+        if not network.in_network_reduction:
+            return "the switches between nodes do not reduce"
+        if len(ranks_per_node) == 1:
+            return "there is no switch between ranks on one node"
+        if len(set(ranks_per_node)) > 1 or ranks_per_node[0] > _MOST_IN_COLLNET:
+            return f"it needs as many ranks on every node, at most {_MOST_IN_COLLNET}"
+        if kind != "all_reduce" and ranks_per_node[0] > network.nics_per_node:
+            return f"it needs an adapter for each rank of a node, and there are {network.nics_per_node}"
+    return ""
 
 
 def point_to_point_cost(num_bytes: int, same_node: bool, network: NetworkParameters) -> CollectiveCost:
@@ -67,7 +99,7 @@ def _check(kind: str, num_bytes: int, ranks_per_node: tuple[int, ...], algorithm
         raise CollectiveError(f"there is no collective {kind!r}; known: {', '.join(TRAFFIC)}")
     if algorithm != "auto" and algorithm not in TRAFFIC[kind]:
         known = ", ".join(("auto", *TRAFFIC[kind]))
-        raise CollectiveError(f"{kind} has no algorithm {algorithm!r}; it has {known}")
+        raise AlgorithmError(kind, algorithm, f"{kind} has no algorithm {algorithm!r}; it has {known}")
     if num_bytes < 0:
         raise CollectiveError(f"{kind} cannot move {num_bytes} bytes")
     if kind == "barrier" and num_bytes:
@@ -81,8 +113,9 @@ def _cheapest(
     kind: str, num_bytes: int, ranks_per_node: tuple[int, ...], network: NetworkParameters, algorithm: str
 ) -> CollectiveCost:
     names = LIBRARY[kind] if algorithm == "auto" else (algorithm,)
-    if len(ranks_per_node) > 1 or ranks_per_node[0] < _LEAST_IN_SWITCH:
-        names = tuple(name for name in names if name != "in_switch")
+    names = tuple(name for name in names if not (refused := why_not(kind, name, ranks_per_node, network)))
+    if not names:
+        raise AlgorithmError(kind, algorithm, f"{kind} by {algorithm} over {_in_words(ranks_per_node)}: {refused}")
     traffic = {name: TRAFFIC[kind][name](num_bytes, ranks_per_node) for name in names}
     costs = [
         _with_protocol(name, traffic[name], protocol, ranks_per_node, network)
@@ -90,10 +123,16 @@ def _cheapest(
         for protocol in network.protocols_for(kind, name, num_bytes, ranks_per_node, named=algorithm != "auto")
     ]
     if not costs:
-        raise CollectiveError(
-            f"no protocol of this network takes {kind} ({algorithm}) of {num_bytes} bytes over {ranks_per_node} ranks"
-        )
+        rule = f"no protocol of this network takes {kind} of {num_bytes} bytes by {algorithm}"
+        raise AlgorithmError(kind, algorithm, f"{rule} over {_in_words(ranks_per_node)}")
     return min(costs, key=lambda cost: exclusive_seconds(cost, ranks_per_node, network))
+
+
+def _in_words(ranks_per_node: tuple[int, ...]) -> str:
+    counts = sorted(set(ranks_per_node))
+    per_node = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    where = "1 node" if len(ranks_per_node) == 1 else f"each of {len(ranks_per_node)} nodes"
+    return f"{per_node} {'rank' if counts[-1] == 1 else 'ranks'} on {where}"
 
 
 def _with_protocol(
@@ -104,6 +143,7 @@ def _with_protocol(
         + protocol.base_latency_s
         + traffic.intra_hops * (network.intra_latency_s + protocol.intra_hop_s)
         + traffic.inter_hops * (network.inter_latency_s + protocol.inter_hop_s)
+        + traffic.fan * _FAN_S
         + _waiting_s(traffic, protocol, ranks_per_node, network)
     )
     return CollectiveCost(

@@ -24,13 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.collectives.catalogue import collective_steps
+from costmodels.collectives.network import COLLNET
 from costmodels.collectives.steps import StepList
 from costmodels.errors import CollectiveError
 
 _RING_PASSES: Final = {"all_reduce": 2, "barrier": 2, "all_gather": 1, "reduce_scatter": 1}
 _CHAINS: Final = ("broadcast", "reduce")
-_TOGETHER: Final = ("ring", "in_switch", "direct")
+_TOGETHER: Final = ("ring", "in_switch", "direct", *COLLNET)
 """Algorithms all of whose rounds load links alike, or that have one round."""
+
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +58,9 @@ class Phased:
 def collective_flows(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> Flows:
     """Return the flows of a collective whose members are numbered node by node, per byte of its payload.
 
-    The payload is what ``collective_cost`` calls num_bytes; for a barrier, one token. Raises CollectiveError for an
+    The payload is what ``collective_cost`` calls num_bytes; for a barrier, one token. What members and the network's
+    switches exchange is no flow from member to member: ``switch_parts``.
+    Raises CollectiveError for an
     unknown kind or algorithm.
     """
     num_ranks = sum(ranks_per_node)
@@ -68,6 +74,8 @@ def collective_flows(kind: str, algorithm: str, ranks_per_node: tuple[int, ...])
         return _chains(ranks_per_node, reducing=kind == "reduce")
     if algorithm == "tree" and kind not in _CHAINS:
         return _neighbours(ranks_per_node, 1.0, back=1.0)
+    if algorithm in COLLNET:
+        return _inside_nodes(ranks_per_node, 2.0 if kind == "all_reduce" else 1.0, chain=algorithm == "collnet_chain")
     if algorithm == "direct" and kind != "barrier":
         return _everyone(num_ranks, (2.0 if kind == "all_reduce" else 1.0) / num_ranks)
     if algorithm == "pairwise":
@@ -106,6 +114,36 @@ def _everyone(num_ranks: int, part: float) -> Flows:
     sources, targets = np.divmod(np.arange(num_ranks * num_ranks, dtype=np.int64), num_ranks)
     apart = sources != targets
     return Flows(sources[apart], targets[apart], np.full(int(apart.sum()), part))
+
+
+def _inside_nodes(ranks_per_node: tuple[int, ...], passes: float, *, chain: bool) -> Flows:
+    """Return so many times 1/G of the payload from every member to each other of its node; along chains, on the way.
+
+    A chain per part ends at its owner and starts at the next rank around the node: all but one part pass neighbours.
+    """
+    found, first = [], 0
+    for count in ranks_per_node:
+        flows = _everyone(count, passes / count)
+        if chain and count > 1:
+            flows = _neighbours((count,), passes / 2 * (count - 1) / count, back=passes / 2 * (count - 1) / count)
+        found.append(Flows(flows.sources + first, flows.targets + first, flows.parts))
+        first += count
+    columns = ([getattr(flows, name) for flows in found] for name in ("sources", "targets", "parts"))
+    return Flows(*(np.concatenate(column) for column in columns))
+
+
+def switch_parts(kind: str, below: Floats, ranks_per_node: tuple[int, ...]) -> tuple[Floats, Floats]:
+    """Return what links of a tree of switches carry up and down, per byte of the payload of a CollNet collective.
+
+    One tree per place in a node joins the members of that place in all nodes; ``below`` of them are below each link.
+    A reduction carries one sum up and one down; a gather up what is below and down what is not; a scatter the reverse.
+    """
+    members, trees = len(ranks_per_node), ranks_per_node[0]
+    if kind == "all_reduce":
+        whole = np.full(len(below), 1.0 / trees)
+        return whole, whole
+    up, down = below / (members * trees), (members - below) / (members * trees)
+    return (up, down) if kind == "all_gather" else (down, up)
 
 
 @lru_cache(maxsize=512)

@@ -16,8 +16,8 @@ class Protocol:
     between nodes of several ranks each (its tuner takes the many hops for slow, and stays with LL). ``own_share``: a
     ring and an exchange also take a rank's own n/g through its port's engine (copied to the output, or received last
     with nothing left to send), for this fraction of the time that sending n/g takes. ``algorithms``: which of the
-    library's own can use it (ring, tree, in_switch; exchange: all_to_all's grouped sends); every other algorithm goes
-    by the protocols of the ring.
+    library's own can use it (ring, tree, in_switch, collnet_direct, collnet_chain; exchange: all_to_all's grouped
+    sends); every other algorithm goes by the protocols of the ring.
     """
 
     name: str
@@ -37,7 +37,10 @@ class Protocol:
         return self.wire_overhead / self.port_fraction
 
 
-TUNED_ALGORITHMS: Final = frozenset({"ring", "tree", "in_switch"})
+COLLNET: Final = frozenset({"collnet_direct", "collnet_chain"})
+"""What the switches between nodes reduce or multicast."""
+
+TUNED_ALGORITHMS: Final = frozenset({"ring", "tree", "in_switch"}) | COLLNET
 """What NCCL's tuner knows of each protocol; other algorithms are built of the same messages as its ring."""
 
 IDEAL_PROTOCOL: Final = Protocol(name="ideal")
@@ -71,11 +74,12 @@ class NetworkParameters:
     ) -> tuple[Protocol, ...]:
         """Return the protocols that take a payload by an algorithm; an exchange without its own takes the ring's.
 
-        So does a tree that is asked for by name of a library that has none: it is built of the same messages.
+        So does a tree or CollNet that is asked for by name of a library that has none: it is made of the same messages.
         """
         spread = len(ranks_per_node) > 1 and max(ranks_per_node) > 1
         role = algorithm if algorithm in TUNED_ALGORITHMS else "ring"
-        if named and role == "tree" and not any("tree" in protocol.algorithms for protocol in self.protocols):
+        falls_back = named and role in {"tree"} | COLLNET
+        if falls_back and not any(role in protocol.algorithms for protocol in self.protocols):
             role = "ring"
         if kind == "all_to_all" and any("exchange" in protocol.algorithms for protocol in self.protocols):
             role = "exchange"

@@ -34,13 +34,17 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepList:
-    """The steps of one collective of ``num_ranks`` ranks, by round, source and target."""
+    """The steps of one collective of ``num_ranks`` ranks, by round, source and target.
+
+    ``num_switches``: switches that compute; they are numbered after the ranks.
+    """
 
     kind: str
     num_ranks: int
     num_chunks: int
     steps: tuple[Step, ...]
     root: int = 0
+    num_switches: int = 0
 
     @property
     def num_rounds(self) -> int:
@@ -48,10 +52,12 @@ class StepList:
         return self.steps[-1].round + 1 if self.steps else 0
 
 
-def step_list(kind: str, num_ranks: int, num_chunks: int, steps: Iterable[Step], root: int = 0) -> StepList:
+def step_list(
+    kind: str, num_ranks: int, num_chunks: int, steps: Iterable[Step], root: int = 0, num_switches: int = 0
+) -> StepList:
     """Return steps in order as a step list; steps that send nothing are dropped."""
     ordered = sorted((step for step in steps if step.chunks), key=itemgetter(4, 0, 1))
-    return StepList(kind, num_ranks, num_chunks, tuple(ordered), root)
+    return StepList(kind, num_ranks, num_chunks, tuple(ordered), root, num_switches)
 
 
 def relabelled(steps: Iterable[Step], ranks: Sequence[int], chunks: Sequence[int], delay: int = 0) -> list[Step]:

@@ -8,6 +8,8 @@ up to g, a the largest that divides every node's ranks (p in a single node); [x]
 | all_reduce ring          | 2(g-1)/g n                | 2(g-1)/g n                | 2(g-1)                |
 | - tree                   | 2n / 0.92                 | 2n / 0.92                 | 2(G-1) + 2 log2 N     |
 | - in_switch              | (1+1/g) n                 | 0                         | 2                     |
+| - collnet_direct         | 2(G-1)/G n                | n                         | 2 + 1                 |
+| - collnet_chain          | 2(G-1)/G n                | n                         | 2(G-1) + 1            |
 | - halving_doubling       | 2(a-1)/a n + [N=1, g>p] n | 2(1/a-1/p) G n + folded n | 2 log2 p + 2[g>p]     |
 | - direct                 | 2(G-1)/g n                | 2G(g-G)/g n               | 2                     |
 | - hierarchical           | 2(G-1)/G n                | 2(N-1)/N n (tree: 2n)     | 2 + 2(N-1) (2 log2 N) |
@@ -16,6 +18,7 @@ up to g, a the largest that divides every node's ranks (p in a single node); [x]
 | - recursive, powers of 2 | (G-1)/G n                 | (N-1)/N n                 | log2 g                |
 | - bruck                  | (g-1)/g n in one node     | as it jumps               | ceil(log2 g)          |
 | - hierarchical           | (G-1)/G n                 | (N-1)/N n                 | 2                     |
+| - collnet_direct         | (G-1)/G n                 | (N-1)/N n                 | 2 + 1                 |
 | reduce_scatter           | as all_gather, no bruck   | as all_gather             | as all_gather         |
 | broadcast ring           | n                         | n                         | g-1                   |
 | - tree                   | ceil(log2 G) n            | ceil(log2 N) n            | ceil log2 G + log2 N  |
@@ -35,7 +38,9 @@ recursive and Bruck's algorithms on other nodes are charged no less than theirs.
 
 Sources: Thakur et al. 2005 (ring, recursive doubling and halving, pairwise); Bruck et al. 1997; Sanders et al. 2009
 (double binary tree); Klenk et al. 2020 (in-switch: every rank supplies its n and multicasts its reduced n/g, as NCCL's
-NVLS does); NCCL, src/graph/tuning.cc (a chain inside nodes, trees between nodes); HetuMoE and Tutel (hierarchical).
+NVLS does); NCCL, src/graph/tuning.cc (a chain inside nodes, trees between nodes; CollNet's hops); HetuMoE and Tutel
+(hierarchical); Graham et al. 2016, Scalable Hierarchical Aggregation Protocol (SHARP), COM-HPC, and 2020, SHARP
+Streaming-Aggregation, ISC (collnet: what the network's switches reduce, each node sends once and receives once).
 """
 
 import math
@@ -54,6 +59,7 @@ class Traffic:
     ``waiting_nic_bytes``: transfers of others that the busiest one waits for. ``one_adapter``: no node uses more.
     ``own_bytes``: a rank's own share of the payload, where it passes through the rank's engine (see ``Protocol``).
     ``bandwidth_fraction``: of a link's rate, what the algorithm makes use of; the bytes include what it leaves unused.
+    ``fan``: transfers that a rank starts one after the other, beyond the first of each hop.
     """
 
     port_bytes: float = 0.0
@@ -69,6 +75,7 @@ class Traffic:
     one_adapter: bool = False
     own_bytes: float = 0.0
     bandwidth_fraction: float = 1.0
+    fan: float = 0.0
 
 
 TrafficForm = Callable[[float, tuple[int, ...]], Traffic]
@@ -121,6 +128,45 @@ def _double_binary_tree(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Tr
 def _in_switch(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
     """Return the traffic of a reduction inside the node's switch: n to the switch, the reduced n/g to everybody."""
     return Traffic(port_bytes=(1 + 1 / ranks_per_node[0]) * num_bytes, intra_hops=2.0)
+
+
+def _collnet_all_reduce(*, chain: bool) -> TrafficForm:
+    """Return the traffic of a reduction in the network's switches, of equal nodes, over all of a node's members.
+
+    Inside nodes, members first bring each part to its owner, along a chain or at once, and get the result from it.
+    """
+
+    def traffic(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
+        most = ranks_per_node[0]
+        inside = (most - 1) / most * num_bytes
+        return Traffic(
+            port_bytes=2 * inside,
+            nic_bytes=float(num_bytes),
+            intra_hops=2.0 * (most - 1 if chain else min(1, most - 1)),
+            inter_hops=1.0,
+            reduced_bytes=inside,
+            fan=0.0 if chain else 2.0 * (most - 1),
+        )
+
+    return traffic
+
+
+def _collnet_gather(*, reducing: bool) -> TrafficForm:
+    """Return the traffic of each chunk going once into the network and out to every other node, or of the reverse."""
+
+    def traffic(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
+        nodes, most = len(ranks_per_node), ranks_per_node[0]
+        inside = (most - 1) / most * num_bytes
+        return Traffic(
+            port_bytes=inside,
+            nic_bytes=(nodes - 1) / nodes * num_bytes,
+            intra_hops=2.0 * min(1, most - 1),
+            inter_hops=1.0,
+            reduced_bytes=inside + num_bytes / sum(ranks_per_node) if reducing else 0.0,
+            fan=2.0 * (most - 1),
+        )
+
+    return traffic
 
 
 # --- exchanges by all with all -------------------------------------------------------------------------------------
@@ -419,6 +465,8 @@ TRAFFIC: Final[Mapping[str, Mapping[str, TrafficForm]]] = MappingProxyType(
             "ring": _ring_passes(2, reducing=True),
             "tree": _double_binary_tree,
             "in_switch": _in_switch,
+            "collnet_direct": _collnet_all_reduce(chain=False),
+            "collnet_chain": _collnet_all_reduce(chain=True),
             "halving_doubling": _halving_doubling,
             "direct": _direct(2, reducing=True),
             "hierarchical": _hierarchical_all_reduce(tree=False),
@@ -430,12 +478,14 @@ TRAFFIC: Final[Mapping[str, Mapping[str, TrafficForm]]] = MappingProxyType(
             "recursive_doubling": _recursive(reducing=False),
             "bruck": _bruck_all_gather,
             "hierarchical": _hierarchical_gather(reducing=False),
+            "collnet_direct": _collnet_gather(reducing=False),
         },
         "reduce_scatter": {
             "ring": _ring_passes(1, reducing=True),
             "direct": _direct(1, reducing=True),
             "recursive_halving": _recursive(reducing=True),
             "hierarchical": _hierarchical_gather(reducing=True),
+            "collnet_direct": _collnet_gather(reducing=True),
         },
         "broadcast": {
             "ring": _chain(pipelined=True, reducing=False),
@@ -465,9 +515,9 @@ TRAFFIC: Final[Mapping[str, Mapping[str, TrafficForm]]] = MappingProxyType(
 
 LIBRARY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "all_reduce": ("ring", "tree", "in_switch"),
-        "all_gather": ("ring",),
-        "reduce_scatter": ("ring",),
+        "all_reduce": ("ring", "tree", "in_switch", "collnet_direct", "collnet_chain"),
+        "all_gather": ("ring", "collnet_direct"),
+        "reduce_scatter": ("ring", "collnet_direct"),
         "broadcast": ("ring",),
         "reduce": ("ring",),
         "all_to_all": ("direct",),

@@ -109,6 +109,7 @@ def summary_of(name: str, facts: TopologyFacts) -> dict[str, Any]:
         "domains": facts.num_islands,
         "adapters": facts.num_ports,
         "switches": facts.num_switches,
+        "in_network_reduction": facts.in_network_reduction,
         "bisection_bytes_per_s": facts.bisection_bytes_per_s,
         "max_hops": facts.max_hops,
         "slowed_devices": list(facts.slowed_devices),
@@ -134,7 +135,8 @@ def print_facts(named: NamedTopology, facts: TopologyFacts, console: Console) ->
         nodes += f" in {_counted(facts.num_islands, 'NVSwitch domain')}"
     grid.add_row("nodes", nodes)
     if facts.num_switches:
-        grid.add_row("network", f"{_counted(facts.num_ports, 'adapter')}, {_counted(facts.num_switches, 'switch')}")
+        kinds = f"{_counted(facts.num_switches, 'switch')}{' that reduce' if facts.in_network_reduction else ''}"
+        grid.add_row("network", f"{_counted(facts.num_ports, 'adapter')}, {kinds}")
     grid.add_row("bisection bandwidth", f"{format_rate(facts.bisection_bytes_per_s, 'B/s')} each way")
     grid.add_row("longest route", _counted(facts.max_hops, "link"))
     if facts.slowed_devices:

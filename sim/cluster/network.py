@@ -31,8 +31,10 @@ from costmodels.collectives import (
     uneven_all_to_all_cost,
 )  # fmt: skip
 from costmodels.collectives.flows import Flows, Phased, collective_flows, phased_flows, step_flows, tree_flows
+from costmodels.collectives.network import COLLNET
 from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
-from sim.cluster.topology.links import LinkKind
+from sim.cluster.reduction_tree import reduction_trees
+from sim.cluster.topology.links import AnyInts, LinkKind
 from sim.cluster.topology.topology import Routes, Topology
 from sim.cluster.topology.torus import Torus
 
@@ -324,11 +326,16 @@ class Network:
         routes = self.topology.routes(batch.devices[:, sources].ravel(), batch.devices[:, targets].ravel())
         num_hops = routes.num_hops
         rows = np.repeat(np.repeat(np.arange(len(batch.devices)), len(sources)), num_hops)
+        links = routes.links
         charged, carried = (
             np.repeat(np.tile(values[used], len(batch.devices)), num_hops) for values in (flow_bytes, payload)
         )
-        seconds = charged * self.seconds_per_byte[routes.links]
-        return _link_use(rows, routes.links, seconds, carried, self.topology.num_links)
+        if cost.algorithm in COLLNET:
+            in_trees, tree_links, parts = reduction_trees(self.topology, kind, batch.devices, batch.ranks_per_node)
+            rows, links = np.concatenate([rows, in_trees]), np.concatenate([links, tree_links])
+            carried = np.concatenate([carried, parts * num_bytes])
+            charged = np.concatenate([charged, parts * (num_bytes * cost.wire_overhead)])
+        return _link_use(rows, links, charged * self.seconds_per_byte[links], carried, self.topology.num_links)
 
     def _in_turn_s(
         self, kind: str, num_bytes: int, cost: CollectiveCost, batch: "_Batch", pair_bytes: Sequence[Sequence[int]]
@@ -384,7 +391,7 @@ def _sums(routes: Routes, values: Floats) -> Floats:
     return sums[routes.indptr[1:]] - sums[routes.indptr[:-1]]
 
 
-def _link_use(rows: Ints, links: NDArray[Any], seconds: Floats, num_bytes: Floats, num_links: int) -> LinkUse:
+def _link_use(rows: Ints, links: AnyInts, seconds: Floats, num_bytes: Floats, num_links: int) -> LinkUse:
     """Return the sums per case and link, without links that take no time."""
     cells, where = np.unique(rows.astype(np.int64) * num_links + links, return_inverse=True)
     in_all, carried = (

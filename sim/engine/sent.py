@@ -4,8 +4,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
+
 from costmodels.collectives import collective_cost
-from costmodels.collectives.flows import collective_flows
+from costmodels.collectives.flows import collective_flows, switch_parts
+from costmodels.collectives.network import COLLNET
 from sim.cluster.network import Network
 from sim.engine.pricing import ClusterPricing
 from sim.engine.run import SimulatedRun
@@ -73,6 +76,8 @@ class _SentBytes:
         if key not in self._known:
             algorithm = self._algorithms.get(kind, "auto")
             cost = collective_cost(kind, num_bytes, key[2], self._network.parameters, algorithm)
-            parts = collective_flows(kind, cost.algorithm, key[2]).parts
-            self._known[key] = float(parts.sum()) * num_bytes / len(group)
+            parts = float(collective_flows(kind, cost.algorithm, key[2]).parts.sum())
+            if cost.algorithm in COLLNET:
+                parts += len(group) * float(switch_parts(kind, np.ones(1), key[2])[0][0])
+            self._known[key] = parts * num_bytes / len(group)
         return self._known[key]

@@ -17,8 +17,9 @@ from costmodels.collectives import (
     lower_bound_bytes,
     point_to_point_cost,
 )
+from costmodels.collectives.network import COLLNET
 from costmodels.collectives.traffic import LIBRARY, TRAFFIC
-from costmodels.errors import CollectiveError
+from costmodels.errors import AlgorithmError, CollectiveError
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile, network_parameters
 
@@ -31,7 +32,9 @@ NET = NetworkParameters(
 )
 RINGS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 MOVING = tuple(kind for kind in TRAFFIC if kind != "barrier")
-FORMS = [(kind, name) for kind in MOVING for name in ("auto", *TRAFFIC[kind]) if name != "in_switch"]
+OF_SWITCHES = {"in_switch", *COLLNET}
+"""What only some nodes and networks can do: test_in_network.py."""
+FORMS = [(kind, name) for kind in MOVING for name in ("auto", *TRAFFIC[kind]) if name not in OF_SWITCHES]
 MACHINES = {"a100": "dgx-a100-80g", "h100": "hgx-h100", "h200": "hgx-h200", "b200": "dgx-b200"}
 sizes = st.integers(1, 2**34)
 uniform = st.tuples(st.integers(1, 16), st.integers(1, 64)).map(lambda shape: (shape[0],) * shape[1])
@@ -104,7 +107,7 @@ def test_never_below_the_physical_bound(num_bytes: int, group: tuple[int, ...], 
 def test_auto_is_the_fastest_of_the_librarys(num_bytes: int, group: tuple[int, ...], kind: str) -> None:
     """Auto takes as long as the best algorithm that NCCL itself has, and names it; others only when forced."""
     auto = collective_cost(kind, num_bytes, group, NET)
-    names = [name for name in LIBRARY[kind] if name != "in_switch"]
+    names = [name for name in LIBRARY[kind] if name not in OF_SWITCHES]
     times = {name: exclusive_seconds(collective_cost(kind, num_bytes, group, NET, name), group, NET) for name in names}
     assert exclusive_seconds(auto, group, NET) == min(times.values())
     assert auto.algorithm in names
@@ -344,7 +347,7 @@ def test_in_switch_reduction_moves_the_payload_once() -> None:
     assert collective_cost("all_reduce", 2**10, (8,), network).algorithm != "in_switch"
     for group in [(2,), (8, 8)]:
         assert collective_cost("all_reduce", 2**30, group, network).algorithm != "in_switch"
-        with pytest.raises(CollectiveError, match="no protocol of this network"):
+        with pytest.raises(AlgorithmError, match=r"by in_switch over .*: it needs 3 or more ranks on one node"):
             collective_cost("all_reduce", 2**30, group, network, "in_switch")
 
 
@@ -407,11 +410,12 @@ def test_more_bytes_are_never_faster_by_one_protocol(generation: str, node: str)
     """Within each protocol of a packaged profile, time grows with the payload; only a change of protocol may drop."""
     network = network_parameters(load_node(node), load_profile(generation))
     for protocol in network.protocols:
-        alone = replace(network, protocols=(replace(protocol, limit_bytes=math.inf),))
+        alone = replace(network, protocols=(replace(protocol, limit_bytes=math.inf),), in_network_reduction=True)
+        group = (8, 8) if COLLNET & set(protocol.algorithms) else (8,)
         kind = "all_to_all" if "exchange" in protocol.algorithms else "all_reduce"
         for algorithm in set(protocol.algorithms) - {"exchange"} or {"direct"}:
             times = [
-                exclusive_seconds(collective_cost(kind, 2**power, (8,), alone, algorithm), (8,), alone)
+                exclusive_seconds(collective_cost(kind, 2**power, group, alone, algorithm), group, alone)
                 for power in range(9, 35)
             ]
             assert times == sorted(times)

@@ -71,7 +71,7 @@ def destinations(case: StepList) -> dict[int, tuple[int, ...]]:
 
 def execute(case: StepList) -> Held:
     """Return what ranks hold after all rounds; fail where a step sends what is not there or counts a term twice."""
-    held: Held = {rank: {} for rank in range(case.num_ranks)}
+    held: Held = {vertex: {} for vertex in range(case.num_ranks + case.num_switches)}
     for chunk, ranks in owners(case).items():
         for rank in ranks:
             held[rank][chunk] = frozenset({rank})
@@ -97,7 +97,7 @@ def check_round(case: StepList, now: list[Step]) -> None:
     assert not sends & {(rank, chunk) for rank, chunk, _ in gets}, "a chunk is sent and changed in one round"
     assert len(copied) == len(set(copied)), "a chunk arrives twice in one round"
     assert all(s.source != s.target and s.chunks for s in now)
-    assert all(0 <= rank < case.num_ranks for s in now for rank in (s.source, s.target))
+    assert all(0 <= at < case.num_ranks + case.num_switches for s in now for at in (s.source, s.target))
     assert all(0 <= c < case.num_chunks and len(set(s.chunks)) == len(s.chunks) for s in now for c in s.chunks)
 
 

@@ -75,10 +75,18 @@ def test_json_holds_the_same(capsys, write) -> None:
     links = found.pop("links")
     assert found == {
         "cluster": "my cluster", "nodes": 4, "devices": 16, "domains": 4, "adapters": 4, "switches": 4,
+        "in_network_reduction": False,
         "bisection_bytes_per_s": 25e9, "max_hops": 8, "slowed_devices": [3],
     }  # fmt: skip
     assert set(links[0]) == {"kind", "count", "bandwidth_bytes_per_s", "latency_s", "message_s"}
     assert sum(row["count"] for row in links) == 4 * (2 * 4 + 2 * 4 + 2) + 2 * 4 + 2 * 4
+
+
+def test_switches_that_reduce_are_shown(capsys, write) -> None:
+    """In-network reduction is part of the answer."""
+    text = OWN.replace("oversubscription: 2}", "oversubscription: 2, in_network_reduction: true}")
+    assert "4 adapters, 4 switches that reduce" in words(run(capsys, str(write(text)))[1])
+    assert json.loads(run(capsys, str(write(text)), "--json")[1])["in_network_reduction"] is True
 
 
 def test_scenario_without_topology_shows_its_nodes_on_one_switch(capsys, write) -> None:

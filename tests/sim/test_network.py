@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.collectives import collective_cost, exclusive_seconds, point_to_point_cost
+from costmodels.collectives.network import COLLNET
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
@@ -18,8 +19,8 @@ from sim.plan.op import Direction, Send
 
 ALGORITHMS = [
     (kind, name) for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
-    for name in TRAFFIC[kind] if name not in {"leader", "store_forward"} and (kind, name) != ("broadcast", "tree")
-    and (kind, name) != ("reduce", "tree")
+    for name in TRAFFIC[kind] if name not in {"leader", "store_forward", *COLLNET}
+    and (kind, name) not in {("broadcast", "tree"), ("reduce", "tree")}
 ]  # fmt: skip
 """Algorithms that use all adapters of equal nodes alike."""
 

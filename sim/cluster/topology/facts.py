@@ -26,13 +26,16 @@ class LinkFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyFacts:
-    """``bisection_bytes_per_s``: from one half of the cluster to the other; ``max_hops``: links of the longest."""
+    """``bisection_bytes_per_s``: from one half of the cluster to the other; ``max_hops``: links of the longest
+    route; ``in_network_reduction``: whether the network's switches reduce and multicast.
+    """
 
     num_devices: int
     num_nodes: int
     num_islands: int
     num_ports: int
     num_switches: int
+    in_network_reduction: bool
     links: tuple[LinkFacts, ...]
     bisection_bytes_per_s: float
     max_hops: int
@@ -48,6 +51,7 @@ def describe(topology: Topology) -> TopologyFacts:
         num_islands=topology.num_islands,
         num_ports=len(topology.ports),
         num_switches=fabric.num_switches if fabric and not fabric.direct else 0,
+        in_network_reduction=fabric is not None and fabric.reduces,
         links=_link_facts(topology),
         bisection_bytes_per_s=bisection_bytes_per_s(topology),
         max_hops=max_hops(topology),

@@ -1,36 +1,22 @@
 """Turn a description (plain values, quantities as text with units) into a topology."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-from sim.cluster.topology.build import FabricOf, build
+from sim.cluster.topology.build import build
 from sim.cluster.topology.catalogue import based_on, load_node, load_topology
-from sim.cluster.topology.clos import ClosSpec, build_clos
-from sim.cluster.topology.dragonfly import DragonflySpec, build_dragonfly
 from sim.cluster.topology.errors import TopologyError
-from sim.cluster.topology.fabric import Fabric, Ports
 from sim.cluster.topology.island import Island
-from sim.cluster.topology.links import Cable
 from sim.cluster.topology.node import INSIDES, Inside, NodeLayout, lay_out
+from sim.cluster.topology.parse_fabric import fabric_of
 from sim.cluster.topology.reading import MOST, Section, dotted
 from sim.cluster.topology.topology import Topology
-from sim.cluster.topology.torus import TorusSpec, build_torus
 
 TOPOLOGY_KEYS: Final = ("base", "nodes", "fabric", "stragglers")
 NODE_KEYS: Final = (
     *("base", "devices", "inside", "nvlink", "nvlinks", "nodes_per_domain", "relay", "nics", "nic", "nics_at"),
     *("pcie", "pcie_switches", "host_link", "sockets", "socket_link"),
 )
-LEVEL_KEYS: Final = ("oversubscription", "uplink", "core_oversubscription", "core_link", "cores_per_spine")
-FABRIC_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "switch": (),
-    "leaf-spine": ("leaf_ports", "spines", "oversubscription", "uplink"),
-    "fat-tree": ("radix", "leaf_ports", "leaves_per_pod", "spines_per_pod", *LEVEL_KEYS),
-    "rail-optimised": ("nodes_per_leaf", "nodes_per_pod", "spines", "cross_rail", *LEVEL_KEYS),
-    "torus": ("shape", "link"),
-    "dragonfly": ("routers_per_group", "ports_per_router", "global_links_per_router", "local_link", "global_link"),
-}
 
 
 def parse_topology(description: object, num_nodes: int) -> Topology:
@@ -49,8 +35,7 @@ def parse_topology(description: object, num_nodes: int) -> Topology:
     if num_devices > MOST:
         rule = f"{num_devices:,} devices are more than {MOST:,}"
         raise TopologyError("nodes", rule, "write fewer nodes")
-    fabric_of = _fabric(section.entries["fabric"]) if "fabric" in section else None
-    topology = build(groups, fabric_of)
+    topology = build(groups, fabric_of(section.entries["fabric"]) if "fabric" in section else None)
     return _with_stragglers(topology, section)
 
 
@@ -143,132 +128,6 @@ def _nvlinks(section: Section) -> tuple[tuple[int, int, int], ...]:
             rule = f"{row!r} is not two devices and the number of links between them"
             raise TopologyError(section.key("nvlinks"), rule, "write [[0, 1, 2], ...]")
     return tuple((row[0], row[1], row[2]) for row in rows)
-
-
-def _fabric(description: object) -> FabricOf:
-    """Return what builds the network. Its keys are checked here, what they make of the ports when it is built."""
-    every = tuple(dict.fromkeys(key for keys in FABRIC_KEYS.values() for key in keys))
-    kind = Section.of(description, "fabric", ("kind", *every)).word("kind", tuple(FABRIC_KEYS))
-    section = Section.of(description, "fabric", ("kind", *FABRIC_KEYS[kind]))
-    return _FABRICS[kind](section)
-
-
-def _indirect(make: Callable[[Ports], Fabric], ports: Ports, direct: bool) -> Fabric:
-    if direct:
-        raise TopologyError("nodes.nics", "only a torus joins devices without adapters", "write nics: 1 or more")
-    return make(ports)
-
-
-def _clos(spec: ClosSpec) -> FabricOf:
-    def make(ports: Ports) -> Fabric:
-        return build_clos(spec, ports)
-
-    return partial(_indirect, make)
-
-
-def _switch(section: Section) -> FabricOf:
-    del section
-    return _clos(ClosSpec())
-
-
-def _leaf_spine(section: Section) -> FabricOf:
-    uplink, over = _level(section, "uplink", "oversubscription")
-    spines, leaf_ports = section.count("spines"), section.count("leaf_ports")
-    return _clos(ClosSpec(leaf_ports=leaf_ports, spines=spines, uplink=uplink, oversubscription=over))
-
-
-def _fat_tree(section: Section) -> FabricOf:
-    uplink, over = _level(section, "uplink", "oversubscription")
-    core_link, core_over = _level(section, "core_link", "core_oversubscription")
-    sizes = ("leaf_ports", "leaves_per_pod", "spines_per_pod", "cores_per_spine")
-    radix = section.count("radix", 0, least=0)
-    if radix % 2:
-        raise TopologyError(section.key("radix"), f"half of {radix} ports cannot go up", "write an even number")
-    half = radix // 2 if radix else None
-    leaf_ports, leaves_per_pod, spines, cores = (section.count(size, half) for size in sizes)
-    return _clos(
-        ClosSpec(
-            leaf_ports=leaf_ports,
-            leaves_per_pod=leaves_per_pod,
-            spines=spines,
-            cores_per_spine=cores,
-            uplink=uplink,
-            oversubscription=over,
-            core_link=core_link,
-            core_oversubscription=core_over,
-            most_pods=radix,
-        )
-    )
-
-
-def _rail_optimised(section: Section) -> FabricOf:
-    uplink, over = _level(section, "uplink", "oversubscription")
-    core_link, core_over = _level(section, "core_link", "core_oversubscription")
-    cross = section.word("cross_rail", ("nvlink", "spine"), "nvlink")
-    spines = section.count("spines", 0, least=0)
-    if cross == "spine" and not spines:
-        raise TopologyError(section.key("cross_rail"), "there are no spines", "write spines: 1 or more")
-    return _clos(
-        ClosSpec(
-            leaf_ports=section.count("nodes_per_leaf", 0),
-            nodes_per_pod=section.count("nodes_per_pod", 0),
-            spines=spines,
-            cores_per_spine=section.count("cores_per_spine", 0),
-            uplink=uplink,
-            oversubscription=over,
-            core_link=core_link,
-            core_oversubscription=core_over,
-            rails=True,
-            cross_rail="spine" if cross == "spine" else "nvlink",
-        )
-    )
-
-
-def _level(section: Section, link: str, oversubscription: str) -> tuple[Cable | None, float]:
-    """Return the links up from a level and its oversubscription; only one of the two may fix the bandwidth."""
-    cable = section.cable(link, sized=False)
-    if cable and cable.bandwidth_bytes_per_s and oversubscription in section:
-        rule = f"{link}.bandwidth already says how much goes up"
-        raise TopologyError(section.key(oversubscription), rule, "keep one of the two")
-    return cable, section.factor(oversubscription, 1.0)
-
-
-def _torus(section: Section) -> FabricOf:
-    shape: Any = section.get("shape")
-    if not (isinstance(shape, list) and 1 <= len(shape) <= 8 and all(type(k) is int and 1 <= k <= MOST for k in shape)):
-        rule = f"{shape!r} is not a list of 1 to 8 sizes"
-        raise TopologyError(section.key("shape"), rule, "write the routers of each dimension, as in [8, 8, 4]")
-    spec = TorusSpec(shape=tuple(shape), link=section.needed_cable("link"))
-
-    def make(ports: Ports, direct: bool) -> Fabric:
-        return build_torus(spec, ports, direct=direct)
-
-    return make
-
-
-def _dragonfly(section: Section) -> FabricOf:
-    spec = DragonflySpec(
-        routers_per_group=section.count("routers_per_group"),
-        ports_per_router=section.count("ports_per_router"),
-        global_links_per_router=section.count("global_links_per_router"),
-        local_link=section.needed_cable("local_link"),
-        global_link=section.needed_cable("global_link"),
-    )
-
-    def make(ports: Ports) -> Fabric:
-        return build_dragonfly(spec, ports)
-
-    return partial(_indirect, make)
-
-
-_FABRICS: Final[Mapping[str, Callable[[Section], FabricOf]]] = {
-    "switch": _switch,
-    "leaf-spine": _leaf_spine,
-    "fat-tree": _fat_tree,
-    "rail-optimised": _rail_optimised,
-    "torus": _torus,
-    "dragonfly": _dragonfly,
-}
 
 
 def _with_stragglers(topology: Topology, section: Section) -> Topology:

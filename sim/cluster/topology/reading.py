@@ -71,6 +71,14 @@ class Section:
             raise TopologyError(self.key(key), rule, "write it without quotes or unit, as in 1.5")
         return float(value)
 
+    def flag(self, key: str) -> bool:
+        """Return true or false; false where the key is missing."""
+        value = self.get(key) if key in self.entries else False
+        if not isinstance(value, bool):
+            rule = f"true or false belongs here, not {value!r}"
+            raise TopologyError(self.key(key), rule, "write it without quotes")
+        return value
+
     def word(self, key: str, choices: Sequence[Word], default: Word | None = None) -> Word:
         """Return one of some words."""
         if default is not None and key not in self.entries:

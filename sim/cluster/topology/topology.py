@@ -126,6 +126,14 @@ class Topology:
             [self.device_island, np.repeat(np.arange(len(others)), others), np.full(switches, NONE)], dtype=np.int32
         )  # fmt: skip
 
+    def reverse_of(self, links: AnyInts) -> AnyInts:
+        """Return the links that lead back over the same cables; every link has one, and no two join the same ends."""
+        source, target = self.source.astype(np.int64), self.target.astype(np.int64)
+        there, back = source * self.num_vertices + target, target[links] * self.num_vertices + source[links]
+        order = np.argsort(there)
+        found: AnyInts = order[np.searchsorted(there, back, sorter=order)]
+        return found
+
     def node_of(self, devices: AnyInts) -> IntArray:
         """Return the nodes that devices lie in."""
         island = self.device_island[devices]

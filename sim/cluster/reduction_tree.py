@@ -1,0 +1,36 @@
+"""Trees of switches that reduce and multicast (SHARP): which links of a topology a CollNet collective takes.
+
+Routes of the networks that have such switches depend on the target alone, so the routes of a column of members to one
+of them form a tree; what climbs it meets, is added up, and comes down again. Every link carries a sum once each way.
+Source: Graham et al. 2016, Scalable Hierarchical Aggregation Protocol (SHARP), COM-HPC, section III.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.collectives.flows import switch_parts
+from sim.cluster.topology.topology import Topology
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def reduction_trees(
+    topology: Topology, kind: str, devices: Ints, ranks_per_node: tuple[int, ...]
+) -> tuple[Ints, Ints, Floats]:
+    """Return what CollNet collectives put on the links between nodes, per byte of their payload.
+
+    ``devices`` [groups, members], node by node, as many of each node. Three columns: the group, a link, and the part
+    of the payload that it carries; a link that is in several trees comes once for each.
+    """
+    groups, (members, trees) = len(devices), (len(ranks_per_node), ranks_per_node[0])
+    columns = devices.reshape(groups, members, trees).transpose(0, 2, 1).reshape(groups * trees, members)
+    roots = np.repeat(columns[:, 0], members - 1)
+    routes = topology.routes(columns[:, 1:].ravel(), roots)
+    tree = np.repeat(np.repeat(np.arange(groups * trees), members - 1), routes.num_hops)
+    cells, below = np.unique(tree * topology.num_links + routes.links, return_counts=True)
+    tree, links = cells // topology.num_links, cells % topology.num_links
+    up, down = switch_parts(kind, below.astype(np.float64), ranks_per_node)
+    rows = tree // trees
+    both = np.concatenate([links, topology.reverse_of(links)])
+    return np.concatenate([rows, rows]), both, np.concatenate([up, down])
