@@ -21,7 +21,7 @@ class Activity:
 
     Alone it lasts ``latency_s`` + the largest demand; that is the roofline for a kernel and the
     alpha-beta model for a message. One that stands for several demands what they do together, and each of them would
-    last ``single_s`` without the others (0: the largest demand).
+    last ``single_s`` without the others (0: the largest demand); it lasts the longer of the two.
     """
 
     latency_s: float = 0.0
@@ -30,8 +30,8 @@ class Activity:
 
     @property
     def occupancy_s(self) -> float:
-        """Return the time it uses its resources when alone."""
-        return max((seconds for _, seconds in self.demands), default=0.0)
+        """Return the time it uses its resources when alone, or one of those that it stands for, if that is longer."""
+        return max([self.single_s, *[seconds for _, seconds in self.demands]])
 
     @property
     def duration_s(self) -> float:

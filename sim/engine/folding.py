@@ -11,33 +11,28 @@ that nothing else does (see ``sim.engine.slack``).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.activity import Activity, Pricing, Resource
-from sim.engine.refinement import Relation, coarsest_equitable
+from sim.engine.likeness import NONE, LikenessGraph
 from sim.engine.slack import never_binding
 from sim.engine.traffic import Exchange, Load, exchanges
 from sim.plan.mesh import Mesh
-from sim.plan.op import Collective, CollectiveKind, Op, Send
+from sim.plan.op import Collective, Op, Send
 from sim.plan.program import Plan
 
 Ints = NDArray[np.int64]
-
-NEVER_BINDS: Final = -1
-_WORTH_LEAVING_OUT: Final = 0.75
-"""Where fewer of the network's links never bind, the others split nearly all that there is to split."""
 
 
 @dataclass(frozen=True)
 class Folding:
     """``stands_for[r]`` is the simulated rank of rank r's class; ``multiplicity`` counts each class.
 
-    ``link_class[l]`` is the class of link l (-1: it never binds) and ``class_size`` how many links a class has (none:
-    links are not folded). ``group_counts``: by axes and members, of every simulated rank's group, how many groups are
-    like it.
+    ``link_class[l]`` is the class of link l (-1: it never binds, or nobody uses it) and ``class_size`` how many links a
+    class has (none: links are not folded). ``group_counts``: by axes and members, of every simulated rank's group, how
+    many groups are like it.
     """
 
     stands_for: Sequence[int]
@@ -71,7 +66,7 @@ class Folding:
         demands: dict[Resource, float] = {}
         for resource, seconds in activity.demands:
             number = int(self.link_class[resource[1]])  # type: ignore[index]
-            if number == NEVER_BINDS:
+            if number == NONE:
                 continue
             share = seconds * alike / int(self.class_size[number])
             demands["link", number] = demands.get(("link", number), 0.0) + share
@@ -90,108 +85,32 @@ def fold(plan: Plan, pricing: Pricing) -> Folding:
         return no_fold(plan, pricing)
     loads = list(pricing.loads(plan, exchanges(plan)))
     in_network = pricing.network_links()
-    used = np.zeros(len(in_network), dtype=np.bool_)
-    for _, load in loads:
-        used[load.links] = True
-    used &= in_network
-    idle = used & never_binding([load for _, load in loads], in_network)
-    if np.array_equal(idle, used):
-        return _refine(plan, pricing, loads, idle)
-    folding = _refine(plan, pricing, loads, np.zeros_like(used))
-    if idle.sum() < _WORTH_LEAVING_OUT * used.sum():
-        return folding
-    return _refine(plan, pricing, loads, _whole_classes(folding, idle))
-
-
-def _refine(
-    plan: Plan, pricing: Pricing, loads: Sequence[tuple[Exchange, Load]], left_out: NDArray[np.bool_]
-) -> Folding:
-    """Return the coarsest classes where some links do not count."""
-    refinement = _Refinement(plan, pricing, left_out)
+    graph = LikenessGraph(_rank_kinds(plan, pricing), pricing.link_kinds(), _idle(loads, in_network))
     for exchange, load in loads:
-        refinement.add(exchange, load)
-    return refinement.fold()
+        graph.add(exchange, load)
+    classes = graph.classes()
+    simulated = np.unique(classes.stands_for)
+    return Folding(
+        classes.stands_for.tolist(),
+        dict(zip(simulated.tolist(), classes.multiplicity[simulated].tolist(), strict=True)),
+        classes.link_class,
+        classes.class_size,
+        {
+            key: dict(zip(simulated.tolist(), alike[simulated].tolist(), strict=True))
+            for key, alike in classes.groups_alike.items()
+        },
+    )
 
 
-def _whole_classes(folding: Folding, links: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return those of some links all of whose class are among them: leaving these out splits no class."""
-    assert folding.link_class is not None
-    assert folding.class_size is not None
-    among = np.bincount(folding.link_class[links], minlength=len(folding.class_size))
-    whole: NDArray[np.bool_] = links & (among == folding.class_size)[folding.link_class]
-    return whole
+def _rank_kinds(plan: Plan, pricing: Pricing) -> Ints:
+    """Return a number per rank, the same for ranks with the same program and equal devices."""
+    roles = np.empty(plan.mesh.size, dtype=np.int64)
+    for index, program in enumerate(plan.programs):
+        roles[list(plan.ranks_of(program))] = index
+    kinds = pricing.rank_kinds(plan)
+    return roles * (int(kinds.max(initial=0)) + 1) + kinds
 
 
-class _Refinement:
-    """The graph that is refined: first the ranks, then the links, then the groups of every exchange."""
-
-    def __init__(self, plan: Plan, pricing: Pricing, left_out: NDArray[np.bool_]) -> None:
-        self.left_out = left_out
-        self.num_ranks = plan.mesh.size
-        roles = np.empty(self.num_ranks, dtype=np.int64)
-        for index, program in enumerate(plan.programs):
-            roles[list(plan.ranks_of(program))] = index
-        ranks = np.unique(np.stack([roles, pricing.rank_kinds(plan)]), axis=1, return_inverse=True)[1].ravel()
-        links = pricing.link_kinds()
-        self.colours = [ranks, ranks.max() + 1 + links]
-        self.num_colours = int(ranks.max()) + 1 + (int(links.max()) + 1 if len(links) else 0)
-        self.num_vertices = self.num_ranks + len(links)
-        self.relations: list[Relation] = []
-        self.groups: dict[tuple[object, ...], list[tuple[Ints, int]]] = {}
-
-    def add(self, exchange: Exchange, load: Load) -> None:
-        """Add an exchange's groups, or its messages' senders, with what they put on links."""
-        op, groups = exchange.op, exchange.groups
-        if isinstance(op, Send):
-            users = groups[:, 0]
-            self.relations.append(Relation(groups[:, 0], groups[:, 1]))
-        else:
-            users = np.arange(self.num_vertices, self.num_vertices + len(groups))
-            self.groups.setdefault((op.axes, op.members), []).append((groups, self.num_vertices))
-            self.num_vertices += len(groups)
-            self.colours.append(np.full(len(groups), self.num_colours))
-            self.num_colours += 1
-            places = np.tile(_places(op, groups.shape[1]), len(groups))
-            self.relations.append(Relation(np.repeat(users, groups.shape[1]), groups.ravel(), places))
-        if load.latencies.any():
-            self.relations.append(Relation(users, users, load.latencies))
-        kept = ~self.left_out[load.links]
-        if kept.any():
-            _, labels = np.unique(np.round(load.seconds[kept] / load.seconds.max(), 10), return_inverse=True)
-            self.relations.append(Relation(users[load.groups[kept]], self.num_ranks + load.links[kept], labels.ravel()))
-
-    def fold(self) -> Folding:
-        """Refine, and return the classes."""
-        partition = coarsest_equitable(np.concatenate(self.colours), self.relations)
-        colour, first = partition.colour, partition.representative
-        ranks, links = colour[: self.num_ranks], colour[self.num_ranks : self.num_ranks + self._num_links]
-        stands_for = first[ranks]
-        simulated, counts = np.unique(stands_for, return_counts=True)
-        names, link_class = np.unique(links, return_inverse=True)
-        group_counts = {}
-        for key, parts in self.groups.items():
-            by_rank = np.zeros(self.num_ranks, dtype=np.int64)
-            for groups, base in parts:
-                by_rank[groups] = partition.multiplicity[colour[base : base + len(groups)]][:, None]
-            group_counts[key] = dict(zip(simulated.tolist(), by_rank[simulated].tolist(), strict=True))
-        return Folding(
-            stands_for.tolist(),
-            dict(zip(simulated.tolist(), counts.tolist(), strict=True)),
-            np.where(self.left_out, NEVER_BINDS, link_class.ravel()).astype(np.int64),
-            np.bincount(link_class.ravel(), minlength=len(names)),
-            group_counts,
-        )
-
-    @property
-    def _num_links(self) -> int:
-        return len(self.colours[1])
-
-
-def _places(op: Collective, num_positions: int) -> Ints:
-    """Return a label per position of a group: those that the op treats alike have the same."""
-    positions = np.arange(num_positions)
-    if op.sizes:
-        return positions
-    is_rooted = op.kind in {CollectiveKind.BROADCAST, CollectiveKind.REDUCE}
-    is_root: Ints = ((positions == op.root) & is_rooted).astype(np.int64)
-    return is_root
+def _idle(loads: Sequence[tuple[Exchange, Load]], in_network: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the links of the network that never bind."""
+    return never_binding([load for _, load in loads], in_network)
