@@ -9,7 +9,7 @@ from scenarios.link_summary import summarise_links
 from scenarios.loader import Scenario
 from sim.engine.breakdown import BUBBLE, Breakdown, breakdown
 from sim.engine.link_use import LinkUse
-from sim.engine.memory import memory_use, peak_live_chunks
+from sim.engine.memory import peak_live_chunks
 from sim.engine.run import SimulatedRun
 from sim.plan.description import describe
 from sim.plan.program import Program
@@ -61,7 +61,8 @@ def rates(scenario: Scenario, run: SimulatedRun, devices: Sequence[tuple[DeviceS
         return dict.fromkeys(keys)
     time_s, world = run.makespan_s, run.plan.mesh.size
     model_rate = job.model.model_flop(job.training.global_batch_size) / time_s / world
-    hardware_rate = _mean(run, {rank: _program_flop(program) for rank, program in run.programs.items()}) / time_s
+    flop_of = {id(program): _program_flop(program) for program in run.plan.programs}
+    hardware_rate = _mean(run, {rank: flop_of[id(program)] for rank, program in run.programs.items()}) / time_s
     dtype = PRECISIONS[job.training.precision].activation
     peak = sum(device.peak(dtype) * count for device, count in devices) / world
     return {
@@ -81,7 +82,7 @@ def _program_flop(program: Program) -> float:
 
 def _role(run: SimulatedRun, rank: int, parts: Breakdown, devices: Sequence[tuple[DeviceSpec, int]]) -> dict[str, Any]:
     program = run.programs[rank]
-    use = memory_use(program)
+    use = run.memory_of(rank)
     return {
         "role": program.role_name,
         "first_rank": rank,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.activity import Activity, Pricing, Resource
+from sim.engine.activity import Activity, Pricing
 from sim.engine.likeness import NONE, LikenessGraph
 from sim.engine.slack import never_binding
 from sim.engine.traffic import Exchange, Load, exchanges
@@ -54,23 +54,26 @@ class Folding:
         """Return what an op of a simulated rank and all that are like it demand of classes of links."""
         if self.link_class is None or self.class_size is None or not isinstance(op, Collective | Send):
             return activity
-        key = (rank, id(activity))  # kept with the activity, so that no other gets its number
+        alike = self.multiplicity[rank] if isinstance(op, Send) else self.group_counts[op.axes, op.members][rank]
+        key = (alike, id(activity))  # kept with the activity, so that no other gets its number
         if key not in self._folded:
-            self._folded[key] = activity, self._fold(op, rank, activity)
+            self._folded[key] = activity, self._fold(alike, activity)
         return self._folded[key][1]
 
-    def _fold(self, op: Collective | Send, rank: int, activity: Activity) -> Activity:
+    def _fold(self, alike: int, activity: Activity) -> Activity:
+        """Return what an activity and all that are like it demand of one link of each class."""
         assert self.link_class is not None
         assert self.class_size is not None
-        alike = self.multiplicity[rank] if isinstance(op, Send) else self.group_counts[op.axes, op.members][rank]
-        demands: dict[Resource, float] = {}
-        for resource, seconds in activity.demands:
-            number = int(self.link_class[resource[1]])  # type: ignore[index]
-            if number == NONE:
-                continue
-            share = seconds * alike / int(self.class_size[number])
-            demands["link", number] = demands.get(("link", number), 0.0) + share
-        return Activity(activity.latency_s, tuple(demands.items()), activity.occupancy_s)
+        if not activity.demands:
+            return activity
+        links = np.array([resource[1] for resource, _ in activity.demands])  # type: ignore[index]
+        seconds = np.array([seconds for _, seconds in activity.demands])
+        classes = self.link_class[links]
+        kept = classes != NONE
+        names, places = np.unique(classes[kept], return_inverse=True)
+        shares = np.bincount(places.ravel(), seconds[kept] * alike / self.class_size[classes[kept]])
+        demands = tuple((("link", name), share) for name, share in zip(names.tolist(), shares.tolist(), strict=True))
+        return Activity(activity.latency_s, demands, activity.occupancy_s)
 
 
 def no_fold(plan: Plan, pricing: Pricing) -> Folding:

@@ -38,8 +38,10 @@ class ClusterPricing:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     algorithms: Mapping[str, str] = field(default_factory=dict)
     variation: Variation = field(default_factory=Variation)
-    _kernels: dict[tuple[object, ...], KernelTime] = field(default_factory=dict, repr=False)
-    _computes: dict[int, dict[tuple[object, ...], Activity]] = field(default_factory=dict, repr=False)
+    _signatures: dict[tuple[object, ...], int] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[int, int], tuple[int, Program, Op]] = field(default_factory=dict, repr=False)
+    _kernels: dict[tuple[str, int], KernelTime] = field(default_factory=dict, repr=False)
+    _computes: dict[int, dict[int, Activity]] = field(default_factory=dict, repr=False)
     _collectives: dict[tuple[object, ...], Activity] = field(default_factory=dict, repr=False)
 
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
@@ -52,25 +54,32 @@ class ClusterPricing:
             return self._message(plan, program, op, rank)
         return Activity()
 
+    def _number(self, program: Program, op: Compute | Collective) -> int:
+        """Return a number per signature: ops alike in all but names and ranks have the same."""
+        key = (id(program), id(op))
+        if key not in self._known:
+            signature = _kernel_signature(program, op) if isinstance(op, Compute) else _signature(program, op)
+            number = self._signatures.setdefault(signature, len(self._signatures))
+            self._known[key] = number, program, op  # kept, so that no others get their identities
+        return self._known[key][0]
+
     # --- kernels -------------------------------------------------------------------------------------------
 
     def _compute(self, program: Program, op: Compute, rank: int) -> Activity:
         """Return a kernel's demands; calls alike in all but names are priced once per rank."""
-        buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
-        attributes = tuple([item for item in op.attributes.items() if item[0] != "salt"])
-        key = (op.kernel, len(op.reads), tuple([(b.shape, b.dtype) for b in buffers]), attributes)
+        number = self._number(program, op)
         of_rank = self._computes.setdefault(rank, {})
-        if key not in of_rank:
+        if number not in of_rank:
             device = self._device_types[rank]
-            time = self._kernel_time(program, op, device, key)
+            time = self._kernel_time(program, op, device)
             slowdown = self._slowdowns[rank] * self.variation.slowdown(KERNELS[op.kernel].family, rank)
             demands = (
                 (("compute", rank), time.compute_s * slowdown / self._profile_of(device).sustained.clock_fraction),
                 (("memory", rank), time.memory_s * slowdown),
             )
             used = tuple(demand for demand in demands if demand[1] > 0)
-            of_rank[key] = Activity(time.latency_s * slowdown, used)
-        return of_rank[key]
+            of_rank[number] = Activity(time.latency_s * slowdown, used)
+        return of_rank[number]
 
     @cached_property
     def _slowdowns(self) -> list[float]:
@@ -86,22 +95,23 @@ class ClusterPricing:
     def _profile_of(self, device: DeviceSpec) -> Profile:
         return self.profiles.get(device.generation, self.profile)
 
-    def _kernel_time(self, program: Program, op: Compute, device: DeviceSpec, key: tuple[object, ...]) -> KernelTime:
-        """Return a kernel's time on a device; calls with the same key are timed once."""
-        if (device.name, key) not in self._kernels:
+    def _kernel_time(self, program: Program, op: Compute, device: DeviceSpec) -> KernelTime:
+        """Return a kernel's time on a device; calls with the same signature are timed once."""
+        key = (device.name, self._number(program, op))
+        if key not in self._kernels:
             buffers = (program.buffers[name] for name in (*op.reads, *op.writes))
             dtype = next((b.dtype for b in buffers if "float" in b.dtype), "float32")
             family, profile = KERNELS[op.kernel].family, self._profile_of(device)
-            self._kernels[device.name, key] = kernel_time(kernel_work(program, op), family, dtype, device, profile)
-        return self._kernels[device.name, key]
+            self._kernels[key] = kernel_time(kernel_work(program, op), family, dtype, device, profile)
+        return self._kernels[key]
 
     # --- collectives and messages --------------------------------------------------------------------------
 
     def _collective(self, plan: Plan, program: Program, op: Collective, rank: int) -> Activity:
-        num_bytes = collective_bytes(program, op)
-        mine = (rank, op.kind, op.axes, op.members, num_bytes, op.sizes, op.root)
+        mine = (rank, self._number(program, op))
         if mine not in self._collectives:
-            self._collectives[mine] = self._of_group(program, op, op.group(plan.mesh, rank), num_bytes)
+            group = op.group(plan.mesh, rank)
+            self._collectives[mine] = self._of_group(program, op, group, collective_bytes(program, op))
         return self._collectives[mine]
 
     def _of_group(self, program: Program, op: Collective, group: tuple[int, ...], num_bytes: int) -> Activity:
@@ -173,6 +183,16 @@ class ClusterPricing:
         pairs = pair_bytes(program, op, range(groups.shape[1])) if op.sizes else ()
         num_bytes = collective_bytes(program, op)
         return self.network.collectives(op.kind, num_bytes, groups, self._algorithm(op), op.root, pairs)
+
+
+def _kernel_signature(program: Program, op: Compute) -> tuple[object, ...]:
+    buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
+    attributes = tuple([item for item in op.attributes.items() if item[0] != "salt"])
+    return (op.kernel, len(op.reads), tuple([(b.shape, b.dtype) for b in buffers]), attributes)
+
+
+def _signature(program: Program, op: Collective) -> tuple[object, ...]:
+    return (op.kind, op.axes, op.members, collective_bytes(program, op), op.sizes, op.root)
 
 
 def _numbered(values: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """A simulated run: when every op of every simulated rank ran."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sim.engine.folding import Folding
 from sim.engine.graph import SENT, Graph, Pattern, PricedTask, Unit
 from sim.engine.loop import EventLoop
+from sim.engine.memory import MemoryUse, memory_use
 from sim.plan.op import Recv
 from sim.plan.program import Plan, Program, Task
 
@@ -44,25 +45,33 @@ class SimulatedRun:
     loop: EventLoop
     makespan_s: float
     wall_time_s: float = 0.0
+    _memory: dict[int, MemoryUse] = field(default_factory=dict, repr=False)
 
     @property
     def num_events(self) -> int:
         """Return how many SimPy events the run took."""
         return self.loop.num_events
 
+    def memory_of(self, rank: int) -> MemoryUse:
+        """Return the memory of a simulated rank; ranks with one program have the same."""
+        program = self.programs[rank]
+        if id(program) not in self._memory:
+            self._memory[id(program)] = memory_use(program)
+        return self._memory[id(program)]
+
     @cached_property
-    def _units(self) -> dict[tuple[int, str], list[Unit]]:
-        table: dict[tuple[int, str], list[Unit]] = {}
+    def _units(self) -> dict[int, dict[str, list[Unit]]]:
+        """Return the calls of each rank's tasks."""
+        table: dict[int, dict[str, list[Unit]]] = {rank: {} for rank in self.programs}
         for unit in self.graph.units:
             rank, call, _, _ = unit
-            table.setdefault((rank, self.programs[rank].calls[call].task), []).append(unit)
+            table[rank].setdefault(self.programs[rank].calls[call].task, []).append(unit)
         return table
 
     def task_times(self, rank: int) -> Iterator[TaskTimes]:
         """Yield the times of a simulated rank, task by task in the order of first use."""
-        for (owner, name), units in self._units.items():
-            if owner == rank:
-                yield self._times(rank, self.programs[rank].tasks[name], units)
+        for name, units in self._units[rank].items():
+            yield self._times(rank, self.programs[rank].tasks[name], units)
 
     def _times(self, rank: int, task: Task, units: list[Unit]) -> TaskTimes:
         num_ops = len(task.ops)

@@ -15,6 +15,7 @@ from sim.engine.graph import Graph, PricedTask
 from sim.engine.linking import link_collectives, link_messages
 from sim.engine.loop import EventLoop
 from sim.engine.run import SimulatedRun
+from sim.engine.shape import TaskShape, analyse
 from sim.engine.tables import tabulate
 from sim.plan.op import Collective, Op, Recv, Send
 from sim.plan.program import Plan, Program
@@ -40,12 +41,13 @@ def _simulate_coalesced(plan: Plan, pricing: Pricing, folding: Folding, *, coale
     programs = {rank: plan.program_of(rank) for rank in folding.multiplicity}
     priced = {rank: _price(plan, pricing, folding, rank) for rank in programs}
     contention = find_contention(programs, priced)
+    shapes = {id(program): {name: analyse(task) for name, task in program.tasks.items()} for program in plan.programs}
     single = frozenset[str]()
     if not coalesce:
         single = frozenset(name for program in plan.programs for name in program.tasks)
     while True:
         try:
-            graph = _compile(plan, folding, programs, priced, contention, single)
+            graph = _compile(plan, folding, programs, priced, contention, single, shapes)
         except NotCoalescableError as error:
             single |= {error.task}
             continue
@@ -72,10 +74,18 @@ def _compile(
     priced: Mapping[int, Mapping[str, PricedTask]],
     contention: Contention,
     single: frozenset[str],
+    shapes: Mapping[int, Mapping[str, TaskShape]],
 ) -> Graph:
     graph = Graph()
     tables = {
-        rank: tabulate(program, priced[rank], contention, single, joint=partial(folding.is_joint, plan.mesh, rank))
+        rank: tabulate(
+            program,
+            priced[rank],
+            shapes[id(program)],
+            contention,
+            single,
+            joint=partial(folding.is_joint, plan.mesh, rank),
+        )
         for rank, program in programs.items()
     }
     find_channels(graph, tables, plan.mesh, folding.stands_for)

@@ -8,7 +8,7 @@ from typing import Any
 from sim.engine.activity import Activity
 from sim.engine.contention import MAIN_PHASES, Contention
 from sim.engine.graph import NodeKind, PricedTask, Wire
-from sim.engine.shape import TaskShape, analyse
+from sim.engine.shape import TaskShape
 from sim.plan.buffer import Scope
 from sim.plan.op import Collective, Op, Recv, Send
 from sim.plan.program import Program, Task
@@ -66,6 +66,7 @@ class TaskTable:
 def tabulate(
     program: Program,
     priced: Mapping[str, PricedTask],
+    shapes: Mapping[str, TaskShape],
     contention: Contention,
     single: frozenset[str],
     *,
@@ -75,7 +76,6 @@ def tabulate(
 
     ``single`` are tasks that must not become blocks; ``joint`` says whether a collective has several simulated ranks.
     """
-    shapes = {name: analyse(task) for name, task in program.tasks.items()}
     mains = [n for n, task in program.tasks.items() if task.phase in MAIN_PHASES]
     streams = {stream for n in mains for stream in shapes[n].first}
     tables = {}

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.contention import MAIN_PHASES
-from sim.engine.memory import MemoryUse, memory_use
+from sim.engine.memory import MemoryUse
 from sim.engine.run import SimulatedRun, TaskTimes
 from sim.plan.description import describe
 from sim.plan.program import Program
@@ -36,7 +36,7 @@ def timeline(run: SimulatedRun, detail: Literal["op", "task"] | None = None) -> 
             else:
                 rows = _add_ops(builder, rank, program, times)
                 _note_rows(sent_by if times.wired else row_of, times, rows)
-        _add_memory(builder, rank, memory_use(program), calls)
+        _add_memory(builder, rank, run.memory_of(rank), calls)
     _add_links(builder, run, row_of, sent_by)
     return builder.build()
 
