@@ -26,6 +26,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _ROUNDING = 1e-12
+_UNCOVERED = 1e30
+"""The ratio of users that no link outside the network holds back: those of the network alone."""
 _MOST_TRIED = 16
 """So many of a link's covers are tried for a user that could take any of them: it bounds time and memory."""
 
@@ -81,8 +83,14 @@ def _own_covers(load: Load, in_network: NDArray[np.bool_], asked: NDArray[np.boo
     cover[users[order]] = links[order]  # of equal users, the one written last stays
     these = asked[load.links]
     users, links, seconds = load.groups[these], load.links[these], load.seconds[these]
-    with np.errstate(divide="ignore"):
-        return _Choice(users, links, seconds, cover[users], seconds / longest[users])  # infinite: the network alone
+    return _Choice(users, links, seconds, cover[users], _ratios(seconds, longest[users]))
+
+
+def _ratios(seconds: Floats, on_cover: Floats) -> Floats:
+    """Return by how much longer users use a link than its cover, very much where they do not use the cover."""
+    ratios = np.full(len(seconds), _UNCOVERED)
+    np.divide(seconds, on_cover, out=ratios, where=on_cover > 0)
+    return ratios
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,8 +126,7 @@ class _Covers:
         at = begins[whose] + np.arange(len(whose)) - (np.cumsum(tries) - tries)[whose]
         asked = open_to[whose]
         covers = self.pairs[at] % self.num_links
-        with np.errstate(divide="ignore"):
-            ratios = own.seconds[asked] / self._seconds(load, own.users[asked], covers)
+        ratios = _ratios(own.seconds[asked], self._seconds(load, own.users[asked], covers))
         more = np.maximum(ratios - self.ratios[at], 0.0)
         order = np.lexsort((more, asked))
         best = order[np.flatnonzero(np.append([True] * (len(order) > 0), asked[order][1:] != asked[order][:-1]))]

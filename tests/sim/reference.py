@@ -75,7 +75,7 @@ class Work:
     @property
     def occupancy_s(self) -> float:
         """Return the time that one of those that it stands for uses its resources when alone."""
-        return self.single_s or max(self.demands.values(), default=0.0)
+        return max([self.single_s, *self.demands.values()])
 
 
 class ReferenceEngine:
@@ -196,7 +196,7 @@ class ReferenceEngine:
         due = [item for item in self.latent if item[0] <= self.now_s]
         for item in due:
             self.latent.remove(item)
-            if item[1].demands:
+            if item[1].occupancy_s:
                 self.running.append(item[1])
             else:
                 for member in item[1].members:

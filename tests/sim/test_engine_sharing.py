@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from sim.engine.activity import Activity
 from sim.engine.sharing import SETTLE, Demands, SharedResources, fair_fractions
 
 ExactDemand = Mapping[str, Fraction]
@@ -350,3 +351,11 @@ def test_all_who_start_and_end_together_are_settled_once() -> None:
     assert ran.done_s[0] == pytest.approx(102.0)
     assert [time_s for time_s, key in ran.scheduled if key == SETTLE] == pytest.approx([2.0, 102.0])
     assert len(ran.scheduled) == 103  # the first begins alone; then all are timed
+
+
+def test_an_activity_lasts_as_long_as_one_that_it_stands_for() -> None:
+    """What is left to demand of links may be less than one of those alone takes: it lasts the longer of the two."""
+    assert Activity(1.0, (("a", 2.0), ("b", 3.0))).duration_s == 4.0
+    assert Activity(1.0, (("a", 2.0),), single_s=5.0).duration_s == 6.0
+    assert Activity(1.0, (), single_s=5.0).occupancy_s == 5.0
+    assert Activity(1.0, (("a", 8.0),), single_s=5.0).occupancy_s == 8.0
