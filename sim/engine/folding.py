@@ -11,6 +11,7 @@ that nothing else does (see ``sim.engine.slack``).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from sim.plan.op import Collective, Op, Send
 from sim.plan.program import Plan
 
 Ints = NDArray[np.int64]
+
+NEVER_BINDS: Final = NONE
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Folding:
         links = np.array([resource[1] for resource, _ in activity.demands])  # type: ignore[index]
         seconds = np.array([seconds for _, seconds in activity.demands])
         classes = self.link_class[links]
-        kept = classes != NONE
+        kept = classes != NEVER_BINDS
         names, places = np.unique(classes[kept], return_inverse=True)
         shares = np.bincount(places.ravel(), seconds[kept] * alike / self.class_size[classes[kept]])
         demands = tuple((("link", name), share) for name, share in zip(names.tolist(), shares.tolist(), strict=True))
