@@ -1,6 +1,6 @@
 """A dense-training job in, a plan out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sim.plan import functions as f
@@ -12,12 +12,14 @@ from sim.plan.op import Direction, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program
 from sim.plan.tracing import Parameter, ProgramTracer, Record, TaskTracer, Tensor
 from sim.training.data.axes import split_data_axis
+from sim.training.data.operators import write_operator_step
 from sim.training.data.optimizer import write_step_end
 from sim.training.data.sharding import write_sharded_step
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders, placement
 from sim.training.pipeline.split import split_backward
+from sim.training.sharding import Choice
 from sim.training.spec import DenseTraining, split_layers
 from sim.training.transformer import DATA_AXIS, TENSOR_AXIS, TransformerBuilder
 
@@ -74,7 +76,17 @@ class StageProgramBuilder:
             weight_gradient=f.WeightGradient(
                 overlapped=job.parallel.overlap_tensor_backward, fused=job.training.fused_gradient_accumulation
             ),
+            slices={name: choice.num_slices for name, choice in self.choices.items()},
         )
+
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """Return what OSDP chose, by operator; empty where it was not asked, or there is nothing to share."""
+        osdp = self.job.parallel.osdp
+        if osdp is None or self.job.parallel.data_degree == 1:
+            return {}
+        assert osdp.choices is not None, "OSDP has chosen nothing yet"
+        return dict(osdp.choices)
 
     def build(self, pipeline_calls: Sequence[Call]) -> Program:
         """Return the program with these forwards, backwards and messages."""
@@ -83,12 +95,18 @@ class StageProgramBuilder:
             self._write_backward(stage)
         called = {call.task for call in pipeline_calls}
         self.tracer.tasks = {name: task for name, task in self.tracer.tasks.items() if name in called}
-        shards = self.job.parallel.zero_stage > 1 and self.job.parallel.data_degree > 1
-        write = write_sharded_step if shards else write_step_end
-        begin, end = write(self.job, self.tracer, self.place, self.rank, groups)
+        begin, end = self._write_step(groups)
         calls = (*(Call(task) for task in begin), *pipeline_calls, *(Call(task) for task in end))
         role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
         return Program(role, dict(self.tracer.buffers), dict(self.tracer.tasks), calls)
+
+    def _write_step(self, groups: Mapping[int, Sequence[Parameter]]) -> tuple[list[str], list[str]]:
+        """Write what data parallelism does before and after forwards and backwards, and what it changes in them."""
+        if self.job.parallel.osdp is not None:
+            return write_operator_step(self.job, self.tracer, self.place, groups, self.choices)
+        shards = self.job.parallel.zero_stage > 1 and self.job.parallel.data_degree > 1
+        write = write_sharded_step if shards else write_step_end
+        return write(self.job, self.tracer, self.place, self.rank, groups)
 
     # --- one virtual stage ---------------------------------------------------------------------------------
 

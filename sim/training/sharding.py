@@ -1,7 +1,7 @@
 """What data parallelism shards beside the optimizer state, and when: typed, checked input."""
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from sim.training.errors import SpecError
 from sim.training.pipeline.rules import Schedule
@@ -11,6 +11,27 @@ GradientSync = Literal["each_microbatch", "last_microbatch"]
 
 GRADIENT_SCHEDULES: Final[tuple[Schedule, ...]] = ("gpipe", "1f1b", "interleaved_1f1b", "breadth_first")
 """Schedules under which gradients can be sharded: one copy of the model, whole backwards."""
+
+
+class Choice(NamedTuple):
+    """Into how many slices an operator is split, and how many of them are sharded."""
+
+    num_slices: int = 1
+    num_sharded: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OsdpSpec:
+    """Shard by operator, no more than a memory limit asks for (OSDP, Jiang et al., IJCAI 2023)."""
+
+    memory_limit_bytes: int | None = None
+    """What a rank may use; None: the memory of its device."""
+    splits: tuple[int, ...] = (1,)
+    """Numbers of slices that a linear layer may be split into, where its input divides."""
+    gap: float = 0.0
+    """By which part of the least time the chosen one may be longer."""
+    choices: tuple[tuple[str, Choice], ...] | None = None
+    """What was chosen, by operator; None: nothing yet. Operators left out are replicated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +73,14 @@ def check_sharding(
     sharding: ShardingSpec,
     pipeline: PipelineSpec,
     *,
+    osdp: OsdpSpec | None,
     bucket_bytes: int,
     overlaps: bool,
 ) -> None:
     """Raise SpecError for options that do not go with the ZeRO stage, and for what is not built."""
+    if osdp is not None:
+        _check_osdp(zero_stage, sharding, pipeline, bucket_bytes=bucket_bytes, overlaps=overlaps)
+        return
     _check_options(zero_stage, sharding)
     if zero_stage < 2:
         return
@@ -101,3 +126,26 @@ def _check_options(zero_stage: int, sharding: ShardingSpec) -> None:
                 f"it is an option of zero_stage {'2 and 3' if stage == 2 else '3'}, and zero_stage is {zero_stage}",
                 f"leave it out, or write zero_stage: {stage}",
             )
+
+
+def _check_osdp(
+    zero_stage: int, sharding: ShardingSpec, pipeline: PipelineSpec, *, bucket_bytes: int, overlaps: bool
+) -> None:
+    refused = {
+        "zero_stage": (zero_stage > 0, "says what all operators shard, and osdp chooses operator by operator"),
+        "shard_degree": (sharding.shard_degree is not None, "is not built with osdp: it shards over all replicas"),
+        "reshard_after_forward": (
+            sharding.reshard_after_forward is not None, "is not built with osdp: it gathers again in backward"
+        ),
+        "bucket": (bucket_bytes > 0, "is not built with osdp: every operator is synchronised by itself"),
+        "overlap_gradient_sync": (not overlaps, "is not built with osdp: it synchronises while backward goes on"),
+    }  # fmt: skip
+    for key, (is_wrong, rule) in refused.items():
+        if is_wrong:
+            raise SpecError(f"parallel.data.{key}", f"{key} {rule}", "leave it out, or leave osdp out")
+    if pipeline.degree > 1:
+        raise SpecError(
+            "parallel.data.osdp",
+            f"osdp is not built together with a pipeline, and pipeline.degree is {pipeline.degree}",
+            "write zero_stage: 3, or pipeline.degree: 1",
+        )

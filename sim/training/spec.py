@@ -14,6 +14,7 @@ from sim.training.pipeline.rules import Schedule, check_times
 from sim.training.pipeline.spec import PipelineSpec as PipelineSpec
 from sim.training.pipeline.spec import check_schedule
 from sim.training.precision import PRECISIONS, PrecisionTypes
+from sim.training.sharding import OsdpSpec as OsdpSpec
 from sim.training.sharding import ShardingSpec as ShardingSpec
 from sim.training.sharding import check_sharding
 
@@ -157,6 +158,8 @@ class ParallelSpec:
     data_degree: int = 1
     zero_stage: int = 0
     sharding: ShardingSpec = field(default_factory=ShardingSpec)
+    osdp: OsdpSpec | None = None
+    """Sharding by operator, in the place of a ZeRO stage."""
     overlap_gradient_sync: bool = True
     bucket_bytes: int = 0
     """Gradients are synchronised in buckets of at least this many bytes; 0: one bucket per virtual stage."""
@@ -183,7 +186,7 @@ class DenseTraining:
         check_built(self.parallel.pipeline)
         parallel = self.parallel
         check_sharding(
-            parallel.zero_stage, parallel.data_degree, parallel.sharding, parallel.pipeline,
+            parallel.zero_stage, parallel.data_degree, parallel.sharding, parallel.pipeline, osdp=parallel.osdp,
             bucket_bytes=parallel.bucket_bytes, overlaps=parallel.overlap_gradient_sync,
         )  # fmt: skip
         try:

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from costmodels.units import format_bytes
 from sim.training.data.knapsack import ROUNDING, Item, Knapsack
+from sim.training.sharding import Choice as Choice
 
 
 class OperatorError(ValueError):
@@ -42,13 +43,6 @@ class MemoryLimitError(ValueError):
             f"{format_bytes(least_bytes)}, so {format_bytes(self.missing_bytes)} are missing; use more ranks, "
             "fewer samples or more slices"
         )
-
-
-class Choice(NamedTuple):
-    """Into how many slices an operator is split, and how many of them are sharded."""
-
-    num_slices: int = 1
-    num_sharded: int = 0
 
 
 REPLICATED: Final = Choice(1, 0)
@@ -166,8 +160,8 @@ def choices_of(operator: Operator) -> list[Choice]:
 # --- searches ----------------------------------------------------------------------------------------------
 
 
-class _Option(NamedTuple):
-    """What one choice of an operator costs."""
+class Option(NamedTuple):
+    """What one choice of an operator costs: bytes held all the time, seconds, bytes whole for a while."""
 
     held_bytes: int
     time_s: float
@@ -175,12 +169,88 @@ class _Option(NamedTuple):
     choice: Choice
 
 
-def _options(operators: Sequence[Operator], ranks: Ranks, num_samples: int) -> list[list[_Option]]:
+Options = Sequence[Sequence[Option]]
+"""The options of each operator."""
+
+
+def cheapest(options: Options, memory_bytes: int, gap: float = 0.0) -> list[Choice] | None:
+    """Return the choices of least time whose held bytes and largest gathered fit; None where no choices do.
+
+    For each limit on what is gathered (the sizes of whole slices, and 0) a knapsack is solved, the limits first whose
+    linear relaxation is cheapest, until no relaxation is cheaper than what was found. ``gap`` 0: exact; the work grows
+    with the number of different sums of sizes, small for repeated layers, exponential for dozens of operators of odd
+    sizes. Else polynomial, and the time is at most 1 + gap times the least.
+    """
+    if not 0.0 <= gap < math.inf:
+        raise OperatorError(f"the gap is {gap}; it must be finite and not negative")
+    knapsacks = [_knapsack(options, limit, memory_bytes - limit) for limit in _limits(options)]
+    best_s, names = math.inf, None
+    for knapsack in sorted(knapsacks, key=lambda knapsack: knapsack.bound):
+        if knapsack.bound > best_s * ROUNDING:
+            break
+        found = knapsack.solve(best_s, gap)
+        if found is not None and found.cost < best_s:
+            best_s, names = found
+    return None if names is None else [row[name].choice for row, name in zip(options, names, strict=True)]
+
+
+class DepthFirstChoices(NamedTuple):
+    """The choices that the depth-first search found, if any, and how many partial plans it looked at."""
+
+    choices: list[Choice] | None
+    num_visited: int
+
+
+def depth_first(options: Options, memory_bytes: int) -> DepthFirstChoices:
+    """Return what ``cheapest`` does, by the paper's search: depth first, partial plans that do not fit left out.
+
+    Exact, and exponential in the number of operators.
+    """
+    best_s, best, visited = math.inf, None, 0
+    stack: list[tuple[int, int, float, tuple[Choice, ...]]] = [(0, 0, 0.0, ())]
+    while stack:
+        held, gathered, spent_s, choices = stack.pop()
+        visited += 1
+        if held + gathered > memory_bytes:
+            continue
+        if len(choices) < len(options):
+            for option in reversed(options[len(choices)]):
+                more = max(gathered, option.gathered_bytes)
+                stack.append((held + option.held_bytes, more, spent_s + option.time_s, (*choices, option.choice)))
+        elif spent_s < best_s:
+            best_s, best = spent_s, list(choices)
+    return DepthFirstChoices(best, visited)
+
+
+def least_bytes(options: Options) -> int:
+    """Return what the smallest choices need."""
+    return min(limit + _knapsack(options, limit, 0).least_weight for limit in _limits(options))
+
+
+def _knapsack(options: Options, gathered_limit: int, budget_bytes: int) -> Knapsack:
+    """Return the knapsack of the options that gather no more than a limit."""
+    classes = [
+        [Item(o.held_bytes, o.time_s, i) for i, o in enumerate(row) if o.gathered_bytes <= gathered_limit]
+        for row in options
+    ]
+    return Knapsack.make(classes, budget_bytes)
+
+
+def _limits(options: Options) -> list[int]:
+    """Return what may be the largest that is gathered: at least what the operator with the largest least gathers."""
+    least = max((min(option.gathered_bytes for option in row) for row in options), default=0)
+    return sorted({o.gathered_bytes for row in options for o in row if o.gathered_bytes > least} | {least})
+
+
+# --- plans of the closed form ------------------------------------------------------------------------------
+
+
+def _options(operators: Sequence[Operator], ranks: Ranks, num_samples: int) -> list[list[Option]]:
     if num_samples < 1:
         raise OperatorError(f"{num_samples} samples per rank; there must be 1 or more")
     return [
         [
-            _Option(
+            Option(
                 state_bytes(op, choice, ranks) + num_samples * op.activation_bytes,
                 time_s(op, choice, ranks, num_samples),
                 gathered_bytes(op, choice, ranks),
@@ -193,46 +263,12 @@ def _options(operators: Sequence[Operator], ranks: Ranks, num_samples: int) -> l
 
 
 def cheapest_plan(operators: Sequence[Operator], ranks: Ranks, num_samples: int, *, gap: float = 0.0) -> ShardingPlan:
-    """Return the plan of least step time that fits. Raises MemoryLimitError where none does.
-
-    For each limit on what is gathered (the sizes of whole slices, and 0) a knapsack is solved, the limits first whose
-    linear relaxation is cheapest, until no relaxation is cheaper than what was found. ``gap`` 0: exact; the work grows
-    with the number of different sums of sizes, small for repeated layers, exponential for dozens of operators of odd
-    sizes. Else polynomial, and the time is at most 1 + gap times the least.
-    """
-    if not 0.0 <= gap < math.inf:
-        raise OperatorError(f"the gap is {gap}; it must be finite and not negative")
+    """Return the plan of least step time that fits, as ``cheapest`` finds it. Raises MemoryLimitError where none does."""
     options = _options(operators, ranks, num_samples)
-    knapsacks = [_knapsack(options, limit, ranks.memory_bytes - limit) for limit in _limits(options)]
-    best_s, names = math.inf, None
-    for knapsack in sorted(knapsacks, key=lambda knapsack: knapsack.bound):
-        if knapsack.bound > best_s * ROUNDING:
-            break
-        found = knapsack.solve(best_s, gap)
-        if found is not None and found.cost < best_s:
-            best_s, names = found
-    if names is None:
-        raise MemoryLimitError(_least_bytes(options), ranks.memory_bytes, num_samples)
-    choices = [row[name].choice for row, name in zip(options, names, strict=True)]
+    choices = cheapest(options, ranks.memory_bytes, gap)
+    if choices is None:
+        raise MemoryLimitError(least_bytes(options), ranks.memory_bytes, num_samples)
     return evaluate(operators, choices, ranks, num_samples)
-
-
-def _knapsack(options: Sequence[Sequence[_Option]], gathered_limit: int, budget_bytes: int) -> Knapsack:
-    """Return the knapsack of the options that gather no more than a limit."""
-    classes = [
-        [Item(o.held_bytes, o.time_s, i) for i, o in enumerate(row) if o.gathered_bytes <= gathered_limit]
-        for row in options
-    ]
-    return Knapsack.make(classes, budget_bytes)
-
-
-def _limits(options: Sequence[Sequence[_Option]]) -> list[int]:
-    return sorted({option.gathered_bytes for row in options for option in row} | {0})
-
-
-def _least_bytes(options: Sequence[Sequence[_Option]]) -> int:
-    """Return what the smallest plan needs."""
-    return min(limit + _knapsack(options, limit, 0).least_weight for limit in _limits(options))
 
 
 class DepthFirst(NamedTuple):
@@ -243,27 +279,12 @@ class DepthFirst(NamedTuple):
 
 
 def depth_first_plan(operators: Sequence[Operator], ranks: Ranks, num_samples: int) -> DepthFirst:
-    """Return the plan of least step time, by the paper's search: depth first, partial plans that do not fit left out.
-
-    Exact, and exponential in the number of operators: for comparison. Raises MemoryLimitError as ``cheapest_plan``.
-    """
-    options, limit = _options(operators, ranks, num_samples), ranks.memory_bytes
-    best_s, best, visited = math.inf, None, 0
-    stack: list[tuple[int, int, float, tuple[Choice, ...]]] = [(0, 0, 0.0, ())]
-    while stack:
-        held, gathered, spent_s, choices = stack.pop()
-        visited += 1
-        if held + gathered > limit:
-            continue
-        if len(choices) < len(options):
-            for option in reversed(options[len(choices)]):
-                more = max(gathered, option.gathered_bytes)
-                stack.append((held + option.held_bytes, more, spent_s + option.time_s, (*choices, option.choice)))
-        elif spent_s < best_s:
-            best_s, best = spent_s, choices
-    if best is None:
-        raise MemoryLimitError(_least_bytes(options), limit, num_samples)
-    return DepthFirst(evaluate(operators, best, ranks, num_samples), visited)
+    """Return the plan of least step time, by the paper's search. Raises MemoryLimitError as ``cheapest_plan``."""
+    options = _options(operators, ranks, num_samples)
+    choices, num_visited = depth_first(options, ranks.memory_bytes)
+    if choices is None:
+        raise MemoryLimitError(least_bytes(options), ranks.memory_bytes, num_samples)
+    return DepthFirst(evaluate(operators, choices, ranks, num_samples), num_visited)
 
 
 def best_plan(

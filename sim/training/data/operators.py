@@ -1,0 +1,118 @@
+"""Operators: what OSDP replicates or shards as one, and the step of a program of which some are sharded.
+
+An operator is a linear layer with what belongs to it: its bias and the norm before it; or an embedding table. In g
+slices along its input, a linear layer is g operators, of which the first z are sharded (Jiang et al., IJCAI 2023): the
+norm goes with the first slice and the bias with the last, as these are what computes next to them. What is sharded is
+gathered before it computes, freed, and gathered again in backward; what is not is all_reduced, each by itself.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sim.plan.tracing import Parameter, ProgramTracer
+from sim.training.data.buckets import Bucket
+from sim.training.data.optimizer import StepEndWriter
+from sim.training.data.osdp import REPLICATED, Choice
+from sim.training.data.sharding import Gathering, ShardedStepWriter
+from sim.training.data.units import Unit, make_unit
+from sim.training.pipeline.placement import Placement
+from sim.training.spec import DenseTraining
+
+Choices = Mapping[str, Choice]
+"""How each operator is sharded; one that is left out is replicated."""
+
+_JOINED = {"norm1": "qkv", "norm2": "fc1", "final_norm": "head"}
+"""The linear layer that a norm comes before."""
+
+
+def linear_layers(job: DenseTraining) -> dict[str, int]:
+    """Return the first dimension of a rank's slice of the input of every linear layer that can be split, by name."""
+    model, t = job.model, job.parallel.tensor_degree
+    sizes = {
+        "qkv": model.hidden_size,
+        "projection": model.num_heads // t,
+        "fc1": model.hidden_size,
+        "fc2": model.ffn_hidden_size // t,
+    }
+    layers = {f"layer{i}.{name}": size for i in range(model.num_layers) for name, size in sizes.items()}
+    return layers if model.tied_embeddings else layers | {"head": model.hidden_size}
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSlice:
+    """One slice of an operator, or all of it: the parameters that belong to it, and whether it is sharded."""
+
+    operator: str
+    name: str
+    parameters: tuple[str, ...]
+    is_sharded: bool
+
+
+def operator_slices(parameters: Sequence[str], choices: Choices, *, tied_embeddings: bool) -> list[OperatorSlice]:
+    """Return the slices of the operators with these parameters, in the order in which the first of each comes."""
+    members: dict[tuple[str, int], list[str]] = {}
+    for parameter in parameters:
+        operator = _operator_of(parameter, tied_embeddings=tied_embeddings)
+        count = choices.get(operator, REPLICATED).num_slices
+        members.setdefault((operator, _slice_of(parameter, count)), []).append(parameter)
+    slices = []
+    for (operator, index), names in members.items():
+        count, sharded = choices.get(operator, REPLICATED)
+        name = f"{operator}.slice{index}" if count > 1 else operator
+        slices.append(OperatorSlice(operator, name, tuple(names), index < sharded))
+    return slices
+
+
+def _operator_of(parameter: str, *, tied_embeddings: bool) -> str:
+    *layer, module, _ = parameter.partition(".part")[0].split(".")
+    if module == "embedding" or (module == "final_norm" and tied_embeddings):
+        return parameter if module == "embedding" else module
+    return ".".join((*layer, _JOINED.get(module, module)))
+
+
+def _slice_of(parameter: str, count: int) -> int:
+    stem, _, part = parameter.partition(".part")
+    if part:
+        return int(part)
+    is_norm = any(f"{norm}." in stem for norm in _JOINED)
+    return 0 if is_norm else count - 1
+
+
+def write_operator_step(
+    job: DenseTraining,
+    tracer: ProgramTracer,
+    place: Placement,
+    groups: Mapping[int, Sequence[Parameter]],
+    choices: Choices,
+) -> tuple[list[str], list[str]]:
+    """Shard the chosen operators of a program whose forwards and backwards are written; replicate the others.
+
+    ``groups``: the rank's parameters by stage of the model. Returns the names of the tasks before and after forwards
+    and backwards, in call order.
+    """
+    fresh = {p.source: tracer.parameters[p.source] for group in groups.values() for p in group}
+    slices = operator_slices(list(fresh), choices, tied_embeddings=job.model.tied_embeddings)
+    units = [(make_unit(s.name, [fresh[name] for name in s.parameters]), s.is_sharded) for s in slices]
+    step_end = StepEndWriter(job, tracer, job.training.types, (place.ranks[0], place.ranks[-1]), ())
+    sharded = [unit for unit, is_sharded in units if is_sharded]
+    whole = list(_buckets([unit for unit, is_sharded in units if not is_sharded]))
+    return ShardedStepWriter(job, tracer, step_end, sharded, Gathering(), whole).write()
+
+
+def _buckets(units: Sequence[Unit]) -> Iterator[Bucket]:
+    """Yield a bucket per replicated operator, in the order of backward; what other axes must sum first, apart."""
+    index = 0
+    for unit in reversed(units):
+        rest = tuple(p for p in unit.parameters if p not in unit.partial)
+        for members, axes in ((rest, ()), (unit.partial, unit.partial_axes)):
+            if members:
+                yield Bucket(index, members, axes)
+                index += 1
+
+
+def buffers_of(piece: OperatorSlice) -> frozenset[str]:
+    """Return all buffers that exist for the sake of a slice: its parameters, gradients and optimizer state."""
+    states = ("", ".exp_avg", ".exp_avg_sq", ".master")
+    whole = {f"{name}{label}" for name in piece.parameters for label in (*states, ".gradient", ".regathered")}
+    shards = {f"shard.{piece.name}{label}" for label in states}
+    return frozenset(whole | shards | {f"gradient_shard.{piece.name}", f"gradient_piece.{piece.name}"})
