@@ -263,7 +263,7 @@ def _options(operators: Sequence[Operator], ranks: Ranks, num_samples: int) -> l
 
 
 def cheapest_plan(operators: Sequence[Operator], ranks: Ranks, num_samples: int, *, gap: float = 0.0) -> ShardingPlan:
-    """Return the plan of least step time that fits, as ``cheapest`` finds it. Raises MemoryLimitError where none does."""
+    """Return the plan of least step time that fits, see ``cheapest``. Raises MemoryLimitError where none does."""
     options = _options(operators, ranks, num_samples)
     choices = cheapest(options, ranks.memory_bytes, gap)
     if choices is None:

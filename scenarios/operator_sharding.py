@@ -1,0 +1,92 @@
+"""OSDP: choose which operators of a job are sharded, from what they cost on its cluster.
+
+The choice is the fastest that fits by the plan's own account of memory: where the model of the search, which adds up
+what each operator needs, says less than the account, what it left out is taken from the memory that it may plan with.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from costmodels.units import format_bytes
+from sim.engine.activity import Pricing
+from sim.engine.memory import memory_use
+from sim.plan.op import Op
+from sim.plan.program import Plan, Program
+from sim.training.builder import build_dense_training
+from sim.training.data.operator_costs import (
+    OpSeconds,
+    SliceCost,
+    UniformPlan,
+    options_of,
+    parameters_of,
+    slice_costs,
+    uniform_choices,
+)
+from sim.training.data.operators import Choices
+from sim.training.data.osdp import Option, cheapest, least_bytes
+from sim.training.errors import SpecError
+from sim.training.spec import DenseTraining
+
+
+def with_sharding_chosen(job: DenseTraining, pricing: Pricing, device_bytes: int) -> DenseTraining:
+    """Return a job with the operators chosen that it shards; itself where it leaves no choice, or has one already.
+
+    ``device_bytes``: the memory of the smallest device, the limit where the job states none. Raises SpecError where
+    nothing fits.
+    """
+    osdp = job.parallel.osdp
+    if osdp is None or osdp.choices is not None or job.parallel.data_degree == 1:
+        return job
+    limit = device_bytes if osdp.memory_limit_bytes is None else osdp.memory_limit_bytes
+    options, rest_bytes = _options(job, pricing)
+    budget = limit - rest_bytes
+    while True:
+        found = cheapest(list(options.values()), budget, osdp.gap)
+        if found is None:
+            raise _does_not_fit(options, limit, limit - budget)
+        choices = {name: choice for name, choice in zip(options, found, strict=True) if choice.num_sharded}
+        chosen = _choosing(job, choices)
+        excess = memory_use(build_dense_training(chosen, "chosen").programs[0]).peak_bytes - limit
+        if excess <= 0:
+            return chosen
+        budget -= excess
+
+
+def _options(job: DenseTraining, pricing: Pricing) -> tuple[dict[str, list[Option]], int]:
+    """Return every operator's options, and what a rank needs beside all of them, in bytes."""
+    assert job.parallel.osdp is not None
+    first = build_dense_training(_choosing(job, {}), "replicated").programs[0]
+    parameters = parameters_of(first)
+    costs: dict[bool, dict[int, Mapping[str, list[SliceCost]]]] = {False: {}, True: {}}
+    for num_slices in sorted({1, *job.parallel.osdp.splits}):
+        for sharded in (False, True):
+            choices = uniform_choices(job, parameters, num_slices, sharded=sharded)
+            plan = build_dense_training(_choosing(job, choices), "uniform")
+            costs[sharded][num_slices] = slice_costs(job, UniformPlan(choices, plan.programs[0]), _alone(plan, pricing))
+    options = options_of(costs[False], costs[True])
+    held = sum(cost.held_bytes for row in costs[False][1].values() for cost in row)
+    return options, memory_use(first).peak_bytes - held
+
+
+def _choosing(job: DenseTraining, choices: Choices) -> DenseTraining:
+    """Return a job that shards as chosen."""
+    assert job.parallel.osdp is not None
+    osdp = replace(job.parallel.osdp, choices=tuple(choices.items()))
+    return replace(job, parallel=replace(job.parallel, osdp=osdp))
+
+
+def _alone(plan: Plan, pricing: Pricing) -> OpSeconds:
+    def seconds(program: Program, op: Op) -> float:
+        return pricing.price(plan, program, op, 0).duration_s
+
+    return seconds
+
+
+def _does_not_fit(options: Mapping[str, list[Option]], limit: int, rest_bytes: int) -> SpecError:
+    least = least_bytes(list(options.values())) + rest_bytes
+    return SpecError(
+        "parallel.data.osdp",
+        f"with all of them sharded as far as splits allow, a rank needs {format_bytes(least)}, and its limit is "
+        f"{format_bytes(limit)}",
+        "allow more splits, recompute more, or use more replicas, smaller micro-batches or tensor parallelism",
+    )

@@ -1,0 +1,113 @@
+"""What every choice of every operator costs, read off a few plans: one per number of slices with all of them
+replicated, and one with all of them sharded.
+
+The cost of a slice does not depend on what the others do: its time is what the plan's ops on its parameters, gradients
+and optimizer state take alone (nothing overlaps, as in the paper's model), and what it holds is the plan's buffers.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from costmodels.memory import allocated_bytes
+from sim.plan.buffer import Scope
+from sim.plan.op import Op
+from sim.plan.program import Program
+from sim.training.data.operators import Choices, OperatorSlice, buffers_of, linear_layers, operator_slices
+from sim.training.data.osdp import Option
+from sim.training.sharding import Choice
+from sim.training.spec import DenseTraining
+
+OpSeconds = Callable[[Program, Op], float]
+"""How long an op takes alone."""
+
+
+class SliceCost(NamedTuple):
+    """What a slice costs a step: seconds, bytes held all the time, bytes whole for a while."""
+
+    time_s: float
+    held_bytes: int
+    gathered_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class UniformPlan:
+    """The program of a job all of whose operators make one choice (those that cannot be split: in one slice)."""
+
+    choices: Choices
+    program: Program
+
+
+def uniform_choices(job: DenseTraining, parameters: Sequence[str], num_slices: int, *, sharded: bool) -> Choices:
+    """Return the choices of a job that splits all linear layers that divide, and shards all or nothing."""
+    layers = linear_layers(job)
+    whole = {piece.operator for piece in _slices(job, parameters, {})}
+    slices = {name: num_slices if layers.get(name, 1) % num_slices == 0 else 1 for name in whole}
+    return {name: Choice(count, count if sharded else 0) for name, count in slices.items()}
+
+
+def parameters_of(program: Program) -> list[str]:
+    """Return the names of a program's parameters, in the order of first use."""
+    return [name for name in program.buffers if f"{name}.gradient" in program.buffers]
+
+
+def slice_costs(job: DenseTraining, plan: UniformPlan, seconds: OpSeconds) -> dict[str, list[SliceCost]]:
+    """Return what the slices of every operator cost, in order. Ops on several of them, as what clears, count nothing."""
+    program = plan.program
+    slices = _slices(job, parameters_of(program), plan.choices)
+    owner = {name: piece.name for piece in slices for name in buffers_of(piece)}
+    times: Counter[str] = Counter()
+    calls = Counter(call.task for call in program.calls)
+    for name, task in program.tasks.items():
+        for op in task.ops:
+            owners = {owner[buffer] for buffer in (*op.reads, *op.writes) if buffer in owner}
+            if len(owners) == 1:
+                times[owners.pop()] += calls[name] * seconds(program, op)
+    costs: dict[str, list[SliceCost]] = {}
+    for piece in sorted(slices, key=lambda piece: piece.name):
+        ahead = job.parallel.sharding.units_ahead
+        cost = SliceCost(times[piece.name], *_slice_bytes(program, piece, ahead))
+        costs.setdefault(piece.operator, []).append(cost)
+    return costs
+
+
+def _slices(job: DenseTraining, parameters: Sequence[str], choices: Choices) -> list[OperatorSlice]:
+    return operator_slices(parameters, choices, tied_embeddings=job.model.tied_embeddings)
+
+
+def _slice_bytes(program: Program, piece: OperatorSlice, ahead: int) -> tuple[int, int]:
+    """Return what is held of a slice, and what is whole of it for a while.
+
+    Where units are gathered ahead, as many of them are whole at once: each counts for all, so the largest does.
+    """
+    held = gathered = 0
+    for name in buffers_of(piece) & program.buffers.keys():
+        buffer = program.buffers[name]
+        size = allocated_bytes(buffer.num_bytes)
+        if buffer.scope is not Scope.MICROBATCH:  # whole gradients that wait for the end of a step count as held
+            held += size
+        elif name in piece.parameters:
+            gathered += size * (1 + ahead)
+        elif not name.endswith(".regathered"):  # a parameter is whole in forward or in backward
+            gathered += size
+    return held, gathered
+
+
+def options_of(
+    replicated: Mapping[int, Mapping[str, Sequence[SliceCost]]],
+    sharded: Mapping[int, Mapping[str, Sequence[SliceCost]]],
+) -> dict[str, list[Option]]:
+    """Return the options of every operator, from the costs of its slices by number of slices."""
+    options: dict[str, list[Option]] = {}
+    for num_slices, by_operator in sorted(sharded.items()):
+        for operator, pieces in by_operator.items():
+            if len(pieces) != num_slices:
+                continue  # it cannot be split so
+            wholes = replicated[num_slices][operator]
+            for z in range(0 if num_slices == 1 else 1, num_slices + 1):
+                costs = [*pieces[:z], *wholes[z:]]
+                gathered = max((cost.gathered_bytes for cost in pieces[:z]), default=0)
+                held, time_s = sum(c.held_bytes for c in costs), sum(c.time_s for c in costs)
+                options.setdefault(operator, []).append(Option(held, time_s, gathered, Choice(num_slices, z)))
+    return options
