@@ -67,6 +67,8 @@ def _answer(summary: Mapping[str, Any]) -> Table:
         utilisation = f"MFU {_percent(summary['mfu'])}, HFU {_percent(summary['hfu'])}"
         table.add_row("per device", Text(f"{rate} ({utilisation})"))
     table.add_row("memory", _memory_text(summary))
+    if "osdp" in summary:
+        table.add_row("sharded", Text(sharded_words(summary["osdp"])))
     if summary.get("links"):
         table.add_row("busiest link", _link_text(summary["links"][0]))
     return table
@@ -79,6 +81,18 @@ def _link_text(busiest_kind: Mapping[str, Any]) -> Text:
     kind = "" if f" {busiest_kind['kind']} " in f" {link['link']} " else f" ({busiest_kind['kind']})"
     full = f"{_percent(link['busy_fraction'])} of the step, at its peak {_percent(link['peak_fraction'])}"
     return Text(f"{full}: {link['link']}{others}{kind}")
+
+
+def sharded_words(osdp: Mapping[str, Any]) -> str:
+    """Return how many operators are sharded, and of which kinds: those of all layers together."""
+    kinds: dict[str, int] = {}
+    for row in osdp["sharded"]:
+        kind, z, g = row["operator"].rpartition("layer")[2].lstrip("0123456789."), row["num_sharded"], row["num_slices"]
+        part = "" if g == 1 else f" ({g} slices)" if z == g else f" ({z} of {g} slices)"
+        kinds[kind + part] = kinds.get(kind + part, 0) + 1
+    named = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    total = f"{len(osdp['sharded'])} of {osdp['num_operators']} operators"
+    return f"{total} within {format_bytes(osdp['memory_limit_bytes'])}" + (f": {named}" if named else "")
 
 
 def _memory_text(summary: Mapping[str, Any]) -> Text:

@@ -15,7 +15,7 @@ from scenarios.errors import Origin, ScenarioError
 from scenarios.loader import Scenario
 from scenarios.output_folder import writing_to
 from scenarios.outputs import write_execution
-from scenarios.runner import plan_of, simulate
+from scenarios.runner import plan_of, simulate, with_choices
 from sim.engine.memory import memory_use
 from sim.plan.program import Plan
 from sim.training.spec import DenseTraining
@@ -41,7 +41,7 @@ def run(
     scenario's have devices; the simulation that the run is compared with then takes the same algorithms.
     Raises ScenarioError where the scenario cannot be executed, here or at all, ExecutionError where a rank fails.
     """
-    scenario = _as_executed(scenario, device, check=check)
+    scenario = _as_executed(with_choices(scenario), device, check=check)
     plan, job = plan_of(scenario), scenario.job
     if device == "cpu" and "RANK" not in os.environ:
         refuse_too_large(plan, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

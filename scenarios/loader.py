@@ -27,6 +27,7 @@ from scenarios.schema import (
     GptModel,
     HuggingFaceModel,
     LlamaModel,
+    OsdpSection,
     PipelineSection,
     PresetModel,
     scenario_class,
@@ -38,6 +39,7 @@ from sim.training.errors import SpecError
 from sim.training.spec import (
     DelaySpec,
     DenseTraining,
+    OsdpSpec,
     ParallelSpec,
     PipelineSpec,
     ShardingSpec,
@@ -223,10 +225,17 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec) 
                     include={"shard_degree", "gradient_sync", "prefetch", "reshard_after_forward"}
                 )
             ),
+            osdp=None if section.data.osdp is None else _osdp(section.data.osdp),
             overlap_gradient_sync=section.data.overlap_gradient_sync,
             bucket_bytes=round(section.data.bucket or 0),
             axis_order=section.axis_order,
         )
+
+
+def _osdp(section: OsdpSection) -> OsdpSpec:
+    """Return what sharding operator by operator may do; which operators, is chosen later."""
+    limit = None if section.memory_limit is None else round(section.memory_limit)
+    return OsdpSpec(memory_limit_bytes=limit, splits=section.splits, gap=section.gap)
 
 
 def _pipeline(document: Document, section: PipelineSection | DelayPipelineSection, degree: int) -> PipelineSpec:

@@ -6,6 +6,7 @@ what each operator needs, says less than the account, what it left out is taken 
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from costmodels.units import format_bytes
 from sim.engine.activity import Pricing
@@ -22,7 +23,7 @@ from sim.training.data.operator_costs import (
     slice_costs,
     uniform_choices,
 )
-from sim.training.data.operators import Choices
+from sim.training.data.operators import Choices, operator_slices
 from sim.training.data.osdp import Option, cheapest, least_bytes
 from sim.training.errors import SpecError
 from sim.training.spec import DenseTraining
@@ -38,6 +39,7 @@ def with_sharding_chosen(job: DenseTraining, pricing: Pricing, device_bytes: int
     if osdp is None or osdp.choices is not None or job.parallel.data_degree == 1:
         return job
     limit = device_bytes if osdp.memory_limit_bytes is None else osdp.memory_limit_bytes
+    job = replace(job, parallel=replace(job.parallel, osdp=replace(osdp, memory_limit_bytes=limit)))
     options, rest_bytes = _options(job, pricing)
     budget = limit - rest_bytes
     while True:
@@ -49,7 +51,7 @@ def with_sharding_chosen(job: DenseTraining, pricing: Pricing, device_bytes: int
         excess = memory_use(build_dense_training(chosen, "chosen").programs[0]).peak_bytes - limit
         if excess <= 0:
             return chosen
-        budget -= excess
+        budget -= max(excess, limit // 1000)  # so that a few plans are enough
 
 
 def _options(job: DenseTraining, pricing: Pricing) -> tuple[dict[str, list[Option]], int]:
@@ -80,6 +82,24 @@ def _alone(plan: Plan, pricing: Pricing) -> OpSeconds:
         return pricing.price(plan, program, op, 0).duration_s
 
     return seconds
+
+
+def summarise_choice(job: DenseTraining, program: Program) -> dict[str, Any]:
+    """Return the ``osdp`` object of summary.json: the limit, how many operators there are, and which are sharded.
+
+    Of each that is, into how many slices it is split and how many of them are sharded, in model order.
+    """
+    osdp = job.parallel.osdp
+    assert osdp is not None
+    choices = dict(osdp.choices or ())
+    pieces = operator_slices(parameters_of(program), {}, tied_embeddings=job.model.tied_embeddings)
+    operators = list(dict.fromkeys(piece.operator for piece in pieces))
+    sharded = [
+        {"operator": name, "num_slices": choices[name].num_slices, "num_sharded": choices[name].num_sharded}
+        for name in operators
+        if name in choices
+    ]
+    return {"memory_limit_bytes": osdp.memory_limit_bytes, "num_operators": len(operators), "sharded": sharded}
 
 
 def _does_not_fit(options: Mapping[str, list[Option]], limit: int, rest_bytes: int) -> SpecError:

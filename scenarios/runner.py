@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -14,6 +14,7 @@ from costmodels.profile import load_profile
 from scenarios.clusters import ClusterSpec
 from scenarios.errors import Origin, ScenarioError
 from scenarios.loader import Scenario, located
+from scenarios.operator_sharding import summarise_choice, with_sharding_chosen
 from scenarios.outputs import write_all
 from scenarios.reliability import summarise_study
 from scenarios.summary import summarise
@@ -28,7 +29,7 @@ from sim.engine.variation import Variation
 from sim.plan.program import Plan
 from sim.reliability.study import study_reliability
 from sim.training.builder import build_dense_training
-from sim.training.spec import TextbookTraining
+from sim.training.spec import DenseTraining, TextbookTraining
 from sim.training.textbook import build_textbook
 from traces.timeline import Timeline
 
@@ -56,6 +57,7 @@ def simulate(scenario: Scenario, *, detail: Literal["op", "task"] | None = None,
 
     Raises ScenarioError for a long run, or for ranks without folding, that cannot be simulated in bounded time.
     """
+    scenario = with_choices(scenario)
     plan = plan_of(scenario)
     if not fold:
         refuse_many_ops(plan)
@@ -64,6 +66,8 @@ def simulate(scenario: Scenario, *, detail: Literal["op", "task"] | None = None,
         run = SimulatedBackend(pricing, fold).simulate(plan)
     links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
     summary = summarise(scenario, run, devices_of(scenario), links)
+    if isinstance(scenario.job, DenseTraining) and scenario.job.parallel.osdp is not None:
+        summary["osdp"] = summarise_choice(scenario.job, plan.programs[0])
     if scenario.reliability is not None:
         with located(scenario.document):
             study = study_reliability(scenario.reliability, run.makespan_s, scenario.seed)
@@ -95,8 +99,22 @@ def refuse_many_ops(plan: Plan) -> None:
         raise ScenarioError(Origin(option="--no-fold"), "", rule, "leave it out, or use fewer ranks")
 
 
+def with_choices(scenario: Scenario) -> Scenario:
+    """Return the scenario with what it leaves to its cluster and memory chosen: the operators that OSDP shards.
+
+    Raises ScenarioError where no choice fits.
+    """
+    device = device_of(scenario)
+    if device is None or not isinstance(scenario.job, DenseTraining) or scenario.job.parallel.osdp is None:
+        return scenario
+    with located(scenario.document):
+        job = with_sharding_chosen(scenario.job, pricing_of(scenario), device.memory_bytes)
+    return replace(scenario, job=job)
+
+
 def plan_of(scenario: Scenario) -> Plan:
     """Return the plan of one step of a scenario."""
+    scenario = with_choices(scenario)
     if isinstance(scenario.job, TextbookTraining):
         return build_textbook(scenario.job, scenario.name)
     return build_dense_training(scenario.job, scenario.name)

@@ -313,6 +313,19 @@ class DelayPipelineSection(Section):
     """custom: a CSV of actions, a row per rank, as torch writes it; the path is relative to the scenario file."""
 
 
+class OsdpSection(Section):
+    """Sharding operator by operator: no more than memory asks for (OSDP)."""
+
+    memory_limit: Bytes | None = None
+    """What a rank may use; default the memory of the device."""
+    splits: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(
+        default=(1,), strict=False, min_length=1, max_length=16
+    )
+    """Numbers of slices that a linear layer may be split into along its input, where that divides."""
+    gap: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    """By which part of the least time the chosen one may be longer, to choose sooner."""
+
+
 class DataSection(Section):
     """Data parallelism."""
 
@@ -322,11 +335,13 @@ class DataSection(Section):
     shard_degree: int | None = Field(default=None, ge=2, le=MAX_WORLD_SIZE)
     """zero_stage 2, 3: replicas that share one set of shards (HSDP, MiCS); default all."""
     gradient_sync: GradientSync | None = None
-    """zero_stage 2, 3: shard gradients after every micro-batch (default), or once a step (no_sync)."""
+    """zero_stage 2, 3, osdp: shard gradients after every micro-batch (default), or once a step (no_sync)."""
     prefetch: int | None = Field(default=None, ge=0, le=10_000)
-    """zero_stage 3: units gathered ahead of the one that computes; default 1."""
+    """zero_stage 3, osdp: units gathered ahead of the one that computes; default 1."""
     reshard_after_forward: bool | None = None
     """zero_stage 3: free gathered parameters after forward (default); false: keep them until backward."""
+    osdp: OsdpSection | None = None
+    """In the place of a zero_stage: shard the operators that memory asks for, those that cost least time."""
     overlap_gradient_sync: bool = True
     """Synchronise gradients while the backward pass still runs."""
     bucket: Bytes | None = None

@@ -53,11 +53,11 @@ def parameters_of(program: Program) -> list[str]:
 
 
 def slice_costs(job: DenseTraining, plan: UniformPlan, seconds: OpSeconds) -> dict[str, list[SliceCost]]:
-    """Return what the slices of every operator cost, in order. Ops on several of them, as what clears, count nothing."""
+    """Return what the slices of every operator cost, in order. What several share, as clearing, counts for none."""
     program = plan.program
     slices = _slices(job, parameters_of(program), plan.choices)
     owner = {name: piece.name for piece in slices for name in buffers_of(piece)}
-    times: Counter[str] = Counter()
+    times: dict[str, float] = dict.fromkeys(owner.values(), 0.0)
     calls = Counter(call.task for call in program.calls)
     for name, task in program.tasks.items():
         for op in task.ops:
@@ -65,7 +65,7 @@ def slice_costs(job: DenseTraining, plan: UniformPlan, seconds: OpSeconds) -> di
             if len(owners) == 1:
                 times[owners.pop()] += calls[name] * seconds(program, op)
     costs: dict[str, list[SliceCost]] = {}
-    for piece in sorted(slices, key=lambda piece: piece.name):
+    for piece in slices:
         ahead = job.parallel.sharding.units_ahead
         cost = SliceCost(times[piece.name], *_slice_bytes(program, piece, ahead))
         costs.setdefault(piece.operator, []).append(cost)
