@@ -97,7 +97,8 @@ def _losses(scenario: Scenario, summary: Mapping[str, Any]) -> Iterator[tuple[st
 def _against_memory(job: DenseTraining) -> list[Change]:
     parallel, recompute = job.parallel, job.training.recompute
     changes: list[Change] = []
-    if parallel.data_degree > 1 and parallel.zero_stage == 0:
+    shards = parallel.data_degree > 1 and parallel.osdp is None
+    if shards and parallel.zero_stage == 0:
         changes.append(("parallel.data.zero_stage=1",))
     if parallel.tensor_degree > 1 and not parallel.sequence_parallel:
         changes.append(("parallel.tensor.sequence_parallel=true",))
@@ -105,6 +106,9 @@ def _against_memory(job: DenseTraining) -> list[Change]:
         changes.append((f"training.recompute={'selective' if recompute == 'none' else 'full'}",))
     if job.training.microbatch_size > 1:
         changes.append((f"training.microbatch_size={job.training.microbatch_size // 2}",))
+    if shards and parallel.zero_stage < 3:  # operators by need where that is built, else all parameters
+        changes.append(("parallel.data.zero_stage=0", "parallel.data.osdp={}"))
+        changes.append(("parallel.data.zero_stage=3",))
     changes.append((f"parallel.pipeline.degree={2 * parallel.pipeline.degree}", "parallel.data.degree=auto"))
     changes.append((f"parallel.tensor.degree={2 * parallel.tensor_degree}", "parallel.data.degree=auto"))
     return changes
@@ -171,7 +175,10 @@ def _fits_memory(scenario: Scenario) -> bool:
     device = device_of(scenario)
     if device is None:
         return True
-    programs = plan_of(with_few_microbatches(scenario)).programs
+    try:
+        programs = plan_of(with_few_microbatches(scenario)).programs
+    except ScenarioError:  # no choice of what to shard fits
+        return False
     return all(memory_use(program).peak_bytes <= device.memory_bytes for program in programs)
 
 

@@ -1,7 +1,8 @@
 """OSDP: choose which operators of a job are sharded, from what they cost on its cluster.
 
-The choice is the fastest that fits by the plan's own account of memory: where the model of the search, which adds up
-what each operator needs, says less than the account, what it left out is taken from the memory that it may plan with.
+The choice is the fastest that fits by the plan's own account of memory. The model of the search adds up what each
+operator needs, and the least that a plan needs besides; where a plan needs more than that, what was left out is taken
+from the memory that the search may use, and it searches again.
 """
 
 from collections.abc import Mapping
@@ -55,19 +56,25 @@ def with_sharding_chosen(job: DenseTraining, pricing: Pricing, device_bytes: int
 
 
 def _options(job: DenseTraining, pricing: Pricing) -> tuple[dict[str, list[Option]], int]:
-    """Return every operator's options, and what a rank needs beside all of them, in bytes."""
+    """Return every operator's options, and the least that a rank needs beside them, in bytes.
+
+    That is the least over the uniform plans: what is whole for a while need not be so when activations are most.
+    """
     assert job.parallel.osdp is not None
-    first = build_dense_training(_choosing(job, {}), "replicated").programs[0]
-    parameters = parameters_of(first)
+    parameters = parameters_of(build_dense_training(_choosing(job, {}), "replicated").programs[0])
     costs: dict[bool, dict[int, Mapping[str, list[SliceCost]]]] = {False: {}, True: {}}
+    rests = []
     for num_slices in sorted({1, *job.parallel.osdp.splits}):
         for sharded in (False, True):
             choices = uniform_choices(job, parameters, num_slices, sharded=sharded)
             plan = build_dense_training(_choosing(job, choices), "uniform")
-            costs[sharded][num_slices] = slice_costs(job, UniformPlan(choices, plan.programs[0]), _alone(plan, pricing))
-    options = options_of(costs[False], costs[True])
-    held = sum(cost.held_bytes for row in costs[False][1].values() for cost in row)
-    return options, memory_use(first).peak_bytes - held
+            program = plan.programs[0]
+            found = slice_costs(job, UniformPlan(choices, program), _alone(plan, pricing))
+            pieces = [cost for row in found.values() for cost in row]
+            needed = sum(c.held_bytes for c in pieces) + max(c.gathered_bytes for c in pieces)
+            rests.append(memory_use(program).peak_bytes - needed)
+            costs[sharded][num_slices] = found
+    return options_of(costs[False], costs[True]), min(rests)
 
 
 def _choosing(job: DenseTraining, choices: Choices) -> DenseTraining:
@@ -106,7 +113,7 @@ def _does_not_fit(options: Mapping[str, list[Option]], limit: int, rest_bytes: i
     least = least_bytes(list(options.values())) + rest_bytes
     return SpecError(
         "parallel.data.osdp",
-        f"with all of them sharded as far as splits allow, a rank needs {format_bytes(least)}, and its limit is "
+        f"of all choices of operators to shard, the smallest needs {format_bytes(least)} per rank, and the limit is "
         f"{format_bytes(limit)}",
         "allow more splits, recompute more, or use more replicas, smaller micro-batches or tensor parallelism",
     )

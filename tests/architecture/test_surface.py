@@ -64,6 +64,7 @@ KEYS = {
     *("parallel.data.bucket", "parallel.axis_order"),
     *("parallel.data.shard_degree", "parallel.data.gradient_sync", "parallel.data.prefetch"),
     "parallel.data.reshard_after_forward",
+    *("parallel.data.osdp.memory_limit", "parallel.data.osdp.splits", "parallel.data.osdp.gap"),
     *("reliability.mtbf_per_device", "reliability.mtbf_per_nic", "reliability.mtbf_per_node"),
     *("reliability.mtbf_of_job", "reliability.checkpoint.save", "reliability.checkpoint.interval"),
     *("reliability.checkpoint.stall", "reliability.restart", "reliability.duration", "reliability.steps"),
@@ -92,6 +93,10 @@ RELIABILITY = {
     *("interruptions_by_part.device",),
     *(f"time_s.{key}" for key in ("useful", "lost", "checkpoint", "restart", "waiting")),
     *("expected.goodput", "expected.elapsed_s", "expected.interruptions"),
+}
+
+OSDP = {
+    *("memory_limit_bytes", "num_operators", "sharded.operator", "sharded.num_slices", "sharded.num_sharded"),
 }
 
 TRACE = {
@@ -178,6 +183,15 @@ def test_reliability_keys_are_the_stated_ones(root: Path) -> None:
     assert found == RELIABILITY
 
 
+def test_osdp_keys_are_the_stated_ones(root: Path) -> None:
+    """The ``osdp`` object of ``summary.json``, there only where a scenario asks for it, has these keys."""
+    changes = ["parallel.tensor.degree=1", "parallel.pipeline.degree=1", "training.precision=fp32"]
+    osdp = ["parallel.data={degree: 4, osdp: {memory_limit: 3 MB, splits: [1, 2]}}"]
+    found = simulate(load_scenario(root / "scenarios" / "tiny-gpt-2x2.yaml", [*changes, *osdp])).summary["osdp"]
+    keys = {key for key in found if key != "sharded"} | {f"sharded.{key}" for key in found["sharded"][0]}
+    assert keys == OSDP
+
+
 def test_trace_keys_are_the_stated_ones(tmp_path: Path) -> None:
     """``simulate trace --json`` has these keys."""
     path = write_trace(tmp_path / "rank0.json", document([all_reduce(0, 10, correlation=1)], world_size=2))
@@ -210,7 +224,7 @@ def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> Non
 def test_readme_documents_every_key_and_option(root: Path) -> None:
     """Whatever may be written or comes out is named in the README."""
     readme = (root / "README.md").read_text(encoding="utf-8")
-    words = {f"`{key.rsplit('.', 1)[-1]}`" for key in KEYS | SUMMARY | RELIABILITY | SWEEP | TRACE}
+    words = {f"`{key.rsplit('.', 1)[-1]}`" for key in KEYS | SUMMARY | RELIABILITY | OSDP | SWEEP | TRACE}
     words |= {f"`{column}`" for column in COLUMNS}
     words |= {option for options in OPTIONS.values() for option in options if option.startswith("--")}
     assert sorted(word for word in words if word not in readme) == []

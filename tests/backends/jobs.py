@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.training.pipeline.actions import parse_orders
-from sim.training.spec import DenseTraining, ParallelSpec, PipelineSpec, ShardingSpec, TrainingSpec, TransformerSpec
+from sim.training.sharding import Choice
+from sim.training.spec import (
+    DenseTraining,
+    OsdpSpec,
+    ParallelSpec,
+    PipelineSpec,
+    ShardingSpec,
+    TrainingSpec,
+    TransformerSpec,
+)
 
 GPT: Mapping[str, Any] = {
     "family": "gpt", "num_layers": 4, "hidden_size": 16, "num_heads": 4, "num_kv_heads": 4, "sequence_length": 8,
@@ -71,6 +80,18 @@ SHARDED: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """Gradients and parameters sharded; what an option changes is among the others."""
+
+
+def sharded_operators(**slices: tuple[int, int]) -> OsdpSpec:
+    """Return a choice of operators: into how many slices each is split, how many are sharded; "__" stands for "."."""
+    return OsdpSpec(choices=tuple((name.replace("__", "."), Choice(*slices[name])) for name in slices))
+
+
+OPERATORS = {
+    "layer0__qkv": (4, 3), "layer0__fc1": (2, 2), "layer1__projection": (2, 1), "layer1__fc2": (1, 1),
+    "layer2__fc2": (4, 4), "layer3__qkv": (2, 2), "embedding__word": (1, 1),
+}  # fmt: skip
+"""Some operators whole, some in slices of which all or some are sharded; the others are replicated."""
 
 OTHERS: Mapping[str, Mapping[str, Any]] = {
     "one rank": {"batch": (4, 2)},
@@ -168,6 +189,17 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     "zero3 dp2 x pp2 breadth-first, recompute": {
         "data_degree": 2, "zero_stage": 3, "recompute": "full", "sharding": ShardingSpec(prefetch=0),
         "pipeline": {"degree": 2, "schedule": "breadth_first", "virtual_stages": 2},
+    },
+    "osdp dp4, tied": {"data_degree": 4, "batch": (8, 1), "osdp": sharded_operators(**OPERATORS)},
+    "osdp dp2 x tp2 sp, llama, no_sync, recompute": {
+        "model": {**LLAMA, "num_kv_heads": 4}, "data_degree": 2, "tensor_degree": 2, "sequence_parallel": True,
+        "batch": (4, 1), "sharding": ONCE, "recompute": "full",
+        "osdp": sharded_operators(**OPERATORS, head=(2, 1), layer1__fc1=(1, 1)),
+    },
+    "osdp dp2 x tp2, unfused, weight gradients first": {
+        "data_degree": 2, "tensor_degree": 2, "overlap_tensor_backward": False,
+        "osdp": sharded_operators(**OPERATORS), "numbers": {"fused_gradient_accumulation": False},
+        "sharding": ShardingSpec(prefetch=0),
     },
     "other axis order": {
         "tensor_degree": 2, "data_degree": 2, "zero_stage": 1, "axis_order": ("pp", "tp", "dp"), "batch": (4, 2),

@@ -11,7 +11,7 @@ from sim.training.builder import build_dense_training
 from sim.training.spec import DelaySpec, PipelineSpec, ShardingSpec, TextbookTraining
 from sim.training.textbook import build_textbook
 from tests.backends.collective_plans import collective_requests
-from tests.backends.jobs import GPT, LLAMA, checked_trainings, training
+from tests.backends.jobs import GPT, LLAMA, checked_trainings, sharded_operators, training
 from tests.backends.plans import collective_plan, ring_plan
 
 JOBS = checked_trainings()
@@ -54,6 +54,10 @@ SHARDED = {
     ),
     "zero 2": training(model=MUTED_MODEL, data_degree=2, zero_stage=2, pipeline={"degree": 2}, batch=(4, 1)),
     "fsdp pipeline": training(model=MUTED_MODEL, data_degree=2, zero_stage=3, pipeline={"degree": 2}, batch=(4, 1)),
+    "osdp": training(
+        model={**GPT, "num_layers": 1}, data_degree=2, batch=(4, 1),
+        osdp=sharded_operators(layer0__qkv=(2, 1), layer0__fc2=(2, 2), embedding__word=(1, 1)),
+    ),
 }  # fmt: skip
 """Each of their collectives over the data-parallel ranks, or on their shards, is silenced alone."""
 

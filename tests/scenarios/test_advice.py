@@ -77,6 +77,24 @@ def test_change_that_is_not_enough_says_so(write) -> None:
     assert advice.overrides == ("parallel.data.zero_stage=1",)
 
 
+@pytest.mark.parametrize(("pipeline", "expected"), [
+    (1, ("parallel.data.zero_stage=0", "parallel.data.osdp={}")),
+    (2, ("parallel.data.zero_stage=3",)),
+])  # fmt: skip
+def test_parameters_are_sharded_where_nothing_else_fits(write, pipeline: int, expected: tuple[str, ...]) -> None:
+    """Where sharding the optimizer state alone does not do: operators by need, or with a pipeline all parameters."""
+    overrides = [
+        "cluster={node: dgx-1-v100-16g, num_nodes: 2}",
+        f"model.num_layers={24 * pipeline}", "model.hidden_size=3072", "model.num_heads=24",
+        f"parallel={{pipeline: {{degree: {pipeline}}}, data: {{degree: auto}}}}",
+        "training.global_batch_size=16", "training.microbatch_size=1", "training.recompute=full",
+    ]  # fmt: skip
+    advice = advise(load_scenario(write(), overrides), summary(fits_memory=False))
+    assert advice is not None
+    assert advice.fits_memory
+    assert advice.overrides == expected
+
+
 @pytest.mark.parametrize(("schedule", "virtual_stages"), [("1f1b", 1), ("interleaved_1f1b", 2)])
 def test_few_microbatches_have_the_peak_of_many(write, schedule: str, virtual_stages: int) -> None:
     """What is left out to judge memory quickly does not change a single role's peak."""
