@@ -107,7 +107,7 @@ def with_choices(scenario: Scenario) -> Scenario:
     device = device_of(scenario)
     if device is None or not isinstance(scenario.job, DenseTraining) or scenario.job.parallel.osdp is None:
         return scenario
-    with located(scenario.document):
+    with located(scenario.document), _locating_algorithms(scenario):
         job = with_sharding_chosen(scenario.job, pricing_of(scenario), device.memory_bytes)
     return replace(scenario, job=job)
 
