@@ -71,7 +71,16 @@ def _answer(summary: Mapping[str, Any]) -> Table:
         table.add_row("sharded", Text(sharded_words(summary["osdp"])))
     if summary.get("links"):
         table.add_row("busiest link", _link_text(summary["links"][0]))
+    if len(summary["critical_path_s"]) > 1:
+        table.add_row("critical path", _path_text(summary["critical_path_s"]))
     return table
+
+
+def _path_text(seconds: Mapping[str, float]) -> Text:
+    """Return what the chain of ops that decides the step time consists of, the most first."""
+    total_s = sum(seconds.values())
+    parts = [f"{_percent(part_s / total_s)} {kind}" for kind, part_s in seconds.items() if part_s >= 0.01 * total_s]
+    return Text(", ".join(parts) or "-")
 
 
 def _link_text(busiest_kind: Mapping[str, Any]) -> Text:

@@ -8,6 +8,7 @@ from costmodels.hardware import DeviceSpec
 from scenarios.link_summary import summarise_links
 from scenarios.loader import Scenario
 from sim.engine.breakdown import BUBBLE, Breakdown, breakdown
+from sim.engine.critical_path import critical_path
 from sim.engine.link_use import LinkUse
 from sim.engine.memory import peak_live_chunks
 from sim.engine.run import SimulatedRun
@@ -40,6 +41,7 @@ def summarise(
             run, {r: sum(v for cause, v in p.exposed_s.items() if cause != BUBBLE) for r, p in parts.items()}
         )
         / run.makespan_s,
+        "critical_path_s": dict(sorted(critical_path(run).seconds.items(), key=lambda part: (-part[1], part[0]))),
         **_memory(roles, devices),
         "roles": roles,
         **summarise_links(use, run.plan.mesh.size),

@@ -1,0 +1,180 @@
+"""The critical path of a run: ops that follow each other without a gap from 0 to the end, and decide how long it takes.
+
+Walked back from what ends last: of everything that an op waited for, the one that was over when the op began. To first
+order a run lasts longer by as much as the ops on this path do (the derivative of a longest path), unless they share
+resources with others. Of several paths of one length, one is taken.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.kernels import KERNELS
+from sim.engine.graph import SENT, NodeKind, Pattern, Unit
+from sim.engine.run import SimulatedRun
+from sim.plan.op import Collective, Compute, Op
+
+_SAME: Final = 1e-9
+"""Moments that differ by less than this part of the makespan are one."""
+
+
+MESSAGE: Final = "message"
+
+
+def kind_of(op: Op | None) -> str:
+    """Return an op's kernel family or kind of collective; MESSAGE for a message, on its way or at its ends."""
+    if isinstance(op, Compute):
+        return str(KERNELS[op.kernel].family)
+    return str(op.kind) if isinstance(op, Collective) else MESSAGE
+
+
+class Step(NamedTuple):
+    """A part of the path: an op of a rank's call, or a message on its way (no op), from when to when in seconds."""
+
+    rank: int
+    call: int
+    op: Op | None
+    start_s: float
+    end_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """Return how long the path stays with it."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """Steps in order of time, each beginning where the one before ends."""
+
+    run: SimulatedRun
+    steps: tuple[Step, ...]
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Return how long the path stays with each kernel family, each kind of collective and messages."""
+        found: dict[str, float] = {}
+        for step in self.steps:
+            kind = kind_of(step.op)
+            found[kind] = found.get(kind, 0.0) + step.duration_s
+        return found
+
+
+def critical_path(run: SimulatedRun) -> CriticalPath:
+    """Return the path of a run that has ended."""
+    steps = list(_Walk(run).back())
+    return CriticalPath(run, tuple(reversed(steps)))
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Walks a compiled run backwards, node by node."""
+
+    run: SimulatedRun
+    before: NDArray[np.int64] = field(init=False)
+    first: NDArray[np.int64] = field(init=False)
+    units: list[Unit] = field(init=False)
+    bases: NDArray[np.int64] = field(init=False)
+    exits: dict[int, tuple[int, int]] = field(init=False)
+    entry_nodes: dict[tuple[int, int], int] = field(init=False)
+    tolerance_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        graph = self.run.graph
+        counts = np.fromiter(map(len, graph.successors), dtype=np.int64, count=len(graph.successors))
+        after = np.fromiter(chain.from_iterable(graph.successors), dtype=np.int64, count=int(counts.sum()))
+        order = np.argsort(after, kind="stable")
+        self.before = np.repeat(np.arange(len(counts)), counts)[order]
+        self.first = np.searchsorted(after[order], np.arange(len(counts) + 1))
+        self.units = sorted((unit for unit in graph.units if unit[3] is not SENT), key=lambda unit: unit[2])
+        self.bases = np.array([unit[2] for unit in self.units], dtype=np.int64)
+        self.exits = {node: (b, op) for b, block in graph.blocks.items() for op, node in block.exits.items()}
+        self.entry_nodes = {place: node for node, place in graph.entries.items()}
+        self.tolerance_s = _SAME * self.run.makespan_s
+
+    def back(self) -> Iterator[Step]:
+        """Yield the steps of the path, the last first."""
+        ends = self.run.loop.ends_s
+        node = int(np.argmax(ends)) if ends else -1
+        while node >= 0:
+            steps, node = self._through(node)
+            yield from (step for step in steps if step.end_s > step.start_s)
+
+    def _through(self, node: int) -> tuple[list[Step], int]:
+        """Return the steps that a node stands for, the last first, and the node that it waited for (-1: none)."""
+        graph, loop = self.run.graph, self.run.loop
+        kind = graph.kinds[node]
+        if kind == NodeKind.EXIT:
+            block, op = self.exits[node]
+            return self._through_block(block, op)
+        if kind == NodeKind.BLOCK:
+            return self._through_block(node, graph.blocks[node].pattern.main_exit)
+        if kind in {NodeKind.ENTRY, NodeKind.JOIN}:
+            return [], self._waited_for(node)
+        if kind == NodeKind.MEMBER:
+            step = self._step(node, loop.starts_s[node], loop.ends_s[node])
+            return [step], self._last_to_come(node)
+        rank, call, base, pattern = self._unit(node)
+        start_s = loop.starts_s[node]
+        if pattern is not None and base == node:
+            return list(self._inside(rank, call, pattern, 0, pattern.main_exit, start_s)), self._waited_for(node)
+        return [self._step(node, start_s, loop.ends_s[node])], self._waited_for(node)
+
+    def _through_block(self, node: int, op: int) -> tuple[list[Step], int]:
+        """Return the steps of a block up to the end of an op, and the node that let the deciding entry go."""
+        block = self.run.graph.blocks[node]
+        rank, call, _, _ = self._unit(node)
+        pattern, released = block.pattern, block.released_s
+        entry = max(range(len(released)), key=lambda k: released[k] + pattern.offsets[k][op])
+        steps = list(self._inside(rank, call, pattern, entry, op, released[entry]))
+        return steps, self._waited_for(self.entry_nodes.get((node, entry), node))
+
+    def _inside(self, rank: int, call: int, pattern: Pattern, entry: int, op: int, begin_s: float) -> Iterator[Step]:
+        """Yield the ops of a coalesced call that lead from an entry to the end of an op, the last first."""
+        program = self.run.programs[rank]
+        ops = program.tasks[program.calls[call].task].ops
+        offsets, durations = pattern.offsets[entry], pattern.durations_s
+        while True:
+            start_s = offsets[op]
+            yield Step(rank, call, ops[op], begin_s + start_s, begin_s + start_s + durations[op])
+            earlier = [
+                i for i in range(op)
+                if abs(offsets[i] + durations[i] - start_s) <= self.tolerance_s and durations[i] > 0.0
+            ]  # fmt: skip
+            if start_s <= self.tolerance_s or not earlier:
+                return
+            op = earlier[-1]
+
+    def _unit(self, node: int) -> Unit:
+        """Return the call that a node belongs to; one of no rank for a message on its way."""
+        position = int(np.searchsorted(self.bases, node, side="right")) - 1
+        if position >= 0:
+            rank, call, base, pattern = self.units[position]
+            program = self.run.programs[rank]
+            size = 1 if pattern is not None else len(program.tasks[program.calls[call].task].ops)
+            if node < base + size:
+                return self.units[position]
+        return (-1, -1, node, None)
+
+    def _step(self, node: int, start_s: float, end_s: float) -> Step:
+        rank, call, base, _ = self._unit(node)
+        if rank < 0:
+            return Step(rank, call, None, start_s, end_s)
+        program = self.run.programs[rank]
+        return Step(rank, call, program.tasks[program.calls[call].task].ops[node - base], start_s, end_s)
+
+    def _waited_for(self, node: int) -> int:
+        """Return what a node waited for longest, -1 where it could begin at once."""
+        earlier = self.before[self.first[node] : self.first[node + 1]].tolist()
+        return max(earlier, key=self.run.loop.ends_s.__getitem__, default=-1)
+
+    def _last_to_come(self, node: int) -> int:
+        """Return what the last member of a collective waited for."""
+        joint = self.run.graph.joints[self.run.graph.joint_of[node]]
+        ends = self.run.loop.ends_s
+        waits = (self._waited_for(member) for member in joint.members)
+        return max(waits, key=lambda other: ends[other] if other >= 0 else 0.0)
