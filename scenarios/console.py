@@ -71,7 +71,7 @@ def _answer(summary: Mapping[str, Any]) -> Table:
         table.add_row("sharded", Text(sharded_words(summary["osdp"])))
     if summary.get("links"):
         table.add_row("busiest link", _link_text(summary["links"][0]))
-    if len(summary["critical_path_s"]) > 1:
+    if len(summary.get("critical_path_s", ())) > 1:
         table.add_row("critical path", _path_text(summary["critical_path_s"]))
     return table
 
