@@ -10,6 +10,7 @@ from rich.text import Text
 
 from costmodels.units import format_bytes, format_rate, format_time
 from scenarios.advice import advise, mean_over_ranks, recompute_fraction
+from scenarios.algorithm import algorithm_words
 from scenarios.loader import Scenario
 from scenarios.long_run import interval_words, reliability_rows
 from scenarios.report.causes import cause_of
@@ -60,6 +61,8 @@ def _answer(summary: Mapping[str, Any]) -> Table:
     """Return step time, throughput, utilisation and memory."""
     table = Table.grid(padding=(0, 2))
     table.add_row("step time", Text(format_time(summary["iteration_time_s"]), style="bold"))
+    if other := algorithm_words(summary["algorithm"]):
+        table.add_row("algorithm", Text.assemble((summary["algorithm"], "bold yellow"), f": {other}"))
     if summary.get("tokens_per_s"):
         table.add_row("throughput", Text(f"{summary['tokens_per_s']:,.0f} tokens/s"))
     if summary.get("model_flop_per_s_per_device"):

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from backends.registry import load_torch_backend
 from backends.torch.algorithms import ExplicitCollectives
 from costmodels.units import format_bytes
+from scenarios.algorithm import algorithm_of
 from scenarios.collectives import NATIVE, chosen_algorithms
 from scenarios.errors import Origin, ScenarioError
 from scenarios.loader import Scenario
@@ -120,6 +121,7 @@ def _summary(scenario: Scenario, execution: Any, simulated: Mapping[str, Any]) -
         "schema": SCHEMA,
         "scenario": scenario.name,
         "seed": scenario.seed,
+        "algorithm": algorithm_of(scenario.job),
         "world_size": len(execution.ranks),
         "iteration_time_s": execution.iteration_time_s,
         "simulated_iteration_time_s": simulated["iteration_time_s"],

@@ -36,6 +36,7 @@ from scenarios.yaml_tree import Document, KeyPath, read_document
 from sim.reliability.errors import ReliabilityError
 from sim.reliability.spec import ReliabilitySpec
 from sim.training.errors import SpecError
+from sim.training.method import LOCAL_SCHEDULE, Method
 from sim.training.spec import (
     DelaySpec,
     DenseTraining,
@@ -114,9 +115,12 @@ def _delay_scenario(document: Document, checked: DelayScenario, overrides: tuple
                 backward_weight_s=model.backward_weight,
                 hop_s=model.hop,
                 gradient_sync_s=model.gradient_sync,
+                auxiliary_s=model.auxiliary,
             ),
             num_microbatches=checked.training.num_microbatches,
-            pipeline=_pipeline(document, pipeline, pipeline.degree),
+            method=checked.training.method,
+            local_update=checked.training.local_update,
+            pipeline=_pipeline(document, pipeline, pipeline.degree, checked.training.method),
             overlap_gradient_sync=checked.parallel.data.overlap_gradient_sync,
             deferred_sync=checked.parallel.data.deferred_sync,
             seed=checked.seed,
@@ -217,7 +221,7 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec) 
             tensor_degree=degrees["tensor"],
             sequence_parallel=section.tensor.sequence_parallel,
             overlap_tensor_backward=section.tensor.overlap_backward,
-            pipeline=_pipeline(document, section.pipeline, degrees["pipeline"]),
+            pipeline=_pipeline(document, section.pipeline, degrees["pipeline"], checked.training.method),
             data_degree=degrees["data"],
             zero_stage=section.data.zero_stage,
             sharding=ShardingSpec(
@@ -238,9 +242,13 @@ def _osdp(section: OsdpSection) -> OsdpSpec:
     return OsdpSpec(memory_limit_bytes=limit, splits=section.splits, gap=section.gap)
 
 
-def _pipeline(document: Document, section: PipelineSection | DelayPipelineSection, degree: int) -> PipelineSpec:
+def _pipeline(
+    document: Document, section: PipelineSection | DelayPipelineSection, degree: int, method: Method
+) -> PipelineSpec:
     """Return the pipeline, its actions read from their file; what was left out has the specification's defaults."""
     keys: dict[str, Any] = {key: value for key, value in section.model_dump().items() if value is not None}
+    if method == "local" and "schedule" not in section.model_fields_set:
+        keys["schedule"] = LOCAL_SCHEDULE
     if "actions" in keys:
         keys["actions"] = read_actions(document.source.parent / keys["actions"])
     return PipelineSpec(**keys | {"degree": degree})

@@ -29,6 +29,8 @@ from sim.engine.variation import Variation
 from sim.plan.program import Plan
 from sim.reliability.study import study_reliability
 from sim.training.builder import build_dense_training
+from sim.training.local.builder import build_local_training
+from sim.training.local.textbook import build_local_textbook
 from sim.training.spec import DenseTraining, TextbookTraining
 from sim.training.textbook import build_textbook
 from traces.timeline import Timeline
@@ -115,9 +117,10 @@ def with_choices(scenario: Scenario) -> Scenario:
 def plan_of(scenario: Scenario) -> Plan:
     """Return the plan of one step of a scenario."""
     scenario = with_choices(scenario)
-    if isinstance(scenario.job, TextbookTraining):
-        return build_textbook(scenario.job, scenario.name)
-    return build_dense_training(scenario.job, scenario.name)
+    job, name = scenario.job, scenario.name
+    if isinstance(job, TextbookTraining):
+        return build_local_textbook(job, name) if job.method == "local" else build_textbook(job, name)
+    return build_local_training(job, name) if job.training.method == "local" else build_dense_training(job, name)
 
 
 def pricing_of(scenario: Scenario) -> Pricing:

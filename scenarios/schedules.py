@@ -6,6 +6,7 @@ from scenarios.loader import Scenario
 from scenarios.report.slots import SlotDiagram, choose_slots
 from scenarios.runner import simulate
 from sim.training.errors import SpecError
+from sim.training.method import LOCAL_SCHEDULE
 from sim.training.pipeline.actions import format_orders
 from sim.training.pipeline.schedules import orders
 from sim.training.pipeline.spec import PipelineSpec
@@ -21,6 +22,9 @@ def pipeline_of(scenario: Scenario) -> PipelineSpec:
 def schedule_text(scenario: Scenario) -> str:
     """Return the order of forwards and backwards as CSV. Raises SpecError where the format has no words for it."""
     job, pipeline = scenario.job, pipeline_of(scenario)
+    if pipeline.schedule == LOCAL_SCHEDULE:
+        rule = "local updates send no gradient through the model, for which the format has no words"
+        raise SpecError("parallel.pipeline.schedule", rule, "draw it with --out FILE.svg")
     if pipeline.num_copies > 1:
         rule = f"{pipeline.schedule} trains two copies of the model, for which the format has no words"
         raise SpecError("parallel.pipeline.schedule", rule, "choose another schedule, or draw it with --out FILE.svg")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from scenarios.quantities import Bytes, Degree, Duration, DurationOrZero, IntervalOrAuto, LongDuration, refusal
+from sim.training.method import LocalUpdate, Method
 from sim.training.pipeline.rules import Schedule
 from sim.training.sharding import GradientSync
 from sim.training.spec import TransformerSchedule
@@ -208,6 +209,8 @@ class DelayModel(Section):
     """Added to every dependency between ranks."""
     gradient_sync: DurationOrZero = 0.0
     """Time to synchronise all gradients of a rank with its replicas."""
+    auxiliary: DurationOrZero = 0.0
+    """method local: time of the auxiliary heads of a stage, forward and backward."""
 
 
 MODEL_SECTIONS: Final[dict[str, type[Section]]] = {
@@ -258,6 +261,10 @@ class TrainingSection(Section):
     """Weight-gradient products add to the accumulated gradient themselves; false: a second kernel does."""
     low_precision_gradients: bool = False
     """Accumulate and synchronise gradients in the type of the weights, not in fp32."""
+    method: Method = "backprop"
+    """`backprop`, or `local`: every block of layers learns from a loss of its own; another algorithm."""
+    local_update: LocalUpdate | None = None
+    """method local: `greedy` (default), or `overlapping`: a block also learns from the next block's loss."""
 
 
 class DelayTrainingSection(Section):
@@ -265,6 +272,10 @@ class DelayTrainingSection(Section):
 
     num_microbatches: int = Field(ge=1, le=MAX_MICROBATCHES)
     """Micro-batches per step."""
+    method: Method = "backprop"
+    """`backprop`, or `local`: every block of layers learns from a loss of its own; another algorithm."""
+    local_update: LocalUpdate | None = None
+    """method local: `greedy` (default), or `overlapping`: a block also learns from the next block's loss."""
 
 
 class TensorSection(Section):

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import format_bytes, format_time
+from scenarios.algorithm import algorithm_words
 
 MAX_OPS: Final = 8
 
@@ -18,6 +19,8 @@ def print_execution(summary: Mapping[str, Any], console: Console, out: Path | No
     console.print(Text(f"{summary['scenario']}, {summary['world_size']:,} ranks, run with torch", style="bold"))
     table = Table.grid(padding=(0, 2))
     table.add_row("step time", _step_time(summary["iteration_time_s"], summary["simulated_iteration_time_s"]))
+    if other := algorithm_words(summary["algorithm"]):
+        table.add_row("algorithm", Text.assemble((summary["algorithm"], "bold yellow"), f": {other}"))
     table.add_row("memory", _peak_memory(summary))
     if "same_work" in summary:
         table.add_row("work", _work(summary, summary["ops"]))
@@ -128,9 +131,14 @@ def _check(summary: Mapping[str, Any]) -> Text:
     off = "no finite number" if error is None else f"{error:.1g} off"
     return Text.assemble(
         verdict,
-        f": {summary['checked_tensors']:,} tensors against dense autograd, "
+        f": {summary['checked_tensors']:,} tensors against {_reference(summary['algorithm'])}, "
         f"worst {summary['worst_tensor']}, {off} (at most {summary['tolerance']:.1g})",
     )
+
+
+def _reference(algorithm: str) -> str:
+    """Return what a check compares with."""
+    return f"dense autograd{f' of {algorithm}' if algorithm_words(algorithm) else ''}"
 
 
 def _largest(rows: Sequence[Mapping[str, Any]]) -> Table:

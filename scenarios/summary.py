@@ -5,6 +5,7 @@ from itertools import accumulate
 from typing import Any
 
 from costmodels.hardware import DeviceSpec
+from scenarios.algorithm import algorithm_of
 from scenarios.link_summary import summarise_links
 from scenarios.loader import Scenario
 from sim.engine.breakdown import BUBBLE, Breakdown, breakdown
@@ -33,6 +34,7 @@ def summarise(
         "schema": SCHEMA,
         "scenario": scenario.name,
         "seed": scenario.seed,
+        "algorithm": algorithm_of(scenario.job),
         "world_size": run.plan.mesh.size,
         "iteration_time_s": run.makespan_s,
         **rates(scenario, run, devices),
@@ -62,7 +64,7 @@ def rates(scenario: Scenario, run: SimulatedRun, devices: Sequence[tuple[DeviceS
         keys = ("tokens_per_s", "model_flop_per_s_per_device", "hardware_flop_per_s_per_device", "mfu", "hfu")
         return dict.fromkeys(keys)
     time_s, world = run.makespan_s, run.plan.mesh.size
-    model_rate = job.model.model_flop(job.training.global_batch_size) / time_s / world
+    model_rate = job.model_flop / time_s / world
     flop_of = {id(program): _program_flop(program) for program in run.plan.programs}
     hardware_rate = _mean(run, {rank: flop_of[id(program)] for rank, program in run.programs.items()}) / time_s
     dtype = PRECISIONS[job.training.precision].activation

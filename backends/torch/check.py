@@ -106,8 +106,8 @@ def _pairs(interpreter: Interpreter, reference: Reference) -> Iterator[Pair]:
         buffer = program.buffers[name]
         if buffer.scope is not Scope.PERSISTENT or slot.tensor is None or buffer.initial is None:
             continue
-        if buffer.initial.source == "loss":
-            loss = reference.loss.reshape(slot.tensor.shape)
+        if buffer.initial.source in reference.losses:
+            loss = reference.losses[buffer.initial.source].reshape(slot.tensor.shape)
             yield Pair(name, slot.tensor, Part(loss, loss))
         elif buffer.initial.of:
             yield from _flat(interpreter, buffer, buffer.initial.of, buffer.initial.axes, slot.tensor, reference)

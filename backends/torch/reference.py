@@ -4,7 +4,7 @@ Written without the plan's kernels. Parameters, tokens and dropout masks come fr
 seed. Everything is computed in float64; parameters start as the plan's precision rounds them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from typing import Final
@@ -24,26 +24,61 @@ _NORM_EPSILON: Final = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Loss and gradients of the last of some steps, and the parameters after it, by dense name."""
+    """Losses and gradients of the last of some steps, and the parameters after it, by dense name.
 
-    loss: Tensor
+    ``losses``: by the source of the buffers that hold them; backpropagation has one, ``loss``.
+    """
+
+    losses: Mapping[str, Tensor]
     gradients: Mapping[str, Tensor]
     parameters: Mapping[str, Tensor]
 
+    @property
+    def loss(self) -> Tensor:
+        """Return the loss of backpropagation."""
+        return self.losses["loss"]
 
-def run_reference(job: DenseTraining, steps: int, device: torch.device) -> Reference:
-    """Train the dense model for ``steps`` steps of its global batch; nothing is sharded or split."""
-    parameters = _initial_parameters(job, device)
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What a method of training descends on: the shapes of all parameters, and how a step's losses come about.
+
+    ``evaluate`` returns what is differentiated, and the losses to report.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    evaluate: "Callable[[DenseModel], tuple[Tensor, Mapping[str, Tensor]]]"
+
+
+def backpropagation(model: TransformerSpec) -> Objective:
+    """Return the one loss at the model's end."""
+
+    def evaluate(dense: DenseModel) -> tuple[Tensor, Mapping[str, Tensor]]:
+        loss = dense.loss()
+        return loss, {"loss": loss.detach()}
+
+    return Objective(parameter_shapes(model), evaluate)
+
+
+def run_reference(
+    job: DenseTraining, steps: int, device: torch.device, objective: Objective | None = None
+) -> Reference:
+    """Train the dense model for ``steps`` steps of its global batch; nothing is sharded or split.
+
+    ``objective``: default backpropagation.
+    """
+    objective = objective or backpropagation(job.model)
+    parameters = _initial_parameters(job, objective.shapes, device)
     moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in parameters.items()}
-    loss = torch.zeros(())
+    losses: Mapping[str, Tensor] = {}
     gradients: dict[str, Tensor] = {}
     for step in range(steps):
         leaves = {name: p.detach().requires_grad_() for name, p in parameters.items()}
-        loss = _DenseModel(job, leaves, step, device).loss()
+        loss, losses = objective.evaluate(DenseModel(job, leaves, step, device))
         gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
         for name, gradient in gradients.items():
             parameters[name] = _adam(job, parameters[name], gradient, moments[name], step + 1)
-    return Reference(loss.detach(), gradients, parameters)
+    return Reference(losses, gradients, parameters)
 
 
 def _adam(job: DenseTraining, parameter: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], step: int) -> Tensor:
@@ -87,10 +122,12 @@ def parameter_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _initial_parameters(job: DenseTraining, device: torch.device) -> dict[str, Tensor]:
+def _initial_parameters(
+    job: DenseTraining, shapes: Mapping[str, tuple[int, ...]], device: torch.device
+) -> dict[str, Tensor]:
     rounded = DTYPES[PRECISIONS[job.training.precision].parameter]
     parameters = {}
-    for name, shape in parameter_shapes(job.model).items():
+    for name, shape in shapes.items():
         if name.endswith("bias"):
             value = torch.zeros(shape, dtype=torch.float64, device=device)
         elif "norm" in name:
@@ -105,7 +142,9 @@ def _initial_parameters(job: DenseTraining, device: torch.device) -> dict[str, T
 
 
 @dataclass(frozen=True, slots=True)
-class _DenseModel:
+class DenseModel:
+    """The dense model of a job with some parameters, on one step's global batch."""
+
     job: DenseTraining
     parameters: Mapping[str, Tensor]
     step: int
@@ -117,18 +156,30 @@ class _DenseModel:
 
     def loss(self) -> Tensor:
         """Return the mean cross entropy over the tokens of the global batch."""
-        m, p = self._spec, self.parameters
+        m = self._spec
+        x = self.through(self.embedded(), range(m.num_layers))
+        return self.loss_of(x, "final_norm", "embedding.word" if m.tied_embeddings else "head.weight")
+
+    def embedded(self) -> Tensor:
+        """Return what enters the first layer."""
+        p = self.parameters
         x = p["embedding.word"][self._tokens(0)]
-        if m.family == "gpt":
+        if self._spec.family == "gpt":
             x = x + p["embedding.position"][:, None, :]
-        x = self._dropped(x, "embedding", batch_dim=1)
-        for i in range(m.num_layers):
+        return self._dropped(x, "embedding", batch_dim=1)
+
+    def through(self, x: Tensor, layers: range) -> Tensor:
+        """Return what leaves the last of some layers."""
+        for i in layers:
             x = x + self._branch(
                 self._attention(i, self._norm(x, f"layer{i}.norm1")), f"layer{i}", "projection", "attention_out"
             )
             x = x + self._branch(self._mlp(i, self._norm(x, f"layer{i}.norm2")), f"layer{i}", "fc2", "mlp_out")
-        table = p["embedding.word" if m.tied_embeddings else "head.weight"]
-        logits = self._norm(x, "final_norm") @ table.T
+        return x
+
+    def loss_of(self, x: Tensor, norm: str, table: str) -> Tensor:
+        """Return the mean cross entropy of a head: a norm, and the product with a vocabulary table."""
+        logits = self._norm(x, norm) @ self.parameters[table].T
         return nn.cross_entropy(logits.flatten(0, 1), self._tokens(1).flatten())
 
     def _tokens(self, shift: int) -> Tensor:

@@ -18,8 +18,9 @@ from backends.torch.devices import CpuDevice, CudaDevice, Device, StepTimes
 from backends.torch.errors import ExecutionError
 from backends.torch.groups import Communicators
 from backends.torch.interpreter import Interpreter
+from backends.torch.local_reference import local_updates
 from backends.torch.memory import MemoryAccount, account_memory
-from backends.torch.reference import Reference, run_reference
+from backends.torch.reference import Reference, backpropagation, run_reference
 from backends.torch.schedule import InstanceKey
 from sim.plan.program import Plan
 from sim.training.spec import DenseTraining
@@ -130,9 +131,11 @@ class Worker:
         """Return the dense run, computed once for all plans that must reproduce the same."""
         t = job.training
         optimizer = (t.learning_rate, t.adam_beta1, t.adam_beta2, t.adam_epsilon)
-        key = (job.model, job.seed, t.global_batch_size, t.precision, optimizer, steps)
+        blocks = (t.update, job.parallel.pipeline) if t.method == "local" else None
+        key = (job.model, job.seed, t.global_batch_size, t.precision, optimizer, blocks, steps)
         if key not in self._references:
-            self._references[key] = run_reference(job, steps, self.device.torch_device)
+            objective = local_updates(job) if t.method == "local" else backpropagation(job.model)
+            self._references[key] = run_reference(job, steps, self.device.torch_device, objective)
         return self._references[key]
 
 

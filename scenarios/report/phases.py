@@ -21,6 +21,7 @@ class Phase:
 
 FORWARD: Final = Phase("forward", "forward", "#4a7fd6")
 BACKWARD: Final = Phase("backward", "backward", "#2f9c83")
+HEAD: Final = Phase("head", "auxiliary head and loss", "#b5528c")
 OPTIMIZER: Final = Phase("optimizer", "optimizer", "#c9962f")
 OTHER: Final = Phase("other", "other", "#8a8f98")
 MESSAGE: Final = Phase("message", "send and receive", "#9a6fc9", is_communication=True)
@@ -29,10 +30,11 @@ SYNC: Final = Phase("gradient_sync", "gradient sync", "#d9694f", is_communicatio
 BACKWARD_WEIGHT: Final = Phase("backward_weight", "backward, its part for weights", "#8fd0bf")
 """Where backwards in two parts are told apart; elsewhere both are ``BACKWARD``."""
 
-PHASES: Final = (FORWARD, BACKWARD, OPTIMIZER, OTHER, MESSAGE, SYNC)
+PHASES: Final = (FORWARD, HEAD, BACKWARD, OPTIMIZER, OTHER, MESSAGE, SYNC)
 
 _PREFIXES: Final = {
     "forward": FORWARD,
+    "head": HEAD,
     "backward": BACKWARD,
     "optimizer": OPTIMIZER,
     "send": MESSAGE,

@@ -9,12 +9,12 @@ from rich.style import Style
 from rich.text import Text
 
 from costmodels.units import format_time
-from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, OPTIMIZER, Phase
+from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, HEAD, OPTIMIZER, Phase
 from scenarios.report.slots import Slot, SlotDiagram, is_backward_message, is_sync
 
 _BEGINNING: Final = 0.62
 """Of a diagram that is cut: the part of the room that its beginning gets; the end gets the rest."""
-_LETTERS: Final = {FORWARD.key: "F", BACKWARD.key: "B", BACKWARD_WEIGHT.key: "W", OPTIMIZER.key: "O"}
+_LETTERS: Final = {FORWARD.key: "F", HEAD.key: "H", BACKWARD.key: "B", BACKWARD_WEIGHT.key: "W", OPTIMIZER.key: "O"}
 _PALER: Final = 0.42
 _CUT: Final = " ... "
 _ON_COLUMN: Final = 1e-3

@@ -5,11 +5,21 @@ from statistics import median
 from typing import Final
 
 from scenarios.report.gantt import Bars, choose_bars
-from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, MESSAGE, PHASES, SYNC, Phase, action_phase_of
+from scenarios.report.phases import (
+    BACKWARD,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    HEAD,
+    MESSAGE,
+    PHASES,
+    SYNC,
+    Phase,
+    action_phase_of,
+)
 from traces.timeline import NO_INDEX, Timeline
 
 MAX_RANKS: Final = 32
-PASSES: Final = (FORWARD, BACKWARD, BACKWARD_WEIGHT)
+PASSES: Final = (FORWARD, HEAD, BACKWARD, BACKWARD_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)

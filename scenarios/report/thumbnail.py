@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from scenarios.report.charts import COMMUNICATION_LANE, MAIN_LANE, time_unit
 from scenarios.report.gantt import Floats, choose_bars
 from scenarios.report.page import Chart
-from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, OPTIMIZER, OTHER, SYNC, action_phase_of
+from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, HEAD, OPTIMIZER, OTHER, SYNC, action_phase_of
 from traces.timeline import Rows, Timeline
 
 MAX_RANKS: Final = 8
 MAX_BARS: Final = 2_400
 
-SHOWN: Final = (FORWARD, BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, OTHER, SYNC)
+SHOWN: Final = (FORWARD, HEAD, BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, OTHER, SYNC)
 Columns = NDArray[np.floating[Any]]
 
 _PALER: Final = 0.62

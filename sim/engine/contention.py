@@ -8,7 +8,7 @@ from sim.engine.graph import PricedTask
 from sim.plan.op import Op
 from sim.plan.program import Phase, Program
 
-MAIN_PHASES = (Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD)
+MAIN_PHASES = (Phase.FORWARD, Phase.HEAD, Phase.BACKWARD_INPUT, Phase.BACKWARD)
 
 
 @dataclass(frozen=True, slots=True)

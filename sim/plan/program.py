@@ -12,11 +12,12 @@ from sim.plan.op import Op
 class Phase(StrEnum):
     """What part of a training step a task is.
 
-    ``BACKWARD`` ends a micro-batch's stay: the whole backward, or its later part, for weights, where
-    ``BACKWARD_INPUT`` is the earlier one.
+    ``HEAD`` is a loss of a stage's own, forward and backward, as local updates have it. ``BACKWARD`` ends a
+    micro-batch's stay: the whole backward, or its later part, for weights, where ``BACKWARD_INPUT`` is the earlier one.
     """
 
     FORWARD = "forward"
+    HEAD = "head"
     BACKWARD = "backward"
     BACKWARD_INPUT = "backward_input"
     SEND = "send"

@@ -90,15 +90,20 @@ class StageProgramBuilder:
 
     def build(self, pipeline_calls: Sequence[Call]) -> Program:
         """Return the program with these forwards, backwards and messages."""
-        groups = {stage % self.place.chain_length: self._write_forward(stage) for stage in self.place.stages[self.rank]}
-        for stage in reversed(self.place.stages[self.rank]):
-            self._write_backward(stage)
+        groups = self._write_stages()
         called = {call.task for call in pipeline_calls}
         self.tracer.tasks = {name: task for name, task in self.tracer.tasks.items() if name in called}
         begin, end = self._write_step(groups)
         calls = (*(Call(task) for task in begin), *pipeline_calls, *(Call(task) for task in end))
         role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
         return Program(role, dict(self.tracer.buffers), dict(self.tracer.tasks), calls)
+
+    def _write_stages(self) -> dict[int, list[Parameter]]:
+        """Write the tasks of all virtual stages; return their parameters by stage of the model."""
+        groups = {stage % self.place.chain_length: self._write_forward(stage) for stage in self.place.stages[self.rank]}
+        for stage in reversed(self.place.stages[self.rank]):
+            self._write_backward(stage)
+        return groups
 
     def _write_step(self, groups: Mapping[int, Sequence[Parameter]]) -> tuple[list[str], list[str]]:
         """Write what data parallelism does before and after forwards and backwards, and what it changes in them."""

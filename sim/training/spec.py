@@ -9,6 +9,9 @@ from math import prod
 from typing import Final, Literal, get_args
 
 from sim.training.errors import MicrobatchError, SpecError
+from sim.training.method import LocalUpdate as LocalUpdate
+from sim.training.method import Method as Method
+from sim.training.method import check_auxiliary, check_heads, check_method
 from sim.training.pipeline.evaluate import StageTimes
 from sim.training.pipeline.rules import Schedule, check_times
 from sim.training.pipeline.spec import PipelineSpec as PipelineSpec
@@ -22,7 +25,7 @@ Precision = Literal["fp16", "bf16", "fp32", "fp64"]
 Recompute = Literal["none", "selective", "full"]
 TransformerSchedule = Literal[
     "gpipe", "1f1b", "interleaved_1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "chimera", "dualpipe", "dualpipe_v",
-    "custom",
+    "custom", "local",
 ]  # fmt: skip
 TRANSFORMER_SCHEDULES: Final[tuple[Schedule, ...]] = get_args(TransformerSchedule)
 """Schedules that transformers can run; textbook workloads can run all."""
@@ -100,11 +103,16 @@ class TransformerSpec:
         causal skipping; the rest counts nothing. For GPT this is 72·B·s·L·h²·(1 + s/6h + V/12Lh)
         (Narayanan et al. 2021, section 3; Korthikanti et al. 2022, appendix A).
         """
-        s, h, f = self.sequence_length, self.hidden_size, self.ffn_hidden_size
-        kv = self.num_kv_heads * self.head_size
-        mlp = (2 if self.family == "gpt" else 3) * h * f
-        per_token = self.num_layers * (h * (h + 2 * kv) + h * h + mlp + 2 * s * h) + h * self.vocab_size
+        s, h = self.sequence_length, self.hidden_size
+        per_token = self.num_layers * (self.layer_products + 2 * s * h) + h * self.vocab_size
         return 6.0 * num_sequences * s * per_token
+
+    @property
+    def layer_products(self) -> int:
+        """Return the multiplications of one layer's products with weights, per token."""
+        h, kv = self.hidden_size, self.num_kv_heads * self.head_size
+        mlp = (2 if self.family == "gpt" else 3) * h * self.ffn_hidden_size
+        return h * (h + 2 * kv) + h * h + mlp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +120,8 @@ class DelaySpec:
     """A textbook workload: per stage and micro-batch, stated times and nothing else.
 
     A virtual stage takes its share of a stage's times. ``hop_s`` is added to every dependency between ranks.
-    ``gradient_sync_s``: to synchronise all gradients of a rank with its replicas.
+    ``gradient_sync_s``: to synchronise all gradients of a rank with its replicas. ``auxiliary_s``: local updates' heads
+    of a stage, forward and backward.
     """
 
     forward_s: float
@@ -120,6 +129,7 @@ class DelaySpec:
     backward_weight_s: float
     hop_s: float = 0.0
     gradient_sync_s: float = 0.0
+    auxiliary_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +148,14 @@ class TrainingSpec:
     """Weight-gradient products add to the accumulated gradient themselves; else a second kernel does."""
     low_precision_gradients: bool = False
     """Accumulate and synchronise gradients in the type of the weights, not in 32 bits."""
+    method: Method = "backprop"
+    local_update: LocalUpdate | None = None
+    """Local updates: whether a block also learns from the next one's loss. None: left out, which is greedy."""
+
+    @property
+    def update(self) -> LocalUpdate:
+        """Return the kind of local updates."""
+        return self.local_update or "greedy"
 
     @property
     def types(self) -> PrecisionTypes:
@@ -184,6 +202,8 @@ class DenseTraining:
         check_batch(self.training, self.parallel)
         check_tensor(self.model, self.parallel)
         check_built(self.parallel.pipeline)
+        check_method(self.training.method, self.training.local_update, self.parallel.pipeline)
+        check_heads(self.training.method, tied_embeddings=self.model.tied_embeddings)
         parallel = self.parallel
         check_sharding(
             parallel.zero_stage, parallel.data_degree, parallel.sharding, parallel.pipeline, osdp=parallel.osdp,
@@ -200,6 +220,27 @@ class DenseTraining:
     def num_microbatches(self) -> int:
         """Return the micro-batches per data-parallel replica and step."""
         return self.training.global_batch_size // (self.training.microbatch_size * self.parallel.data_degree)
+
+    @property
+    def model_flop(self) -> float:
+        """Return the FLOP that a step needs, over all replicas, counted as ``TransformerSpec.model_flop`` counts them.
+
+        Local updates also need a head per block. With overlapping ones the blocks between first and last also need,
+        for their input, the gradient of their own loss alone: half of what products need backward, all of attention's.
+        """
+        model, batch = self.model, self.training.global_batch_size
+        flop = model.model_flop(batch)
+        if self.training.method == "backprop":
+            return flop
+        layers, tokens = split_layers(model.num_layers, self.parallel.pipeline), batch * model.sequence_length
+        flop += (len(layers) - 1) * 6.0 * tokens * model.hidden_size * model.vocab_size
+        if self.training.update == "overlapping":
+            flop += (
+                sum(layers[1:-1])
+                * tokens
+                * (2.0 * model.layer_products + 8.0 * model.sequence_length * model.hidden_size)
+            )
+        return flop
 
 
 def check_batch(training: TrainingSpec, parallel: ParallelSpec) -> None:
@@ -305,8 +346,12 @@ class TextbookTraining:
     overlap_gradient_sync: bool = True
     deferred_sync: float = 0.0
     seed: int = 0
+    method: Method = "backprop"
+    local_update: LocalUpdate | None = None
 
     def __post_init__(self) -> None:
+        check_method(self.method, self.local_update, self.pipeline)
+        check_auxiliary(self.method, self.model.auxiliary_s)
         try:
             check_schedule(self.num_microbatches, self.pipeline)
         except MicrobatchError as error:
@@ -315,12 +360,22 @@ class TextbookTraining:
         self._check_sync()
 
     @property
+    def update(self) -> LocalUpdate:
+        """Return the kind of local updates."""
+        return self.local_update or "greedy"
+
+    @property
     def times(self) -> StageTimes:
         """Return what one virtual stage takes."""
         model, share = self.model, self.pipeline.virtual_stages
         return StageTimes(
             model.forward_s / share, model.backward_input_s / share, model.backward_weight_s / share, model.hop_s
         )
+
+    @property
+    def auxiliary_s(self) -> float:
+        """Return what the head of one virtual stage takes."""
+        return self.model.auxiliary_s / self.pipeline.virtual_stages
 
     def _check_sync(self) -> None:
         if self.model.gradient_sync_s and self.pipeline.num_copies > 1:

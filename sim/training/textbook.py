@@ -25,13 +25,13 @@ def build_textbook(job: TextbookTraining, name: str) -> Plan:
     programs = []
     for rank, order in enumerate(rank_orders):
         splits = {action.stage for action in order if action.kind == "W"}
-        writer = _RankWriter(job, place, place.stages[rank], splits)
+        writer = RankWriter(job, place, place.stages[rank], splits)
         programs.append(writer.write({PIPELINE_AXIS: rank} if degree > 1 else {}, order, calls[rank]))
     return Plan(name, Mesh(((PIPELINE_AXIS, degree),)), tuple(programs), job.seed)
 
 
 @dataclass(slots=True)
-class _RankWriter:
+class RankWriter:
     """Writes one rank's program. ``splits``: its stages that run a backward in two parts."""
 
     job: TextbookTraining

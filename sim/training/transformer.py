@@ -7,7 +7,7 @@ replicated (Shoeybi et al. 2019). Parameter names are those of the dense model.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.plan import functions as f
 from sim.plan.buffer import Part
@@ -19,6 +19,16 @@ from sim.training.spec import Recompute, TransformerSpec
 
 TENSOR_AXIS = "tp"
 DATA_AXIS = "dp"
+
+
+class HeadNames(NamedTuple):
+    """What the parameters and ops of a head are called; ``shared``: a table of others that it uses, if any."""
+
+    norm: str
+    head: str
+    loss: str
+    labels: str
+    shared: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +75,16 @@ class TransformerBuilder:
 
     def head(self, t: TaskTracer, x: Tensor, loss: Tensor) -> Tensor:
         """Add the micro-batch's share of the mean loss to ``loss``."""
-        x = self.column_input(t, self.norm(t, "final_norm", x))
+        shared = "embedding.word" if self.model.tied_embeddings else ""
+        return self.read_out(t, x, loss, HeadNames("final_norm", "head", "loss", "labels", shared))
+
+    def read_out(self, t: TaskTracer, x: Tensor, loss: Tensor, names: HeadNames) -> Tensor:
+        """Add a micro-batch's share of the mean loss of a head, a norm and a vocabulary projection, to ``loss``."""
+        x = self.column_input(t, self.norm(t, names.norm, x))
         shape = (self.model.vocab_size, self.model.hidden_size)
-        tied = self.model.tied_embeddings
-        table = [self.word_table(t, "embedding.word")] if tied else self.weights(t, "head", shape, self.shard(0), dim=1)
-        logits = self.linear(t, "head", x, table, transposed=True)
-        return f.cross_entropy(t, "loss", logits, self.tokens(t, "labels", shift=1), loss, self.loss_scale)
+        own = [] if names.shared else self.weights(t, names.head, shape, self.shard(0), dim=1)
+        logits = self.linear(t, names.head, x, own or [self.word_table(t, names.shared)], transposed=True)
+        return f.cross_entropy(t, names.loss, logits, self.tokens(t, names.labels, shift=1), loss, self.loss_scale)
 
     def layer(self, t: TaskTracer, index: int, x: Tensor) -> Tensor:
         """Return one layer's output, recomputed in backward where ``recompute`` is full."""

@@ -59,6 +59,7 @@ KEYS = {
     *("parallel.pipeline.degree", "parallel.pipeline.schedule", "parallel.pipeline.virtual_stages"),
     *("parallel.pipeline.layers_per_stage", "parallel.pipeline.scatter_gather", "parallel.pipeline.actions"),
     *("parallel.pipeline.microbatch_group_size", "parallel.pipeline.max_live_microbatches"),
+    *("training.method", "training.local_update", "model.auxiliary"),
     *("model.gradient_sync", "parallel.data.deferred_sync"),
     *("parallel.data.degree", "parallel.data.zero_stage", "parallel.data.overlap_gradient_sync"),
     *("parallel.data.bucket", "parallel.axis_order"),
@@ -72,7 +73,7 @@ KEYS = {
 }
 
 SUMMARY = {
-    *("schema", "scenario", "seed", "world_size", "iteration_time_s", "tokens_per_s"),
+    *("schema", "scenario", "seed", "algorithm", "world_size", "iteration_time_s", "tokens_per_s"),
     *("model_flop_per_s_per_device", "hardware_flop_per_s_per_device", "mfu", "hfu"),
     *("bubble_fraction", "exposed_communication_fraction", "fits_memory", "memory_capacity_bytes", "critical_path_s"),
     *("roles.role", "roles.first_rank", "roles.num_ranks", "roles.peak_memory_bytes", "roles.memory_by_kind_bytes"),

@@ -60,6 +60,11 @@ def loop(num_ranks: int, virtual_stages: int = 1) -> Placement:
     return Placement(num_ranks, tuple(range(num_ranks)) * virtual_stages, wraps=True)
 
 
+def blocks(num_ranks: int, virtual_stages: int = 1) -> Placement:
+    """Return the placement of consecutive stages on every rank: stage s on rank s div v."""
+    return Placement(num_ranks, tuple(stage // virtual_stages for stage in range(num_ranks * virtual_stages)))
+
+
 def v_shape(num_ranks: int) -> Placement:
     """Return the V: down the ranks and up again, so the last rank has both halves of the turn (Qi et al. 2024)."""
     down = tuple(range(num_ranks))

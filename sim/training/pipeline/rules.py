@@ -15,7 +15,7 @@ from sim.training.pipeline.placement import Placement, loop
 
 Schedule = Literal[
     "gpipe", "1f1b", "interleaved_1f1b", "breadth_first", "aiao", "zb_h1", "zb_h2", "zb_v", "zb_auto", "chimera",
-    "dualpipe", "dualpipe_v", "custom",
+    "dualpipe", "dualpipe_v", "custom", "local",
 ]  # fmt: skip
 
 Actions = tuple[tuple[Action, ...], ...]
@@ -31,7 +31,7 @@ GROUP_KEY: Final = "parallel.pipeline.microbatch_group_size"
 class Traits:
     """Where a schedule's stages lie, and how many of them a rank may hold (of each copy of the model)."""
 
-    placement: Literal["loop", "v", "bidirectional", "custom"] = "loop"
+    placement: Literal["loop", "v", "bidirectional", "custom", "blocks"] = "loop"
     fewest_stages: int = 1
     most_stages: int = 1
 
@@ -51,6 +51,7 @@ TRAITS: Final[Mapping[Schedule, Traits]] = {
     "dualpipe": Traits("bidirectional"),
     "dualpipe_v": Traits("v", 2, 2),
     "custom": Traits("custom", most_stages=_ANY),
+    "local": Traits("blocks", most_stages=_ANY),
 }
 
 

@@ -11,7 +11,7 @@ from sim.training.pipeline.actions import Action, Order
 from sim.training.pipeline.bidirectional import chimera, dualpipe, dualpipe_v
 from sim.training.pipeline.evaluate import StageTimes
 from sim.training.pipeline.greedy import zb_auto
-from sim.training.pipeline.placement import Placement, bidirectional, loop, v_shape
+from sim.training.pipeline.placement import Placement, bidirectional, blocks, loop, v_shape
 from sim.training.pipeline.rules import TRAITS, custom_placement
 from sim.training.pipeline.spec import PipelineSpec
 from sim.training.pipeline.zero_bubble import zb_h1, zb_h2, zb_v
@@ -93,7 +93,8 @@ SCHEDULES: Mapping[str, Callable[[int, int, int], list[Order]]] = {
     "dualpipe": dualpipe,
     "dualpipe_v": dualpipe_v,
 }
-"""Orders by name, from (P, m, v). ``zb_auto`` needs times and ``custom`` a file besides: see ``orders``."""
+"""Orders by name, from (P, m, v). ``zb_auto`` needs times and ``custom`` a file besides: see ``orders``. ``local`` is
+no order of one backpropagation: see ``sim.training.local``."""
 
 
 def orders(pipeline: PipelineSpec, num_microbatches: int, times: StageTimes | None = None) -> list[Order]:
@@ -118,6 +119,8 @@ def placement(pipeline: PipelineSpec) -> Placement:
             return v_shape(pipeline.degree)
         case "bidirectional":
             return bidirectional(pipeline.degree)
+        case "blocks":
+            return blocks(pipeline.degree, pipeline.virtual_stages)
         case "custom":
             return custom_placement(pipeline.actions)
     return loop(pipeline.degree, pipeline.virtual_stages)

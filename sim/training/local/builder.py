@@ -1,0 +1,146 @@
+"""The plan of transformers that are trained by local updates.
+
+A block is a virtual stage: v consecutive ones per rank. Each has a head, of its own family's norm and a vocabulary
+projection with a table of its own, and a loss; the last block's are the model's. The paper trains transformers with
+such heads, and leaves their size open; a whole vocabulary is the dearest choice. Gradients are summed over the step's
+micro-batches and its replicas, and every block takes its optimizer step as soon as its own sum is made. Losses count
+alike: each is the mean over the tokens of the global batch.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from sim.plan import functions as f
+from sim.plan.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.gradients import backpropagate
+from sim.plan.mesh import Mesh
+from sim.plan.op import Op
+from sim.plan.program import Phase, Plan
+from sim.plan.tracing import Parameter, TaskTracer, Tensor
+from sim.training.builder import PIPELINE_AXIS, StageProgramBuilder
+from sim.training.local.order import local_calls
+from sim.training.pipeline.schedules import placement
+from sim.training.pipeline.split import split_backward
+from sim.training.spec import DenseTraining
+from sim.training.transformer import DATA_AXIS, TENSOR_AXIS, HeadNames
+
+
+def build_local_training(job: DenseTraining, name: str) -> Plan:
+    """Return the plan of one training step: one program per pipeline rank."""
+    parallel, place = job.parallel, placement(job.parallel.pipeline)
+    degrees = {
+        PIPELINE_AXIS: parallel.pipeline.degree,
+        DATA_AXIS: parallel.data_degree,
+        TENSOR_AXIS: parallel.tensor_degree,
+    }
+    mesh = Mesh(tuple((axis, degrees[axis]) for axis in parallel.axis_order))
+    programs = []
+    for rank, stages in enumerate(place.stages):
+        calls = local_calls(stages, place.num_stages, job.num_microbatches, job.training.update)
+        programs.append(LocalProgramBuilder(job, mesh, place, rank, frozenset()).build(calls))
+    return Plan(name, mesh, tuple(programs), job.seed)
+
+
+def head_names(stage: int, num_stages: int) -> HeadNames:
+    """Return what a block's head is called; the last one's parameters are the dense model's."""
+    labels, loss = f"labels.{stage}", f"loss.{stage}"
+    if stage == num_stages - 1:
+        return HeadNames("final_norm", "head", loss, labels)
+    head = f"auxiliary{stage}"
+    return HeadNames(f"{head}.norm", head, loss, labels)
+
+
+@dataclass(slots=True)
+class LocalProgramBuilder(StageProgramBuilder):
+    """Builds the program of one pipeline rank: its blocks, their heads and backwards, the end of the step.
+
+    ``outputs``: what every block's head reads. ``own``: the gradient of a block's own loss for that.
+    """
+
+    outputs: dict[int, Tensor] = field(init=False, default_factory=dict)
+    own: dict[int, Tensor] = field(init=False, default_factory=dict)
+
+    def _write_stages(self) -> dict[int, list[Parameter]]:
+        stages = self.place.stages[self.rank]
+        self._add_loss()
+        groups = {stage: self._write_forward(stage) for stage in stages}
+        for stage in reversed(stages):
+            groups[stage] += self._write_head(stage)
+            self._write_block_backward(stage)
+        return groups
+
+    def _stage_output(self, t: TaskTracer, stage: int, x: Tensor) -> Tensor:
+        """Return the boundary tensor that leaves a block; the last one's head reads it too."""
+        self.outputs[stage] = x
+        return f.slice_(t, x, TENSOR_AXIS, 0) if self._scattered and not self.place.is_last(stage) else x
+
+    def _add_loss(self) -> None:
+        """Add the sum of the losses of the rank's blocks."""
+        dtype = "float64" if self.job.training.precision == "fp64" else "float32"
+        initial = Initial("zeros", f"loss.{self.rank}")
+        self.tracer.add_buffer(Buffer("loss", (1,), dtype, Kind.WORKSPACE, Scope.PERSISTENT, initial=initial))
+
+    def _write_head(self, stage: int) -> list[Parameter]:
+        """Write a block's loss, and its gradient for the block's output; return the head's parameters."""
+        before, t = set(self.tracer.parameters), TaskTracer(self.tracer)
+        buffer = self.tracer.buffers["loss"]
+        x, loss = self.outputs[stage], Tensor(buffer.name, buffer.shape, buffer.dtype)
+        loss = self.model.read_out(t, x, loss, head_names(stage, self.place.num_stages))
+        self.own[stage] = backpropagate(t, tuple(t.tape), {loss: None})[x]
+        self.tracer.add_task(f"head.{stage}", Phase.HEAD, t.ops, stage)
+        return [p for source, p in self.tracer.parameters.items() if source not in before]
+
+    def _write_block_backward(self, stage: int) -> None:
+        """Write a block's backward: of its own loss, with overlapping updates of the next block's too."""
+        overlapping = self.job.training.update == "overlapping"
+        if overlapping and not self.place.is_last(stage):
+            if not self.place.is_first(stage):
+                self._write_input_gradient(stage)
+            self._write_backward_of_both(stage)
+            return
+        t = TaskTracer(self.tracer)
+        target = self._backpropagate_from(t, stage, self.own[stage])
+        goes_back = overlapping and not self.place.is_first(stage)
+        ops = self._needed(t.ops, target if goes_back else None)
+        self.tracer.add_task(f"backward.{stage}", Phase.BACKWARD, ops, stage)
+        if goes_back:
+            self._send_back(stage, target)
+
+    def _write_input_gradient(self, stage: int) -> None:
+        """Write what the block's own loss alone says about its input: that goes one block back, and no further."""
+        t = TaskTracer(self.tracer, suffix=".own")
+        target = self._backpropagate_from(t, stage, self.own[stage])
+        inputs, _ = split_backward(t.ops, {target.name})
+        self.tracer.add_task(f"backward_input.{stage}", Phase.BACKWARD_INPUT, inputs, stage)
+        self._send_back(stage, target)
+
+    def _write_backward_of_both(self, stage: int) -> None:
+        local, own, t = not self.place.hop(stage), self.own[stage], TaskTracer(self.tracer)
+        if local:
+            gradient = self.input_gradients[stage + 1]
+        else:
+            gradient = self._boundary(f"output_gradient.{stage}", self.forwards[stage].output)
+            self._message("recv", "backward", stage, gradient)
+            t.wait_for(gradient)
+        if self._scattered:
+            gradient = t.gather(gradient, TENSOR_AXIS, 0, Kind.WORKSPACE)
+        name = f"output_gradient.{stage}.both"
+        (both,) = t.compute(name, "add", (own, gradient), (own.layout,), kind=Kind.WORKSPACE)
+        self._backpropagate_from(t, stage, both)
+        self.tracer.add_task(f"backward.{stage}", Phase.BACKWARD, self._needed(t.ops, None), stage)
+
+    def _backpropagate_from(self, t: TaskTracer, stage: int, gradient: Tensor) -> Tensor:
+        """Write a block's reverse pass from the gradient of what its head reads; return that of its input."""
+        done, output = self.forwards[stage], self.outputs[stage]
+        tape = [record for record in done.tape if output not in record.inputs]  # but for the slice that is sent
+        return self._backpropagate(stage, t, replace(done, tape=tape, output=output), gradient)
+
+    def _needed(self, ops: list[Op], target: Tensor | None) -> list[Op]:
+        """Return the ops that gradients of parameters need, and ``target`` where it is given."""
+        wanted = {parameter.gradient.name for parameter in self.tracer.parameters.values()}
+        return split_backward(ops, wanted | ({target.name} if target else set()))[0]
+
+    def _send_back(self, stage: int, gradient: Tensor) -> None:
+        """Hand the gradient of a block's input to the block before."""
+        self.input_gradients[stage] = gradient
+        if self.place.hop(stage - 1):
+            self._message("send", "backward", stage, gradient)

@@ -1,0 +1,53 @@
+"""Local updates with stated times: what their order costs, and nothing else."""
+
+from dataclasses import dataclass
+
+from sim.plan.buffer import Kind
+from sim.plan.mesh import Mesh
+from sim.plan.program import Phase, Plan
+from sim.training.local.order import local_calls
+from sim.training.pipeline.actions import Action
+from sim.training.pipeline.schedules import placement
+from sim.training.spec import TextbookTraining
+from sim.training.textbook import PIPELINE_AXIS, RankWriter
+
+
+def build_local_textbook(job: TextbookTraining, name: str) -> Plan:
+    """Return the plan of one step; a block takes its share of a stage's times.
+
+    Greedy, a step takes (P-1) tF + m (tF + tA + tB + tW) without hops, where tA is the time of the auxiliary heads; no
+    rank waits but for its first micro-batch.
+    """
+    degree, place, m = job.pipeline.degree, placement(job.pipeline), job.num_microbatches
+    programs = []
+    for rank, stages in enumerate(place.stages):
+        order = [Action("B", stage, i) for i in range(m) for stage in reversed(stages)]
+        writer = LocalRankWriter(job, place, stages, set())
+        calls = local_calls(stages, place.num_stages, m, job.update)
+        programs.append(writer.write({PIPELINE_AXIS: rank} if degree > 1 else {}, order, calls))
+    return Plan(name, Mesh(((PIPELINE_AXIS, degree),)), tuple(programs), job.seed)
+
+
+@dataclass(slots=True)
+class LocalRankWriter(RankWriter):
+    """Writes one rank's program: its blocks, each with a head of its own."""
+
+    def _write_stage(self, stage: int) -> None:
+        times, place = self.job.times, self.place
+        overlapping = self.job.update == "overlapping"
+        inputs, output = self._inputs(stage), self._buffer(f"output.{stage}", Kind.ACTIVATION)
+        saved, own = self._buffer(f"saved.{stage}", Kind.ACTIVATION), self._buffer(f"own.{stage}", Kind.WORKSPACE)
+        back = self._buffer(f"input_gradient.{stage}", Kind.WORKSPACE)
+        next_one = self._output_gradient(stage) if overlapping else ()
+        sums, whole_s = self._accumulated(stage), times.input_s + times.weight_s
+        self._delay(f"forward.{stage}", Phase.FORWARD, inputs, output + saved, times.forward_s)
+        self._delay(f"head.{stage}", Phase.HEAD, output, own, self.job.auxiliary_s)
+        self._delay(f"backward_input.{stage}", Phase.BACKWARD_INPUT, saved + own, back, times.input_s)
+        goes_back = back if overlapping and place.is_last(stage) else ()
+        self._delay(f"backward.{stage}", Phase.BACKWARD, saved + own + next_one + sums, goes_back + sums, whole_s)
+        if not place.is_first(stage) and place.hop(stage - 1):
+            self._message("recv", "forward", stage, -1, inputs)
+            self._message("send", "backward", stage, -1, back)
+        if not place.is_last(stage) and place.hop(stage):
+            self._message("send", "forward", stage, 1, output)
+            self._message("recv", "backward", stage, 1, next_one)
