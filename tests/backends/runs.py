@@ -12,6 +12,7 @@ from sim.training.spec import DelaySpec, PipelineSpec, ShardingSpec, TextbookTra
 from sim.training.textbook import build_textbook
 from tests.backends.collective_plans import collective_requests
 from tests.backends.jobs import GPT, LLAMA, checked_trainings, sharded_operators, training
+from tests.backends.local_runs import local_requests
 from tests.backends.plans import collective_plan, ring_plan
 
 JOBS = checked_trainings()
@@ -134,6 +135,7 @@ def all_requests() -> dict[str, ExecutionRequest]:
     )
     requests["ring"] = ExecutionRequest(plan=ring_plan(), keep=frozenset(ring_plan().programs[0].buffers))
     requests |= collective_requests()
+    requests |= local_requests()
     for name, job in MUTED.items():
         plan = build_dense_training(job, name)
         for what, mute in silenced(plan):

@@ -110,8 +110,23 @@ class LocalProgramBuilder(StageProgramBuilder):
         t = TaskTracer(self.tracer, suffix=".own")
         target = self._backpropagate_from(t, stage, self.own[stage])
         inputs, _ = split_backward(t.ops, {target.name})
-        self.tracer.add_task(f"backward_input.{stage}", Phase.BACKWARD_INPUT, inputs, stage)
+        ops = [self._discarding(op) for op in inputs]
+        self.tracer.add_task(f"backward_input.{stage}", Phase.BACKWARD_INPUT, ops, stage)
         self._send_back(stage, target)
+
+    def _discarding(self, op: Op) -> Op:
+        """Return the op with the gradients of parameters that its kernel also adds up going nowhere.
+
+        Norms compute them together with the gradient of their input; those that count come with the whole backward.
+        """
+        gradients = {parameter.gradient.name for parameter in self.tracer.parameters.values()}
+        names = {name: f"{name}.discarded" for name in op.writes if name in gradients}
+        for name, other in names.items():
+            if other not in self.tracer.buffers:
+                old = self.tracer.buffers[name]
+                self.tracer.add_buffer(Buffer(other, old.shape, old.dtype, Kind.WORKSPACE, Scope.PERSISTENT))
+        reads, writes = (tuple(names.get(name, name) for name in side) for side in (op.reads, op.writes))
+        return replace(op, reads=reads, writes=writes)
 
     def _write_backward_of_both(self, stage: int) -> None:
         local, own, t = not self.place.hop(stage), self.own[stage], TaskTracer(self.tracer)
