@@ -61,7 +61,7 @@ def _answer(summary: Mapping[str, Any]) -> Table:
     """Return step time, throughput, utilisation and memory."""
     table = Table.grid(padding=(0, 2))
     table.add_row("step time", Text(format_time(summary["iteration_time_s"]), style="bold"))
-    if other := algorithm_words(summary["algorithm"]):
+    if other := algorithm_words(summary.get("algorithm", "")):
         table.add_row("algorithm", Text.assemble((summary["algorithm"], "bold yellow"), f": {other}"))
     if summary.get("tokens_per_s"):
         table.add_row("throughput", Text(f"{summary['tokens_per_s']:,.0f} tokens/s"))

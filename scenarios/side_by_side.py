@@ -19,7 +19,7 @@ def print_execution(summary: Mapping[str, Any], console: Console, out: Path | No
     console.print(Text(f"{summary['scenario']}, {summary['world_size']:,} ranks, run with torch", style="bold"))
     table = Table.grid(padding=(0, 2))
     table.add_row("step time", _step_time(summary["iteration_time_s"], summary["simulated_iteration_time_s"]))
-    if other := algorithm_words(summary["algorithm"]):
+    if other := algorithm_words(summary.get("algorithm", "")):
         table.add_row("algorithm", Text.assemble((summary["algorithm"], "bold yellow"), f": {other}"))
     table.add_row("memory", _peak_memory(summary))
     if "same_work" in summary:
@@ -131,7 +131,7 @@ def _check(summary: Mapping[str, Any]) -> Text:
     off = "no finite number" if error is None else f"{error:.1g} off"
     return Text.assemble(
         verdict,
-        f": {summary['checked_tensors']:,} tensors against {_reference(summary['algorithm'])}, "
+        f": {summary['checked_tensors']:,} tensors against {_reference(summary.get('algorithm', ''))}, "
         f"worst {summary['worst_tensor']}, {off} (at most {summary['tolerance']:.1g})",
     )
 

@@ -16,7 +16,7 @@ from traces.timeline import Rows, Timeline
 MAX_RANKS: Final = 8
 MAX_BARS: Final = 2_400
 
-SHOWN: Final = (FORWARD, HEAD, BACKWARD, BACKWARD_WEIGHT, OPTIMIZER, OTHER, SYNC)
+SHOWN: Final = (FORWARD, BACKWARD, BACKWARD_WEIGHT, HEAD, OPTIMIZER, OTHER, SYNC)
 Columns = NDArray[np.floating[Any]]
 
 _PALER: Final = 0.62

@@ -131,7 +131,7 @@ def test_bad_value_is_refused(
     ("hop: 0.25 s", "hops: 0.25 s", 2, "model.hops", "unknown key", "did you mean hop?"),
     ("num_microbatches: 8", "num_microbatches: 0", 3, "training.num_microbatches", "at least 1", "at least 1"),
     ("num_microbatches: 8", "global_batch_size: 8", 3, "training.global_batch_size", "unknown key",
-     "known: num_microbatches"),
+     "known: local_update, method, num_microbatches"),
     ("num_microbatches: 8", "num_microbatches: 10000000", 3, "training.num_microbatches", "at most 1,000,000",
      "at most"),
     ("degree: 4", "degree: auto", 4, "parallel.pipeline.degree", "a whole number belongs here", "as in 8"),

@@ -403,7 +403,7 @@ def test_shipped_comparison_has_room_for_every_schedule() -> None:
     [names] = re.findall(r"--set parallel\.pipeline\.schedule=(gpipe,[\w,]+)", readme)
     job = prepare(path, read_settings([f"parallel.pipeline.schedule={names}", "parallel.pipeline.virtual_stages=1,2"]))
     assert {point.values["parallel.pipeline.schedule"] for point, _ in job.points} == set(names.split(","))
-    assert {*names.split(","), "custom"} == set(TRANSFORMER_SCHEDULES)
+    assert {*names.split(","), "custom", "local"} == set(TRANSFORMER_SCHEDULES)
 
 
 def test_readme_says_what_the_comparison_finds() -> None:
