@@ -11,7 +11,7 @@ from typing import Final, Literal, get_args
 from sim.training.errors import MicrobatchError, SpecError
 from sim.training.method import LocalUpdate as LocalUpdate
 from sim.training.method import Method as Method
-from sim.training.method import check_auxiliary, check_heads, check_method
+from sim.training.method import check_auxiliary, check_blocks, check_method
 from sim.training.pipeline.evaluate import StageTimes
 from sim.training.pipeline.rules import Schedule, check_times
 from sim.training.pipeline.spec import PipelineSpec as PipelineSpec
@@ -203,8 +203,12 @@ class DenseTraining:
         check_tensor(self.model, self.parallel)
         check_built(self.parallel.pipeline)
         check_method(self.training.method, self.training.local_update, self.parallel.pipeline)
-        check_heads(self.training.method, tied_embeddings=self.model.tied_embeddings)
         parallel = self.parallel
+        check_blocks(
+            self.training.method,
+            tied_embeddings=self.model.tied_embeddings,
+            sharded_operators=parallel.osdp is not None,
+        )
         check_sharding(
             parallel.zero_stage, parallel.data_degree, parallel.sharding, parallel.pipeline, osdp=parallel.osdp,
             bucket_bytes=parallel.bucket_bytes, overlaps=parallel.overlap_gradient_sync,
