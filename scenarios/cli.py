@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 
 from scenarios.errors import nearest
+from scenarios.library import found
 
 DEFAULT: Final = "simulate"
 
@@ -27,7 +28,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "validate": ("validate", "Predict published measurements; fail past their thresholds."),
     "schedule": ("schedule", "Print a scenario's pipeline schedule as CSV, a row of actions per rank, or draw it."),
     "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),
-    "list": ("listing", "Show the nodes, model presets, schedules, precisions, kernels, ... that there are."),
+    "list": ("listing", "Show the scenarios, nodes, model presets, schedules, kernels, ... that there are."),
     "show": ("show", "Show a cluster's links and bandwidths, and a scenario's schedule slot by slot; a picture."),
     "calibrate": ("calibrate", "Measure this machine, or take measured tables, and fit a profile."),
     "new": ("new", "Write a commented starter file."),
@@ -86,7 +87,7 @@ class LazyGroup(click.Group):
 def _refuse_mistyped_command(word: str) -> None:
     """Raise UsageError for a word that is neither command, option nor anything like a file name."""
     looks_like_file = Path(word).suffix or "/" in word or "\\" in word
-    if word.startswith("-") or looks_like_file or _exists(Path(word)):
+    if word.startswith("-") or looks_like_file or _exists(found(Path(word))):
         return
     close = nearest(word, COMMANDS)
     try:

@@ -14,17 +14,19 @@ from costmodels.units import format_bytes, format_rate
 from scenarios.commands.options import json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console import open_console
+from scenarios.library import FOLDER, scenario_names
 from scenarios.model_presets import load_presets
 from scenarios.schema import DelayPipelineSection, PipelineSection, TrainingSection
+from scenarios.yaml_tree import read_document
 
-KINDS = ("nodes", "presets", "schedules", "recompute", "precisions", "kernels")
+KINDS = ("scenarios", "nodes", "presets", "schedules", "recompute", "precisions", "kernels")
 
 
 @click.command("list")
 @click.argument("kinds", nargs=-1, type=click.Choice(KINDS), metavar=f"[{'|'.join(KINDS)}]...")
 @json_option
 def command(kinds: tuple[str, ...], as_json: bool) -> None:
-    """Show the nodes, model presets, schedules, recomputation modes, precisions and kernels that there are."""
+    """Show the scenarios, nodes, presets, schedules, recomputation modes, precisions and kernels that there are."""
     with refusing_bad_input():
         records = {kind: _RECORDS[kind]() for kind in kinds or KINDS}
     if as_json:
@@ -34,6 +36,11 @@ def command(kinds: tuple[str, ...], as_json: bool) -> None:
     for kind, rows in records.items():
         console.print(_table(kind, rows))
         console.print()
+
+
+def _scenarios() -> list[dict[str, Any]]:
+    """Return the scenarios that come with the program: what the command line calls them, and what they are."""
+    return [{"name": name, "what": read_document(FOLDER / f"{name}.yaml").data["name"]} for name in scenario_names()]
 
 
 def _nodes() -> list[dict[str, Any]]:
@@ -90,6 +97,7 @@ def _table(kind: str, rows: list[dict[str, Any]]) -> Table | Text:
 
 
 _RECORDS: Final[dict[str, Callable[[], list[dict[str, Any]]]]] = {
+    "scenarios": _scenarios,
     "nodes": _nodes,
     "presets": _presets,
     "schedules": _schedules,

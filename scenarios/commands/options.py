@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from scenarios.library import found
+
 
 class Folder(click.ParamType[Path]):
     """The name of a folder; an empty one, as an unset variable of a shell gives, is refused."""
@@ -17,7 +19,18 @@ class Folder(click.ParamType[Path]):
         return Path(str(value))
 
 
-scenario_argument = click.argument("scenario", type=click.Path(path_type=Path), metavar="SCENARIO.yaml")
+class ScenarioPath(click.ParamType[Path]):
+    """The path of a scenario, or the name of one that comes with the program."""
+
+    name = "scenario"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        del param, ctx
+        return found(Path(str(value)))
+
+
+scenario_argument = click.argument("scenario", type=ScenarioPath(), metavar="SCENARIO.yaml")
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Put another value into the scenario; repeatable."
 )

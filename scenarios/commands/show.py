@@ -13,7 +13,7 @@ from rich.text import Text
 
 from costmodels.units import format_rate, format_time
 from scenarios.cluster_file import NamedTopology, describes_scenario, load_cluster
-from scenarios.commands.options import json_option, set_option
+from scenarios.commands.options import ScenarioPath, json_option, set_option
 from scenarios.commands.pictures import refuse_suffix, written
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console import open_console
@@ -39,7 +39,7 @@ class _Shown:
 
 
 @click.command("show")
-@click.argument("cluster", type=click.Path(path_type=Path), metavar="FILE.yaml")
+@click.argument("cluster", type=ScenarioPath(), metavar="FILE.yaml")
 @set_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw it: .svg, .png or .pdf.")
 @json_option

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.cli import COMMANDS
+from scenarios.library import scenario_names
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +38,9 @@ def test_accuracy_covers_every_published_table(root: Path, readme: str) -> None:
 
 
 def test_commands_exist(readme: str) -> None:
-    """Every command line in the README names a command or a scenario file."""
+    """Every command line in the README names a command, a scenario file or a packaged scenario."""
     words = re.findall(r"^\s+simulate (\S+)|`simulate (\S+?)[\s`]", readme, re.M)
-    unknown = {a or b for a, b in words} - set(COMMANDS) - {"--help"}
+    unknown = {a or b for a, b in words} - set(COMMANDS) - {"--help"} - set(scenario_names())
     assert [word for word in sorted(unknown) if not word.endswith(".yaml")] == []
 
 
