@@ -226,7 +226,7 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec) 
             zero_stage=section.data.zero_stage,
             sharding=ShardingSpec(
                 **section.data.model_dump(
-                    include={"shard_degree", "gradient_sync", "prefetch", "reshard_after_forward"}
+                    include={"shard_degree", "local_degree", "gradient_sync", "prefetch", "reshard_after_forward"}
                 )
             ),
             osdp=None if section.data.osdp is None else _osdp(section.data.osdp),

@@ -345,6 +345,8 @@ class DataSection(Section):
     """ZeRO: replicas keep shards of 0: nothing, 1: the optimizer state, 2: gradients too, 3: parameters too (FSDP)."""
     shard_degree: int | None = Field(default=None, ge=2, le=MAX_WORLD_SIZE)
     """zero_stage 2, 3: replicas that share one set of shards (HSDP, MiCS); default all."""
+    local_degree: int | None = Field(default=None, ge=2, le=MAX_WORLD_SIZE)
+    """zero_stage 3: neighbours among those; gather between them and others like them first, then inside (MiCS)."""
     gradient_sync: GradientSync | None = None
     """zero_stage 2, 3, osdp: shard gradients after every micro-batch (default), or once a step (no_sync)."""
     prefetch: int | None = Field(default=None, ge=0, le=10_000)

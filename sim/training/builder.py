@@ -35,7 +35,8 @@ def build_dense_training(job: DenseTraining, name: str) -> Plan:
         TENSOR_AXIS: job.parallel.tensor_degree,
     }
     axes = tuple((axis, degrees[axis]) for axis in job.parallel.axis_order)
-    mesh = Mesh(split_data_axis(axes, job.parallel.sharding.shard_degree))
+    sharding = job.parallel.sharding
+    mesh = Mesh(split_data_axis(axes, sharding.shard_degree, sharding.local_degree))
     place, rank_orders = placement(pipeline), orders(pipeline, job.num_microbatches)
     calls = pipeline_calls(rank_orders, place)
     programs = []

@@ -43,6 +43,9 @@ class ShardingSpec:
 
     shard_degree: int | None = None
     """Ranks that share one set of shards; the groups of that many are replicas of each other. Default: all."""
+    local_degree: int | None = None
+    """Stage 3: neighbours among those; units are gathered among the ranks at one place of all of them first, and then
+    among neighbours. Default: all at once."""
     gradient_sync: GradientSync | None = None
     """Reduce-scatter gradients after every micro-batch (default), or once, of what a step accumulated."""
     prefetch: int | None = None
@@ -91,6 +94,13 @@ def check_sharding(
             f"groups of {degree} ranks do not share out {data_degree} replicas",
             f"choose a divisor of {data_degree}, 2 or more, or leave it out",
         )
+    group, local = degree or data_degree, sharding.local_degree
+    if local is not None and (local < 2 or local >= group or group % local):
+        raise SpecError(
+            "parallel.data.local_degree",
+            f"{group} ranks that share one set of shards are not two or more times {local} neighbours",
+            f"choose a divisor of {group}, 2 or more and less than it, or leave it out",
+        )
     if not overlaps:
         raise SpecError(
             "parallel.data.overlap_gradient_sync",
@@ -116,6 +126,7 @@ def _check_options(zero_stage: int, sharding: ShardingSpec) -> None:
     needs = {
         "shard_degree": (sharding.shard_degree, 2),
         "gradient_sync": (sharding.gradient_sync, 2),
+        "local_degree": (sharding.local_degree, 3),
         "prefetch": (sharding.prefetch, 3),
         "reshard_after_forward": (sharding.reshard_after_forward, 3),
     }
@@ -134,6 +145,7 @@ def _check_osdp(
     refused = {
         "zero_stage": (zero_stage > 0, "says what all operators shard, and osdp chooses operator by operator"),
         "shard_degree": (sharding.shard_degree is not None, "is not built with osdp: it shards over all replicas"),
+        "local_degree": (sharding.local_degree is not None, "is not built with osdp: it gathers all at once"),
         "reshard_after_forward": (
             sharding.reshard_after_forward is not None, "is not built with osdp: it gathers again in backward"
         ),

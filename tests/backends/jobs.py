@@ -190,6 +190,13 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "data_degree": 2, "zero_stage": 3, "recompute": "full", "sharding": ShardingSpec(prefetch=0),
         "pipeline": {"degree": 2, "schedule": "breadth_first", "virtual_stages": 2},
     },
+    "zero3 dp4 by twos, hierarchical": {
+        "data_degree": 4, "zero_stage": 3, "batch": (8, 1), "sharding": ShardingSpec(local_degree=2),
+    },
+    "zero3 dp4 by twos, hierarchical, llama, kept, no_sync": {
+        "model": LLAMA, "data_degree": 4, "zero_stage": 3, "batch": (8, 1), "axis_order": ("dp", "pp", "tp"),
+        "sharding": ShardingSpec(local_degree=2, gradient_sync="last_microbatch", reshard_after_forward=False),
+    },
     "osdp dp4, tied": {"data_degree": 4, "batch": (8, 1), "osdp": sharded_operators(**OPERATORS)},
     "osdp dp2 x tp2 sp, llama, no_sync, recompute": {
         "model": {**LLAMA, "num_kv_heads": 4}, "data_degree": 2, "tensor_degree": 2, "sequence_parallel": True,

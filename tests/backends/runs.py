@@ -55,6 +55,9 @@ SHARDED = {
     ),
     "zero 2": training(model=MUTED_MODEL, data_degree=2, zero_stage=2, pipeline={"degree": 2}, batch=(4, 1)),
     "fsdp pipeline": training(model=MUTED_MODEL, data_degree=2, zero_stage=3, pipeline={"degree": 2}, batch=(4, 1)),
+    "hierarchical": training(
+        model={**GPT, "num_layers": 1}, data_degree=4, zero_stage=3, batch=(8, 1), sharding=ShardingSpec(local_degree=2)
+    ),
     "osdp": training(
         model={**GPT, "num_layers": 1}, data_degree=2, batch=(4, 1),
         osdp=sharded_operators(layer0__qkv=(2, 1), layer0__fc2=(2, 2), embedding__word=(1, 1)),

@@ -163,6 +163,49 @@ def test_groups_are_neighbours() -> None:
     assert groups[CollectiveKind.ALL_REDUCE] == (0, 8)
 
 
+@pytest.mark.parametrize(
+    ("dp", "shard_degree", "local_degree"), [(16, None, 8), (16, None, 4), (16, 8, 4), (8, None, 2)]
+)
+def test_hierarchical_gathers_cross_nodes_less(dp: int, shard_degree: int | None, local_degree: int) -> None:
+    """Of p ranks, k to a node, a node takes in (p - k)/p of a unit from others, where one gather needs (p - 1)/p.
+
+    Each rank gets (p/k - 1) M/p from the ranks at its place of other nodes, then (k - 1)/k M from its neighbours; the
+    gradients' sums are those of one reduce_scatter per micro-batch, and in groups one all_reduce of a shard per step.
+    """
+    m, p, k = 2, shard_degree or dp, local_degree
+    sharding = ShardingSpec(shard_degree=shard_degree, local_degree=local_degree)
+    common = {"m": m, "dp": dp, "precision": "fp32", "model": WIDE, "zero_stage": 3}
+    plan = dense_plan(**common, sharding=sharding)
+    check(plan)
+    (program,) = plan.programs
+    flat = sent_elements(dense_plan(**common, sharding=ShardingSpec(shard_degree=shard_degree)))
+    gathered = flat["all_gather"] * p / (p - 1)
+    between = inside = 0.0
+    for _, _, _, op in program.instances():
+        if isinstance(op, Collective) and op.kind is CollectiveKind.ALL_GATHER:
+            group, size = op.group(plan.mesh, 0), collective_bytes(program, op) / 4
+            moved = size * (len(group) - 1) / len(group)
+            if {rank // k for rank in group} == {group[0] // k}:
+                inside += moved
+            else:
+                assert len(group) == len({rank // k for rank in group}) == p // k
+                between += moved
+    assert k * between == pytest.approx(gathered * (p - k) / p, rel=1e-12)
+    assert inside == pytest.approx(gathered * (k - 1) / k, rel=1e-12)
+    others = {kind: elements for kind, elements in sent_elements(plan).items() if kind != "all_gather"}
+    assert others == {kind: elements for kind, elements in flat.items() if kind != "all_gather"}
+
+
+def test_hierarchical_gathers_are_faster_over_one_adapter() -> None:
+    """On two nodes with one adapter each, rings between nodes hold up a step; in stages less crosses."""
+    times = []
+    for local_degree in (None, 8):
+        plan = dense_plan(dp=16, model=WIDE, zero_stage=3, sharding=ShardingSpec(local_degree=local_degree))
+        pricing = replace(pricing_on("cloud-a100-100g", 16, devices_per_node=8), algorithms={"all_gather": "ring"})
+        times.append(simulate(plan, pricing).makespan_s)
+    assert times[1] < times[0]
+
+
 PIPELINES = [("1f1b", 1), ("gpipe", 1), ("interleaved_1f1b", 2), ("breadth_first", 2)]
 
 
@@ -352,6 +395,10 @@ def test_the_bound_holds_in_time_too(ahead: int, sequence: int, recompute: str, 
         ({"zero_stage": 2, "sharding": ShardingSpec(reshard_after_forward=True)}, "reshard_after_forward"),
         ({"zero_stage": 3, "sharding": ShardingSpec(shard_degree=3)}, "shard_degree"),
         ({"zero_stage": 3, "pp": 2, "m": 4, "schedule": "zb_h1"}, "zero_stage"),
+        ({"zero_stage": 2, "sharding": ShardingSpec(local_degree=2)}, "local_degree"),
+        ({"zero_stage": 3, "sharding": ShardingSpec(local_degree=4)}, "local_degree"),
+        ({"zero_stage": 3, "sharding": ShardingSpec(local_degree=3)}, "local_degree"),
+        ({"zero_stage": 3, "sharding": ShardingSpec(shard_degree=2, local_degree=2)}, "local_degree"),
         ({"zero_stage": 3, "bucket_bytes": 1000}, "bucket"),
         ({"zero_stage": 2, "overlap_gradient_sync": False}, "overlap_gradient_sync"),
         ({"zero_stage": 2, "pp": 2, "m": 4, "schedule": "chimera"}, "zero_stage"),

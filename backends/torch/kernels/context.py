@@ -10,8 +10,8 @@ from torch import Tensor
 from sim.plan.buffer import Buffer
 from sim.plan.mesh import Mesh
 
-DATA_AXES: Final = ("dp", "dp_shard")
-"""The axes over which samples are dealt out; a mesh need not have both."""
+DATA_AXES: Final = ("dp", "dp_shard", "dp_local")
+"""The axes over which samples are dealt out; a mesh need not have all."""
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {
     "float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,

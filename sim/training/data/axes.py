@@ -1,8 +1,9 @@
-"""The axes of data parallelism: one, or two where shards are shared out inside groups that are replicas of each other.
+"""The axes of data parallelism: one, or more where shards are shared out inside groups that are replicas of each other.
 
 ``dp`` alone counts all replicas. With ``dp_shard`` beside it, ``dp`` counts the groups and ``dp_shard`` the ranks of
 one (torch's hybrid sharding; Zhang et al. 2022, MiCS): it varies faster, so a group lies as close together as can be.
-Layouts of activations name ``dp`` for both.
+With ``dp_local`` the ranks that share one set of shards are so many neighbours, as often as the axis before counts.
+Layouts of activations name ``dp`` for all of them.
 """
 
 from collections.abc import Iterator
@@ -11,35 +12,48 @@ from sim.plan.mesh import Mesh
 from sim.training.transformer import DATA_AXIS
 
 SHARD_AXIS = "dp_shard"
+LOCAL_AXIS = "dp_local"
 
 Axes = tuple[tuple[str, int], ...]
 """Names and degrees, as a mesh has them."""
 
 
-def split_data_axis(axes: Axes, shard_degree: int | None) -> Axes:
-    """Return the axes of a mesh with groups of ``shard_degree`` replicas on an axis of their own; None: one group."""
-    return tuple(_split(axes, shard_degree))
+def split_data_axis(axes: Axes, shard_degree: int | None, local_degree: int | None = None) -> Axes:
+    """Return the axes of a mesh with groups of ``shard_degree`` replicas on axes of their own; None: one group.
+
+    ``local_degree``: of those, neighbours; None: no such axis.
+    """
+    return tuple(_split(axes, shard_degree, local_degree or 1))
 
 
-def _split(axes: Axes, shard_degree: int | None) -> Iterator[tuple[str, int]]:
+def _split(axes: Axes, shard_degree: int | None, local_degree: int) -> Iterator[tuple[str, int]]:
     for axis, degree in axes:
-        if axis == DATA_AXIS and shard_degree is not None and shard_degree < degree:
-            yield axis, degree // shard_degree
-            yield SHARD_AXIS, shard_degree
-        else:
+        if axis != DATA_AXIS:
             yield axis, degree
+        elif shard_degree is not None and shard_degree < degree:
+            yield axis, degree // shard_degree
+            yield SHARD_AXIS, shard_degree // local_degree
+        else:
+            yield axis, degree // local_degree
+        if axis == DATA_AXIS and local_degree > 1:
+            yield LOCAL_AXIS, local_degree
 
 
 def data_axes(mesh: Mesh) -> tuple[str, ...]:
     """Return the axes that all replicas lie along."""
-    return (DATA_AXIS, SHARD_AXIS) if mesh.degree(SHARD_AXIS) > 1 else (DATA_AXIS,)
+    return (DATA_AXIS, *(axis for axis in (SHARD_AXIS, LOCAL_AXIS) if mesh.degree(axis) > 1))
 
 
-def shard_axis(mesh: Mesh) -> str:
-    """Return the axis over which shards are shared out."""
-    return data_axes(mesh)[-1]
+def shard_axes(mesh: Mesh) -> tuple[str, ...]:
+    """Return the axes over which shards are shared out, in the order of the shards.
+
+    Neighbours hold shards that are far apart, so that those of the ranks at one place among their neighbours are one
+    run: what is gathered over the last axis, and then over the first, comes in order.
+    """
+    base = SHARD_AXIS if mesh.degree(SHARD_AXIS) > 1 else DATA_AXIS
+    return (LOCAL_AXIS, base) if mesh.degree(LOCAL_AXIS) > 1 else (base,)
 
 
 def replica_axes(mesh: Mesh) -> tuple[str, ...]:
     """Return the axes over which shards are the same: none where all replicas share one set."""
-    return data_axes(mesh)[:-1]
+    return (DATA_AXIS,) if mesh.degree(SHARD_AXIS) > 1 else ()

@@ -13,7 +13,7 @@ from sim.plan.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.op import Collective, CollectiveKind
 from sim.plan.program import Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
-from sim.training.data.axes import data_axes, shard_axis
+from sim.training.data.axes import data_axes, shard_axes
 from sim.training.data.buckets import Bucket, make_buckets
 from sim.training.pipeline.placement import Placement
 from sim.training.precision import PrecisionTypes
@@ -109,9 +109,9 @@ class StepEndWriter:
         return self.tracer.mesh.degree(*data_axes(self.tracer.mesh))
 
     @property
-    def shard_axis(self) -> str:
-        """Return the axis over which flat pieces are shared out."""
-        return shard_axis(self.tracer.mesh)
+    def shard_axes(self) -> tuple[str, ...]:
+        """Return the axes over which flat pieces are shared out."""
+        return shard_axes(self.tracer.mesh)
 
     @property
     def has_loss(self) -> bool:
@@ -188,18 +188,18 @@ class StepEndWriter:
         name = f"shard.{bucket.index}"
         (piece,) = t.compute(
             name, "shard", values, (values[0].layout,), kind=Kind.WORKSPACE,
-            axes=(self.shard_axis,), parts=self.tracer.mesh.degree(self.shard_axis),
+            axes=self.shard_axes, parts=self.tracer.mesh.degree(*self.shard_axes),
         )  # fmt: skip
         dtype, persistent = self.precision.master, (Kind.OPTIMIZER, Scope.PERSISTENT)
         moments = [self.flat(f"{name}.{label}", parameters, dtype, *persistent) for label in ("exp_avg", "exp_avg_sq")]
         updated = [piece, *moments]
         if self.precision.mixed:
-            initial = Initial("shard", of=tuple(v.name for v in values), axes=(self.shard_axis,))
+            initial = Initial("shard", of=tuple(v.name for v in values), axes=self.shard_axes)
             updated = [self.flat(f"{name}.master", parameters, dtype, *persistent, initial=initial), *moments, piece]
         self.adam(t, name, gradient, updated)
         writes = tuple(v.name for v in values)
         gather = t.unique("all_gather")
-        t.emit(Collective(gather, CollectiveKind.ALL_GATHER, (self.shard_axis,), (piece.name,), writes, DATA_AXIS))
+        t.emit(Collective(gather, CollectiveKind.ALL_GATHER, self.shard_axes, (piece.name,), writes, DATA_AXIS))
 
     def flat(
         self, name: str, parameters: Sequence[Parameter], dtype: str, kind: Kind, scope: Scope,
@@ -207,7 +207,7 @@ class StepEndWriter:
     ) -> Tensor:  # fmt: skip
         """Return a new buffer for this rank's flat piece of some parameters; a persistent one starts with zeros."""
         total = sum(prod(p.value.shape) for p in parameters)
-        shape = (-(-total // self.tracer.mesh.degree(self.shard_axis)),)
+        shape = (-(-total // self.tracer.mesh.degree(*self.shard_axes)),)
         if scope is Scope.PERSISTENT and initial is None:
             initial = Initial("zeros")
         return self.tracer.tensor(Buffer(name, shape, dtype, kind, scope, initial=initial))

@@ -16,13 +16,14 @@ from sim.plan.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.op import Collective, CollectiveKind, Compute, Op
 from sim.plan.program import Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
-from sim.training.data.axes import replica_axes, shard_axis
+from sim.training.data.axes import replica_axes, shard_axes
 from sim.training.data.buckets import Bucket
 from sim.training.data.optimizer import EMBEDDING_STREAM, PIPELINE_AXIS, StepEndWriter
 from sim.training.data.units import (
     END_UNIT,
     Gathers,
     Unit,
+    between,
     bucket_units,
     gather,
     layer_units,
@@ -115,8 +116,13 @@ class ShardedStepWriter:
         return self.job.parallel.sharding.syncs_each_microbatch
 
     @property
-    def _axis(self) -> str:
-        return shard_axis(self.tracer.mesh)
+    def _axes(self) -> tuple[str, ...]:
+        return shard_axes(self.tracer.mesh)
+
+    @property
+    def _shards(self) -> dict[str, str]:
+        """Return the buffer of this rank's piece of the parameters, by unit."""
+        return {name: shard.name for name, shard in self.parameter_shards.items()}
 
     # --- buffers ---------------------------------------------------------------------------------------------------
 
@@ -125,12 +131,12 @@ class ShardedStepWriter:
             self.tracer.buffers[name] = replace(self.tracer.buffers[name], scope=scope)
 
     def _gradient_shard(self, unit: Unit) -> Tensor:
-        initial = Initial("zeros", of=unit.values, axes=(self._axis,))
+        initial = Initial("zeros", of=unit.values, axes=self._axes)
         name, dtype = f"gradient_shard.{unit.name}", self.tracer.gradient_dtype
         return self.step_end.flat(name, unit.parameters, dtype, Kind.GRADIENT, Scope.PERSISTENT, initial)
 
     def _parameter_shard(self, unit: Unit, label: str, dtype: str) -> Tensor:
-        initial = Initial("shard", of=unit.values, axes=(self._axis,))
+        initial = Initial("shard", of=unit.values, axes=self._axes)
         kind = Kind.OPTIMIZER if label else Kind.PARAMETER
         return self.step_end.flat(f"shard.{unit.name}{label}", unit.parameters, dtype, kind, Scope.PERSISTENT, initial)
 
@@ -147,26 +153,38 @@ class ShardedStepWriter:
 
     def _write_gather(self) -> list[str]:
         """Write the task that gathers all units for a step."""
-        ops = [gather("all_gather", self._axis, u, self.parameter_shards[u.name].name, {}) for u in self.units]
+        ops = [op for u in self.units for op in gather("all_gather", self._axes, u, self._shards[u.name], {})]
+        self._add_between("all_gather", Scope.STEP)
         return [self.tracer.add_task("gather_parameters", Phase.PREPARE, ops).name]
 
     def _gather_parameters(self, gathering: Gathering) -> list[str]:
         """Gather units in forward, and those that it does not keep once more in backward; nothing before the step."""
         ahead, buffers = self.job.parallel.sharding.units_ahead, self.tracer.buffers
-        shards = {name: shard.name for name, shard in self.parameter_shards.items()}
         begins = [Buffer(f"{label}.begin", (0,), "uint8", Kind.WORKSPACE) for label in ("all_gather", "regather")]
-        forward = Gathers(self._axis, "all_gather", shards, {}, frozenset(), ahead, begins[0].name)
+        forward = Gathers(self._axes, "all_gather", self._shards, {}, frozenset(), ahead, begins[0].name)
         for task, ops in self._rewritten(Phase.FORWARD):
             self._replace(task, forward.into(ops, self.units))
         held = frozenset(unit.name for unit in self.units if gathering.kept is None or unit.name in gathering.kept)
         names = {name: f"{name}.regathered" for unit in self.units if unit.name not in held for name in unit.values}
-        backward = Gathers(self._axis, "regather", shards, names, held, ahead, begins[1].name)
+        backward = Gathers(self._axes, "regather", self._shards, names, held, ahead, begins[1].name)
         for task, ops in self._rewritten(Phase.BACKWARD):
             self._replace(task, backward.into(ops, self.units))
         written = {name for task in self.tracer.tasks.values() for op in task.ops for name in op.writes}
         buffers.update({new: replace(buffers[old], name=new) for old, new in names.items() if new in written})
         buffers.update({begin.name: begin for begin in begins if begin.name in written})
+        for label in ("all_gather", "regather"):
+            self._add_between(label, Scope.MICROBATCH)
         return []
+
+    def _add_between(self, label: str, scope: Scope) -> None:
+        """Add the buffers of units that are gathered over one axis and not yet over the other, where there are two."""
+        parts = self.tracer.mesh.degree(*self._axes[1:])
+        written = {name for task in self.tracer.tasks.values() for op in task.ops for name in op.writes}
+        for unit in self.units:
+            name, shard = between(label, unit), self.parameter_shards[unit.name]
+            if len(self._axes) > 1 and (name in written or scope is Scope.STEP):
+                shape = (parts * shard.shape[0],)
+                self.tracer.add_buffer(Buffer(name, shape, shard.dtype, Kind.PARAMETER, scope))
 
     def _reduce_each_microbatch(self) -> None:
         pieces = {}
@@ -194,7 +212,7 @@ class ShardedStepWriter:
             yield Collective(name, CollectiveKind.ALL_REDUCE, (axis,), names, names, axis)
         name = f"reduce_scatter.{unit.name}"
         kind = CollectiveKind.REDUCE_SCATTER
-        yield Collective(name, kind, (self._axis,), unit.gradients, (shard.name,), DATA_AXIS)
+        yield Collective(name, kind, self._axes, unit.gradients, (shard.name,), DATA_AXIS)
 
     # --- beginning and end of the step -----------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ reduced after the last one.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from sim.plan.op import Collective, CollectiveKind, Compute, Op
@@ -121,14 +121,14 @@ def with_reductions(ops: Sequence[Op], units: Sequence[Unit], reductions: Mappin
 
 @dataclass(frozen=True, slots=True)
 class Gathers:
-    """How a pass gathers units from the pieces of the ranks of an axis.
+    """How a pass gathers units from the pieces of the ranks along some axes.
 
     ``shards``: the buffer of this rank's piece, by unit. ``names``: what the pass calls a gathered parameter.
     ``held``: units that are there already. ``ahead``: units gathered ahead of the one that computes. ``begin``: an
     empty buffer that the pass writes as it begins, so that it gathers nothing while the pass before still computes.
     """
 
-    axis: str
+    axes: tuple[str, ...]
     label: str
     shards: Mapping[str, str]
     names: Mapping[str, str]
@@ -154,7 +154,7 @@ class Gathers:
             block = inserted.setdefault(position, [])
             if not block:
                 block.append(self._wait(unit, gate))
-            block.append(self._gather(unit))
+            block += gather(self.label, self.axes, unit, self.shards[unit.name], self.names)
         result: list[Op] = []
         for position, op in enumerate(ops):
             result += inserted.get(position, [])
@@ -182,11 +182,23 @@ class Gathers:
         name = f"{self.label}.{unit.name}.wait"
         return Compute(name, "delay", (gate,), (), {"duration_s": 0.0}, stream=DATA_AXIS)
 
-    def _gather(self, unit: Unit) -> Op:
-        return gather(self.label, self.axis, unit, self.shards[unit.name], self.names)
 
+def gather(label: str, axes: Sequence[str], unit: Unit, shard: str, names: Mapping[str, str]) -> Iterator[Op]:
+    """Yield the collectives that gather a unit's parameters, under the given names: the last axis first, one by one.
 
-def gather(label: str, axis: str, unit: Unit, shard: str, names: Mapping[str, str]) -> Op:
-    """Return the collective that gathers a unit's parameters, under the given names."""
+    With neighbours on an axis of their own that is MiCS's hierarchical all_gather (Zhang et al. 2022, section 3.3):
+    between nodes, among the ranks at one place of each, and then inside. The order of the shards saves the paper's
+    rearrangement of what comes in between.
+    """
+    here = shard
+    for axis in reversed(axes[1:]):
+        there = between(label, unit)
+        yield Collective(f"{there}.{axis}", CollectiveKind.ALL_GATHER, (axis,), (here,), (there,), DATA_AXIS)
+        here = there
     writes = tuple(names.get(name, name) for name in unit.values)
-    return Collective(f"{label}.{unit.name}", CollectiveKind.ALL_GATHER, (axis,), (shard,), writes, DATA_AXIS)
+    yield Collective(f"{label}.{unit.name}", CollectiveKind.ALL_GATHER, (axes[0],), (here,), writes, DATA_AXIS)
+
+
+def between(label: str, unit: Unit) -> str:
+    """Return the name of the buffer that holds a unit gathered between nodes and not yet inside."""
+    return f"{label}.{unit.name}.between"
