@@ -48,6 +48,7 @@ format: setup  ## bring the code into the one format
 
 bench: setup  ## measure speed, memory and agreement; the tables of BENCHMARKS.md
 	$(BIN)/python -m benchmarks.network
+	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python benchmarks/run.py
 
 docs: setup  ## draw the picture of the README and put today's results into it

@@ -19,6 +19,7 @@ from time import process_time
 import numpy as np
 import pandas as pd
 
+from benchmarks import stepwise
 from benchmarks.measuring import Row, markdown
 from costmodels.collectives import NetworkParameters
 from costmodels.collectives.cost import _cheapest as cheapest
@@ -122,6 +123,24 @@ def time_rows(rows: pd.DataFrame) -> Iterator[Row]:
     yield Row("- our peak memory so far (with pandas, and what the first table needs)", f"{peak_mib():.0f} MiB")
 
 
+# --- one all_reduce over 1,024 ranks -------------------------------------------------------------------------------
+
+
+def all_reduce_rows() -> Iterator[Row]:
+    """Yield what a ring over 1,024 ranks of a fat tree costs message by message, and as one activity."""
+    topology = stepwise.cluster()
+    network = stepwise.network_of(topology)
+    found: list[tuple[float, int]] = []
+    (steps_s,) = cpu_s([lambda: found.append(stepwise.ring_all_reduce_s(topology, stepwise.NUM_BYTES))], 3)
+    (alone_s,) = cpu_s([lambda: stepwise.one_activity_s(network, stepwise.NUM_BYTES)], 21)
+    (all_s, num_messages), one_s = found[0], stepwise.one_activity_s(network, stepwise.NUM_BYTES)
+    steps, alone = statistics.median(steps_s), statistics.median(alone_s)
+    what = f"all_reduce over 1,024 ranks, ring on a fat tree, {num_messages:,} messages: step by step, CPU time"
+    yield Row(what, f"{steps:.2f} s", "5 s", steps <= 5.0)
+    yield Row("- as one activity, CPU time", f"{alone * 1e3:.1f} ms", "5 ms", alone <= 5e-3)
+    yield Row("- what one activity says over what the steps say", f"{one_s / all_s:.6f}")
+
+
 # --- our time by cluster size --------------------------------------------------------------------------------------
 
 
@@ -180,8 +199,9 @@ def main() -> int:
         rows += time_rows(table)
     else:
         print(f"Left out: ASTRA-sim's answers are not at {SHARED / 'astra_sim.csv'} (set MESHTWIN_SHARED)\n")
-    print(markdown([*rows, *size_rows()]))
-    return 0
+    rows += [*all_reduce_rows(), *size_rows()]
+    print(markdown(rows))
+    return 1 if any(row.passed is False for row in rows) else 0
 
 
 if __name__ == "__main__":

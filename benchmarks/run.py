@@ -70,6 +70,19 @@ def command_rows() -> Iterator[Row]:
         yield from (wall, memory)
 
 
+def large_rows() -> Iterator[Row]:
+    """Yield what whole commands cost on the largest clusters, and with one slow device, folded and not."""
+    for name, options, words, most_s in (
+        ("llama3-405b-98304-fat-tree", [], "Llama 3 405B on 98,304 H100 of a fat tree", 10.0),
+        ("llama3-405b-1024-straggler", [], "Llama 3 405B on 1,024 H100 of a fat tree, one straggler", 20.0),
+        ("llama3-405b-1024-straggler", ["--no-fold"], "- every rank simulated (--no-fold)", 60.0),
+    ):
+        cost = command_cost([COMMAND, str(SCENARIOS / "clusters" / f"{name}.yaml"), "--json", *options])
+        measured = f"{cost.wall_s:.1f} s, {cost.peak_bytes / MIB:.0f} MiB"
+        met = cost.wall_s <= most_s and cost.peak_bytes <= 2048 * MIB
+        yield Row(f"{words}: whole command", measured, f"{most_s:.0f} s, 2048 MiB", met)
+
+
 def rate_rows() -> Iterator[Row]:
     """Yield the events per second of a compiled plan beside a bare SimPy timeout loop of as many events."""
     job = TextbookTraining(
@@ -153,7 +166,7 @@ def main() -> int:
     """Print the machine and the table; return the exit code."""
     load = f", load before {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {os.cpu_count()} cores{load}\n")
-    rows = [*rate_rows(), *engine_rows(), *command_rows(), *topology_rows(), *folding_rows(), *help_rows()]
+    rows = [*rate_rows(), *engine_rows(), *command_rows(), *large_rows(), *topology_rows(), *folding_rows(), *help_rows()]
     print(markdown(rows))
     return 1 if any(row.passed is False for row in rows) else 0
 

@@ -4,8 +4,12 @@ from collections import Counter
 
 import pytest
 
+from benchmarks import stepwise
+from costmodels.collectives import collective_steps
 from costmodels.collectives.traffic import TREE_BANDWIDTH_FRACTION
+from sim.cluster.topology.parse import parse_topology
 from tests.sim.stepwise_cases import GIB, LATENCIES, TREE, Case, classified, drawn, topology
+from tests.sim.stepwise_network import stepwise_s
 
 BLOCKS = 8
 """The 200 cases in so many tests, for as many processes."""
@@ -48,3 +52,15 @@ def test_trees_lie_evenly(name: str, least: float, most: float, every: int) -> N
     """
     case = Case(name, tuple(range(0, topology(name).num_devices, every)), *TREE, num_bytes=4 * GIB)
     assert least <= case.one_activity_s() * TREE_BANDWIDTH_FRACTION / case.limit_s() <= most
+
+
+@pytest.mark.parametrize("oversubscription", [1, 3])
+def test_a_ring_message_by_message_is_the_step_list_in_lockstep(oversubscription: int) -> None:
+    """The benchmark's rounds of arrays take as long as the yardstick's messages, also where links are crowded."""
+    fabric = {"kind": "leaf-spine", "leaf_ports": 4, "spines": 1, "oversubscription": oversubscription}
+    topology = parse_topology(stepwise.CLUSTER | {"fabric": fabric}, 12)
+    steps = collective_steps("all_reduce", "ring", (1,) * 12)
+    expected_s = stepwise_s(topology, range(12), steps, 2**20 / steps.num_chunks, order="lockstep")
+    taken_s, num_messages = stepwise.ring_all_reduce_s(topology, 2**20)
+    assert num_messages == len(steps.steps)
+    assert taken_s == pytest.approx(expected_s, rel=1e-9)
