@@ -166,7 +166,8 @@ def main() -> int:
     """Print the machine and the table; return the exit code."""
     load = f", load before {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {os.cpu_count()} cores{load}\n")
-    rows = [*rate_rows(), *engine_rows(), *command_rows(), *large_rows(), *topology_rows(), *folding_rows(), *help_rows()]
+    commands = [*command_rows(), *large_rows(), *help_rows()]
+    rows = [*rate_rows(), *engine_rows(), *topology_rows(), *folding_rows(), *commands]
     print(markdown(rows))
     return 1 if any(row.passed is False for row in rows) else 0
 
