@@ -77,13 +77,15 @@ def attention_seconds(
     """Return the seconds of the arithmetic units that fused attention takes for its executed FLOP.
 
     The attained fraction of the peak grows with the sequence as s/(s + half_sequence); blocks of 128 queries
-    run in waves over the multiprocessors.
+    run in waves over the multiprocessors. Queries after a context see more keys each, as the last ones of a longer
+    sequence do: s is then that whose mean query sees as many, queries + 2 context.
     """
     if work.gemm is None:
         raise KernelError("fused attention needs its shape to be timed")
     blocks = work.gemm.batch * -(-work.gemm.m // _QUERY_TILE) / num_multiprocessors
     occupancy = blocks / _waves(blocks, attention.wave_quantisation)
-    fraction = attention.peak_fraction * work.gemm.m / (work.gemm.m + attention.half_sequence) * occupancy
+    sequence = 2 * work.gemm.n - work.gemm.m
+    fraction = attention.peak_fraction * sequence / (sequence + attention.half_sequence) * occupancy
     return work.executed_flop / (peak_flop_per_s * fraction * (attention.backward_ratio if backward else 1.0))
 
 

@@ -1,6 +1,7 @@
 """The readable output of the commands: the answer first, then where the time goes, then what would help most."""
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from scenarios.role_names import fullest_row, row_name, row_names
 _LEAST_PERCENT = 5e-4
 """Smaller shares of one would round to no per cent at all, and are shown as they are."""
 MAX_ROLES = 10
+_MOST_RUNS = 12
 
 
 def open_console() -> Console:
@@ -76,6 +78,8 @@ def _answer(summary: Mapping[str, Any]) -> Table:
         table.add_row("busiest link", _link_text(summary["links"][0]))
     if len(summary.get("critical_path_s", ())) > 1:
         table.add_row("critical path", _path_text(summary["critical_path_s"]))
+    if "token_slices" in summary:
+        table.add_row("token slices", _slices_text(summary["token_slices"]))
     return table
 
 
@@ -105,6 +109,13 @@ def sharded_words(osdp: Mapping[str, Any]) -> str:
     named = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     total = f"{len(osdp['sharded'])} of {osdp['num_operators']} operators"
     return f"{total} within {format_bytes(osdp['memory_limit_bytes'])}" + (f": {named}" if named else "")
+
+
+def _slices_text(slices: Sequence[int]) -> Text:
+    """Return the lengths of slices in tokens, equal ones that follow each other together: ``4 x 120, 64``."""
+    runs = [(length, len(list(same))) for length, same in groupby(slices)]
+    shown = [f"{length}" if count == 1 else f"{count} x {length}" for length, count in runs[:_MOST_RUNS]]
+    return Text(f"{len(slices)}: " + ", ".join(shown + ["..."] * (len(runs) > _MOST_RUNS)))
 
 
 def _memory_text(summary: Mapping[str, Any]) -> Text:

@@ -18,6 +18,7 @@ from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.huggingface import read_model
 from scenarios.model_presets import load_presets
 from scenarios.overrides import apply_overrides
+from scenarios.pricing import cluster_pricing
 from scenarios.reliability import reliability_spec
 from scenarios.schema import (
     MAX_MICROBATCHES,
@@ -32,6 +33,7 @@ from scenarios.schema import (
     PresetModel,
     scenario_class,
 )
+from scenarios.token_slices import stated_slices, with_best_slices
 from scenarios.yaml_tree import Document, KeyPath, read_document
 from sim.reliability.errors import ReliabilityError
 from sim.reliability.spec import ReliabilitySpec
@@ -106,7 +108,9 @@ def located(document: Document) -> Iterator[None]:
 
 def _delay_scenario(document: Document, checked: DelayScenario, overrides: tuple[str, ...]) -> Scenario:
     model, pipeline = checked.model, checked.parallel.pipeline
-    _refuse_many_calls(document, pipeline.degree * pipeline.virtual_stages, checked.training.num_microbatches)
+    slices = pipeline.token_slices or 1
+    num_passes = (slices if isinstance(slices, int) else len(slices)) * checked.training.num_microbatches
+    _refuse_many_calls(document, pipeline.degree * pipeline.virtual_stages, num_passes)
     with located(document):
         job = TextbookTraining(
             model=DelaySpec(
@@ -120,7 +124,7 @@ def _delay_scenario(document: Document, checked: DelayScenario, overrides: tuple
             num_microbatches=checked.training.num_microbatches,
             method=checked.training.method,
             local_update=checked.training.local_update,
-            pipeline=_pipeline(document, pipeline, pipeline.degree, checked.training.method),
+            pipeline=_pipeline(document, pipeline, pipeline.degree, checked.training.method, None),
             overlap_gradient_sync=checked.parallel.data.overlap_gradient_sync,
             deferred_sync=checked.parallel.data.deferred_sync,
             seed=checked.seed,
@@ -140,12 +144,16 @@ def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple
     cluster = cluster_spec(document, checked)
     algorithms = forced_algorithms(document, checked, cluster)
     document, model = _model(document, checked)
-    parallel = _parallel(document, checked, cluster)
+    parallel = _parallel(document, checked, cluster, model.sequence_length)
     training = TrainingSpec(**checked.training.model_dump(exclude={"optimizer"}))
     num_microbatches = training.global_batch_size // (training.microbatch_size * parallel.data_degree)
-    _refuse_many_calls(document, parallel.pipeline.num_virtual_stages, num_microbatches)
+    num_passes = max(1, len(parallel.pipeline.token_slices)) * num_microbatches
+    _refuse_many_calls(document, parallel.pipeline.num_virtual_stages, num_passes)
     with located(document):
         job = DenseTraining(model=model, training=training, parallel=parallel, seed=checked.seed)
+        if checked.parallel.pipeline.token_slices == "auto":
+            prices = cluster_pricing(cluster, algorithms, checked.seed)
+            job = with_best_slices(job, checked.parallel.pipeline.slice_granularity, prices)
         reliability = _reliability(checked, cluster)
     return Scenario(
         name=checked.name,
@@ -213,15 +221,19 @@ def _transformer(document: Document, section: GptModel | LlamaModel) -> Transfor
         return TransformerSpec(**keys)
 
 
-def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec) -> ParallelSpec:
+def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, sequence_length: int) -> ParallelSpec:
     section = checked.parallel
     degrees = resolve_degrees(document, section, cluster.num_nodes, cluster.devices_per_node)
+    shares = section.tensor.sequence_parallel or section.pipeline.scatter_gather
+    multiple = degrees["tensor"] if shares else 1
     with located(document):
         return ParallelSpec(
             tensor_degree=degrees["tensor"],
             sequence_parallel=section.tensor.sequence_parallel,
             overlap_tensor_backward=section.tensor.overlap_backward,
-            pipeline=_pipeline(document, section.pipeline, degrees["pipeline"], checked.training.method),
+            pipeline=_pipeline(
+                document, section.pipeline, degrees["pipeline"], checked.training.method, (sequence_length, multiple)
+            ),
             data_degree=degrees["data"],
             zero_stage=section.data.zero_stage,
             sharding=ShardingSpec(
@@ -243,14 +255,27 @@ def _osdp(section: OsdpSection) -> OsdpSpec:
 
 
 def _pipeline(
-    document: Document, section: PipelineSection | DelayPipelineSection, degree: int, method: Method
+    document: Document,
+    section: PipelineSection | DelayPipelineSection,
+    degree: int,
+    method: Method,
+    tokens: tuple[int, int] | None,
 ) -> PipelineSpec:
-    """Return the pipeline, its actions read from their file; what was left out has the specification's defaults."""
+    """Return the pipeline, its actions read from their file; what was left out has the specification's defaults.
+
+    ``tokens``: of a sequence, and what slices must be multiples of; None: only the slices' ratios count. Slices that
+    are to be chosen are one for now.
+    """
     keys: dict[str, Any] = {key: value for key, value in section.model_dump().items() if value is not None}
     if method == "local" and "schedule" not in section.model_fields_set:
         keys["schedule"] = LOCAL_SCHEDULE
+    keys.pop("slice_granularity", None)
     if "actions" in keys:
         keys["actions"] = read_actions(document.source.parent / keys["actions"])
+    if "token_slices" in keys:
+        stated = 1 if keys["token_slices"] == "auto" else keys["token_slices"]
+        length, multiple = tokens or (stated, 1)
+        keys["token_slices"] = stated_slices(stated, length, multiple)
     return PipelineSpec(**keys | {"degree": degree})
 
 

@@ -10,22 +10,19 @@ from typing import Any, Final, Literal
 from backends.simulated import SimulatedBackend
 from costmodels.errors import AlgorithmError
 from costmodels.hardware import DeviceSpec, load_node
-from costmodels.profile import load_profile
-from scenarios.clusters import ClusterSpec
 from scenarios.errors import Origin, ScenarioError
 from scenarios.loader import Scenario, located
 from scenarios.operator_sharding import summarise_choice, with_sharding_chosen
 from scenarios.outputs import write_all
+from scenarios.pricing import cluster_pricing
 from scenarios.reliability import summarise_study
 from scenarios.summary import summarise
-from sim.cluster.cluster import Cluster
 from sim.engine.activity import Pricing
 from sim.engine.link_use import LinkUse, link_use
 from sim.engine.pricing import ClusterPricing
 from sim.engine.run import SimulatedRun
 from sim.engine.textbook import TextbookPricing
 from sim.engine.timeline import timeline
-from sim.engine.variation import Variation
 from sim.plan.program import Plan
 from sim.reliability.study import study_reliability
 from sim.training.builder import build_dense_training
@@ -128,24 +125,7 @@ def pricing_of(scenario: Scenario) -> Pricing:
     if scenario.cluster is None:
         assert isinstance(scenario.job, TextbookTraining)
         return TextbookPricing(scenario.job.model.hop_s)
-    cluster = cluster_of(scenario.cluster)
-    calibrated, generation = scenario.cluster.calibrated, cluster.node.device.generation
-    profile = load_profile(generation) if calibrated is None else calibrated.profile
-    profiles = {device.generation: load_profile(device.generation) for device in cluster.device_types}
-    profiles[generation] = profile
-    return ClusterPricing(
-        cluster,
-        profile,
-        profiles,
-        scenario.algorithms,
-        Variation(dict(scenario.cluster.jitter), scenario.seed),
-    )
-
-
-def cluster_of(spec: ClusterSpec) -> Cluster:
-    """Return the simulated hardware of a scenario."""
-    devices = tuple((load_node(name).device, count) for name, count in spec.node_types)
-    return Cluster(spec.node_spec, spec.num_nodes, spec.devices_per_node, spec.wiring, devices)
+    return cluster_pricing(scenario.cluster, scenario.algorithms, scenario.seed)
 
 
 def devices_of(scenario: Scenario) -> list[tuple[DeviceSpec, int]]:

@@ -17,11 +17,13 @@ from sim.training.spec import TransformerSchedule
 MAX_BATCH: Final = 1_000_000_000
 MAX_MICROBATCHES: Final = 1_000_000
 MAX_WORLD_SIZE: Final = 1_000_000
+MAX_TOKENS: Final = 10_000_000
+MAX_PIECES: Final = 10_000
 
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
 Heads = Annotated[int, Field(ge=1, le=100_000)]
-SequenceLength = Annotated[int, Field(ge=1, le=10_000_000)]
+SequenceLength = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Vocabulary = Annotated[int, Field(ge=2, le=100_000_000)]
 Probability = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 RotaryBase = Annotated[float, Field(gt=1, le=1e12, allow_inf_nan=False)]
@@ -59,6 +61,34 @@ def _number_or_name(value: object) -> object:
     if (isinstance(value, str) and value) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
     raise refusal("a device is a number or a name", "write device: 17, or device: node 2 gpu 1")
+
+
+def _stated_slices(value: object) -> object:
+    if isinstance(value, list):
+        value = tuple(value)
+    if _is_count(value):
+        return value
+    if isinstance(value, tuple) and 0 < len(value) <= MAX_PIECES and all(_is_count(item) for item in value):
+        return value
+    raise refusal("slices are a number of 1 or more, or lengths in tokens", "write 4, or [704, 688, 656]")
+
+
+def _slices(value: object) -> object:
+    return value if value == "auto" else _stated_slices(value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_TOKENS
+
+
+_STATED_SLICES: Final = [
+    {"type": "integer", "minimum": 1, "maximum": MAX_TOKENS},
+    {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": MAX_TOKENS}, "minItems": 1},
+]
+StatedSlices = Annotated[Any, AfterValidator(_stated_slices), Field(json_schema_extra={"anyOf": _STATED_SLICES})]
+TokenSlices = Annotated[
+    Any, AfterValidator(_slices), Field(json_schema_extra={"anyOf": [*_STATED_SLICES, {"const": "auto"}]})
+]
 
 
 class StragglerSection(Section):
@@ -305,6 +335,10 @@ class PipelineSection(Section):
         default=(), strict=False, max_length=10_000
     )
     """Layers of every virtual stage in model order; default as evenly as Megatron-LM would."""
+    token_slices: TokenSlices = None
+    """terapipe, seq_1f1b: a number of slices of a sequence, their lengths in tokens, or `auto`: the fastest."""
+    slice_granularity: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
+    """token_slices auto: lengths are multiples of this many tokens; default 1/128 of the sequence, or a little more."""
     scatter_gather: bool = False
     """Send 1/t of a replicated boundary tensor per tensor-parallel rank, gather on arrival."""
 
@@ -322,6 +356,8 @@ class DelayPipelineSection(Section):
     """zb_auto: micro-batches that a rank may keep; default the degree."""
     actions: str | None = Field(default=None, min_length=1, max_length=4000)
     """custom: a CSV of actions, a row per rank, as torch writes it; the path is relative to the scenario file."""
+    token_slices: StatedSlices = None
+    """terapipe, seq_1f1b: a number of slices of a sequence, or their lengths, of which only the ratios count."""
 
 
 class OsdpSection(Section):

@@ -45,11 +45,19 @@ def summarise(
         / run.makespan_s,
         "critical_path_s": dict(sorted(critical_path(run).seconds.items(), key=lambda part: (-part[1], part[0]))),
         **_memory(roles, devices),
+        **_token_slices(scenario),
         "roles": roles,
         **summarise_links(use, run.plan.mesh.size),
         "fold": {"ranks": run.plan.mesh.size, "simulated": len(run.programs)},
         "engine": {"events": run.num_events, "wall_time_s": run.wall_time_s},
     }
+
+
+def _token_slices(scenario: Scenario) -> dict[str, Any]:
+    """Return the slices in which sequences go through the pipeline, where they are sliced."""
+    job = scenario.job
+    pipeline = job.parallel.pipeline if isinstance(job, DenseTraining) else job.pipeline
+    return {"token_slices": list(pipeline.token_slices)} if pipeline.token_slices else {}
 
 
 def _mean(run: SimulatedRun, per_rank: dict[int, float]) -> float:

@@ -6,6 +6,12 @@ The separate kernels also execute the full square; the fused ones skip what the 
 and the fused backward computes the scores again: 5 products instead of 4 (Dao 2023, FlashAttention-2, section 3.1).
 The fused softmax reads the lower triangle only and writes the whole square
 (Megatron-LM, scaled_upper_triang_masked_softmax).
+
+A slice of a sequence: ``context`` tokens of it come before the queries, and keys and values are the first rows of
+caches for the whole sequence. Scores are then [b, n, s, context + s], which the separate kernels execute, while
+``flop`` counts all rows of the caches: however a sequence is sliced, its slices' FLOP are those of the full square.
+Gradients of the caches, where given as the last inputs, are added to in place; without them the slice must reach the
+caches' end.
 """
 
 from collections.abc import Sequence
@@ -30,41 +36,76 @@ def _check_heads(q: TensorSpec, k: TensorSpec) -> None:
     require(fits and q.shape[2] % k.shape[2] == 0, "q [s,b,n,d] and k [s,b,g,d] need equal b and d, g dividing n", q, k)
 
 
+def _num_keys(q: TensorSpec, k: TensorSpec, attributes: Attributes) -> int:
+    """Return how many rows of k the queries see: all, or of a cache those of the context and their own."""
+    if "context" not in attributes:
+        return k.shape[0]
+    keys = int(attributes["context"]) + q.shape[0]
+    require(keys <= k.shape[0], f"the cache must have {keys} rows", q, k)
+    return keys
+
+
+def _seen(kv: TensorSpec, keys: int) -> TensorSpec:
+    """Return the rows of keys or values that a kernel touches."""
+    return kv.like(keys, *kv.shape[1:])
+
+
+def _causal_fraction(queries: int, keys: int) -> float:
+    """Return the part of the scores that the causal mask leaves, in the limit of many queries."""
+    return 1.0 - 0.5 * queries / keys
+
+
+def _gradients(kv: Sequence[TensorSpec], given: Sequence[TensorSpec], keys: int) -> tuple[TensorSpec, ...]:
+    """Return the gradients of keys and values: new ones, or those given, which the kernel adds to."""
+    if given:
+        require([g.shape for g in given] == [x.shape for x in kv], "gradients must be like the caches", *given, *kv)
+        return tuple(given)
+    require(all(x.shape[0] == keys for x in kv), "new gradients need a slice that reaches the caches' end", *kv)
+    return tuple(kv)
+
+
 def _products(
-    count: int, scores: TensorSpec, head_size: int, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    count: int,
+    scores: TensorSpec,
+    head_size: int,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    num_rows: int,
 ) -> Work:
-    """Return the work of ``count`` batched products over the full square of scores [b, n, s, s]."""
+    """Return the work of ``count`` batched products over all scores [b, n, s, t], of ``num_rows`` keys in all."""
     batch, heads, queries, keys = scores.shape
-    flop = 2.0 * count * scores.num_elements * head_size
+    per_key = 2.0 * count * batch * heads * queries * head_size
     shape = GemmShape(queries, keys, head_size, count * batch * heads)
-    return Work(flop, flop, total_bytes(inputs), total_bytes(outputs), shape)
+    return Work(per_key * num_rows, per_key * keys, total_bytes(inputs), total_bytes(outputs), shape)
 
 
-def _scores_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+def _scores_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     q, k = inputs
     _check_heads(q, k)
-    return (q.like(q.shape[1], q.shape[2], q.shape[0], k.shape[0]),)
+    return (q.like(q.shape[1], q.shape[2], q.shape[0], _num_keys(q, k, attributes)),)
 
 
 def _scores_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
-    return _products(1, outputs[0], inputs[0].shape[3], inputs, outputs)
+    q, k = inputs
+    return _products(1, outputs[0], q.shape[3], (q, _seen(k, outputs[0].shape[3])), outputs, k.shape[0])
 
 
-def _scores_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
-    dscores, q, k = inputs
+def _scores_backward_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    dscores, q, k, *given = inputs
     _check_heads(q, k)
-    expected = (q.shape[1], q.shape[2], q.shape[0], k.shape[0])
+    keys = _num_keys(q, k, attributes)
+    expected = (q.shape[1], q.shape[2], q.shape[0], keys)
     require(dscores.shape == expected, f"dscores must be {list(expected)}", dscores, q, k)
-    return (q, k)
+    return (q, *_gradients((k,), given, keys))
 
 
-def _scores_backward_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
-    dscores, q, k = inputs
+def _scores_backward_work(inputs: Sequence[TensorSpec], _: Sequence[TensorSpec], _attributes: Attributes) -> Work:
+    dscores, q, k, *given = inputs
     batch, heads, queries, keys = dscores.shape
-    flop = 4.0 * dscores.num_elements * q.shape[3]
-    read = 2 * dscores.num_bytes + q.num_bytes + k.num_bytes
+    per_key, seen = 4.0 * batch * heads * queries * q.shape[3], _seen(k, keys).num_bytes
+    read = 2 * dscores.num_bytes + q.num_bytes + (1 + len(given)) * seen
     shape = GemmShape(queries, q.shape[3], keys, 2 * batch * heads)
-    return Work(flop, flop, read, total_bytes(outputs), shape)
+    return Work(per_key * k.shape[0], per_key * keys, read, q.num_bytes + seen, shape)
 
 
 def _same(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
@@ -73,76 +114,85 @@ def _same(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]
 
 
 def _softmax_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
-    executed = 0.5 * _SOFTMAX_FLOP_PER_SCORE * outputs[0].num_elements
-    return Work(0.0, executed, total_bytes(inputs) // 2, total_bytes(outputs))
+    part = _causal_fraction(*outputs[0].shape[2:])
+    executed = part * _SOFTMAX_FLOP_PER_SCORE * outputs[0].num_elements
+    return Work(0.0, executed, int(part * total_bytes(inputs)), total_bytes(outputs))
 
 
-def _context_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+def _context_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     probs, v = inputs
     batch, heads, queries, keys = probs.shape
-    fits = v.shape[:2] == (keys, batch) and heads % v.shape[2] == 0
+    y = v.like(queries, batch, heads, v.shape[3])
+    fits = v.shape[1] == batch and keys == _num_keys(y, v, attributes) and heads % v.shape[2] == 0
     require(fits, "probs [b,n,s,s] and v [s,b,g,d] need equal s and b, g dividing n", probs, v)
-    return (v.like(queries, batch, heads, v.shape[3]),)
+    return (y,)
 
 
 def _context_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
     probs, v = inputs
     batch, heads, queries, keys = probs.shape
-    flop = 2.0 * probs.num_elements * v.shape[3]
-    return Work(
-        flop, flop, total_bytes(inputs), total_bytes(outputs), GemmShape(queries, v.shape[3], keys, batch * heads)
-    )
+    per_key = 2.0 * batch * heads * queries * v.shape[3]
+    read, shape = total_bytes((probs, _seen(v, keys))), GemmShape(queries, v.shape[3], keys, batch * heads)
+    return Work(per_key * v.shape[0], per_key * keys, read, total_bytes(outputs), shape)
 
 
-def _context_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
-    dy, probs, v = inputs
-    batch, heads, queries, _keys = probs.shape
+def _context_backward_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    dy, probs, v, *given = inputs
+    batch, heads, queries, keys = probs.shape
     require(dy.shape == (queries, batch, heads, v.shape[3]), "dy must be [s,b,n,d]", dy, probs, v)
-    return (probs, v)
+    require(keys == _num_keys(dy, v, attributes), "probs must have a column per key", probs, v)
+    return (probs, *_gradients((v,), given, keys))
 
 
-def _context_backward_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
-    dy, probs, v = inputs
-    work = _products(2, probs, v.shape[3], inputs, outputs)
-    return Work(work.flop, work.flop, work.bytes_read + dy.num_bytes, work.bytes_written, work.gemm)
+def _context_backward_work(inputs: Sequence[TensorSpec], _: Sequence[TensorSpec], _attributes: Attributes) -> Work:
+    dy, probs, v, *given = inputs
+    seen = _seen(v, probs.shape[3])
+    reads = (dy, dy, probs, *[seen] * (1 + len(given)))
+    return _products(2, probs, v.shape[3], reads, (probs, seen), v.shape[0])
 
 
-def _flash_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+def _flash_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     q, k, v = inputs
     _check_heads(q, k)
     require(k.shape == v.shape, "k and v must have one shape", k, v)
+    _num_keys(q, k, attributes)
     return (q, TensorSpec((q.shape[1], q.shape[2], q.shape[0]), statistics_dtype(q)))
 
 
-def _flash_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
-    q, k = inputs[:2]
-    scores = q.like(q.shape[1], q.shape[2], q.shape[0], k.shape[0])
-    work = _products(2, scores, q.shape[3], inputs, outputs)
-    shape = GemmShape(q.shape[0], k.shape[0], q.shape[3], q.shape[1] * q.shape[2])
-    return Work(work.flop, work.flop / 2, work.bytes_read, work.bytes_written, shape)
+def _flash_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
+    q, k, v = inputs
+    keys = _num_keys(q, k, attributes)
+    scores = q.like(q.shape[1], q.shape[2], q.shape[0], keys)
+    work = _products(2, scores, q.shape[3], (q, _seen(k, keys), _seen(v, keys)), outputs, k.shape[0])
+    shape = GemmShape(q.shape[0], keys, q.shape[3], q.shape[1] * q.shape[2])
+    executed = work.executed_flop * _causal_fraction(q.shape[0], keys)
+    return Work(work.flop, executed, work.bytes_read, work.bytes_written, shape)
 
 
-def _flash_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
-    dy, q, k, v, y, _lse = inputs
+def _flash_backward_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    dy, q, k, v, y, _lse, *given = inputs
     _check_heads(q, k)
     require(
         dy.shape == q.shape == y.shape and k.shape == v.shape, "dy, q, y and k, v must each have one shape", *inputs
     )
-    return (q, k, v)
+    return (q, *_gradients((k, v), given, _num_keys(q, k, attributes)))
 
 
 def _flash_backward_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
-    forward = _flash_work(inputs[1:4], outputs, attributes)
-    return Work(2 * forward.flop, 2.5 * forward.executed_flop, total_bytes(inputs), total_bytes(outputs), forward.gemm)
+    dy, q, k, v, y, lse, *given = inputs
+    forward = _flash_work((q, k, v), (q, lse), attributes)
+    seen = _seen(k, _num_keys(q, k, attributes)).num_bytes
+    read = total_bytes((dy, q, y, lse)) + (2 + len(given)) * seen
+    return Work(2 * forward.flop, 2.5 * forward.executed_flop, read, q.num_bytes + 2 * seen, forward.gemm)
 
 
 ATTENTION_KERNELS = (
     Kernel("attention_scores", "gemm", (2, 2), _scores_outputs, _scores_work),
-    Kernel("attention_scores_backward", "gemm", (3, 3), _scores_backward_outputs, _scores_backward_work),
+    Kernel("attention_scores_backward", "gemm", (3, 4), _scores_backward_outputs, _scores_backward_work),
     Kernel("causal_softmax", "elementwise", (1, 1), _same, _softmax_work),
     Kernel("causal_softmax_backward", "elementwise", (2, 2), _same, _softmax_work),
     Kernel("attention_context", "gemm", (2, 2), _context_outputs, _context_work),
-    Kernel("attention_context_backward", "gemm", (3, 3), _context_backward_outputs, _context_backward_work),
+    Kernel("attention_context_backward", "gemm", (3, 4), _context_backward_outputs, _context_backward_work),
     Kernel("flash_attention", "attention", (3, 3), _flash_outputs, _flash_work),
-    Kernel("flash_attention_backward", "attention_backward", (6, 6), _flash_backward_outputs, _flash_backward_work),
+    Kernel("flash_attention_backward", "attention_backward", (6, 8), _flash_backward_outputs, _flash_backward_work),
 )

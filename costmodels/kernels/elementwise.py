@@ -158,6 +158,27 @@ def _shard_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tupl
     return (inputs[0].like(-(-total // attributes["parts"])),)
 
 
+def _append_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the cache with x[s, ...] at its rows from ``start`` on: the one given, or a new one of ``rows`` rows."""
+    x, *given = inputs
+    cache = given[0] if given else x.like(attributes["rows"], *x.shape[1:])
+    fits = cache.shape == (attributes["rows"], *x.shape[1:]) and attributes["start"] + x.shape[0] <= cache.shape[0]
+    require(fits, "the cache must have the stated rows, as wide as x's, and room for x", *inputs)
+    return (cache,)
+
+
+def _append_work(inputs: Sequence[TensorSpec], _outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+    """Return the work of copying x; the cache's other rows are not touched."""
+    return Work(0.0, 0.0, inputs[0].num_bytes, inputs[0].num_bytes)
+
+
+def _rows_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    (x,) = inputs
+    start, count = attributes["start"], attributes["count"]
+    require(start >= 0 and 0 < count <= x.shape[0] - start, f"there must be {count} rows from {start} on", x)
+    return (x.like(count, *x.shape[1:]),)
+
+
 _MANY = float("inf")
 
 ELEMENTWISE_KERNELS = (
@@ -179,6 +200,8 @@ ELEMENTWISE_KERNELS = (
     Kernel("swiglu", "elementwise", (1, 1), _swiglu_outputs, streaming(4)),
     Kernel("swiglu_backward", "elementwise", (2, 2), _swiglu_backward_outputs, streaming(8)),
     Kernel("add", "elementwise", (2, 2), _like_equals, streaming(1)),
+    Kernel("append", "elementwise", (1, 2), _append_outputs, _append_work),
+    Kernel("rows", "elementwise", (1, 1), _rows_outputs, _copying),
     Kernel("slice", "elementwise", (1, 1), _slice_outputs, _copying),
     Kernel("zero", "elementwise", (1, _MANY), _like_all, _writing),
     Kernel("zeros", "elementwise", (0, 0), _zeros_outputs, _writing),

@@ -53,7 +53,7 @@ def values_of(result: Result) -> dict[str, Any]:
         "fits_memory": summary["fits_memory"],
         **_sent(result),
         "peak_live_microbatches": live,
-        "peak_live_activations": live / _virtual_stages(scenario),
+        "peak_live_activations": live / _parts(scenario),
     }
 
 
@@ -63,9 +63,11 @@ def pipeline_degree(scenario: Scenario) -> int:
     return (job.pipeline if isinstance(job, TextbookTraining) else job.parallel.pipeline).degree
 
 
-def _virtual_stages(scenario: Scenario) -> int:
+def _parts(scenario: Scenario) -> int:
+    """Return in how many parts the live activations of a rank's micro-batch are counted."""
     job = scenario.job
-    return (job.pipeline if isinstance(job, TextbookTraining) else job.parallel.pipeline).virtual_stages
+    pipeline = job.pipeline if isinstance(job, TextbookTraining) else job.parallel.pipeline
+    return pipeline.virtual_stages * pipeline.num_slices
 
 
 def _sent(result: Result) -> dict[str, float | None]:

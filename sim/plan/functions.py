@@ -7,6 +7,7 @@ bias or a norm) is born ``Partial`` over that dimension's axes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from sim.plan.buffer import Kind
@@ -16,7 +17,7 @@ from sim.plan.op import Reduction
 from sim.plan.tracing import Gradients, Parameter, TaskTracer, Tensor
 
 
-def _only(gradients: Gradients) -> Tensor:
+def only(gradients: Gradients) -> Tensor:
     """Return the gradient of a step's first output, which must have one."""
     gradient = gradients[0]
     assert gradient is not None
@@ -47,7 +48,7 @@ def reduce_scatter(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
     y = t.scatter_sum(x, axis, dim, x.layout.without(axis).with_(axis, Shard(dim)), Kind.ACTIVATION)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        return [r.gather(_only(gradients), axis, dim, Kind.WORKSPACE)]
+        return [r.gather(only(gradients), axis, dim, Kind.WORKSPACE)]
 
     t.record((x,), (y,), backward)
     return y
@@ -63,7 +64,7 @@ def all_gather(t: TaskTracer, x: Tensor, axis: str, dim: int, *, regather: bool 
         y = Tensor(y.name, y.shape, y.dtype, y.layout, lambda r: r.gather(x, axis, dim, Kind.WORKSPACE, "regather"))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        dy = _only(gradients)
+        dy = only(gradients)
         if isinstance(dy.layout.get(axis), Partial):
             layout = dy.layout.without(axis).with_(axis, Shard(dim))
             return [r.scatter_sum(dy, axis, dim, layout, Kind.WORKSPACE)]
@@ -84,7 +85,7 @@ def all_to_all(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
     old_dim = old.dim
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        return [r.exchange(_only(gradients), axis, old_dim, Kind.WORKSPACE).relaid(x.layout)]
+        return [r.exchange(only(gradients), axis, old_dim, Kind.WORKSPACE).relaid(x.layout)]
 
     t.record((x,), (y,), backward)
     return y
@@ -102,7 +103,7 @@ def broadcast(t: TaskTracer, x: Tensor, axis: str, root: int) -> Tensor:
     y = t.broadcast(x, axis, root, x.layout.without(axis), Kind.ACTIVATION)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        dy = _only(gradients)
+        dy = only(gradients)
         if not isinstance(dy.layout.get(axis), Partial):
             raise LayoutError(f"the gradient of the broadcast {y.name} has no terms over {axis!r} to reduce")
         return [r.reduce(dy, axis, root, dy.layout.without(axis).with_(axis, own), Kind.WORKSPACE)]
@@ -122,7 +123,7 @@ def reduce(t: TaskTracer, x: Tensor, axis: str, root: int, dim: int) -> Tensor:
     y = t.reduce(x, axis, root, x.layout.without(axis).with_(axis, Shard(dim)), Kind.ACTIVATION)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        dy = _only(gradients)
+        dy = only(gradients)
         return [r.broadcast(dy, axis, root, dy.layout.without(axis), Kind.WORKSPACE)]
 
     t.record((x,), (y,), backward)
@@ -132,7 +133,7 @@ def reduce(t: TaskTracer, x: Tensor, axis: str, root: int, dim: int) -> Tensor:
 def slice_(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
     """Replicated to sharded along ``dim``, without communication; backward gathers."""
     y = _sliced(t, x, axis, dim, Kind.ACTIVATION)
-    t.record((x,), (y,), lambda r, gradients: [r.gather(_only(gradients), axis, dim, Kind.WORKSPACE)])
+    t.record((x,), (y,), lambda r, gradients: [r.gather(only(gradients), axis, dim, Kind.WORKSPACE)])
     return y
 
 
@@ -196,7 +197,7 @@ def linear(
         t.program.set_gradient_layout(bias, summed_layout(bias, x))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        dy = _only(gradients)
+        dy = only(gradients)
         kept = r.saved(x)
         dx_layout = input_gradient_layout(x, weight.value)
         if not weight_gradient.overlapped:
@@ -260,7 +261,7 @@ def elementwise(t: TaskTracer, name: str, kernel: str, x: Tensor, **attributes: 
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
-            f"{name}.backward", f"{kernel}_backward", (_only(gradients), r.saved(x)), (x.layout,),
+            f"{name}.backward", f"{kernel}_backward", (only(gradients), r.saved(x)), (x.layout,),
             kind=Kind.WORKSPACE, **attributes,
         )  # fmt: skip
 
@@ -268,13 +269,14 @@ def elementwise(t: TaskTracer, name: str, kernel: str, x: Tensor, **attributes: 
     return y
 
 
-def rotary(t: TaskTracer, name: str, x: Tensor, base: float) -> Tensor:
-    """Return x[s, b, n, d] turned by its position (Su et al. 2021); backward needs nothing kept."""
-    (y,) = t.compute(name, "rotary", (x,), (x.layout,), base=base)
+def rotary(t: TaskTracer, name: str, x: Tensor, base: float, start: int = 0) -> Tensor:
+    """Return x[s, b, n, d] turned by its position, from ``start`` on (Su et al. 2021); backward needs nothing kept."""
+    attributes: dict[str, Any] = {"base": base} | ({"start": start} if start else {})
+    (y,) = t.compute(name, "rotary", (x,), (x.layout,), **attributes)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
-            f"{name}.backward", "rotary_backward", (_only(gradients),), (x.layout,), kind=Kind.WORKSPACE, base=base
+            f"{name}.backward", "rotary_backward", (only(gradients),), (x.layout,), kind=Kind.WORKSPACE, **attributes
         )
 
     t.record((x,), (y,), backward)
@@ -284,27 +286,39 @@ def rotary(t: TaskTracer, name: str, x: Tensor, base: float) -> Tensor:
 def add(t: TaskTracer, name: str, a: Tensor, b: Tensor) -> Tensor:
     """Return a + b."""
     (y,) = t.compute(name, "add", (a, b), (a.layout,))
-    t.record((a, b), (y,), lambda _, gradients: [_only(gradients), _only(gradients)])
+    t.record((a, b), (y,), lambda _, gradients: [only(gradients), only(gradients)])
     return y
 
 
-def _dropout_attributes(t: TaskTracer, x: Tensor, probability: float, salt: str, batch_dim: int) -> Mapping[str, Any]:
+Spans = Mapping[int, tuple[int, int]]
+"""Of dimensions that a tensor has only a part of: where its part starts, and how long the whole is."""
+
+
+def _dropout_attributes(
+    t: TaskTracer, x: Tensor, probability: float, salt: str, batch_dim: int, spans: Spans
+) -> Mapping[str, Any]:
     """Return what makes a mask a function of global positions; the batch goes by sample number, not by axis."""
     axes = tuple(() if dim == batch_dim else tuple(x.layout.shard_axes(dim)) for dim in range(len(x.shape)))
     shape = tuple(n * (1 if dim == batch_dim else t.mesh.degree(*axes[dim])) for dim, n in enumerate(x.shape))
-    return {"probability": probability, "salt": salt, "shape": shape, "axes": axes, "batch_dim": batch_dim}
+    attributes = {"probability": probability, "salt": salt, "shape": shape, "axes": axes, "batch_dim": batch_dim}
+    if spans:
+        attributes["offsets"] = tuple(spans.get(dim, (0, 0))[0] for dim in range(len(shape)))
+        attributes["shape"] = tuple(spans.get(dim, (0, size))[1] for dim, size in enumerate(shape))
+    return attributes
 
 
-def dropout(t: TaskTracer, name: str, x: Tensor, probability: float, *, batch_dim: int) -> Tensor:
+def dropout(
+    t: TaskTracer, name: str, x: Tensor, probability: float, *, batch_dim: int, spans: Spans = MappingProxyType({})
+) -> Tensor:
     """Return x with elements dropped; ``name`` salts the mask, so any sharding drops the same elements."""
     if not probability:
         return x
-    attributes = _dropout_attributes(t, x, probability, name, batch_dim)
+    attributes = _dropout_attributes(t, x, probability, name, batch_dim, spans)
     y, mask = t.compute(f"{name}.dropout", "dropout", (x,), (x.layout, x.layout), labels=("", "mask"), **attributes)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
-            f"{name}.dropout.backward", "dropout_backward", (_only(gradients), mask), (x.layout,),
+            f"{name}.dropout.backward", "dropout_backward", (only(gradients), mask), (x.layout,),
             kind=Kind.WORKSPACE, probability=probability,
         )  # fmt: skip
 
@@ -313,10 +327,11 @@ def dropout(t: TaskTracer, name: str, x: Tensor, probability: float, *, batch_di
 
 
 def bias_dropout_add(
-    t: TaskTracer, name: str, x: Tensor, bias: Parameter, residual: Tensor, probability: float, *, batch_dim: int
-) -> Tensor:
+    t: TaskTracer, name: str, x: Tensor, bias: Parameter, residual: Tensor, probability: float,
+    *, batch_dim: int, spans: Spans = MappingProxyType({}),
+) -> Tensor:  # fmt: skip
     """Return residual + dropout(x + bias), one fused kernel as in Megatron-LM."""
-    attributes = _dropout_attributes(t, x, probability, name, batch_dim)
+    attributes = _dropout_attributes(t, x, probability, name, batch_dim, spans)
     labels = ("", "mask") if probability else ("",)
     outputs = t.compute(
         name, "bias_dropout_add", (x, bias.value, residual), [x.layout] * len(labels), labels=labels, **attributes
@@ -324,7 +339,7 @@ def bias_dropout_add(
     t.program.set_gradient_layout(bias, summed_layout(bias, x))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        dy = dx = _only(gradients)
+        dy = dx = only(gradients)
         if probability:
             (dx,) = r.compute(
                 f"{name}.backward", "dropout_backward", (dy, outputs[1]), (x.layout,),
@@ -348,7 +363,7 @@ def layer_norm(t: TaskTracer, name: str, x: Tensor, weight: Parameter, bias: Par
         t.program.set_gradient_layout(parameter, summed_layout(parameter, x))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        inputs = (_only(gradients), r.saved(x), weight.value, mean, rstd)
+        inputs = (only(gradients), r.saved(x), weight.value, mean, rstd)
         return [_norm_backward(r, name, "layer_norm_backward", inputs, (weight.gradient, bias.gradient))]
 
     t.record((x,), (y,), backward)
@@ -362,7 +377,7 @@ def rms_norm(t: TaskTracer, name: str, x: Tensor, weight: Parameter) -> Tensor:
     t.program.set_gradient_layout(weight, summed_layout(weight, x))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        inputs = (_only(gradients), r.saved(x), weight.value, rstd)
+        inputs = (only(gradients), r.saved(x), weight.value, rstd)
         return [_norm_backward(r, name, "rms_norm_backward", inputs, (weight.gradient,))]
 
     t.record((x,), (y,), backward)
@@ -393,22 +408,30 @@ def split_qkv(t: TaskTracer, name: str, qkv: Tensor) -> tuple[Tensor, Tensor, Te
     return q, k, v
 
 
+def heads_layout(q: Tensor) -> Layout:
+    """Return how tensors [b, n, ...] lie where q[s, b, n, d] is given."""
+    return Layout(tuple((a, {1: Shard(0), 2: Shard(1)}[p.dim]) for a, p in q.layout.placements if isinstance(p, Shard)))
+
+
+def causal_softmax(t: TaskTracer, name: str, scores: Tensor) -> Tensor:
+    """Return softmax over the keys up to each query's own, of scores[b, n, queries, keys]."""
+    (probabilities,) = t.compute(name, "causal_softmax", (scores,), (scores.layout,))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", "causal_softmax_backward", (only(gradients), probabilities), (scores.layout,),
+            kind=Kind.WORKSPACE,
+        )  # fmt: skip
+
+    t.record((scores,), (probabilities,), backward)
+    return probabilities
+
+
 def core_attention(t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor, dropout_probability: float) -> Tensor:
     """Return causal attention as separate kernels; scores, probabilities and mask are kept for backward."""
-    heads = Layout(
-        tuple((a, {1: Shard(0), 2: Shard(1)}[p.dim]) for a, p in q.layout.placements if isinstance(p, Shard))
-    )
-    (scores,) = t.compute(f"{name}.scores", "attention_scores", (q, k), (heads,))
+    (scores,) = t.compute(f"{name}.scores", "attention_scores", (q, k), (heads_layout(q),))
     t.record((q, k), (scores,), _two_input_backward(f"{name}.scores", "attention_scores", q, k))
-    (probabilities,) = t.compute(f"{name}.softmax", "causal_softmax", (scores,), (heads,))
-    t.record(
-        (scores,),
-        (probabilities,),
-        lambda r, gradients: r.compute(
-            f"{name}.softmax.backward", "causal_softmax_backward", (_only(gradients), probabilities), (heads,),
-            kind=Kind.WORKSPACE,
-        ),
-    )  # fmt: skip
+    probabilities = causal_softmax(t, f"{name}.softmax", scores)
     dropped = dropout(t, name, probabilities, dropout_probability, batch_dim=0)
     (y,) = t.compute(f"{name}.context", "attention_context", (dropped, v), (q.layout,))
     t.record((dropped, v), (y,), _two_input_backward(f"{name}.context", "attention_context", dropped, v))
@@ -418,7 +441,7 @@ def core_attention(t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor, dr
 def _two_input_backward(name: str, kernel: str, a: Tensor, b: Tensor) -> Any:
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
-            f"{name}.backward", f"{kernel}_backward", (_only(gradients), r.saved(a), r.saved(b)), (a.layout, b.layout),
+            f"{name}.backward", f"{kernel}_backward", (only(gradients), r.saved(a), r.saved(b)), (a.layout, b.layout),
             labels=("first", "second"), kind=Kind.WORKSPACE,
         )  # fmt: skip
 
@@ -427,14 +450,11 @@ def _two_input_backward(name: str, kernel: str, a: Tensor, b: Tensor) -> Any:
 
 def flash_attention(t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return causal attention as one kernel that keeps only the log-sum-exp (Dao et al. 2022)."""
-    heads = Layout(
-        tuple((a, {1: Shard(0), 2: Shard(1)}[p.dim]) for a, p in q.layout.placements if isinstance(p, Shard))
-    )
-    y, lse = t.compute(name, "flash_attention", (q, k, v), (q.layout, heads), labels=("", "lse"))
+    y, lse = t.compute(name, "flash_attention", (q, k, v), (q.layout, heads_layout(q)), labels=("", "lse"))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
-            f"{name}.backward", "flash_attention_backward", (_only(gradients), q, k, v, y, lse),
+            f"{name}.backward", "flash_attention_backward", (only(gradients), q, k, v, y, lse),
             (q.layout, k.layout, v.layout), labels=("q", "k", "v"), kind=Kind.WORKSPACE,
         )  # fmt: skip
 
@@ -467,22 +487,22 @@ def embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter) -> Tensor
     t.program.set_gradient_layout(table, summed_layout(table, ids))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        r.update(f"{name}.backward", "embedding_backward", (ids, _only(gradients)), (table.gradient,), vocab_axes=axes)
+        r.update(f"{name}.backward", "embedding_backward", (ids, only(gradients)), (table.gradient,), vocab_axes=axes)
         return [None]
 
     t.record((ids,), (y,), backward)
     return y
 
 
-def add_positions(t: TaskTracer, name: str, x: Tensor, table: Parameter) -> Tensor:
-    """Return x[s, b, h] plus the learned positions table[S, h]."""
-    axes = x.layout.shard_axes(0)
-    (y,) = t.compute(name, "add_positions", (x, table.value), (x.layout,), sequence_axes=axes)
+def add_positions(t: TaskTracer, name: str, x: Tensor, table: Parameter, start: int = 0) -> Tensor:
+    """Return x[s, b, h] plus the learned positions table[S, h], from ``start`` on."""
+    attributes: dict[str, Any] = {"sequence_axes": x.layout.shard_axes(0)} | ({"start": start} if start else {})
+    (y,) = t.compute(name, "add_positions", (x, table.value), (x.layout,), **attributes)
     t.program.set_gradient_layout(table, summed_layout(table, x))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        dy = _only(gradients)
-        r.update(f"{name}.backward", "add_positions_backward", (dy,), (table.gradient,), sequence_axes=axes)
+        dy = only(gradients)
+        r.update(f"{name}.backward", "add_positions_backward", (dy,), (table.gradient,), **attributes)
         return [dy]
 
     t.record((x,), (y,), backward)

@@ -167,7 +167,11 @@ def _part_shape(source: str, shape: tuple[int, ...], part: Part) -> tuple[int, .
 
 @dataclass(slots=True)
 class TaskTracer:
-    """Collects the ops of one task, and the tape while ``recording``."""
+    """Collects the ops of one task, and the tape while ``recording``.
+
+    ``suffix``: what names of ops end in, besides their own. ``part``: what names of buffers end in, where several tasks
+    of a program do the same on different parts of its tensors.
+    """
 
     program: ProgramTracer
     scope: Scope = Scope.MICROBATCH
@@ -175,6 +179,7 @@ class TaskTracer:
     tape: list[Record] = field(default_factory=list)
     recording: bool = True
     suffix: str = ""
+    part: str = ""
     _names: dict[str, int] = field(default_factory=dict)
     _regathered: dict[Tensor, Tensor] = field(default_factory=dict)
 
@@ -184,7 +189,9 @@ class TaskTracer:
         return self.program.mesh
 
     def unique(self, name: str) -> str:
-        """Return the name with the tracer's suffix, numbered where this task used it before."""
+        """Return the name of an op, numbered where this task used it before; ``name`` may hold that of a buffer."""
+        if self.part:
+            name = name.replace(self.part, "")
         name += self.suffix
         count = self._names.get(name, 0)
         self._names[name] = count + 1
@@ -209,7 +216,7 @@ class TaskTracer:
         specs = KERNELS[kernel].outputs([tensor.spec for tensor in inputs], attributes)
         outputs = []
         for label, spec, layout in zip(labels, specs, layouts, strict=True):
-            buffer_name = f"{op_name}.{label}" if label else op_name
+            buffer_name = (f"{op_name}.{label}" if label else op_name) + self.part
             buffer = Buffer(buffer_name, spec.shape, spec.dtype, kind, self.scope)
             outputs.append(self.program.tensor(buffer, layout))
         self.ops.append(
@@ -237,7 +244,7 @@ class TaskTracer:
         op_name = self.unique(name)
         everything = (*inputs, *updated)
         spec = KERNELS[kernel].outputs([tensor.spec for tensor in everything], attributes)[0]
-        y = self.program.tensor(Buffer(op_name, spec.shape, spec.dtype, Kind.WORKSPACE, self.scope), layout)
+        y = self.program.tensor(Buffer(op_name + self.part, spec.shape, spec.dtype, Kind.WORKSPACE, self.scope), layout)
         writes = (y.name, *(t.name for t in updated))
         self.ops.append(Compute(op_name, kernel, tuple(t.name for t in everything), writes, attributes))
         return y
@@ -321,7 +328,7 @@ class TaskTracer:
         return self._resize(collective, x, x.shape, layout, kind)
 
     def _resize(self, collective: Collective, x: Tensor, shape: tuple[int, ...], layout: Layout, kind: Kind) -> Tensor:
-        y = self.program.tensor(Buffer(collective.name, shape, x.dtype, kind, self.scope), layout)
+        y = self.program.tensor(Buffer(collective.name + self.part, shape, x.dtype, kind, self.scope), layout)
         self.ops.append(replace(collective, writes=(y.name,)))
         return y
 

@@ -1,7 +1,7 @@
 """A dense-training job in, a plan out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sim.plan import functions as f
 from sim.plan.buffer import Buffer, Initial, Kind, Scope
@@ -10,6 +10,7 @@ from sim.plan.layout import Layout, Shard
 from sim.plan.mesh import Mesh
 from sim.plan.op import Direction, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program
+from sim.plan.token_slices import TokenSlice, token_slices
 from sim.plan.tracing import Parameter, ProgramTracer, Record, TaskTracer, Tensor
 from sim.training.data.axes import split_data_axis
 from sim.training.data.operators import write_operator_step
@@ -19,6 +20,7 @@ from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders, placement
 from sim.training.pipeline.split import split_backward
+from sim.training.pipeline.token_slices import slice_calls
 from sim.training.sharding import Choice
 from sim.training.spec import DenseTraining, split_layers
 from sim.training.transformer import DATA_AXIS, TENSOR_AXIS, TransformerBuilder
@@ -26,8 +28,8 @@ from sim.training.transformer import DATA_AXIS, TENSOR_AXIS, TransformerBuilder
 PIPELINE_AXIS = "pp"
 
 
-def build_dense_training(job: DenseTraining, name: str) -> Plan:
-    """Return the plan of one training step: one program per pipeline rank."""
+def build_dense_training(job: DenseTraining, name: str, only: int | None = None) -> Plan:
+    """Return the plan of one training step: one program per pipeline rank, or that of rank ``only`` alone."""
     pipeline = job.parallel.pipeline
     degrees = {
         PIPELINE_AXIS: pipeline.degree,
@@ -39,8 +41,12 @@ def build_dense_training(job: DenseTraining, name: str) -> Plan:
     mesh = Mesh(split_data_axis(axes, sharding.shard_degree, sharding.local_degree))
     place, rank_orders = placement(pipeline), orders(pipeline, job.num_microbatches)
     calls = pipeline_calls(rank_orders, place)
+    if pipeline.num_slices > 1:
+        calls = slice_calls(calls, pipeline.num_slices)
     programs = []
     for rank, order in enumerate(rank_orders):
+        if only not in (None, rank):
+            continue
         splits = frozenset(action.stage for action in order if action.kind == "W")
         programs.append(StageProgramBuilder(job, mesh, place, rank, splits).build(calls[rank]))
     return Plan(name, mesh, tuple(programs), job.seed)
@@ -51,6 +57,7 @@ class StageProgramBuilder:
     """Builds the program of one pipeline rank: its virtual stages, their backward, the end of the step.
 
     ``splits``: stages that run backwards in two parts. Both copies of a bidirectional pipeline are virtual stages.
+    Where sequences go through the pipeline in slices, each slice has tasks of its own.
     """
 
     job: DenseTraining
@@ -60,8 +67,9 @@ class StageProgramBuilder:
     splits: frozenset[int]
     tracer: ProgramTracer = field(init=False)
     model: TransformerBuilder = field(init=False)
-    forwards: "dict[int, _Forward]" = field(init=False)
-    input_gradients: dict[int, Tensor] = field(init=False)
+    forwards: "dict[Pass, _Forward]" = field(init=False)
+    input_gradients: "dict[Pass, Tensor]" = field(init=False)
+    loss: Tensor | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         job, precision = self.job, self.job.training.types
@@ -103,7 +111,8 @@ class StageProgramBuilder:
         """Write the tasks of all virtual stages; return their parameters by stage of the model."""
         groups = {stage % self.place.chain_length: self._write_forward(stage) for stage in self.place.stages[self.rank]}
         for stage in reversed(self.place.stages[self.rank]):
-            self._write_backward(stage)
+            for part in reversed(self._parts):
+                self._write_backward(Pass(stage, part))
         return groups
 
     def _write_step(self, groups: Mapping[int, Sequence[Parameter]]) -> tuple[list[str], list[str]]:
@@ -119,43 +128,49 @@ class StageProgramBuilder:
     def _write_forward(self, stage: int) -> list[Parameter]:
         """Write a virtual stage's forward and its messages; return its parameters in the order of first use."""
         before = set(self.tracer.parameters)
-        forward = TaskTracer(self.tracer)
-        x, boundary = self._stage_input(forward, stage)
+        for part in self._parts:
+            self._write_forward_pass(Pass(stage, part))
+        return [p for source, p in self.tracer.parameters.items() if source not in before]
+
+    def _write_forward_pass(self, now: "Pass") -> None:
+        stage, model = now.stage, replace(self.model, part=now.part)
+        forward = TaskTracer(self.tracer, part=now.label)
+        x, boundary = self._stage_input(forward, now, model)
         layers = split_layers(self.job.model.num_layers, self.job.parallel.pipeline)
         index = stage % self.place.chain_length
         entry = _Entry(x, len(forward.tape))
         for layer in range(sum(layers[:index]), sum(layers[: index + 1])):
-            x = self.model.layer(forward, layer, x)
-        output = self._stage_output(forward, stage, x)
-        self.tracer.add_task(f"forward.{stage}", Phase.FORWARD, forward.ops, stage)
-        self.forwards[stage] = _Forward(forward.tape, boundary, entry, output)
+            x = model.layer(forward, layer, x)
+        output = self._stage_output(forward, stage, x, model)
+        self.tracer.add_task(now.task("forward"), Phase.FORWARD, forward.ops, stage)
+        self.forwards[now] = _Forward(forward.tape, boundary, entry, output)
         if boundary is not None and self.place.hop(stage - 1):
-            self._message("recv", "forward", stage, boundary)
+            self._message("recv", "forward", now, boundary)
         if not self.place.is_last(stage) and self.place.hop(stage):
-            self._message("send", "forward", stage, output)
-        return [p for source, p in self.tracer.parameters.items() if source not in before]
+            self._message("send", "forward", now, output)
 
-    def _write_backward(self, stage: int) -> None:
+    def _write_backward(self, now: "Pass") -> None:
         """Write a virtual stage's backward, whole and in parts, and its messages; after that of the next stage."""
-        done, backward, seed = self.forwards[stage], TaskTracer(self.tracer), None
+        stage, done, seed = now.stage, self.forwards[now], None
+        backward = TaskTracer(self.tracer, part=now.label)
         if not self.place.is_last(stage):
-            local = not self.place.hop(stage)
-            seed = self.input_gradients[stage + 1] if local else self._boundary(f"output_gradient.{stage}", done.output)
+            local, name = not self.place.hop(stage), f"output_gradient.{stage}{now.label}"
+            seed = self.input_gradients[now.after] if local else self._boundary(name, done.output)
             if not local:  # as under autograd, nothing is recomputed before the gradient is there
-                self._message("recv", "backward", stage, seed)
+                self._message("recv", "backward", now, seed)
                 backward.wait_for(seed)
-        target = self._backpropagate(stage, backward, done, seed)
-        self.tracer.add_task(f"backward.{stage}", Phase.BACKWARD, backward.ops, stage)
+        target = self._backpropagate(backward, done, seed)
+        self.tracer.add_task(now.task("backward"), Phase.BACKWARD, backward.ops, stage)
         if stage in self.splits:
             inputs, weights = split_backward(backward.ops, {target.name})
-            self.tracer.add_task(f"backward_input.{stage}", Phase.BACKWARD_INPUT, inputs, stage)
-            self.tracer.add_task(f"backward_weight.{stage}", Phase.BACKWARD, weights, stage)
+            self.tracer.add_task(now.task("backward_input"), Phase.BACKWARD_INPUT, inputs, stage)
+            self.tracer.add_task(now.task("backward_weight"), Phase.BACKWARD, weights, stage)
         if done.boundary is not None:
-            self.input_gradients[stage] = target
+            self.input_gradients[now] = target
             if self.place.hop(stage - 1):
-                self._message("send", "backward", stage, target)
+                self._message("send", "backward", now, target)
 
-    def _backpropagate(self, stage: int, backward: TaskTracer, done: "_Forward", seed: Tensor | None) -> Tensor:
+    def _backpropagate(self, backward: TaskTracer, done: "_Forward", seed: Tensor | None) -> Tensor:
         """Write a stage's reverse pass; return the gradient of its input, or of the embedded tokens."""
         if done.boundary is not None:
             return backpropagate(backward, done.tape, {done.output: seed})[done.boundary]
@@ -164,30 +179,46 @@ class StageProgramBuilder:
         backpropagate(backward, done.tape[: done.entry.position], {done.entry.tensor: target})
         return target
 
-    def _stage_input(self, t: TaskTracer, stage: int) -> tuple[Tensor, Tensor | None]:
+    def _stage_input(self, t: TaskTracer, now: "Pass", model: TransformerBuilder) -> tuple[Tensor, Tensor | None]:
         """Return the residual stream that enters a stage, and the boundary tensor it came as (None: tokens)."""
+        stage = now.stage
         if self.place.is_first(stage):
-            return self.model.embed(t), None
+            return model.embed(t), None
         if not self.place.hop(stage - 1):
-            boundary = self.forwards[stage - 1].output
+            boundary = self.forwards[now.before].output
             return (f.all_gather(t, boundary, TENSOR_AXIS, 0) if self._scattered else boundary), boundary
-        model, scattered = self.job.model, self._scattered
+        scattered = self._scattered
         layout = Layout(((DATA_AXIS, Shard(1)),))
-        parts = self.mesh.degree(TENSOR_AXIS) if scattered or self.model.sequence_parallel else 1
+        parts = self.mesh.degree(TENSOR_AXIS) if scattered or model.sequence_parallel else 1
         if parts > 1:
             layout = layout.with_(TENSOR_AXIS, Shard(0))
-        shape = (model.sequence_length // parts, self.job.training.microbatch_size, model.hidden_size)
+        shape = (model.num_tokens // parts, self.job.training.microbatch_size, self.job.model.hidden_size)
         dtype = self.job.training.types.activation
-        boundary = self.tracer.tensor(Buffer(f"input.{stage}", shape, dtype, Kind.ACTIVATION), layout)
+        boundary = self.tracer.tensor(Buffer(f"input.{stage}{now.label}", shape, dtype, Kind.ACTIVATION), layout)
         return (f.all_gather(t, boundary, TENSOR_AXIS, 0) if scattered else boundary), boundary
 
-    def _stage_output(self, t: TaskTracer, stage: int, x: Tensor) -> Tensor:
+    def _stage_output(self, t: TaskTracer, stage: int, x: Tensor, model: TransformerBuilder) -> Tensor:
         """Return the boundary tensor that leaves a stage, or the loss."""
         if not self.place.is_last(stage):
             return f.slice_(t, x, TENSOR_AXIS, 0) if self._scattered else x
-        dtype = "float64" if self.job.training.precision == "fp64" else "float32"
-        loss = Buffer("loss", (1,), dtype, Kind.WORKSPACE, Scope.PERSISTENT, initial=Initial("zeros", "loss"))
-        return self.model.head(t, x, self.tracer.tensor(loss))
+        return model.head(t, x, self._loss)
+
+    @property
+    def _loss(self) -> Tensor:
+        """Return the loss, which all passes of the last stage add to."""
+        if self.loss is None:
+            dtype = "float64" if self.job.training.precision == "fp64" else "float32"
+            initial = Initial("zeros", "loss")
+            self.loss = self.tracer.tensor(
+                Buffer("loss", (1,), dtype, Kind.WORKSPACE, Scope.PERSISTENT, initial=initial)
+            )
+        return self.loss
+
+    @property
+    def _parts(self) -> tuple[TokenSlice | None, ...]:
+        """Return the slices in which a sequence goes through the pipeline; None: it goes whole."""
+        pipeline = self.job.parallel.pipeline
+        return token_slices(pipeline.token_slices) if pipeline.num_slices > 1 else (None,)
 
     @property
     def _scattered(self) -> bool:
@@ -197,9 +228,9 @@ class StageProgramBuilder:
     def _boundary(self, name: str, like: Tensor) -> Tensor:
         return self.tracer.tensor(Buffer(name, like.shape, like.dtype, Kind.WORKSPACE), like.layout)
 
-    def _message(self, verb: str, direction: str, stage: int, tensor: Tensor) -> None:
+    def _message(self, verb: str, direction: str, now: "Pass", tensor: Tensor) -> None:
         """Write the task that sends or receives a boundary tensor of a stage."""
-        ahead = (direction == "forward") == (verb == "send")
+        stage, ahead = now.stage, (direction == "forward") == (verb == "send")
         hop = self.place.hop(stage if ahead else stage - 1)
         name, queue = f"{verb}_{direction}.{stage}", stream(verb, direction, hop)
         offset, way = hop if ahead else -hop, Direction(direction)
@@ -207,7 +238,34 @@ class StageProgramBuilder:
             op: Send | Recv = Send(name, PIPELINE_AXIS, offset, way, (tensor.name,), queue)
         else:
             op = Recv(name, PIPELINE_AXIS, offset, way, (tensor.name,), queue)
-        self.tracer.add_task(name, Phase.SEND if verb == "send" else Phase.RECV, (op,), stage)
+        self.tracer.add_task(f"{name}{now.label}", Phase.SEND if verb == "send" else Phase.RECV, (op,), stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A virtual stage's way through a sequence, or through one slice of it."""
+
+    stage: int
+    part: TokenSlice | None = None
+
+    @property
+    def label(self) -> str:
+        """Return what the names of its tasks and buffers end in."""
+        return self.part.label if self.part else ""
+
+    @property
+    def before(self) -> "Pass":
+        """Return the way through the stage before."""
+        return replace(self, stage=self.stage - 1)
+
+    @property
+    def after(self) -> "Pass":
+        """Return the way through the next stage."""
+        return replace(self, stage=self.stage + 1)
+
+    def task(self, kind: str) -> str:
+        """Return the name of its task."""
+        return f"{kind}.{self.stage}{self.label}"
 
 
 @dataclass(frozen=True, slots=True)

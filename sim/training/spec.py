@@ -13,7 +13,7 @@ from sim.training.method import LocalUpdate as LocalUpdate
 from sim.training.method import Method as Method
 from sim.training.method import check_auxiliary, check_blocks, check_method
 from sim.training.pipeline.evaluate import StageTimes
-from sim.training.pipeline.rules import Schedule, check_times
+from sim.training.pipeline.rules import SLICES_KEY, Schedule, check_times
 from sim.training.pipeline.spec import PipelineSpec as PipelineSpec
 from sim.training.pipeline.spec import check_schedule
 from sim.training.precision import PRECISIONS, PrecisionTypes
@@ -25,7 +25,7 @@ Precision = Literal["fp16", "bf16", "fp32", "fp64"]
 Recompute = Literal["none", "selective", "full"]
 TransformerSchedule = Literal[
     "gpipe", "1f1b", "interleaved_1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "chimera", "dualpipe", "dualpipe_v",
-    "custom", "local",
+    "terapipe", "seq_1f1b", "custom", "local",
 ]  # fmt: skip
 TRANSFORMER_SCHEDULES: Final[tuple[Schedule, ...]] = get_args(TransformerSchedule)
 """Schedules that transformers can run; textbook workloads can run all."""
@@ -201,6 +201,7 @@ class DenseTraining:
     def __post_init__(self) -> None:
         check_batch(self.training, self.parallel)
         check_tensor(self.model, self.parallel)
+        check_token_slices(self.model, self.parallel)
         check_built(self.parallel.pipeline)
         check_method(self.training.method, self.training.local_update, self.parallel.pipeline)
         parallel = self.parallel
@@ -283,6 +284,25 @@ def check_tensor(model: TransformerSpec, parallel: ParallelSpec) -> None:
             "sequence parallelism splits the sequence over the tensor-parallel ranks, and there is only one",
             "write sequence_parallel: false, or a tensor degree of 2 or more",
         )
+
+
+def check_token_slices(model: TransformerSpec, parallel: ParallelSpec) -> None:
+    """Raise SpecError unless the slices make up a sequence, and each divides over the ranks that share it."""
+    slices, t = parallel.pipeline.token_slices, parallel.tensor_degree
+    if slices and sum(slices) != model.sequence_length:
+        raise SpecError(
+            SLICES_KEY,
+            f"the slices have {sum(slices)} tokens in all, and a sequence {model.sequence_length}",
+            f"write lengths that add up to {model.sequence_length}, or a number of slices",
+        )
+    if parallel.sequence_parallel or parallel.pipeline.scatter_gather:
+        odd = next((tokens for tokens in slices if tokens % t), None)
+        if odd is not None:
+            raise SpecError(
+                SLICES_KEY,
+                f"a slice of {odd} tokens does not divide over {t} tensor-parallel ranks",
+                f"write lengths that are multiples of {t}",
+            )
 
 
 def check_built(pipeline: PipelineSpec) -> None:

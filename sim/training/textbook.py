@@ -1,4 +1,7 @@
-"""Textbook workloads: every forward and backward takes a stated time, nothing else is modelled."""
+"""Textbook workloads: every forward and backward takes a stated time, nothing else is modelled.
+
+Where sequences go through the pipeline in slices, a slice takes the share of these times that it has of the tokens.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,10 +10,12 @@ from sim.plan.buffer import Buffer, Kind, Scope
 from sim.plan.mesh import Mesh
 from sim.plan.op import Compute, Direction, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program, Task
+from sim.plan.token_slices import TokenSlice, token_slices
 from sim.training.pipeline.actions import Action
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders, placement
+from sim.training.pipeline.token_slices import slice_calls
 from sim.training.spec import TextbookTraining
 
 PIPELINE_AXIS = "pp"
@@ -22,6 +27,8 @@ def build_textbook(job: TextbookTraining, name: str) -> Plan:
     degree, place = job.pipeline.degree, placement(job.pipeline)
     rank_orders = orders(job.pipeline, job.num_microbatches, job.times)
     calls = pipeline_calls(rank_orders, place, fenced=True)
+    if job.pipeline.num_slices > 1:
+        calls = slice_calls(calls, job.pipeline.num_slices)
     programs = []
     for rank, order in enumerate(rank_orders):
         splits = {action.stage for action in order if action.kind == "W"}
@@ -43,50 +50,56 @@ class RankWriter:
 
     def write(self, role: Mapping[str, int], order: Sequence[Action], calls: Sequence[Call]) -> Program:
         """Return the program with these calls, gradients synchronised."""
+        pipeline = self.job.pipeline
+        parts = token_slices(pipeline.token_slices) if pipeline.num_slices > 1 else (None,)
         for stage in self.stages:
-            self._write_stage(stage)
+            for part in parts:
+                self._write_stage(stage, part)
         called = {call.task for call in calls}
         self.tasks = {name: task for name, task in self.tasks.items() if name in called}
         before, after = self._write_deferred_sync(), self._write_sync(order)
         return Program(role, self.buffers, self.tasks, (*before, *calls, *after))
 
-    def _write_stage(self, stage: int) -> None:
+    def _write_stage(self, stage: int, part: TokenSlice | None = None) -> None:
         times, place = self.job.times, self.place
-        inputs, output = self._inputs(stage), self._buffer(f"output.{stage}", Kind.ACTIVATION)
-        saved = self._buffer(f"saved.{stage}", Kind.ACTIVATION)
-        gradient_in = self._output_gradient(stage)
-        gradient_out = self._buffer(f"input_gradient.{stage}", Kind.WORKSPACE)
-        self._delay(f"forward.{stage}", Phase.FORWARD, (*inputs, *self._synced(stage)), output + saved, times.forward_s)
-        backward_s, sums, kept = times.input_s + times.weight_s, self._accumulated(stage), saved + gradient_in
-        self._delay(f"backward.{stage}", Phase.BACKWARD, kept + sums, gradient_out + sums, backward_s)
+        here = f"{stage}{_label(part)}"
+        share = part.num_tokens / part.num_total if part else 1.0
+        inputs, output = self._inputs(stage, part), self._buffer(f"output.{here}", Kind.ACTIVATION)
+        saved = self._buffer(f"saved.{here}", Kind.ACTIVATION)
+        gradient_in = self._output_gradient(stage, part)
+        gradient_out = self._buffer(f"input_gradient.{here}", Kind.WORKSPACE)
+        forward_s, backward_s = share * times.forward_s, share * (times.input_s + times.weight_s)
+        self._delay(f"forward.{here}", Phase.FORWARD, (*inputs, *self._synced(stage)), output + saved, forward_s)
+        sums, kept = self._accumulated(stage), saved + gradient_in
+        self._delay(f"backward.{here}", Phase.BACKWARD, kept + sums, gradient_out + sums, backward_s)
         if stage in self.splits:
-            self._delay(f"backward_input.{stage}", Phase.BACKWARD_INPUT, kept, gradient_out, times.input_s)
-            self._delay(f"backward_weight.{stage}", Phase.BACKWARD, kept + sums, sums, times.weight_s)
+            self._delay(f"backward_input.{here}", Phase.BACKWARD_INPUT, kept, gradient_out, times.input_s)
+            self._delay(f"backward_weight.{here}", Phase.BACKWARD, kept + sums, sums, times.weight_s)
         if gradient_in:
-            self._delay(f"overlap_begin.{stage}", Phase.PREPARE, gradient_in, (), 0.0)
-        self._delay(f"overlap_end.{stage}", Phase.PREPARE, output, output, 0.0)
+            self._delay(f"overlap_begin.{here}", Phase.PREPARE, gradient_in, (), 0.0)
+        self._delay(f"overlap_end.{here}", Phase.PREPARE, output, output, 0.0)
         if not place.is_first(stage) and (hop := place.hop(stage - 1)):
-            self._message("recv", "forward", stage, -hop, inputs)
-            self._message("send", "backward", stage, -hop, gradient_out)
+            self._message("recv", "forward", here, -hop, inputs)
+            self._message("send", "backward", here, -hop, gradient_out)
         if not place.is_last(stage) and (hop := place.hop(stage)):
-            self._message("send", "forward", stage, hop, output)
-            self._message("recv", "backward", stage, hop, gradient_in)
+            self._message("send", "forward", here, hop, output)
+            self._message("recv", "backward", here, hop, gradient_in)
 
     # --- what a stage reads and writes ---------------------------------------------------------------------
 
-    def _inputs(self, stage: int) -> tuple[str, ...]:
+    def _inputs(self, stage: int, part: TokenSlice | None = None) -> tuple[str, ...]:
         """Return what a forward reads: nothing, what was received, or what the stage before left on this rank."""
         if self.place.is_first(stage):
             return ()
         if self.place.hop(stage - 1):
-            return self._buffer(f"input.{stage}", Kind.ACTIVATION)
-        return self._buffer(f"output.{stage - 1}", Kind.ACTIVATION)
+            return self._buffer(f"input.{stage}{_label(part)}", Kind.ACTIVATION)
+        return self._buffer(f"output.{stage - 1}{_label(part)}", Kind.ACTIVATION)
 
-    def _output_gradient(self, stage: int) -> tuple[str, ...]:
+    def _output_gradient(self, stage: int, part: TokenSlice | None = None) -> tuple[str, ...]:
         if self.place.is_last(stage):
             return ()
         name = f"output_gradient.{stage}" if self.place.hop(stage) else f"input_gradient.{stage + 1}"
-        return self._buffer(name, Kind.WORKSPACE)
+        return self._buffer(f"{name}{_label(part)}", Kind.WORKSPACE)
 
     def _accumulated(self, stage: int) -> tuple[str, ...]:
         """Return the gradient that a stage's backwards add to, where it is synchronised."""
@@ -109,19 +122,19 @@ class RankWriter:
     def _delay(
         self, name: str, phase: Phase, reads: tuple[str, ...], writes: tuple[str, ...], duration_s: float
     ) -> None:
-        stage = int(name.rpartition(".")[2])
+        stage = _stage(name)
         op = Compute(name, "delay", reads, writes, {"duration_s": duration_s})
         self.tasks[name] = Task(name, phase, (op,), stage)
 
-    def _message(self, verb: str, direction: str, stage: int, offset: int, buffers: tuple[str, ...]) -> None:
+    def _message(self, verb: str, direction: str, here: str, offset: int, buffers: tuple[str, ...]) -> None:
         """Write the task that sends to, or receives from, the rank ``offset`` ahead."""
-        name, ahead = f"{verb}_{direction}.{stage}", offset if (verb == "send") == (direction == "forward") else -offset
+        name, ahead = f"{verb}_{direction}.{here}", offset if (verb == "send") == (direction == "forward") else -offset
         queue, way = stream(verb, direction, ahead), Direction(direction)
         if verb == "send":
             op: Send | Recv = Send(name, PIPELINE_AXIS, offset, way, buffers, queue)
         else:
             op = Recv(name, PIPELINE_AXIS, offset, way, buffers, queue)
-        self.tasks[name] = Task(name, Phase.SEND if verb == "send" else Phase.RECV, (op,), stage)
+        self.tasks[name] = Task(name, Phase.SEND if verb == "send" else Phase.RECV, (op,), _stage(name))
 
     # --- synchronisation of gradients with replicas --------------------------------------------------------
 
@@ -158,3 +171,12 @@ class RankWriter:
         op = Compute(name, "delay", reads, (), {"duration_s": duration_s}, SYNC_STREAM)
         self.tasks[name] = Task(name, Phase.GRADIENT_SYNC, (op,), stages[0] if len(stages) == 1 else -1)
         return Call(name)
+
+
+def _label(part: TokenSlice | None = None) -> str:
+    return part.label if part else ""
+
+
+def _stage(name: str) -> int:
+    """Return the stage that a task's name ends in, the slice not counted."""
+    return int(name.partition("@")[0].rpartition(".")[2])

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sim.plan import functions as f
+from sim.plan import token_slices as sliced
 from sim.plan.buffer import Part
 from sim.plan.gradients import checkpoint
 from sim.plan.layout import REPLICATED, Layout, sharded
 from sim.plan.split_linear import split_linear
+from sim.plan.token_slices import TokenSlice
 from sim.plan.tracing import Parameter, TaskTracer, Tensor
 from sim.training.spec import Recompute, TransformerSpec
 
@@ -36,6 +38,7 @@ class TransformerBuilder:
     """Writes the stages of one model under one strategy.
 
     ``slices``: into how many parts the weight of a linear layer, by name, is split along its input; one if left out.
+    ``part``: the tokens of every sequence that are computed; None: all.
     """
 
     model: TransformerSpec
@@ -46,6 +49,12 @@ class TransformerBuilder:
     loss_scale: float
     weight_gradient: f.WeightGradient
     slices: Mapping[str, int] = field(default_factory=dict)
+    part: TokenSlice | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Return how many tokens of a sequence a task computes."""
+        return self.part.num_tokens if self.part else self.model.sequence_length
 
     # --- pieces --------------------------------------------------------------------------------------------
 
@@ -58,14 +67,14 @@ class TransformerBuilder:
             positions = t.program.parameter(
                 "embedding.position", (m.sequence_length, m.hidden_size), REPLICATED, "normal"
             )
-            x = f.add_positions(t, "positions", x, positions)
-        return f.dropout(t, "embedding", x, m.dropout, batch_dim=1)
+            x = f.add_positions(t, "positions", x, positions, self._start)
+        return f.dropout(t, "embedding", x, m.dropout, batch_dim=1, spans=self._spans)
 
     def tokens(self, t: TaskTracer, name: str, *, shift: int) -> Tensor:
         """Return this rank's token ids (``shift`` 0) or labels (``shift`` 1)."""
         m = self.model
         return f.tokens(
-            t, name, shift=shift, sequence=m.sequence_length, batch=self.microbatch_size,
+            t, name, shift=self._start + shift, sequence=self.num_tokens, batch=self.microbatch_size,
             vocabulary=m.vocab_size, axes=(DATA_AXIS,),
         )  # fmt: skip
 
@@ -109,18 +118,26 @@ class TransformerBuilder:
         bias = t.program.parameter(f"{name}.qkv.bias", shape, self.shard(0), "zeros") if self._biased else None
         q, k, v = f.split_qkv(t, f"{name}.qkv", self.linear(t, f"{name}.qkv", x, weight, bias))
         if m.family == "llama":
-            q = f.rotary(t, f"{name}.rotary_q", q, m.rotary_base)
-            k = f.rotary(t, f"{name}.rotary_k", k, m.rotary_base)
+            q = f.rotary(t, f"{name}.rotary_q", q, m.rotary_base, self._start)
+            k = f.rotary(t, f"{name}.rotary_k", k, m.rotary_base, self._start)
+        if self.part:
+            k = sliced.append(t, f"{name}.keys", k, self.part)
+            v = sliced.append(t, f"{name}.values", v, self.part)
         y = self._attend(t, f"{name}.attention", (q, k, v))
         output = self.weights(t, f"{name}.projection", (m.num_heads, m.head_size, m.hidden_size), self.shard(0))
         return self.row_output(t, self.linear(t, f"{name}.projection", y, output, contract=2))
 
     def _attend(self, t: TaskTracer, name: str, qkv: Sequence[Tensor]) -> Tensor:
         def attend(tracer: TaskTracer, inputs: Sequence[Tensor]) -> Tensor:
+            flash, dropout = self.model.attention == "flash", self.model.dropout
+            if self.part and flash:
+                return sliced.flash_attention(tracer, name, inputs, self.part)
+            if self.part:
+                return sliced.core_attention(tracer, name, inputs, dropout, self.part)
             q, k, v = inputs
-            if self.model.attention == "flash":
+            if flash:
                 return f.flash_attention(tracer, name, q, k, v)
-            return f.core_attention(tracer, name, q, k, v, self.model.dropout)
+            return f.core_attention(tracer, name, q, k, v, dropout)
 
         return checkpoint(t, attend, qkv) if self.recompute == "selective" else attend(t, qkv)
 
@@ -141,7 +158,7 @@ class TransformerBuilder:
         if not self._biased:
             return f.add(t, name, y, residual)
         bias = t.program.parameter(bias_source, (self.model.hidden_size,), REPLICATED, "zeros")
-        return f.bias_dropout_add(t, name, y, bias, residual, self.model.dropout, batch_dim=1)
+        return f.bias_dropout_add(t, name, y, bias, residual, self.model.dropout, batch_dim=1, spans=self._spans)
 
     def weights(
         self, t: TaskTracer, name: str, shape: tuple[int, ...], layout: Layout, *, dim: int = 0
@@ -172,6 +189,15 @@ class TransformerBuilder:
         if self.model.family == "llama":
             return f.rms_norm(t, name, x, weight)
         return f.layer_norm(t, name, x, weight, t.program.parameter(f"{name}.bias", h, REPLICATED, "zeros"))
+
+    @property
+    def _start(self) -> int:
+        return self.part.start if self.part else 0
+
+    @property
+    def _spans(self) -> f.Spans:
+        """Return which part of a whole [sequence, batch, hidden] a task has."""
+        return {0: self.part.span} if self.part else {}
 
     # --- layouts -------------------------------------------------------------------------------------------
 

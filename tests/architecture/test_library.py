@@ -8,7 +8,8 @@ import pytest
 from scenarios.loader import load_scenario
 from scenarios.runner import simulate
 
-LIBRARY = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
+FOLDER = Path(__file__).parents[2] / "scenarios"
+LIBRARY = sorted([*FOLDER.glob("*.yaml"), *FOLDER.glob("papers/*.yaml")])
 
 
 @pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)

@@ -60,6 +60,7 @@ KEYS = {
     *("parallel.pipeline.layers_per_stage", "parallel.pipeline.scatter_gather", "parallel.pipeline.actions"),
     *("parallel.pipeline.microbatch_group_size", "parallel.pipeline.max_live_microbatches"),
     *("training.method", "training.local_update", "model.auxiliary"),
+    *("parallel.pipeline.token_slices", "parallel.pipeline.slice_granularity"),
     *("model.gradient_sync", "parallel.data.deferred_sync"),
     *("parallel.data.degree", "parallel.data.zero_stage", "parallel.data.overlap_gradient_sync"),
     *("parallel.data.bucket", "parallel.axis_order"),

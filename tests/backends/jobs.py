@@ -208,6 +208,25 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "osdp": sharded_operators(**OPERATORS), "numbers": {"fused_gradient_accumulation": False},
         "sharding": ShardingSpec(prefetch=0),
     },
+    "terapipe, pp4, uneven slices": {
+        "pipeline": {"degree": 4, "schedule": "terapipe", "token_slices": (3, 1, 4)},
+    },
+    "terapipe, flash, pp2 x dp2 zero1": {
+        "model": LLAMA, "data_degree": 2, "zero_stage": 1, "batch": (4, 2),
+        "pipeline": {"degree": 2, "schedule": "terapipe", "token_slices": (2, 2, 2, 2)},
+    },
+    "terapipe, pp2 x tp2 sp, recompute full": {
+        "tensor_degree": 2, "sequence_parallel": True, "recompute": "full", "batch": (2, 1),
+        "pipeline": {"degree": 2, "schedule": "terapipe", "token_slices": (4, 2, 2)},
+    },
+    "seq_1f1b, scatter-gather, pp2 x tp2, recompute selective": {
+        "tensor_degree": 2, "recompute": "selective",
+        "pipeline": {"degree": 2, "schedule": "seq_1f1b", "token_slices": (4, 4), "scatter_gather": True},
+    },
+    "seq_1f1b, llama, core, pp4, uneven slices": {
+        "model": {**LLAMA, "attention": "core"},
+        "pipeline": {"degree": 4, "schedule": "seq_1f1b", "token_slices": (1, 3, 2, 2)},
+    },
     "other axis order": {
         "tensor_degree": 2, "data_degree": 2, "zero_stage": 1, "axis_order": ("pp", "tp", "dp"), "batch": (4, 2),
     },

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from backends.torch.algorithms import ExplicitCollectives
 from backends.torch.worker import ExecutionRequest
-from sim.plan.op import Collective, Op, Recv, Send
+from sim.plan.op import Collective, Compute, Op, Recv, Send
 from sim.plan.program import Plan
 from sim.training.builder import build_dense_training
 from sim.training.spec import DelaySpec, PipelineSpec, ShardingSpec, TextbookTraining
@@ -66,6 +66,16 @@ SHARDED = {
 """Each of their collectives over the data-parallel ranks, or on their shards, is silenced alone."""
 
 
+_SLICES = {"degree": 2, "schedule": "terapipe", "token_slices": (3, 1, 4)}
+SLICED = {
+    "context": training(model={**LLAMA, "num_layers": 2}, data_degree=2, batch=(2, 1), pipeline=_SLICES),
+    "start": training(model={**LLAMA, "num_layers": 2}, data_degree=2, batch=(2, 1), pipeline=_SLICES),
+    "cached keys": training(model=MUTED_MODEL, data_degree=2, batch=(2, 1), pipeline=_SLICES),
+    "cached values": training(model=MUTED_MODEL, data_degree=2, batch=(2, 1), pipeline=_SLICES),
+}
+"""Slices that are run wrongly: a mask one token off, positions that begin anew, gradients of caches not added up."""
+
+
 def textbook_plan(duration_s: float, ranks: int = 4) -> Plan:
     """Return 1F1B with stated times."""
     delays = DelaySpec(forward_s=duration_s, backward_input_s=duration_s, backward_weight_s=duration_s)
@@ -105,15 +115,30 @@ def every_data_collective(plan: Plan) -> dict[str, str]:
 
 
 def altered(plan: Plan, what: str) -> Plan:
-    """Return a plan in which a collective reads another's shard, or sums over other ranks than it must."""
+    """Return a plan in which a collective reads another's shard or sums over other ranks, or slices are run wrongly."""
     programs = []
     for program in plan.programs:
-        tasks = {name: replace(t, ops=tuple(_altered(op, what) for op in t.ops)) for name, t in program.tasks.items()}
+        tasks = {
+            name: replace(
+                task, ops=tuple(new for op in task.ops for new in (*_forgotten(op, what), _altered(op, what)))
+            )
+            for name, task in program.tasks.items()
+        }
         programs.append(replace(program, tasks=tasks))
     return replace(plan, programs=tuple(programs))
 
 
+def _forgotten(op: Op, what: str) -> Iterator[Op]:
+    """Yield what clears the gradient of a cache before a slice adds to it."""
+    name = f"layer0.{what.removeprefix('cached ')}.gradient"  # there is none unless what is cached
+    if isinstance(op, Compute) and name in op.reads and name in op.writes:
+        yield Compute(f"{op.name}.forgotten", "zero", (name,), (name,))
+
+
 def _altered(op: Op, what: str) -> Op:
+    mask, positions = what == "context" and "flash_attention", what == "start" and "rotary"
+    if isinstance(op, Compute) and op.kernel in (mask, positions) and op.attributes.get(what):
+        return replace(op, attributes={**op.attributes, what: op.attributes[what] - 1})
     if isinstance(op, Collective) and what == "shard" and op.name == "regather.layer0":
         return replace(op, reads=("shard.layer1",))
     if isinstance(op, Collective) and what == "axes" and op.name == "replicas":
@@ -151,6 +176,9 @@ def all_requests() -> dict[str, ExecutionRequest]:
             )
         rings = ExecutionRequest(plan=plan, check_against=job, explicit=ExplicitCollectives())
         requests[f"{name} as rings"] = rings
+    for what, sliced in SLICED.items():
+        plan = altered(build_dense_training(sliced, what), what)
+        requests[f"altered {what}"] = ExecutionRequest(plan=plan, check_against=sliced)
     for what in ("shard", "axes"):
         job = SHARDED["hybrid"]
         plan = altered(build_dense_training(job, "hybrid"), what)

@@ -13,7 +13,7 @@ from sim.engine.memory import memory_use
 from sim.engine.pricing import ClusterPricing
 from sim.plan.program import Plan
 from sim.training.spec import DenseTraining
-from tests.backends.runs import JOBS, LOWER_PRECISIONS, SHARDED, WITHOUT
+from tests.backends.runs import JOBS, LOWER_PRECISIONS, SHARDED, SLICED, WITHOUT
 from traces.timeline import Timeline
 
 EVERYTHING = [*JOBS, *LOWER_PRECISIONS]
@@ -104,6 +104,15 @@ def test_check_notices_each_kind_of_communication_left_out(results: dict[str, Ex
 @pytest.mark.parametrize("what", ["shard", "axes"])
 def test_check_notices_a_collective_that_is_another_one(results: dict[str, Execution], what: str) -> None:
     """A layer gathered from the next one's shard, and a sum over the wrong ranks, are far from the reference."""
+    report = results[f"altered {what}"].check
+    assert report is not None
+    assert not report.passed
+    assert report.worst[1] > 1e-3
+
+
+@pytest.mark.parametrize("what", SLICED)
+def test_check_notices_slices_that_are_run_wrongly(results: dict[str, Execution], what: str) -> None:
+    """A causal mask one token off, positions that are, and cached keys' or values' gradients of own slices alone."""
     report = results[f"altered {what}"].check
     assert report is not None
     assert not report.passed

@@ -1,6 +1,7 @@
 """Every torch kernel against autograd or torch.nn.functional, in float64."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -178,6 +179,64 @@ def test_attention_gradients_match_torch(sequence: int) -> None:
     (dscores,) = run("causal_softmax_backward", dprobs, probs)
     dq, dk = run("attention_scores_backward", dscores, q, k)
     assert_close((dq, dk, dv), expected)
+
+
+def sliced_attention(kernels: str, q: Tensor, k: Tensor, v: Tensor, dy: Tensor, cuts: Sequence[int]) -> list[Tensor]:
+    """Return attention and the gradients of q, k and v, computed slice by slice over caches of keys and values."""
+    edges, spans, saved = [0, *cuts, q.shape[0]], [], []
+    for start, stop in pairwise(edges):
+        spans.append(slice(start, stop))
+        part, context = q[start:stop].contiguous(), {"context": start}
+        if kernels == "flash":
+            y, lse = run("flash_attention", part, k, v, **context)
+            saved.append((part, k, v, y, lse))
+        else:
+            (probs,) = run("causal_softmax", *run("attention_scores", part, k, **context))
+            (y,) = run("attention_context", probs, v, **context)
+            saved.append((part, probs, y))
+    dq, given = [], ()
+    for rows, kept in reversed(list(zip(spans, saved, strict=True))):
+        context, slope = {"context": rows.start}, dy[rows].contiguous()
+        if kernels == "flash":
+            first, *given = run("flash_attention_backward", slope, *kept, *given, **context)
+        else:
+            dprobs, dv = run("attention_context_backward", slope, kept[1], v, *given[1:], **context)
+            (dscores,) = run("causal_softmax_backward", dprobs, kept[1])
+            first, dk = run("attention_scores_backward", dscores, kept[0], k, *given[:1], **context)
+            given = (dk, dv)
+        dq.insert(0, first)
+    return [torch.cat([kept[-2 if kernels == "flash" else -1] for kept in saved]), torch.cat(dq), *given]
+
+
+@pytest.mark.parametrize("kernels", ["core", "flash"])
+@pytest.mark.parametrize("cuts", [(), (3,), (1, 2, 5), (300,)])
+def test_attention_in_slices_is_attention(kernels: str, cuts: tuple[int, ...]) -> None:
+    """Slice by slice over caches, forward and backward are those of the whole sequence."""
+    sequence = 520 if cuts == (300,) else 6
+    q, k, v, dy = (random(sequence, 2, heads, D, seed=i) for i, heads in enumerate((N, G, G, N)))
+    expected = [attention(q, k, v), *gradients(attention, (q, k, v), dy)]
+    assert_close(sliced_attention(kernels, q, k, v, dy, cuts), expected)
+
+
+def test_append_fills_a_cache_and_rows_takes_it_apart() -> None:
+    """Slices of a tensor, appended one by one to one cache, make the tensor; its rows are the slices."""
+    x = random(6, 2, G, D)
+    (cache,) = run("append", x[:2].contiguous(), start=0, rows=6)
+    (again,) = run("append", x[2:].contiguous(), cache, start=2, rows=6)
+    assert again is cache
+    assert_close([cache, *run("rows", cache, start=2, count=3)], [x, x[2:5]])
+
+
+def test_positions_of_a_slice_count_from_its_start() -> None:
+    """Rotary angles, rows of learned positions and dropout masks of a slice are those of the whole."""
+    q, x, table = random(6, B, N, D), random(6, B, H), random(6, H, seed=1)
+    part = slice(2, 5)
+    assert_close(run("rotary", q[part].contiguous(), base=100.0, start=2), [run("rotary", q, base=100.0)[0][part]])
+    (whole,) = run("add_positions", x, table, sequence_axes=())
+    assert_close(run("add_positions", x[part].contiguous(), table, sequence_axes=(), start=2), [whole[part]])
+    (dropped, mask) = run("dropout", x, **dropout_attributes())
+    (y, kept) = run("dropout", x[part].contiguous(), **dropout_attributes(offsets=(2, 0, 0)))
+    assert_close([y, kept], [dropped[part], mask[part]])
 
 
 def test_split_qkv_orders_heads_by_group_and_merge_undoes_it() -> None:

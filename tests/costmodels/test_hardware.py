@@ -13,8 +13,8 @@ from costmodels.errors import CatalogueError
 from costmodels.hardware import list_devices, list_nodes, load_device, load_node, parse_device, parse_node
 
 NODES = (
-    "cloud-a100-100g", "dgx-1-v100-16g", "dgx-1-v100-32g", "dgx-2", "dgx-a100-40g", "dgx-a100-80g", "dgx-b200",
-    "hgx-h100", "hgx-h200", "local-cpu", "longhorn",
+    "aws-p3-16xlarge", "cloud-a100-100g", "dgx-1-v100-16g", "dgx-1-v100-32g", "dgx-2", "dgx-a100-40g", "dgx-a100-80g",
+    "dgx-b200", "hgx-h100", "hgx-h200", "local-cpu", "longhorn",
 )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(CatalogueError, match="no device 'h100'") as raised:
         load_device("h100")
     assert "h100-sxm5-80gb" in raised.value.nearest
-    with pytest.raises(CatalogueError, match="known: cloud") as raised:
+    with pytest.raises(CatalogueError, match="known: aws") as raised:
         load_node("???")
     assert raised.value.nearest == NODES
 

@@ -1,6 +1,7 @@
 """Kernels: output shapes, FLOP and bytes from input shapes."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ VOCABULARY = {
     "rms_norm_backward", "matmul", "matmul_input_gradient", "matmul_weight_gradient", "split_qkv", "merge_qkv",
     "rotary", "rotary_backward", "attention_scores", "attention_scores_backward", "causal_softmax",
     "causal_softmax_backward", "attention_context", "attention_context_backward", "flash_attention",
-    "flash_attention_backward", "gelu", "gelu_backward", "swiglu", "swiglu_backward", "add", "slice", "logits_max",
+    "flash_attention_backward", "gelu", "gelu_backward", "swiglu", "swiglu_backward", "add", "slice", "append",
+    "rows", "logits_max",
     "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "shard", "adam", "delay",
     "matmul_part", "matmul_part_input_gradient", "matmul_part_weight_gradient",
 }  # fmt: skip
@@ -90,6 +92,14 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("swiglu_backward", [t(S, B, F), t(S, B, 2, F)], {}, [t(S, B, 2, F)]),
     ("add", [X, X], {}, [X]),
     ("slice", [X], {"dim": 0, "parts": 4}, [t(S // 4, B, H)]),
+    ("append", [t(3, B, G, D)], {"start": 0, "rows": S}, [KV]),
+    ("append", [t(3, B, G, D), KV], {"start": 5, "rows": S}, [KV]),
+    ("rows", [KV], {"start": 5, "count": 3}, [t(3, B, G, D)]),
+    ("attention_scores", [t(3, B, N, D), KV], {"context": 2}, [t(B, N, 3, 5)]),
+    ("attention_scores_backward", [t(B, N, 3, 5), t(3, B, N, D), KV, KV], {"context": 2}, [t(3, B, N, D), KV]),
+    ("attention_context", [t(B, N, 3, 5), KV], {"context": 2}, [t(3, B, N, D)]),
+    ("attention_context_backward", [t(3, B, N, D), t(B, N, 3, S), KV], {"context": 5}, [t(B, N, 3, S), KV]),
+    ("flash_attention", [t(3, B, N, D), KV, KV], {"context": 2}, [t(3, B, N, D), f32(B, N, 3)]),
     ("logits_max", [LOGITS], {}, [STAT]),
     ("exp_logits", [LOGITS, STAT, IDS], {}, [EXP, STAT, STAT]),
     ("cross_entropy", [STAT, STAT, f32(1)], {"scale": 1.0}, [f32(1)]),
@@ -153,6 +163,13 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("swiglu", [X], {}),
         ("split_qkv", [t(S, B, G, 2, D)], {}),
         ("slice", [X], {"dim": 0, "parts": 3}),
+        ("append", [t(3, B, G, D)], {"start": 6, "rows": S}),
+        ("append", [t(3, B, G, D), t(S + 1, B, G, D)], {"start": 0, "rows": S}),
+        ("rows", [KV], {"start": 6, "count": 3}),
+        ("attention_scores", [t(3, B, N, D), KV], {"context": 6}),
+        ("attention_scores_backward", [t(B, N, 3, 5), t(3, B, N, D), KV], {"context": 2}),
+        ("attention_context", [t(B, N, 3, 6), KV], {"context": 2}),
+        ("flash_attention_backward", [t(3, B, N, D)] * 2 + [KV, KV, t(3, B, N, D), f32(B, N, 3), KV], {"context": 2}),
         ("slice", [X], {}),
         ("tokens", [], {}),
         ("add", [X, Q], {}),
@@ -264,3 +281,22 @@ def test_parts_of_a_product_do_its_work(count: int) -> None:
         together, single = work_of(kernel, whole), count * part.flop
         assert single == together.flop
         assert count * part.num_bytes == together.num_bytes + again
+
+
+@given(cuts=st.lists(st.integers(1, 15), max_size=3, unique=True).map(sorted), fused=st.booleans())
+def test_slices_of_attention_add_up_to_the_whole(cuts: list[int], fused: bool) -> None:
+    """However 16 tokens are sliced, the counted FLOP are those of the square; executed are those that slices see."""
+    total = 16
+    cache, edges = t(total, B, G, D), [0, *cuts, total]
+    flop = executed = 0.0
+    for start, stop in pairwise(edges):
+        q = t(stop - start, B, N, D)
+        kernels = ["flash_attention"] if fused else ["attention_scores"]
+        works = [work_of(k, [q, cache, cache] if fused else [q, cache], {"context": start}) for k in kernels]
+        flop += sum(work.flop for work in works)
+        executed += sum(work.executed_flop for work in works)
+    whole = work_of("flash_attention", [t(total, B, N, D), cache, cache]) if fused else None
+    square = whole or work_of("attention_scores", [t(total, B, N, D), cache])
+    assert flop == square.flop
+    seen = sum((stop - start) * stop for start, stop in pairwise(edges))
+    assert executed == pytest.approx(square.executed_flop if fused else square.executed_flop * seen / total**2)

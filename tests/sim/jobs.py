@@ -38,7 +38,7 @@ LLAMA = GPT | {
 }  # fmt: skip
 
 _TRAINING_KEYS = {"precision", "recompute"}
-_PIPELINE_KEYS = {"schedule", "virtual_stages", "layers_per_stage", "scatter_gather"}
+_PIPELINE_KEYS = {"schedule", "virtual_stages", "layers_per_stage", "scatter_gather", "token_slices"}
 
 
 def dense_job(

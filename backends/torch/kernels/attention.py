@@ -1,9 +1,11 @@
 """Causal attention: as separate kernels, and fused over blocks of queries.
 
 Queries are [s, b, n, d], keys and values [s, b, g, d]; kv head j serves query heads j*r .. j*r+r-1.
+With ``context``, keys and values are caches of which that many rows and one per query are seen, the queries' own last;
+gradients of the caches that are given as the last inputs are added to in place.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
 from types import MappingProxyType
 from typing import Final
@@ -46,28 +48,46 @@ def _by_group(scores: Tensor, kv: Tensor) -> Tensor:
     return scores.reshape(b, kv.shape[2], n // kv.shape[2], s, t)
 
 
-def attention_scores(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return q k^T / sqrt(d) as [b, n, s, s]."""
+def _seen(q: Tensor, kv: Tensor, attributes: Attributes) -> Tensor:
+    """Return the rows of keys or values that queries see."""
+    return kv[: attributes["context"] + q.shape[0]] if "context" in attributes else kv
+
+
+def _summed(gradients: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return gradients of the rows seen, added to the given gradients of the caches where there are some."""
+    if not given:
+        return tuple(gradients)
+    for total, gradient in zip(given, gradients, strict=True):
+        total[: gradient.shape[0]] += gradient
+    return tuple(given)
+
+
+def _masked(scores: Tensor) -> Tensor:
+    """Return scores[..., queries, keys] with minus infinity for keys after the query; the last query sees all."""
+    queries, keys = scores.shape[-2:]
+    future = torch.ones((queries, keys), dtype=torch.bool, device=scores.device).triu(1 + keys - queries)
+    return scores.masked_fill(future, -torch.inf)
+
+
+def attention_scores(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return q k^T / sqrt(d) as [b, n, queries, keys]."""
     q, k = inputs
-    scores = _grouped(q, k) @ _kv(k).transpose(-1, -2)
+    scores = _grouped(q, k) @ _kv(_seen(q, k, attributes)).transpose(-1, -2)
     return (scores.flatten(1, 2) / sqrt(q.shape[-1]),)
 
 
-def attention_scores_backward(
-    _: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes
-) -> tuple[Tensor, ...]:
+def attention_scores_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return the gradients of q and k."""
-    dscores, q, k = inputs
+    dscores, q, k, *given = inputs
     grouped = _by_group(dscores, k) / sqrt(q.shape[-1])
-    return _ungrouped(grouped @ _kv(k)), _un_kv(grouped.transpose(-1, -2) @ _grouped(q, k))
+    dk = _un_kv(grouped.transpose(-1, -2) @ _grouped(q, k))
+    return _ungrouped(grouped @ _kv(_seen(q, k, attributes))), *_summed((dk,), given)
 
 
 def causal_softmax(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
     """Return softmax over the keys up to the query's own; later ones get 0."""
     (scores,) = inputs
-    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-    masked = wide(scores).masked_fill(hidden, -torch.inf)
-    return (masked.softmax(-1).to(scores.dtype),)
+    return (_masked(wide(scores)).softmax(-1).to(scores.dtype),)
 
 
 def causal_softmax_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
@@ -80,62 +100,66 @@ def causal_softmax_backward(_: KernelContext, inputs: Sequence[Tensor], _attribu
 def attention_context(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
     """Return probs v as [s, b, n, d]."""
     probs, v = inputs
-    return (_ungrouped(_by_group(probs, v) @ _kv(v)),)
+    return (_ungrouped(_by_group(probs, v) @ _kv(v[: probs.shape[-1]])),)
 
 
 def attention_context_backward(
     _: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes
 ) -> tuple[Tensor, ...]:
     """Return the gradients of probs and v."""
-    dy, probs, v = inputs
+    dy, probs, v, *given = inputs
     grouped = _grouped(dy, v)
-    dprobs = (grouped @ _kv(v).transpose(-1, -2)).flatten(1, 2)
-    return dprobs, _un_kv(_by_group(probs, v).transpose(-1, -2) @ grouped)
+    dprobs = (grouped @ _kv(v[: probs.shape[-1]]).transpose(-1, -2)).flatten(1, 2)
+    return dprobs, *_summed((_un_kv(_by_group(probs, v).transpose(-1, -2) @ grouped),), given)
 
 
-def flash_attention(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+def flash_attention(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return causal attention and the log-sum-exp of its scores, a block of queries at a time."""
     q, k, v = inputs
     queries, keys, values = _grouped(q, k), _kv(k), _kv(v)
     outputs, sums = [], []
-    for start in range(0, q.shape[0], _QUERY_BLOCK):
-        stop = min(start + _QUERY_BLOCK, q.shape[0])
-        scores = _block_scores(queries, keys, start, stop)
+    for rows, seen in _blocks(q, k, attributes):
+        scores = _block_scores(queries[..., rows, :], keys[..., :seen, :])
         lse = scores.logsumexp(-1)
         probs = torch.exp(scores - lse.unsqueeze(-1)).to(v.dtype)
-        outputs.append(probs @ values[..., :stop, :])
+        outputs.append(probs @ values[..., :seen, :])
         sums.append(lse)
     return _ungrouped(torch.cat(outputs, 3)), torch.cat(sums, 3).flatten(1, 2)
 
 
-def flash_attention_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+def flash_attention_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return the gradients of q, k and v, scores computed again (Dao 2023, FlashAttention-2, algorithm 2)."""
-    dy, q, k, v, y, lse = inputs
+    dy, q, k, v, y, lse, *given = inputs
     queries, keys, values, grouped = _grouped(q, k), _kv(k), _kv(v), _grouped(dy, v)
     row_sums = (wide(dy) * wide(y)).sum(-1).permute(1, 2, 0)
     b, n, s = row_sums.shape
     row_sums, lse = (x.reshape(b, k.shape[2], n // k.shape[2], s, 1) for x in (row_sums, lse))
     dq = torch.empty_like(queries)
-    dk, dv = (
-        torch.zeros((*queries.shape[:3], *keys.shape[3:]), dtype=wide(k).dtype, device=k.device) for _ in range(2)
-    )
-    for start in range(0, s, _QUERY_BLOCK):
-        stop = min(start + _QUERY_BLOCK, s)
-        rows = (..., slice(start, stop), slice(None))
-        probs = torch.exp(_block_scores(queries, keys, start, stop) - lse[rows])
-        dprobs = wide(grouped[rows] @ values[..., :stop, :].transpose(-1, -2))
+    shape = (*queries.shape[:3], _seen(q, k, attributes).shape[0], keys.shape[4])
+    dk, dv = (torch.zeros(shape, dtype=wide(k).dtype, device=k.device) for _ in range(2))
+    for block, seen in _blocks(q, k, attributes):
+        rows = (..., block, slice(None))
+        probs = torch.exp(_block_scores(queries[rows], keys[..., :seen, :]) - lse[rows])
+        dprobs = wide(grouped[rows] @ values[..., :seen, :].transpose(-1, -2))
         dscores = (probs * (dprobs - row_sums[rows]) / sqrt(q.shape[-1])).to(q.dtype)
-        dv[..., :stop, :] += probs.to(dy.dtype).transpose(-1, -2) @ grouped[rows]
-        dk[..., :stop, :] += dscores.transpose(-1, -2) @ queries[rows]
-        dq[rows] = dscores @ keys[..., :stop, :]
-    return _ungrouped(dq), _un_kv(dk).to(k.dtype), _un_kv(dv).to(v.dtype)
+        dv[..., :seen, :] += probs.to(dy.dtype).transpose(-1, -2) @ grouped[rows]
+        dk[..., :seen, :] += dscores.transpose(-1, -2) @ queries[rows]
+        dq[rows] = dscores @ keys[..., :seen, :]
+    return _ungrouped(dq), *_summed((_un_kv(dk).to(k.dtype), _un_kv(dv).to(v.dtype)), given)
 
 
-def _block_scores(queries: Tensor, keys: Tensor, start: int, stop: int) -> Tensor:
-    """Return the scores of queries [start, stop) against keys [0, stop), later keys at minus infinity."""
-    scores = wide(queries[..., start:stop, :] @ keys[..., :stop, :].transpose(-1, -2)) / sqrt(queries.shape[-1])
-    hidden = torch.ones((stop - start, stop), dtype=torch.bool, device=scores.device).triu(start + 1)
-    return scores.masked_fill(hidden, -torch.inf)
+def _blocks(q: Tensor, k: Tensor, attributes: Attributes) -> Iterator[tuple[slice, int]]:
+    """Yield blocks of queries, each with how many keys its last one sees."""
+    queries = q.shape[0]
+    context = _seen(q, k, attributes).shape[0] - queries
+    for start in range(0, queries, _QUERY_BLOCK):
+        stop = min(start + _QUERY_BLOCK, queries)
+        yield slice(start, stop), context + stop
+
+
+def _block_scores(queries: Tensor, keys: Tensor) -> Tensor:
+    """Return the scores of queries against the keys up to the last one's own, later keys at minus infinity."""
+    return _masked(wide(queries @ keys.transpose(-1, -2)) / sqrt(queries.shape[-1]))
 
 
 ATTENTION_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(

@@ -17,7 +17,9 @@ from backends.torch.randomness import dropout_key, kept_by_dropout
 def _mask(context: KernelContext, x: Tensor, attributes: Attributes) -> Tensor:
     """Return this rank's slice of the global mask, uint8, 1 where an element is kept."""
     sizes, batch_dim = tuple(x.shape), attributes["batch_dim"]
-    starts = [context.index(axes) * size for axes, size in zip(attributes["axes"], sizes, strict=True)]
+    offsets = attributes.get("offsets", (0,) * len(sizes))
+    places = zip(attributes["axes"], sizes, offsets, strict=True)
+    starts = [offset + context.index(axes) * size for axes, size, offset in places]
     return kept_by_dropout(
         dropout_key(context.rank.seed, context.rank.step, attributes["salt"]),
         attributes["shape"],
@@ -149,13 +151,17 @@ def swiglu_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Att
 # --- positions and shapes ----------------------------------------------------------------------------------
 
 
-def _turned(x: Tensor, base: float, sign: float) -> Tensor:
-    """Return x[s, b, n, d] with its half-split pairs turned by sign x position x base^(-2i/d)."""
+def _turned(x: Tensor, attributes: Attributes, sign: float) -> Tensor:
+    """Return x[s, b, n, d] with its half-split pairs turned by sign x position x base^(-2i/d).
+
+    Positions are counted from ``start``.
+    """
     half = x.shape[-1] // 2
     values = wide(x)
     powers = torch.arange(half, dtype=values.dtype, device=x.device) / half
-    positions = torch.arange(x.shape[0], dtype=values.dtype, device=x.device)
-    angles = (positions[:, None] * base**-powers)[:, None, None, :]
+    start = attributes.get("start", 0)
+    positions = torch.arange(start, start + x.shape[0], dtype=values.dtype, device=x.device)
+    angles = (positions[:, None] * attributes["base"] ** -powers)[:, None, None, :]
     cosine, sine = torch.cos(angles), sign * torch.sin(angles)
     first, second = values[..., :half], values[..., half:]
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(x.dtype)
@@ -163,12 +169,12 @@ def _turned(x: Tensor, base: float, sign: float) -> Tensor:
 
 def rotary(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return x turned by its positions (Su et al. 2021; halves as in Llama)."""
-    return (_turned(inputs[0], attributes["base"], 1.0),)
+    return (_turned(inputs[0], attributes, 1.0),)
 
 
 def rotary_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return dy turned back."""
-    return (_turned(inputs[0], attributes["base"], -1.0),)
+    return (_turned(inputs[0], attributes, -1.0),)
 
 
 def split_qkv(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
@@ -190,6 +196,20 @@ def merge_qkv(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attribute
 def add(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
     """Return a + b."""
     return (inputs[0] + inputs[1],)
+
+
+def append(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return a cache with x at its rows from ``start`` on: the one given, in place, or a new one."""
+    x, *given = inputs
+    cache = given[0] if given else x.new_empty((attributes["rows"], *x.shape[1:]))
+    cache[attributes["start"] : attributes["start"] + x.shape[0]] = x
+    return (cache,)
+
+
+def rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return ``count`` rows of x from ``start`` on."""
+    piece = inputs[0].narrow(0, attributes["start"], attributes["count"])
+    return (piece.clone(memory_format=torch.contiguous_format),)
 
 
 def slice_(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
@@ -242,6 +262,8 @@ ELEMENTWISE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "split_qkv": split_qkv,
         "merge_qkv": merge_qkv,
         "add": add,
+        "append": append,
+        "rows": rows,
         "slice": slice_,
         "zero": zero,
         "zeros": zeros,

@@ -50,7 +50,7 @@ def embedding_backward(context: KernelContext, inputs: Sequence[Tensor], attribu
 
 
 def _position_rows(context: KernelContext, x: Tensor, attributes: Attributes) -> slice:
-    start = context.index(attributes["sequence_axes"]) * x.shape[0]
+    start = attributes.get("start", 0) + context.index(attributes["sequence_axes"]) * x.shape[0]
     return slice(start, start + x.shape[0])
 
 

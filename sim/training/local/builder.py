@@ -16,12 +16,12 @@ from sim.plan.mesh import Mesh
 from sim.plan.op import Op
 from sim.plan.program import Phase, Plan
 from sim.plan.tracing import Parameter, TaskTracer, Tensor
-from sim.training.builder import PIPELINE_AXIS, StageProgramBuilder
+from sim.training.builder import PIPELINE_AXIS, Pass, StageProgramBuilder
 from sim.training.local.order import local_calls
 from sim.training.pipeline.schedules import placement
 from sim.training.pipeline.split import split_backward
 from sim.training.spec import DenseTraining
-from sim.training.transformer import DATA_AXIS, TENSOR_AXIS, HeadNames
+from sim.training.transformer import DATA_AXIS, TENSOR_AXIS, HeadNames, TransformerBuilder
 
 
 def build_local_training(job: DenseTraining, name: str) -> Plan:
@@ -68,7 +68,7 @@ class LocalProgramBuilder(StageProgramBuilder):
             self._write_block_backward(stage)
         return groups
 
-    def _stage_output(self, t: TaskTracer, stage: int, x: Tensor) -> Tensor:
+    def _stage_output(self, t: TaskTracer, stage: int, x: Tensor, model: TransformerBuilder) -> Tensor:
         """Return the boundary tensor that leaves a block; the last one's head reads it too."""
         self.outputs[stage] = x
         return f.slice_(t, x, TENSOR_AXIS, 0) if self._scattered and not self.place.is_last(stage) else x
@@ -131,10 +131,10 @@ class LocalProgramBuilder(StageProgramBuilder):
     def _write_backward_of_both(self, stage: int) -> None:
         local, own, t = not self.place.hop(stage), self.own[stage], TaskTracer(self.tracer)
         if local:
-            gradient = self.input_gradients[stage + 1]
+            gradient = self.input_gradients[Pass(stage + 1)]
         else:
-            gradient = self._boundary(f"output_gradient.{stage}", self.forwards[stage].output)
-            self._message("recv", "backward", stage, gradient)
+            gradient = self._boundary(f"output_gradient.{stage}", self.forwards[Pass(stage)].output)
+            self._message("recv", "backward", Pass(stage), gradient)
             t.wait_for(gradient)
         if self._scattered:
             gradient = t.gather(gradient, TENSOR_AXIS, 0, Kind.WORKSPACE)
@@ -145,9 +145,9 @@ class LocalProgramBuilder(StageProgramBuilder):
 
     def _backpropagate_from(self, t: TaskTracer, stage: int, gradient: Tensor) -> Tensor:
         """Write a block's reverse pass from the gradient of what its head reads; return that of its input."""
-        done, output = self.forwards[stage], self.outputs[stage]
+        done, output = self.forwards[Pass(stage)], self.outputs[stage]
         tape = [record for record in done.tape if output not in record.inputs]  # but for the slice that is sent
-        return self._backpropagate(stage, t, replace(done, tape=tape, output=output), gradient)
+        return self._backpropagate(t, replace(done, tape=tape, output=output), gradient)
 
     def _needed(self, ops: list[Op], target: Tensor | None) -> list[Op]:
         """Return the ops that gradients of parameters need, and ``target`` where it is given."""
@@ -156,6 +156,6 @@ class LocalProgramBuilder(StageProgramBuilder):
 
     def _send_back(self, stage: int, gradient: Tensor) -> None:
         """Hand the gradient of a block's input to the block before."""
-        self.input_gradients[stage] = gradient
+        self.input_gradients[Pass(stage)] = gradient
         if self.place.hop(stage - 1):
-            self._message("send", "backward", stage, gradient)
+            self._message("send", "backward", Pass(stage), gradient)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from sim.plan.buffer import Kind
 from sim.plan.mesh import Mesh
 from sim.plan.program import Phase, Plan
+from sim.plan.token_slices import TokenSlice
 from sim.training.local.order import local_calls
 from sim.training.pipeline.actions import Action
 from sim.training.pipeline.schedules import placement
@@ -32,7 +33,8 @@ def build_local_textbook(job: TextbookTraining, name: str) -> Plan:
 class LocalRankWriter(RankWriter):
     """Writes one rank's program: its blocks, each with a head of its own."""
 
-    def _write_stage(self, stage: int) -> None:
+    def _write_stage(self, stage: int, part: TokenSlice | None = None) -> None:
+        assert part is None, "blocks that train locally take sequences whole"
         times, place = self.job.times, self.place
         overlapping = self.job.update == "overlapping"
         inputs, output = self._inputs(stage), self._buffer(f"output.{stage}", Kind.ACTIVATION)
@@ -46,8 +48,8 @@ class LocalRankWriter(RankWriter):
         goes_back = back if overlapping and place.is_last(stage) else ()
         self._delay(f"backward.{stage}", Phase.BACKWARD, saved + own + next_one + sums, goes_back + sums, whole_s)
         if not place.is_first(stage) and place.hop(stage - 1):
-            self._message("recv", "forward", stage, -1, inputs)
-            self._message("send", "backward", stage, -1, back)
+            self._message("recv", "forward", f"{stage}", -1, inputs)
+            self._message("send", "backward", f"{stage}", -1, back)
         if not place.is_last(stage) and place.hop(stage):
-            self._message("send", "forward", stage, 1, output)
-            self._message("recv", "backward", stage, 1, next_one)
+            self._message("send", "forward", f"{stage}", 1, output)
+            self._message("recv", "backward", f"{stage}", 1, next_one)

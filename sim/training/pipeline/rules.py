@@ -15,7 +15,7 @@ from sim.training.pipeline.placement import Placement, loop
 
 Schedule = Literal[
     "gpipe", "1f1b", "interleaved_1f1b", "breadth_first", "aiao", "zb_h1", "zb_h2", "zb_v", "zb_auto", "chimera",
-    "dualpipe", "dualpipe_v", "custom", "local",
+    "dualpipe", "dualpipe_v", "terapipe", "seq_1f1b", "custom", "local",
 ]  # fmt: skip
 
 Actions = tuple[tuple[Action, ...], ...]
@@ -25,6 +25,9 @@ SCHEDULE_KEY: Final = "parallel.pipeline.schedule"
 STAGES_KEY: Final = "parallel.pipeline.virtual_stages"
 ACTIONS_KEY: Final = "parallel.pipeline.actions"
 GROUP_KEY: Final = "parallel.pipeline.microbatch_group_size"
+SLICES_KEY: Final = "parallel.pipeline.token_slices"
+SLICED_SCHEDULES: Final[tuple[Schedule, ...]] = ("terapipe", "seq_1f1b")
+"""Schedules under which sequences go through the pipeline in slices of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ TRAITS: Final[Mapping[Schedule, Traits]] = {
     "chimera": Traits("bidirectional"),
     "dualpipe": Traits("bidirectional"),
     "dualpipe_v": Traits("v", 2, 2),
+    "terapipe": Traits(),
+    "seq_1f1b": Traits(),
     "custom": Traits("custom", most_stages=_ANY),
     "local": Traits("blocks", most_stages=_ANY),
 }
@@ -84,6 +89,20 @@ def check_options(schedule: Schedule, group_size: int, max_live: int, actions: A
     if schedule == "custom" and not actions:
         rule = "a custom schedule is read from a file, and none is named"
         raise SpecError(ACTIONS_KEY, rule, "write actions: FILE.csv, or another schedule")
+
+
+def check_slices(schedule: Schedule, token_slices: Sequence[int]) -> None:
+    """Refuse slices under a schedule without, a schedule of slices without them, and empty ones."""
+    owners = " or ".join(SLICED_SCHEDULES)
+    if schedule in SLICED_SCHEDULES and not token_slices:
+        rule = f"{schedule} runs slices of tokens, and none are stated"
+        raise SpecError(SLICES_KEY, rule, "write token_slices: 4, a list of lengths, or auto")
+    if token_slices and schedule not in SLICED_SCHEDULES:
+        raise SpecError(SLICES_KEY, f"{schedule} has no token_slices", f"leave it out, or write schedule: {owners}")
+    empty = next((i for i, tokens in enumerate(token_slices) if tokens < 1), None)
+    if empty is not None:
+        rule = f"every slice has 1 token or more, number {empty} of the list has {token_slices[empty]}"
+        raise SpecError(SLICES_KEY, rule, "write lengths of 1 or more")
 
 
 def check_microbatches(

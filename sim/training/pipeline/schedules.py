@@ -14,6 +14,7 @@ from sim.training.pipeline.greedy import zb_auto
 from sim.training.pipeline.placement import Placement, bidirectional, blocks, loop, v_shape
 from sim.training.pipeline.rules import TRAITS, custom_placement
 from sim.training.pipeline.spec import PipelineSpec
+from sim.training.pipeline.token_slices import seq_1f1b, terapipe
 from sim.training.pipeline.zero_bubble import zb_h1, zb_h2, zb_v
 
 
@@ -109,6 +110,10 @@ def orders(pipeline: PipelineSpec, num_microbatches: int, times: StageTimes | No
             return zb_auto(p, num_microbatches, times, pipeline.max_live_microbatches or p)
         case "interleaved_1f1b":
             return interleaved(p, num_microbatches, v, pipeline.microbatch_group_size)
+        case "terapipe":
+            return terapipe(p, num_microbatches, pipeline.num_slices)
+        case "seq_1f1b":
+            return seq_1f1b(p, num_microbatches, pipeline.num_slices)
     return SCHEDULES[pipeline.schedule](p, num_microbatches, v)
 
 

@@ -9,6 +9,7 @@ from sim.training.pipeline.rules import (
     check_actions,
     check_microbatches,
     check_options,
+    check_slices,
     check_stages,
 )
 
@@ -29,17 +30,25 @@ class PipelineSpec:
     """custom: every rank's actions."""
     layers_per_stage: tuple[int, ...] = ()
     """Layers of every virtual stage in model order; empty: as evenly as Megatron would."""
+    token_slices: tuple[int, ...] = ()
+    """terapipe, seq_1f1b: tokens of the slices in which a sequence goes through the pipeline."""
     scatter_gather: bool = False
     """Send 1/t of a replicated boundary tensor per tensor-parallel rank, gather on arrival (SC21, section 4.1)."""
 
     def __post_init__(self) -> None:
         check_stages(self.schedule, self.virtual_stages)
         check_options(self.schedule, self.microbatch_group_size, self.max_live_microbatches, self.actions)
+        check_slices(self.schedule, self.token_slices)
 
     @property
     def num_virtual_stages(self) -> int:
         """Return the number of virtual stages over all ranks, of one copy of the model."""
         return self.degree * self.virtual_stages
+
+    @property
+    def num_slices(self) -> int:
+        """Return in how many slices a sequence goes through the pipeline."""
+        return max(1, len(self.token_slices))
 
     @property
     def num_copies(self) -> int:

@@ -54,18 +54,20 @@ class Group(NamedTuple):
 class Slicing:
     """How a batch is cut, and what it takes.
 
-    ``work_s``: the sum of all slice times on one stage. ``longest_s``: the longest of them.
+    ``work_s``: the sum of all slice times on one stage. ``longest_s``: the longest of them. ``num_copies``: how often
+    the same batch goes through, one after the other.
     """
 
     groups: tuple[Group, ...]
     work_s: float
     longest_s: float
     num_stages: int
+    num_copies: int = 1
 
     @property
     def latency_s(self) -> float:
-        """Return the step's time in seconds: work + (K-1) longest."""
-        return self.work_s + (self.num_stages - 1) * self.longest_s
+        """Return the step's time in seconds: the copies' work + (K-1) longest."""
+        return self.num_copies * self.work_s + (self.num_stages - 1) * self.longest_s
 
     @property
     def slices(self) -> tuple[int, ...]:
@@ -74,16 +76,20 @@ class Slicing:
 
 
 def best_slices(
-    time_s: SliceTime, num_tokens: int, num_stages: int, *, granularity: int = 1, epsilon_s: float = 0.0
+    time_s: SliceTime,
+    num_tokens: int,
+    num_stages: int,
+    *,
+    num_sequences: int = 1,
+    granularity: int = 1,
+    epsilon_s: float = 0.0,
 ) -> Slicing:
-    """Return the best slices of one sequence (or of sequences that always travel together).
+    """Return the best slices of sequences that go through the pipeline one after the other, all cut alike.
 
-    As ``best_batch_slices`` with one sequence.
+    As ``best_batch_slices``, for one sequence of these; a sequence may stand for several that always travel together.
     """
-    return best_batch_slices(
-        lambda _, tokens, context: time_s(tokens, context),
-        1, num_tokens, num_stages, granularity=granularity, epsilon_s=epsilon_s,
-    )  # fmt: skip
+    _check(num_sequences=num_sequences, num_tokens=num_tokens, num_stages=num_stages, granularity=granularity)
+    return _best([time_s], _Problem(num_tokens, granularity, num_stages, num_sequences), epsilon_s)
 
 
 def best_batch_slices(
@@ -111,25 +117,8 @@ def best_batch_slices(
     Raises SliceTimeError for a time that is negative or not finite, SlicingError for numbers that cannot be.
     """
     _check(num_sequences=num_sequences, num_tokens=num_tokens, num_stages=num_stages, granularity=granularity)
-    if not (epsilon_s >= 0.0 and math.isfinite(epsilon_s)):
-        raise SlicingError(f"epsilon is {epsilon_s} s; it must be finite and not negative")
-    if num_tokens % granularity:
-        raise SlicingError(f"{num_tokens} tokens are no multiple of the granularity {granularity}")
-    tables = [_table(partial(time_s, b), num_tokens, granularity) for b in range(1, num_sequences + 1)]
-    search = _Search(tables, granularity, num_stages)
-    values = np.unique(np.concatenate([table[np.isfinite(table)] for table in tables])).tolist()
-    best = search.solve(math.inf)
-    if best is None:
-        raise AssertionError("without a limit every slice is allowed")
-    least_work_s = best.work_s
-    feasible = bisect_left(values, True, key=lambda limit_s: search.solve(limit_s) is not None)
-    for lowest_s, limit_s in _limits(values[feasible:], epsilon_s):
-        if (num_stages - 1) * lowest_s + max(lowest_s, least_work_s) >= best.latency_s:
-            break
-        found = search.solve(limit_s)
-        if found is not None and found.latency_s < best.latency_s:
-            best = found
-    return best
+    times = [partial(time_s, b) for b in range(1, num_sequences + 1)]
+    return _best(times, _Problem(num_tokens, granularity, num_stages, 1), epsilon_s)
 
 
 def uniform_slices(
@@ -204,6 +193,39 @@ def fitted(table_s: Mapping[tuple[int, int], float]) -> SliceTime:
 # --- the dynamic program -----------------------------------------------------------------------------------
 
 
+class _Problem(NamedTuple):
+    """What is cut: ``num_copies`` times the same, one after the other, in multiples of ``granularity`` tokens."""
+
+    num_tokens: int
+    granularity: int
+    num_stages: int
+    num_copies: int
+
+
+def _best(times_s: Sequence[SliceTime], problem: _Problem, epsilon_s: float) -> Slicing:
+    """Return the best cut; ``times_s[b-1]``: of slices of b sequences."""
+    num_tokens, granularity, num_stages, _ = problem
+    if not (epsilon_s >= 0.0 and math.isfinite(epsilon_s)):
+        raise SlicingError(f"epsilon is {epsilon_s} s; it must be finite and not negative")
+    if num_tokens % granularity:
+        raise SlicingError(f"{num_tokens} tokens are no multiple of the granularity {granularity}")
+    tables = [_table(time_s, num_tokens, granularity) for time_s in times_s]
+    search = _Search(tables, problem)
+    values = np.unique(np.concatenate([table[np.isfinite(table)] for table in tables])).tolist()
+    best = search.solve(math.inf)
+    if best is None:
+        raise AssertionError("without a limit every slice is allowed")
+    least_work_s = best.num_copies * best.work_s
+    feasible = bisect_left(values, True, key=lambda limit_s: search.solve(limit_s) is not None)
+    for lowest_s, limit_s in _limits(values[feasible:], epsilon_s):
+        if (num_stages - 1) * lowest_s + max(lowest_s, least_work_s) >= best.latency_s:
+            break
+        found = search.solve(limit_s)
+        if found is not None and found.latency_s < best.latency_s:
+            best = found
+    return best
+
+
 def _table(time_s: SliceTime, num_tokens: int, granularity: int) -> Table:
     units = num_tokens // granularity
     table = np.full((units + 1, units + 1), math.inf)
@@ -228,8 +250,7 @@ class _Search:
     """The dynamic program under one limit. ``tables[b-1]``: the times of slices of b sequences."""
 
     tables: Sequence[Table]
-    granularity: int
-    num_stages: int
+    problem: _Problem
 
     def solve(self, limit_s: float) -> Slicing | None:
         """Return the cut with the least work whose slices keep the limit; None where there is none."""
@@ -245,11 +266,11 @@ class _Search:
         while rest:
             size = parts[rest]
             bounds = paths[size - 1][1]
-            slices = [(end - start) * self.granularity for start, end in bounds]
+            slices = [(end - start) * self.problem.granularity for start, end in bounds]
             longest_s = max([longest_s, *(float(self.tables[size - 1][end, start]) for start, end in bounds)])
             groups.append(Group(size, tuple(slices)))
             rest -= size
-        return Slicing(tuple(groups), work_s[-1], longest_s, self.num_stages)
+        return Slicing(tuple(groups), work_s[-1], longest_s, self.problem.num_stages, self.problem.num_copies)
 
 
 def _least_work(table: Table, limit_s: float) -> tuple[float, list[tuple[int, int]]]:

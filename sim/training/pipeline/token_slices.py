@@ -5,6 +5,9 @@ slices forward, and its later ones backward: forwards run in the order 0..q-1, b
 With slices of equal times, tF and tB are those of a whole sequence on a stage, and tF/q and tB/q those of a slice.
 """
 
+from collections.abc import Sequence
+
+from sim.plan.program import Call
 from sim.training.pipeline.actions import Action, Order
 
 
@@ -36,3 +39,14 @@ def seq_1f1b(num_ranks: int, num_sequences: int, num_slices: int) -> list[Order]
             order += [Action("F", r, forward), Action("B", r, backward)]
         orders.append(order + [Action("B", r, k) for k in backwards[total - warmup :]])
     return orders
+
+
+def slice_calls(calls: Sequence[Sequence[Call]], num_slices: int) -> list[list[Call]]:
+    """Return calls of the tasks of slices, from calls that have slice j of micro-batch i for micro-batch iq + j."""
+    return [[_slice_call(call, num_slices) for call in of_rank] for of_rank in calls]
+
+
+def _slice_call(call: Call, num_slices: int) -> Call:
+    assert call.microbatch is not None
+    microbatch, index = divmod(call.microbatch, num_slices)
+    return Call(f"{call.task}@{index}", microbatch)
