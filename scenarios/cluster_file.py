@@ -1,21 +1,25 @@
 """Read the topology of a cluster from a YAML file: one that holds nothing else, or a whole scenario."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from scenarios.checking import refuse_nulls
-from scenarios.clusters import locating
+from scenarios.checking import check_document, refuse_nulls
+from scenarios.clusters import devices_of_nodes, locating, refuse_many, refuse_missing_devices, with_stragglers
 from scenarios.errors import ScenarioError, suggestion
 from scenarios.overrides import apply_overrides
-from scenarios.schema import ClusterSection, DenseScenario
+from scenarios.schema import ClusterSection, DenseScenario, Section
 from scenarios.yaml_tree import Document, KeyPath, describe, read_document
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
 
 SECTIONS: Final = tuple(DenseScenario.model_fields)
 CLUSTER_KEYS: Final = tuple(ClusterSection.model_fields)
+
+
+class _ClusterFile(Section):
+    cluster: ClusterSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +56,13 @@ def load_cluster(path: Path, overrides: Sequence[str] = ()) -> NamedTopology:
         rule = f"a whole number of 1 or more belongs here, not {describe(num_nodes)}"
         origin = document.origin(("cluster", "num_nodes"))
         raise ScenarioError(origin, "cluster.num_nodes", rule, "write how many nodes there are")
+    refuse_many(document, num_nodes, 1)
     description, prefix = _description(document, cluster)
     with locating(document, prefix):
         topology = parse_topology(description, num_nodes)
+    checked = check_document(replace(document, data={"cluster": cluster}), _ClusterFile).cluster
+    refuse_missing_devices(document, checked, devices_of_nodes(topology))
+    topology = with_stragglers(document, checked.stragglers, topology)
     name = document.data.get("name", description if isinstance(description, str) else path.stem)
     return NamedTopology(str(name), topology)
 

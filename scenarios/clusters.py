@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from costmodels.calibration.document import CalibratedProfile
 from costmodels.collectives.network import COLLNET
@@ -68,7 +69,7 @@ class ClusterSpec:
 def cluster_spec(document: Document, checked: DenseScenario) -> ClusterSpec:
     """Return a scenario's machine. Raises ScenarioError where its keys do not go together."""
     section = checked.cluster
-    _refuse_many(document, section.num_nodes, section.devices_per_node or 1)
+    refuse_many(document, section.num_nodes, section.devices_per_node or 1)
     topology = None
     if section.topology is not None:
         with locating(document, TOPOLOGY):
@@ -76,12 +77,12 @@ def cluster_spec(document: Document, checked: DenseScenario) -> ClusterSpec:
     types = _node_types(document, section)
     used = _least_devices(document, section, types[0][0], topology)
     calibrated = _calibrated(document, section, types)
-    _refuse_many(document, section.num_nodes, used)
+    refuse_many(document, section.num_nodes, used)
     if section.stragglers:
         node = load_node(types[0][0])
         node = node if calibrated is None else calibrated.node_spec(node)
         plain = topology or Cluster(node, section.num_nodes, used).topology
-        topology = _with_stragglers(document, section.stragglers, plain)
+        topology = with_stragglers(document, section.stragglers, plain)
     return ClusterSpec(
         node=types[0][0],
         num_nodes=section.num_nodes,
@@ -130,7 +131,8 @@ def _parts(key: str) -> KeyPath:
     return tuple(int(index) if index else name for index, name in found)
 
 
-def _refuse_many(document: Document, num_nodes: int, used: int) -> None:
+def refuse_many(document: Document, num_nodes: int, used: int) -> None:
+    """Raise ScenarioError where so many nodes with so many devices in use are more than can be simulated."""
     if num_nodes * used > MAX_WORLD_SIZE:
         key, product = "cluster.num_nodes", f"{num_nodes:,} nodes x {used} devices = {num_nodes * used:,}"
         rule, remedy = f"{product} is more than {MAX_WORLD_SIZE:,}", f"write at most {MAX_WORLD_SIZE // used:,} nodes"
@@ -178,24 +180,34 @@ def _hardware(document: Document, name: str) -> NodeSpec:
         raise ScenarioError(document.origin(("cluster", "node")), "cluster.node", rule, remedy) from error
 
 
-def _least_devices(document: Document, section: ClusterSection, node: str, topology: Topology | None) -> int:
-    """Return how many devices every node has. Raises ScenarioError where more are to be used, or nodes differ."""
-    counts = {node: load_node(node).devices_per_node}
-    if topology is not None:
-        counts = {}
-        for island in topology.islands:
-            of_one = island.num_devices // island.num_nodes
-            counts[island.name] = min(counts.get(island.name, of_one), of_one)
-    least, most = min(counts.values()), max(counts.values())
+def devices_of_nodes(topology: Topology) -> dict[str, int]:
+    """Return how many devices a node of each layout has."""
+    counts: dict[str, int] = {}
+    for island in topology.islands:
+        of_one = island.num_devices // island.num_nodes
+        counts[island.name] = min(counts.get(island.name, of_one), of_one)
+    return counts
+
+
+def refuse_missing_devices(document: Document, section: ClusterSection, counts: Mapping[str, int]) -> None:
+    """Raise ScenarioError where more devices of every node are to be used than some node has."""
     used, key = section.devices_per_node, "cluster.devices_per_node"
-    if used is None and least != most:
-        rule = f"nodes have {least} to {most} devices, and each has to give as many as the others"
-        raise ScenarioError(document.origin(("cluster",)), key, rule, f"write devices_per_node: {least}")
+    name, least = min(counts.items(), key=itemgetter(1))
     if used is not None and used > least:
-        name = min(counts, key=lambda name: counts[name])
         rule = f"{used} devices of each node, where a {name} has {least}"
         raise ScenarioError(document.origin(key.split(".")), key, rule, f"write at most {least}")
-    return used or least
+
+
+def _least_devices(document: Document, section: ClusterSection, node: str, topology: Topology | None) -> int:
+    """Return how many devices every node has. Raises ScenarioError where more are to be used, or nodes differ."""
+    counts = {node: load_node(node).devices_per_node} if topology is None else devices_of_nodes(topology)
+    least, most = min(counts.values()), max(counts.values())
+    if section.devices_per_node is None and least != most:
+        rule = f"nodes have {least} to {most} devices, and each has to give as many as the others"
+        remedy = f"write devices_per_node: {least}"
+        raise ScenarioError(document.origin(("cluster",)), "cluster.devices_per_node", rule, remedy)
+    refuse_missing_devices(document, section, counts)
+    return section.devices_per_node or least
 
 
 def _calibrated(document: Document, section: ClusterSection, types: list[tuple[str, int]]) -> CalibratedProfile | None:
@@ -223,7 +235,8 @@ def _jitter(section: ClusterSection) -> dict[str, float]:
 # --- which links -------------------------------------------------------------------------------------------
 
 
-def _with_stragglers(document: Document, entries: tuple[StragglerSection, ...], topology: Topology) -> Topology:
+def with_stragglers(document: Document, entries: tuple[StragglerSection, ...], topology: Topology) -> Topology:
+    """Return the topology with a scenario's stragglers. Raises ScenarioError for one that names no device or link."""
     numbers = _device_numbers(topology) if any(isinstance(entry.device, str) for entry in entries) else {}
     for index, entry in enumerate(entries):
         where: KeyPath = ("cluster", "stragglers", index)

@@ -74,7 +74,7 @@ def test_links_with_room_to_spare_tell_no_ranks_apart() -> None:
     """Where groups end in the middle of leaves, uplinks that can never be full split nothing; full ones do."""
     fabric = {"kind": "leaf-spine", "leaf_ports": 64, "spines": 16}
     few, many = (
-        classes_of({"nodes": "hgx-h100", "fabric": fabric | {"oversubscription": over}}, 60, 8, 4, 15)
-        for over in (0.25, 1)
+        classes_of({"nodes": "hgx-h100", "fabric": fabric | {"uplink": {"bandwidth": rate}}}, 60, 8, 4, 15)
+        for rate in ("800 GB/s", "200 GB/s")
     )
     assert few < many

@@ -89,6 +89,7 @@ def with_straggler(**straggler: Any) -> dict[str, Any]:
     return {"nodes": SINGLE, "fabric": {"kind": "switch"}, "stragglers": [straggler]}
 
 
+MESH = {"inside": "nvlink-mesh", "nvlink": FAST}
 DRAGONFLY = {"kind": "dragonfly", "local_link": NIC, "global_link": NIC, "ports_per_router": 1}
 
 REFUSED: list[tuple[Any, str, str, str]] = [
@@ -113,7 +114,7 @@ REFUSED: list[tuple[Any, str, str, str]] = [
     (with_nodes(inside="nvswitch"), "nodes.nvlink", "nvswitch needs it", "write nvlink:"),
     (with_nodes(inside="hybrid-cube-mesh", devices=4, nvlink=FAST), "nodes.devices", "8 devices", "devices: 8"),
     (with_nodes(nodes_per_domain=2), "nodes.nodes_per_domain", "only an NVSwitch", "inside: nvswitch"),
-    (with_nodes(nvlinks=[[0, 9, 1]]), "nodes.nvlinks", "[0, 9, 1] is not two devices", "[device, device,"),
+    (with_nodes(**MESH, nvlinks=[[0, 9, 1]]), "nodes.nvlinks", "[0, 9, 1] is not two devices", "[device, device,"),
     (with_nodes(nvlinks=[[0, 1]]), "nodes.nvlinks", "[0, 1] is not two devices", "[[0, 1, 2], ...]"),
     (with_nodes(nic={"bandwidth": "10 GB/s", "speed": 1}), "nodes.nic.speed", "unknown key", "bandwidth"),
     (with_nodes(nic={"latency": "1 us"}), "nodes.nic.bandwidth", "required", "add bandwidth:"),
@@ -133,7 +134,7 @@ REFUSED: list[tuple[Any, str, str, str]] = [
     (with_fabric(kind="leaf-spin"), "fabric.kind", "there is no 'leaf-spin'", "did you mean leaf-spine"),
     (with_fabric(kind="switch", spines=2), "fabric.spines", "unknown key", "known: kind"),
     (with_fabric(kind="leaf-spine", leaf_ports=2), "fabric.spines", "required", "add spines:"),
-    (with_fabric(**LEAF_SPINE, oversubscription=0), "fabric.oversubscription", "not a number above 0", "as in 1.5"),
+    (with_fabric(**LEAF_SPINE, oversubscription=0), "fabric.oversubscription", "0 is not a number from 1", "as in 1.5"),
     (with_fabric(**LEAF_SPINE, oversubscription=2, uplink=NIC), "fabric.oversubscription", "already says", "keep one"),
     (with_fabric(kind="fat-tree", radix=3), "fabric.radix", "half of 3 ports", "even"),
     (with_fabric(kind="fat-tree", radix=2), "fabric", "4 adapters on a tree that holds 2", "larger radix"),
@@ -166,7 +167,7 @@ REFUSED: list[tuple[Any, str, str, str]] = [
         "fewer switches",
     ),
     (with_straggler(device=4, slowdown=2), "stragglers[0].device", "no device 4", "devices are 0 to 3"),
-    (with_straggler(device=0, slowdown=0.5), "stragglers[0].slowdown", "1 or more", "as in 1.5"),
+    (with_straggler(device=0, slowdown=0.5), "stragglers[0].slowdown", "0.5 is not a number from 1", "as in 1.5"),
     (with_straggler(device=0), "stragglers[0].slowdown", "required", "add slowdown:"),
     (with_straggler(slowdown=2), "stragglers[0]", "a device or a link", "one of device: and link:"),
     (with_straggler(link="node 1 nic 0 ot", slowdown=2), "stragglers", "no link", "'node 1 nic 0 out'"),

@@ -36,7 +36,7 @@ def _shape(num_nodes: int) -> list[int]:
 
 @st.composite
 def _fabrics(draw: Any, kind: str, num_nodes: int) -> dict[str, Any]:
-    over = {"oversubscription": draw(st.sampled_from([0.25, 1, 2, 5]))}
+    over = {"oversubscription": draw(st.sampled_from([1, 1.5, 2, 5]))}
     sizes = {"leaf_ports": draw(st.integers(1, 6)), "spines": draw(st.integers(1, 3))}
     match kind:
         case "leaf-spine":

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.errors import TopologyError, quoted
 from sim.cluster.topology.reading import dotted
 
 
@@ -54,9 +54,9 @@ def _lookup(section: str, what: str, name: str, where: str) -> Mapping[str, Any]
     if name in entries:
         found: Mapping[str, Any] = entries[name]
         return found
-    close = get_close_matches(name.lower(), sorted(entries), n=3, cutoff=0.4)
+    close = get_close_matches(name.lower()[:200], sorted(entries), n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(sorted(entries))}"
-    raise TopologyError(where, f"there is no {what} {name!r} in the catalogue", hint)
+    raise TopologyError(where, f"there is no {what} {quoted(name)} in the catalogue", hint)
 
 
 @cache

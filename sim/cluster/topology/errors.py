@@ -3,6 +3,11 @@
 TopologyError (ValueError)    a description that no cluster can be built of, or a device or link that is not there
 """
 
+from typing import Final
+
+MOST_SHOWN: Final = 80
+"""Characters of what a user wrote that a message repeats."""
+
 
 class TopologyError(ValueError):
     """A broken rule, the key that breaks it (``fabric.spines``; empty: no key) and what to write instead."""
@@ -12,3 +17,9 @@ class TopologyError(ValueError):
         self.key = key
         self.rule = rule
         self.remedy = remedy
+
+
+def quoted(value: object) -> str:
+    """Return what a user wrote as a message repeats it: in Python's words, the beginning of what is long."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 4]} ..."

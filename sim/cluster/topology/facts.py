@@ -9,6 +9,7 @@ from sim.cluster.topology.links import NONE, FloatArray, IntArray, LinkKind
 from sim.cluster.topology.max_flow import max_flow
 from sim.cluster.topology.topology import Topology
 
+_ROUTES_AT_ONCE = 16_384
 ALL_PAIRS_UP_TO = 256
 """Larger clusters have their longest route looked for from some islands, spread over the cluster."""
 
@@ -104,9 +105,12 @@ def max_hops(topology: Topology) -> int:
         islands = sorted({last * part // 3 for part in range(4)})
         chosen = [(island, topology.islands[topology.placement.layout[island]]) for island in islands]
         starts = np.array([first[island] + device for island, layout in chosen for device in _remote_devices(layout)])
-    return max(
-        int(topology.routes(np.full_like(everyone, start), everyone).num_hops.max()) for start in starts.tolist()
-    )
+    longest = 0
+    for targets in np.array_split(everyone, -(-len(everyone) // _ROUTES_AT_ONCE)):
+        for start in starts.tolist():
+            routes = topology.routes(np.full_like(targets, start), targets)
+            longest = max(longest, int(routes.num_hops.max()))
+    return longest
 
 
 def _remote_devices(island: Island) -> set[int]:

@@ -5,12 +5,15 @@ from typing import Final, Literal
 
 import numpy as np
 
-from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.errors import TopologyError, quoted
 from sim.cluster.topology.island import Drawing, Island, Path, back, numbers, path_table
 from sim.cluster.topology.links import NONE, Cable, IntArray, LinkKind
 
 Inside = Literal["nvswitch", "nvlink-mesh", "hybrid-cube-mesh", "nvlink-pairs", "pcie"]
 INSIDES: Final[tuple[Inside, ...]] = ("nvswitch", "nvlink-mesh", "hybrid-cube-mesh", "nvlink-pairs", "pcie")
+
+MOST_NVLINKS: Final = 1000
+"""Between two devices; an H100 has 18 in all."""
 
 HYBRID_CUBE_MESH: Final = (
     (0, 1, 1),
@@ -261,9 +264,20 @@ def _check(layout: NodeLayout) -> None:
         raise TopologyError("devices", "a hybrid cube mesh joins 8 devices", "write devices: 8")
     if layout.inside == "nvlink-pairs" and layout.num_devices % 2:
         raise TopologyError("devices", f"{layout.num_devices} devices make no pairs", "write an even number")
+    _check_mesh(layout)
+
+
+def _check_mesh(layout: NodeLayout) -> None:
+    if (layout.inside == "nvlink-mesh") != bool(layout.nvlinks):
+        rule, remedy = f"{layout.inside} has no list of links", "leave it out, or write inside: nvlink-mesh"
+        if not layout.nvlinks:
+            rule, remedy = f"{layout.inside} needs the list of its links", "write nvlinks: [[0, 1, 2], ...]"
+        raise TopologyError("nvlinks", rule, remedy)
     for first, second, count in layout.nvlinks:
-        if not (0 <= first < layout.num_devices and 0 <= second < layout.num_devices and first != second and count > 0):
-            rule = f"[{first}, {second}, {count}] is not two devices of 0 to {layout.num_devices - 1} and a number"
+        low, high = sorted((first, second))
+        if not (0 <= low < high < layout.num_devices and 0 < count <= MOST_NVLINKS):
+            row = quoted([first, second, count])
+            rule = f"{row} is not two devices of 0 to {layout.num_devices - 1} and a number up to {MOST_NVLINKS}"
             raise TopologyError("nvlinks", rule, "write [device, device, links between them]")
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from sim.cluster.topology.build import build
 from sim.cluster.topology.catalogue import based_on, load_node, load_topology
-from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.errors import TopologyError, quoted
 from sim.cluster.topology.island import Island
 from sim.cluster.topology.node import INSIDES, Inside, NodeLayout, lay_out
 from sim.cluster.topology.parse_fabric import fabric_of
@@ -125,7 +125,7 @@ def _nvlinks(section: Section) -> tuple[tuple[int, int, int], ...]:
     rows = value if isinstance(value, list) else [value]
     for row in rows:
         if not (isinstance(row, list) and len(row) == 3 and all(type(part) is int for part in row)):
-            rule = f"{row!r} is not two devices and the number of links between them"
+            rule = f"{quoted(row)} is not two devices and the number of links between them"
             raise TopologyError(section.key("nvlinks"), rule, "write [[0, 1, 2], ...]")
     return tuple((row[0], row[1], row[2]) for row in rows)
 
@@ -139,7 +139,7 @@ def _with_stragglers(topology: Topology, section: Section) -> Topology:
     links: dict[str, float] = {}
     for index, entry in enumerate(entries):
         one = Section.of(entry, f"stragglers[{index}]", ("device", "link", "slowdown"))
-        slowdown = one.factor("slowdown", least=1.0)
+        slowdown = one.factor("slowdown")
         if ("device" in one) == ("link" in one):
             raise TopologyError(one.where, "a straggler is a device or a link", "write one of device: and link:")
         if "device" in one:

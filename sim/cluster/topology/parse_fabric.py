@@ -8,7 +8,7 @@ from typing import Any, Final
 from sim.cluster.topology.build import FabricOf
 from sim.cluster.topology.clos import ClosSpec, build_clos
 from sim.cluster.topology.dragonfly import DragonflySpec, build_dragonfly
-from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.errors import TopologyError, quoted
 from sim.cluster.topology.fabric import Fabric, Ports
 from sim.cluster.topology.links import Cable
 from sim.cluster.topology.reading import MOST, Section
@@ -118,7 +118,7 @@ def _level(section: Section, link: str, oversubscription: str) -> tuple[Cable | 
 def _torus(section: Section) -> FabricOf:
     shape: Any = section.get("shape")
     if not (isinstance(shape, list) and 1 <= len(shape) <= 8 and all(type(k) is int and 1 <= k <= MOST for k in shape)):
-        rule = f"{shape!r} is not a list of 1 to 8 sizes"
+        rule = f"{quoted(shape)} is not a list of 1 to 8 sizes"
         raise TopologyError(section.key("shape"), rule, "write the routers of each dimension, as in [8, 8, 4]")
     spec = TorusSpec(shape=tuple(shape), link=section.needed_cable("link"))
 

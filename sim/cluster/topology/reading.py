@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from costmodels.errors import UnitError
 from costmodels.units import Dimension, parse_quantity
-from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.errors import MOST_SHOWN, TopologyError, quoted
 from sim.cluster.topology.links import Cable
 
 Word = TypeVar("Word", bound=str)
@@ -15,6 +15,11 @@ Word = TypeVar("Word", bound=str)
 CABLE_KEYS = ("bandwidth", "latency", "message")
 MOST = 1_000_000
 """Counts beyond this are refused: nothing that large can be built, and it is most likely a slip."""
+BANDWIDTHS = (1.0, 1e18)
+"""Bytes per second, from the slowest to the fastest link that is believed."""
+LONGEST_S = 3600.0
+MOST_TIMES = 1e6
+"""How much slower a straggler, how many times wider what is below than what is above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +33,16 @@ class Section:
     def of(cls, value: object, where: str, allowed: Sequence[str]) -> "Section":
         """Return the section. Raises TopologyError unless it is a mapping with no other keys than these."""
         if not isinstance(value, Mapping):
-            raise TopologyError(where, f"{value!r} is not a mapping", f"write keys below it: {', '.join(allowed)}")
+            raise TopologyError(
+                where, f"{quoted(value)} is not a mapping", f"write keys below it: {', '.join(allowed)}"
+            )
         for key in value:
             if key not in allowed:
                 close = get_close_matches(str(key), allowed, n=1)
                 hint = f"did you mean {close[0]}? " if close else ""
-                raise TopologyError(dotted(where, str(key)), "unknown key", f"{hint}known: {', '.join(allowed)}")
+                raise TopologyError(
+                    dotted(where, str(key)[:MOST_SHOWN]), "unknown key", f"{hint}known: {', '.join(allowed)}"
+                )
         return cls(where, value)
 
     def __contains__(self, key: str) -> bool:
@@ -56,18 +65,17 @@ class Section:
             return default
         value = self.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST:
-            rule = f"a whole number from {least} to {MOST:,} belongs here, not {value!r}"
+            rule = f"a whole number from {least} to {MOST:,} belongs here, not {quoted(value)}"
             raise TopologyError(self.key(key), rule, "write it without quotes or unit, as in 8")
         return value
 
-    def factor(self, key: str, default: float | None = None, *, least: float = 0.0) -> float:
-        """Return a number above 0 and of at least ``least``."""
+    def factor(self, key: str, default: float | None = None) -> float:
+        """Return a number from 1 to ``MOST_TIMES``."""
         if default is not None and key not in self.entries:
             return default
         value = self.get(key)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not (least <= value < float("inf")) or value <= 0:
-            rule = f"{value!r} is not a number {f'of {least:g} or more' if least else 'above 0'}"
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 1 <= value <= MOST_TIMES:
+            rule = f"{quoted(value)} is not a number from 1 to {MOST_TIMES:,.0f}"
             raise TopologyError(self.key(key), rule, "write it without quotes or unit, as in 1.5")
         return float(value)
 
@@ -75,7 +83,7 @@ class Section:
         """Return true or false; false where the key is missing."""
         value = self.get(key) if key in self.entries else False
         if not isinstance(value, bool):
-            rule = f"true or false belongs here, not {value!r}"
+            rule = f"true or false belongs here, not {quoted(value)}"
             raise TopologyError(self.key(key), rule, "write it without quotes")
         return value
 
@@ -89,7 +97,7 @@ class Section:
                 return choice
         close = get_close_matches(str(value), choices, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
-        raise TopologyError(self.key(key), f"there is no {value!r}", f"{hint}known: {', '.join(choices)}")
+        raise TopologyError(self.key(key), f"there is no {quoted(value)}", f"{hint}known: {', '.join(choices)}")
 
     def cable(self, key: str, *, sized: bool = True) -> Cable | None:
         """Return one direction of a link, None where the key is missing; ``sized``: it must state its bandwidth.
@@ -100,11 +108,16 @@ class Section:
             return None
         section = Section.of(self.entries[key], self.key(key), CABLE_KEYS)
         bandwidth = section.quantity("bandwidth", Dimension.BANDWIDTH) if sized or "bandwidth" in section else 0.0
-        if not bandwidth and "bandwidth" in section:
-            raise TopologyError(section.key("bandwidth"), "must be more than 0", "write it as in '400 Gbit/s'")
+        if "bandwidth" in section and not BANDWIDTHS[0] <= bandwidth <= BANDWIDTHS[1]:
+            rule = "must be more than 0" if not bandwidth else f"no link carries {quoted(section.get('bandwidth'))}"
+            raise TopologyError(section.key("bandwidth"), rule, "write it as in '400 Gbit/s'")
         latency, message = (
             section.quantity(name, Dimension.TIME) if name in section else 0.0 for name in ("latency", "message")
         )
+        for name, seconds in (("latency", latency), ("message", message)):
+            if seconds > LONGEST_S:
+                rule = f"no link takes {quoted(section.get(name))}"
+                raise TopologyError(section.key(name), rule, "write it as in '1.5 us'")
         return Cable(bandwidth_bytes_per_s=bandwidth, latency_s=latency, message_s=message)
 
     def needed_cable(self, key: str) -> Cable:
@@ -123,7 +136,7 @@ class Section:
             if isinstance(entry, Mapping) and "bidirectional" in entry:
                 both = parse_quantity(entry["bidirectional"], dimension)
                 if both != 2 * amount:
-                    rule = f"{value!r} per direction is not half of {entry['bidirectional']!r} for both"
+                    rule = f"{quoted(value)} per direction is not half of {quoted(entry['bidirectional'])} for both"
                     raise TopologyError(self.key(key), rule, "correct one of the two")
         except UnitError as error:
             rule, _, remedy = str(error).rpartition("; ")

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 import numpy as np
 import numpy.typing as npt
 
-from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.errors import TopologyError, quoted
 from sim.cluster.topology.fabric import Fabric, Ports
 from sim.cluster.topology.island import Island
 from sim.cluster.topology.links import NONE, AnyInts, FloatArray, IntArray, LinkKind, LinkTable
@@ -317,7 +317,9 @@ class Topology:
             return names[name]
         alike = [other for other in names if other.split()[:2] == name.split()[:2]] or list(names)
         close = get_close_matches(name, alike[:2000], n=3, cutoff=0.3) or list(names)[:3]
-        raise TopologyError("link", f"there is no link {name!r}", f"did you mean {' or '.join(map(repr, close))}?")
+        raise TopologyError(
+            "link", f"there is no link {quoted(name)}", f"did you mean {' or '.join(map(repr, close))}?"
+        )
 
     def slowed(
         self, devices: Mapping[int, float] | None = None, links: Mapping[str, float] | None = None

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from sim.cluster.topology.links import (
     joined,
     one_way,
 )
+
+MOST_HOPS: Final = 1000
+"""Routes are tables: longer ones are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +109,10 @@ class Torus:
 
 def build_torus(spec: TorusSpec, ports: Ports, *, direct: bool) -> Torus:
     """Return the torus that joins the ports. Raises TopologyError unless there is one router per node."""
-    count = prod(spec.shape)
+    count, longest = prod(spec.shape), sum(size // 2 for size in spec.shape)
+    if longest > MOST_HOPS:
+        rule = f"routes would have up to {longest:,} links, more than {MOST_HOPS:,}"
+        raise TopologyError("fabric.shape", rule, "write more dimensions, of fewer routers each")
     if count != ports.num_nodes:
         shape = " x ".join(map(str, spec.shape))
         rule = f"{shape} = {count} routers for {ports.num_nodes} nodes"
