@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from backends.torch.memory import account_memory
 from backends.torch.schedule import OpInstance, Schedule, Slot, touched, unroll
 from costmodels.memory import allocated_bytes
+from sim.engine.memory import memory_use
 from sim.plan.buffer import BYTES_PER_ELEMENT, Buffer, Kind, Scope
 from sim.plan.op import Compute, Direction, Send
 from sim.plan.program import Call, Phase, Program, Task
@@ -133,6 +134,19 @@ def test_memory_is_what_instances_between_first_and_last_touch_add_up_to(program
         last = first + len(program.tasks[call.task].ops)
         assert account.most_bytes[index] == max([account.before_bytes[index], *curve[first:last]])
         first = last
+
+
+@settings(max_examples=100, deadline=None)
+@given(programs())
+def test_the_simulated_memory_is_the_interpreters_account(program: Program) -> None:
+    """Peak, its kinds, and each call's bytes before and at most are equal, whatever a program reads and writes."""
+    account, use = account_memory(program, unrolled(program).slots), memory_use(program)
+    assert account.peak_bytes == use.peak_bytes
+    assert dict(account.peak_by_kind_bytes) == dict(use.peak_by_kind_bytes)
+    assert account.before_bytes == use.before_bytes.tolist()
+    assert account.most_bytes == use.peak_bytes_of.tolist()
+    assert account.most_at_op == use.peak_op_of.tolist()
+    assert account.after_bytes == use.after_bytes
 
 
 @settings(max_examples=100, deadline=None)
