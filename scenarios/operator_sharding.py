@@ -5,8 +5,11 @@ operator needs, and the least that a plan needs besides; where a plan needs more
 from the memory that the search may use, and it searches again.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from costmodels.units import format_bytes
@@ -27,54 +30,97 @@ from sim.training.data.operator_costs import (
 from sim.training.data.operators import Choices, operator_slices
 from sim.training.data.osdp import Option, cheapest, least_bytes
 from sim.training.errors import SpecError
+from sim.training.sharding import Choice
 from sim.training.spec import DenseTraining
 
 
 def with_sharding_chosen(job: DenseTraining, pricing: Pricing, device_bytes: int) -> DenseTraining:
     """Return a job with the operators chosen that it shards; itself where it leaves no choice, or has one already.
 
-    ``device_bytes``: the memory of the smallest device, the limit where the job states none. Raises SpecError where
-    nothing fits.
+    ``device_bytes``: the memory of the smallest device, the limit where the job states none. Of a pipeline every rank
+    has its own operators, and the limit for itself. Raises SpecError where nothing fits.
     """
     osdp = job.parallel.osdp
     if osdp is None or osdp.choices is not None or job.parallel.data_degree == 1:
         return job
     limit = device_bytes if osdp.memory_limit_bytes is None else osdp.memory_limit_bytes
     job = replace(job, parallel=replace(job.parallel, osdp=replace(osdp, memory_limit_bytes=limit)))
-    options, rest_bytes = _options(job, pricing)
-    budget = limit - rest_bytes
+    searches = _searches(job, pricing, limit)
     while True:
-        found = cheapest(list(options.values()), budget, osdp.gap)
-        if found is None:
-            raise _does_not_fit(options, limit, limit - budget)
-        choices = {name: choice for name, choice in zip(options, found, strict=True) if choice.num_sharded}
-        chosen = _choosing(job, choices)
-        excess = memory_use(build_dense_training(chosen, "chosen").programs[0]).peak_bytes - limit
-        if excess <= 0:
+        chosen = _choosing(job, _choices(searches, limit, osdp.gap))
+        programs = build_dense_training(chosen, "chosen").programs
+        excesses = [memory_use(program).peak_bytes - limit for program in programs]
+        if max(excesses) <= 0:
             return chosen
-        budget -= max(excess, limit // 1000)  # so that a few plans are enough
+        for search, excess in zip(searches, excesses, strict=True):
+            if excess > 0:
+                search.budget_bytes -= max(excess, limit // 1000)  # so that a few plans are enough
 
 
-def _options(job: DenseTraining, pricing: Pricing) -> tuple[dict[str, list[Option]], int]:
-    """Return every operator's options, and the least that a rank needs beside them, in bytes.
+@dataclass(slots=True)
+class _Search:
+    """The options of one pipeline rank's operators, and the memory that these may use."""
+
+    options: dict[str, list[Option]]
+    budget_bytes: int
+
+    def cheapest(self, fixed: Choices, gap: float) -> "tuple[float, dict[str, Choice]] | None":
+        """Return the least time with some operators' choices given, and the choices; None where nothing fits."""
+        rows = {
+            name: [option for option in row if option.choice == fixed.get(name, option.choice)]
+            for name, row in self.options.items()
+        }
+        found = cheapest(list(rows.values()), self.budget_bytes, gap)
+        if found is None:
+            return None
+        choices = dict(zip(rows, found, strict=True))
+        return sum(o.time_s for name, row in rows.items() for o in row if o.choice == choices[name]), choices
+
+
+def _choices(searches: Sequence[_Search], limit: int, gap: float) -> Choices:
+    """Return what is sharded: on every rank the fastest that fits.
+
+    A tied table lies on two ranks, which make one choice of it: the one with which the slowest rank is fastest.
+    """
+    held = Counter(name for search in searches for name in search.options)
+    shared = [name for name, count in held.items() if count > 1]
+    alternatives = product(*([option.choice for option in _row(searches, name)] for name in shared))
+    best_s, best = math.inf, None
+    for given in alternatives:
+        found = [search.cheapest(dict(zip(shared, given, strict=True)), gap) for search in searches]
+        plans = [plan for plan in found if plan is not None]
+        if len(plans) == len(searches) and max(time_s for time_s, _ in plans) < best_s:
+            best_s, best = max(time_s for time_s, _ in plans), [choices for _, choices in plans]
+    if best is None:
+        raise _does_not_fit(searches, limit)
+    return {name: choice for choices in best for name, choice in choices.items() if choice.num_sharded}
+
+
+def _row(searches: Sequence[_Search], name: str) -> list[Option]:
+    return next(search.options[name] for search in searches if name in search.options)
+
+
+def _searches(job: DenseTraining, pricing: Pricing, limit: int) -> list[_Search]:
+    """Return every pipeline rank's options, and a budget: the limit without the least that it needs beside them.
 
     That is the least over the uniform plans: what is whole for a while need not be so when activations are most.
     """
     assert job.parallel.osdp is not None
-    parameters = parameters_of(build_dense_training(_choosing(job, {}), "replicated").programs[0])
-    costs: dict[bool, dict[int, Mapping[str, list[SliceCost]]]] = {False: {}, True: {}}
-    rests = []
+    programs = build_dense_training(_choosing(job, {}), "replicated").programs
+    parameters = [name for program in programs for name in parameters_of(program)]
+    costs: list[dict[bool, dict[int, Mapping[str, list[SliceCost]]]]] = [{False: {}, True: {}} for _ in programs]
+    rests: list[list[int]] = [[] for _ in programs]
     for num_slices in sorted({1, *job.parallel.osdp.splits}):
         for sharded in (False, True):
             choices = uniform_choices(job, parameters, num_slices, sharded=sharded)
             plan = build_dense_training(_choosing(job, choices), "uniform")
-            program = plan.programs[0]
-            found = slice_costs(job, UniformPlan(choices, program), _alone(plan, pricing))
-            pieces = [cost for row in found.values() for cost in row]
-            needed = sum(c.held_bytes for c in pieces) + max(c.gathered_bytes for c in pieces)
-            rests.append(memory_use(program).peak_bytes - needed)
-            costs[sharded][num_slices] = found
-    return options_of(costs[False], costs[True]), min(rests)
+            for rank, program in enumerate(plan.programs):
+                found = slice_costs(job, UniformPlan(choices, program), _alone(plan, program, pricing))
+                pieces = [cost for row in found.values() for cost in row]
+                needed = sum(c.held_bytes for c in pieces) + max(c.gathered_bytes for c in pieces)
+                rests[rank].append(memory_use(program).peak_bytes - needed)
+                costs[rank][sharded][num_slices] = found
+    return [_Search(options_of(c[False], c[True]), limit - min(r)) for c, r in zip(costs, rests, strict=True)]
 
 
 def _choosing(job: DenseTraining, choices: Choices) -> DenseTraining:
@@ -84,14 +130,17 @@ def _choosing(job: DenseTraining, choices: Choices) -> DenseTraining:
     return replace(job, parallel=replace(job.parallel, osdp=osdp))
 
 
-def _alone(plan: Plan, pricing: Pricing) -> OpSeconds:
+def _alone(plan: Plan, program: Program, pricing: Pricing) -> OpSeconds:
+    """Return how long ops take alone on the first rank of a program."""
+    rank = plan.ranks_of(program)[0]
+
     def seconds(program: Program, op: Op) -> float:
-        return pricing.price(plan, program, op, 0).duration_s
+        return pricing.price(plan, program, op, rank).duration_s
 
     return seconds
 
 
-def summarise_choice(job: DenseTraining, program: Program) -> dict[str, Any]:
+def summarise_choice(job: DenseTraining, plan: Plan) -> dict[str, Any]:
     """Return the ``osdp`` object of summary.json: the limit, how many operators there are, and which are sharded.
 
     Of each that is, into how many slices it is split and how many of them are sharded, in model order.
@@ -99,7 +148,8 @@ def summarise_choice(job: DenseTraining, program: Program) -> dict[str, Any]:
     osdp = job.parallel.osdp
     assert osdp is not None
     choices = dict(osdp.choices or ())
-    pieces = operator_slices(parameters_of(program), {}, tied_embeddings=job.model.tied_embeddings)
+    parameters = [name for program in plan.programs for name in parameters_of(program)]
+    pieces = operator_slices(parameters, {}, tied_embeddings=job.model.tied_embeddings)
     operators = list(dict.fromkeys(piece.operator for piece in pieces))
     sharded = [
         {"operator": name, "num_slices": choices[name].num_slices, "num_sharded": choices[name].num_sharded}
@@ -109,8 +159,8 @@ def summarise_choice(job: DenseTraining, program: Program) -> dict[str, Any]:
     return {"memory_limit_bytes": osdp.memory_limit_bytes, "num_operators": len(operators), "sharded": sharded}
 
 
-def _does_not_fit(options: Mapping[str, list[Option]], limit: int, rest_bytes: int) -> SpecError:
-    least = least_bytes(list(options.values())) + rest_bytes
+def _does_not_fit(searches: Sequence[_Search], limit: int) -> SpecError:
+    least = max(limit - search.budget_bytes + least_bytes(list(search.options.values())) for search in searches)
     return SpecError(
         "parallel.data.osdp",
         f"of all choices of operators to shard, the smallest needs {format_bytes(least)} per rank, and the limit is "

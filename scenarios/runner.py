@@ -66,7 +66,7 @@ def simulate(scenario: Scenario, *, detail: Literal["op", "task"] | None = None,
     links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
     summary = summarise(scenario, run, devices_of(scenario), links)
     if isinstance(scenario.job, DenseTraining) and scenario.job.parallel.osdp is not None:
-        summary["osdp"] = summarise_choice(scenario.job, plan.programs[0])
+        summary["osdp"] = summarise_choice(scenario.job, plan)
     if scenario.reliability is not None:
         with located(scenario.document):
             study = study_reliability(scenario.reliability, run.makespan_s, scenario.seed)

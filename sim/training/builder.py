@@ -118,7 +118,7 @@ class StageProgramBuilder:
     def _write_step(self, groups: Mapping[int, Sequence[Parameter]]) -> tuple[list[str], list[str]]:
         """Write what data parallelism does before and after forwards and backwards, and what it changes in them."""
         if self.job.parallel.osdp is not None:
-            return write_operator_step(self.job, self.tracer, self.place, groups, self.choices)
+            return write_operator_step(self.job, self.tracer, self.place, self.rank, groups, self.choices)
         shards = self.job.parallel.zero_stage > 1 and self.job.parallel.data_degree > 1
         write = write_sharded_step if shards else write_step_end
         return write(self.job, self.tracer, self.place, self.rank, groups)

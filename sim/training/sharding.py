@@ -155,9 +155,9 @@ def _check_osdp(
     for key, (is_wrong, rule) in refused.items():
         if is_wrong:
             raise SpecError(f"parallel.data.{key}", f"{key} {rule}", "leave it out, or leave osdp out")
-    if pipeline.degree > 1:
+    if pipeline.schedule not in GRADIENT_SCHEDULES:
         raise SpecError(
             "parallel.data.osdp",
-            f"osdp is not built together with a pipeline, and pipeline.degree is {pipeline.degree}",
-            "write zero_stage: 3, or pipeline.degree: 1",
+            f"osdp is not built for {pipeline.schedule}: its backwards come in parts, or the model in copies",
+            f"leave it out, or write schedule: {' or '.join(GRADIENT_SCHEDULES)}",
         )

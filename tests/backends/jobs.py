@@ -203,6 +203,13 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "batch": (4, 1), "sharding": ONCE, "recompute": "full",
         "osdp": sharded_operators(**OPERATORS, head=(2, 1), layer1__fc1=(1, 1)),
     },
+    "osdp dp2 x pp2, tied": {
+        "data_degree": 2, "pipeline": {"degree": 2}, "batch": (8, 1), "osdp": sharded_operators(**OPERATORS),
+    },
+    "osdp dp2 x pp2 interleaved, table whole": {
+        "data_degree": 2, "pipeline": {"degree": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2},
+        "osdp": sharded_operators(layer0__qkv=(2, 2), layer3__fc2=(1, 1)),
+    },
     "osdp dp2 x tp2, unfused, weight gradients first": {
         "data_degree": 2, "tensor_degree": 2, "overlap_tensor_backward": False,
         "osdp": sharded_operators(**OPERATORS), "numbers": {"fused_gradient_accumulation": False},

@@ -58,6 +58,10 @@ SHARDED = {
     "hierarchical": training(
         model={**GPT, "num_layers": 1}, data_degree=4, zero_stage=3, batch=(8, 1), sharding=ShardingSpec(local_degree=2)
     ),
+    "osdp pipeline": training(
+        model=MUTED_MODEL, data_degree=2, pipeline={"degree": 2}, batch=(4, 1),
+        osdp=sharded_operators(layer0__qkv=(1, 1), layer1__fc2=(1, 1), embedding__word=(1, 1)),
+    ),
     "osdp": training(
         model={**GPT, "num_layers": 1}, data_degree=2, batch=(4, 1),
         osdp=sharded_operators(layer0__qkv=(2, 1), layer0__fc2=(2, 2), embedding__word=(1, 1)),

@@ -77,16 +77,19 @@ def test_change_that_is_not_enough_says_so(write) -> None:
     assert advice.overrides == ("parallel.data.zero_stage=1",)
 
 
-@pytest.mark.parametrize(("pipeline", "expected"), [
-    (1, ("parallel.data.zero_stage=0", "parallel.data.osdp={}")),
-    (2, ("parallel.data.zero_stage=3",)),
+@pytest.mark.parametrize(("pipeline", "stage", "expected"), [
+    (1, "", ("parallel.data.zero_stage=0", "parallel.data.osdp={}")),
+    (2, "", ("parallel.data.zero_stage=0", "parallel.data.osdp={}")),
+    (2, ", zero_stage: 2, shard_degree: 8", ("parallel.data.zero_stage=3",)),
 ])  # fmt: skip
-def test_parameters_are_sharded_where_nothing_else_fits(write, pipeline: int, expected: tuple[str, ...]) -> None:
-    """Where sharding the optimizer state alone does not do: operators by need, or with a pipeline all parameters."""
+def test_parameters_are_sharded_where_nothing_else_fits(
+    write, pipeline: int, stage: str, expected: tuple[str, ...]
+) -> None:
+    """Where sharding the optimizer state alone does not do: operators by need, or where that is not built, all."""
     overrides = [
         "cluster={node: dgx-1-v100-16g, num_nodes: 2}",
         f"model.num_layers={24 * pipeline}", "model.hidden_size=3072", "model.num_heads=24",
-        f"parallel={{pipeline: {{degree: {pipeline}}}, data: {{degree: auto}}}}",
+        f"parallel={{pipeline: {{degree: {pipeline}}}, data: {{degree: auto{stage}}}}}",
         "training.global_batch_size=16", "training.microbatch_size=1", "training.recompute=full",
     ]  # fmt: skip
     advice = advise(load_scenario(write(), overrides), summary(fits_memory=False))

@@ -57,11 +57,17 @@ def choosing(job: DenseTraining, choices: dict[str, Choice]) -> DenseTraining:
     return replace(job, parallel=replace(job.parallel, osdp=osdp))
 
 
-def program_of(job: DenseTraining) -> Program:
-    """Return the only program of a job's plan, which is sound."""
+def programs_of(job: DenseTraining) -> tuple[Program, ...]:
+    """Return the programs of a job's plan, which is sound."""
     plan = build_dense_training(job, "test")
     check(plan)
-    return plan.programs[0]
+    return plan.programs
+
+
+def program_of(job: DenseTraining) -> Program:
+    """Return the only program of a job's plan."""
+    (program,) = programs_of(job)
+    return program
 
 
 def options_by_operator(job: DenseTraining, splits: Sequence[int], ring: Ranks) -> dict[str, list[Option]]:
@@ -171,8 +177,8 @@ def chosen_of(job: DenseTraining, limit: int) -> DenseTraining:
 
 
 def peak_of(job: DenseTraining) -> int:
-    """Return the peak memory of a job that has chosen, in bytes."""
-    return memory_use(program_of(job)).peak_bytes
+    """Return the peak memory of a job that has chosen, on its fullest rank, in bytes."""
+    return max(memory_use(program).peak_bytes for program in programs_of(job))
 
 
 def test_solvers_agree_on_options_of_a_plan() -> None:
@@ -199,6 +205,8 @@ def test_solvers_agree_on_options_of_a_plan() -> None:
     {"model": LLAMA, "recompute": "full", "m": 2},
     {"m": 3, "sharding": ShardingSpec(gradient_sync="last_microbatch", prefetch=0)},
     {"tp": 2, "sequence_parallel": True, "precision": "bf16", "sharding": ShardingSpec(prefetch=2)},
+    {"pp": 2, "m": 2, "dp": 2},
+    {"pp": 2, "m": 2, "dp": 2, "model": LLAMA, "schedule": "interleaved_1f1b", "virtual_stages": 2},
 ])  # fmt: skip
 def test_the_plan_keeps_to_the_limit(keys: dict[str, Any]) -> None:
     """Under every limit the peak of the chosen plan is within it; where none fits, the error says what is needed."""
@@ -213,6 +221,22 @@ def test_the_plan_keeps_to_the_limit(keys: dict[str, Any]) -> None:
         chosen_of(job, limits[-1])
     assert caught.value.key == "parallel.data.osdp"
     assert fitted == [limit for limit in limits if limit >= min(fitted)]
+
+
+@pytest.mark.parametrize("table", [Choice(1, 0), Choice(1, 1)])
+def test_ranks_of_a_pipeline_agree_on_a_tied_table(table: Choice) -> None:
+    """Each rank chooses for itself, but the first and the last make one choice of the table that both hold.
+
+    Where the last one could keep it whole and the first could not, both shard it.
+    """
+    job = osdp_job(pp=2, m=2, dp=8, model=GPT | {"vocab_size": 2048})
+    limit = peak_of(choosing(job, {})) * (85 if table.num_sharded else 100) // 100
+    chosen = dict(chosen_of(job, limit).parallel.osdp.choices)
+    assert chosen.get("embedding.word", Choice(1, 0)) == table
+    for program in programs_of(choosing(job, chosen)):
+        assert ("shard.embedding.word" in program.buffers) is bool(table.num_sharded)
+        ties = [op for t in program.tasks.values() for op in t.ops if op.name == "tie"]
+        assert len(ties) == 1
 
 
 def test_nothing_is_sharded_without_need_and_all_where_memory_is_least() -> None:
@@ -262,7 +286,8 @@ def test_a_job_without_choice_is_left_alone() -> None:
         ({"sharding": ShardingSpec(reshard_after_forward=False)}, "reshard_after_forward"),
         ({"bucket_bytes": 1000}, "bucket"),
         ({"overlap_gradient_sync": False}, "overlap_gradient_sync"),
-        ({"pp": 2}, "osdp"),
+        ({"pp": 2, "m": 4, "schedule": "zb_h1"}, "osdp"),
+        ({"sharding": ShardingSpec(local_degree=2)}, "local_degree"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused_by_name(keys: dict[str, Any], key: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sim.plan.tracing import Parameter, ProgramTracer
-from sim.training.data.buckets import Bucket
+from sim.training.data.buckets import TIED_SOURCE, Bucket
 from sim.training.data.optimizer import StepEndWriter
 from sim.training.data.osdp import REPLICATED, Choice
 from sim.training.data.sharding import Gathering, ShardedStepWriter
@@ -82,6 +82,7 @@ def write_operator_step(
     job: DenseTraining,
     tracer: ProgramTracer,
     place: Placement,
+    rank: int,
     groups: Mapping[int, Sequence[Parameter]],
     choices: Choices,
 ) -> tuple[list[str], list[str]]:
@@ -92,21 +93,28 @@ def write_operator_step(
     """
     fresh = {p.source: tracer.parameters[p.source] for group in groups.values() for p in group}
     slices = operator_slices(list(fresh), choices, tied_embeddings=job.model.tied_embeddings)
-    units = [(make_unit(s.name, [fresh[name] for name in s.parameters]), s.is_sharded) for s in slices]
-    step_end = StepEndWriter(job, tracer, job.training.types, (place.ranks[0], place.ranks[-1]), ())
-    sharded = [unit for unit, is_sharded in units if is_sharded]
-    whole = list(_buckets([unit for unit, is_sharded in units if not is_sharded]))
-    return ShardedStepWriter(job, tracer, step_end, sharded, Gathering(), whole).write()
+    ends = place.ranks[0], place.ranks[-1]
+    apart = job.model.tied_embeddings and ends[0] != ends[1] and rank in ends
+    units: dict[bool, list[Unit]] = {False: [], True: []}
+    for piece in slices:
+        tied = apart and piece.operator == TIED_SOURCE
+        units[piece.is_sharded].append(make_unit(piece.name, [fresh[name] for name in piece.parameters], tied=tied))
+    step_end = StepEndWriter(job, tracer, job.training.types, ends, ())
+    return ShardedStepWriter(job, tracer, step_end, units[True], Gathering(), list(_buckets(units[False]))).write()
 
 
 def _buckets(units: Sequence[Unit]) -> Iterator[Bucket]:
-    """Yield a bucket per replicated operator, in the order of backward; what other axes must sum first, apart."""
+    """Yield a bucket per replicated operator, in the order of backward; what other axes must sum first, apart.
+
+    A table that is tied to another rank's is last, as that rank may have it later.
+    """
     index = 0
-    for unit in reversed(units):
+    ready = [unit for unit in reversed(units) if not unit.tied]
+    for unit in (*ready, *(unit for unit in units if unit.tied)):
         rest = tuple(p for p in unit.parameters if p not in unit.partial)
         for members, axes in ((rest, ()), (unit.partial, unit.partial_axes)):
             if members:
-                yield Bucket(index, members, axes)
+                yield Bucket(index, members, axes, unit.tied)
                 index += 1
 
 
