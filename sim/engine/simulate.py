@@ -9,7 +9,7 @@ from sim.engine.channels import find_channels
 from sim.engine.collector import collector_paused
 from sim.engine.compiler import NotCoalescableError, RankCompiler
 from sim.engine.contention import Contention, find_contention
-from sim.engine.errors import DeadlockError
+from sim.engine.deadlock import refuse_deadlock
 from sim.engine.folding import Folding, fold
 from sim.engine.graph import Graph, PricedTask
 from sim.engine.linking import link_collectives, link_messages
@@ -17,7 +17,7 @@ from sim.engine.loop import EventLoop
 from sim.engine.run import SimulatedRun
 from sim.engine.shape import TaskShape, analyse
 from sim.engine.tables import tabulate
-from sim.plan.op import Collective, Op, Recv, Send
+from sim.plan.op import Collective, Op, Send
 from sim.plan.program import Plan, Program
 
 
@@ -53,7 +53,7 @@ def _simulate_coalesced(plan: Plan, pricing: Pricing, folding: Folding, *, coale
             continue
         loop = EventLoop(graph)
         run = SimulatedRun(plan, folding, programs, priced, graph, loop, loop.run())
-        _refuse_deadlock(run)
+        refuse_deadlock(run)
         return run
 
 
@@ -95,33 +95,3 @@ def _compile(
     link_messages(graph, ranks, plan.mesh, folding.stands_for)
     link_collectives(graph, ranks, plan.mesh, folding.stands_for, contention.contended)
     return graph
-
-
-def _refuse_deadlock(run: SimulatedRun) -> None:
-    """Raise DeadlockError where an op never ran, naming the first of each rank and stream."""
-    if min(run.loop.ends_s, default=0.0) >= 0.0:
-        return
-    stuck: dict[tuple[int, str], str] = {}
-    for rank, index, base, pattern in run.graph.units:
-        call = run.programs[rank].calls[index]
-        task = run.programs[rank].tasks[call.task]
-        for j, op in enumerate(task.ops):
-            if run.loop.ends_s[base if pattern is not None else base + j] < 0.0:
-                what = f"{task.name}/{op.name}{_instance(call.microbatch)}{_peer(op)}"
-                stuck.setdefault((rank, op.stream), what)
-    if stuck:
-        lines = [f"  rank {rank}, stream {stream}: {what}" for (rank, stream), what in sorted(stuck.items())]
-        more = [f"  and {len(lines) - 20} more"] if len(lines) > 20 else []
-        raise DeadlockError("\n".join(["the run is stuck; these ops wait for ever:", *lines[:20], *more]))
-
-
-def _instance(microbatch: int | None) -> str:
-    return "" if microbatch is None else f" (micro-batch {microbatch})"
-
-
-def _peer(op: object) -> str:
-    if isinstance(op, Send | Recv):
-        return f", waits for the rank {op.offset:+d} along {op.axis!r}"
-    if isinstance(op, Collective):
-        return f", waits for its group over {', '.join(op.axes)}"
-    return ""

@@ -55,7 +55,7 @@ def _bounds(loads: Sequence[Load], in_network: NDArray[np.bool_], asked: NDArray
 
 
 def _links_per_user(load: Load) -> float:
-    return len(load.links) / (int(load.groups.max()) + 1)
+    return len(load.links) / (int(load.groups.max(initial=0)) + 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +75,7 @@ class _Choice:
 def _own_covers(load: Load, in_network: NDArray[np.bool_], asked: NDArray[np.bool_], *, last: bool) -> _Choice:
     """Return, for users of links asked for, the first or last link outside the network that each uses longest."""
     beyond = in_network[load.links]
-    longest, cover = np.zeros(int(load.groups.max()) + 1), np.zeros(int(load.groups.max()) + 1, np.int64)
+    longest, cover = np.zeros(int(load.groups.max(initial=0)) + 1), np.zeros(int(load.groups.max()) + 1, np.int64)
     users, links, seconds = load.groups[~beyond], load.links[~beyond], load.seconds[~beyond]
     np.maximum.at(longest, users, seconds)
     tight = np.flatnonzero(seconds == longest[users])  # sorted by user, then link
