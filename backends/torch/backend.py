@@ -9,6 +9,7 @@ from backends.torch.timeline import timeline
 from backends.torch.worker import DeviceKind, ExecutionRequest
 from sim.plan.check import check
 from sim.plan.program import Plan
+from sim.plan.steps import longest_lag
 from traces.timeline import Timeline
 
 __all__ = ["Execution", "ExecutionRequest", "TorchBackend", "copy_bandwidths", "measure", "timeline"]
@@ -35,7 +36,8 @@ class TorchBackend:
 
         Raises ExecutionError on a rank of a running job that does not report; call ``execute`` there.
         """
-        execution = self.execute(ExecutionRequest(plan=plan))
+        fewest = 1 + max(longest_lag(program) for program in plan.programs)
+        execution = self.execute(ExecutionRequest(plan=plan, iterations=fewest))
         if execution is None:
             raise ExecutionError("only rank 0 of a running job has the timeline")
         return timeline(plan, execution.ranks)

@@ -46,7 +46,7 @@ def _all_reduce(op: Collective, tensors: Sequence[Tensor], group: GroupCollectiv
     if muted:
         return
     flat = tensors[0].view(-1) if len(tensors) == 1 else _flat(tensors)
-    group.all_reduce(flat, op.reduction)
+    group.all_reduce(flat if op.span is None else flat[slice(*op.span)], op.reduction)
     if len(tensors) > 1:
         _unflatten(flat, tensors)
 

@@ -18,6 +18,7 @@ from backends.torch.schedule import OpInstance, Schedule, Slot, unroll
 from backends.torch.state import persistent_slots
 from sim.plan.op import Collective, Compute, Recv, Send
 from sim.plan.program import Plan, Program
+from sim.plan.steps import program_of_step
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class Interpreter:
 
     ``mute``: names of ops that communicate nothing. ``kept``: buffers whose tensors stay after the step,
     beside the persistent ones, in ``schedule.slots``. ``explicit``: how to run collectives as step lists, None for
-    the library's own.
+    the library's own. A call that completes an earlier step runs as in that step: its number counts for the optimizer.
     """
 
     plan: Plan
@@ -39,23 +40,31 @@ class Interpreter:
     program: Program = field(init=False)
     schedule: Schedule = field(init=False)
     _persistent: dict[str, Slot] = field(init=False)
-    _context: RankContext = field(init=False)
+    _contexts: dict[int, RankContext] = field(init=False)
     _groups: dict[GroupKey, GroupCollectives] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.program = self.plan.program_of(self.rank)
         self._persistent = persistent_slots(self.plan, self.program, self.rank, self.device.torch_device)
 
-    def prepare(self, step: int) -> None:
-        """Unroll a step: what is not yet time spent in it."""
-        self._context = RankContext(
-            self.plan.mesh, self.rank, self.plan.seed, step, self.device.torch_device, self.device.sleep
-        )
-        self.schedule = unroll(self.program, self._persistent, self.kept)
+    def prepare(self, step: int, num_steps: int) -> None:
+        """Unroll a step of a run of ``num_steps``: what is not yet time spent in it."""
+        place = self.plan.mesh, self.rank, self.plan.seed
+        device = self.device.torch_device, self.device.sleep
+        lags = {call.lag for call in self.program.calls}
+        self._contexts = {lag: RankContext(*place, step - lag, *device) for lag in lags}
+        self.schedule = unroll(program_of_step(self.program, step, num_steps), self._persistent, self.kept)
 
     def run(self, origin_s: float, *, time_ops: bool) -> StepTimes:
         """Run the prepared step; OpError names the op that failed."""
         return self.device.run(self.schedule, self, origin_s, time_ops=time_ops)
+
+    def drain(self, num_steps: int, origin_s: float) -> None:
+        """Run what the last step has left over; the schedule stays the last step's."""
+        last = self.schedule
+        self.prepare(num_steps, num_steps)
+        self.run(origin_s, time_ops=False)
+        self.schedule = last
 
     @property
     def sent_bytes(self) -> int:
@@ -122,7 +131,9 @@ class Interpreter:
 
     def _compute(self, instance: OpInstance, op: Compute, reads: Sequence[Tensor]) -> None:
         context = KernelContext(
-            self._context, instance.call.microbatch or 0, tuple(slot.buffer for slot in instance.writes)
+            self._contexts[instance.call.lag],
+            instance.call.microbatch or 0,
+            tuple(slot.buffer for slot in instance.writes),
         )
         outputs = KERNELS[op.kernel](context, reads, op.attributes)
         for slot, tensor in zip(instance.writes, outputs, strict=True):

@@ -23,6 +23,7 @@ from backends.torch.memory import MemoryAccount, account_memory
 from backends.torch.reference import Reference, backpropagation, run_reference
 from backends.torch.schedule import InstanceKey
 from sim.plan.program import Plan
+from sim.plan.steps import longest_lag
 from sim.training.spec import DenseTraining
 
 DeviceKind = Literal["cpu", "cuda"]
@@ -34,9 +35,9 @@ class ExecutionRequest:
     """A plan to run. ``check_against``: the training that it must reproduce, None for no check.
 
     ``mute``: names of ops that communicate nothing (to prove that the check notices). ``keep``: buffers whose last
-    values come back with the result. ``iterations``: steps in all; times, memory, check and values are those of
-    the last. ``timing``: of every op, or of the step alone. ``explicit``: run collectives as step lists over messages,
-    None for the library's own.
+    values come back with the result. ``iterations``: steps in all, after which a plan that leaves something to the next
+    step is drained; times, memory, check and values are those of the last. ``timing``: of every op, or of the step
+    alone. ``explicit``: run collectives as step lists over messages, None for the library's own.
     """
 
     plan: Plan
@@ -50,6 +51,13 @@ class ExecutionRequest:
     def __post_init__(self) -> None:
         if self.iterations < 1:
             raise ExecutionError(f"a run needs at least one iteration, got {self.iterations}")
+        if self.iterations <= self.longest_lag:
+            raise ExecutionError(f"a step that completes the one before needs two iterations, got {self.iterations}")
+
+    @property
+    def longest_lag(self) -> int:
+        """Return how many steps back calls of the plan belong."""
+        return max(longest_lag(program) for program in self.plan.programs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +98,16 @@ class Worker:
         times = StepTimes((), (), 0.0)
         for step in range(request.iterations):
             if interpreter is not None:
-                interpreter.prepare(step)
+                interpreter.prepare(step, request.iterations)
             origin_s = common_origin_s()
             if interpreter is not None:
                 times = interpreter.run(origin_s, time_ops=request.timing == "op")
-        return None if interpreter is None else self._result(request, interpreter, times)
+        peak_bytes = self.device.peak_allocated_bytes()
+        if request.longest_lag:
+            origin_s = common_origin_s()
+            if interpreter is not None:
+                interpreter.drain(request.iterations, origin_s)
+        return None if interpreter is None else self._result(request, interpreter, times, peak_bytes)
 
     def _interpreter(self, request: ExecutionRequest, rank: int) -> Interpreter:
         checked = kept_for_check(request.plan.program_of(rank)) if request.check_against else frozenset()
@@ -103,9 +116,10 @@ class Worker:
             explicit=request.explicit,
         )  # fmt: skip
 
-    def _result(self, request: ExecutionRequest, interpreter: Interpreter, times: StepTimes) -> RankResult:
+    def _result(
+        self, request: ExecutionRequest, interpreter: Interpreter, times: StepTimes, peak_bytes: int | None
+    ) -> RankResult:
         program, schedule = interpreter.program, interpreter.schedule
-        peak = self.device.peak_allocated_bytes()
         job = request.check_against
         report = None
         if job is not None:
@@ -118,7 +132,7 @@ class Worker:
             step_s=times.step_s,
             memory=account_memory(program, schedule.slots),
             check=report,
-            allocator_peak_bytes=peak,
+            allocator_peak_bytes=peak_bytes,
             values={
                 key: slot.tensor.to("cpu", torch.float64).numpy()
                 for key, slot in schedule.slots.items()
@@ -130,7 +144,7 @@ class Worker:
     def _reference(self, job: DenseTraining, steps: int) -> Reference:
         """Return the dense run, computed once for all plans that must reproduce the same."""
         t = job.training
-        optimizer = (t.learning_rate, t.adam_beta1, t.adam_beta2, t.adam_epsilon)
+        optimizer = (t.optimizer, t.learning_rate, t.adam_beta1, t.adam_beta2, t.adam_epsilon)
         blocks = (t.update, job.parallel.pipeline) if t.method == "local" else None
         key = (job.model, job.seed, t.global_batch_size, t.precision, optimizer, blocks, steps)
         if key not in self._references:

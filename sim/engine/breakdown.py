@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.run import SimulatedRun, Times
+from sim.engine.tables import MAIN_STREAM
 
-MAIN_STREAM = "compute"
 BUBBLE = "bubble"
 
 
@@ -16,7 +16,7 @@ BUBBLE = "bubble"
 class Breakdown:
     """``busy_s`` by stream; ``exposed_s``: idle time of the compute stream by the communication stream that ran
     meanwhile (the first in the order tp, dp, others by name), ``bubble`` where none did. Compute's busy time and
-    all of ``exposed_s`` add up to the makespan.
+    all of ``exposed_s`` add up to the run's iteration time.
     """
 
     busy_s: Mapping[str, float]
@@ -24,18 +24,23 @@ class Breakdown:
 
 
 def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
-    """Return where the makespan goes on one simulated rank."""
+    """Return where the time of a step goes on one simulated rank.
+
+    Without a barrier between steps: of the steady period that begins with the step's first op on that rank.
+    """
     streams: dict[str, list[tuple[Times, Times]]] = {}
-    for times in run.task_times(rank):
+    tasks, begin_s = run.window(rank)
+    for times in tasks:
         by_stream: dict[str, list[int]] = {}
         for j, op in enumerate(times.task.ops):
             by_stream.setdefault(op.stream, []).append(j)
         for stream, ops in by_stream.items():
             streams.setdefault(stream, []).append((times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()))
-    spans = {stream: _sorted_spans(parts) for stream, parts in streams.items()}
+    period_s = run.iteration_time_s
+    spans = {stream: _sorted_spans(parts, begin_s, begin_s + period_s) for stream, parts in streams.items()}
     busy = {stream: float((ends - starts).sum()) for stream, (starts, ends) in sorted(spans.items())}
     empty = np.empty(0)
-    gaps = _gaps(*spans.get(MAIN_STREAM, (empty, empty)), run.makespan_s)
+    gaps = _gaps(*spans.get(MAIN_STREAM, (empty, empty)), period_s)
     exposed: dict[str, float] = {}
     for stream in _by_priority(spans):
         if stream != MAIN_STREAM:
@@ -50,15 +55,18 @@ def _by_priority(streams: Iterable[str]) -> list[str]:
     return sorted(streams, key=lambda stream: (first.get(stream, 2), stream))
 
 
-def _sorted_spans(parts: list[tuple[Times, Times]]) -> tuple[Times, Times]:
+def _sorted_spans(parts: list[tuple[Times, Times]], begin_s: float, end_s: float) -> tuple[Times, Times]:
+    """Return what of some spans lies in a window, counted from its begin, in order."""
     starts, ends = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    inside = (ends > begin_s) & (starts < end_s)
+    starts, ends = (np.clip(times[inside], begin_s, end_s) - begin_s for times in (starts, ends))
     order = np.argsort(starts, kind="stable")
     return starts[order], ends[order]
 
 
-def _gaps(starts: Times, ends: Times, makespan_s: float) -> tuple[Times, Times]:
-    """Return the idle spans between ops that do not overlap, from 0 to the makespan."""
-    begin, finish = np.concatenate([[0.0], ends]), np.concatenate([starts, [makespan_s]])
+def _gaps(starts: Times, ends: Times, period_s: float) -> tuple[Times, Times]:
+    """Return the idle spans between ops that do not overlap, from 0 to the end of the period."""
+    begin, finish = np.concatenate([[0.0], ends]), np.concatenate([starts, [period_s]])
     idle = finish > begin
     return begin[idle], finish[idle]
 

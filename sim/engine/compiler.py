@@ -376,7 +376,7 @@ class RankCompiler:
             state = self._state_of(buffer, call)
             found = [(state.writer, j) for j in shape.reads.get(buffer, ())]
             if buffer in shape.overwrites:
-                found += [(ref, shape.overwrites[buffer]) for ref in (*state.readers, state.writer)]
+                found += [(ref, shape.overwrites[buffer]) for ref in self._last_of_each_stream(state)]
             for ref, j in found:
                 if ref is None or self._table_of(ref[0]).shape.streams[ref[1]] == shape.streams[j]:
                     continue
@@ -384,6 +384,14 @@ class RankCompiler:
                 if not any(shape.descends(j, i) for i in waiting):
                     waiting[:] = [i for i in waiting if not shape.descends(i, j)] + [j]
         return [(ref, j) for ref, waiting in by_ref.items() for j in waiting]
+
+    def _last_of_each_stream(self, state: HazardState) -> list[Ref]:
+        """Return who must be done before a buffer is overwritten, of each stream the last."""
+        last: dict[str, Ref] = {}
+        for ref in state.readers if state.writer is None else (state.writer, *state.readers):
+            stream = self._table_of(ref[0]).shape.streams[ref[1]]
+            last[stream] = max(ref, last.get(stream, ref))
+        return list(last.values())
 
     def _state_of(self, buffer: str, call: Call) -> HazardState:
         """Return a buffer's state, brought up to the blocks that touched it without being noted."""

@@ -1,8 +1,9 @@
 """A simulated run: when every op of every simulated rank ran."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +12,14 @@ from sim.engine.folding import Folding
 from sim.engine.graph import SENT, Graph, Pattern, PricedTask, Unit
 from sim.engine.loop import EventLoop
 from sim.engine.memory import MemoryUse, memory_use
+from sim.engine.tables import MAIN_STREAM
 from sim.plan.op import Recv
-from sim.plan.program import Plan, Program, Task
+from sim.plan.program import Phase, Plan, Program, Task
 
 Times = NDArray[np.float64]
+
+STEADY: Final = 1e-5
+"""Steps whose periods differ by no more than this part are taken to be alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,11 @@ class TaskTimes:
 
 @dataclass
 class SimulatedRun:
-    """What the engine found out; ``wall_time_s`` is what it took to fold, price, compile and run."""
+    """What the engine found out about a step; ``wall_time_s`` is what it took to fold, price, compile and run.
+
+    ``num_steps``: how many were simulated in a row. Of several the step before the last is the one that is shown: what
+    comes before it and after it is there as well. Times count from its first op.
+    """
 
     plan: Plan
     folding: Folding
@@ -43,7 +52,7 @@ class SimulatedRun:
     priced: Mapping[int, Mapping[str, PricedTask]]
     graph: Graph
     loop: EventLoop
-    makespan_s: float
+    num_steps: int = 1
     wall_time_s: float = 0.0
     _memory: dict[int, MemoryUse] = field(default_factory=dict, repr=False)
 
@@ -59,19 +68,113 @@ class SimulatedRun:
             self._memory[id(program)] = memory_use(program)
         return self._memory[id(program)]
 
+    # --- one number for the step ---------------------------------------------------------------------------
+
+    @cached_property
+    def iteration_time_s(self) -> float:
+        """Return from when to when a step is done again: its makespan, or the steady period without a barrier.
+
+        Where steps never become alike it is the mean of the later half of them.
+        """
+        if self.num_steps == 1:
+            return self.makespan_s
+        periods_s = self._periods_s
+        return float(periods_s[-1] if self.is_steady else periods_s[len(periods_s) // 2 :].mean())
+
+    @cached_property
+    def is_steady(self) -> bool:
+        """Return whether the last two steps began equally long after the steps before them."""
+        if self.num_steps == 1:
+            return True
+        *_, one_s, other_s = self._periods_s
+        return bool(abs(one_s - other_s) <= STEADY * other_s)
+
+    @cached_property
+    def makespan_s(self) -> float:
+        """Return the time from the step's first op to its last, over all ranks."""
+        if self.num_steps == 1:
+            return max(self.loop.ends_s, default=0.0)
+        return max((float(t.ends_s.max()) for rank in self.programs for t in self.task_times(rank)), default=0.0)
+
+    @cached_property
+    def max_rank_span_s(self) -> float:
+        """Return the longest time, over ranks, from a rank's first forward to the end of its last op."""
+        spans_s = [0.0]
+        for rank in self.programs:
+            times = list(self.task_times(rank))
+            begins_s = [t.starts_s.min() for t in times if t.task.phase is Phase.FORWARD]
+            spans_s += [max(t.ends_s.max() for t in times) - min(begins_s)] if begins_s else []
+        return float(max(spans_s))
+
+    @cached_property
+    def _periods_s(self) -> Times:
+        """Return how long after each step the next one began: the first forward of any rank."""
+        begins_s = np.full(self.num_steps, np.inf)
+        length = {rank: len(program.calls) for rank, program in self.programs.items()}
+        first = {rank: _first_forward(program) for rank, program in self.programs.items()}
+        for rank, index, node, _ in self.graph.units:
+            if index % length[rank] == first[rank]:
+                step = index // length[rank]
+                begins_s[step] = min(begins_s[step], self.loop.starts_s[node])
+        return np.diff(begins_s)
+
+    # --- all ops of the step -------------------------------------------------------------------------------
+
+    def task_times(self, rank: int) -> Iterator[TaskTimes]:
+        """Yield the times of a simulated rank in the step, task by task in the order of first use."""
+        num_calls, origin_s = len(self.programs[rank].calls), self._origin_s
+        first = max(self.num_steps - 2, 0) * num_calls
+        for times in self._task_times(rank, range(first, first + num_calls)):
+            if self.num_steps == 1:
+                yield times
+            else:
+                starts_s, ends_s = times.starts_s - origin_s, times.ends_s - origin_s
+                yield replace(times, calls=times.calls - first, starts_s=starts_s, ends_s=ends_s)
+
+    def window(self, rank: int) -> tuple[list[TaskTimes], float]:
+        """Return the times of a rank in all steps, and when the step begins for it: its first op on its main stream.
+
+        Of a run with barriers that is when all begin.
+        """
+        if self.num_steps == 1:
+            return list(self.task_times(rank)), 0.0
+        num_calls = len(self.programs[rank].calls)
+        begin_s = min(
+            (
+                times.starts_s.min() for times in self.task_times(rank)
+                if any(op.stream == MAIN_STREAM for op in times.task.ops)
+            ),
+            default=0.0,
+        )  # fmt: skip
+        return list(self._task_times(rank, range(self.num_steps * num_calls))), begin_s + self._origin_s
+
+    @cached_property
+    def _origin_s(self) -> float:
+        """Return when the first op of the step began, over all ranks."""
+        if self.num_steps == 1:
+            return 0.0
+        found = []
+        for rank, program in self.programs.items():
+            first = (self.num_steps - 2) * len(program.calls)
+            found += [t.starts_s.min() for t in self._task_times(rank, range(first, first + len(program.calls)))]
+        return float(min(found, default=0.0))
+
     @cached_property
     def _units(self) -> dict[int, dict[str, list[Unit]]]:
         """Return the calls of each rank's tasks."""
         table: dict[int, dict[str, list[Unit]]] = {rank: {} for rank in self.programs}
         for unit in self.graph.units:
-            rank, call, _, _ = unit
-            table[rank].setdefault(self.programs[rank].calls[call].task, []).append(unit)
+            rank, index, _, _ = unit
+            calls = self.programs[rank].calls
+            table[rank].setdefault(calls[index % len(calls)].task, []).append(unit)
         return table
 
-    def task_times(self, rank: int) -> Iterator[TaskTimes]:
-        """Yield the times of a simulated rank, task by task in the order of first use."""
+    def _task_times(self, rank: int, calls: range) -> Iterator[TaskTimes]:
+        """Yield the times of some of a rank's calls, counted over all steps."""
         for name, units in self._units[rank].items():
-            yield self._times(rank, self.programs[rank].tasks[name], units)
+            chosen = units if self.num_steps == 1 else [unit for unit in units if unit[1] in calls]
+            if chosen:
+                yield self._times(rank, self.programs[rank].tasks[name], chosen)
 
     def _times(self, rank: int, task: Task, units: list[Unit]) -> TaskTimes:
         num_ops = len(task.ops)
@@ -114,7 +217,7 @@ class SimulatedRun:
             if pattern is not None:
                 continue
             program = self.programs[rank]
-            for j, op in enumerate(program.tasks[program.calls[call].task].ops):
+            for j, op in enumerate(program.tasks[program.calls[call % len(program.calls)].task].ops):
                 if isinstance(op, Recv):
                     node, stream = base + j, (rank, op.stream)
                     sent = self.loop.starts_s[sender[node]]
@@ -125,3 +228,9 @@ class SimulatedRun:
     @cached_property
     def _node_ends(self) -> Times:
         return np.array(self.loop.ends_s)
+
+
+def _first_forward(program: Program) -> int:
+    """Return the index of a program's first forward, of its first call where it has none."""
+    phases = (program.tasks[call.task].phase for call in program.calls)
+    return next((index for index, phase in enumerate(phases) if phase is Phase.FORWARD), 0)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
+from typing import Final
 
 from sim.engine.activity import Activity, Pricing
 from sim.engine.channels import find_channels
@@ -19,6 +20,10 @@ from sim.engine.shape import TaskShape, analyse
 from sim.engine.tables import tabulate
 from sim.plan.op import Collective, Op, Send
 from sim.plan.program import Plan, Program
+from sim.plan.steps import repeated
+
+NUMBERS_OF_STEPS: Final = (4, 8, 16)
+"""How many steps are simulated where none waits for the others at its end, until two in a row take equally long."""
 
 
 def simulate(
@@ -26,35 +31,57 @@ def simulate(
 ) -> SimulatedRun:
     """Return the run of one step of ``plan``.
 
-    Raises CheckError where sends and receives do not match, DeadlockError where the run gets stuck.
+    Without a barrier between steps it is a step in the middle of several: as many are simulated as it takes to see
+    the steady period. Raises CheckError where sends and receives do not match, DeadlockError where the run gets stuck.
     """
     with collector_paused():
         began_s = perf_counter()
         folding = fold(plan, pricing)
-        run = _simulate_coalesced(plan, pricing, folding, coalesce=coalesce)
+        programs = {rank: plan.program_of(rank) for rank in folding.multiplicity}
+        priced = {rank: _price(plan, pricing, folding, rank) for rank in programs}
+        for num_steps in (1,) if plan.barrier else NUMBERS_OF_STEPS:
+            run = _simulate_steps(plan, folding, programs, priced, num_steps, coalesce=coalesce)
+            if run.is_steady:
+                break
         run.wall_time_s = perf_counter() - began_s
     return run
 
 
-def _simulate_coalesced(plan: Plan, pricing: Pricing, folding: Folding, *, coalesce: bool) -> SimulatedRun:
-    """Simulate with as many tasks coalesced as their dependencies allow."""
-    programs = {rank: plan.program_of(rank) for rank in folding.multiplicity}
-    priced = {rank: _price(plan, pricing, folding, rank) for rank in programs}
-    contention = find_contention(programs, priced)
-    shapes = {id(program): {name: analyse(task) for name, task in program.tasks.items()} for program in plan.programs}
+def _simulate_steps(
+    plan: Plan,
+    folding: Folding,
+    programs: Mapping[int, Program],
+    priced: Mapping[int, Mapping[str, PricedTask]],
+    num_steps: int,
+    *,
+    coalesce: bool,
+) -> SimulatedRun:
+    """Simulate that many steps in a row, with as many tasks coalesced as their dependencies allow."""
+    steps = _in_a_row(programs, num_steps)
+    contention = find_contention(steps, priced)
+    different = {id(program): program for program in steps.values()}
+    shapes = {key: {name: analyse(task) for name, task in p.tasks.items()} for key, p in different.items()}
     single = frozenset[str]()
     if not coalesce:
         single = frozenset(name for program in plan.programs for name in program.tasks)
     while True:
         try:
-            graph = _compile(plan, folding, programs, priced, contention, single, shapes)
+            graph = _compile(plan, folding, steps, priced, contention, single, shapes)
         except NotCoalescableError as error:
             single |= {error.task}
             continue
         loop = EventLoop(graph)
-        run = SimulatedRun(plan, folding, programs, priced, graph, loop, loop.run())
-        refuse_deadlock(run)
-        return run
+        loop.run()
+        refuse_deadlock(SimulatedRun(plan, folding, steps, priced, graph, loop))
+        return SimulatedRun(plan, folding, programs, priced, graph, loop, num_steps)
+
+
+def _in_a_row(programs: Mapping[int, Program], num_steps: int) -> Mapping[int, Program]:
+    """Return the program of several steps of every rank; ranks with one program share it."""
+    if num_steps == 1:
+        return programs
+    several = {key: repeated(p, num_steps) for key, p in {id(p): p for p in programs.values()}.items()}
+    return {rank: several[id(program)] for rank, program in programs.items()}
 
 
 def _price(plan: Plan, pricing: Pricing, folding: Folding, rank: int) -> dict[str, PricedTask]:

@@ -86,6 +86,6 @@ def signature(program: Program, op: Op) -> tuple[object, ...]:
     buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
     num_bytes = sum(buffer.num_bytes for buffer in buffers)
     if isinstance(op, Collective):
-        return (op.kind, op.axes, op.members, op.root, op.sizes, num_bytes, len(op.reads))
+        return (op.kind, op.axes, op.members, op.root, op.sizes, op.span, num_bytes, len(op.reads))
     assert isinstance(op, Send)
     return ("send", op.axis, op.offset, num_bytes)

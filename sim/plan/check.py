@@ -7,6 +7,7 @@ from sim.plan.check_collectives import check_collective, check_groups, where
 from sim.plan.errors import CheckError
 from sim.plan.op import Collective, Op, Recv, Send
 from sim.plan.program import Plan, Program, Task
+from sim.plan.steps import drain, first_step, longest_lag
 
 Issue = tuple[str, Op, int | None]
 """(task, op, micro-batch)."""
@@ -17,14 +18,33 @@ def check(plan: Plan) -> None:
 
     Every rank has one program; ops name buffers that exist; nothing is read before it is written; sends match
     receives in order, micro-batch and size; a collective's buffers fit its kind; the members of a group issue the
-    same collectives in the same order. A cycle between ranks shows as a deadlock when the plan runs.
+    same collectives in the same order. All of this holds as well for the first step of a run and for its drain, where
+    calls complete the step before. A cycle between ranks shows as a deadlock when the plan runs.
     """
     _check_roles(plan)
     for program in plan.programs:
         _check_buffers(plan, program)
+        _check_lags(program)
+    _check_calls(plan)
+    if any(longest_lag(program) for program in plan.programs):
+        _check_calls(first_step(plan))
+        _check_calls(drain(plan))
+
+
+def _check_calls(plan: Plan) -> None:
+    for program in plan.programs:
         _check_reads(program)
     _check_messages(plan)
     check_groups(plan)
+
+
+def _check_lags(program: Program) -> None:
+    wrong = next((call for call in program.calls if call.lag not in {0, 1}), None)
+    if wrong is not None:
+        raise CheckError(
+            f"role {program.role_name}: call of {wrong.task!r} completes the step {wrong.lag} before its own; "
+            "it can be that step's, or the one before's"
+        )
 
 
 def _check_roles(plan: Plan) -> None:

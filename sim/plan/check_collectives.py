@@ -76,6 +76,7 @@ def _check_options(op: Collective) -> None:
     exchange = kind is CollectiveKind.ALL_TO_ALL
     _require(exchange or op.join_dim is None, f"{_article(kind)} joins along no other dimension, got {op.join_dim}")
     _require(exchange or not op.sizes, f"{_article(kind)} has no table of sizes")
+    _require(op.span is None or kind is CollectiveKind.ALL_REDUCE, f"{_article(kind)} has no span, got {op.span}")
 
 
 def _check_buffers(program: Program, op: Collective) -> None:
@@ -95,6 +96,13 @@ def _check_buffers(program: Program, op: Collective) -> None:
 
 def _moves(op: Collective) -> str:
     return f"moves nothing, got {op.reads} and {op.writes}" if op.kind is CollectiveKind.BARRIER else "needs buffers"
+
+
+def _check_all_reduce(program: Program, op: Collective, parts: int, positions: Sequence[int]) -> None:
+    del parts, positions
+    if op.span is not None:
+        (first, end), total = op.span, _elements(program, op.reads)
+        _require(0 <= first < end <= total, f"span {op.span} is no part of {total} elements")
 
 
 def _check_nothing_more(program: Program, op: Collective, parts: int, positions: Sequence[int]) -> None:
@@ -174,7 +182,7 @@ def _check_table(op: Collective, parts: int, positions: Sequence[int], given: Sh
 
 
 _RULES: Final[Mapping[CollectiveKind, Callable[[Program, Collective, int, Sequence[int]], None]]] = {
-    CollectiveKind.ALL_REDUCE: _check_nothing_more,
+    CollectiveKind.ALL_REDUCE: _check_all_reduce,
     CollectiveKind.ALL_GATHER: _check_all_gather,
     CollectiveKind.REDUCE_SCATTER: _check_reduce_scatter,
     CollectiveKind.BROADCAST: _check_broadcast,
@@ -273,6 +281,7 @@ def _agreed(program: Program, op: Collective) -> dict[str, Any]:
         "joined dimension": op.join_dim,
         "root": op.root,
         "sizes": op.sizes,
+        "span": op.span,
         "bytes": None if op.sizes else collective_bytes(program, op),
         "elements": sorted({program.buffers[name].dtype for name in (*op.reads, *op.writes)}),
     }

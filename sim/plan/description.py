@@ -47,6 +47,9 @@ def collective_bytes(program: Program, op: Collective) -> int:
     """Return a collective's payload in bytes."""
     if op.kind is CollectiveKind.BROADCAST:
         return payload_bytes(program, op.writes or op.reads)
+    if op.span is not None:
+        first, end = op.span
+        return (end - first) * BYTES_PER_ELEMENT[program.buffers[op.reads[0]].dtype]
     return payload_bytes(program, op.writes if op.kind is CollectiveKind.ALL_GATHER else op.reads)
 
 

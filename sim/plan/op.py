@@ -69,6 +69,8 @@ class Collective:
     its buffers are as long as the largest of them needs: what is past a rank's own rows is not sent, and zero where
     it was received.
     A barrier moves nothing: no member's next op on this stream starts before all members have come.
+    ``span``: of a flat all_reduce, the elements of the vector that it sums, (first, one past the last); the others stay
+    as they are. None: all.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Collective:
     root: int = 0
     join_dim: int | None = None
     sizes: tuple[tuple[int, ...], ...] = ()
+    span: tuple[int, int] | None = None
 
     def group(self, mesh: Mesh, rank: int) -> tuple[int, ...]:
         """Return the ranks that take part where ``rank`` does, in group order."""

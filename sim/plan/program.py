@@ -42,10 +42,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Run a task; its MICROBATCH buffers are those of ``microbatch`` (None: the step's own)."""
+    """Run a task; its MICROBATCH buffers are those of ``microbatch`` (None: the step's own).
+
+    ``lag``: the call completes the step that many before the one whose program it is in (see ``sim.plan.steps``).
+    """
 
     task: str
     microbatch: int | None = None
+    lag: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +79,17 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One program per role over a mesh; a rank runs the program whose fixed coordinates it has."""
+    """One program per role over a mesh; a rank runs the program whose fixed coordinates it has.
+
+    A plan is one of many equal steps. ``barrier``: no rank begins a step before all have ended the one before; else
+    only what a rank's ops wait for holds them up.
+    """
 
     name: str
     mesh: Mesh
     programs: tuple[Program, ...]
     seed: int = 0
+    barrier: bool = True
 
     def program_of(self, rank: int) -> Program:
         """Return the program that a rank runs."""

@@ -254,11 +254,11 @@ class TaskTracer:
         name = self.unique(f"{tensor.name}.wait")
         self.ops.append(Compute(name, "delay", (tensor.name,), (), {"duration_s": 0.0}))
 
-    def adam(self, name: str, gradient: Tensor, updated: Sequence[Tensor], **attributes: Any) -> None:
-        """Emit an Adam step on ``updated``: parameter, both moments and, if given, a low-precision copy."""
+    def optimize(self, name: str, kernel: str, gradient: Tensor, updated: Sequence[Tensor], **attributes: Any) -> None:
+        """Emit an optimizer's step on ``updated``: parameter, its moments and, if given, a low-precision copy."""
         parameter, *rest = updated
         reads = tuple(t.name for t in (parameter, gradient, *rest))
-        self.ops.append(Compute(self.unique(name), "adam", reads, tuple(t.name for t in updated), attributes))
+        self.ops.append(Compute(self.unique(name), kernel, reads, tuple(t.name for t in updated), attributes))
 
     def emit(self, op: Op) -> None:
         """Add an op as it stands."""

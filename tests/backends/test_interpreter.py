@@ -30,7 +30,7 @@ def run(ops: Sequence[Op], *buffers: Buffer) -> tuple[Interpreter, StepTimes]:
     """Run ops on a mesh of one rank."""
     plan = plan_of(ops, [source(ALONE, ("tp",)), *buffers], ALONE)
     interpreter = Interpreter(plan, 0, CpuDevice(), Communicators(torch.device("cpu"), 10.0))
-    interpreter.prepare(0)
+    interpreter.prepare(0, 1)
     return interpreter, interpreter.run(time.perf_counter(), time_ops=True)
 
 
