@@ -25,21 +25,22 @@ from traces.timeline import Timeline
 
 SCHEMA = "meshtwin.execution/1"
 Device = Literal["cpu", "cuda"]
-NUM_WARM_UP = 1
 PROCESS_BYTES = 128 * 2**20
 """What one process that has loaded torch holds at least, beside the plan's buffers."""
 
 
 def run(
     scenario: Scenario, *, device: Device = "cpu", check: bool = False, timing: Literal["op", "step"] = "op",
-    collectives: str = NATIVE, out: Path | None = None,
+    collectives: str = NATIVE, steps: int = 2, out: Path | None = None,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Return what a run of one step measured; None in a process that is not rank 0 of a running job.
+    """Return what a run of some steps measured; None in a process that is not rank 0 of a running job.
 
-    A first step warms up; times, memory and check are those of the second. With ``check`` on a CPU all numbers
-    are float64, in the simulated plan too, so that errors show to the last digit. ``collectives``: the library's own,
-    or step lists over messages (see ``chosen_algorithms``), on nodes (or domains of nodes) of as many ranks as the
-    scenario's have devices; the simulation that the run is compared with then takes the same algorithms.
+    Steps before the last warm up; times and memory are those of the last. The check is of what all of them made of the
+    parameters, once what the last one leaves to the next is done. Every step begins at the same time on all ranks, and
+    so does the simulated one that it is compared with. With ``check`` on a CPU all numbers are float64, in the
+    simulated plan too, so that errors show to the last digit. ``collectives``: the library's own, or step lists over
+    messages (see ``chosen_algorithms``), on nodes (or domains of nodes) of as many ranks as the scenario's have
+    devices; the simulation that the run is compared with then takes the same algorithms.
     Raises ScenarioError where the scenario cannot be executed, here or at all, ExecutionError where a rank fails.
     """
     scenario = _as_executed(with_choices(scenario), device, check=check)
@@ -51,7 +52,7 @@ def run(
     request = backend.ExecutionRequest(
         plan=plan,
         check_against=job if check and isinstance(job, DenseTraining) else None,
-        iterations=1 + NUM_WARM_UP,
+        iterations=steps,
         timing=timing,
         explicit=None if algorithms is None else ExplicitCollectives(algorithms, _devices_per_island(scenario)),
     )
@@ -59,7 +60,7 @@ def run(
     if execution is None:
         return None
     priced = scenario if algorithms is None else replace(scenario, algorithms=algorithms)
-    simulated = simulate(priced, detail="op", fold=True)
+    simulated = simulate(priced, detail="op", fold=True, plan=replace(plan, barrier=True))
     timeline = backend.timeline(plan, execution.ranks)
     summary = _summary(scenario, execution, simulated.summary)
     summary["collectives"] = NATIVE if algorithms is None else dict(algorithms)

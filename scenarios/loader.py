@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from scenarios.actions import read_actions
 from scenarios.checking import check_document
@@ -126,7 +126,7 @@ def _delay_scenario(document: Document, checked: DelayScenario, overrides: tuple
             local_update=checked.training.local_update,
             pipeline=_pipeline(document, pipeline, pipeline.degree, checked.training.method, None),
             overlap_gradient_sync=checked.parallel.data.overlap_gradient_sync,
-            deferred_sync=checked.parallel.data.deferred_sync,
+            deferred_sync=_unless_auto(checked.parallel.data.deferred_sync),
             seed=checked.seed,
         )
     return Scenario(
@@ -145,7 +145,7 @@ def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple
     algorithms = forced_algorithms(document, checked, cluster)
     document, model = _model(document, checked)
     parallel = _parallel(document, checked, cluster, model.sequence_length)
-    training = TrainingSpec(**checked.training.model_dump(exclude={"optimizer"}))
+    training = TrainingSpec(**checked.training.model_dump())
     num_microbatches = training.global_batch_size // (training.microbatch_size * parallel.data_degree)
     num_passes = max(1, len(parallel.pipeline.token_slices)) * num_microbatches
     _refuse_many_calls(document, parallel.pipeline.num_virtual_stages, num_passes)
@@ -243,6 +243,7 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
             ),
             osdp=None if section.data.osdp is None else _osdp(section.data.osdp),
             overlap_gradient_sync=section.data.overlap_gradient_sync,
+            deferred_sync=_unless_auto(section.data.deferred_sync),
             bucket_bytes=round(section.data.bucket or 0),
             axis_order=section.axis_order,
         )
@@ -252,6 +253,10 @@ def _osdp(section: OsdpSection) -> OsdpSpec:
     """Return what sharding operator by operator may do; which operators, is chosen later."""
     limit = None if section.memory_limit is None else round(section.memory_limit)
     return OsdpSpec(memory_limit_bytes=limit, splits=section.splits, gap=section.gap)
+
+
+def _unless_auto(value: float | Literal["auto"]) -> float | None:
+    return None if value == "auto" else value
 
 
 def _pipeline(

@@ -89,6 +89,15 @@ def parse_degree(value: object) -> int | Literal["auto"]:
     return value
 
 
+def parse_fraction(value: object) -> float | Literal["auto"]:
+    """Return a part of a whole, from 0 to 1, or ``auto``."""
+    if value == "auto":
+        return "auto"
+    if not isinstance(value, float | int) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise refusal(f"a part lies between 0 and 1, got {_shown(value)}", "write a number from 0 to 1, or auto")
+    return float(value)
+
+
 def _shown(value: Any) -> str:
     return {dict: "a mapping", list: "a list", type(None): "nothing"}.get(type(value), repr(value)[:60])
 
@@ -104,6 +113,11 @@ IntervalOrAuto = Annotated[
     float | Literal["auto"],
     PlainValidator(parse_interval),
     WithJsonSchema({"anyOf": [quantity_schema(Dimension.TIME).json_schema, {"const": "auto"}]}),
+]
+FractionOrAuto = Annotated[
+    float | Literal["auto"],
+    PlainValidator(parse_fraction),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"const": "auto"}]}),
 ]
 Bytes = Annotated[
     float, PlainValidator(Quantity(Dimension.BYTES, most=2.0**50, allow_zero=False)), quantity_schema(Dimension.BYTES)

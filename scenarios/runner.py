@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -17,6 +17,7 @@ from scenarios.outputs import write_all
 from scenarios.pricing import cluster_pricing
 from scenarios.reliability import summarise_study
 from scenarios.summary import summarise
+from scenarios.two_pass import decided
 from sim.engine.activity import Pricing
 from sim.engine.link_use import LinkUse, link_use
 from sim.engine.pricing import ClusterPricing
@@ -51,13 +52,16 @@ class Result:
         return timeline(self.run, self.detail)
 
 
-def simulate(scenario: Scenario, *, detail: Literal["op", "task"] | None = None, fold: bool = True) -> Result:
+def simulate(
+    scenario: Scenario, *, detail: Literal["op", "task"] | None = None, fold: bool = True, plan: Plan | None = None
+) -> Result:
     """Return the simulation of one step of a scenario, and of the long run of such steps if it asks for one.
 
+    ``plan``: in the place of the scenario's own.
     Raises ScenarioError for a long run, or for ranks without folding, that cannot be simulated in bounded time.
     """
     scenario = with_choices(scenario)
-    plan = plan_of(scenario)
+    plan = plan or plan_of(scenario)
     if not fold:
         refuse_many_ops(plan)
     pricing = pricing_of(scenario)
@@ -69,7 +73,7 @@ def simulate(scenario: Scenario, *, detail: Literal["op", "task"] | None = None,
         summary["osdp"] = summarise_choice(scenario.job, plan)
     if scenario.reliability is not None:
         with located(scenario.document):
-            study = study_reliability(scenario.reliability, run.makespan_s, scenario.seed)
+            study = study_reliability(scenario.reliability, run.iteration_time_s, scenario.seed)
         summary["reliability"] = summarise_study(scenario.reliability, study)
     return Result(scenario, run, summary, detail, links)
 
@@ -99,15 +103,17 @@ def refuse_many_ops(plan: Plan) -> None:
 
 
 def with_choices(scenario: Scenario) -> Scenario:
-    """Return the scenario with what it leaves to its cluster and memory chosen: the operators that OSDP shards.
+    """Return the scenario with what it leaves to its cluster chosen: what follows from times, what OSDP shards.
 
     Raises ScenarioError where no choice fits.
     """
-    device = device_of(scenario)
-    if device is None or not isinstance(scenario.job, DenseTraining) or scenario.job.parallel.osdp is None:
+    job, device = scenario.job, device_of(scenario)
+    if device is None or not isinstance(job, DenseTraining):
         return scenario
     with located(scenario.document), _locating_algorithms(scenario):
-        job = with_sharding_chosen(scenario.job, pricing_of(scenario), device.memory_bytes)
+        job = decided(job, partial(pricing_of, scenario))
+        if job.parallel.osdp is not None:
+            job = with_sharding_chosen(job, pricing_of(scenario), device.memory_bytes)
     return replace(scenario, job=job)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from scenarios.loader import Scenario
 from scenarios.report.slots import SlotDiagram, choose_slots
-from scenarios.runner import simulate
+from scenarios.runner import simulate, with_choices
 from sim.training.errors import SpecError
 from sim.training.method import LOCAL_SCHEDULE
 from sim.training.pipeline.actions import format_orders
@@ -21,6 +21,7 @@ def pipeline_of(scenario: Scenario) -> PipelineSpec:
 
 def schedule_text(scenario: Scenario) -> str:
     """Return the order of forwards and backwards as CSV. Raises SpecError where the format has no words for it."""
+    scenario = with_choices(scenario)
     job, pipeline = scenario.job, pipeline_of(scenario)
     if pipeline.schedule == LOCAL_SCHEDULE:
         rule = "local updates send no gradient through the model, for which the format has no words"

@@ -8,11 +8,20 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from scenarios.quantities import Bytes, Degree, Duration, DurationOrZero, IntervalOrAuto, LongDuration, refusal
+from scenarios.quantities import (
+    Bytes,
+    Degree,
+    Duration,
+    DurationOrZero,
+    FractionOrAuto,
+    IntervalOrAuto,
+    LongDuration,
+    refusal,
+)
 from sim.training.method import LocalUpdate, Method
 from sim.training.pipeline.rules import Schedule
 from sim.training.sharding import GradientSync
-from sim.training.spec import TransformerSchedule
+from sim.training.spec import Optimizer
 
 MAX_BATCH: Final = 1_000_000_000
 MAX_MICROBATCHES: Final = 1_000_000
@@ -282,7 +291,8 @@ class TrainingSection(Section):
     """Type of activations and weights; fp16 and bf16 keep fp32 master weights and gradients."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations computed again in the backward pass: none, attention's, or whole layers."""
-    optimizer: Literal["adam"] = "adam"
+    optimizer: Optimizer = "adam"
+    """`sgd`: plain stochastic gradient descent, without momentum."""
     learning_rate: Positive = 1e-3
     adam_beta1: Probability = 0.9
     adam_beta2: Probability = 0.95
@@ -324,13 +334,17 @@ class PipelineSection(Section):
     """Pipeline parallelism."""
 
     degree: Degree = 1
-    schedule: TransformerSchedule = "1f1b"
+    schedule: Schedule = "1f1b"
     virtual_stages: int = Field(default=1, ge=1, le=10_000)
     """Stages per rank; 2 or more with interleaved_1f1b, 2 with zb_v and dualpipe_v."""
     microbatch_group_size: MicrobatchCount | None = None
     """interleaved_1f1b: micro-batches that run through a stage before the rank's next one; default as Megatron-LM."""
+    max_live_microbatches: MicrobatchCount | None = None
+    """zb_auto: micro-batches that a rank may keep; default the degree."""
     actions: str | None = Field(default=None, min_length=1, max_length=4000)
     """custom: a CSV of actions, a row per rank, as torch writes it; the path is relative to the scenario file."""
+    optimizer_barrier: bool | None = None
+    """All ranks wait for each other between steps (default, but with aiao); false: each goes on when it can."""
     layers_per_stage: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = Field(
         default=(), strict=False, max_length=10_000
     )
@@ -358,6 +372,8 @@ class DelayPipelineSection(Section):
     """custom: a CSV of actions, a row per rank, as torch writes it; the path is relative to the scenario file."""
     token_slices: StatedSlices = None
     """terapipe, seq_1f1b: a number of slices of a sequence, or their lengths, of which only the ratios count."""
+    optimizer_barrier: bool | None = None
+    """All ranks wait for each other between steps (default, but with aiao); false: each goes on when it can."""
 
 
 class OsdpSection(Section):
@@ -393,6 +409,8 @@ class DataSection(Section):
     """In the place of a zero_stage: shard the operators that memory asks for, those that cost least time."""
     overlap_gradient_sync: bool = True
     """Synchronise gradients while the backward pass still runs."""
+    deferred_sync: FractionOrAuto = "auto"
+    """aiao: part of the gradients of all but a rank's first stage that is synchronised in the next step's forwards."""
     bucket: Bytes | None = None
     """Gradients are synchronised in buckets of at least this size; default one bucket per virtual stage."""
 
@@ -416,8 +434,8 @@ class DelayDataSection(Section):
 
     overlap_gradient_sync: bool = True
     """Synchronise a stage's gradients while other stages' backward passes still run."""
-    deferred_sync: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
-    """aiao: part of the gradients of all but the first stages that is synchronised in the next step's forwards."""
+    deferred_sync: FractionOrAuto = "auto"
+    """aiao: part of the gradients of all but a rank's first stage that is synchronised in the next step's forwards."""
 
 
 class DelayParallelSection(Section):

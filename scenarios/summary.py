@@ -36,13 +36,15 @@ def summarise(
         "seed": scenario.seed,
         "algorithm": algorithm_of(scenario.job),
         "world_size": run.plan.mesh.size,
-        "iteration_time_s": run.makespan_s,
+        "iteration_time_s": run.iteration_time_s,
+        "makespan_s": run.makespan_s,
+        "max_rank_span_s": run.max_rank_span_s,
         **rates(scenario, run, devices),
-        "bubble_fraction": _mean(run, {r: p.exposed_s[BUBBLE] for r, p in parts.items()}) / run.makespan_s,
+        "bubble_fraction": _mean(run, {r: p.exposed_s[BUBBLE] for r, p in parts.items()}) / run.iteration_time_s,
         "exposed_communication_fraction": _mean(
             run, {r: sum(v for cause, v in p.exposed_s.items() if cause != BUBBLE) for r, p in parts.items()}
         )
-        / run.makespan_s,
+        / run.iteration_time_s,
         "critical_path_s": dict(sorted(critical_path(run).seconds.items(), key=lambda part: (-part[1], part[0]))),
         **_memory(roles, devices),
         **_token_slices(scenario),
@@ -71,7 +73,7 @@ def rates(scenario: Scenario, run: SimulatedRun, devices: Sequence[tuple[DeviceS
     if not isinstance(job, DenseTraining) or not devices:
         keys = ("tokens_per_s", "model_flop_per_s_per_device", "hardware_flop_per_s_per_device", "mfu", "hfu")
         return dict.fromkeys(keys)
-    time_s, world = run.makespan_s, run.plan.mesh.size
+    time_s, world = run.iteration_time_s, run.plan.mesh.size
     model_rate = job.model_flop / time_s / world
     flop_of = {id(program): _program_flop(program) for program in run.plan.programs}
     hardware_rate = _mean(run, {rank: flop_of[id(program)] for rank, program in run.programs.items()}) / time_s

@@ -100,7 +100,7 @@ def _entry(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:
 
 
 def _iteration_time_s(scenario: Scenario) -> float:
-    return simulate(plan_of(scenario), pricing_of(scenario)).makespan_s
+    return simulate(plan_of(scenario), pricing_of(scenario)).iteration_time_s
 
 
 def _rate(key: str) -> Callable[[Scenario], float]:

@@ -77,8 +77,16 @@ def run_reference(
         loss, losses = objective.evaluate(DenseModel(job, leaves, step, device))
         gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
         for name, gradient in gradients.items():
-            parameters[name] = _adam(job, parameters[name], gradient, moments[name], step + 1)
+            parameters[name] = _updated(job, parameters[name], gradient, moments[name], step + 1)
     return Reference(losses, gradients, parameters)
+
+
+def _updated(
+    job: DenseTraining, parameter: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], step: int
+) -> Tensor:
+    if job.training.optimizer == "sgd":
+        return parameter - job.training.learning_rate * gradient
+    return _adam(job, parameter, gradient, moments, step)
 
 
 def _adam(job: DenseTraining, parameter: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], step: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Both ends of a language model, the optimizer and the delay: tokens, embedding, loss, Adam."""
+"""Both ends of a language model, the optimizers and the delay: tokens, embedding, loss, Adam, SGD."""
 
 from collections.abc import Sequence
 
@@ -76,7 +76,7 @@ def _cross_entropy_backward_outputs(inputs: Sequence[TensorSpec], attributes: At
     return (TensorSpec(inputs[0].shape, attributes["dtype"]),)
 
 
-def _adam_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+def _optimizer_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
     require(all(tensor.shape == inputs[0].shape for tensor in inputs), "all inputs must have one shape", *inputs)
     param, _gradient, *rest = inputs
     return (param, *rest)
@@ -89,6 +89,14 @@ def _adam_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: A
     """
     read = total_bytes(inputs[:4])
     return Work(0.0, float(_ADAM_FLOP_PER_PARAMETER * inputs[0].num_elements), read, total_bytes(outputs))
+
+
+def _sgd_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+    """Return the work of parameter and gradient read, one multiplication and one subtraction, the parameter written.
+
+    The low-precision copy is written only.
+    """
+    return Work(0.0, 2.0 * inputs[0].num_elements, total_bytes(inputs[:2]), total_bytes(outputs))
 
 
 def _delay_outputs(_inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
@@ -110,6 +118,7 @@ MODEL_END_KERNELS = (
     Kernel("exp_logits", "elementwise", (3, 3), _exp_logits_outputs, streaming(5)),
     Kernel("cross_entropy", "elementwise", (3, 3), _accumulate_outputs, streaming(4)),
     Kernel("cross_entropy_backward", "elementwise", (3, 3), _cross_entropy_backward_outputs, streaming(3)),
-    Kernel("adam", "optimizer", (4, 5), _adam_outputs, _adam_work),
+    Kernel("adam", "optimizer", (4, 5), _optimizer_outputs, _adam_work),
+    Kernel("sgd", "optimizer", (2, 3), _optimizer_outputs, _sgd_work),
     Kernel("delay", "delay", (0, float("inf")), _delay_outputs, _delay_work),
 )

@@ -30,6 +30,13 @@ from scenarios.side_by_side import print_execution
 )
 @click.option("--check", is_flag=True, help="Compare loss, gradients and parameters with a dense autograd reference.")
 @click.option(
+    "--steps",
+    type=click.IntRange(2, 1000),
+    default=2,
+    show_default=True,
+    help="Steps to run; the last one is timed, and --check compares what all of them did.",
+)
+@click.option(
     "--timing",
     type=click.Choice(["op", "step"]),
     default="op",
@@ -51,6 +58,7 @@ def command(  # click passes by name
     as_json: bool,
     device: Literal["cpu", "cuda"],
     check: bool,
+    steps: int,
     timing: Literal["op", "step"],
     collectives: str,
 ) -> None:
@@ -59,7 +67,9 @@ def command(  # click passes by name
         loaded = load_scenario(scenario, overrides)
         if out is not None:
             refuse_unwritable(out)
-        summary = execution.run(loaded, device=device, check=check, timing=timing, collectives=collectives, out=out)
+        summary = execution.run(
+            loaded, device=device, check=check, timing=timing, collectives=collectives, steps=steps, out=out
+        )
     if summary is None:  # this process is one of several ranks, and not the one that reports
         return
     if as_json:

@@ -2,7 +2,8 @@
 
 Walked back from what ends last: of everything that an op waited for, the one that was over when the op began. To first
 order a run lasts longer by as much as the ops on this path do (the derivative of a longest path), unless they share
-resources with others. Of several paths of one length, one is taken.
+resources with others. Of several paths of one length, one is taken. Of steps without a barrier between them it is the
+path from the begin of one step to that of the next, a period long.
 """
 
 from collections.abc import Iterator
@@ -98,11 +99,24 @@ class _Walk:
 
     def back(self) -> Iterator[Step]:
         """Yield the steps of the path, the last first."""
-        ends = self.run.loop.ends_s
-        node = int(np.argmax(ends)) if ends else -1
+        begin_s, node = self._bounds()
         while node >= 0:
             steps, node = self._through(node)
-            yield from (step for step in steps if step.end_s > step.start_s)
+            for step in steps:
+                if step.end_s <= begin_s:
+                    return
+                if step.end_s > step.start_s:
+                    yield step._replace(start_s=max(step.start_s, begin_s) - begin_s, end_s=step.end_s - begin_s)
+
+    def _bounds(self) -> tuple[float, int]:
+        """Return when the path begins, and the node with which it ends (-1: there is none)."""
+        loop, graph = self.run.loop, self.run.graph
+        if self.run.num_steps == 1:
+            return 0.0, int(np.argmax(loop.ends_s)) if loop.ends_s else -1
+        before, node = self.run.first_nodes[-2:]
+        released = graph.blocks[node].released_s if node in graph.blocks else [0.0]
+        entry = max(range(len(released)), key=released.__getitem__)
+        return loop.starts_s[before], self._waited_for(self.entry_nodes.get((node, entry), node))
 
     def _through(self, node: int) -> tuple[list[Step], int]:
         """Return the steps that a node stands for, the last first, and the node that it waited for (-1: none)."""
@@ -153,11 +167,12 @@ class _Walk:
         """Return the call that a node belongs to; one of no rank for a message on its way."""
         position = int(np.searchsorted(self.bases, node, side="right")) - 1
         if position >= 0:
-            rank, call, base, pattern = self.units[position]
+            rank, index, base, pattern = self.units[position]
             program = self.run.programs[rank]
+            call = index % len(program.calls)
             size = 1 if pattern is not None else len(program.tasks[program.calls[call].task].ops)
             if node < base + size:
-                return self.units[position]
+                return (rank, call, base, pattern)
         return (-1, -1, node, None)
 
     def _step(self, node: int, start_s: float, end_s: float) -> Step:

@@ -35,6 +35,7 @@ class LinkUse:
     """
 
     topology: Topology
+    iteration_time_s: float
     makespan_s: float
     transfers: Transfers
     row_of: Ints
@@ -49,7 +50,7 @@ class LinkUse:
     @property
     def busy_fraction(self) -> Times:
         """Return the part of the step that each row's links are busy."""
-        return self.busy_s / self.makespan_s if self.makespan_s else np.zeros_like(self.busy_s)
+        return self.busy_s / self.iteration_time_s if self.iteration_time_s else np.zeros_like(self.busy_s)
 
     @property
     def kind(self) -> NDArray[np.int8]:
@@ -98,6 +99,7 @@ def link_use(run: SimulatedRun, pricing: ClusterPricing) -> LinkUse:
     times = np.bincount(moved.flow_of, minlength=len(moved.flows))[flows]
     return LinkUse(
         topology=pricing.cluster.topology,
+        iteration_time_s=run.iteration_time_s,
         makespan_s=run.makespan_s,
         transfers=moved,
         row_of=row_of,

@@ -108,21 +108,26 @@ class SimulatedRun:
 
     @cached_property
     def _periods_s(self) -> Times:
-        """Return how long after each step the next one began: the first forward of any rank."""
-        begins_s = np.full(self.num_steps, np.inf)
+        """Return how long after each step the next one began."""
+        return np.diff([self.loop.starts_s[node] for node in self.first_nodes])
+
+    @cached_property
+    def first_nodes(self) -> list[int]:
+        """Return the node with which each step begins: the first forward of any rank. Steps count from there."""
         length = {rank: len(program.calls) for rank, program in self.programs.items()}
         first = {rank: _first_forward(program) for rank, program in self.programs.items()}
+        found: dict[int, int] = {}
         for rank, index, node, _ in self.graph.units:
-            if index % length[rank] == first[rank]:
-                step = index // length[rank]
-                begins_s[step] = min(begins_s[step], self.loop.starts_s[node])
-        return np.diff(begins_s)
+            step, call = divmod(index, length[rank])
+            if call == first[rank]:
+                found[step] = min(node, found.get(step, node), key=self.loop.starts_s.__getitem__)
+        return [found[step] for step in range(self.num_steps)]
 
     # --- all ops of the step -------------------------------------------------------------------------------
 
     def task_times(self, rank: int) -> Iterator[TaskTimes]:
         """Yield the times of a simulated rank in the step, task by task in the order of first use."""
-        num_calls, origin_s = len(self.programs[rank].calls), self._origin_s
+        num_calls, origin_s = len(self.programs[rank].calls), self.origin_s
         first = max(self.num_steps - 2, 0) * num_calls
         for times in self._task_times(rank, range(first, first + num_calls)):
             if self.num_steps == 1:
@@ -146,10 +151,10 @@ class SimulatedRun:
             ),
             default=0.0,
         )  # fmt: skip
-        return list(self._task_times(rank, range(self.num_steps * num_calls))), begin_s + self._origin_s
+        return list(self._task_times(rank, range(self.num_steps * num_calls))), begin_s + self.origin_s
 
     @cached_property
-    def _origin_s(self) -> float:
+    def origin_s(self) -> float:
         """Return when the first op of the step began, over all ranks."""
         if self.num_steps == 1:
             return 0.0

@@ -131,6 +131,7 @@ def _spans(run: SimulatedRun, begins: Times, ends: Times, keys: Ints) -> tuple[I
     shared = np.flatnonzero(keys != _ALONE)
     shared = shared[np.argsort(keys[shared], kind="stable")]
     table = np.array(run.loop.shared_spans, dtype=np.float64).reshape(-1, 4)
+    table[:, 1:3] -= run.origin_s
     of_key = table[:, 0].astype(np.int64)
     at = np.searchsorted(keys[shared], of_key)
     ours = np.flatnonzero(at < len(shared))

@@ -15,6 +15,7 @@ from sim.plan.tracing import Parameter, ProgramTracer, Record, TaskTracer, Tenso
 from sim.training.data.axes import split_data_axis
 from sim.training.data.operators import write_operator_step
 from sim.training.data.optimizer import write_step_end
+from sim.training.data.segments import write_segments
 from sim.training.data.sharding import write_sharded_step
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
@@ -49,7 +50,7 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None)
             continue
         splits = frozenset(action.stage for action in order if action.kind == "W")
         programs.append(StageProgramBuilder(job, mesh, place, rank, splits).build(calls[rank]))
-    return Plan(name, mesh, tuple(programs), job.seed)
+    return Plan(name, mesh, tuple(programs), job.seed, barrier=pipeline.has_barrier)
 
 
 @dataclass(slots=True)
@@ -102,8 +103,7 @@ class StageProgramBuilder:
         groups = self._write_stages()
         called = {call.task for call in pipeline_calls}
         self.tracer.tasks = {name: task for name, task in self.tracer.tasks.items() if name in called}
-        begin, end = self._write_step(groups)
-        calls = (*(Call(task) for task in begin), *pipeline_calls, *(Call(task) for task in end))
+        calls = self._write_around(pipeline_calls, groups)
         role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
         return Program(role, dict(self.tracer.buffers), dict(self.tracer.tasks), calls)
 
@@ -114,6 +114,15 @@ class StageProgramBuilder:
             for part in reversed(self._parts):
                 self._write_backward(Pass(stage, part))
         return groups
+
+    def _write_around(
+        self, pipeline_calls: Sequence[Call], groups: Mapping[int, Sequence[Parameter]]
+    ) -> tuple[Call, ...]:
+        """Write what data parallelism does beside forwards and backwards; return all calls."""
+        if self.job.parallel.pipeline.schedule == "aiao":
+            return write_segments(self.job, self.tracer, self.place, self.rank, groups).around(pipeline_calls)
+        begin, end = self._write_step(groups)
+        return (*(Call(task) for task in begin), *pipeline_calls, *(Call(task) for task in end))
 
     def _write_step(self, groups: Mapping[int, Sequence[Parameter]]) -> tuple[list[str], list[str]]:
         """Write what data parallelism does before and after forwards and backwards, and what it changes in them."""

@@ -6,14 +6,15 @@ Every error names the scenario key that the user must change.
 
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Final, Literal, get_args
+from typing import Literal
 
 from sim.training.errors import MicrobatchError, SpecError
 from sim.training.method import LocalUpdate as LocalUpdate
 from sim.training.method import Method as Method
 from sim.training.method import check_auxiliary, check_blocks, check_method
+from sim.training.pipeline.deferral import check_deferral, check_segments, deferred_part
 from sim.training.pipeline.evaluate import StageTimes
-from sim.training.pipeline.rules import SLICES_KEY, Schedule, check_times
+from sim.training.pipeline.rules import SLICES_KEY, check_times
 from sim.training.pipeline.spec import PipelineSpec as PipelineSpec
 from sim.training.pipeline.spec import check_schedule
 from sim.training.precision import PRECISIONS, PrecisionTypes
@@ -23,12 +24,7 @@ from sim.training.sharding import check_sharding
 
 Precision = Literal["fp16", "bf16", "fp32", "fp64"]
 Recompute = Literal["none", "selective", "full"]
-TransformerSchedule = Literal[
-    "gpipe", "1f1b", "interleaved_1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "chimera", "dualpipe", "dualpipe_v",
-    "terapipe", "seq_1f1b", "custom", "local",
-]  # fmt: skip
-TRANSFORMER_SCHEDULES: Final[tuple[Schedule, ...]] = get_args(TransformerSchedule)
-"""Schedules that transformers can run; textbook workloads can run all."""
+Optimizer = Literal["adam", "sgd"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +136,8 @@ class TrainingSpec:
     microbatch_size: int
     precision: Precision = "bf16"
     recompute: Recompute = "none"
+    optimizer: Optimizer = "adam"
+    """``sgd``: plain, without momentum."""
     learning_rate: float = 1e-3
     adam_beta1: float = 0.9
     adam_beta2: float = 0.95
@@ -179,6 +177,11 @@ class ParallelSpec:
     osdp: OsdpSpec | None = None
     """Sharding by operator, in the place of a ZeRO stage."""
     overlap_gradient_sync: bool = True
+    deferred_sync: float | None = None
+    """aiao: part of the gradients of all but a rank's first stage that is synchronised in the next step's forwards.
+
+    None: in proportion to the time of forwards and backwards, which only prices can say; a plan needs the number.
+    """
     bucket_bytes: int = 0
     """Gradients are synchronised in buckets of at least this many bytes; 0: one bucket per virtual stage."""
     axis_order: tuple[str, ...] = ("pp", "dp", "tp")
@@ -202,7 +205,6 @@ class DenseTraining:
         check_batch(self.training, self.parallel)
         check_tensor(self.model, self.parallel)
         check_token_slices(self.model, self.parallel)
-        check_built(self.parallel.pipeline)
         check_method(self.training.method, self.training.local_update, self.parallel.pipeline)
         parallel = self.parallel
         check_blocks(
@@ -210,6 +212,15 @@ class DenseTraining:
             tied_embeddings=self.model.tied_embeddings,
             sharded_operators=parallel.osdp is not None,
         )
+        check_deferral(parallel.pipeline.schedule, parallel.deferred_sync, overlaps=parallel.overlap_gradient_sync)
+        if parallel.pipeline.schedule == "aiao":
+            check_segments(
+                parallel.zero_stage,
+                parallel.deferred_sync,
+                parallel.bucket_bytes,
+                overlaps=parallel.overlap_gradient_sync,
+                by_operator=parallel.osdp is not None,
+            )
         check_sharding(
             parallel.zero_stage, parallel.data_degree, parallel.sharding, parallel.pipeline, osdp=parallel.osdp,
             bucket_bytes=parallel.bucket_bytes, overlaps=parallel.overlap_gradient_sync,
@@ -305,16 +316,6 @@ def check_token_slices(model: TransformerSpec, parallel: ParallelSpec) -> None:
             )
 
 
-def check_built(pipeline: PipelineSpec) -> None:
-    """Raise SpecError for a schedule that transformers cannot run yet."""
-    if pipeline.schedule not in TRANSFORMER_SCHEDULES:
-        raise SpecError(
-            "parallel.pipeline.schedule",
-            f"{pipeline.schedule} runs textbook workloads (family: delay) only",
-            f"choose one of {', '.join(TRANSFORMER_SCHEDULES)}",
-        )
-
-
 def split_layers(num_layers: int, pipeline: PipelineSpec) -> tuple[int, ...]:
     """Return the number of layers of every virtual stage, in model order.
 
@@ -361,14 +362,15 @@ class TextbookTraining:
 
     ``overlap_gradient_sync``: a virtual stage's gradients are synchronised once its last backward has ended; else all
     of them after the rank's last backward. ``deferred_sync``, of 0 to 1: the part of the gradients of all virtual
-    stages but a rank's first whose synchronisation the schedule leaves to the next step's forwards (Fold3D's aiao).
+    stages but a rank's first whose synchronisation aiao leaves to the next step's forwards; None: in
+    proportion to the time of forwards and backwards.
     """
 
     model: DelaySpec
     num_microbatches: int
     pipeline: PipelineSpec
     overlap_gradient_sync: bool = True
-    deferred_sync: float = 0.0
+    deferred_sync: float | None = None
     seed: int = 0
     method: Method = "backprop"
     local_update: LocalUpdate | None = None
@@ -381,12 +383,22 @@ class TextbookTraining:
         except MicrobatchError as error:
             raise error.naming("training.num_microbatches", error.num_valid) from error
         check_times(self.pipeline.schedule, self.times)
+        check_deferral(self.pipeline.schedule, self.deferred_sync, overlaps=self.overlap_gradient_sync)
         self._check_sync()
 
     @property
     def update(self) -> LocalUpdate:
         """Return the kind of local updates."""
         return self.local_update or "greedy"
+
+    @property
+    def deferred_part(self) -> float:
+        """Return the part of a deferred stage's gradients that is synchronised in the next step."""
+        if self.pipeline.schedule != "aiao" or not self.overlap_gradient_sync:
+            return 0.0
+        if self.deferred_sync is not None:
+            return self.deferred_sync
+        return deferred_part(self.times.forward_s, self.times.input_s + self.times.weight_s)
 
     @property
     def times(self) -> StageTimes:
@@ -407,10 +419,4 @@ class TextbookTraining:
                 "model.gradient_sync",
                 f"{self.pipeline.schedule} also sums the gradients of its two copies, for which there is no time",
                 "leave it out, or choose another schedule",
-            )
-        if self.deferred_sync and not (self.pipeline.schedule == "aiao" and self.overlap_gradient_sync):
-            raise SpecError(
-                "parallel.data.deferred_sync",
-                "only aiao with overlapped synchronisation leaves a part of it to the next step",
-                "leave it out, or write schedule: aiao and overlap_gradient_sync: true",
             )

@@ -34,7 +34,8 @@ def build_textbook(job: TextbookTraining, name: str) -> Plan:
         splits = {action.stage for action in order if action.kind == "W"}
         writer = RankWriter(job, place, place.stages[rank], splits)
         programs.append(writer.write({PIPELINE_AXIS: rank} if degree > 1 else {}, order, calls[rank]))
-    return Plan(name, Mesh(((PIPELINE_AXIS, degree),)), tuple(programs), job.seed)
+    mesh = Mesh(((PIPELINE_AXIS, degree),))
+    return Plan(name, mesh, tuple(programs), job.seed, barrier=job.pipeline.has_barrier)
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class RankWriter:
         gradient_in = self._output_gradient(stage, part)
         gradient_out = self._buffer(f"input_gradient.{here}", Kind.WORKSPACE)
         forward_s, backward_s = share * times.forward_s, share * (times.input_s + times.weight_s)
-        self._delay(f"forward.{here}", Phase.FORWARD, (*inputs, *self._synced(stage)), output + saved, forward_s)
+        self._delay(f"forward.{here}", Phase.FORWARD, (*inputs, *self._weights(stage)), output + saved, forward_s)
         sums, kept = self._accumulated(stage), saved + gradient_in
         self._delay(f"backward.{here}", Phase.BACKWARD, kept + sums, gradient_out + sums, backward_s)
         if stage in self.splits:
@@ -107,11 +108,14 @@ class RankWriter:
             return ()
         return self._buffer(f"gradient.{stage}", Kind.GRADIENT, Scope.PERSISTENT)
 
-    def _synced(self, stage: int) -> tuple[str, ...]:
-        """Return what the first forward waits for: the synchronisation that the step before left over."""
-        if not self.job.deferred_sync or stage == self.stages[0]:
+    def _weights(self, stage: int) -> tuple[str, ...]:
+        """Return what forwards wait for: weights, which the synchronisation of the step before brings up to date."""
+        if not self.job.model.gradient_sync_s:
             return ()
-        return self._buffer(f"synced.{stage}", Kind.GRADIENT, Scope.PERSISTENT)
+        return self._buffer(f"weights.{stage}", Kind.PARAMETER, Scope.PERSISTENT)
+
+    def _deferred_part(self, stage: int) -> float:
+        return self.job.deferred_part if stage != self.stages[0] else 0.0
 
     def _buffer(self, name: str, kind: Kind, scope: Scope = Scope.MICROBATCH) -> tuple[str, ...]:
         self.buffers[name] = Buffer(name, (1,), "float32", kind, scope)
@@ -148,29 +152,25 @@ class RankWriter:
             return [self._sync("gradient_sync", sorted(last), total_s)]
         calls = []
         for stage in sorted(last, key=last.__getitem__):
-            deferred = self.job.deferred_sync if stage != self.stages[0] else 0.0
-            calls.append(self._sync(f"gradient_sync.{stage}", [stage], (1.0 - deferred) * total_s / share))
+            rest = 1.0 - self._deferred_part(stage)
+            calls.append(self._sync(f"gradient_sync.{stage}", [stage], rest * total_s / share))
         return calls
 
     def _write_deferred_sync(self) -> list[Call]:
-        """Write what the step before left over; return its calls, in the order in which forwards need it.
+        """Write what the step before left over; return its calls, in the order in which forwards need it."""
+        total_s, share = self.job.model.gradient_sync_s, len(self.stages)
+        deferred = [stage for stage in self.stages if total_s and self._deferred_part(stage)]
+        return [
+            self._sync(f"deferred_sync.{stage}", [stage], self._deferred_part(stage) * total_s / share, lag=1)
+            for stage in deferred
+        ]
 
-        In the steady state the step before has left it ready: it starts with the step.
-        """
-        calls = []
-        for stage in self.stages[1:] if self.job.deferred_sync else ():
-            duration_s = self.job.deferred_sync * self.job.model.gradient_sync_s / len(self.stages)
-            name, writes = f"deferred_sync.{stage}", self._synced(stage)
-            op = Compute(name, "delay", (), writes, {"duration_s": duration_s}, SYNC_STREAM)
-            self.tasks[name] = Task(name, Phase.GRADIENT_SYNC, (op,), stage)
-            calls.append(Call(name))
-        return calls
-
-    def _sync(self, name: str, stages: Sequence[int], duration_s: float) -> Call:
+    def _sync(self, name: str, stages: Sequence[int], duration_s: float, lag: int = 0) -> Call:
         reads = tuple(f"gradient.{stage}" for stage in stages)
-        op = Compute(name, "delay", reads, (), {"duration_s": duration_s}, SYNC_STREAM)
+        writes = tuple(f"weights.{stage}" for stage in stages)
+        op = Compute(name, "delay", reads, writes, {"duration_s": duration_s}, SYNC_STREAM)
         self.tasks[name] = Task(name, Phase.GRADIENT_SYNC, (op,), stages[0] if len(stages) == 1 else -1)
-        return Call(name)
+        return Call(name, lag=lag)
 
 
 def _label(part: TokenSlice | None = None) -> str:

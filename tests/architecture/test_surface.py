@@ -24,7 +24,7 @@ from traces.parquet import write_timeline
 
 OPTIONS = {
     "simulate": {"scenario", "--set", "--out", "--json", "--detail", "--fold", "--no-fold"},
-    "execute": {"scenario", "--set", "--out", "--json", "--device", "--check", "--timing", "--collectives"},
+    "execute": {"scenario", "--set", "--out", "--json", "--device", "--check", "--steps", "--timing", "--collectives"},
     "sweep": {"scenario", "--set", "--jobs", "--out", "--json"},
     "compare": {"simulated", "real", "--fail-above", "--out", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},
@@ -61,6 +61,7 @@ KEYS = {
     *("parallel.pipeline.microbatch_group_size", "parallel.pipeline.max_live_microbatches"),
     *("training.method", "training.local_update", "model.auxiliary"),
     *("parallel.pipeline.token_slices", "parallel.pipeline.slice_granularity"),
+    "parallel.pipeline.optimizer_barrier",
     *("model.gradient_sync", "parallel.data.deferred_sync"),
     *("parallel.data.degree", "parallel.data.zero_stage", "parallel.data.overlap_gradient_sync"),
     *("parallel.data.bucket", "parallel.axis_order"),
@@ -75,6 +76,7 @@ KEYS = {
 
 SUMMARY = {
     *("schema", "scenario", "seed", "algorithm", "world_size", "iteration_time_s", "tokens_per_s"),
+    *("makespan_s", "max_rank_span_s"),
     *("model_flop_per_s_per_device", "hardware_flop_per_s_per_device", "mfu", "hfu"),
     *("bubble_fraction", "exposed_communication_fraction", "fits_memory", "memory_capacity_bytes", "critical_path_s"),
     *("roles.role", "roles.first_rank", "roles.num_ranks", "roles.peak_memory_bytes", "roles.memory_by_kind_bytes"),

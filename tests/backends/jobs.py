@@ -92,6 +92,8 @@ OPERATORS = {
     "layer2__fc2": (4, 4), "layer3__qkv": (2, 2), "embedding__word": (1, 1),
 }  # fmt: skip
 """Some operators whole, some in slices of which all or some are sharded; the others are replicated."""
+SGD: Mapping[str, Any] = {"optimizer": "sgd", "learning_rate": 0.1}
+AIAO: Mapping[str, Any] = {"degree": 2, "schedule": "aiao", "virtual_stages": 2}
 
 OTHERS: Mapping[str, Mapping[str, Any]] = {
     "one rank": {"batch": (4, 2)},
@@ -236,6 +238,26 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     },
     "other axis order": {
         "tensor_degree": 2, "data_degree": 2, "zero_stage": 1, "axis_order": ("pp", "tp", "dp"), "batch": (4, 2),
+    },
+    "sgd, pp2 x dp2": {"data_degree": 2, "pipeline": {"degree": 2}, "numbers": SGD},
+    "sgd, zero3 dp2, llama": {"model": LLAMA, "data_degree": 2, "zero_stage": 3, "numbers": SGD},
+    "aiao, pp2 x dp2": {
+        "data_degree": 2, "deferred_sync": 0.5, "batch": (8, 1), "pipeline": {"degree": 2, "schedule": "aiao"},
+    },
+    "aiao, pp2 v2 x dp2": {"data_degree": 2, "deferred_sync": 0.3, "batch": (8, 1), "pipeline": AIAO},
+    "aiao, pp2 v2 x dp2, llama, sgd": {
+        "model": LLAMA, "data_degree": 2, "deferred_sync": 0.77, "pipeline": AIAO, "numbers": SGD, "recompute": "full",
+    },
+    "aiao, v4 x tp2 sp x dp2, all deferred": {
+        "tensor_degree": 2, "sequence_parallel": True, "data_degree": 2, "deferred_sync": 1.0,
+        "pipeline": {"schedule": "aiao", "virtual_stages": 4},
+    },
+    "aiao, pp2 v2 x tp2": {"tensor_degree": 2, "pipeline": AIAO},
+    "aiao, pp2 v2 x dp2, nothing deferred": {"data_degree": 2, "deferred_sync": 0.0, "pipeline": AIAO},
+    "aiao, pp2 v2 x dp2 zero1": {"data_degree": 2, "zero_stage": 1, "pipeline": AIAO, "batch": (8, 1)},
+    "aiao, v2 x tp2 sp x dp2 zero1, sgd": {
+        "tensor_degree": 2, "sequence_parallel": True, "data_degree": 2, "zero_stage": 1, "numbers": SGD,
+        "pipeline": {"schedule": "aiao", "virtual_stages": 2},
     },
 }  # fmt: skip
 

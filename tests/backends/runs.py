@@ -6,12 +6,12 @@ from dataclasses import replace
 from backends.torch.algorithms import ExplicitCollectives
 from backends.torch.worker import ExecutionRequest
 from sim.plan.op import Collective, Compute, Op, Recv, Send
-from sim.plan.program import Plan
+from sim.plan.program import Plan, Program
 from sim.training.builder import build_dense_training
-from sim.training.spec import DelaySpec, PipelineSpec, ShardingSpec, TextbookTraining
+from sim.training.spec import DelaySpec, DenseTraining, PipelineSpec, ShardingSpec, TextbookTraining
 from sim.training.textbook import build_textbook
 from tests.backends.collective_plans import collective_requests
-from tests.backends.jobs import GPT, LLAMA, checked_trainings, sharded_operators, training
+from tests.backends.jobs import AIAO, GPT, LLAMA, SGD, checked_trainings, sharded_operators, training
 from tests.backends.local_runs import local_requests
 from tests.backends.plans import collective_plan, ring_plan
 
@@ -23,6 +23,7 @@ LOWER_PRECISIONS = {
         ("fp16", "fp16", 0),
     )
 } | {
+    "bf16 aiao zero1, sgd": training(data_degree=2, zero_stage=1, pipeline=AIAO, precision="bf16", numbers=SGD),
     "bf16 gradients, unfused": training(
         tensor_degree=2, data_degree=2, precision="bf16",
         numbers={"low_precision_gradients": True, "fused_gradient_accumulation": False},
@@ -78,6 +79,20 @@ SLICED = {
     "cached values": training(model=MUTED_MODEL, data_degree=2, batch=(2, 1), pipeline=_SLICES),
 }
 """Slices that are run wrongly: a mask one token off, positions that begin anew, gradients of caches not added up."""
+DEFERRING = {
+    "adam": JOBS["aiao, pp2 v2 x dp2"],
+    "sgd": JOBS["aiao, pp2 v2 x dp2, llama, sgd"],
+    "zero1": JOBS["aiao, pp2 v2 x dp2 zero1"],
+}
+WRONG_STEPS = {
+    f"{what} ({name})": (name, what)
+    for name, what in (
+        ("adam", "deferred sync dropped"), ("adam", "optimizer before sync"), ("adam", "optimizer of the step itself"),
+        ("adam", "cleared before summed"), ("adam", "wrong step count"), ("sgd", "deferred sync dropped"),
+        ("sgd", "optimizer before sync"), ("zero1", "deferred sync dropped"),
+    )
+}  # fmt: skip
+"""What may go wrong where work is left to the next step; each must be noticed."""
 
 
 def textbook_plan(duration_s: float, ranks: int = 4) -> Plan:
@@ -150,12 +165,39 @@ def _altered(op: Op, what: str) -> Op:
     return op
 
 
+def checked(plan: Plan, job: DenseTraining) -> ExecutionRequest:
+    """Return a run that is compared with the reference: one step, or three where one leaves work to the next."""
+    several = any(call.lag for program in plan.programs for call in program.calls)
+    return ExecutionRequest(plan=plan, check_against=job, iterations=3 if several else 1)
+
+
+def wrong_from_step_to_step(plan: Plan, what: str) -> Plan:
+    """Return a plan that treats what is deferred from one step to the next in a wrong way."""
+    return replace(plan, programs=tuple(_wrong_program(program, what) for program in plan.programs))
+
+
+def _wrong_program(program: Program, what: str) -> Program:
+    calls, tasks = list(program.calls), dict(program.tasks)
+    optimizers = [call for call in calls if call.lag and call.task.startswith("optimizer.")]
+    if what == "deferred sync dropped":
+        calls = [call for call in calls if not call.task.startswith("deferred_")]
+    elif what == "optimizer before sync":
+        calls = [*optimizers, *(call for call in calls if call not in optimizers)]
+    elif what == "optimizer of the step itself":
+        calls = [replace(call, lag=0) if call in optimizers else call for call in calls]
+    elif what == "cleared before summed":
+        early = [call for call in calls if call.task.startswith("zero_gradients.")]
+        calls = [*early, *(call for call in calls if call not in early)]
+    elif what == "wrong step count":
+        for call in optimizers:
+            ops = [replace(op, attributes={**op.attributes, "step": 2}) for op in tasks[call.task].ops]
+            tasks[call.task] = replace(tasks[call.task], ops=tuple(ops))
+    return replace(program, calls=tuple(calls), tasks=tasks)
+
+
 def all_requests() -> dict[str, ExecutionRequest]:
     """Return every run that the tests of this room need."""
-    requests = {
-        name: ExecutionRequest(plan=build_dense_training(job, name), check_against=job)
-        for name, job in (JOBS | LOWER_PRECISIONS).items()
-    }
+    requests = {name: checked(build_dense_training(job, name), job) for name, job in (JOBS | LOWER_PRECISIONS).items()}
     several = JOBS["tp2 sp x dp2, recompute none"]
     requests["three steps"] = ExecutionRequest(
         plan=build_dense_training(several, "three steps"), check_against=several, iterations=3
@@ -183,6 +225,9 @@ def all_requests() -> dict[str, ExecutionRequest]:
     for what, sliced in SLICED.items():
         plan = altered(build_dense_training(sliced, what), what)
         requests[f"altered {what}"] = ExecutionRequest(plan=plan, check_against=sliced)
+    for name, what in WRONG_STEPS.values():
+        plan = wrong_from_step_to_step(build_dense_training(DEFERRING[name], name), what)
+        requests[f"{what} ({name})"] = checked(plan, DEFERRING[name])
     for what in ("shard", "axes"):
         job = SHARDED["hybrid"]
         plan = altered(build_dense_training(job, "hybrid"), what)

@@ -13,7 +13,7 @@ from sim.engine.memory import memory_use
 from sim.engine.pricing import ClusterPricing
 from sim.plan.program import Plan
 from sim.training.spec import DenseTraining
-from tests.backends.runs import JOBS, LOWER_PRECISIONS, SHARDED, SLICED, WITHOUT
+from tests.backends.runs import JOBS, LOWER_PRECISIONS, SHARDED, SLICED, WITHOUT, WRONG_STEPS
 from traces.timeline import Timeline
 
 EVERYTHING = [*JOBS, *LOWER_PRECISIONS]
@@ -117,6 +117,15 @@ def test_check_notices_slices_that_are_run_wrongly(results: dict[str, Execution]
     assert report is not None
     assert not report.passed
     assert report.worst[1] > 1e-3
+
+
+@pytest.mark.parametrize("name", WRONG_STEPS)
+def test_check_notices_what_goes_wrong_between_steps(results: dict[str, Execution], name: str) -> None:
+    """Gradients dropped, used before they are summed, cleared before they are used, counted as another step's."""
+    report = results[name].check
+    assert report is not None
+    assert not report.passed
+    assert report.worst[1] > 1e-4
 
 
 def test_left_out_communication_covers_every_kind() -> None:

@@ -453,6 +453,16 @@ def test_adam_matches_torch_over_several_steps() -> None:
     assert torch.equal(copy, state[0].bfloat16())
 
 
+def test_sgd_matches_torch() -> None:
+    """A step of torch.optim.SGD; the low-precision copy is the rounded parameter."""
+    leaf, parameter, copy = random(F).requires_grad_(), random(F), torch.zeros(F, dtype=torch.bfloat16)
+    leaf.grad = random(F, seed=1)
+    torch.optim.SGD([leaf], lr=0.03).step()
+    KERNELS["sgd"](KernelContext(rank_context()), (parameter, leaf.grad, copy), {"learning_rate": 0.03})
+    assert_close([parameter], [leaf.detach()])
+    assert torch.equal(copy, parameter.bfloat16())
+
+
 def test_delay_sleeps_and_gives_what_the_plan_declares() -> None:
     """The stated seconds go to the device's sleep; outputs are zeros of the declared shape and type."""
     slept: list[float] = []

@@ -19,7 +19,7 @@ VOCABULARY = {
     "causal_softmax_backward", "attention_context", "attention_context_backward", "flash_attention",
     "flash_attention_backward", "gelu", "gelu_backward", "swiglu", "swiglu_backward", "add", "slice", "append",
     "rows", "logits_max",
-    "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "shard", "adam", "delay",
+    "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "shard", "adam", "sgd", "delay",
     "matmul_part", "matmul_part_input_gradient", "matmul_part_weight_gradient",
 }  # fmt: skip
 
@@ -109,6 +109,8 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("shard", [f32(3), f32(4)], {"parts": 4}, [f32(2)]),
     ("adam", [f32(H)] * 4, {}, [f32(H)] * 3),
     ("adam", [*[f32(H)] * 4, t(H)], {}, [*[f32(H)] * 3, t(H)]),
+    ("sgd", [f32(H)] * 2, {}, [f32(H)]),
+    ("sgd", [f32(H), f32(H), t(H)], {}, [f32(H), t(H)]),
     ("delay", [X], {"duration_s": 2.0}, []),
 ]
 
@@ -261,6 +263,12 @@ def test_adam_moves_the_known_bytes_per_parameter() -> None:
     """Mixed-precision Adam reads 16 and writes 14 bytes per parameter."""
     work = work_of("adam", [*[f32(1000)] * 4, t(1000)])
     assert (work.bytes_read, work.bytes_written) == (16_000, 14_000)
+
+
+def test_sgd_moves_the_known_bytes_per_parameter() -> None:
+    """Mixed-precision SGD reads weight and gradient, 8 bytes per parameter, and writes 6: both copies of the weight."""
+    work = work_of("sgd", [*[f32(1000)] * 2, t(1000)])
+    assert (work.bytes_read, work.bytes_written) == (8_000, 6_000)
 
 
 def test_delay_lasts_what_it_says() -> None:

@@ -77,9 +77,9 @@ def test_textbook_gradient_synchronisation_is_a_key(write, textbook) -> None:
 
 
 def test_list_says_which_schedules_transformers_run(capsys) -> None:
-    """All schedules are listed; two of them run textbook workloads alone."""
+    """All schedules are listed; each runs both kinds of workload."""
     code, text, _ = shown(capsys, "list", "schedules", "--json")
     rows = {row["name"]: row["workloads"] for row in json.loads(text)["schedules"]}
     assert code == 0
     assert len(rows) == 13
-    assert {name for name, workloads in rows.items() if workloads == "textbook"} == {"aiao", "zb_auto"}
+    assert set(rows.values()) == {"transformer, textbook"}

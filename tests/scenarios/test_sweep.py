@@ -7,6 +7,7 @@ import re
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from scenarios.sweep.run import SCHEMA, Sweep, prepare, run
 from scenarios.sweep.settings import MAX_POINTS, points, read_settings
 from scenarios.sweep.workers import ThisProcess, local_workers
 from scenarios.yaml_tree import read_value
-from sim.training.spec import TRANSFORMER_SCHEDULES
+from sim.training.pipeline.rules import Schedule
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "scenarios" / "tiny-gpt-2x2.yaml"
@@ -403,7 +404,7 @@ def test_shipped_comparison_has_room_for_every_schedule() -> None:
     [names] = re.findall(r"--set parallel\.pipeline\.schedule=(gpipe,[\w,]+)", readme)
     job = prepare(path, read_settings([f"parallel.pipeline.schedule={names}", "parallel.pipeline.virtual_stages=1,2"]))
     assert {point.values["parallel.pipeline.schedule"] for point, _ in job.points} == set(names.split(","))
-    assert {*names.split(","), "custom", "local"} == set(TRANSFORMER_SCHEDULES)
+    assert {*names.split(","), "custom", "local"} == set(get_args(Schedule))
 
 
 def test_readme_says_what_the_comparison_finds() -> None:

@@ -8,7 +8,6 @@ from sim.engine.simulate import simulate
 from sim.plan.check import check
 from sim.plan.op import Collective, Compute
 from sim.plan.program import Plan
-from sim.training.errors import SpecError
 from sim.training.pipeline.split import split_backward
 from tests.sim.jobs import GPT, LLAMA, dense_plan, op_times, pricing_on
 from tests.sim.test_textbook_schedules import peaks
@@ -134,11 +133,3 @@ def test_zero_bubble_shortens_a_real_pipeline() -> None:
     assert split.makespan_s < plain.makespan_s
     assert peaks(split) == [4] * 4
     assert peaks(plain) == [4, 3, 2, 1]
-
-
-@pytest.mark.parametrize("schedule", ["aiao", "zb_auto"])
-def test_transformers_are_refused_what_only_textbook_workloads_run(schedule: str) -> None:
-    """The refusal names the schedule and those that there are."""
-    with pytest.raises(SpecError, match=f"{schedule} runs textbook workloads") as refused:
-        dense_plan(schedule=schedule, pp=2, m=4)
-    assert "zb_h1" in refused.value.remedy

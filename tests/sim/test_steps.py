@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.engine.breakdown import breakdown
+from sim.engine.critical_path import critical_path
 from sim.engine.folding import no_fold
 from sim.engine.run import SimulatedRun
 from sim.engine.simulate import simulate
@@ -161,6 +162,7 @@ def test_time_without_barrier_adds_up_to_the_period(keys: dict[str, int]) -> Non
     for rank in run.programs:
         parts = breakdown(run, rank)
         assert parts.busy_s["compute"] + sum(parts.exposed_s.values()) == pytest.approx(run.iteration_time_s, rel=1e-9)
+    assert sum(critical_path(run).seconds.values()) == pytest.approx(run.iteration_time_s, rel=1e-9)
     shown = timeline(run)
     assert shown.start_s.min() == 0.0
     assert shown.end_s.max() == pytest.approx(run.makespan_s)

@@ -120,6 +120,15 @@ def adam(context: KernelContext, inputs: Sequence[Tensor], attributes: Attribute
     return (parameter, exp_avg, exp_avg_sq, *copies)
 
 
+def sgd(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Update a parameter by its gradient, and the low-precision copy if there is one."""
+    parameter, gradient, *copies = inputs
+    parameter.sub_(gradient.to(parameter.dtype), alpha=attributes["learning_rate"])
+    for copy in copies:
+        copy.copy_(parameter)
+    return (parameter, *copies)
+
+
 def delay(context: KernelContext, _: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Pass ``duration_s`` seconds; return zeros."""
     context.rank.sleep(attributes["duration_s"])
@@ -140,6 +149,7 @@ MODEL_END_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "cross_entropy": cross_entropy,
         "cross_entropy_backward": cross_entropy_backward,
         "adam": adam,
+        "sgd": sgd,
         "delay": delay,
     }
 )

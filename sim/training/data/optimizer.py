@@ -5,7 +5,7 @@ ZeRO stage 1 (Rajbhandari et al. 2020): reduce_scatter of every bucket, each ran
 with its piece of the optimizer state, all_gather of the updated parameters.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -17,12 +17,15 @@ from sim.training.data.axes import data_axes, shard_axes
 from sim.training.data.buckets import Bucket, make_buckets
 from sim.training.pipeline.placement import Placement
 from sim.training.precision import PrecisionTypes
-from sim.training.spec import DenseTraining
+from sim.training.spec import DenseTraining, Optimizer
 from sim.training.transformer import DATA_AXIS
 
 PIPELINE_AXIS = "pp"
 EMBEDDING_STREAM = "embedding"
 COPIES_STREAM = "copies"
+
+MOMENTS: Mapping[Optimizer, tuple[str, ...]] = {"adam": ("exp_avg", "exp_avg_sq"), "sgd": ()}
+"""What each optimizer keeps beside every parameter."""
 
 
 def write_step_end(
@@ -32,20 +35,22 @@ def write_step_end(
 
     ``groups``: the rank's parameters by stage of the model.
     """
-    parallel = job.parallel
-    ends = place.ranks[0], place.ranks[place.chain_length - 1]
-    holds_tied = job.model.tied_embeddings and ends[0] != ends[1] and rank in ends
-    fresh = {stage: [tracer.parameters[p.source] for p in group] for stage, group in groups.items()}
+    parallel, writer = job.parallel, step_end_writer(job, tracer, place, rank)
     buckets = make_buckets(
-        fresh,
+        {stage: [tracer.parameters[p.source] for p in group] for stage, group in groups.items()},
         bucket_bytes=parallel.bucket_bytes,
         overlap=parallel.overlap_gradient_sync,
         data_axis=DATA_AXIS,
-        tied=holds_tied,
+        tied=writer.holds_tied(rank),
     )
-    copies = tuple(sorted({rank, place.num_ranks - 1 - rank})) if place.num_copies > 1 else ()
-    writer = StepEndWriter(job, tracer, job.training.types, ends, copies)
     return [writer.write_zero()], writer.write_sync_and_update(buckets)
+
+
+def step_end_writer(job: DenseTraining, tracer: ProgramTracer, place: Placement, rank: int) -> "StepEndWriter":
+    """Return the writer for the program of a pipeline rank."""
+    ends = place.ranks[0], place.ranks[place.chain_length - 1]
+    copies = tuple(sorted({rank, place.num_ranks - 1 - rank})) if place.num_copies > 1 else ()
+    return StepEndWriter(job, tracer, job.training.types, ends, copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +67,14 @@ class StepEndWriter:
     ends: tuple[int, int]
     copies: tuple[int, ...]
 
-    def write_zero(self) -> str:
-        """Write the task that clears the gradients (and the loss) before a step."""
+    def holds_tied(self, rank: int) -> bool:
+        """Return whether a pipeline rank has one of two copies of the tied embedding."""
+        return self.job.model.tied_embeddings and self.ends[0] != self.ends[1] and rank in self.ends
+
+    def write_zero(self, kept: Collection[str] = ()) -> str:
+        """Write the task that clears the gradients, but of the parameters ``kept``, and the loss before a step."""
         t = TaskTracer(self.tracer, Scope.STEP)
-        cleared = [p.gradient for p in self.tracer.parameters.values()]
+        cleared = [p.gradient for source, p in self.tracer.parameters.items() if source not in kept]
         if self.has_loss:
             cleared.append(self.loss)
         t.update("zero_gradients", "zero", (), cleared)
@@ -77,14 +86,13 @@ class StepEndWriter:
         names, shards = [], {}
         for bucket in buckets:
             t = TaskTracer(self.tracer, Scope.STEP)
-            shards[bucket.index] = self._sync(t, bucket, sharded=sharded)
+            shards[bucket.index] = self.sync(t, bucket, sharded=sharded)
             names += self.finish(f"gradient_sync.{bucket.index}", Phase.GRADIENT_SYNC, t)
         for bucket in buckets:
             t = TaskTracer(self.tracer, Scope.STEP)
             shard = shards[bucket.index]
             if shard is None:
-                for parameter in bucket.parameters:
-                    self._update(t, parameter)
+                self.update(t, bucket)
             else:
                 self.update_shard(t, bucket, shard)
             names += self.finish(f"optimizer.{bucket.index}", Phase.OPTIMIZER, t)
@@ -128,8 +136,13 @@ class StepEndWriter:
         """Add a task unless it is empty; return its name, if any."""
         return [self.tracer.add_task(name, phase, t.ops).name] if t.ops else []
 
-    def _sync(self, t: TaskTracer, bucket: Bucket, *, sharded: bool) -> Tensor | None:
-        """Write a bucket's collectives; return this rank's flat piece of the sum where it is sharded."""
+    def sync(
+        self, t: TaskTracer, bucket: Bucket, *, sharded: bool, span: tuple[int, int] | None = None
+    ) -> Tensor | None:
+        """Write a bucket's collectives; return this rank's flat piece of the sum where it is sharded.
+
+        ``span``: the elements that are summed over replicas now; None: all.
+        """
         gradients = [p.gradient for p in bucket.parameters]
         for axis in bucket.partial_axes:
             self.all_reduce(t, f"sum_{axis}", gradients, (axis,), axis)
@@ -140,7 +153,7 @@ class StepEndWriter:
         if self.data_degree == 1:
             return None
         if not sharded:
-            self.all_reduce(t, "all_reduce", gradients, (DATA_AXIS,), DATA_AXIS)
+            self.sum_replicas(t, "all_reduce", gradients, span)
             return None
         name, dtype = f"gradient_shard.{bucket.index}", gradients[0].dtype
         shard = self.flat(name, bucket.parameters, dtype, Kind.GRADIENT, Scope.STEP)
@@ -163,16 +176,44 @@ class StepEndWriter:
         op = Collective(t.unique(name), CollectiveKind.ALL_REDUCE, axes, names, names, stream, members=members)
         t.emit(op)
 
+    def sum_replicas(
+        self, t: TaskTracer, name: str, tensors: Sequence[Tensor], span: tuple[int, int] | None = None
+    ) -> None:
+        """Write the sum over replicas of some elements of flattened tensors, of all where there is no ``span``.
+
+        Tensors that the span does not touch do not take part.
+        """
+        if span is None:
+            return self.all_reduce(t, name, tensors, (DATA_AXIS,), DATA_AXIS)
+        touched: list[str] = []
+        start = begin = 0
+        for tensor in tensors:
+            end = start + tensor.spec.num_elements
+            if end > span[0] and start < span[1]:
+                begin = begin if touched else start
+                touched.append(tensor.name)
+            start = end
+        if touched:
+            names, part = tuple(touched), (span[0] - begin, span[1] - begin)
+            kind = CollectiveKind.ALL_REDUCE
+            t.emit(Collective(t.unique(name), kind, (DATA_AXIS,), names, names, DATA_AXIS, span=part))
+        return None
+
+    def update(self, t: TaskTracer, bucket: Bucket) -> None:
+        """Write the optimizer's step on a bucket's whole parameters."""
+        for parameter in bucket.parameters:
+            self._update(t, parameter)
+
     def _update(self, t: TaskTracer, parameter: Parameter) -> None:
-        """Write Adam on a whole parameter, with a master copy under mixed precision."""
+        """Write the optimizer's step on a whole parameter, with a master copy under mixed precision."""
         source, buffer = parameter.source, self.tracer.buffers[parameter.value.name]
         common = (buffer.shape, self.precision.master, Kind.OPTIMIZER, Scope.PERSISTENT)
         moments = [
             self.tracer.tensor(Buffer(f"{source}.{label}", *common, initial=Initial("zeros", source)))
-            for label in ("exp_avg", "exp_avg_sq")
+            for label in self.moments
         ]
         if not self.precision.mixed:
-            self.adam(t, source, parameter.gradient, [parameter.value, *moments])
+            self.optimize(t, source, parameter.gradient, [parameter.value, *moments])
             return
         master = self.tracer.tensor(
             Buffer(
@@ -180,24 +221,36 @@ class StepEndWriter:
                 initial=buffer.initial, global_shape=buffer.global_shape, layout=buffer.layout, part=buffer.part,
             )
         )  # fmt: skip
-        self.adam(t, source, parameter.gradient, [master, *moments, parameter.value])
+        self.optimize(t, source, parameter.gradient, [master, *moments, parameter.value])
 
     def update_shard(self, t: TaskTracer, bucket: Bucket, gradient: Tensor) -> None:
-        """Write Adam on this rank's flat piece of a bucket, and the gather of the updated parameters."""
-        values, parameters = [p.value for p in bucket.parameters], bucket.parameters
-        name = f"shard.{bucket.index}"
+        """Write the optimizer's step on this rank's flat piece of a bucket, and the gather of all pieces."""
+        values = [p.value for p in bucket.parameters]
         (piece,) = t.compute(
-            name, "shard", values, (values[0].layout,), kind=Kind.WORKSPACE,
+            f"shard.{bucket.index}", "shard", values, (values[0].layout,), kind=Kind.WORKSPACE,
             axes=self.shard_axes, parts=self.tracer.mesh.degree(*self.shard_axes),
         )  # fmt: skip
+        self.update_piece(t, bucket, gradient, piece)
+        self.gather(t, bucket, piece)
+
+    def update_piece(self, t: TaskTracer, bucket: Bucket, gradient: Tensor, piece: Tensor) -> None:
+        """Write the optimizer's step on this rank's flat piece of a bucket's parameters."""
+        parameters, name = bucket.parameters, f"shard.{bucket.index}"
         dtype, persistent = self.precision.master, (Kind.OPTIMIZER, Scope.PERSISTENT)
-        moments = [self.flat(f"{name}.{label}", parameters, dtype, *persistent) for label in ("exp_avg", "exp_avg_sq")]
+        moments = [self.flat(f"{name}.{label}", parameters, dtype, *persistent) for label in self.moments]
         updated = [piece, *moments]
         if self.precision.mixed:
-            initial = Initial("shard", of=tuple(v.name for v in values), axes=self.shard_axes)
+            initial = self.own_shard(bucket)
             updated = [self.flat(f"{name}.master", parameters, dtype, *persistent, initial=initial), *moments, piece]
-        self.adam(t, name, gradient, updated)
-        writes = tuple(v.name for v in values)
+        self.optimize(t, name, gradient, updated)
+
+    def own_shard(self, bucket: Bucket) -> Initial:
+        """Return that a buffer starts as this rank's flat piece of a bucket's parameters."""
+        return Initial("shard", of=tuple(p.value.name for p in bucket.parameters), axes=self.shard_axes)
+
+    def gather(self, t: TaskTracer, bucket: Bucket, piece: Tensor) -> None:
+        """Write the all_gather of everybody's piece into a bucket's parameters."""
+        writes = tuple(p.value.name for p in bucket.parameters)
         gather = t.unique("all_gather")
         t.emit(Collective(gather, CollectiveKind.ALL_GATHER, self.shard_axes, (piece.name,), writes, DATA_AXIS))
 
@@ -212,14 +265,23 @@ class StepEndWriter:
             initial = Initial("zeros")
         return self.tracer.tensor(Buffer(name, shape, dtype, kind, scope, initial=initial))
 
-    def adam(self, t: TaskTracer, name: str, gradient: Tensor, updated: Sequence[Tensor]) -> None:
-        """Write one Adam step; ``updated``: parameter, two moments, and a low-precision copy if there is one."""
-        training = self.job.training
-        t.adam(
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """Return what the optimizer keeps beside every parameter."""
+        return MOMENTS[self.job.training.optimizer]
+
+    def optimize(self, t: TaskTracer, name: str, gradient: Tensor, updated: Sequence[Tensor]) -> None:
+        """Write one optimizer step; ``updated``: parameter, its moments, and a low-precision copy if there is one."""
+        training, rate = self.job.training, self.job.training.learning_rate
+        if training.optimizer == "sgd":
+            t.optimize(f"sgd.{name}", "sgd", gradient, updated, learning_rate=rate)
+            return
+        t.optimize(
             f"adam.{name}",
+            "adam",
             gradient,
             updated,
-            learning_rate=training.learning_rate,
+            learning_rate=rate,
             beta1=training.adam_beta1,
             beta2=training.adam_beta2,
             epsilon=training.adam_epsilon,

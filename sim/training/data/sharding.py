@@ -257,13 +257,13 @@ class ShardedStepWriter:
         return names
 
     def _update_unit(self, t: TaskTracer, unit: Unit, gradient: Tensor) -> None:
-        """Write Adam on this rank's shard of a unit."""
+        """Write the optimizer's step on this rank's shard of a unit."""
         types, name, shard = self.job.training.types, f"shard.{unit.name}", self.parameter_shards[unit.name]
         optimizer = (types.master, Kind.OPTIMIZER, Scope.PERSISTENT)
         moments = [
-            self.step_end.flat(f"{name}.{label}", unit.parameters, *optimizer) for label in ("exp_avg", "exp_avg_sq")
+            self.step_end.flat(f"{name}.{label}", unit.parameters, *optimizer) for label in self.step_end.moments
         ]
         updated = [shard, *moments]
         if types.mixed:
             updated = [self._parameter_shard(unit, ".master", types.master), *moments, shard]
-        self.step_end.adam(t, name, gradient, updated)
+        self.step_end.optimize(t, name, gradient, updated)

@@ -37,7 +37,7 @@ def build_local_training(job: DenseTraining, name: str) -> Plan:
     for rank, stages in enumerate(place.stages):
         calls = local_calls(stages, place.num_stages, job.num_microbatches, job.training.update)
         programs.append(LocalProgramBuilder(job, mesh, place, rank, frozenset()).build(calls))
-    return Plan(name, mesh, tuple(programs), job.seed)
+    return Plan(name, mesh, tuple(programs), job.seed, barrier=job.parallel.pipeline.has_barrier)
 
 
 def head_names(stage: int, num_stages: int) -> HeadNames:

@@ -26,7 +26,8 @@ def build_local_textbook(job: TextbookTraining, name: str) -> Plan:
         writer = LocalRankWriter(job, place, stages, set())
         calls = local_calls(stages, place.num_stages, m, job.update)
         programs.append(writer.write({PIPELINE_AXIS: rank} if degree > 1 else {}, order, calls))
-    return Plan(name, Mesh(((PIPELINE_AXIS, degree),)), tuple(programs), job.seed)
+    mesh = Mesh(((PIPELINE_AXIS, degree),))
+    return Plan(name, mesh, tuple(programs), job.seed, barrier=job.pipeline.has_barrier)
 
 
 @dataclass(slots=True)

@@ -1,10 +1,21 @@
 """When every action of a schedule ends, by the plain recurrence: for choosing and checking orders, not for results."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sim.training.pipeline.actions import Action, steps
 from sim.training.pipeline.placement import Placement
+
+
+class Times(Protocol):
+    """How long the actions of a schedule take, and a message between ranks, in seconds."""
+
+    @property
+    def hop_s(self) -> float:
+        """Return how long a message between ranks takes."""
+
+    def duration_s(self, action: Action) -> float:
+        """Return how long an action takes."""
 
 
 class StageTimes(NamedTuple):
@@ -22,6 +33,21 @@ class StageTimes(NamedTuple):
         }[action.kind]  # fmt: skip
 
 
+class ChainTimes(NamedTuple):
+    """The same, stage by stage; messages take as long as the slowest of them."""
+
+    stages: tuple[StageTimes, ...]
+
+    @property
+    def hop_s(self) -> float:
+        """Return how long the slowest message between ranks takes."""
+        return max(times.hop_s for times in self.stages)
+
+    def duration_s(self, action: Action) -> float:
+        """Return how long an action takes."""
+        return self.stages[action.stage].duration_s(action)
+
+
 class StuckError(ValueError):
     """An order in which an action waits for one that comes after it."""
 
@@ -30,7 +56,7 @@ Result = tuple[str, int, int]
 """What others wait for: ("F" or "I" or "W", stage, micro-batch); a B gives an I and a W."""
 
 
-def end_times(orders: Sequence[Sequence[Action]], placement: Placement, times: StageTimes) -> dict[Result, float]:
+def end_times(orders: Sequence[Sequence[Action]], placement: Placement, times: Times) -> dict[Result, float]:
     """Return when every result is there, in seconds; StuckError, naming an action per rank, where some never are.
 
     A step starts when the one before it on its rank has ended and all its inputs have arrived.
@@ -69,9 +95,7 @@ def _needs(action: Action, placement: Placement) -> list[Result]:
     return own if placement.is_last(stage) else [*own, ("I", stage + 1, microbatch)]
 
 
-def _arrival_s(
-    need: Result, rank: int, ends: dict[Result, float], placement: Placement, times: StageTimes
-) -> float | None:
+def _arrival_s(need: Result, rank: int, ends: dict[Result, float], placement: Placement, times: Times) -> float | None:
     if need not in ends:
         return None
     return ends[need] + (0.0 if placement.ranks[need[1]] == rank else times.hop_s)

@@ -7,7 +7,7 @@ from itertools import product
 from typing import NamedTuple
 
 from sim.training.pipeline.actions import Action, Order
-from sim.training.pipeline.evaluate import StageTimes, end_times
+from sim.training.pipeline.evaluate import Times, end_times
 from sim.training.pipeline.placement import loop
 from sim.training.pipeline.zero_bubble import zb_h1, zb_h2
 
@@ -25,7 +25,7 @@ class Taste(NamedTuple):
     rush: bool
 
 
-def zb_auto(num_ranks: int, num_microbatches: int, times: StageTimes, max_live: int) -> list[Order]:
+def zb_auto(num_ranks: int, num_microbatches: int, times: Times, max_live: int) -> list[Order]:
     """Return the shortest of the orders that greedy ranks of all tastes find, one stage per rank.
 
     A rank starts what is ready; it runs a weight part where it would wait, or where ``max_live`` micro-batches are
@@ -36,7 +36,7 @@ def zb_auto(num_ranks: int, num_microbatches: int, times: StageTimes, max_live: 
     return min(found, key=lambda orders: max(end_times(orders, loop(num_ranks), times).values()))
 
 
-def _candidates(p: int, m: int, times: StageTimes, max_live: int) -> Iterator[list[Order]]:
+def _candidates(p: int, m: int, times: Times, max_live: int) -> Iterator[list[Order]]:
     for flags in product((False, True), repeat=3):
         yield _Greedy(p, m, times, max_live, Taste(*flags)).run()
     if max_live >= p:
@@ -61,7 +61,7 @@ class _Greedy:
 
     num_ranks: int
     num_microbatches: int
-    times: StageTimes
+    times: Times
     max_live: int
     taste: Taste
     ranks: list[_Rank] = field(init=False)
@@ -92,14 +92,14 @@ class _Greedy:
             last = next((a.kind for a in reversed(rank.order) if a.kind != "W"), "I")
             return "I" if self.taste.backward_first or last == "F" else "F"
         full = live >= self.max_live and next_s["F"] <= now_s
-        if done["W"] < done["I"] and (full or not ready) and (full or self._fits(now_s, next_s, may_forward)):
+        if done["W"] < done["I"] and (full or not ready) and (full or self._fits(index, now_s, next_s, may_forward)):
             return "W"
         return ready[0] if ready else ""
 
-    def _fits(self, now_s: float, next_s: dict[str, float], may_forward: bool) -> bool:
+    def _fits(self, index: int, now_s: float, next_s: dict[str, float], may_forward: bool) -> bool:
         """Return whether a weight part ends before anything known to arrive could start."""
         known = min(next_s["I"], next_s["F"] if may_forward else float("inf"))
-        return self.taste.fill_any_gap or now_s + self.times.weight_s <= known
+        return self.taste.fill_any_gap or now_s + self.times.duration_s(Action("W", index, 0)) <= known
 
     @staticmethod
     def _arrival_s(rank: _Rank, kind: str) -> float:

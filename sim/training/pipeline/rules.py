@@ -105,6 +105,13 @@ def check_slices(schedule: Schedule, token_slices: Sequence[int]) -> None:
         raise SpecError(SLICES_KEY, rule, "write lengths of 1 or more")
 
 
+def check_barrier(schedule: Schedule, barrier: bool | None) -> None:
+    """Refuse a barrier between steps with a schedule that has none."""
+    if barrier and schedule == "aiao":
+        rule = "aiao updates every stage on its own, and leaves a part of their synchronisation to the next step"
+        raise SpecError("parallel.pipeline.optimizer_barrier", rule, "leave it out, or write schedule: breadth_first")
+
+
 def check_microbatches(
     schedule: Schedule, num_ranks: int, num_microbatches: int, *, virtual_stages: int, group_size: int
 ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from sim.training.pipeline.actions import Action, Order
 from sim.training.pipeline.bidirectional import chimera, dualpipe, dualpipe_v
-from sim.training.pipeline.evaluate import StageTimes
+from sim.training.pipeline.evaluate import Times
 from sim.training.pipeline.greedy import zb_auto
 from sim.training.pipeline.placement import Placement, bidirectional, blocks, loop, v_shape
 from sim.training.pipeline.rules import TRAITS, custom_placement
@@ -98,7 +98,7 @@ SCHEDULES: Mapping[str, Callable[[int, int, int], list[Order]]] = {
 no order of one backpropagation: see ``sim.training.local``."""
 
 
-def orders(pipeline: PipelineSpec, num_microbatches: int, times: StageTimes | None = None) -> list[Order]:
+def orders(pipeline: PipelineSpec, num_microbatches: int, times: Times | None = None) -> list[Order]:
     """Return every rank's actions under the pipeline's schedule; ``zb_auto`` is made for ``times``."""
     p, v = pipeline.degree, pipeline.virtual_stages
     match pipeline.schedule:

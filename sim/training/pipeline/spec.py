@@ -7,6 +7,7 @@ from sim.training.pipeline.rules import (
     Actions,
     Schedule,
     check_actions,
+    check_barrier,
     check_microbatches,
     check_options,
     check_slices,
@@ -28,6 +29,8 @@ class PipelineSpec:
     """zb_auto: micro-batches that a rank may keep; 0: the degree."""
     actions: Actions = ()
     """custom: every rank's actions."""
+    optimizer_barrier: bool | None = None
+    """All ranks wait for each other between steps, as a global norm of gradients makes them; None: but with aiao."""
     layers_per_stage: tuple[int, ...] = ()
     """Layers of every virtual stage in model order; empty: as evenly as Megatron would."""
     token_slices: tuple[int, ...] = ()
@@ -39,6 +42,12 @@ class PipelineSpec:
         check_stages(self.schedule, self.virtual_stages)
         check_options(self.schedule, self.microbatch_group_size, self.max_live_microbatches, self.actions)
         check_slices(self.schedule, self.token_slices)
+        check_barrier(self.schedule, self.optimizer_barrier)
+
+    @property
+    def has_barrier(self) -> bool:
+        """Return whether all ranks wait for each other between steps."""
+        return self.schedule != "aiao" and self.optimizer_barrier is not False
 
     @property
     def num_virtual_stages(self) -> int:

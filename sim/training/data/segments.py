@@ -1,0 +1,176 @@
+"""Gradient synchronisation and optimizer of all-in-all-out (Fold3D; Li et al. 2023), segment by segment.
+
+A rank's stages are its segments. A segment's gradients are summed over replicas under other segments' compute: a part
+under the next segment's backwards, the rest at the beginning of the next step, under its forwards. Then, right before
+its own first forward, the segment is updated, and its gradients are cleared. So every forward sees what synchronous
+training would show it: no gradient is cleared before it was used, and none is used before it was summed.
+
+With ZeRO-1 gradients are reduce-scattered in this step, updated there, and what is left to the next step is the
+all_gather of the parameters. A rank's first segment, whose forward comes first, leaves nothing over.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from sim.plan.buffer import Buffer, Kind, Scope
+from sim.plan.program import Call, Phase
+from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
+from sim.training.data.buckets import Bucket, make_buckets
+from sim.training.data.optimizer import StepEndWriter, step_end_writer
+from sim.training.pipeline.placement import Placement
+from sim.training.spec import DenseTraining
+from sim.training.transformer import DATA_AXIS
+
+
+@dataclass(slots=True)
+class SegmentCalls:
+    """Calls around forwards and backwards. ``before``: by stage, ahead of its first forward."""
+
+    begin: list[Call] = field(default_factory=list)
+    before: dict[int, list[Call]] = field(default_factory=dict)
+    end: list[Call] = field(default_factory=list)
+
+    def around(self, calls: Sequence[Call]) -> tuple[Call, ...]:
+        """Return a rank's calls with these put where they belong."""
+        return tuple(self._around(calls))
+
+    def _around(self, calls: Sequence[Call]) -> Iterator[Call]:
+        waiting = {f"forward.{stage}": before for stage, before in self.before.items()}
+        yield from self.begin
+        for call in calls:
+            yield from waiting.pop(call.task, ())
+            yield call
+        yield from self.end
+
+
+def write_segments(
+    job: DenseTraining, tracer: ProgramTracer, place: Placement, rank: int, groups: Mapping[int, Sequence[Parameter]]
+) -> SegmentCalls:
+    """Write a rank's tasks beside forwards and backwards; return their calls.
+
+    ``groups``: the rank's parameters by stage. Raises ValueError where the part to be deferred is not known.
+    """
+    writer = step_end_writer(job, tracer, place, rank)
+    numbers, segments = count(), {}
+    for stage in sorted(groups, reverse=True):
+        fresh = {stage: [tracer.parameters[p.source] for p in groups[stage]]}
+        buckets = make_buckets(
+            fresh, bucket_bytes=0, overlap=True, data_axis=DATA_AXIS, tied=writer.holds_tied(rank)
+        )  # fmt: skip
+        segments[stage] = [replace(bucket, index=next(numbers)) for bucket in buckets]
+    return SegmentWriter(job, tracer, writer, segments).write()
+
+
+@dataclass(slots=True)
+class SegmentWriter:
+    """Writes the tasks of one program. ``segments``: buckets by stage, in the order in which they get ready.
+
+    A tied embedding is summed over two pipeline ranks when both are done, which is at the end: it leaves nothing over.
+    """
+
+    job: DenseTraining
+    tracer: ProgramTracer
+    step_end: StepEndWriter
+    segments: Mapping[int, Sequence[Bucket]]
+    calls: SegmentCalls = field(init=False, default_factory=SegmentCalls)
+
+    def write(self) -> SegmentCalls:
+        """Return the calls of all tasks."""
+        calls, sharded = self.calls, self.job.parallel.zero_stage == 1 and self.step_end.data_degree > 1
+        part = self._deferred_part
+        tied = [bucket for buckets in self.segments.values() for bucket in buckets if bucket.tied]
+        kept: set[str] = set()
+        updates: list[Call] = []
+        for stage, buckets in self.segments.items():
+            own = [bucket for bucket in buckets if not bucket.tied]
+            defers = stage != min(self.segments) and part > 0
+            if sharded:
+                updates += self._shard(stage, own, defers=defers)
+            elif defers:
+                kept.update(p.source for bucket in own for p in bucket.parameters)
+                self._split(stage, own, part)
+            else:
+                updates += self._whole(str(stage), own)
+        updates += self._whole("tied", tied, sharded=sharded)
+        calls.begin.insert(0, Call(self.step_end.write_zero(kept)))
+        calls.end += [*updates, *(Call(name) for name in self.step_end.write_loss_sync())]
+        return calls
+
+    @property
+    def _deferred_part(self) -> float:
+        """Return the part of a segment's gradients that the next step synchronises; with shards, 1 for the gathers."""
+        if self.step_end.data_degree == 1:
+            return 0.0
+        if self.job.parallel.zero_stage == 1:
+            return 1.0
+        if self.job.parallel.deferred_sync is None:
+            raise ValueError("aiao defers a part of the synchronisation that follows from times, and there are none")
+        return self.job.parallel.deferred_sync
+
+    # --- segments that leave nothing over --------------------------------------------------------------------------
+
+    def _whole(self, name: str, buckets: Sequence[Bucket], *, sharded: bool = False) -> list[Call]:
+        """Write a segment's synchronisation after its backwards; return the calls that update it, at the end."""
+        sync, update = TaskTracer(self.tracer, Scope.STEP), TaskTracer(self.tracer, Scope.STEP)
+        for bucket in buckets:
+            shard = self.step_end.sync(sync, bucket, sharded=sharded)
+            if shard is None:
+                self.step_end.update(update, bucket)
+            else:
+                self.step_end.update_shard(update, bucket, shard)
+        self.calls.end += self._calls(f"gradient_sync.{name}", Phase.GRADIENT_SYNC, sync)
+        return self._calls(f"optimizer.{name}", Phase.OPTIMIZER, update)
+
+    # --- replicated parameters: a part of the sum waits ------------------------------------------------------------
+
+    def _split(self, stage: int, buckets: Sequence[Bucket], part: float) -> None:
+        """Write a segment's sums, the first part now and the rest at the next step's begin, and then its update."""
+        now, later, update = (TaskTracer(self.tracer, Scope.STEP) for _ in range(3))
+        for bucket in buckets:
+            total = sum(p.gradient.spec.num_elements for p in bucket.parameters)
+            first = round((1.0 - part) * total)
+            if bucket.partial_axes or first == total:  # summed over other axes as well, and small
+                self.step_end.sync(now, bucket, sharded=False)
+            else:
+                gradients = [p.gradient for p in bucket.parameters]
+                if first:
+                    self.step_end.sync(now, bucket, sharded=False, span=(0, first))
+                self.step_end.sum_replicas(later, "all_reduce_deferred", gradients, (first, total))
+            self.step_end.update(update, bucket)
+        zero = TaskTracer(self.tracer, Scope.STEP)
+        zero.update("zero_gradients", "zero", (), [p.gradient for bucket in buckets for p in bucket.parameters])
+        calls = self.calls
+        calls.end += self._calls(f"gradient_sync.{stage}", Phase.GRADIENT_SYNC, now)
+        calls.begin[:0] = self._calls(f"deferred_sync.{stage}", Phase.GRADIENT_SYNC, later, lag=1)
+        calls.before[stage] = [
+            *self._calls(f"optimizer.{stage}", Phase.OPTIMIZER, update, lag=1),
+            *self._calls(f"zero_gradients.{stage}", Phase.PREPARE, zero),
+        ]
+
+    # --- sharded optimizer state: the gather waits -----------------------------------------------------------------
+
+    def _shard(self, stage: int, buckets: Sequence[Bucket], *, defers: bool) -> list[Call]:
+        """Write a segment's reduce_scatters; return the calls that update it, and let its gathers wait."""
+        if not defers:
+            return self._whole(str(stage), buckets, sharded=True)
+        sync, update, gather = (TaskTracer(self.tracer, Scope.STEP) for _ in range(3))
+        for bucket in buckets:
+            gradient, piece = self.step_end.sync(sync, bucket, sharded=True), self._piece(bucket)
+            assert gradient is not None
+            self.step_end.update_piece(update, bucket, gradient, piece)
+            self.step_end.gather(gather, bucket, piece)
+        self.calls.end += self._calls(f"gradient_sync.{stage}", Phase.GRADIENT_SYNC, sync)
+        self.calls.begin[:0] = self._calls(f"deferred_gather.{stage}", Phase.OPTIMIZER, gather, lag=1)
+        return self._calls(f"optimizer.{stage}", Phase.OPTIMIZER, update)
+
+    def _piece(self, bucket: Bucket) -> Tensor:
+        """Return this rank's piece of a bucket's parameters, which is kept from its update to its gather."""
+        total = sum(p.value.spec.num_elements for p in bucket.parameters)
+        shape = (-(-total // self.tracer.mesh.degree(*self.step_end.shard_axes)),)
+        name, dtype = f"shard.{bucket.index}", self.tracer.parameter_dtype
+        initial = self.step_end.own_shard(bucket)
+        return self.tracer.tensor(Buffer(name, shape, dtype, Kind.PARAMETER, Scope.PERSISTENT, initial=initial))
+
+    def _calls(self, name: str, phase: Phase, t: TaskTracer, lag: int = 0) -> list[Call]:
+        return [Call(task, lag=lag) for task in self.step_end.finish(name, phase, t)]

@@ -1,0 +1,52 @@
+"""What a schedule leaves of a step's gradient synchronisation to the next one's forwards (Fold3D; Li et al. 2023).
+
+Under all-in-all-out (aiao) a rank's stages, its segments, run one after the other, each over all micro-batches. While
+one computes, the gradients of another travel: a part of them under the next segment's backwards, the rest under the
+next step's forwards. A rank's first segment is last in backward and first in forward, so nothing of it can wait.
+"""
+
+from sim.training.errors import SpecError
+from sim.training.pipeline.rules import Schedule
+
+KEY = "parallel.data.deferred_sync"
+
+
+def deferred_part(forward_s: float, backward_s: float) -> float:
+    """Return the part of a segment's gradients to be left to the next step, given the time of its passes.
+
+    Both parts then have computing in proportion to hide under, recomputation counted as backward: with r = tF/tB and
+    n elements, n r/(r+1) are deferred, n r/(2r+1) if backward recomputes (Fold3D's release, ``model/distributed.py``,
+    where tB is without recomputation).
+    """
+    return forward_s / (forward_s + backward_s)
+
+
+def check_deferral(schedule: Schedule, deferred: float | None, *, overlaps: bool) -> None:
+    """Raise SpecError for a part that is deferred by a schedule that defers none."""
+    if deferred and not (schedule == "aiao" and overlaps):
+        raise SpecError(
+            KEY,
+            "only aiao with overlapped synchronisation leaves a part of it to the next step",
+            "leave it out, or write schedule: aiao and overlap_gradient_sync: true",
+        )
+
+
+def check_segments(
+    zero_stage: int, deferred: float | None, bucket_bytes: int, *, overlaps: bool, by_operator: bool
+) -> None:
+    """Raise SpecError for synchronisation of a transformer that does not go segment by segment, as aiao's does."""
+    if zero_stage == 1 and deferred is not None:
+        raise SpecError(
+            KEY,
+            "with zero_stage: 1 gradients are scattered in this step and parameters gathered in the next",
+            "leave it out, or write zero_stage: 0",
+        )
+    if by_operator:
+        rule = "aiao synchronises segments, osdp chooses operator by operator, and they are not built together"
+        raise SpecError("parallel.data.osdp", rule, "leave it out, or write another schedule")
+    if bucket_bytes:
+        rule = "aiao synchronises the gradients of a segment together, so there are no buckets"
+        raise SpecError("parallel.data.bucket", rule, "leave it out, or write schedule: breadth_first")
+    if not overlaps:
+        rule = "aiao synchronises gradients while other segments compute: there is no blocking synchronisation"
+        raise SpecError("parallel.data.overlap_gradient_sync", rule, "leave it out, or write schedule: breadth_first")
