@@ -105,7 +105,7 @@ def test_frozen_surface() -> None:
         "simulate": ["--detail", "--fold", "--json", "--no-fold", "--out", "--set", "scenario"],
         "execute": [
             "--check", "--collectives", "--device", "--json", "--out", "--set", "--steps", "--timing", "scenario",
-        ],  # fmt: skip
+        ],
         "sweep": ["--jobs", "--json", "--out", "--set", "scenario"],
         "compare": ["--fail-above", "--json", "--out", "real", "simulated"],
         "validate": ["--data", "--json", "tables"],
