@@ -8,10 +8,13 @@ out, because they can never be full, are looked up group by group: ranks that ca
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.cluster.network import LinkUse as NetworkUse
 from sim.cluster.topology.topology import Topology
 from sim.engine.folding import NEVER_BINDS
 from sim.engine.pricing import ClusterPricing
@@ -92,7 +95,8 @@ def link_use(run: SimulatedRun, pricing: ClusterPricing) -> LinkUse:
     cells = loads.cells(moved)
     row_of_column = _alike(cells, loads.kinds)
     row_of = row_of_column[loads.columns]
-    kept = np.unique(np.stack([row_of_column[cells.columns], cells.flows]), axis=1, return_index=True)[1]
+    places = row_of_column[cells.columns] * max(len(moved.flows), 1) + cells.flows
+    kept = np.unique(places, return_index=True)[1]
     flows, rows = cells.flows[kept], row_of_column[cells.columns[kept]]
     carrying = np.flatnonzero(row_of != IDLE)
     example = carrying[np.unique(row_of[carrying], return_index=True)[1]]
@@ -123,6 +127,9 @@ class _Cells:
     num_bytes: Times
 
 
+_NOTHING: Final = _Cells(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+
+
 class _Loads:
     """What groups put on columns of links: a column is a class of links, or one link that folding left out."""
 
@@ -135,18 +142,20 @@ class _Loads:
             self.num_classes = int(folding.link_class.max(initial=-1)) + 1
             alone = self.num_classes + self.columns
             self.columns = np.where(folding.link_class == NEVER_BINDS, alone, folding.link_class)
+        self.some_left_out = bool((pricing.network_links() & (self.columns >= self.num_classes)).any())
         self.size = np.bincount(self.columns, minlength=1)
         self.kinds = np.zeros(len(self.size), np.int64)
         self.kinds[self.columns] = pricing.link_kinds()
         self.island = cluster.topology.device_island[cluster.devices]
         self.stands_for = np.array(folding.stands_for, dtype=np.int64)
+        self._known: dict[tuple[object, ...], _Cells] = {}
 
     def cells(self, moved: Transfers) -> _Cells:
         """Return the loads of all flows, each pair of flow and column once."""
         numbers: dict[tuple[object, ...], list[int]] = {}
         for number, flow in enumerate(moved.flows):
             numbers.setdefault((flow.rank, flow.signature), []).append(number)
-        found = [_Cells(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0))]
+        found = [_NOTHING]
         for exchange in exchanges(self.run.plan):
             found += self._of_exchange(exchange, numbers)
         return _Cells(
@@ -159,30 +168,51 @@ class _Loads:
     def _of_exchange(self, exchange: Exchange, numbers: Mapping[tuple[object, ...], list[int]]) -> Iterator[_Cells]:
         """Yield what the groups of an exchange bring, by the flow of the simulated rank that answers for them."""
         owners, own = self._owners(exchange)
-        chosen = own | self._reaches_left_out(exchange)
-        exchange, owners, own = (
-            Exchange(exchange.program, exchange.op, exchange.groups[chosen]),
-            owners[chosen],
-            own[chosen],
-        )
-        use = self.pricing.use_of(exchange)
-        columns = self.columns[use.links]
-        in_class = columns < self.num_classes
-        share = np.where(in_class, self._num_alike(exchange, owners)[use.rows] / self.size[columns], 1.0)
-        share[in_class & ~own[use.rows]] = 0.0  # a class has all from its own group, times those like it
-        pairs, where = np.unique(owners[use.rows] * len(self.size) + columns, return_inverse=True)
-        seconds, num_bytes = (
-            _sums(where.ravel(), values * share, len(pairs)) for values in (use.seconds, use.num_bytes)
-        )
-        kept = seconds > 0
-        pairs, seconds, num_bytes = pairs[kept], seconds[kept], num_bytes[kept]
-        ranks, columns = np.divmod(pairs, len(self.size))
+        use = self.pricing.use_of(_only(exchange, own))
+        if not len(use.links):
+            return
         alike = signature(exchange.program, exchange.op)
-        for rank in np.unique(ranks).tolist():
-            mine = slice(*np.searchsorted(ranks, [rank, rank + 1]))
-            for number in numbers.get((rank, alike), ()):
-                flows = np.full(mine.stop - mine.start, number)
-                yield _Cells(flows, columns[mine], seconds[mine], num_bytes[mine])
+        for part in (self._to_classes(exchange, use, owners[own]), self._to_left_out(exchange, use, owners)):
+            for rank in np.unique(part.flows).tolist():
+                mine = slice(*np.searchsorted(part.flows, [rank, rank + 1]))
+                for number in numbers.get((rank, alike), ()):
+                    flows = np.full(mine.stop - mine.start, number)
+                    yield _Cells(flows, part.columns[mine], part.seconds[mine], part.num_bytes[mine])
+
+    def _to_classes(self, exchange: Exchange, use: NetworkUse, owners: Ints) -> _Cells:
+        """Return what owners bring to classes of links: each its own group's, times the groups that it answers for."""
+        columns = self.columns[use.links]
+        kept = columns < self.num_classes
+        rows, columns = use.rows[kept], columns[kept]
+        share = self._num_alike(exchange, owners)[rows] / self.size[columns]
+        return self._summed(owners[rows], columns, use.seconds[kept] * share, use.num_bytes[kept] * share)
+
+    def _to_left_out(self, exchange: Exchange, own: NetworkUse, owners: Ints) -> _Cells:
+        """Return what all groups of owners bring to links that folding left out.
+
+        Exchanges of the same groups whose owners use links in the same proportions differ by a factor.
+        """
+        far = self._reaches_left_out(exchange)
+        if not far.any():
+            return _NOTHING
+        most = own.seconds.max(), own.num_bytes.max()
+        key = (type(exchange.op), getattr(exchange.op, "root", 0), *_digests(exchange, own))
+        if key not in self._known:
+            use = self.pricing.use_of(_only(exchange, far))
+            columns = self.columns[use.links]
+            kept = columns >= self.num_classes
+            users = owners[far][use.rows[kept]]
+            self._known[key] = self._summed(
+                users, columns[kept], use.seconds[kept] / most[0], use.num_bytes[kept] / most[1]
+            )
+        unit = self._known[key]
+        return _Cells(unit.flows, unit.columns, unit.seconds * most[0], unit.num_bytes * most[1])
+
+    def _summed(self, owners: Ints, columns: Ints, seconds: Times, num_bytes: Times) -> _Cells:
+        """Return the sums per owner and column, sorted; ``flows`` are the owners still."""
+        pairs, where = np.unique(owners * len(self.size) + columns, return_inverse=True)
+        sums = (_sums(where.ravel(), values, len(pairs)) for values in (seconds, num_bytes))
+        return _Cells(*np.divmod(pairs, len(self.size)), *sums)
 
     def _owners(self, exchange: Exchange) -> tuple[Ints, NDArray[np.bool_]]:
         """Return the simulated rank that answers for each group, and whether it is in this one."""
@@ -192,7 +222,7 @@ class _Loads:
 
     def _reaches_left_out(self, exchange: Exchange) -> NDArray[np.bool_]:
         """Return which groups may use links that folding left out: those that the network joins, if there are any."""
-        if len(self.size) <= self.num_classes:
+        if not self.some_left_out:
             return np.zeros(len(exchange.groups), np.bool_)
         lying = self.island[exchange.groups]
         far: NDArray[np.bool_] = (lying != lying[:, :1]).any(axis=1)
@@ -205,6 +235,16 @@ class _Loads:
         of = np.ones(len(folding.stands_for), np.int64)
         of[list(counts)] = list(counts.values())
         return of[owners]
+
+
+def _only(exchange: Exchange, chosen: NDArray[np.bool_]) -> Exchange:
+    return Exchange(exchange.program, exchange.op, exchange.groups[chosen])
+
+
+def _digests(exchange: Exchange, use: NetworkUse) -> tuple[bytes, ...]:
+    """Return digests of the groups, and of who uses which links in which proportions."""
+    shares = (np.round(values / values.max(), 10) for values in (use.seconds, use.num_bytes))
+    return tuple(blake2b(part.tobytes()).digest() for part in (exchange.groups, use.rows, use.links, *shares))
 
 
 def _alike(cells: _Cells, kinds: Ints) -> Ints:

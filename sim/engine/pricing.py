@@ -152,6 +152,10 @@ class ClusterPricing:
 
     def link_kinds(self) -> NDArray[np.int64]:
         """Return a number per link, the same for links of one kind, bandwidth, latency and time per message."""
+        return self._link_kinds
+
+    @cached_property
+    def _link_kinds(self) -> NDArray[np.int64]:
         links = self.cluster.topology.links
         numbers = np.zeros(len(links), dtype=np.int64)
         for column in (links.kind, links.bandwidth_bytes_per_s, links.latency_s, links.message_s):
