@@ -10,7 +10,7 @@ from sim.training.pipeline.spec import PipelineSpec
 GradientSync = Literal["each_microbatch", "last_microbatch"]
 
 GRADIENT_SCHEDULES: Final[tuple[Schedule, ...]] = ("gpipe", "1f1b", "interleaved_1f1b", "breadth_first")
-"""Schedules under which gradients can be sharded: one copy of the model, whole backwards."""
+"""Schedules under which gradients can be sharded every micro-batch: one copy of the model, whole backwards."""
 
 
 class Choice(NamedTuple):
@@ -107,19 +107,32 @@ def check_sharding(
             f"ZeRO stage {zero_stage} frees gradients as backward goes on: there is no blocking synchronisation",
             "leave it out, or write zero_stage: 1",
         )
-    if pipeline.schedule not in GRADIENT_SCHEDULES:
-        raise SpecError(
-            "parallel.data.zero_stage",
-            f"ZeRO stage {zero_stage} is not built for {pipeline.schedule}: its backwards come in parts, or the model "
-            "in copies",
-            f"write zero_stage: 1, or schedule: {' or '.join(GRADIENT_SCHEDULES)}",
-        )
+    _check_schedule(zero_stage, sharding, pipeline)
     if zero_stage == 3 and bucket_bytes:
         raise SpecError(
             "parallel.data.bucket",
             "ZeRO stage 3 gathers and reduces layer by layer, so there are no buckets",
             "leave it out, or write zero_stage: 2",
         )
+
+
+def _check_schedule(zero_stage: int, sharding: ShardingSpec, pipeline: PipelineSpec) -> None:
+    """Raise SpecError for schedules of split backwards, but for gradients sharded once a step, and for two copies."""
+    once = zero_stage == 2 and not sharding.syncs_each_microbatch and pipeline.num_copies == 1
+    if pipeline.schedule in GRADIENT_SCHEDULES or once:
+        return
+    if zero_stage == 2 and pipeline.num_copies == 1:
+        raise SpecError(
+            "parallel.data.gradient_sync",
+            f"the backwards of {pipeline.schedule} come in parts, so gradients are not sharded after each",
+            "write gradient_sync: last_microbatch, or zero_stage: 1",
+        )
+    raise SpecError(
+        "parallel.data.zero_stage",
+        f"ZeRO stage {zero_stage} is not built for {pipeline.schedule}: its backwards come in parts, or the model "
+        "in copies",
+        f"write zero_stage: 1, or schedule: {' or '.join(GRADIENT_SCHEDULES)}",
+    )
 
 
 def _check_options(zero_stage: int, sharding: ShardingSpec) -> None:

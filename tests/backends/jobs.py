@@ -199,6 +199,10 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "model": LLAMA, "data_degree": 4, "zero_stage": 3, "batch": (8, 1), "axis_order": ("dp", "pp", "tp"),
         "sharding": ShardingSpec(local_degree=2, gradient_sync="last_microbatch", reshard_after_forward=False),
     },
+    "zero2 dp2 x pp2 zb_h1, no_sync": {
+        "data_degree": 2, "zero_stage": 2, "pipeline": {"degree": 2, "schedule": "zb_h1"}, "batch": (8, 1),
+        "sharding": ONCE,
+    },
     "osdp dp4, tied": {"data_degree": 4, "batch": (8, 1), "osdp": sharded_operators(**OPERATORS)},
     "osdp dp2 x tp2 sp, llama, no_sync, recompute": {
         "model": {**LLAMA, "num_kv_heads": 4}, "data_degree": 2, "tensor_degree": 2, "sequence_parallel": True,

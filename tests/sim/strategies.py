@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sim.plan.program import Plan
-from sim.training.sharding import GRADIENT_SCHEDULES, ShardingSpec
+from sim.training.sharding import GRADIENT_SCHEDULES, Choice, OsdpSpec, ShardingSpec
 from tests.sim.jobs import GPT, LLAMA, dense_plan
 
 NODES = ("dgx-a100-80g", "cloud-a100-100g")
@@ -27,23 +27,39 @@ def _num_microbatches(draw: Any, schedule: str, pp: int) -> int:
     return int(pp * draw(st.integers(1, 2)))
 
 
-def _sharding(draw: Any, schedule: str, pp: int, dp: int, most_stage: int) -> dict[str, Any]:
+def _sharding(draw: Any, schedule: str, dp: int, most_stage: int) -> dict[str, Any]:
     """Draw what replicas shard, and when."""
-    most = 1 if schedule not in GRADIENT_SCHEDULES else 2 if pp > 1 else 3
+    most = 1 if schedule not in GRADIENT_SCHEDULES else 3
     stage = draw(st.integers(0, min(most, most_stage)))
+    if stage == most_stage == 3 and draw(st.booleans()):
+        return _operators(draw)
     keys: dict[str, Any] = {
         "zero_stage": stage,
         "overlap_gradient_sync": stage > 1 or draw(st.booleans()),
         "bucket_bytes": 0 if stage == 3 else draw(st.sampled_from([0, 20_000])),
     }
     if stage > 1:
-        ahead = {"prefetch": draw(st.integers(0, 3)), "reshard_after_forward": draw(st.booleans())}
+        shard_degree = draw(st.sampled_from([None, *(g for g in (2, 3, 4) if dp % g == 0)]))
+        local = 2 if (shard_degree or dp) == 4 and draw(st.booleans()) else None
+        ahead = {
+            "prefetch": draw(st.integers(0, 3)), "reshard_after_forward": draw(st.booleans()), "local_degree": local,
+        }  # fmt: skip
         keys["sharding"] = ShardingSpec(
-            shard_degree=draw(st.sampled_from([None, *(g for g in (2, 3, 4) if dp % g == 0)])),
+            shard_degree=shard_degree,
             gradient_sync=draw(st.sampled_from(["each_microbatch", "last_microbatch"])),
             **(ahead if stage == 3 else {}),
         )
     return keys
+
+
+def _operators(draw: Any) -> dict[str, Any]:
+    """Draw which operators of the first layers are sharded, whole or in two slices."""
+    names = [f"layer{i}.{name}" for i in (0, 1) for name in ("qkv", "projection", "fc1", "fc2")]
+    slices = st.sampled_from([(1, 0), (1, 1), (2, 1), (2, 2)])
+    choices = {name: Choice(*draw(slices)) for name in names} | {"embedding.word": Choice(1, draw(st.integers(0, 1)))}
+    sync = draw(st.sampled_from(["each_microbatch", "last_microbatch"]))
+    sharding = ShardingSpec(prefetch=draw(st.integers(0, 2)), gradient_sync=sync)
+    return {"osdp": OsdpSpec(choices=tuple(choices.items())), "sharding": sharding}
 
 
 @st.composite
@@ -66,7 +82,7 @@ def dense_keys(draw: Any, most_ranks: int = 8, most_stage: int = 3) -> dict[str,
         "scatter_gather": draw(st.booleans()),
         "recompute": draw(st.sampled_from(["none", "selective", "full"])),
         "precision": draw(st.sampled_from(["bf16", "fp32"])),
-        **_sharding(draw, schedule, pp, dp, most_stage),
+        **_sharding(draw, schedule, dp, most_stage),
         "axis_order": draw(st.sampled_from(AXIS_ORDERS)),
     }  # fmt: skip
 
