@@ -1,9 +1,11 @@
 """The laws that every change keeps: which they are, where each is held, and on random topologies those that were not.
 
 1. More bandwidth, less latency or less work never makes a plan slower whose ops do not meet on a resource:
-   test_engine_laws.py (nodes below one switch; more layers), here (links of any topology, less work).
+   test_engine_laws.py (nodes below one switch; more layers), here (links of any topology, less work);
+   tests/laws/test_network.py (every algorithm of a collective alone, which no smallest cut lets end sooner).
 2. Bytes are conserved: test_engine_laws.py (messages), test_sent.py (closed forms), test_link_use.py (what devices
-   send is what links carry, at every switch what comes leaves), test_steps.py (every chunk of a collective arrives).
+   send is what links carry, at every switch what comes leaves), tests/laws/test_network.py (every algorithm, link by
+   link), test_steps.py (every chunk of a collective arrives).
 3. No two ops of one stream overlap, and none starts before its hazards clear: test_engine_laws.py, here.
 4. A step takes no less than its critical path, nor than any resource is in use: test_engine_laws.py (chains of one
    rank), here (the path through all ranks, found by networkx, and equal to the step where nothing is shared).

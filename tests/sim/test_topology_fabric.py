@@ -200,6 +200,36 @@ def test_bisection_inside_a_node() -> None:
     assert bisection_bytes_per_s(cluster(TREE | {"socket_link": NIC}, 1)) == pytest.approx(NIC_BYTES_PER_S)
 
 
+PUBLISHED: list[tuple[str, object, int, float]] = [
+    ("DGX-2: NVIDIA NVSwitch technical overview (2018)", {"nodes": "dgx-2"}, 1, 2.4e12),
+    ("DGX A100: NVIDIA, third-generation NVSwitch (2022), table 2", {"nodes": "dgx-a100"}, 1, 2.4e12),
+    ("DGX H100: the same", {"nodes": "hgx-h100"}, 1, 3.6e12),
+    ("32 DGX A100 on HDR: the same", "superpod-a100", 32, 6.4e12),
+    ("4,096 TPU v4: 16 x 16 wrapped rows cut twice, 50 GB/s a link and direction (arXiv 2304.01433)",
+     {"base": "tpu-v4-slice", "fabric": {"shape": [16, 16, 16]}}, 4096, 2 * 2 * 16 * 16 * 50e9),
+    ("SuperPOD H100: 1,024 adapters of 50 GB/s without oversubscription (RA-11333-001)", "superpod-h100", 128, 51.2e12),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "description", "nodes", "both_ways"), PUBLISHED)
+def test_bisection_is_what_data_sheets_say(source: str, description: object, nodes: int, both_ways: float) -> None:
+    """Data sheets add both directions up; ``simulate show`` says one."""
+    assert bisection_bytes_per_s(parse_topology(description, nodes)) == pytest.approx(both_ways / 2), source
+
+
+def test_packaged_clusters_have_their_published_parts() -> None:
+    """SuperPOD H100: 32 leaves, 16 spines, 1,024 cables; NVL72: 130 TB/s in a rack; DGX-1: 6 NVLinks a device."""
+    pod = parse_topology("superpod-h100", 128)
+    assert pod.fabric is not None
+    assert pod.fabric.num_switches == 32 + 16
+    assert pod.bandwidth_bytes_per_s[pod.kind == LinkKind.LEAF_SPINE].sum() / 50e9 == 2 * 1024
+    rack = parse_topology("gb200-nvl72-pods", 18)
+    assert rack.bandwidth_bytes_per_s[rack.kind == LinkKind.NVSWITCH].sum() == pytest.approx(130e12, rel=0.005)
+    mesh = parse_topology({"nodes": "dgx-1-v100"}, 1)
+    leaving = (mesh.kind == LinkKind.NVLINK) & (mesh.source == 0)
+    assert mesh.bandwidth_bytes_per_s[leaving].sum() == 6 * 25e9
+
+
 def test_an_island_sends_no_more_than_its_narrowest_part() -> None:
     """8 adapters of 10 GB/s behind two PCIe switches of 30 GB/s send 60 GB/s; beside their devices, all 80."""
     behind = TREE | {"pcie_switches": 2, "nics": 8, "nics_at": "socket"}
