@@ -47,7 +47,7 @@ def with_sharding_chosen(job: DenseTraining, pricing: Pricing, device_bytes: int
     job = replace(job, parallel=replace(job.parallel, osdp=replace(osdp, memory_limit_bytes=limit)))
     searches = _searches(job, pricing, limit)
     while True:
-        chosen = _choosing(job, _choices(searches, limit, osdp.gap))
+        chosen = _choosing(job, choices_of_ranks(searches, limit, osdp.gap))
         programs = build_dense_training(chosen, "chosen").programs
         excesses = [memory_use(program).peak_bytes - limit for program in programs]
         if max(excesses) <= 0:
@@ -58,7 +58,7 @@ def with_sharding_chosen(job: DenseTraining, pricing: Pricing, device_bytes: int
 
 
 @dataclass(slots=True)
-class _Search:
+class RankSearch:
     """The options of one pipeline rank's operators, and the memory that these may use."""
 
     options: dict[str, list[Option]]
@@ -77,7 +77,7 @@ class _Search:
         return sum(o.time_s for name, row in rows.items() for o in row if o.choice == choices[name]), choices
 
 
-def _choices(searches: Sequence[_Search], limit: int, gap: float) -> Choices:
+def choices_of_ranks(searches: Sequence[RankSearch], limit: int, gap: float) -> Choices:
     """Return what is sharded: on every rank the fastest that fits.
 
     A tied table lies on two ranks, which make one choice of it: the one with which the slowest rank is fastest.
@@ -96,11 +96,11 @@ def _choices(searches: Sequence[_Search], limit: int, gap: float) -> Choices:
     return {name: choice for choices in best for name, choice in choices.items() if choice.num_sharded}
 
 
-def _row(searches: Sequence[_Search], name: str) -> list[Option]:
+def _row(searches: Sequence[RankSearch], name: str) -> list[Option]:
     return next(search.options[name] for search in searches if name in search.options)
 
 
-def _searches(job: DenseTraining, pricing: Pricing, limit: int) -> list[_Search]:
+def _searches(job: DenseTraining, pricing: Pricing, limit: int) -> list[RankSearch]:
     """Return every pipeline rank's options, and a budget: the limit without the least that it needs beside them.
 
     That is the least over the uniform plans: what is whole for a while need not be so when activations are most.
@@ -120,7 +120,7 @@ def _searches(job: DenseTraining, pricing: Pricing, limit: int) -> list[_Search]
                 needed = sum(c.held_bytes for c in pieces) + max(c.gathered_bytes for c in pieces)
                 rests[rank].append(memory_use(program).peak_bytes - needed)
                 costs[rank][sharded][num_slices] = found
-    return [_Search(options_of(c[False], c[True]), limit - min(r)) for c, r in zip(costs, rests, strict=True)]
+    return [RankSearch(options_of(c[False], c[True]), limit - min(r)) for c, r in zip(costs, rests, strict=True)]
 
 
 def _choosing(job: DenseTraining, choices: Choices) -> DenseTraining:
@@ -159,7 +159,7 @@ def summarise_choice(job: DenseTraining, plan: Plan) -> dict[str, Any]:
     return {"memory_limit_bytes": osdp.memory_limit_bytes, "num_operators": len(operators), "sharded": sharded}
 
 
-def _does_not_fit(searches: Sequence[_Search], limit: int) -> SpecError:
+def _does_not_fit(searches: Sequence[RankSearch], limit: int) -> SpecError:
     least = max(limit - search.budget_bytes + least_bytes(list(search.options.values())) for search in searches)
     return SpecError(
         "parallel.data.osdp",

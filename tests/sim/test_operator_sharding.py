@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from costmodels.memory import ALLOCATION_GRANULE_BYTES
-from scenarios.operator_sharding import with_sharding_chosen
+from scenarios.operator_sharding import RankSearch, choices_of_ranks, with_sharding_chosen
 from sim.engine.memory import memory_use
 from sim.plan.buffer import Scope
 from sim.plan.check import check
@@ -237,6 +237,21 @@ def test_ranks_of_a_pipeline_agree_on_a_tied_table(table: Choice) -> None:
         assert ("shard.embedding.word" in program.buffers) is bool(table.num_sharded)
         ties = [op for t in program.tasks.values() for op in t.ops if op.name == "tie"]
         assert len(ties) == 1
+
+
+def test_a_choice_that_two_ranks_share_binds_both_searches() -> None:
+    """What one rank must shard, the other counts as sharded when it chooses the rest, though alone it would not."""
+    whole, cut = Choice(1, 0), Choice(1, 1)
+    table = [Option(100, 1.0, 0, whole), Option(50, 1.5, 0, cut)]
+    layer = [Option(100, 1.0, 0, whole), Option(50, 1.2, 0, cut)]
+    first = RankSearch({"table": table}, 60)
+    last = RankSearch({"table": table, "layer": layer}, 150)
+    alone = last.cheapest({}, 0.0)
+    assert alone is not None
+    assert alone == (pytest.approx(2.2), {"table": whole, "layer": cut})
+    assert choices_of_ranks([first, last], 200, 0.0) == {"table": cut}
+    with pytest.raises(SpecError, match="the smallest needs 190 B per rank, and the limit is 180 B"):
+        choices_of_ranks([RankSearch({"table": table}, 40), last], 180, 0.0)
 
 
 def test_nothing_is_sharded_without_need_and_all_where_memory_is_least() -> None:
