@@ -1,20 +1,29 @@
 """Which algorithm a job trains by: what it computes, not how."""
 
-from sim.training.spec import DenseTraining, TextbookTraining
+from sim.training.spec import DenseTraining, LocalUpdate, Method, PipelineSpec, TextbookTraining
 
 BACKPROPAGATION = "backpropagation"
+DELAYED = "backpropagation, gradients one step late"
 
 
 def algorithm_of(job: DenseTraining | TextbookTraining) -> str:
     """Return the algorithm's name, as the summary has it."""
-    training = job if isinstance(job, TextbookTraining) else job.training
-    return f"local updates, {training.update}" if training.method == "local" else BACKPROPAGATION
+    if isinstance(job, TextbookTraining):
+        return _name(job.method, job.update, job.pipeline)
+    return _name(job.training.method, job.training.update, job.parallel.pipeline)
+
+
+def _name(method: Method, update: LocalUpdate, pipeline: PipelineSpec) -> str:
+    if method == "local":
+        return f"local updates, {update}"
+    return DELAYED if pipeline.gradient_delay else BACKPROPAGATION
 
 
 def algorithm_words(name: str) -> str:
     """Return what an algorithm does other than backpropagation; nothing for that."""
     return {
         "local updates, greedy": "every block learns from its own loss; NOT the gradients of backpropagation",
+        DELAYED: "asynchronous: W(t+1) = W(t) - update(g(W(t-1))), staleness 1; NOT synchronous SGD",
         "local updates, overlapping": "every block learns from its own loss and the next one's; "
         "NOT the gradients of backpropagation",
     }.get(name, "")

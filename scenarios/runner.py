@@ -27,6 +27,7 @@ from sim.engine.timeline import timeline
 from sim.plan.program import Plan
 from sim.reliability.study import study_reliability
 from sim.training.builder import build_dense_training
+from sim.training.delayed import build_delayed_textbook, build_delayed_training
 from sim.training.local.builder import build_local_training
 from sim.training.local.textbook import build_local_textbook
 from sim.training.spec import DenseTraining, TextbookTraining
@@ -122,8 +123,12 @@ def plan_of(scenario: Scenario) -> Plan:
     scenario = with_choices(scenario)
     job, name = scenario.job, scenario.name
     if isinstance(job, TextbookTraining):
-        return build_local_textbook(job, name) if job.method == "local" else build_textbook(job, name)
-    return build_local_training(job, name) if job.training.method == "local" else build_dense_training(job, name)
+        if job.method == "local":
+            return build_local_textbook(job, name)
+        return (build_delayed_textbook if job.pipeline.gradient_delay else build_textbook)(job, name)
+    if job.training.method == "local":
+        return build_local_training(job, name)
+    return (build_delayed_training if job.parallel.pipeline.gradient_delay else build_dense_training)(job, name)
 
 
 def pricing_of(scenario: Scenario) -> Pricing:

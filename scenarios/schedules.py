@@ -26,6 +26,9 @@ def schedule_text(scenario: Scenario) -> str:
     if pipeline.schedule == LOCAL_SCHEDULE:
         rule = "local updates send no gradient through the model, for which the format has no words"
         raise SpecError("parallel.pipeline.schedule", rule, "draw it with --out FILE.svg")
+    if pipeline.gradient_delay:
+        rule = f"{pipeline.schedule} has two versions of the weights, for which the format has no words"
+        raise SpecError("parallel.pipeline.schedule", rule, "draw it with --out FILE.svg")
     if pipeline.num_copies > 1:
         rule = f"{pipeline.schedule} trains two copies of the model, for which the format has no words"
         raise SpecError("parallel.pipeline.schedule", rule, "choose another schedule, or draw it with --out FILE.svg")

@@ -134,7 +134,8 @@ def _whole(interpreter: Interpreter, buffer: Buffer, actual: Tensor, reference: 
     gradient = _local(interpreter, buffer, reference.gradients)
     if buffer.kind is Kind.GRADIENT:
         return Pair(buffer.name, actual, Part(gradient, gradient))
-    parameter = _local(interpreter, buffer, reference.parameters)
+    is_behind = buffer.initial is not None and buffer.initial.delay
+    parameter = _local(interpreter, buffer, reference.previous if is_behind else reference.parameters)
     return Pair(buffer.name, actual, Part(parameter, parameter), Part(gradient, gradient))
 
 

@@ -1,7 +1,7 @@
 """Runs one rank's program, step by step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.distributed as dist
@@ -130,11 +130,11 @@ class Interpreter:
         return self._groups[key]
 
     def _compute(self, instance: OpInstance, op: Compute, reads: Sequence[Tensor]) -> None:
-        context = KernelContext(
-            self._contexts[instance.call.lag],
-            instance.call.microbatch or 0,
-            tuple(slot.buffer for slot in instance.writes),
-        )
+        step, microbatch = self._contexts[instance.call.lag], instance.call.microbatch or 0
+        if self.plan.num_steps > 1:
+            later, microbatch = divmod(microbatch, self.plan.microbatches_per_step)
+            step = replace(step, step=step.step * self.plan.num_steps + later)
+        context = KernelContext(step, microbatch, tuple(slot.buffer for slot in instance.writes))
         outputs = KERNELS[op.kernel](context, reads, op.attributes)
         for slot, tensor in zip(instance.writes, outputs, strict=True):
             if slot.tensor is None:

@@ -24,7 +24,7 @@ _NORM_EPSILON: Final = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Losses and gradients of the last of some steps, and the parameters after it, by dense name.
+    """Losses and gradients of the last of some steps, and the parameters before and after it, by dense name.
 
     ``losses``: by the source of the buffers that hold them; backpropagation has one, ``loss``.
     """
@@ -32,6 +32,7 @@ class Reference:
     losses: Mapping[str, Tensor]
     gradients: Mapping[str, Tensor]
     parameters: Mapping[str, Tensor]
+    previous: Mapping[str, Tensor]
 
     @property
     def loss(self) -> Tensor:
@@ -61,24 +62,27 @@ def backpropagation(model: TransformerSpec) -> Objective:
 
 
 def run_reference(
-    job: DenseTraining, steps: int, device: torch.device, objective: Objective | None = None
+    job: DenseTraining, steps: int, device: torch.device, objective: Objective | None = None, delay: int = 0
 ) -> Reference:
     """Train the dense model for ``steps`` steps of its global batch; nothing is sharded or split.
 
-    ``objective``: default backpropagation.
+    ``objective``: default backpropagation. ``delay`` 1: every gradient is taken at the parameters of one step before,
+    W(t+1) = W(t) - update(g(W(t-1))), the first two at the initial ones.
     """
     objective = objective or backpropagation(job.model)
     parameters = _initial_parameters(job, objective.shapes, device)
     moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in parameters.items()}
     losses: Mapping[str, Tensor] = {}
     gradients: dict[str, Tensor] = {}
+    previous = dict(parameters)
     for step in range(steps):
-        leaves = {name: p.detach().requires_grad_() for name, p in parameters.items()}
+        at, previous = previous if delay and step else parameters, dict(parameters)
+        leaves = {name: p.detach().requires_grad_() for name, p in at.items()}
         loss, losses = objective.evaluate(DenseModel(job, leaves, step, device))
         gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
         for name, gradient in gradients.items():
             parameters[name] = _updated(job, parameters[name], gradient, moments[name], step + 1)
-    return Reference(losses, gradients, parameters)
+    return Reference(losses, gradients, parameters, previous)
 
 
 def _updated(

@@ -123,7 +123,8 @@ class Worker:
         job = request.check_against
         report = None
         if job is not None:
-            report = check_rank(interpreter, self._reference(job, request.iterations), job.training.precision)
+            steps = request.iterations * request.plan.num_steps
+            report = check_rank(interpreter, self._reference(job, steps), job.training.precision)
         return RankResult(
             rank=interpreter.rank,
             role=program.role_name,
@@ -146,10 +147,11 @@ class Worker:
         t = job.training
         optimizer = (t.optimizer, t.learning_rate, t.adam_beta1, t.adam_beta2, t.adam_epsilon)
         blocks = (t.update, job.parallel.pipeline) if t.method == "local" else None
-        key = (job.model, job.seed, t.global_batch_size, t.precision, optimizer, blocks, steps)
+        delay = job.parallel.pipeline.gradient_delay
+        key = (job.model, job.seed, t.global_batch_size, t.precision, optimizer, blocks, delay, steps)
         if key not in self._references:
             objective = local_updates(job) if t.method == "local" else backpropagation(job.model)
-            self._references[key] = run_reference(job, steps, self.device.torch_device, objective)
+            self._references[key] = run_reference(job, steps, self.device.torch_device, objective, delay)
         return self._references[key]
 
 

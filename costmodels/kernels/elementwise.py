@@ -152,6 +152,12 @@ def _slice_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tupl
     return (x.like(*shape),)
 
 
+def _copy_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the second input, over which the first is written."""
+    require(inputs[0] == inputs[1], "both inputs must be alike", *inputs)
+    return (inputs[1],)
+
+
 def _shard_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     total = sum(tensor.num_elements for tensor in inputs)
     require(len({tensor.dtype for tensor in inputs}) == 1, "all buffers must have one dtype", *inputs)
@@ -203,6 +209,7 @@ ELEMENTWISE_KERNELS = (
     Kernel("append", "elementwise", (1, 2), _append_outputs, _append_work),
     Kernel("rows", "elementwise", (1, 1), _rows_outputs, _copying),
     Kernel("slice", "elementwise", (1, 1), _slice_outputs, _copying),
+    Kernel("copy", "elementwise", (2, 2), _copy_outputs, _copying),
     Kernel("zero", "elementwise", (1, _MANY), _like_all, _writing),
     Kernel("zeros", "elementwise", (0, 0), _zeros_outputs, _writing),
     Kernel("shard", "elementwise", (1, _MANY), _shard_outputs, _copying),

@@ -44,8 +44,9 @@ class Slot:
 
     @property
     def label(self) -> str:
-        """Return the number of its micro-batch, or nothing."""
-        return "" if self.microbatch == NO_INDEX else str(self.microbatch)
+        """Return the number of its micro-batch, and of the token slice where it is one; or nothing."""
+        part = self.task.partition("@")[2]
+        return "" if self.microbatch == NO_INDEX else f"{self.microbatch}.{part}" if part else str(self.microbatch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ class Initial:
     ``method``: ``zeros``, ``ones``, ``normal`` (mean 0, standard deviation ``scale``; the numbers depend
     on seed and ``source`` alone, so every rank can cut its slice from the same global tensor) or
     ``shard`` (this rank's piece of the flattened concatenation of the buffers in ``of``, split over ``axes``).
+    ``delay``: of weights that a rank keeps in two versions, how many steps this one lies behind.
     """
 
     method: str = "zeros"
@@ -48,6 +49,7 @@ class Initial:
     scale: float = 0.0
     of: tuple[str, ...] = ()
     axes: tuple[str, ...] = ()
+    delay: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,8 +81,11 @@ class Program:
 class Plan:
     """One program per role over a mesh; a rank runs the program whose fixed coordinates it has.
 
-    A plan is one of many equal steps. ``barrier``: no rank begins a step before all have ended the one before; else
+    A plan is one of many equal steps, or holds several. ``barrier``: no rank begins a step before all have ended the one before; else
     only what a rank's ops wait for holds them up.
+
+    ``num_steps``: optimizer steps that it holds. Where they are several, a step has ``microbatches_per_step`` and its
+    micro-batches are numbered on from those of the step before; calls of a step's end bear the number of its last one.
     """
 
     name: str
@@ -90,6 +93,8 @@ class Plan:
     programs: tuple[Program, ...]
     seed: int = 0
     barrier: bool = True
+    num_steps: int = 1
+    microbatches_per_step: int = 0
 
     def program_of(self, rank: int) -> Program:
         """Return the program that a rank runs."""

@@ -11,7 +11,7 @@ from typing import Literal
 from sim.training.errors import MicrobatchError, SpecError
 from sim.training.method import LocalUpdate as LocalUpdate
 from sim.training.method import Method as Method
-from sim.training.method import check_auxiliary, check_blocks, check_method
+from sim.training.method import check_auxiliary, check_blocks, check_delay, check_method
 from sim.training.pipeline.deferral import check_deferral, check_segments, deferred_part
 from sim.training.pipeline.evaluate import StageTimes
 from sim.training.pipeline.rules import SLICES_KEY, check_times
@@ -221,6 +221,12 @@ class DenseTraining:
                 overlaps=parallel.overlap_gradient_sync,
                 by_operator=parallel.osdp is not None,
             )
+        check_delay(
+            parallel.pipeline,
+            tied_embeddings=self.model.tied_embeddings,
+            zero_stage=parallel.zero_stage,
+            sharded_operators=parallel.osdp is not None,
+        )
         check_sharding(
             parallel.zero_stage, parallel.data_degree, parallel.sharding, parallel.pipeline, osdp=parallel.osdp,
             bucket_bytes=parallel.bucket_bytes, overlaps=parallel.overlap_gradient_sync,

@@ -58,8 +58,11 @@ class RankWriter:
                 self._write_stage(stage, part)
         called = {call.task for call in calls}
         self.tasks = {name: task for name, task in self.tasks.items() if name in called}
-        before, after = self._write_deferred_sync(), self._write_sync(order)
-        return Program(role, self.buffers, self.tasks, (*before, *calls, *after))
+        return Program(role, self.buffers, self.tasks, self._with_sync(order, calls))
+
+    def _with_sync(self, order: Sequence[Action], calls: Sequence[Call]) -> tuple[Call, ...]:
+        """Write the synchronisation of gradients; return all calls."""
+        return (*self._write_deferred_sync(), *calls, *self._write_sync(order))
 
     def _write_stage(self, stage: int, part: TokenSlice | None = None) -> None:
         times, place = self.job.times, self.place

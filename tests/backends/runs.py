@@ -11,6 +11,7 @@ from sim.training.builder import build_dense_training
 from sim.training.spec import DelaySpec, DenseTraining, PipelineSpec, ShardingSpec, TextbookTraining
 from sim.training.textbook import build_textbook
 from tests.backends.collective_plans import collective_requests
+from tests.backends.delayed_runs import delayed_requests
 from tests.backends.jobs import AIAO, GPT, LLAMA, SGD, checked_trainings, sharded_operators, training
 from tests.backends.local_runs import local_requests
 from tests.backends.plans import collective_plan, ring_plan
@@ -210,6 +211,7 @@ def all_requests() -> dict[str, ExecutionRequest]:
     requests["ring"] = ExecutionRequest(plan=ring_plan(), keep=frozenset(ring_plan().programs[0].buffers))
     requests |= collective_requests()
     requests |= local_requests()
+    requests |= delayed_requests()
     for name, job in MUTED.items():
         plan = build_dense_training(job, name)
         for what, mute in silenced(plan):

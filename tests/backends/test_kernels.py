@@ -364,6 +364,16 @@ def test_zeros_are_new_buffers() -> None:
     assert not b.any()
 
 
+def test_copy_writes_over_its_second_input() -> None:
+    """The target holds what the source holds, in memory of its own; the source stays."""
+    source, target = random(2, 3), random(2, 3, seed=1)
+    before = source.clone()
+    run("copy", source, target)
+    source_after = source.clone()
+    source.zero_()
+    assert_close([target, source_after], [before, before])
+
+
 def test_shard_is_a_piece_of_the_padded_concatenation() -> None:
     """Seven elements over two ranks: four, and three with a zero."""
     a, b = random(3), random(2, 2, seed=1)

@@ -19,7 +19,7 @@ VOCABULARY = {
     "causal_softmax_backward", "attention_context", "attention_context_backward", "flash_attention",
     "flash_attention_backward", "gelu", "gelu_backward", "swiglu", "swiglu_backward", "add", "slice", "append",
     "rows", "logits_max",
-    "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "shard", "adam", "sgd", "delay",
+    "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "copy", "shard", "adam", "sgd", "delay",
     "matmul_part", "matmul_part_input_gradient", "matmul_part_weight_gradient",
 }  # fmt: skip
 
@@ -106,6 +106,7 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("cross_entropy_backward", [EXP, STAT, IDS], {"scale": 1.0, "dtype": "float16"}, [LOGITS]),
     ("zero", [f32(H), f32(H, F)], {}, [f32(H), f32(H, F)]),
     ("zeros", [], {"shapes": ((H,), (H, F)), "dtype": "float32"}, [f32(H), f32(H, F)]),
+    ("copy", [f32(H, F), f32(H, F)], {}, [f32(H, F)]),
     ("shard", [f32(3), f32(4)], {"parts": 4}, [f32(2)]),
     ("adam", [f32(H)] * 4, {}, [f32(H)] * 3),
     ("adam", [*[f32(H)] * 4, t(H)], {}, [*[f32(H)] * 3, t(H)]),
@@ -178,6 +179,7 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("layer_norm", [X, t(F), t(F)], {}),
         ("rotary", [t(S, B, N, 3)], {}),
         ("add_positions", [X, t(S - 1, H)], {}),
+        ("copy", [f32(3), t(3)], {}),
         ("shard", [f32(3), t(3)], {"parts": 2}),
     ],
 )

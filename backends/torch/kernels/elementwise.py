@@ -231,6 +231,12 @@ def zeros(context: KernelContext, _inputs: Sequence[Tensor], attributes: Attribu
     return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape in attributes["shapes"])
 
 
+def copy(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Write the first tensor over the second."""
+    source, target = inputs
+    return (target.copy_(source),)
+
+
 def shard(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return this rank's piece of the zero-padded concatenation of the flattened buffers."""
     parts = attributes["parts"]
@@ -267,6 +273,7 @@ ELEMENTWISE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "slice": slice_,
         "zero": zero,
         "zeros": zeros,
+        "copy": copy,
         "shard": shard,
     }
 )

@@ -15,7 +15,7 @@ from sim.training.pipeline.placement import Placement, loop
 
 Schedule = Literal[
     "gpipe", "1f1b", "interleaved_1f1b", "breadth_first", "aiao", "zb_h1", "zb_h2", "zb_v", "zb_auto", "chimera",
-    "dualpipe", "dualpipe_v", "terapipe", "seq_1f1b", "custom", "local",
+    "dualpipe", "dualpipe_v", "terapipe", "seq_1f1b", "custom", "local", "pipedream_2bw",
 ]  # fmt: skip
 
 Actions = tuple[tuple[Action, ...], ...]
@@ -57,6 +57,7 @@ TRAITS: Final[Mapping[Schedule, Traits]] = {
     "seq_1f1b": Traits(),
     "custom": Traits("custom", most_stages=_ANY),
     "local": Traits("blocks", most_stages=_ANY),
+    "pipedream_2bw": Traits(),
 }
 
 
@@ -132,7 +133,8 @@ def check_microbatches(
     elif schedule == "zb_h1" and virtual_stages > 1:
         rounds = max(1, m // p)
         _need_multiple(schedule, m, rounds, f"rounds of {p} or a few more")
-    fewest = {"zb_h1": p, "zb_h2": 2 * p - 1, "dualpipe": 2 * p, "dualpipe_v": 2 * p}.get(schedule, 1)
+    least = {"pipedream_2bw": p, "zb_h1": p, "zb_h2": 2 * p - 1, "dualpipe": 2 * p, "dualpipe_v": 2 * p}
+    fewest = least.get(schedule, 1)
     if m < fewest:
         rule = f"{schedule} on {p} ranks needs {fewest} or more micro-batches, got {m}"
         raise MicrobatchError(SCHEDULE_KEY, rule, f"use {fewest} or more, or schedule: 1f1b", fewest)

@@ -15,6 +15,7 @@ from sim.training.pipeline.placement import Placement, bidirectional, blocks, lo
 from sim.training.pipeline.rules import TRAITS, custom_placement
 from sim.training.pipeline.spec import PipelineSpec
 from sim.training.pipeline.token_slices import seq_1f1b, terapipe
+from sim.training.pipeline.two_versions import NUM_STEPS
 from sim.training.pipeline.zero_bubble import zb_h1, zb_h2, zb_v
 
 
@@ -81,12 +82,21 @@ def breadth_first(num_ranks: int, num_microbatches: int, virtual_stages: int) ->
     return orders
 
 
+def pipedream_2bw(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
+    """1F1B over the micro-batches of a run of steps, numbered on: see ``two_versions``.
+
+    A step takes m(tF+tB+tW) once the pipeline is full; rank r keeps min(P-r, m) micro-batches.
+    """
+    return one_forward_one_backward(num_ranks, NUM_STEPS * num_microbatches)
+
+
 SCHEDULES: Mapping[str, Callable[[int, int, int], list[Order]]] = {
     "gpipe": gpipe,
     "1f1b": one_forward_one_backward,
     "interleaved_1f1b": interleaved,
     "breadth_first": breadth_first,
     "aiao": breadth_first,
+    "pipedream_2bw": pipedream_2bw,
     "zb_h1": zb_h1,
     "zb_h2": zb_h2,
     "zb_v": zb_v,

@@ -64,6 +64,11 @@ class PipelineSpec:
         """Return how many copies of the model the ranks hold: two under a bidirectional schedule."""
         return 2 if TRAITS[self.schedule].placement == "bidirectional" else 1
 
+    @property
+    def gradient_delay(self) -> int:
+        """Return by how many steps the weights that a gradient is taken at lie behind those that it updates."""
+        return 1 if self.schedule == "pipedream_2bw" else 0
+
 
 def check_schedule(num_microbatches: int, pipeline: PipelineSpec) -> None:
     """Raise SpecError where a schedule cannot run on this many ranks or micro-batches."""
