@@ -10,6 +10,7 @@ from sim.training.method import LOCAL_SCHEDULE
 from sim.training.pipeline.actions import format_orders
 from sim.training.pipeline.schedules import orders
 from sim.training.pipeline.spec import PipelineSpec
+from sim.training.pipeline.two_versions import NUM_STEPS
 from sim.training.spec import TextbookTraining
 
 
@@ -47,6 +48,11 @@ def schedule_words(scenario: Scenario) -> str:
     ranks = f"{pipeline.degree} pipeline rank{'s' if pipeline.degree > 1 else ''}"
     stages = f", {pipeline.virtual_stages} virtual stages each" if pipeline.virtual_stages > 1 else ""
     return f"{pipeline.schedule}, {ranks}{stages}, {job.num_microbatches:,} micro-batches"
+
+
+def run_words(scenario: Scenario) -> str:
+    """Return what the slots are of: a step, or several in a row."""
+    return f"{NUM_STEPS} steps" if pipeline_of(scenario).gradient_delay else "step"
 
 
 def schedule_summary(scenario: Scenario, diagram: SlotDiagram) -> dict[str, Any]:

@@ -76,7 +76,8 @@ def rates(scenario: Scenario, run: SimulatedRun, devices: Sequence[tuple[DeviceS
     time_s, world = run.iteration_time_s, run.plan.mesh.size
     model_rate = job.model_flop / time_s / world
     flop_of = {id(program): _program_flop(program) for program in run.plan.programs}
-    hardware_rate = _mean(run, {rank: flop_of[id(program)] for rank, program in run.programs.items()}) / time_s
+    flop = _mean(run, {rank: flop_of[id(program)] for rank, program in run.programs.items()})
+    hardware_rate = flop / run.plan.num_steps / time_s
     dtype = PRECISIONS[job.training.precision].activation
     peak = sum(device.peak(dtype) * count for device, count in devices) / world
     return {

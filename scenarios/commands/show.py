@@ -23,7 +23,7 @@ from scenarios.report.slot_figure import SlotDrawing
 from scenarios.report.slot_text import print_slots
 from scenarios.report.slots import SlotDiagram
 from scenarios.report.topology_figure import lay_out_topology
-from scenarios.schedules import schedule_summary, schedule_words, slots_of
+from scenarios.schedules import run_words, schedule_summary, schedule_words, slots_of
 from sim.cluster.topology.facts import TopologyFacts, describe
 
 MAX_NAMED = 8
@@ -95,7 +95,8 @@ def print_schedule(scenario: Scenario, slots: SlotDiagram, console: Console) -> 
         console.print()
     else:
         console.print(Text(scenario.name, style="bold"))
-    times = f"step {format_time(slots.end_s)}, idle {100 * slots.idle_fraction:.1f} %"
+    what = run_words(scenario)
+    times = f"{what} {format_time(slots.end_s)}, idle {100 * slots.idle_fraction:.1f} %"
     console.print(Text(f"{schedule_words(scenario)}: {times}", style="bold"), soft_wrap=True)
     print_slots(slots, console)
 

@@ -74,8 +74,11 @@ class SimulatedRun:
     def iteration_time_s(self) -> float:
         """Return from when to when a step is done again: its makespan, or the steady period without a barrier.
 
-        Where steps never become alike it is the mean of the later half of them.
+        Where steps never become alike it is the mean of the later half of them. Of a plan that holds several steps it
+        is how long after the last but one the last begins, on the slowest rank.
         """
+        if self.plan.num_steps > 1:
+            return max(self._step_begin_s(rank, -1) - self._step_begin_s(rank, -2) for rank in self.programs)
         if self.num_steps == 1:
             return self.makespan_s
         periods_s = self._periods_s
@@ -139,8 +142,10 @@ class SimulatedRun:
     def window(self, rank: int) -> tuple[list[TaskTimes], float]:
         """Return the times of a rank in all steps, and when the step begins for it: its first op on its main stream.
 
-        Of a run with barriers that is when all begin.
+        Of a run with barriers that is when all begin. Of a plan that holds several steps, the step is the last but one.
         """
+        if self.plan.num_steps > 1:
+            return list(self.task_times(rank)), self._step_begin_s(rank, -2)
         if self.num_steps == 1:
             return list(self.task_times(rank)), 0.0
         num_calls = len(self.programs[rank].calls)
@@ -152,6 +157,16 @@ class SimulatedRun:
             default=0.0,
         )  # fmt: skip
         return list(self._task_times(rank, range(self.num_steps * num_calls))), begin_s + self.origin_s
+
+    def _step_begin_s(self, rank: int, step: int) -> float:
+        """Return when a rank begins its first forward of one of the steps that its program holds; -1 is the last."""
+        calls, plan = self.programs[rank].calls, self.plan
+        first = (plan.num_steps + step) * plan.microbatches_per_step
+        return min(
+            float(times.starts_s[row].min())
+            for times in self.task_times(rank) if times.task.phase is Phase.FORWARD
+            for row, call in enumerate(times.calls.tolist()) if calls[call].microbatch == first
+        )  # fmt: skip
 
     @cached_property
     def origin_s(self) -> float:

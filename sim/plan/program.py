@@ -81,8 +81,8 @@ class Program:
 class Plan:
     """One program per role over a mesh; a rank runs the program whose fixed coordinates it has.
 
-    A plan is one of many equal steps, or holds several. ``barrier``: no rank begins a step before all have ended the one before; else
-    only what a rank's ops wait for holds them up.
+    A plan is one of many equal steps, or holds several. ``barrier``: no rank begins a step before all have ended the
+    one before; else only what a rank's ops wait for holds them up.
 
     ``num_steps``: optimizer steps that it holds. Where they are several, a step has ``microbatches_per_step`` and its
     micro-batches are numbered on from those of the step before; calls of a step's end bear the number of its last one.

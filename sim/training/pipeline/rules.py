@@ -108,6 +108,13 @@ def check_slices(schedule: Schedule, token_slices: Sequence[int]) -> None:
 
 def check_barrier(schedule: Schedule, barrier: bool | None) -> None:
     """Refuse a barrier between steps with a schedule that has none."""
+    if barrier is False and schedule == "local":
+        rule = "nothing holds back a rank that runs ahead of those that are slower, so no step repeats another"
+        remedy = "leave it out; max_rank_span_s of the summary is the time of a step then"
+        raise SpecError("parallel.pipeline.optimizer_barrier", rule, remedy)
+    if barrier and schedule == "pipedream_2bw":
+        rule = "pipedream_2bw has no barrier between steps: it never drains the pipeline"
+        raise SpecError("parallel.pipeline.optimizer_barrier", rule, "leave it out, or write schedule: 1f1b")
     if barrier and schedule == "aiao":
         rule = "aiao updates every stage on its own, and leaves a part of their synchronisation to the next step"
         raise SpecError("parallel.pipeline.optimizer_barrier", rule, "leave it out, or write schedule: breadth_first")
