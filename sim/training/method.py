@@ -29,11 +29,16 @@ def check_method(method: Method, update: LocalUpdate | None, pipeline: PipelineS
         raise SpecError("parallel.pipeline.schedule", rule, "leave it out, or write training.method: backprop")
 
 
-def check_blocks(method: Method, *, tied_embeddings: bool, sharded_operators: bool) -> None:
+def check_blocks(method: Method, *, tied_embeddings: bool, zero_stage: int, sharded_operators: bool) -> None:
     """Raise SpecError where local updates would share a table between blocks, and for what is not built."""
-    if method == "local" and sharded_operators:
+    if method == "backprop":
+        return
+    if zero_stage > 1:
+        rule = f"ZeRO stage {zero_stage} is not built for local updates"
+        raise SpecError("parallel.data.zero_stage", rule, "write zero_stage: 1")
+    if sharded_operators:
         raise SpecError("parallel.data.osdp", "osdp is not built for local updates", "leave it out")
-    if method == "local" and tied_embeddings:
+    if tied_embeddings:
         rule = "with local updates every block has a head and an optimizer step of its own, and shares no table"
         raise SpecError("model.tied_embeddings", rule, "write tied_embeddings: false")
 

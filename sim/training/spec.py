@@ -210,6 +210,7 @@ class DenseTraining:
         check_blocks(
             self.training.method,
             tied_embeddings=self.model.tied_embeddings,
+            zero_stage=parallel.zero_stage,
             sharded_operators=parallel.osdp is not None,
         )
         check_deferral(parallel.pipeline.schedule, parallel.deferred_sync, overlaps=parallel.overlap_gradient_sync)
