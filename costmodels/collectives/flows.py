@@ -55,12 +55,14 @@ class Phased:
 
 
 @lru_cache(maxsize=4096)
-def collective_flows(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> Flows:
+def collective_flows(
+    kind: str, algorithm: str, ranks_per_node: tuple[int, ...], rings: tuple[tuple[int, ...], ...] = ()
+) -> Flows:
     """Return the flows of a collective whose members are numbered node by node, per byte of its payload.
 
     The payload is what ``collective_cost`` calls num_bytes; for a barrier, one token. What members and the network's
-    switches exchange is no flow from member to member: ``switch_parts``.
-    Raises CollectiveError for an
+    switches exchange is no flow from member to member: ``switch_parts``. ``rings``: the orders in which the rings and
+    trees of one node visit its members, where that is not by their numbers. Raises CollectiveError for an
     unknown kind or algorithm.
     """
     num_ranks = sum(ranks_per_node)
@@ -69,11 +71,11 @@ def collective_flows(kind: str, algorithm: str, ranks_per_node: tuple[int, ...])
     if algorithm == "in_switch":
         return _neighbours(ranks_per_node, 1.0 + 1.0 / num_ranks)
     if algorithm == "ring" and kind in _RING_PASSES:
-        return _neighbours(ranks_per_node, _RING_PASSES[kind] * (num_ranks - 1) / num_ranks)
+        return _neighbours(ranks_per_node, _RING_PASSES[kind] * (num_ranks - 1) / num_ranks, rings=rings)
     if algorithm == "ring" and kind in _CHAINS:
-        return _chains(ranks_per_node, reducing=kind == "reduce")
+        return _chains(ranks_per_node, rings, reducing=kind == "reduce")
     if algorithm == "tree" and kind not in _CHAINS:
-        return _neighbours(ranks_per_node, 1.0, back=1.0)
+        return _neighbours(ranks_per_node, 1.0, back=1.0, rings=rings)
     if algorithm in COLLNET:
         return _inside_nodes(ranks_per_node, 2.0 if kind == "all_reduce" else 1.0, chain=algorithm == "collnet_chain")
     if algorithm == "direct" and kind != "barrier":
@@ -88,9 +90,11 @@ def _flows(parts: dict[tuple[int, int], float]) -> Flows:
     return Flows(pairs[:, 0], pairs[:, 1], np.array([parts[s, t] for s, t in pairs.tolist()]))
 
 
-def _neighbours(ranks_per_node: tuple[int, ...], part: float, *, back: float = 0.0) -> Flows:
+def _neighbours(
+    ranks_per_node: tuple[int, ...], part: float, *, back: float = 0.0, rings: tuple[tuple[int, ...], ...] = ()
+) -> Flows:
     """Return rings in which every member sends so much to the next, and to the one before."""
-    channels = _channels(ranks_per_node)
+    channels = [[list(ring)] for ring in rings] or _channels(ranks_per_node)
     parts: dict[tuple[int, int], float] = defaultdict(float)
     for channel in channels:
         around = [rank for node in channel for rank in node]
@@ -101,12 +105,12 @@ def _neighbours(ranks_per_node: tuple[int, ...], part: float, *, back: float = 0
     return _flows(parts)
 
 
-def _chains(ranks_per_node: tuple[int, ...], *, reducing: bool) -> Flows:
+def _chains(ranks_per_node: tuple[int, ...], rings: tuple[tuple[int, ...], ...], *, reducing: bool) -> Flows:
     """Return rings cut before rank 0, which carry the payload away from it, or to it."""
-    rings = _neighbours(ranks_per_node, 1.0)
-    kept = rings.targets != 0
-    ends = (rings.sources[kept], rings.targets[kept])
-    return Flows(*(ends[::-1] if reducing else ends), rings.parts[kept])
+    flows = _neighbours(ranks_per_node, 1.0, rings=rings)
+    kept = flows.targets != 0
+    ends = (flows.sources[kept], flows.targets[kept])
+    return Flows(*(ends[::-1] if reducing else ends), flows.parts[kept])
 
 
 def _everyone(num_ranks: int, part: float) -> Flows:

@@ -34,6 +34,7 @@ from costmodels.collectives.flows import Flows, Phased, collective_flows, phased
 from costmodels.collectives.network import COLLNET
 from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
 from sim.cluster.reduction_tree import reduction_trees
+from sim.cluster.rings import Ring, nvlink_rings
 from sim.cluster.topology.links import AnyInts, LinkKind
 from sim.cluster.topology.topology import Routes, Topology
 from sim.cluster.topology.torus import Torus
@@ -101,9 +102,14 @@ class Network:
         return layouts
 
     @cached_property
-    def _inside_rates(self) -> dict[tuple[int, tuple[int, ...]], float]:
+    def _inside_of(self) -> "dict[tuple[int, tuple[int, ...]], _Inside]":
         """Return what rings over some devices of a type of island attain, as far as asked for."""
         return {}
+
+    @cached_property
+    def _known_insides(self) -> "list[_Inside]":
+        """Return what rings of the groups asked for attain inside islands, each once."""
+        return []
 
     @cached_property
     def seconds_per_byte(self) -> Floats:
@@ -211,9 +217,9 @@ class Network:
         devices = np.take_along_axis(devices, order, axis=1)
         begins = np.diff(np.take_along_axis(nodes, order, axis=1), axis=1, prepend=-2) != 0
         intra_s, inter_s = self._latencies(devices, begins)
-        rates, types = self._rates_inside(devices, begins), self._types(devices)
+        insides, types = self._insides(devices, begins), self._types(devices)
         kept = order if keep_order else order[:, :0]
-        for rows in _alike(np.packbits(begins, axis=1), kept, intra_s, inter_s, rates, np.packbits(types, axis=1)):
+        for rows in _alike(np.packbits(begins, axis=1), kept, intra_s, inter_s, insides, np.packbits(types, axis=1)):
             example = int(rows[0])
             starts = np.append(np.flatnonzero(begins[example]), groups.shape[1])
             yield _Batch(
@@ -223,7 +229,7 @@ class Network:
                 ranks_per_node=tuple(np.diff(starts).tolist()),
                 intra_latency_s=float(intra_s[example]),
                 inter_latency_s=float(inter_s[example]),
-                intra_bandwidth_bytes_per_s=float(rates[example]),
+                inside=self._known_insides[int(insides[example])],
                 layouts=tuple(np.flatnonzero(types[example]).tolist()),
             )
 
@@ -233,29 +239,40 @@ class Network:
         found[np.arange(len(devices))[:, None], self._layout_of_device[devices]] = True
         return found
 
-    def _rates_inside(self, devices: Ints, begins: NDArray[np.bool_]) -> Floats:
-        """Return the bytes/s that rings of each group attain inside its islands, on the slowest; 0 on none.
+    def _insides(self, devices: Ints, begins: NDArray[np.bool_]) -> Ints:
+        """Return, per group, which of ``_known_insides`` its rings have inside its islands, on the slowest.
 
         Ports into a switch are the same whoever has them; elsewhere it counts who the members are.
         """
         if all(self._is_switched):
             of_layout = np.array([library.parameters.intra_bandwidth_bytes_per_s for library in self.libraries])
             rates: Floats = of_layout[self._layout_of_device[devices]].min(axis=1)
-            return rates
-        found = np.zeros(len(devices))
+            values, where = np.unique(rates, return_inverse=True)
+            numbers = np.array([self._numbered(_Inside(rate)) for rate in values.tolist()], dtype=np.int64)
+            return numbers[where.ravel()]
+        found = np.zeros(len(devices), dtype=np.int64)
         for row in range(len(devices)):
             parts = np.split(devices[row], np.flatnonzero(begins[row])[1:])
-            inside = [self._rate_inside(part) for part in parts if len(part) > 1]
-            found[row] = min(inside, default=0.0)
+            each = [self._inside(part) for part in parts if len(part) > 1]
+            slowest = min(each, key=lambda one: one.bandwidth_bytes_per_s, default=_Inside(0.0))
+            found[row] = self._numbered(slowest if len(parts) == 1 else replace(slowest, rings=()))
         return found
 
-    def _rate_inside(self, devices: Ints) -> float:
+    def _numbered(self, inside: "_Inside") -> int:
+        if inside not in self._known_insides:
+            self._known_insides.append(inside)
+        return self._known_insides.index(inside)
+
+    def _inside(self, devices: Ints) -> "_Inside":
+        """Return what rings over some devices of an island attain; a group within one node has rings of its own."""
         layout, island = int(self._layout_of_device[devices[0]]), int(self.topology.device_island[devices[0]])
-        members = tuple(sorted((devices - self.topology.placement.first_device[island]).tolist()))
-        if (layout, members) not in self._inside_rates:
-            rate = inside_bytes_per_s(self.topology.islands[layout], members)
-            self._inside_rates[layout, members] = rate * self.libraries[layout].intra_fraction
-        return self._inside_rates[layout, members]
+        members = tuple((devices - self.topology.placement.first_device[island]).tolist())
+        if (layout, members) not in self._inside_of:
+            shape, fraction = self.topology.islands[layout], self.libraries[layout].intra_fraction
+            rings, rate = nvlink_rings(shape, members)
+            attained = len(rings) * rate or inside_bytes_per_s(shape, members)
+            self._inside_of[layout, members] = _Inside(attained * fraction, rings)
+        return self._inside_of[layout, members]
 
     def _latencies(self, devices: Ints, begins: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """Return, per group, the longest latency between neighbours in one node and in two, 0 where there are none."""
@@ -288,7 +305,7 @@ class Network:
         return [
             replace(
                 library,
-                intra_bandwidth_bytes_per_s=batch.intra_bandwidth_bytes_per_s or library.intra_bandwidth_bytes_per_s,
+                intra_bandwidth_bytes_per_s=batch.inside.bandwidth_bytes_per_s or library.intra_bandwidth_bytes_per_s,
                 intra_latency_s=batch.intra_latency_s or library.intra_latency_s,
                 inter_bandwidth_bytes_per_s=between,
                 inter_latency_s=batch.inter_latency_s or library.inter_latency_s,
@@ -318,7 +335,7 @@ class Network:
             payload = flows.parts * busiest * num_bytes
             flow_bytes = flows.parts * np.where(inside, cost.port_bytes, cost.nic_bytes)
         else:
-            flows = collective_flows(kind, cost.algorithm, batch.ranks_per_node)
+            flows = collective_flows(kind, cost.algorithm, batch.ranks_per_node, batch.inside.rings)
             payload = flows.parts * num_bytes
             flow_bytes = payload * cost.wire_overhead
         used = flow_bytes > 0
@@ -359,6 +376,14 @@ class Network:
         return float(in_phases.sum() - in_all) - cost.in_turn_s
 
 
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """What rings attain inside islands; of a group within one node without a switch, which rings over its positions."""
+
+    bandwidth_bytes_per_s: float
+    rings: tuple[Ring, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Batch:
     """Groups that lie alike: ``devices[i]`` are those of group ``rows[i]``, node by node; ``order``: positions."""
@@ -369,7 +394,7 @@ class _Batch:
     ranks_per_node: tuple[int, ...]
     intra_latency_s: float
     inter_latency_s: float
-    intra_bandwidth_bytes_per_s: float
+    inside: _Inside
     layouts: tuple[int, ...]
 
 

@@ -13,7 +13,7 @@ pieces: with k pieces along g ranks a chain takes (g-2+k)/k times as long. The d
 what it sends, as NCCL's tuner does, and laid out evenly but on tori.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -25,6 +25,7 @@ from costmodels.collectives.catalogue import STEP_LISTS
 from costmodels.collectives.steps import StepList
 from sim.cluster.network import Network
 from sim.cluster.nominal import Library
+from sim.cluster.rings import nvlink_rings
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
 from tests.sim.stepwise_network import Order, in_channels, stepwise_s
@@ -130,15 +131,25 @@ def step_list_of(case: Case, pieces: int) -> tuple[StepList, bool]:
     """Return the step list as a library runs it, in channels, and whether it is a pipeline."""
     nodes, ranks = case.ranks_per_node, len(case.group)
     chains = {"broadcast": steps.broadcast_ring, "reduce": steps.reduce_ring}
+    rings = rings_of(case)
     if case.algorithm == "ring" and case.kind in chains:
-        return in_channels(chains[case.kind](ranks, pieces=pieces), nodes, from_zero=True), True
+        return in_channels(chains[case.kind](ranks, pieces=pieces), nodes, from_zero=True, rings=rings), True
     if case.algorithm == "ring":
-        return in_channels(collective_steps(case.kind, "ring", nodes), nodes), True
+        return in_channels(collective_steps(case.kind, "ring", nodes), nodes, rings=rings), True
     if case.algorithm == "tree" and case.kind == "all_reduce":
-        return in_channels(steps.all_reduce_tree(nodes, pieces), nodes), True
+        return in_channels(steps.all_reduce_tree(nodes, pieces), nodes, rings=rings), True
     if case.algorithm == "hierarchical_tree":
         return steps.all_reduce_hierarchical(nodes, lambda n: steps.all_reduce_tree((1,) * n, pieces)), True
     return collective_steps(case.kind, case.algorithm, nodes), False
+
+
+def rings_of(case: Case) -> Sequence[Sequence[int]]:
+    """Return the rings of a group within one node that has no switch."""
+    if len(case.ranks_per_node) > 1:
+        return ()
+    island = int(case.topology.device_island[case.group[0]])
+    members = sorted(np.array(case.group) - case.topology.placement.first_device[island])
+    return nvlink_rings(case.topology.islands[case.topology.placement.layout[island]], [int(m) for m in members])[0]
 
 
 def drawn(seed: int) -> Case:

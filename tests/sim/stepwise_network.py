@@ -105,17 +105,25 @@ def fair_rates(routes: Sequence[np.ndarray], bandwidth: np.ndarray) -> np.ndarra
     return rates
 
 
-def in_channels(one: StepList, ranks_per_node: tuple[int, ...], *, from_zero: bool = False) -> StepList:
+def in_channels(
+    one: StepList,
+    ranks_per_node: tuple[int, ...],
+    *,
+    from_zero: bool = False,
+    rings: Sequence[Sequence[int]] = (),
+) -> StepList:
     """Return a step list run in one channel per rank of the smallest node, each with its part of the payload.
 
-    Channel c visits every node's ranks in their order from the c-th around. ``from_zero``: from rank 0 around them all.
+    Channel c visits every node's ranks in their order from the c-th around, or those of one node as the c-th of
+    ``rings``. ``from_zero``: from rank 0 around them all.
     """
     starts = np.cumsum((0, *ranks_per_node[:-1])).tolist()
     nodes = [list(range(start, start + count)) for start, count in zip(starts, ranks_per_node, strict=True)]
-    channels = min(ranks_per_node) if len(nodes) > 1 else 1
+    channels = len(rings) or (min(ranks_per_node) if len(nodes) > 1 else 1)
     found: list[Step] = []
     for channel in range(channels):
         order = [rank for node in nodes for rank in node[channel:] + node[:channel]]
+        order = list(rings[channel]) if rings else order
         if from_zero:
             order = order[order.index(0) :] + order[: order.index(0)]
         found += relabelled(one.steps, order, range(channel * one.num_chunks, (channel + 1) * one.num_chunks))

@@ -1,6 +1,7 @@
 """Islands of several nodes, and clusters of several types of nodes: what a library takes their links for."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from scenarios.clusters import ClusterSpec
 from sim.cluster.cluster import Cluster
 from sim.cluster.network import LinkCost, Network
 from sim.cluster.nominal import inside_bytes_per_s
+from sim.cluster.rings import nvlink_rings
 from sim.cluster.topology.parse import parse_topology
 from sim.engine.pricing import ClusterPricing
 
@@ -217,3 +219,44 @@ def test_longhorn_is_taken_for_what_its_catalogue_entry_says(group: tuple[int, .
     slope = net.collective("all_reduce", 2 * GIB, group, "ring"), net.collective("all_reduce", GIB, group, "ring")
     share = 2 * (len(group) - 1) / len(group) * GIB / (gb_per_s * 1e9 * profile.network.intra_fraction)
     assert seconds(slope[0]) - seconds(slope[1]) == pytest.approx(share, rel=1e-6)
+
+
+@pytest.mark.parametrize(("count", "rings"), [(2, 0), (3, 2), (4, 4), (5, 0), (6, 2), (7, 4), (8, 6)])
+def test_a_hybrid_cube_mesh_has_so_many_rings(count: int, rings: int) -> None:
+    """Rings there and back over single NVLinks of a DGX-1; no link is in more than it has room for, each way."""
+    island = parse_topology({"nodes": "dgx-1-v100"}, 1).islands[0]
+    found, rate = nvlink_rings(island, range(count))
+    assert len(found) == rings
+    assert rate == (25e9 if rings or count > 2 else 0)
+    used: dict[tuple[int, int], float] = {}
+    for ring in found:
+        assert sorted(ring) == list(range(count))
+        for hop in zip(ring, ring[1:] + ring[:1], strict=True):
+            used[hop] = used.get(hop, 0.0) + rate
+    links = zip(island.links.source.tolist(), island.links.target.tolist(), strict=True)
+    widths = dict(zip(links, island.links.bandwidth_bytes_per_s.tolist(), strict=True))
+    assert all(rate <= widths[hop] for hop, rate in used.items())
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 6, 7, 8])
+def test_measured_rings_of_a_hybrid_cube_mesh(shared_data: Path, count: int) -> None:
+    """NCCL's all_reduce of a gigabyte over the first devices of a DGX-1 (VIA-Research/vTrain) comes out within 10 %."""
+    [table] = (shared_data / "collectives" / "nccl_all_reduce_v100").glob(f"AR_GPU{count}_*")
+    row = table.read_text(encoding="utf-8").splitlines()[-1].split(",")
+    num_bytes, measured_s = int(row[0]), float(row[3]) * 1e-9
+    topology = parse_topology({"nodes": "dgx-1-v100"}, 1)
+    net = ClusterPricing(Cluster(load_node("dgx-1-v100-16g"), 1, 8, topology), load_profile("v100")).network
+    assert seconds(net.collective("all_reduce", num_bytes, range(count))) == pytest.approx(measured_s, rel=0.1)
+
+
+def test_quads_that_are_wired_otherwise_keep_their_own_rings() -> None:
+    """Priced together, the two quads of a mesh and groups across them use links as they do one by one."""
+    topology = parse_topology({"nodes": "dgx-1-v100"}, 1)
+    net = ClusterPricing(Cluster(load_node("dgx-1-v100-16g"), 1, 8, topology), load_profile("v100")).network
+    groups = np.array([[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 4, 5], [6, 2, 7, 3], [3, 1, 0, 2]])
+    for kind in ("all_reduce", "broadcast"):
+        use = net.collectives(kind, GIB, groups, "ring")
+        for row, group in enumerate(groups.tolist()):
+            links, took = use.of_row(row)
+            alone = net.collective(kind, GIB, group, "ring")
+            assert dict(zip(links.tolist(), took.tolist(), strict=True)) == pytest.approx(dict(alone.links))
