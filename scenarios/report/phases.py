@@ -34,6 +34,7 @@ PHASES: Final = (FORWARD, HEAD, BACKWARD, OPTIMIZER, OTHER, MESSAGE, SYNC)
 
 _PREFIXES: Final = {
     "forward": FORWARD,
+    "newest": FORWARD,
     "head": HEAD,
     "backward": BACKWARD,
     "optimizer": OPTIMIZER,

@@ -115,6 +115,16 @@ def test_scenario_shows_cluster_and_schedule(capsys, write) -> None:
     assert "pp=7 ×192" in out
 
 
+def test_forwards_of_both_versions_of_the_weights_are_drawn_alike(write, quickstart) -> None:
+    """PipeDream-2BW of a transformer: in each of its four steps every rank has a forward per micro-batch."""
+    model = ("vocab_size: 51200", "vocab_size: 51200, tied_embeddings: false")
+    path = write(quickstart, model, ("interleaved_1f1b, virtual_stages: 2", "pipedream_2bw"))
+    diagram = diagram_of(path, "training.global_batch_size=384")
+    for lane in range(8):
+        forwards = [s.microbatch for s in diagram.boxes if s.lane == lane and s.phase.key == "forward"]
+        assert sorted(forwards) == list(range(4 * 8))
+
+
 def test_json_holds_the_slots(capsys, write, textbook) -> None:
     """--json has name, numbers and every slot; a textbook scenario has no cluster."""
     found = json.loads(run(capsys, "show", str(write(textbook, NO_HOP)), "--json")[1])
