@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = Path(__file__).parent
-PARTS: Final = ("", "clusters")
+PARTS: Final = ("", "clusters", "papers")
 """Folders that hold scenarios, below the package."""
 
 

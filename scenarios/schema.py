@@ -353,6 +353,8 @@ class PipelineSection(Section):
     """terapipe, seq_1f1b: a number of slices of a sequence, their lengths in tokens, or `auto`: the fastest."""
     slice_granularity: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
     """token_slices auto: lengths are multiples of this many tokens; default 1/128 of the sequence, or a little more."""
+    blocking_messages: bool = False
+    """gpipe, terapipe: a message holds up the computing of both its ranks, as a broadcast in a group of two does."""
     scatter_gather: bool = False
     """Send 1/t of a replicated boundary tensor per tensor-parallel rank, gather on arrival."""
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from sim.engine.pricing import ClusterPricing
 from sim.engine.shape import analyse
-from sim.plan.op import Send
+from sim.plan.op import Collective, Op
 from sim.plan.program import Phase, Plan, Program, Task
 from sim.training.builder import build_dense_training
 from sim.training.errors import SpecError
@@ -155,18 +155,21 @@ class _SliceTimes:
     def _mean_hop_s(self, plan: Plan, index: int) -> float:
         """Return the mean over the pipeline's hops of a slice's message, twice: back and forth."""
         program, pipeline = plan.programs[0], self.job.parallel.pipeline
-        op = next(op for task in _tasks_of(program, index) for op in task.ops if isinstance(op, Send))
+        op = next(task.ops[0] for task in _tasks_of(program, index) if task.phase is Phase.SEND)
         ranks = plan.ranks_of(program)
-        here = {plan.mesh.coordinate(rank, "pp") for rank in ranks}.pop()
-        ahead = range(pipeline.degree - 1) if op.offset > 0 else range(1, pipeline.degree)
-        return 2.0 * fmean(self._stage_hop_s(plan, op, ranks, stage - here) for stage in ahead)
+        first = 0 if "forward" in op.name else 1
+        stages = range(first, pipeline.degree - 1 + first)
+        return 2.0 * fmean(self._stage_hop_s(plan, op, ranks, stage) for stage in stages)
 
-    def _stage_hop_s(self, plan: Plan, op: Send, ranks: Sequence[int], stages_ahead: int) -> float:
-        """Return what a message takes between two stages when all ranks of a stage send at once."""
+    def _stage_hop_s(self, plan: Plan, op: Op, ranks: Sequence[int], stage: int) -> float:
+        """Return what a message from a stage takes when all its ranks send at once."""
         program, latency_s = plan.programs[0], 0.0
+        if isinstance(op, Collective):
+            op = replace(op, members=(stage - op.root, stage - op.root + 1))
         used: dict[Any, float] = {}
         for rank in ranks:
-            activity = self.pricing.price(plan, program, op, plan.mesh.shift(rank, "pp", stages_ahead))
+            ahead = stage - plan.mesh.coordinate(rank, "pp")
+            activity = self.pricing.price(plan, program, op, plan.mesh.shift(rank, "pp", ahead))
             latency_s = max(latency_s, activity.latency_s)
             for link, seconds in activity.demands:
                 used[link] = used.get(link, 0.0) + seconds

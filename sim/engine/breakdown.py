@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from sim.engine.run import SimulatedRun, Times
 from sim.engine.tables import MAIN_STREAM
+from sim.plan.op import Collective, Op
 
 BUBBLE = "bubble"
 
@@ -33,7 +34,7 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
     for times in tasks:
         by_stream: dict[str, list[int]] = {}
         for j, op in enumerate(times.task.ops):
-            by_stream.setdefault(op.stream, []).append(j)
+            by_stream.setdefault(_stream(op), []).append(j)
         for stream, ops in by_stream.items():
             streams.setdefault(stream, []).append((times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()))
     period_s = run.iteration_time_s
@@ -48,6 +49,11 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
             exposed[stream] = covered_s
     exposed[BUBBLE] = float((gaps[1] - gaps[0]).sum())
     return Breakdown(busy, exposed)
+
+
+def _stream(op: Op) -> str:
+    """Return the stream that an op counts for: communication that holds up computing is communication of its axes."""
+    return op.axes[0] if isinstance(op, Collective) and op.stream == MAIN_STREAM else op.stream
 
 
 def _by_priority(streams: Iterable[str]) -> list[str]:

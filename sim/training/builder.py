@@ -8,7 +8,7 @@ from sim.plan.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.gradients import backpropagate
 from sim.plan.layout import Layout, Shard
 from sim.plan.mesh import Mesh
-from sim.plan.op import Direction, Recv, Send
+from sim.plan.op import Collective, CollectiveKind, Direction, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program
 from sim.plan.token_slices import TokenSlice, token_slices
 from sim.plan.tracing import Parameter, ProgramTracer, Record, TaskTracer, Tensor
@@ -27,6 +27,7 @@ from sim.training.spec import DenseTraining, split_layers
 from sim.training.transformer import DATA_AXIS, TENSOR_AXIS, TransformerBuilder
 
 PIPELINE_AXIS = "pp"
+MAIN_STREAM = "compute"
 
 
 def build_dense_training(job: DenseTraining, name: str, only: int | None = None) -> Plan:
@@ -240,7 +241,11 @@ class StageProgramBuilder:
     def _message(self, verb: str, direction: str, now: "Pass", tensor: Tensor) -> None:
         """Write the task that sends or receives a boundary tensor of a stage."""
         stage, ahead = now.stage, (direction == "forward") == (verb == "send")
-        hop = self.place.hop(stage if ahead else stage - 1)
+        first = stage if ahead else stage - 1
+        if self.job.parallel.pipeline.blocking_messages:
+            self._blocking_message(verb, direction, now, self.place.ranks[first : first + 2], tensor)
+            return
+        hop = self.place.hop(first)
         name, queue = f"{verb}_{direction}.{stage}", stream(verb, direction, hop)
         offset, way = hop if ahead else -hop, Direction(direction)
         if verb == "send":
@@ -248,6 +253,14 @@ class StageProgramBuilder:
         else:
             op = Recv(name, PIPELINE_AXIS, offset, way, (tensor.name,), queue)
         self.tracer.add_task(f"{name}{now.label}", Phase.SEND if verb == "send" else Phase.RECV, (op,), stage)
+
+    def _blocking_message(self, verb: str, direction: str, now: "Pass", pair: tuple[int, ...], tensor: Tensor) -> None:
+        """Write one rank's task of a message during which neither rank computes: a broadcast among the two."""
+        name, root = f"{verb}_{direction}.{now.stage}", int(direction == "backward")
+        reads, writes = ((tensor.name,), ()) if verb == "send" else ((), (tensor.name,))
+        kind, axes = CollectiveKind.BROADCAST, (PIPELINE_AXIS,)
+        op = Collective(name, kind, axes, reads, writes, MAIN_STREAM, members=pair, root=root)
+        self.tracer.add_task(f"{name}{now.label}", Phase.SEND if verb == "send" else Phase.RECV, (op,), now.stage)
 
 
 @dataclass(frozen=True, slots=True)

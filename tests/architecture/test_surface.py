@@ -62,6 +62,7 @@ KEYS = {
     *("training.method", "training.local_update", "model.auxiliary"),
     *("parallel.pipeline.token_slices", "parallel.pipeline.slice_granularity"),
     "parallel.pipeline.optimizer_barrier",
+    "parallel.pipeline.blocking_messages",
     *("model.gradient_sync", "parallel.data.deferred_sync"),
     *("parallel.data.degree", "parallel.data.zero_stage", "parallel.data.overlap_gradient_sync"),
     *("parallel.data.bucket", "parallel.axis_order"),

@@ -232,6 +232,14 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "tensor_degree": 2, "sequence_parallel": True, "recompute": "full", "batch": (2, 1),
         "pipeline": {"degree": 2, "schedule": "terapipe", "token_slices": (4, 2, 2)},
     },
+    "terapipe, blocking messages, pp4": {
+        "model": LLAMA, "batch": (2, 1),
+        "pipeline": {"degree": 4, "schedule": "terapipe", "token_slices": (4, 4), "blocking_messages": True},
+    },
+    "gpipe, blocking messages, scatter-gather, pp2 x tp2": {
+        "tensor_degree": 2,
+        "pipeline": {"degree": 2, "schedule": "gpipe", "blocking_messages": True, "scatter_gather": True},
+    },
     "seq_1f1b, scatter-gather, pp2 x tp2, recompute selective": {
         "tensor_degree": 2, "recompute": "selective",
         "pipeline": {"degree": 2, "schedule": "seq_1f1b", "token_slices": (4, 4), "scatter_gather": True},

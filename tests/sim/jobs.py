@@ -38,7 +38,14 @@ LLAMA = GPT | {
 }  # fmt: skip
 
 _TRAINING_KEYS = {"precision", "recompute"}
-_PIPELINE_KEYS = {"schedule", "virtual_stages", "layers_per_stage", "scatter_gather", "token_slices"}
+_PIPELINE_KEYS = {
+    "schedule",
+    "virtual_stages",
+    "layers_per_stage",
+    "scatter_gather",
+    "token_slices",
+    "blocking_messages",
+}
 
 
 def dense_job(

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.engine.breakdown import breakdown
 from sim.engine.memory import memory_use, peak_live_chunks
 from sim.engine.run import SimulatedRun
 from sim.engine.simulate import simulate
 from sim.plan.buffer import Kind
 from sim.plan.check import check
 from sim.plan.description import describe
-from sim.plan.op import Compute
+from sim.plan.op import Collective, Compute
 from sim.plan.program import Phase, Plan
 from sim.training.errors import SpecError
 from sim.training.pipeline.spec import PipelineSpec
@@ -167,6 +168,41 @@ def test_slices_are_tasks_of_their_own() -> None:
         *(("forward.0@0", 0), ("forward.0@1", 0), ("forward.0@0", 1), ("forward.0@1", 1)),
         *(("backward.0@1", 1), ("backward.0@0", 1), ("backward.0@1", 0), ("backward.0@0", 0)),
     ]
+
+
+# --- blocking messages -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_blocking_messages_hold_up_computing(tp: int) -> None:
+    """Every message is a broadcast in a group of two on the stream of computing; the step takes longer for it."""
+    keys: dict[str, Any] = {"pp": 4, "m": 3, "tp": tp, "scatter_gather": tp > 1}
+    plan, overlapped = sliced_plan((16, 16), blocking_messages=True, **keys), sliced_plan((16, 16), **keys)
+    check(plan)
+    messages = [
+        op
+        for program in plan.programs
+        for task in program.tasks.values()
+        for op in task.ops
+        if task.phase in (Phase.SEND, Phase.RECV)
+    ]
+    assert len(messages) == 2 * 2 * 2 * 3  # slices, ways, ends, hops
+    assert all(isinstance(op, Collective) and op.stream == "compute" and len(op.members) == 2 for op in messages)
+    run, free = run_on_v100(plan), run_on_v100(overlapped)
+    assert run.makespan_s > free.makespan_s
+    for rank in run.programs:
+        parts = breakdown(run, rank)
+        assert parts.busy_s["compute"] == pytest.approx(breakdown(free, rank).busy_s["compute"])
+        assert parts.busy_s["compute"] + sum(parts.exposed_s.values()) == pytest.approx(run.makespan_s)
+        assert parts.exposed_s["pp"] == pytest.approx(parts.busy_s["pp"])
+
+
+@pytest.mark.parametrize("keys", [{"schedule": "1f1b"}, {"schedule": "seq_1f1b", "token_slices": (4, 4)}])
+def test_blocking_messages_need_one_way_at_a_time(keys: dict[str, Any]) -> None:
+    """Where neighbours send to each other in turn, both would wait for ever: such schedules are refused."""
+    with pytest.raises(SpecError, match="both would wait") as error:
+        PipelineSpec(degree=2, blocking_messages=True, **keys)
+    assert error.value.key == "parallel.pipeline.blocking_messages"
 
 
 # --- what cannot be ----------------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ GROUP_KEY: Final = "parallel.pipeline.microbatch_group_size"
 SLICES_KEY: Final = "parallel.pipeline.token_slices"
 SLICED_SCHEDULES: Final[tuple[Schedule, ...]] = ("terapipe", "seq_1f1b")
 """Schedules under which sequences go through the pipeline in slices of tokens."""
+BLOCKING_SCHEDULES: Final[tuple[Schedule, ...]] = ("gpipe", "terapipe")
+"""Schedules under which all messages forward come before all messages back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,14 @@ def check_barrier(schedule: Schedule, barrier: bool | None) -> None:
     if barrier and schedule == "aiao":
         rule = "aiao updates every stage on its own, and leaves a part of their synchronisation to the next step"
         raise SpecError("parallel.pipeline.optimizer_barrier", rule, "leave it out, or write schedule: breadth_first")
+
+
+def check_blocking(schedule: Schedule, *, blocking_messages: bool) -> None:
+    """Refuse blocking messages where two ranks would wait for each other for ever."""
+    if blocking_messages and schedule not in BLOCKING_SCHEDULES:
+        names = " or ".join(BLOCKING_SCHEDULES)
+        rule = f"under {schedule} neighbours send to each other in turn, and with blocking messages both would wait"
+        raise SpecError("parallel.pipeline.blocking_messages", rule, f"leave it out, or write schedule: {names}")
 
 
 def check_microbatches(

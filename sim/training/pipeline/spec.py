@@ -8,6 +8,7 @@ from sim.training.pipeline.rules import (
     Schedule,
     check_actions,
     check_barrier,
+    check_blocking,
     check_microbatches,
     check_options,
     check_slices,
@@ -35,6 +36,8 @@ class PipelineSpec:
     """Layers of every virtual stage in model order; empty: as evenly as Megatron would."""
     token_slices: tuple[int, ...] = ()
     """terapipe, seq_1f1b: tokens of the slices in which a sequence goes through the pipeline."""
+    blocking_messages: bool = False
+    """A message holds up the computing of both its ranks: a broadcast in a group of two on the stream of computing."""
     scatter_gather: bool = False
     """Send 1/t of a replicated boundary tensor per tensor-parallel rank, gather on arrival (SC21, section 4.1)."""
 
@@ -43,6 +46,7 @@ class PipelineSpec:
         check_options(self.schedule, self.microbatch_group_size, self.max_live_microbatches, self.actions)
         check_slices(self.schedule, self.token_slices)
         check_barrier(self.schedule, self.optimizer_barrier)
+        check_blocking(self.schedule, blocking_messages=self.blocking_messages)
 
     @property
     def has_barrier(self) -> bool:
