@@ -224,8 +224,8 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     "terapipe, pp4, uneven slices": {
         "pipeline": {"degree": 4, "schedule": "terapipe", "token_slices": (3, 1, 4)},
     },
-    "terapipe, flash, pp2 x dp2 zero1": {
-        "model": LLAMA, "data_degree": 2, "zero_stage": 1, "batch": (4, 2),
+    "terapipe, flash, pp2 x dp2 zero2, no_sync": {
+        "model": LLAMA, "data_degree": 2, "zero_stage": 2, "batch": (4, 2), "sharding": ONCE,
         "pipeline": {"degree": 2, "schedule": "terapipe", "token_slices": (2, 2, 2, 2)},
     },
     "terapipe, pp2 x tp2 sp, recompute full": {

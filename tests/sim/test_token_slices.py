@@ -228,7 +228,7 @@ def test_slices_and_schedules_that_do_not_go_together_are_refused(keys: dict[str
     [
         ({"token_slices": (16, 8)}, "24 tokens in all"),
         ({"token_slices": (15, 17), "tp": 2, "sequence_parallel": True}, "does not divide over 2"),
-        ({"token_slices": (16, 16), "dp": 2, "zero_stage": 2}, "not built for terapipe"),
+        ({"token_slices": (16, 16), "dp": 2, "zero_stage": 2}, "backwards of terapipe come in parts"),
     ],
 )
 def test_slices_that_do_not_fit_the_job_are_refused(keys: dict[str, Any], words: str) -> None:
