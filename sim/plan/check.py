@@ -6,11 +6,11 @@ from sim.plan.buffer import Buffer, Scope
 from sim.plan.check_collectives import check_collective, check_groups, where
 from sim.plan.errors import CheckError
 from sim.plan.op import Collective, Op, Recv, Send
-from sim.plan.program import Plan, Program, Task
+from sim.plan.program import Call, Plan, Program, Task
 from sim.plan.steps import drain, first_step, longest_lag
 
-Issue = tuple[str, Op, int | None]
-"""(task, op, micro-batch)."""
+Issue = tuple[Op, Call]
+"""An op, and the call that issues it."""
 
 
 def check(plan: Plan) -> None:
@@ -18,22 +18,17 @@ def check(plan: Plan) -> None:
 
     Every rank has one program; ops name buffers that exist; nothing is read before it is written; sends match
     receives in order, micro-batch and size; a collective's buffers fit its kind; the members of a group issue the
-    same collectives in the same order. All of this holds as well for the first step of a run and for its drain, where
-    calls complete the step before. A cycle between ranks shows as a deadlock when the plan runs.
+    same collectives in the same order. What meets completes the same step, so all of this holds as well for the first
+    step of a run and for its drain. A cycle between ranks shows as a deadlock when the plan runs.
     """
     _check_roles(plan)
     for program in plan.programs:
         _check_buffers(plan, program)
         _check_lags(program)
-    _check_calls(plan)
-    if any(longest_lag(program) for program in plan.programs):
-        _check_calls(first_step(plan))
-        _check_calls(drain(plan))
-
-
-def _check_calls(plan: Plan) -> None:
-    for program in plan.programs:
         _check_reads(program)
+    if any(longest_lag(program) for program in plan.programs):
+        for program in (*first_step(plan).programs, *drain(plan).programs):
+            _check_reads(program)
     _check_messages(plan)
     check_groups(plan)
 
@@ -125,16 +120,17 @@ def _by_channel(program: Program) -> dict[tuple[str, int, str, bool], list[Issue
     messages = {name: [op for op in task.ops if isinstance(op, Send | Recv)] for name, task in program.tasks.items()}
     for call in program.calls:
         for op in messages[call.task]:
-            channels[op.axis, op.offset, op.direction, isinstance(op, Send)].append((call.task, op, call.microbatch))
+            channels[op.axis, op.offset, op.direction, isinstance(op, Send)].append((op, call))
     return channels
 
 
 def _check_message(program: Program, peer: Program, mine: Issue, theirs: Issue) -> None:
-    (_, op, microbatch), (_, answer, answered) = mine, theirs
+    (op, call), (answer, other) = mine, theirs
     size = sum(program.buffers[name].num_bytes for name in (*op.reads, *op.writes))
     expected = sum(peer.buffers[name].num_bytes for name in (*answer.reads, *answer.writes))
-    if microbatch != answered or size != expected:
+    if (call.microbatch, call.lag, size) != (other.microbatch, other.lag, expected):
+        here, there = (" of the step before" if lag else "" for lag in (call.lag, other.lag))
         raise CheckError(
-            f"{where(program, op)} of micro-batch {microbatch} ({size} bytes) meets {where(peer, answer)} of "
-            f"micro-batch {answered} ({expected} bytes)"
+            f"{where(program, op)} of micro-batch {call.microbatch}{here} ({size} bytes) meets {where(peer, answer)} "
+            f"of micro-batch {other.microbatch}{there} ({expected} bytes)"
         )

@@ -15,7 +15,10 @@ _REDUCING: Final = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, Co
 _ALONG_A_DIMENSION: Final = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL)
 
 Shape = tuple[int, ...]
-GroupIssues = dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[tuple[Program, Collective]]]
+GroupIssue = tuple[Program, Collective, int]
+"""Who issues what, and how many steps before its own it completes."""
+
+GroupIssues = dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[GroupIssue]]
 """What a program issues, in order, by stream, axes and members."""
 
 
@@ -236,7 +239,7 @@ def _by_group(program: Program) -> GroupIssues:
     }
     for call in program.calls:
         for op in spanning[call.task]:
-            groups[op.stream, op.axes, op.members].append((program, op))
+            groups[op.stream, op.axes, op.members].append((program, op, call.lag))
     return groups
 
 
@@ -255,14 +258,14 @@ def _check_same(
     program: Program,
     peer: Program,
     stream: str,
-    mine: Sequence[tuple[Program, Collective]],
-    theirs: Sequence[tuple[Program, Collective]],
+    mine: Sequence[GroupIssue],
+    theirs: Sequence[GroupIssue],
 ) -> None:
     here, there = (_agreed(*found[0]) if found else {} for found in (mine, theirs))
     if here == there:
         return
     names = [
-        where(*found[0]) if found else f"nothing of role {side.role_name}"
+        where(*found[0][:2]) if found else f"nothing of role {side.role_name}"
         for side, found in ((program, mine), (peer, theirs))
     ]
     differing = [f"{key}: {here[key]} and {there[key]}" for key in here if here and there and here[key] != there[key]]
@@ -272,10 +275,11 @@ def _check_same(
     )
 
 
-def _agreed(program: Program, op: Collective) -> dict[str, Any]:
+def _agreed(program: Program, op: Collective, lag: int) -> dict[str, Any]:
     """Return what the members of a group must agree on; the buffers of an uneven exchange differ."""
     return {
         "kind": str(op.kind),
+        "steps before": lag,
         "reduction": str(op.reduction),
         "dimension": op.dim,
         "joined dimension": op.join_dim,

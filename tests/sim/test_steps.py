@@ -14,10 +14,12 @@ from sim.engine.run import SimulatedRun
 from sim.engine.simulate import simulate
 from sim.engine.textbook import TextbookPricing
 from sim.engine.timeline import timeline
+from sim.plan.buffer import Buffer, Kind, Scope
 from sim.plan.check import check
 from sim.plan.errors import CheckError
-from sim.plan.op import Recv
-from sim.plan.program import Call, Plan
+from sim.plan.mesh import Mesh
+from sim.plan.op import Direction, Recv, Send
+from sim.plan.program import Call, Phase, Plan, Program, Task
 from sim.plan.steps import drain, first_step, program_of_step, repeated
 from tests.sim.jobs import GPT, dense_plan, op_times, pricing_on, run_textbook, textbook_plan
 from tests.sim.reference import ReferenceEngine
@@ -71,12 +73,33 @@ def test_check_refuses_what_a_first_step_would_miss() -> None:
         check(replace(plan, programs=(replace(program, calls=calls), *plan.programs[1:])))
 
 
-def test_check_refuses_ranks_that_do_not_defer_alike() -> None:
-    """Where one pipeline rank leaves messages to the next step and its peer does not, the first step does not match."""
+def test_check_refuses_messages_of_different_steps() -> None:
+    """A message that one rank sends for the step before, its peer must receive for the step before."""
+    x = Buffer("x", (1,), "float32", Kind.PARAMETER, Scope.PERSISTENT)
+    send = Send("send", "pp", 1, Direction.FORWARD, ("x",), "pp_send")
+    receive = Recv("receive", "pp", -1, Direction.FORWARD, ("x",), "pp_recv")
+    plans = [
+        Plan(
+            "messages",
+            Mesh((("pp", 2),)),
+            tuple(
+                Program({"pp": rank}, {"x": x}, {"t": Task("t", phase, (op,))}, (Call("t", lag=lag),))
+                for rank, phase, op, lag in ((0, Phase.SEND, send, 1), (1, Phase.RECV, receive, received))
+            ),
+        )
+        for received in (1, 0)
+    ]
+    check(plans[0])
+    with pytest.raises(CheckError, match="None of the step before .* meets"):
+        check(plans[1])
+
+
+def test_check_refuses_collectives_of_different_steps() -> None:
+    """Both ends of the pipeline sum the tied embedding's gradient of the same step."""
     plan = aiao_plan()
     program = plan.programs[0]
-    calls = tuple(replace(c, lag=1) if c.task.startswith("send_forward.0") else c for c in program.calls)
-    with pytest.raises(CheckError, match="receives"):
+    calls = tuple(replace(c, lag=1) if c.task == "gradient_sync.tied" else c for c in program.calls)
+    with pytest.raises(CheckError, match="steps before: 1 and 0"):
         check(replace(plan, programs=(replace(program, calls=calls), *plan.programs[1:])))
 
 
