@@ -90,7 +90,7 @@ def test_check_refuses_messages_of_different_steps() -> None:
         for received in (1, 0)
     ]
     check(plans[0])
-    with pytest.raises(CheckError, match="None of the step before .* meets"):
+    with pytest.raises(CheckError, match="None of the step before"):
         check(plans[1])
 
 
