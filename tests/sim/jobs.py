@@ -45,6 +45,7 @@ _PIPELINE_KEYS = {
     "scatter_gather",
     "token_slices",
     "blocking_messages",
+    "optimizer_barrier",
 }
 
 
