@@ -3,6 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from costmodels.hardware import load_node
+from costmodels.profile import load_profile
+from scenarios.two_pass import decided
+from sim.cluster.cluster import Cluster
+from sim.engine.activity import Pricing
+from sim.engine.pricing import ClusterPricing
 from sim.training.pipeline.actions import parse_orders
 from sim.training.sharding import Choice
 from sim.training.spec import (
@@ -253,6 +259,14 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     },
     "sgd, pp2 x dp2": {"data_degree": 2, "pipeline": {"degree": 2}, "numbers": SGD},
     "sgd, zero3 dp2, llama": {"model": LLAMA, "data_degree": 2, "zero_stage": 3, "numbers": SGD},
+    "zb_auto, pp4": {
+        "pipeline": {"degree": 4, "schedule": "zb_auto", "max_live_microbatches": 6}, "batch": (8, 1),
+    },
+    "zb_auto, pp2 x dp2 zero1": {
+        "model": {**GPT, "num_layers": 5}, "data_degree": 2, "zero_stage": 1, "batch": (8, 1),
+        "pipeline": {"degree": 2, "schedule": "zb_auto"},
+    },
+    "aiao, pp2 v2 x dp2, auto": {"data_degree": 2, "batch": (8, 1), "pipeline": AIAO},
     "aiao, pp2 x dp2": {
         "data_degree": 2, "deferred_sync": 0.5, "batch": (8, 1), "pipeline": {"degree": 2, "schedule": "aiao"},
     },
@@ -281,4 +295,11 @@ def checked_trainings() -> dict[str, DenseTraining]:
         for name, strategy in (STRATEGIES | SHARDED).items()
         for recompute in RECOMPUTES
     }
-    return jobs | {name: training(**strategy) for name, strategy in OTHERS.items()}
+    others = {name: training(**strategy) for name, strategy in OTHERS.items()}
+    return jobs | {name: decided(job, prices) for name, job in others.items()}
+
+
+def prices() -> Pricing:
+    """Return the prices of four processes on this computer."""
+    node = load_node("local-cpu")
+    return ClusterPricing(Cluster(node, 1, 4), load_profile(node.device.generation))
