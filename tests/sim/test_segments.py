@@ -17,6 +17,7 @@ from sim.plan.op import Collective, CollectiveKind, Op
 from sim.plan.program import Phase, Plan, Program
 from sim.training.builder import build_dense_training
 from sim.training.errors import SpecError
+from sim.training.sharding import ShardingSpec
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
 
 
@@ -189,6 +190,8 @@ def test_the_best_part_hides_all_but_the_first_segments_sum() -> None:
     assert min(found.values()) == found[1 / 3]
 
 
+ONCE = ShardingSpec(gradient_sync="last_microbatch")
+
 # --- refusals ----------------------------------------------------------------------------------------------
 
 
@@ -197,6 +200,7 @@ def test_the_best_part_hides_all_but_the_first_segments_sum() -> None:
     [
         ({"zero_stage": 1, "deferred_sync": 0.5}, "parallel.data.deferred_sync", "with zero_stage: 1"),
         ({"zero_stage": 2}, "parallel.data.zero_stage", "not built for aiao"),
+        ({"zero_stage": 2, "sharding": ONCE}, "parallel.data.zero_stage", "not built for aiao"),
         ({"bucket_bytes": 1000}, "parallel.data.bucket", "no buckets"),
         ({"overlap_gradient_sync": False}, "parallel.data.overlap_gradient_sync", "no blocking"),
         ({"schedule": "1f1b", "virtual_stages": 1, "deferred_sync": 0.5}, "parallel.data.deferred_sync", "only aiao"),

@@ -35,6 +35,9 @@ def check_segments(
     zero_stage: int, deferred: float | None, bucket_bytes: int, *, overlaps: bool, by_operator: bool
 ) -> None:
     """Raise SpecError for synchronisation of a transformer that does not go segment by segment, as aiao's does."""
+    if zero_stage > 1:
+        rule = f"ZeRO stage {zero_stage} is not built for aiao, which keeps gradients whole until they are summed"
+        raise SpecError("parallel.data.zero_stage", rule, "write zero_stage: 1, or schedule: breadth_first")
     if zero_stage == 1 and deferred is not None:
         raise SpecError(
             KEY,
