@@ -18,6 +18,7 @@ from sim.engine.contention import Contention
 from sim.engine.graph import SENT, Block, Graph, NodeKind, Pattern, Wire
 from sim.engine.shape import NO_PATH
 from sim.engine.tables import MAIN_STREAM, TaskTable
+from sim.engine.teams import Part, Team
 from sim.plan.op import Collective, Recv, Send
 from sim.plan.program import Call, Program
 
@@ -60,6 +61,7 @@ class RankCompiler:
     program: Program
     tables: Mapping[str, TaskTable]
     contention: Contention
+    team: Team | None = None
     messages: dict[tuple[str, int, str, bool], list[tuple[int, float]]] = field(default_factory=dict)
     """(axis, offset, direction, is a send) -> (node, latency) in program order, where there is no wire."""
     collectives: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[tuple[int, Activity, Collective]]] = field(
@@ -84,6 +86,7 @@ class RankCompiler:
         self._sent: dict[tuple[str, int, str, bool], Ref] = {}
         self._steady: dict[tuple[str, str, bool], bool] = {}
         self._waited: set[tuple[int, int, str]] = set()
+        self._parts: dict[int, Part] = {}
         self._num_single = 0
         self._last_on_main = -1
         self._last_block: tuple[int, Call] | None = None
@@ -278,14 +281,38 @@ class RankCompiler:
         self, unit: int, index: int, call: Call, table: TaskTable, open_microbatches: set[int | None]
     ) -> bool:
         """Add a call as one block; return False where its entries and exits do not allow it."""
-        graph = self.graph
         sources = self._sources(call, table, single_only=call.microbatch not in open_microbatches)
         links = self._block_links(call, table) + sources
         tracked = table.tracked_each if self._noted.get(call.task) == self._num_single else table.tracked
         if tracked:
             links += self._hazards(call, table, tracked)
         entries = _entries(links) or (table.shape.first[MAIN_STREAM],)
-        pattern = self._pattern(table, entries)
+        if self.team is not None and table.joint_ops:
+            self._parts[unit] = self.team.part(self.rank, unit, index, table)
+            self._add_part(self._parts[unit], index, entries, links)
+        elif not self._add_own_block(index, table, entries, links):
+            return False
+        self._last_block = (unit, call)
+        for ref, j in sources:
+            self._waited.add((*ref, table.shape.streams[j]))
+        if tracked:
+            self._note(unit, call, table, tracked)
+            self._noted[call.task] = self._num_single
+        return True
+
+    def _add_part(self, part: Part, index: int, entries: tuple[int, ...], links: list[tuple[Ref, int]]) -> None:
+        """Add this rank's part of a block of its whole team."""
+        self.graph.units.append((self.rank, index, part.block.node, part.until_finished))
+        for op in entries:
+            part.entry(op)
+        for ref, op in links:
+            self.graph.link(self._node(ref), part.entry(op))
+
+    def _add_own_block(
+        self, index: int, table: TaskTable, entries: tuple[int, ...], links: list[tuple[Ref, int]]
+    ) -> bool:
+        """Add a block of this rank alone; return False where its entries and exits do not allow it."""
+        graph, pattern = self.graph, self._pattern(table, entries)
         if pattern is None:
             return False
         node = graph.add(_FIXED, pattern.span_s)
@@ -293,20 +320,14 @@ class RankCompiler:
         if len(entries) == 1:
             for ref, _ in links:
                 graph.link(self._node(ref), node)
-        else:
-            self._as_block(node, pattern)
-            targets = {}
-            for slot, op in enumerate(entries):
-                targets[op] = graph.add(NodeKind.ENTRY)
-                graph.entries[targets[op]] = (node, slot)
-            for ref, op in links:
-                graph.link(self._node(ref), targets[op])
-        self._last_block = (unit, call)
-        for ref, j in sources:
-            self._waited.add((*ref, table.shape.streams[j]))
-        if tracked:
-            self._note(unit, call, table, tracked)
-            self._noted[call.task] = self._num_single
+            return True
+        self._as_block(node, pattern)
+        targets = {}
+        for slot, op in enumerate(entries):
+            targets[op] = graph.add(NodeKind.ENTRY)
+            graph.entries[targets[op]] = (node, slot)
+        for ref, op in links:
+            graph.link(self._node(ref), targets[op])
         return True
 
     def _pattern(self, table: TaskTable, entries: tuple[int, ...]) -> Pattern | None:
@@ -418,6 +439,8 @@ class RankCompiler:
             return base + ref[1]
         if ref[1] == pattern.main_exit:
             return base
+        if ref[0] in self._parts:
+            return self._parts[ref[0]].exit(ref[1])
         exits = self._as_block(base, pattern).exits
         if ref[1] not in exits:
             if any(row[ref[1]] == NO_PATH for row in pattern.offsets):

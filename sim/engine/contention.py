@@ -1,6 +1,6 @@
 """Which ops may ever meet another one on a resource. The others have fixed durations and can be coalesced."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sim.engine.activity import Resource
@@ -21,24 +21,30 @@ class Contention:
     exposed_from: Mapping[int, int]
 
 
-def find_contention(programs: Mapping[int, Program], priced: Mapping[int, Mapping[str, PricedTask]]) -> Contention:
+def find_contention(
+    programs: Mapping[int, Program],
+    priced: Mapping[int, Mapping[str, PricedTask]],
+    user_of: Callable[[int, Op], int],
+) -> Contention:
     """Return where ops of different streams or ranks may compete.
 
-    ``programs`` and ``priced`` are per simulated rank. A synchronisation at the end of the step cannot meet
-    forwards and backwards that come before the one that it waits for; messages may meet any.
+    ``programs`` and ``priced`` are per simulated rank. ``user_of`` names one simulated rank for all that take part in
+    an op: on one stream they run one collective at a time. A synchronisation at the end of
+    the step cannot meet forwards and backwards that come before the one that it waits for; messages may meet any.
     """
     main: dict[Resource, set[tuple[int, str]]] = {}
     side: dict[Resource, set[tuple[int, str, str]]] = {}
     for rank, program in programs.items():
         for name, task in program.tasks.items():
             for op, activity in zip(task.ops, priced[rank][name].activities, strict=True):
+                user = user_of(rank, op)
                 for resource, seconds in activity.demands:
                     if seconds <= 0:
                         continue
                     if task.phase in MAIN_PHASES:
-                        main.setdefault(resource, set()).add((rank, op.stream))
+                        main.setdefault(resource, set()).add((user, op.stream))
                     else:
-                        side.setdefault(resource, set()).add((rank, op.stream, name))
+                        side.setdefault(resource, set()).add((user, op.stream, name))
     contended = {r for r in (*main, *side) if len(_users(main, side, r)) > 1}
     exposed = dict.fromkeys(programs, 2**62)
     for resource in contended & main.keys():
@@ -56,7 +62,7 @@ def _users(
 
 def _first_meeting(program: Program, rank: int, mains: set[tuple[int, str]], sides: set[tuple[int, str, str]]) -> int:
     """Return the first call of ``rank`` whose forwards or backwards may meet another user."""
-    if len(mains) > 1 or any(other != rank for other, _, _ in sides):
+    if len(mains) > 1 or any(other != rank or name not in program.tasks for other, _, name in sides):
         return 0
     streams = {stream for _, stream in mains}
     others = sorted({(name, stream) for _, stream, name in sides if stream not in streams})

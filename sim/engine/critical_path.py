@@ -129,39 +129,52 @@ class _Walk:
             return self._through_block(node, graph.blocks[node].pattern.main_exit)
         if kind in {NodeKind.ENTRY, NodeKind.JOIN}:
             return [], self._waited_for(node)
+        if node in graph.early_exits:
+            block, entry, op = graph.early_exits[node]
+            return self._from_entry(block, entry, op, loop.starts_s[node])
         if kind == NodeKind.MEMBER:
             step = self._step(node, loop.starts_s[node], loop.ends_s[node])
             return [step], self._last_to_come(node)
         rank, call, base, pattern = self._unit(node)
         start_s = loop.starts_s[node]
         if pattern is not None and base == node:
-            return list(self._inside(rank, call, pattern, 0, pattern.main_exit, start_s)), self._waited_for(node)
+            return list(self._inside((rank,), call, pattern, 0, pattern.main_exit, start_s)), self._waited_for(node)
         return [self._step(node, start_s, loop.ends_s[node])], self._waited_for(node)
 
     def _through_block(self, node: int, op: int) -> tuple[list[Step], int]:
         """Return the steps of a block up to the end of an op, and the node that let the deciding entry go."""
         block = self.run.graph.blocks[node]
-        rank, call, _, _ = self._unit(node)
         pattern, released = block.pattern, block.released_s
         entry = max(range(len(released)), key=lambda k: released[k] + pattern.offsets[k][op])
-        steps = list(self._inside(rank, call, pattern, entry, op, released[entry]))
+        return self._from_entry(node, entry, op, released[entry])
+
+    def _from_entry(self, node: int, entry: int, op: int, released_s: float) -> tuple[list[Step], int]:
+        """Return the steps of a block from an entry to the end of an op, and the node that let the entry go."""
+        block = self.run.graph.blocks[node]
+        rank, call, _, _ = self._unit(node)
+        steps = list(self._inside(block.ranks or (rank,), call, block.pattern, entry, op, released_s))
         return steps, self._waited_for(self.entry_nodes.get((node, entry), node))
 
-    def _inside(self, rank: int, call: int, pattern: Pattern, entry: int, op: int, begin_s: float) -> Iterator[Step]:
-        """Yield the ops of a coalesced call that lead from an entry to the end of an op, the last first."""
-        program = self.run.programs[rank]
+    def _inside(
+        self, ranks: tuple[int, ...], call: int, pattern: Pattern, entry: int, op: int, begin_s: float
+    ) -> Iterator[Step]:
+        """Yield the ops of a coalesced call that lead from an entry to the end of an op, the last first.
+
+        Of several ``ranks``, the pattern has the ops one rank after the other.
+        """
+        program = self.run.programs[ranks[0]]
         ops = program.tasks[program.calls[call].task].ops
         offsets, durations = pattern.offsets[entry], pattern.durations_s
         while True:
-            start_s = offsets[op]
-            yield Step(rank, call, ops[op], begin_s + start_s, begin_s + start_s + durations[op])
+            start_s, (place, own) = offsets[op], divmod(op, len(ops))
+            yield Step(ranks[place], call, ops[own], begin_s + start_s, begin_s + start_s + durations[op])
             earlier = [
-                i for i in range(op)
+                i for i in range(op if len(ranks) == 1 else len(durations))
                 if abs(offsets[i] + durations[i] - start_s) <= self.tolerance_s and durations[i] > 0.0
             ]  # fmt: skip
             if start_s <= self.tolerance_s or not earlier:
                 return
-            op = earlier[-1]
+            op = min(earlier, key=lambda i: (i // len(ops) != place, -i))
 
     def _unit(self, node: int) -> Unit:
         """Return the call that a node belongs to; one of no rank for a message on its way."""

@@ -43,15 +43,15 @@ class Folding:
     link_class: Ints | None = None
     class_size: Ints | None = None
     group_counts: Mapping[tuple[object, ...], Mapping[int, int]] = field(default_factory=dict)
-    _joint: dict[tuple[object, ...], bool] = field(default_factory=dict, repr=False)
+    _classes: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict, repr=False)
     _folded: dict[tuple[int, int], tuple[Activity, Activity]] = field(default_factory=dict, repr=False)
 
-    def is_joint(self, mesh: Mesh, rank: int, op: Collective) -> bool:
-        """Return whether several simulated ranks take part where ``rank`` runs a collective."""
+    def classes_of(self, mesh: Mesh, rank: int, op: Collective) -> tuple[int, ...]:
+        """Return which simulated ranks take part where ``rank`` runs a collective, in order."""
         key = (rank, op.axes, op.members)
-        if key not in self._joint:
-            self._joint[key] = len({self.stands_for[member] for member in op.group(mesh, rank)}) > 1
-        return self._joint[key]
+        if key not in self._classes:
+            self._classes[key] = tuple(sorted({self.stands_for[member] for member in op.group(mesh, rank)}))
+        return self._classes[key]
 
     def folded(self, op: Op, rank: int, activity: Activity) -> Activity:
         """Return what an op of a simulated rank and all that are like it demand of classes of links."""

@@ -49,12 +49,16 @@ SENT = Pattern((0,), [[0.0]], [0.0], 0, 0.0)
 
 @dataclass(slots=True)
 class Block:
-    """A coalesced call with several entries, or with exits besides the main one."""
+    """A coalesced call with several entries, or with exits besides the main one.
+
+    ``ranks``: where it is a call of several ranks, whose ops the pattern has one after the other, which (see teams).
+    """
 
     pattern: Pattern
     released_s: list[float]
     pending: int
     exits: dict[int, int] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -87,6 +91,10 @@ class Graph:
     units: list[Unit] = field(default_factory=list)
     messages: list[tuple[int, int]] = field(default_factory=list)
     """(send, receive); the same node where a wire stands for both."""
+    early_exits: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """(block, entry, op) of nodes that lead from one entry to an op that may be done before all entries let go."""
+    team_calls: list[tuple[tuple[int, ...], int, tuple[int, ...]]] = field(default_factory=list)
+    """(ranks, call, ops that are one collective of all of them) of calls that are one block of several ranks."""
 
     def add(self, kind: NodeKind, duration_s: float = 0.0) -> int:
         """Add a node that waits for nothing yet; return its index."""

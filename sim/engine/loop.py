@@ -176,6 +176,7 @@ class EventLoop:
         self._pending[block_node] -= 1
         if not self._pending[block_node]:
             self._start(block_node)
+        self._release(node)
 
     # --- shared resources ----------------------------------------------------------------------------------
 

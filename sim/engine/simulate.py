@@ -1,6 +1,7 @@
 """A plan in, a simulated run out."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Final
@@ -17,7 +18,8 @@ from sim.engine.linking import link_collectives, link_messages
 from sim.engine.loop import EventLoop
 from sim.engine.run import SimulatedRun
 from sim.engine.shape import TaskShape, analyse
-from sim.engine.tables import tabulate
+from sim.engine.tables import TaskTable, tabulate
+from sim.engine.teams import Team, find_teams
 from sim.plan.op import Collective, Op, Send
 from sim.plan.program import Plan, Program
 from sim.plan.steps import repeated
@@ -47,6 +49,33 @@ def simulate(
     return run
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What every attempt to compile takes: ``shapes`` by a program's identity and task, ``teams`` by rank."""
+
+    plan: Plan
+    folding: Folding
+    programs: Mapping[int, Program]
+    priced: Mapping[int, Mapping[str, PricedTask]]
+    contention: Contention
+    shapes: Mapping[int, Mapping[str, TaskShape]]
+    teams: Mapping[int, tuple[int, ...]]
+
+
+def _job(
+    plan: Plan, folding: Folding, programs: Mapping[int, Program], priced: Mapping[int, Mapping[str, PricedTask]]
+) -> _Job:
+    """Find out who may meet whom, and what tasks look like."""
+    classes_of = partial(folding.classes_of, plan.mesh)
+    contention = find_contention(
+        programs, priced, lambda rank, op: classes_of(rank, op)[0] if isinstance(op, Collective) else rank
+    )
+    different = {id(program): program for program in programs.values()}
+    shapes = {key: {name: analyse(task) for name, task in p.tasks.items()} for key, p in different.items()}
+    teams = find_teams(programs, priced, contention, classes_of)
+    return _Job(plan, folding, programs, priced, contention, shapes, teams)
+
+
 def _simulate_steps(
     plan: Plan,
     folding: Folding,
@@ -57,22 +86,19 @@ def _simulate_steps(
     coalesce: bool,
 ) -> SimulatedRun:
     """Simulate that many steps in a row, with as many tasks coalesced as their dependencies allow."""
-    steps = _in_a_row(programs, num_steps)
-    contention = find_contention(steps, priced)
-    different = {id(program): program for program in steps.values()}
-    shapes = {key: {name: analyse(task) for name, task in p.tasks.items()} for key, p in different.items()}
+    job = _job(plan, folding, _in_a_row(programs, num_steps), priced)
     single = frozenset[str]()
     if not coalesce:
         single = frozenset(name for program in plan.programs for name in program.tasks)
     while True:
         try:
-            graph = _compile(plan, folding, steps, priced, contention, single, shapes)
+            graph = _compile(job, single)
         except NotCoalescableError as error:
             single |= {error.task}
             continue
         loop = EventLoop(graph)
         loop.run()
-        refuse_deadlock(SimulatedRun(plan, folding, steps, priced, graph, loop))
+        refuse_deadlock(SimulatedRun(plan, folding, job.programs, priced, graph, loop))
         return SimulatedRun(plan, folding, programs, priced, graph, loop, num_steps)
 
 
@@ -94,31 +120,39 @@ def _price(plan: Plan, pricing: Pricing, folding: Folding, rank: int) -> dict[st
     return {name: PricedTask(tuple([price(op) for op in task.ops])) for name, task in program.tasks.items()}
 
 
-def _compile(
-    plan: Plan,
-    folding: Folding,
-    programs: Mapping[int, Program],
-    priced: Mapping[int, Mapping[str, PricedTask]],
-    contention: Contention,
-    single: frozenset[str],
-    shapes: Mapping[int, Mapping[str, TaskShape]],
-) -> Graph:
-    graph = Graph()
-    tables = {
-        rank: tabulate(
-            program,
-            priced[rank],
-            shapes[id(program)],
-            contention,
-            single,
-            joint=partial(folding.is_joint, plan.mesh, rank),
-        )
-        for rank, program in programs.items()
+def _compile(job: _Job, single: frozenset[str]) -> Graph:
+    """Return the graph with calls as blocks, but those of the ``single`` tasks.
+
+    Raises NotCoalescableError, naming one more such task.
+    """
+    graph, mesh, folding, contention = Graph(), job.plan.mesh, job.folding, job.contention
+    tables = {rank: _tables(job, rank, single) for rank in job.programs}
+    find_channels(graph, tables, mesh, folding.stands_for)
+    teams = {ranks: Team(graph, ranks) for ranks in job.teams.values()}
+    ranks = {
+        rank: RankCompiler(graph, rank, program, tables[rank], contention, teams.get(job.teams.get(rank, ())))
+        for rank, program in job.programs.items()
     }
-    find_channels(graph, tables, plan.mesh, folding.stands_for)
-    ranks = {rank: RankCompiler(graph, rank, program, tables[rank], contention) for rank, program in programs.items()}
     for compiler in ranks.values():
         compiler.compile()
-    link_messages(graph, ranks, plan.mesh, folding.stands_for)
-    link_collectives(graph, ranks, plan.mesh, folding.stands_for, contention.contended)
+    for team in teams.values():
+        task = team.finish()
+        if task is not None:
+            raise NotCoalescableError(task)
+    link_messages(graph, ranks, mesh, folding.stands_for)
+    link_collectives(graph, ranks, mesh, folding.stands_for, contention.contended)
     return graph
+
+
+def _tables(job: _Job, rank: int, single: frozenset[str]) -> dict[str, TaskTable]:
+    """Return a simulated rank's tables."""
+    program = job.programs[rank]
+    return tabulate(
+        program,
+        job.priced[rank],
+        job.shapes[id(program)],
+        job.contention,
+        single,
+        joint=lambda op: len(job.folding.classes_of(job.plan.mesh, rank, op)) > 1,
+        in_team=rank in job.teams,
+    )

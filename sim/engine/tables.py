@@ -31,7 +31,8 @@ class TaskTable:
     ``on_main``: on a stream that forwards and backwards use. ``message``: one send or receive and nothing else;
     ``channel`` is then its axis, offset, direction, is a send, and ``wire`` what stands for its messages where they
     come in order (see channels); ``receives`` gives the node of a receive's next message. ``last_ops``: each stream's
-    last op. ``units`` and ``last_unit`` are filled in while compiling.
+    last op. ``joint_ops``: collectives of several simulated ranks. ``units`` and ``last_unit`` are filled in while
+    compiling.
     """
 
     task: Task
@@ -50,6 +51,7 @@ class TaskTable:
     is_send: bool
     channel: tuple[str, int, str, bool]
     last_ops: tuple[tuple[str, int], ...]
+    joint_ops: tuple[int, ...]
     wire: Wire | None = None
     receives: Callable[[], int] | None = None
     tracked: tuple[str, ...] = ()
@@ -71,10 +73,12 @@ def tabulate(
     single: frozenset[str],
     *,
     joint: Callable[[Collective], bool],
+    in_team: bool = False,
 ) -> dict[str, TaskTable]:
     """Return a table per task of a simulated rank's program.
 
-    ``single`` are tasks that must not become blocks; ``joint`` says whether a collective has several simulated ranks.
+    ``single`` are tasks that must not become blocks; ``joint`` says whether a collective has several simulated ranks;
+    ``in_team``: calls may be blocks with all of them (see teams).
     """
     mains = [n for n, task in program.tasks.items() if task.phase in MAIN_PHASES]
     streams = {stream for n in mains for stream in shapes[n].first}
@@ -82,7 +86,8 @@ def tabulate(
     for name, task in program.tasks.items():
         shape, activities = shapes[name], priced[name].activities
         recipe = [_recipe(op, activity, contention, joint) for op, activity in zip(task.ops, activities, strict=True)]
-        local = all(kind in (NodeKind.FIXED, NodeKind.SHARED) for _, kind, _, _ in recipe)
+        coalescable = (NodeKind.FIXED, NodeKind.SHARED, *([NodeKind.MEMBER] if in_team else []))
+        local = all(kind in coalescable for _, kind, _, _ in recipe)
         local = local and not any(isinstance(op, Send) for op in task.ops)
         first, last = shape.first.get(MAIN_STREAM), shape.last.get(MAIN_STREAM)
         tables[name] = TaskTable(
@@ -102,9 +107,13 @@ def tabulate(
             message=len(task.ops) == 1 and isinstance(task.ops[0], Send | Recv),
             channel=_channel(task.ops[0]),
             last_ops=tuple(shape.last.items()),
+            joint_ops=tuple(j for j, (_, kind, _, _) in enumerate(recipe) if kind is NodeKind.MEMBER),
             per_microbatch={b: program.buffers[b].scope is Scope.MICROBATCH for b in shape.leaves},
         )  # fmt: skip
     _connect(program, tables)
+    if in_team:
+        for table in tables.values():
+            table.steady = False
     return tables
 
 

@@ -26,6 +26,7 @@ def timeline(run: SimulatedRun, detail: Literal["op", "task"] | None = None) -> 
     builder = TimelineBuilder("simulated", detail)
     row_of = np.full(len(run.graph.kinds), -1, dtype=np.int64)
     sent_by = row_of.copy()  # the row of a message's send, where that is one node with its receive
+    first_rows: dict[tuple[int, int], int] = {}
     for rank, program in run.programs.items():
         builder.add_rank(rank, program.role_name, run.folding.multiplicity[rank])
         calls = []
@@ -36,8 +37,15 @@ def timeline(run: SimulatedRun, detail: Literal["op", "task"] | None = None) -> 
             else:
                 rows = _add_ops(builder, rank, program, times)
                 _note_rows(sent_by if times.wired else row_of, times, rows)
+                calls_rows = zip(times.calls.tolist(), rows[:: len(times.task.ops)], strict=True)
+                first_rows.update({(rank, call): row for call, row in calls_rows})
         _add_memory(builder, rank, run.memory_of(rank), calls)
     _add_links(builder, run, row_of, sent_by)
+    for ranks, call, ops in run.graph.team_calls:
+        shown = call - max(run.num_steps - 2, 0) * len(run.programs[ranks[0]].calls)  # of several steps one is shown
+        if (ranks[0], shown) in first_rows:
+            for op in ops:
+                builder.add_collective([first_rows[rank, shown] + op for rank in ranks])
     return builder.build()
 
 

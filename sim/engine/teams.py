@@ -1,0 +1,204 @@
+"""Calls of several simulated ranks as one block: those that meet in collectives inside a forward or backward.
+
+Ranks of one tensor-parallel group that are not alike (one of them is slow, say) wait for each other several times in
+every layer. They run the same tasks in the same order, and where nobody else uses what their ops use, all of a call is
+a longest path again, through the ops of all of them: a collective begins when its last member comes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from sim.engine.contention import MAIN_PHASES, Contention
+from sim.engine.graph import Block, Graph, NodeKind, Pattern, PricedTask
+from sim.engine.shape import NO_PATH
+from sim.engine.tables import MAIN_STREAM, TaskTable
+from sim.plan.op import Collective
+from sim.plan.program import Program
+
+ClassesOf = Callable[[int, Collective], tuple[int, ...]]
+"""Which simulated ranks take part where one of them runs a collective."""
+
+
+def find_teams(
+    programs: Mapping[int, Program],
+    priced: Mapping[int, Mapping[str, PricedTask]],
+    contention: Contention,
+    classes_of: ClassesOf,
+) -> dict[int, tuple[int, ...]]:
+    """Return, for simulated ranks whose forwards and backwards meet always the same others and share nothing, who."""
+    teams = {}
+    for rank, program in programs.items():
+        found = _met(rank, program, priced[rank], contention, classes_of)
+        if len(found) == 1:
+            teams[rank] = found.pop()
+    return {
+        rank: team
+        for rank, team in teams.items()
+        if all(teams.get(other) == team and programs[other] is programs[rank] for other in team)
+    }
+
+
+def _met(
+    rank: int,
+    program: Program,
+    priced: Mapping[str, PricedTask],
+    contention: Contention,
+    classes_of: ClassesOf,
+) -> set[tuple[int, ...]]:
+    """Return the classes of all joint collectives in forwards and backwards; nothing where ops share resources."""
+    found: set[tuple[int, ...]] = set()
+    for name, task in program.tasks.items():
+        if task.phase in MAIN_PHASES:
+            for op, activity in zip(task.ops, priced[name].activities, strict=True):
+                if any(resource in contention.contended for resource, _ in activity.demands):
+                    return set()
+                if isinstance(op, Collective):
+                    found.add(classes_of(rank, op))
+    return {classes for classes in found if len(classes) > 1}
+
+
+@dataclass(slots=True, eq=False)
+class _TeamBlock:
+    """A call of all ranks of a team. Entries and exits are nodes by place in the team and op."""
+
+    node: int
+    tables: list[TaskTable | None]
+    units: list[tuple[int, int]] = field(default_factory=list)
+    entries: dict[tuple[int, int], int] = field(default_factory=dict)
+    exits: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """One rank's part of a team's block. Until all parts are there, ``until_finished`` takes its pattern's place."""
+
+    graph: Graph
+    block: _TeamBlock
+    place: int
+    until_finished: Pattern
+
+    def entry(self, op: int) -> int:
+        """Return the node whose end lets an op go."""
+        key = (self.place, op)
+        if key not in self.block.entries:
+            self.block.entries[key] = self.graph.add(NodeKind.ENTRY)
+        return self.block.entries[key]
+
+    def exit(self, op: int) -> int:
+        """Return the node that is done when an op is done."""
+        key = (self.place, op)
+        if key not in self.block.exits:
+            self.block.exits[key] = self.graph.add(NodeKind.EXIT)
+        return self.block.exits[key]
+
+
+@dataclass(slots=True, eq=False)
+class Team:
+    """The blocks of ranks that meet in every forward and backward, by call."""
+
+    graph: Graph
+    ranks: tuple[int, ...]
+    blocks: dict[int, _TeamBlock] = field(default_factory=dict)
+    patterns: dict[tuple[object, ...], tuple[Pattern, list[Pattern]] | None] = field(default_factory=dict)
+
+    def part(self, rank: int, unit: int, index: int, table: TaskTable) -> Part:
+        """Return a rank's part of a call's block."""
+        if index not in self.blocks:
+            self.blocks[index] = _TeamBlock(self.graph.add(NodeKind.BLOCK), [None] * len(self.ranks))
+        block, place = self.blocks[index], self.ranks.index(rank)
+        block.tables[place] = table
+        block.units.append((unit, place))
+        main_exit = -1 if place else table.shape.last[MAIN_STREAM]  # at whose end the block's own node is done
+        return Part(self.graph, block, place, Pattern((), [], [], main_exit, 0.0))
+
+    def finish(self) -> str | None:
+        """Give all blocks their patterns; return a task whose calls cannot be blocks, if there is one."""
+        for index, block in self.blocks.items():
+            tables = [table for table in block.tables if table is not None]
+            if not self._finish(index, block, tables):
+                return tables[0].task.name
+        return None
+
+    def _finish(self, index: int, block: _TeamBlock, tables: Sequence[TaskTable]) -> bool:
+        graph, num_ops = self.graph, len(tables[0].task.ops)
+        entries = tuple(sorted(block.entries))
+        key = (tables[0].task.name, entries)
+        if key not in self.patterns:
+            self.patterns[key] = _patterns(tables, entries)
+        found = self.patterns[key]
+        if found is None:
+            return False
+        whole, parts = found
+        exits = {}
+        for (place, op), node in block.exits.items():
+            at = place * num_ops + op
+            if any(row[at] == NO_PATH for row in whole.offsets):
+                self._add_early_exit(block, whole, entries, at, node)
+            else:
+                exits[at] = node
+        graph.blocks[block.node] = Block(whole, [0.0] * len(entries), len(entries), exits, self.ranks)
+        for slot, entry in enumerate(entries):
+            graph.entries[block.entries[entry]] = (block.node, slot)
+        for unit, place in block.units:
+            graph.units[unit] = (self.ranks[place], index, block.node, parts[place])
+        graph.team_calls.append((self.ranks, index, tables[0].joint_ops))
+        return True
+
+    def _add_early_exit(
+        self, block: _TeamBlock, whole: Pattern, entries: Sequence[tuple[int, int]], op: int, node: int
+    ) -> None:
+        """Let an op that does not wait for all entries be done when those that it waits for say so."""
+        graph = self.graph
+        graph.kinds[node] = NodeKind.JOIN
+        for slot, (entry, row) in enumerate(zip(entries, whole.offsets, strict=True)):
+            if row[op] != NO_PATH:
+                path = graph.add(NodeKind.FIXED, row[op] + whole.durations_s[op])
+                graph.early_exits[path] = (block.node, slot, op)
+                graph.link(block.entries[entry], path)
+                graph.link(path, node)
+
+
+def _patterns(tables: Sequence[TaskTable], entries: Sequence[tuple[int, int]]) -> tuple[Pattern, list[Pattern]] | None:
+    """Return the pattern of a call of all ranks, its ops one rank after the other, and each rank's part of it.
+
+    None unless each stream's last op on every rank waits for every entry, and each op for one.
+    """
+    num_ops = len(tables[0].task.ops)
+    durations = [[activity.duration_s for activity in table.activities] for table in tables]
+    for op in tables[0].joint_ops:
+        for own in durations:
+            own[op] = durations[0][op]
+    offsets = [_starts(tables, durations, entry) for entry in entries]
+    lasts = [(place, op) for place, table in enumerate(tables) for op in table.shape.last.values()]
+    open_end = any(starts[place][op] == NO_PATH for starts in offsets for place, op in lasts)
+    early = any(
+        max(starts[p][op] for starts in offsets) == NO_PATH for p in range(len(tables)) for op in range(num_ops)
+    )
+    if open_end or early:
+        return None
+    places = tuple(place * num_ops + op for place, op in entries)
+    main_exit = tables[0].shape.last[MAIN_STREAM]
+    whole = Pattern(places, [list(chain(*starts)) for starts in offsets], list(chain(*durations)), main_exit, 0.0)
+    parts = [
+        Pattern(places, [starts[place] for starts in offsets], durations[place], table.shape.last[MAIN_STREAM], 0.0)
+        for place, table in enumerate(tables)
+    ]
+    return whole, parts
+
+
+def _starts(
+    tables: Sequence[TaskTable], durations: Sequence[Sequence[float]], entry: tuple[int, int]
+) -> list[list[float]]:
+    """Return each rank's ops' starts after the release of one entry: the longest path, through all ranks."""
+    starts: list[list[float]] = [[] for _ in tables]
+    joint = frozenset(tables[0].joint_ops)
+    for op in range(len(tables[0].task.ops)):
+        for place, (own, table) in enumerate(zip(starts, tables, strict=True)):
+            start = max((own[i] + durations[place][i] for i in table.shape.predecessors[op]), default=NO_PATH)
+            own.append(max(start, 0.0) if (place, op) == entry else start)
+        if op in joint:
+            latest = max(own[op] for own in starts)
+            for own in starts:
+                own[op] = latest
+    return starts
