@@ -44,9 +44,15 @@ class Slot:
 
     @property
     def label(self) -> str:
-        """Return the number of its micro-batch, and of the token slice where it is one; or nothing."""
+        """Return the number of a pass's micro-batch, and of the token slice where it is one; or nothing."""
         part = self.task.partition("@")[2]
-        return "" if self.microbatch == NO_INDEX else f"{self.microbatch}.{part}" if part else str(self.microbatch)
+        return (
+            ""
+            if self.microbatch == NO_INDEX or self.phase not in PASSES
+            else f"{self.microbatch}.{part}"
+            if part
+            else str(self.microbatch)
+        )
 
 
 @dataclass(frozen=True, slots=True)

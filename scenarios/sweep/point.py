@@ -75,5 +75,6 @@ def _sent(result: Result) -> dict[str, float | None]:
     pricing = pricing_of(result.scenario)
     if not isinstance(pricing, ClusterPricing):
         return dict.fromkeys(("sent_bytes_per_rank", *SENT))
-    sent = sent_bytes(result.run, pricing)
+    num_steps = result.run.plan.num_steps
+    sent = {axis: num_bytes / num_steps for axis, num_bytes in sent_bytes(result.run, pricing).items()}
     return {"sent_bytes_per_rank": sum(sent.values()), **{key: sent.get(axis, 0.0) for key, axis in SENT.items()}}

@@ -43,7 +43,7 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
     names = sorted({(flow.op.stream, flow.kind) for flow in moved.flows})
     number = {name: at for at, name in enumerate(names)}
     group_of_flow = np.array([number[flow.op.stream, flow.kind] for flow in moved.flows], dtype=np.int64)
-    ranks = np.array([flow.num_ranks for flow in moved.flows], dtype=np.float64) / num_ranks
+    ranks = np.array([flow.num_ranks for flow in moved.flows], dtype=np.float64) / (num_ranks * use.num_steps)
     latency_s = (moved.begin_s - moved.start_s) * ranks[moved.flow_of]
     waiting_s = np.bincount(group_of_flow[moved.flow_of], latency_s, minlength=len(names))
     flow_of = moved.flow_of[moved.span_of]

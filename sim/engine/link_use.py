@@ -34,7 +34,7 @@ class LinkUse:
 
     Per row: ``example``, its first link; ``count``, how many links are like it; ``num_bytes``, the payload that each
     carries; ``busy_s``, seconds of exclusive use. Flow ``flows[i]`` uses each link of row ``rows[i]`` for
-    ``seconds[i]`` per transfer, sorted by row.
+    ``seconds[i]`` per transfer, sorted by row. Of a plan of ``num_steps``, bytes and busy seconds are a mean.
     """
 
     topology: Topology
@@ -49,6 +49,7 @@ class LinkUse:
     flows: Ints
     rows: Ints
     seconds: Times
+    num_steps: int = 1
 
     @property
     def busy_fraction(self) -> Times:
@@ -109,11 +110,12 @@ def link_use(run: SimulatedRun, pricing: ClusterPricing) -> LinkUse:
         row_of=row_of,
         example=example,
         count=np.bincount(row_of[carrying], minlength=len(example)),
-        num_bytes=_sums(rows, cells.num_bytes[kept] * times, len(example)),
-        busy_s=_sums(rows, cells.seconds[kept] * times, len(example)),
+        num_bytes=_sums(rows, cells.num_bytes[kept] * times / run.plan.num_steps, len(example)),
+        busy_s=_sums(rows, cells.seconds[kept] * times / run.plan.num_steps, len(example)),
         flows=flows,
         rows=rows,
         seconds=cells.seconds[kept],
+        num_steps=run.plan.num_steps,
     )
 
 
