@@ -34,7 +34,7 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
     for times in tasks:
         by_stream: dict[str, list[int]] = {}
         for j, op in enumerate(times.task.ops):
-            by_stream.setdefault(_stream(op), []).append(j)
+            by_stream.setdefault(counted_stream(op), []).append(j)
         for stream, ops in by_stream.items():
             streams.setdefault(stream, []).append((times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()))
     period_s = run.iteration_time_s
@@ -51,7 +51,7 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
     return Breakdown(busy, exposed)
 
 
-def _stream(op: Op) -> str:
+def counted_stream(op: Op) -> str:
     """Return the stream that an op counts for: communication that holds up computing is communication of its axes."""
     return op.axes[0] if isinstance(op, Collective) and op.stream == MAIN_STREAM else op.stream
 

@@ -10,6 +10,7 @@ from costmodels.collectives import collective_cost
 from costmodels.collectives.flows import collective_flows, switch_parts
 from costmodels.collectives.network import COLLNET
 from sim.cluster.network import Network
+from sim.engine.breakdown import counted_stream
 from sim.engine.pricing import ClusterPricing
 from sim.engine.run import SimulatedRun
 from sim.plan.description import collective_bytes, pair_bytes, payload_bytes
@@ -53,7 +54,8 @@ class _SentBytes:
         for name, count in Counter(call.task for call in program.calls).items():
             for op in program.tasks[name].ops:
                 if isinstance(op, Send | Collective):
-                    purpose = PIPELINE if op.stream.startswith(f"{PIPELINE}_") else op.stream
+                    stream = counted_stream(op)
+                    purpose = PIPELINE if stream.startswith(f"{PIPELINE}_") else stream
                     totals[purpose] = totals.get(purpose, 0.0) + count * self._of_op(program, op, rank)
         return totals
 

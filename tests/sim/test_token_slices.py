@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sim.engine.breakdown import breakdown
 from sim.engine.memory import memory_use, peak_live_chunks
 from sim.engine.run import SimulatedRun
+from sim.engine.sent import sent_bytes
 from sim.engine.simulate import simulate
 from sim.plan.buffer import Kind
 from sim.plan.check import check
@@ -190,6 +191,8 @@ def test_blocking_messages_hold_up_computing(tp: int) -> None:
     assert all(isinstance(op, Collective) and op.stream == "compute" and len(op.members) == 2 for op in messages)
     run, free = run_on_v100(plan), run_on_v100(overlapped)
     assert run.makespan_s > free.makespan_s
+    pricing = pricing_on("dgx-1-v100-16g", plan.mesh.size)
+    assert sent_bytes(run, pricing)["pp"] == pytest.approx(sent_bytes(free, pricing)["pp"])
     for rank in run.programs:
         parts = breakdown(run, rank)
         assert parts.busy_s["compute"] == pytest.approx(breakdown(free, rank).busy_s["compute"])
