@@ -2,56 +2,20 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from costmodels.collectives import NetworkParameters, Protocol
 from costmodels.errors import CatalogueError, UnitError
 from costmodels.hardware import NodeSpec, nearest_names
+from costmodels.timing.attention import AttentionProfile, DecodeProfile
+from costmodels.timing.gemm import GemmProfile
+from costmodels.timing.streaming import KernelProfile, StreamProfile
 from costmodels.units import Dimension, parse_quantity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmProfile:
-    """Parameters of the matrix-product model (see ``roofline.gemm_seconds``).
-
-    ``peak_fraction``: of the peak that an endless tile reaches. ``tile_overhead``: elements; a tile of tm x tn
-    reaches hm/(hm + tile_overhead) of that, hm = tm·tn/(tm + tn). ``k_overhead``: prologue and epilogue of a tile, in
-    steps of k; ``split_overhead``: more of them when k is split. ``wave_quantisation``: 1 waits for the whole
-    last wave, 0 for none of it. ``memory_fraction``: of the memory bandwidth.
-    """
-
-    peak_fraction: float
-    tile_overhead: float
-    k_overhead: float
-    split_overhead: float
-    wave_quantisation: float
-    memory_fraction: float
-    latency_s: float
-    tiles: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionProfile:
-    """Fused attention reaches peak_fraction · s/(s + half_sequence) of the peak, its backward a fixed share of that."""
-
-    peak_fraction: float
-    half_sequence: float
-    backward_ratio: float
-    wave_quantisation: float
-    latency_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamProfile:
-    """Memory-bound kernels: the fraction of memory bandwidth that they reach, and their fixed time."""
-
-    memory_fraction: float
-    latency_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +39,22 @@ class NetworkProfile:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Profile:
-    """All efficiencies of one device generation. Compared by identity: loading twice gives the same object."""
+    """All efficiencies of one device generation. Compared by identity: loading twice gives the same object.
+
+    ``kernels``: by name, kernels that were measured to differ from their family. ``sigma``: by family, the standard
+    deviation of log(measured/predicted) over measurements that nothing was fitted to, where there are some.
+    """
 
     name: str
     gemm: GemmProfile
     attention: AttentionProfile
+    decode: DecodeProfile
     elementwise: StreamProfile
     optimizer: StreamProfile
     sustained: SustainedProfile
     network: NetworkProfile
+    kernels: Mapping[str, KernelProfile] = field(default_factory=dict)
+    sigma: Mapping[str, float] = field(default_factory=dict)
 
 
 @cache
@@ -93,8 +64,14 @@ def load_profile(name: str) -> Profile:
     if name not in known:
         nearest = nearest_names(name, known) or known
         raise CatalogueError(f"there is no profile {name!r}; did you mean {' or '.join(nearest)}?", nearest)
+    return parse_profile(name, packaged_entry(name))
+
+
+def packaged_entry(name: str) -> Mapping[str, Any]:
+    """Return a packaged profile as its YAML file has it."""
     text = resources.files("costmodels").joinpath("profiles", f"{name}.yaml").read_text(encoding="utf-8")
-    return parse_profile(name, yaml.safe_load(text))
+    entry: Mapping[str, Any] = yaml.safe_load(text)
+    return entry
 
 
 def list_profiles() -> tuple[str, ...]:
@@ -105,32 +82,82 @@ def list_profiles() -> tuple[str, ...]:
 
 def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
     """Return the profile that a YAML mapping describes. Raises CatalogueError where it breaks a rule."""
-    sections = {key: _Section(f"profile {name} {key}", _section(entry, key, name)) for key in _SECTIONS}
-    gemm, attention, network = sections["gemm"], sections["attention"], sections["network"]
+    sections = {key: _Section(f"profile {name} {key}", _section(entry, key, name)) for key in SECTIONS}
+    own = _Section(f"profile {name} kernels", entry.get("kernels", {}))
+    sigma = _Section(f"profile {name} sigma", entry.get("sigma", {}))
     return Profile(
         name=name,
-        gemm=GemmProfile(
-            peak_fraction=gemm.fraction("peak_fraction"),
-            tile_overhead=gemm.number("tile_overhead"),
-            k_overhead=gemm.number("k_overhead"),
-            split_overhead=gemm.number("split_overhead"),
-            wave_quantisation=gemm.fraction("wave_quantisation", least=0.0),
-            memory_fraction=gemm.fraction("memory_fraction"),
-            latency_s=gemm.time("latency"),
-            tiles=tuple((int(rows), int(columns)) for rows, columns in gemm.get("tiles")),
-        ),
-        attention=AttentionProfile(
-            peak_fraction=attention.fraction("peak_fraction"),
-            half_sequence=attention.number("half_sequence"),
-            backward_ratio=attention.fraction("backward_ratio"),
-            wave_quantisation=attention.fraction("wave_quantisation", least=0.0),
-            latency_s=attention.time("latency"),
-        ),
+        gemm=_gemm(sections["gemm"]),
+        attention=_attention(sections["attention"]),
+        decode=_decode(sections["decode"]),
         elementwise=_stream(sections["elementwise"]),
         optimizer=_stream(sections["optimizer"]),
         sustained=SustainedProfile(clock_fraction=sections["sustained"].fraction("clock_fraction")),
-        network=_network(name, network),
+        network=_network(name, sections["network"]),
+        kernels={key: _kernel(own.within(key)) for key in own.entry if key != "source"},
+        sigma={key: sigma.number(key) for key in sigma.entry if key != "source"},
     )
+
+
+def _gemm(gemm: "_Section") -> GemmProfile:
+    return GemmProfile(
+        peak_fraction=gemm.fraction("peak_fraction"),
+        throttle=gemm.number("throttle"),
+        throttle_after_s=gemm.time("throttle_after", least=1e-9),
+        k_overhead=gemm.number("k_overhead"),
+        step_s=gemm.time("step"),
+        cache_bandwidth_bytes_per_s=gemm.bandwidth("cache_bandwidth"),
+        epilogue=gemm.number("epilogue"),
+        split_s=gemm.time("split"),
+        split_passes=gemm.number("split_passes"),
+        wave_quantisation=gemm.fraction("wave_quantisation", least=0.0),
+        memory_fraction=gemm.fraction("memory_fraction"),
+        overlap=gemm.number("overlap", least=1.0),
+        latency_s=gemm.time("latency"),
+        tiles=tuple((int(rows), int(columns)) for rows, columns in gemm.get("tiles")),
+    )
+
+
+def _attention(attention: "_Section") -> AttentionProfile:
+    return AttentionProfile(
+        peak_fraction=attention.fraction("peak_fraction"),
+        throttle=attention.number("throttle"),
+        throttle_after_s=attention.time("throttle_after", least=1e-9),
+        step_s=attention.time("step"),
+        tail=attention.fraction("tail", least=0.0),
+        memory_fraction=attention.fraction("memory_fraction"),
+        cache_fraction=attention.number("cache_fraction"),
+        cache_speedup=attention.number("cache_speedup", least=1.0),
+        backward_ratio=attention.fraction("backward_ratio"),
+        latency_s=attention.time("latency"),
+    )
+
+
+def _decode(decode: "_Section") -> DecodeProfile:
+    return DecodeProfile(
+        block_s=decode.time("block"),
+        step_s=decode.time("step"),
+        split_s=decode.time("split"),
+        block_bandwidth_bytes_per_s=decode.bandwidth("block_bandwidth"),
+        memory_fraction=decode.fraction("memory_fraction"),
+        query_passes=decode.number("query_passes"),
+        wave_quantisation=decode.fraction("wave_quantisation", least=0.0),
+        overlap=decode.number("overlap", least=1.0),
+        latency_s=decode.time("latency"),
+    )
+
+
+def _stream(stream: "_Section") -> StreamProfile:
+    return StreamProfile(
+        memory_fraction=stream.fraction("memory_fraction"),
+        latency_s=stream.time("latency"),
+        cache_bytes=stream.bytes("cache") if "cache" in stream.entry else 0.0,
+        cache_speedup=stream.number("cache_speedup", least=1.0) if "cache_speedup" in stream.entry else 1.0,
+    )
+
+
+def _kernel(kernel: "_Section") -> KernelProfile:
+    return KernelProfile(slowdown=kernel.number("slowdown", least=1e-3), latency_s=kernel.time("latency"))
 
 
 def network_parameters(node: NodeSpec, profile: Profile) -> NetworkParameters:
@@ -166,7 +193,7 @@ def _network(name: str, network: "_Section") -> NetworkProfile:
     )
 
 
-_SECTIONS = ("gemm", "attention", "elementwise", "optimizer", "sustained", "network")
+SECTIONS: Final = ("gemm", "attention", "decode", "elementwise", "optimizer", "sustained", "network")
 
 
 def _section(entry: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:
@@ -174,10 +201,6 @@ def _section(entry: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]
     if not str(section.get("source", "")).strip():
         raise CatalogueError(f"profile {name} needs a section {key!r} with a source")
     return section
-
-
-def _stream(section: "_Section") -> StreamProfile:
-    return StreamProfile(memory_fraction=section.fraction("memory_fraction"), latency_s=section.time("latency"))
 
 
 def _protocol(name: str, item: Mapping[str, Any]) -> Protocol:
@@ -217,8 +240,26 @@ class _Section:
     def fraction(self, key: str, least: float = 0.01) -> float:
         return self.number(key, least, 1.0)
 
-    def time(self, key: str) -> float:
+    def time(self, key: str, least: float = 0.0) -> float:
+        return self._quantity(key, Dimension.TIME, least)
+
+    def bandwidth(self, key: str) -> float:
+        return self._quantity(key, Dimension.BANDWIDTH, 1.0)
+
+    def bytes(self, key: str) -> float:
+        return self._quantity(key, Dimension.BYTES, 0.0)
+
+    def within(self, key: str) -> "_Section":
+        inner = self.get(key)
+        if not isinstance(inner, Mapping):
+            raise CatalogueError(f"{self.where} {key!r} must be a mapping, got {inner!r}")
+        return _Section(f"{self.where} {key}", inner)
+
+    def _quantity(self, key: str, dimension: Dimension, least: float) -> float:
         try:
-            return parse_quantity(self.get(key), Dimension.TIME)
+            value = float(parse_quantity(self.get(key), dimension))
         except UnitError as error:
             raise CatalogueError(f"{self.where} {key!r}: {error}") from None
+        if value < least:
+            raise CatalogueError(f"{self.where} {key!r} must not be less than {least:g}, got {self.get(key)!r}")
+        return value

@@ -4,7 +4,7 @@ import os
 import platform
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from itertools import chain, zip_longest
@@ -18,12 +18,12 @@ from backends.torch.measuring.benchmarks import Benchmark, CollectiveBenchmark, 
 from backends.torch.measuring.cases import kernel_benchmarks, network_benchmarks, sample_of
 from costmodels.calibration.document import profile_entry
 from costmodels.calibration.fitting import Residuals
-from costmodels.calibration.kernels import Fitted, fit_kernels, predict_kernels
+from costmodels.calibration.kernels import Fitted, fit_kernels, predict_kernels, section_of
 from costmodels.calibration.network import fit_network, predict_collectives
 from costmodels.calibration.samples import CollectiveSample, KernelSample, Sample, is_held_out
 from costmodels.hardware import NodeSpec
 from costmodels.kernels import KERNELS
-from costmodels.profile import load_profile
+from costmodels.profile import SECTIONS, load_profile, packaged_entry
 from scenarios.calibration_tables import describe_tables, read_samples
 from scenarios.errors import Origin, ScenarioError
 
@@ -31,14 +31,13 @@ Device = Literal["cpu", "cuda"]
 HELD_OUT_MEASURED: Final = 5
 """Of our own measurements, one in so many is kept from the fit."""
 HELD_OUT_TABLES: Final = 2
-MAX_FIT_ROWS: Final = 1500
+MAX_FIT_ROWS: Final = 2000
 """Rows of one table that a fit takes, of those not held out: more settle no parameter better."""
 _COARSE_SHARE: Final = 0.5
 _REFINED_PER_S: Final = 5.0
 """New kernels per second of the second session."""
 _LEAST_POINTS: Final = 10
 """Measurements that a section is fitted from, at least; with fewer it keeps what it started from."""
-_SECTIONS: Final = ("gemm", "attention", "elementwise", "optimizer", "sustained", "network")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +99,18 @@ def calibrate_machine(
     return _calibrated(samples, start, HELD_OUT_MEASURED, seed, about, fit_rates=device == "cpu")
 
 
-def calibrate_tables(node: NodeSpec, tables: Sequence[Path], *, system: str | None, seed: int) -> Calibration:
+def calibrate_tables(
+    node: NodeSpec, tables: Sequence[Path], *, system: str | None, seed: int, source: str = ""
+) -> Calibration:
     """Return a profile of a node fitted to one half of measured tables, checked on the other.
 
-    Sections that no table speaks of stay as they are. Raises ScenarioError for tables that cannot be used.
+    Sections that no table speaks of stay as they are. ``source``: where the tables come from.
+    Raises ScenarioError for tables that cannot be used.
     """
     samples = list(chain.from_iterable(read_samples(path, system) for path in tables))
     start = Fitted(load_profile(node.device.generation), node)
-    return _calibrated(samples, start, HELD_OUT_TABLES, seed, describe_tables(tables, system), fit_rates=False)
+    about = describe_tables(tables, system) | ({"source": source} if source else {})
+    return _calibrated(samples, start, HELD_OUT_TABLES, seed, about, fit_rates=False)
 
 
 # --- what to measure ---------------------------------------------------------------------------------------
@@ -210,7 +213,7 @@ def _fit(samples: Sequence[Sample], start: Fitted, *, fit_rates: bool) -> Fitted
 def _section(sample: Sample) -> str:
     if isinstance(sample, CollectiveSample):
         return "network"
-    return "attention" if sample.family == "attention_backward" else str(sample.family)
+    return section_of(sample)
 
 
 def _calibrated(
@@ -222,6 +225,7 @@ def _calibrated(
         raise ScenarioError(Origin(option="calibrate"), "", rule, "give it a longer --budget, or a larger table")
     points = tuple(_points(samples, fitted, one_in))
     families = residuals(points)
+    fitted = replace(fitted, profile=replace(fitted.profile, sigma=_sigma(families, fitted.profile.sigma)))
     calibration = {
         **about,
         "seed": seed,
@@ -231,8 +235,13 @@ def _calibrated(
         "held_out": f"one of {one_in}, by a hash",
         "residuals": families,
     }
-    sources = {name: _source(name, fitted, families) for name in _SECTIONS}
-    entry = profile_entry(fitted.profile, fitted.node, sources=sources, measured=fit_rates, calibration=calibration)
+    packaged = packaged_entry(start.profile.name)
+    kept = {} if fit_rates else {name: packaged[name] for name in SECTIONS if name not in fitted.sections}
+    sources = {name: _source(name, fitted, families, about.get("source", "")) for name in (*SECTIONS, "kernels")}
+    sources["sigma"] = "Standard deviation of log(measured/predicted) over the rows that nothing was fitted to"
+    entry = profile_entry(
+        fitted.profile, fitted.node, sources=sources, measured=fit_rates, calibration=calibration, kept=kept
+    )
     return Calibration(entry, points)
 
 
@@ -246,12 +255,19 @@ def _thinned(samples: Sequence[Sample], one_in: int) -> list[Sample]:
 
 
 def _points(samples: Sequence[Sample], fitted: Fitted, one_in: int) -> Iterable[Point]:
+    kernels = [s for s in samples if isinstance(s, KernelSample)]
+    predicted = dict(zip((s.key for s in kernels), predict_kernels(kernels, fitted.node, fitted.profile), strict=True))
     for sample in samples:
         if isinstance(sample, KernelSample):
-            family, predict = str(sample.family), predict_kernels([sample], fitted.node, fitted.profile)
+            family, predicted_s = str(sample.family), predicted[sample.key]
         else:
-            family, predict = sample.kind, predict_collectives([sample], fitted.node, fitted.profile)
-        yield Point(family, sample.key, sample.seconds, predict[0], is_held_out(sample.key, one_in))
+            family, (predicted_s,) = sample.kind, predict_collectives([sample], fitted.node, fitted.profile)
+        yield Point(family, sample.key, sample.seconds, predicted_s, is_held_out(sample.key, one_in))
+
+
+def _sigma(families: Mapping[str, Mapping[str, float]], before: Mapping[str, float]) -> dict[str, float]:
+    """Return the spread of log(measured/predicted) of what was held out, beside that of families not measured now."""
+    return {**before, **{name: row["held_out_sigma"] for name, row in families.items() if "held_out_sigma" in row}}
 
 
 def residuals(points: Sequence[Point]) -> dict[str, dict[str, float]]:
@@ -263,20 +279,24 @@ def residuals(points: Sequence[Point]) -> dict[str, dict[str, float]]:
             ours = [p for p in points if p.family == family and p.held_out is held_out]
             errors = Residuals.of([p.predicted_s for p in ours], [p.measured_s for p in ours])
             row[f"{prefix}points"] = errors.num_points
-            for name in ("mean", "p50", "p90", "bias") if ours else ():
+            for name in ("mean", "p50", "p90", "bias", "sigma") if ours else ():
                 row[f"{prefix}{name}"] = round(getattr(errors, name), 4)
         found[family] = row
     return found
 
 
-def _source(section: str, fitted: Fitted, families: Mapping[str, Mapping[str, float]]) -> str:
+def _source(section: str, fitted: Fitted, families: Mapping[str, Mapping[str, float]], origin: str) -> str:
     if section not in fitted.sections:
         return f"Not measured: as in the packaged profile {fitted.profile.name}"
-    own = {"attention": ("attention", "attention_backward"), "network": ()}.get(section, (section,))
-    kernels = {"gemm", "attention", "attention_backward", "elementwise", "optimizer"}
-    names = own or tuple(name for name in families if name not in kernels)
-    errors = (f"{name} {100 * families[name].get('mean', 0.0):.0f} %" for name in names if name in families)
-    return f"Fitted; mean absolute error {', '.join(errors)}; see calibration.residuals"
+    kernels = ("gemm", "attention", "attention_backward", "decode", "elementwise", "optimizer")
+    own = {"attention": kernels[1:3], "network": (), "kernels": kernels}.get(section, (section,))
+    rows = [(name, families[name]) for name in own or families if name in families and (own or name not in kernels)]
+    errors = ", ".join(
+        f"{name} {100 * row.get('mean', 0.0):.1f} % over {row['points']:,} rows, "
+        f"{100 * row.get('held_out_mean', 0.0):.1f} % over {row['held_out_points']:,} that nothing was fitted to"
+        for name, row in rows
+    )
+    return f"Fitted{f' to {origin}' if origin else ''}; mean absolute error: {errors}"
 
 
 def machine(device: Device) -> dict[str, Any]:

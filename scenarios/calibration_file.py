@@ -30,9 +30,12 @@ def read_profile(path: Path) -> CalibratedProfile:
         raise ScenarioError(Origin(str(path)), "", str(error), _REMEDY) from error
 
 
-def write_profile(entry: Mapping[str, Any], path: Path) -> None:
-    """Write a profile, whole or not at all. Raises ScenarioError where the file system refuses."""
-    text = yaml.safe_dump(dict(entry), sort_keys=False, width=120, allow_unicode=True)
+def write_profile(entry: Mapping[str, Any], path: Path, command: str) -> None:
+    """Write a profile under the command that made it, whole or not at all.
+
+    Raises ScenarioError where the file system refuses.
+    """
+    text = f"# Written by: {command}\n" + yaml.safe_dump(dict(entry), sort_keys=False, width=120, allow_unicode=True)
     parse_calibrated(path.stem, yaml.safe_load(text))  # what is written can be read
     temporary = ""
     try:

@@ -15,6 +15,8 @@ _ATTENTION: Final = ("batch_size", "isl", "step", "num_heads", "num_key_value_he
 _COLLECTIVES: Final = ("system", "collective", "n_gpus", "n_nodes", "bytes", "kind", "time_s")
 _SPELLINGS: Final = {"alltoall": "all_to_all"}
 _DTYPE, _ELEMENT_BYTES = "bfloat16", 2
+_PAGE: Final = 64
+"""Tokens of a page of the cache of keys and values."""
 _MAX_ROWS: Final = 5_000_000
 
 
@@ -23,8 +25,8 @@ def read_samples(path: Path, system: str | None) -> list[Sample]:
 
     Parquet with columns m, n, k, time_s: matrix products [m, k] x [k, n] of bfloat16. Parquet with batch_size, isl,
     step, num_heads, num_key_value_heads, head_dim, time_s: causal attention of bfloat16 over isl new tokens after
-    ``step`` old ones. CSV with system, collective, n_gpus, n_nodes, bytes, kind, time_s: collectives and messages
-    (send_recv) of the rows whose system is ``system`` and whose kind is ``measured``.
+    ``step`` old ones; one new token after some is decoding. CSV with system, collective, n_gpus, n_nodes, bytes, kind,
+    time_s: collectives and messages (send_recv) of the rows whose system is ``system`` and whose kind is ``measured``.
     Raises ScenarioError for a file that is none of these, an unknown system, and a row that cannot be.
     """
     table = _read(path)
@@ -82,24 +84,36 @@ def _gemm_samples(_path: Path, table: pd.DataFrame, _system: str | None) -> list
     return samples
 
 
-def _attention_samples(path: Path, table: pd.DataFrame, _system: str | None) -> list[Sample]:
-    """Return attention of many new tokens; that of single ones (decoding) is none of a profile's families."""
-    if (table["isl"] <= 1).all():
-        rule = "every row has one new token (decoding), for which a profile has no parameters"
-        raise ScenarioError(Origin(str(path)), "isl", rule, "name a table of whole sequences")
+def _attention_samples(_path: Path, table: pd.DataFrame, _system: str | None) -> list[Sample]:
+    """Return attention of whole sequences, and of single new tokens (decoding), each in its own family.
+
+    The tables' op of whole sequences first writes queries, keys and values in the layout of the library's cache, whose
+    pages hold _PAGE tokens.
+    """
     samples: list[Sample] = []
-    rows = table.loc[table["isl"] > 1, list(_ATTENTION)].astype(dict.fromkeys(_ATTENTION[:-1], int))
+    rows = table.loc[:, list(_ATTENTION)].astype(dict.fromkeys(_ATTENTION[:-1], int))
     for batch, new, old, heads, kv_heads, size, seconds in rows.itertuples(index=False, name=None):
+        key = f"attention {batch} {new} {old} {heads} {kv_heads} {size}"
         keys = new + old
+        queries, kv = batch * new * heads * size, 2 * batch * keys * kv_heads * size
+        if new == 1 and old > 0:
+            flop = 4.0 * queries * keys
+            shape = GemmShape(heads // kv_heads, keys, size, batch * kv_heads)
+            work = Work(flop, flop, _ELEMENT_BYTES * (queries + kv), _ELEMENT_BYTES * queries, shape)
+            samples.append(KernelSample(key=key, family="decode", dtype=_DTYPE, work=work, seconds=seconds))
+            continue
+        pages = _ELEMENT_BYTES * (kv + 2 * batch * (-keys % _PAGE) * kv_heads * size)
         flop = 4.0 * batch * heads * new * keys * size
         seen = old + new / 2  # what the causal mask leaves of the keys, on average
-        queries, kv = batch * new * heads * size, 2 * batch * keys * kv_heads * size
-        work = Work(
-            flop, flop * seen / keys, _ELEMENT_BYTES * (queries + kv),
-            _ELEMENT_BYTES * queries + 4 * batch * heads * new, GemmShape(new, keys, size, batch * heads),
+        written = _ELEMENT_BYTES * queries + 4 * batch * heads * new
+        shape = GemmShape(new, keys, size, batch * heads)
+        work = Work(flop, flop * seen / keys, _ELEMENT_BYTES * queries + pages, written, shape)
+        staged = 2 * (_ELEMENT_BYTES * queries + pages)
+        samples.append(
+            KernelSample(
+                key=key, family="attention", dtype=_DTYPE, work=work, seconds=seconds, staged_bytes=staged
+            )
         )  # fmt: skip
-        key = f"attention {batch} {new} {old} {heads} {kv_heads} {size}"
-        samples.append(KernelSample(key=key, family="attention", dtype=_DTYPE, work=work, seconds=seconds))
     return samples
 
 

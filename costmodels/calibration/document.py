@@ -3,13 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.calibration.measured import MeasuredNode, catalogue_rates, parse_measured
 from costmodels.collectives import Protocol
 from costmodels.errors import CatalogueError, CostModelError
 from costmodels.hardware import NodeSpec
-from costmodels.profile import Profile, parse_profile
+from costmodels.profile import SECTIONS, Profile, parse_profile
 
 SCHEMA: Final = "meshtwin.profile/1"
 _DIGITS: Final = 6
@@ -31,26 +32,41 @@ class CalibratedProfile:
 
 
 def profile_entry(
-    profile: Profile, node: NodeSpec, *, sources: Mapping[str, str], measured: bool, calibration: Mapping[str, Any]
+    profile: Profile,
+    node: NodeSpec,
+    *,
+    sources: Mapping[str, str],
+    measured: bool,
+    calibration: Mapping[str, Any],
+    kept: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the mapping that ``parse_calibrated`` reads.
 
     ``sources``: of every section, where its numbers come from. ``measured``: write the node's own rates too.
-    ``calibration``: whatever else tells how the numbers came about; plain values.
+    ``calibration``: whatever else tells how the numbers came about; plain values. ``kept``: sections that are written
+    as they stand here, their own sources in them.
     """
     entry: dict[str, Any] = {"schema": SCHEMA, "node": node.name}
     if measured:
         entry["measured"] = _rates_entry(node)
-    for name in ("gemm", "attention", "elementwise", "optimizer", "sustained"):
-        values = {key: _plain(key, value) for key, value in asdict(getattr(profile, name)).items()}
-        entry[name] = {"source": sources[name], **{key.removesuffix("_s"): value for key, value in values.items()}}
-    entry["network"] = {"source": sources["network"], **_network_entry(profile)}
+    for name in SECTIONS:
+        if name in kept:
+            entry[name] = dict(kept[name])
+        elif name == "network":
+            entry[name] = {"source": sources[name], **_network_entry(profile)}
+        else:
+            entry[name] = {"source": sources[name], **_parameters(getattr(profile, name))}
+    if profile.kernels:
+        own = {name: _parameters(kernel) for name, kernel in sorted(profile.kernels.items())}
+        entry["kernels"] = {"source": sources["kernels"], **own}
+    if profile.sigma:
+        entry["sigma"] = {"source": sources["sigma"], **{name: _short(v) for name, v in profile.sigma.items()}}
     return {**entry, "calibration": dict(calibration)}
 
 
 def parse_calibrated(name: str, entry: Mapping[str, Any]) -> CalibratedProfile:
     """Return the profile that a mapping holds. Raises CatalogueError where it breaks a rule, naming section and key."""
-    known = {"schema", "node", "measured", "gemm", "attention", "elementwise", "optimizer", "sustained", "network"}
+    known = {"schema", "node", "measured", "kernels", "sigma", *SECTIONS}
     unknown = sorted(set(entry) - known - {"calibration"})
     if unknown:
         raise CatalogueError(f"a profile has no section {unknown[0]!r}; it has {', '.join(sorted(known))}")
@@ -110,13 +126,21 @@ def _protocol_entry(protocol: Protocol) -> dict[str, Any]:
     return entry
 
 
-def _plain(key: str, value: Any) -> Any:
-    """Return a parameter as YAML has it: times with a unit, tuples as lists, numbers with six digits."""
+def _parameters(section: Any) -> dict[str, Any]:
+    """Return a section's parameters as YAML has them: rates, sizes and times with a unit, tuples as lists."""
+    return dict(_plain(key, value) for key, value in asdict(section).items())
+
+
+def _plain(key: str, value: Any) -> tuple[str, Any]:
+    if key.endswith("_bytes_per_s"):
+        return key.removesuffix("_bytes_per_s"), f"{_short(value / 1e9)} GB/s"
+    if key.endswith("_bytes"):
+        return key.removesuffix("_bytes"), f"{_short(value)} B"
     if key.endswith("_s"):
-        return _time(value)
+        return key.removesuffix("_s"), _time(value)
     if isinstance(value, Sequence):
-        return [list(pair) for pair in value]
-    return _short(value)
+        return key, [list(pair) for pair in value]
+    return key, _short(value)
 
 
 def _time(seconds: float) -> str:

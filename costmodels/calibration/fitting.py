@@ -34,23 +34,28 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """How far predictions lie from measurements: |relative error| over some samples, and its signed mean."""
+    """How far predictions lie from measurements: |relative error| over some samples, and its signed mean.
+
+    ``sigma``: the standard deviation of log(measured/predicted).
+    """
 
     num_points: int
     mean: float
     p50: float
     p90: float
     bias: float
+    sigma: float
 
     @classmethod
     def of(cls, predicted: Sequence[float], measured: Sequence[float]) -> "Residuals":
         """Return the distribution of predicted/measured - 1; all zero without a sample."""
         if not len(measured):
-            return cls(0, 0.0, 0.0, 0.0, 0.0)
-        errors = np.asarray(predicted, dtype=float) / np.asarray(measured, dtype=float) - 1.0
+            return cls(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        ratios = np.asarray(predicted, dtype=float) / np.asarray(measured, dtype=float)
+        errors, sigma = ratios - 1.0, float(np.log(ratios).std())
         size = np.abs(errors)
         p50, p90 = np.percentile(size, [50, 90])
-        return cls(len(size), float(size.mean()), float(p50), float(p90), float(errors.mean()))
+        return cls(len(size), float(size.mean()), float(p50), float(p90), float(errors.mean()), sigma)
 
 
 Predict = Callable[[Mapping[str, float]], Sequence[float]]

@@ -7,15 +7,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from costmodels.calibration.batches import batches, predict
 from costmodels.calibration.fitting import CalibrationError, Parameter, fit
 from costmodels.calibration.samples import KernelSample
 from costmodels.hardware import NodeSpec
 from costmodels.profile import Profile
-from costmodels.roofline import kernel_time
+from costmodels.timing.streaming import KernelProfile, StreamProfile
 
 _LEAST_FRACTION: Final = 0.01
 _LEAST_LATENCY_S: Final = 1e-8
 _MOST_LATENCY_S: Final = 0.1
+_OUTLIER: Final = 0.05
+"""Of a data sheet's device: libraries choose kernels by rules of their own, which leaves residuals with a long tail."""
+_LEAST_OF_KERNEL: Final = 4
+"""Measurements of one kernel from which it gets its own two parameters."""
+
+_GEMM: Final = {
+    "peak_fraction": (0.3, 1.0), "throttle": (1e-3, 0.6), "throttle_after_s": (1e-5, 0.1), "k_overhead": (1.0, 3e3),
+    "step_s": (1e-10, 4e-7), "cache_bandwidth_bytes_per_s": (5e11, 1e14), "epilogue": (0.01, 30.0),
+    "split_s": (1e-8, 2e-5), "split_passes": (0.02, 20.0), "wave_quantisation": (0.01, 1.0),
+    "memory_fraction": (0.3, 1.0), "overlap": (1.0, 20.0), "latency_s": (5e-7, 1.5e-5),
+}  # fmt: skip
+_ATTENTION: Final = {
+    "peak_fraction": (0.2, 1.0), "throttle": (1e-3, 0.6), "throttle_after_s": (1e-5, 0.1), "step_s": (1e-9, 3e-6),
+    "tail": (1e-3, 1.0), "memory_fraction": (0.05, 1.0), "cache_fraction": (0.01, 4.0), "cache_speedup": (1.01, 8.0),
+    "latency_s": (5e-7, 2.5e-5),
+}  # fmt: skip
+_DECODE: Final = {
+    "block_s": (1e-8, 2e-5), "step_s": (1e-9, 5e-6), "split_s": (1e-8, 2e-5),
+    "block_bandwidth_bytes_per_s": (3e9, 3e11), "memory_fraction": (0.2, 1.0), "query_passes": (0.1, 60.0),
+    "wave_quantisation": (0.01, 1.0), "overlap": (1.0, 20.0), "latency_s": (5e-7, 2.5e-5),
+}  # fmt: skip
+"""What is fitted on a device whose rates are the data sheet's: least and most of every parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,31 +52,36 @@ class Fitted:
 
 def predict_kernels(samples: Sequence[KernelSample], node: NodeSpec, profile: Profile) -> list[float]:
     """Return the seconds that the simulator gives each kernel with the device to itself."""
-    price = kernel_time.__wrapped__  # every trial is another profile: nothing to remember
-    times = (price(s.work, s.family, s.dtype, node.device, profile) for s in samples)
-    clock = profile.sustained.clock_fraction
-    return [time.latency_s + max(time.compute_s / clock, time.memory_s) for time in times]
+    found: list[float] = predict(batches(samples), node, profile).tolist()
+    return found
+
+
+def section_of(sample: KernelSample) -> str:
+    """Return the section of a profile that a sample's family has its parameters in."""
+    return "attention" if sample.family == "attention_backward" else str(sample.family)
 
 
 def fit_kernels(samples: Sequence[KernelSample], start: Fitted, *, fit_rates: bool) -> Fitted:
     """Return ``start`` with every kernel section fitted that there are samples for.
 
     ``fit_rates``: the node's peaks (per dtype) and memory bandwidth are themselves unknown, and are fitted: the
-    fractions are then of the rates found. Else the node's rates are taken as they are.
+    fractions are then of the rates found. Else the node's rates are taken as they are. Kernels that were measured by
+    name get parameters of their own, on top of their family's.
     Raises CalibrationError for a section with fewer samples than parameters.
     """
-    by_section: dict[str, list[KernelSample]] = {name: [] for name in ("gemm", "elementwise", "optimizer", "attention")}
+    by_section: dict[str, list[KernelSample]] = {name: [] for name in _FITS}
     for sample in samples:
-        section = "attention" if sample.family.startswith("attention") else str(sample.family)
+        section = section_of(sample)
         if section not in by_section:
             raise CalibrationError(f"measurement {sample.key!r}: kernels of the family {section!r} are not fitted")
         by_section[section].append(sample)
+    start = replace(start, profile=replace(start.profile, kernels={}))
     if fit_rates:
         start = _with_bandwidth(start, samples)
     for section, ours in by_section.items():
         if ours:
             start = _FITS[section](ours, start, fit_rates)
-    return start
+    return _with_kernels(start, samples)
 
 
 def _with_bandwidth(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
@@ -67,7 +95,7 @@ def _with_bandwidth(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
     before = start.node.device.memory_bandwidth_bytes_per_s
     device = replace(start.node.device, memory_bandwidth_bytes_per_s=max(rates))
     sections = {}
-    for name in ("gemm", "elementwise", "optimizer"):
+    for name in ("gemm", "attention", "decode", "elementwise", "optimizer"):
         section = getattr(start.profile, name)
         fraction = section.memory_fraction * before / max(rates)
         sections[name] = replace(section, memory_fraction=min(max(fraction, _LEAST_FRACTION), 1.0))
@@ -75,84 +103,111 @@ def _with_bandwidth(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
 
 
 def _fit_gemm(samples: Sequence[KernelSample], start: Fitted, fit_rates: bool) -> Fitted:
-    """Return the fit of matrix products; with ``fit_rates`` a peak per dtype, of which the fraction is 1."""
+    return _fit_core(samples, start) if fit_rates else _fit_section("gemm", _GEMM)(samples, start, fit_rates)
+
+
+def _fit_core(samples: Sequence[KernelSample], start: Fitted) -> Fitted:
+    """Return the fit of matrix products on a CPU core: a peak per dtype, of which the fraction is 1."""
     gemm, dtypes = start.profile.gemm, sorted({s.dtype for s in samples})
-    peaks = {dtype: start.node.device.peak(dtype) for dtype in dtypes}
+    best = {d: max(s.work.executed_flop / s.seconds for s in samples if s.dtype == d) for d in dtypes}
     parameters = [
-        Parameter("tile_overhead", gemm.tile_overhead, 0.01, 1e4),
+        Parameter("cache_bandwidth_bytes_per_s", gemm.cache_bandwidth_bytes_per_s, 1e9, 1e13),
         Parameter("k_overhead", max(gemm.k_overhead, 1.0), 0.1, 1e4),
         Parameter("memory_fraction", gemm.memory_fraction, _LEAST_FRACTION, 1.0),
         _latency(gemm.latency_s, samples),
+        *(Parameter(f"peak {d}", best[d], best[d] / 3, best[d] * 3) for d in dtypes),
     ]
-    if fit_rates:
-        best = {d: max(s.work.executed_flop / s.seconds for s in samples if s.dtype == d) for d in dtypes}
-        parameters += [Parameter(f"peak {d}", best[d], best[d] / 3, best[d] * 3) for d in dtypes]
-    else:
-        parameters += [
-            Parameter("peak_fraction", gemm.peak_fraction, _LEAST_FRACTION, 1.0),
-            Parameter("split_overhead", max(gemm.split_overhead, 1.0), 0.1, 1e4),
-            Parameter("wave_quantisation", max(gemm.wave_quantisation, 0.1), 1e-3, 1.0),
-        ]
 
     def fitted(values: Mapping[str, float]) -> Fitted:
-        rates = {d: values.get(f"peak {d}", peaks[d]) for d in dtypes}
+        rates = {d: values[f"peak {d}"] for d in dtypes}
         device = start.node.device
         device = replace(device, peak_flop_per_s={**device.peak_flop_per_s, **rates})
-        section = replace(
-            gemm,
-            peak_fraction=values.get("peak_fraction", 1.0),
-            tile_overhead=values["tile_overhead"],
-            k_overhead=values["k_overhead"],
-            split_overhead=values.get("split_overhead", gemm.split_overhead),
-            wave_quantisation=values.get("wave_quantisation", gemm.wave_quantisation),
-            memory_fraction=values["memory_fraction"],
-            latency_s=values["latency"],
-        )
+        own = {name: value for name, value in values.items() if not name.startswith("peak ")}
+        section = replace(gemm, peak_fraction=1.0, **own)  # type: ignore[arg-type]
         return _changed(replace(start, node=replace(start.node, device=device)), gemm=section)
 
     return _fit(samples, parameters, fitted, "gemm")
 
 
-def _fit_attention(samples: Sequence[KernelSample], start: Fitted, _: bool) -> Fitted:
-    attention = start.profile.attention
-    parameters = [
-        Parameter("peak_fraction", attention.peak_fraction, _LEAST_FRACTION, 1.0),
-        Parameter("half_sequence", max(attention.half_sequence, 1.0), 0.1, 1e5),
-        _latency(attention.latency_s, samples),
-    ]
+def _fit_attention(samples: Sequence[KernelSample], start: Fitted, fit_rates: bool) -> Fitted:
+    limits = {"peak_fraction": (_LEAST_FRACTION, 1.0), "memory_fraction": (_LEAST_FRACTION, 1.0)} if fit_rates else {}
+    chosen: dict[str, tuple[float, float]] = limits or dict(_ATTENTION)
+    if fit_rates:
+        chosen["latency_s"] = (_LEAST_LATENCY_S, _MOST_LATENCY_S)
     if any(s.family == "attention_backward" for s in samples):
-        parameters.append(Parameter("backward_ratio", attention.backward_ratio, _LEAST_FRACTION, 1.0))
-    if start.node.device.num_multiprocessors > 1:
-        parameters.append(Parameter("wave_quantisation", max(attention.wave_quantisation, 0.1), 1e-3, 1.0))
+        chosen["backward_ratio"] = (_LEAST_FRACTION, 1.0)
+    return _fit_section("attention", chosen)(samples, start, fit_rates)
 
-    def fitted(values: Mapping[str, float]) -> Fitted:
-        keys = {name: value for name, value in values.items() if name != "latency"}
-        return _changed(start, attention=replace(attention, **keys, latency_s=values["latency"]))
 
-    return _fit(samples, parameters, fitted, "attention")
+def _fit_section(
+    section: str, limits: Mapping[str, tuple[float, float]]
+) -> Callable[[Sequence[KernelSample], Fitted, bool], Fitted]:
+    """Return the fit of some parameters of a section, from where they stand."""
+
+    def fit_section(samples: Sequence[KernelSample], start: Fitted, _: bool) -> Fitted:
+        before = getattr(start.profile, section)
+        parameters = [Parameter(name, getattr(before, name), *limits[name]) for name in limits]
+
+        def fitted(values: Mapping[str, float]) -> Fitted:
+            return _changed(start, **{section: replace(before, **values)})
+
+        return _fit(samples, parameters, fitted, section, outlier=_OUTLIER)
+
+    return fit_section
 
 
 def _fit_stream(section: str) -> Callable[[Sequence[KernelSample], Fitted, bool], Fitted]:
-    def fit_stream(samples: Sequence[KernelSample], start: Fitted, _: bool) -> Fitted:
-        stream = getattr(start.profile, section)
+    def fit_stream(samples: Sequence[KernelSample], start: Fitted, fit_rates: bool) -> Fitted:
+        stream: StreamProfile = getattr(start.profile, section)
         parameters = [
             Parameter("memory_fraction", stream.memory_fraction, _LEAST_FRACTION, 1.0),
             _latency(stream.latency_s, samples),
         ]
+        if fit_rates:
+            sizes = sorted(s.work.num_bytes for s in samples)
+            least, most = max(sizes[0], 1.0), max(sizes[-1], 2.0 * sizes[0], 2.0)
+            parameters.append(Parameter("cache_bytes", stream.cache_bytes or (least * most) ** 0.5, least, most))
+            parameters.append(Parameter("cache_speedup", max(stream.cache_speedup, 2.0), 1.01, 30.0))
 
         def fitted(values: Mapping[str, float]) -> Fitted:
-            found = replace(stream, memory_fraction=values["memory_fraction"], latency_s=values["latency"])
-            return _changed(start, **{section: found})
+            return _changed(start, **{section: replace(stream, **values)})
 
         return _fit(samples, parameters, fitted, section)
 
     return fit_stream
 
 
+def _with_kernels(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
+    """Return ``start`` with a slowdown and a fixed time for every kernel that was measured often enough by name."""
+    by_kernel: dict[str, list[KernelSample]] = {}
+    for sample in samples:
+        if sample.kernel:
+            by_kernel.setdefault(sample.kernel, []).append(sample)
+    own: dict[str, KernelProfile] = {}
+    for kernel, ours in sorted(by_kernel.items()):
+        if len(ours) >= _LEAST_OF_KERNEL:
+            own[kernel] = _fit_kernel(kernel, ours, start)
+    if not own:
+        return start
+    return replace(_changed(start, kernels=own), sections=(*start.sections, "kernels"))
+
+
+def _fit_kernel(kernel: str, samples: Sequence[KernelSample], start: Fitted) -> KernelProfile:
+    parameters = [Parameter("slowdown", 1.0, 0.02, 50.0), _latency(min(s.seconds for s in samples), samples)]
+    ours = batches(samples)
+
+    def predicted(values: Mapping[str, float]) -> list[float]:
+        trial = replace(start.profile, kernels={kernel: KernelProfile(**values)})
+        found: list[float] = predict(ours, start.node, trial).tolist()
+        return found
+
+    return KernelProfile(**fit(parameters, predicted, [s.seconds for s in samples]))
+
+
 def _latency(start_s: float, samples: Sequence[KernelSample]) -> Parameter:
     """Return the fixed time, which is no longer than any call lasted by much."""
     shortest_s = min(s.seconds for s in samples)
-    return Parameter("latency", min(start_s, shortest_s) or shortest_s, _LEAST_LATENCY_S, _MOST_LATENCY_S)
+    return Parameter("latency_s", min(start_s, shortest_s) or shortest_s, _LEAST_LATENCY_S, _MOST_LATENCY_S)
 
 
 def _fit(
@@ -160,13 +215,17 @@ def _fit(
     parameters: Sequence[Parameter],
     fitted: Callable[[Mapping[str, float]], Fitted],
     section: str,
+    outlier: float = 0.3,
 ) -> Fitted:
-    def predict(values: Mapping[str, float]) -> list[float]:
+    ours = batches(samples)
+
+    def predicted(values: Mapping[str, float]) -> list[float]:
         trial = fitted(values)
-        return predict_kernels(samples, trial.node, trial.profile)
+        found: list[float] = predict(ours, trial.node, trial.profile).tolist()
+        return found
 
     try:
-        found = fitted(fit(parameters, predict, [s.seconds for s in samples]))
+        found = fitted(fit(parameters, predicted, [s.seconds for s in samples], outlier=outlier))
     except CalibrationError as error:
         raise CalibrationError(f"{section}: {error}") from None
     return replace(found, sections=(*found.sections, section))
@@ -178,7 +237,8 @@ def _changed(start: Fitted, **sections: object) -> Fitted:
 
 _FITS: Final[Mapping[str, Callable[[Sequence[KernelSample], Fitted, bool], Fitted]]] = {
     "gemm": _fit_gemm,
-    "attention": _fit_attention,
     "elementwise": _fit_stream("elementwise"),
     "optimizer": _fit_stream("optimizer"),
+    "attention": _fit_attention,
+    "decode": _fit_section("decode", _DECODE),
 }

@@ -10,7 +10,9 @@ from costmodels.kernels.tensor import Family, Work
 class KernelSample:
     """One kernel call, alone or as busy as the job keeps the machine. ``key``: a name for messages and for splitting.
 
-    ``dtype``: of the first operand with a floating-point type, as the simulator prices it.
+    ``dtype``: of the first operand with a floating-point type, as the simulator prices it. ``kernel``: its name, where
+    one kernel was measured. ``staged_bytes``: what the measured op moved before, in a kernel of its own (fused
+    attention of serving libraries first writes queries, keys and values in the layout of its cache).
     """
 
     key: str
@@ -18,6 +20,8 @@ class KernelSample:
     dtype: str
     work: Work
     seconds: float
+    kernel: str = ""
+    staged_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,11 @@ BYTES_PER_ELEMENT: Final[Mapping[str, int]] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1,
 }  # fmt: skip
 
-Family = Literal["gemm", "attention", "attention_backward", "elementwise", "optimizer", "delay", "none"]
+Family = Literal["gemm", "attention", "attention_backward", "decode", "elementwise", "optimizer", "delay", "none"]
 """Which efficiency curve a kernel follows.
 
-``gemm``: matrix products. ``attention``, ``attention_backward``: fused attention.
+``gemm``: matrix products. ``attention``, ``attention_backward``: fused attention over whole
+sequences. ``decode``: fused attention of one new token per sequence.
 ``elementwise``: bound by memory bandwidth. ``optimizer``: elementwise over few, large, flat buffers.
 ``delay``: lasts a stated time. ``none``: takes no device time.
 """
@@ -46,7 +47,10 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class GemmShape:
-    """``batch`` products [m, k] x [k, n]; for fused attention m queries, n keys, head size k, batch of heads."""
+    """``batch`` products [m, k] x [k, n]; for fused attention m queries, n keys, head size k, batch of heads.
+
+    For ``decode`` m query heads share n keys of size k, batch of key heads.
+    """
 
     m: int
     n: int

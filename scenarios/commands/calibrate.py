@@ -47,6 +47,7 @@ from scenarios.console import open_console
     help="Fit to this measured table (.parquet of kernels, .csv of collectives) and measure nothing; repeatable.",
 )
 @click.option("--system", metavar="NAME", help="Which system's rows of a table of collectives to take.")
+@click.option("--source", default="", metavar="TEXT", help="Where the tables come from, told in the profile.")
 @json_option
 def command(
     out: Path,
@@ -57,6 +58,7 @@ def command(
     seed: int,
     tables: tuple[Path, ...],
     system: str | None,
+    source: str,
     as_json: bool,
 ) -> None:
     """Measure this machine, fit a profile, and write it with its residuals; scenarios name it as cluster.profile."""
@@ -64,7 +66,7 @@ def command(
         spec = checked_node(node, device, from_tables=bool(tables))
         refuse_unwritable_file(out)
         if tables:
-            result = calibration.calibrate_tables(spec, tables, system=system, seed=seed)
+            result = calibration.calibrate_tables(spec, tables, system=system, seed=seed, source=source)
         else:
             budget_s = budget_seconds(budget)
             count = processes or max(2, calibration.num_cores())
@@ -72,11 +74,23 @@ def command(
                 spec, device=device, budget_s=budget_s, processes=count, seed=seed,
                 measuring=lambda: _progress(budget_s / 2),
             )  # fmt: skip
-        write_profile(result.entry, out)
+        measured = f"--device {device} --budget {budget!r}"
+        write_profile(result.entry, out, _command_line(out, spec.name, tables, system, source, measured))
     if as_json:
         click.echo(json.dumps(result.entry["calibration"], indent=2))
     else:
         _print(result, open_console(), out)
+
+
+def _command_line(
+    out: Path, node: str, tables: tuple[Path, ...], system: str | None, source: str, measured: str
+) -> str:
+    """Return the command that makes this profile again, with the names of files alone."""
+    words = ["simulate calibrate"]
+    words += [f"--from {table.name}" for table in tables] or [measured]
+    words += [f"--system {system}"] if system else []
+    words += [f"--source {source!r}"] if source else []
+    return " ".join([*words, f"--node {node} --out {out.name}"])
 
 
 @contextmanager

@@ -102,7 +102,7 @@ class ClusterPricing:
             buffers = (program.buffers[name] for name in (*op.reads, *op.writes))
             dtype = next((b.dtype for b in buffers if "float" in b.dtype), "float32")
             family, profile = KERNELS[op.kernel].family, self._profile_of(device)
-            self._kernels[key] = kernel_time(kernel_work(program, op), family, dtype, device, profile)
+            self._kernels[key] = kernel_time(kernel_work(program, op), family, dtype, device, profile, op.kernel)
         return self._kernels[key]
 
     # --- collectives and messages --------------------------------------------------------------------------

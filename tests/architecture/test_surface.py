@@ -35,7 +35,18 @@ OPTIONS = {
     "list": {"kinds", "--json"},
     "show": {"cluster", "--set", "--out", "--json"},
     "calibrate": {
-        *("--out", "--device", "--budget", "--processes", "--node", "--seed", "--from", "--system", "--json"),
+        *(
+            "--out",
+            "--device",
+            "--budget",
+            "--processes",
+            "--node",
+            "--seed",
+            "--from",
+            "--system",
+            "--source",
+            "--json",
+        ),
     },
     "new": {"path"},
 }

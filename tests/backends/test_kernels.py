@@ -166,6 +166,13 @@ def test_attention_matches_torch(sequence: int) -> None:
     assert_close([lse], [scores.logsumexp(-1)])
 
 
+def test_decoding_is_the_last_query_of_causal_attention() -> None:
+    """A new token that sees all keys gets what the last of a whole sequence's queries gets."""
+    q, k, v = random(S, 2, N, D), random(S, 2, G, D, seed=1), random(S, 2, G, D, seed=2)
+    (y,) = run("decode_attention", q[-1:].contiguous(), k, v)
+    assert_close([y], [attention(q, k, v)[-1:]])
+
+
 @pytest.mark.parametrize("sequence", [S, 300])
 def test_attention_gradients_match_torch(sequence: int) -> None:
     """Separate and fused backward kernels equal autograd through torch's attention."""

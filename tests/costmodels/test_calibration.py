@@ -18,10 +18,9 @@ from costmodels.calibration.samples import CollectiveSample, KernelSample, is_he
 from costmodels.errors import CatalogueError
 from costmodels.hardware import load_node
 from costmodels.kernels.tensor import Family, GemmShape, Work
-from costmodels.profile import Profile, load_profile
+from costmodels.profile import SECTIONS, Profile, load_profile
 
 CPU, GPU = load_node("local-cpu"), load_node("dgx-a100-80g")
-SECTIONS = ("gemm", "attention", "elementwise", "optimizer", "sustained", "network")
 
 
 def stream(num_bytes: int, family: Family = "elementwise") -> KernelSample:
@@ -49,7 +48,9 @@ def cpu_truth() -> Fitted:
     profile = load_profile("cpu")
     profile = replace(
         profile,
-        gemm=replace(profile.gemm, peak_fraction=1.0, tile_overhead=4.0, k_overhead=60.0, latency_s=20e-6),
+        gemm=replace(
+            profile.gemm, peak_fraction=1.0, cache_bandwidth_bytes_per_s=60e9, k_overhead=60.0, latency_s=20e-6
+        ),
         elementwise=replace(profile.elementwise, memory_fraction=0.5, latency_s=30e-6),
         optimizer=replace(profile.optimizer, memory_fraction=0.25, latency_s=70e-6),
     )
@@ -175,7 +176,7 @@ def test_split_by_hash_keeps_its_share_and_its_rows() -> None:
 
 def entry_of(profile: Profile, *, is_measured: bool) -> dict[str, object]:
     """Return a profile's mapping as its file would hold it."""
-    sources = dict.fromkeys(SECTIONS, "made up")
+    sources = dict.fromkeys((*SECTIONS, "kernels", "sigma"), "made up")
     entry = profile_entry(profile, GPU, sources=sources, measured=is_measured, calibration={"seed": 0})
     loaded: dict[str, object] = yaml.safe_load(yaml.safe_dump(entry))
     return loaded
@@ -189,7 +190,7 @@ def test_profile_round_trips_through_yaml(name: str) -> None:
     assert found.node == GPU.name
     again = parse_calibrated(name, entry_of(found.profile, is_measured=True))
     assert again.profile.network == found.profile.network
-    for section in ("gemm", "attention", "elementwise", "optimizer", "sustained"):
+    for section in (*SECTIONS[:-1], "kernels", "sigma"):
         assert getattr(again.profile, section) == getattr(found.profile, section)
     assert found.profile.gemm.latency_s == pytest.approx(profile.gemm.latency_s, rel=1e-5)
     assert found.profile.gemm.tiles == profile.gemm.tiles

@@ -17,12 +17,14 @@ VOCABULARY = {
     "rms_norm_backward", "matmul", "matmul_input_gradient", "matmul_weight_gradient", "split_qkv", "merge_qkv",
     "rotary", "rotary_backward", "attention_scores", "attention_scores_backward", "causal_softmax",
     "causal_softmax_backward", "attention_context", "attention_context_backward", "flash_attention",
-    "flash_attention_backward", "gelu", "gelu_backward", "swiglu", "swiglu_backward", "add", "slice", "append",
+    "flash_attention_backward", "decode_attention",
+    "gelu", "gelu_backward", "swiglu", "swiglu_backward", "add", "slice", "append",
     "rows", "logits_max",
     "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "copy", "shard", "adam", "sgd", "delay",
     "matmul_part", "matmul_part_input_gradient", "matmul_part_weight_gradient",
 }  # fmt: skip
 
+SHAPED = {"gemm", "attention", "attention_backward", "decode"}
 S, B, H, N, G, D, F, V = 8, 2, 12, 6, 3, 4, 20, 32
 
 
@@ -85,6 +87,7 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("attention_context", [SCORES, KV], {}, [Q]),
     ("attention_context_backward", [Q, SCORES, KV], {}, [SCORES, KV]),
     ("flash_attention", [Q, KV, KV], {}, [Q, f32(B, N, S)]),
+    ("decode_attention", [t(1, B, N, D), KV, KV], {}, [t(1, B, N, D)]),
     ("flash_attention_backward", [Q, Q, KV, KV, Q, f32(B, N, S)], {}, [Q, KV, KV]),
     ("gelu", [X], {}, [X]),
     ("gelu_backward", [X, X], {}, [X]),
@@ -139,7 +142,7 @@ def test_outputs_follow_from_inputs(
     assert outputs == tuple(expected)
     work = kernel.work(inputs, outputs, attributes)
     assert work.bytes_written <= sum(tensor.num_bytes for tensor in outputs)
-    assert (work.flop > 0) == (kernel.family in {"gemm", "attention", "attention_backward"}) == (work.gemm is not None)
+    assert (work.flop > 0) == (kernel.family in SHAPED) == (work.gemm is not None)
     assert work.executed_flop >= 0
 
 
@@ -230,6 +233,15 @@ def test_attention_counts_the_full_square(s: int, b: int, g: int, r: int, d: int
     assert (forward, backward) == (square, 2 * square)
     assert (fused.flop, fused_backward.flop) == (square, 2 * square)
     assert (fused.executed_flop, fused_backward.executed_flop) == (square / 2, 2.5 * square / 2)
+
+
+def test_decoding_reads_every_key_and_value_once() -> None:
+    """One new token per sequence costs 4bnsd FLOP, and the bytes of queries, keys, values and results."""
+    s, b, g, r, d = 1000, 3, 2, 4, 16
+    work = work_of("decode_attention", [t(1, b, g * r, d), t(s, b, g, d), t(s, b, g, d)])
+    assert work.flop == work.executed_flop == 4.0 * b * g * r * s * d
+    assert work.num_bytes == 2 * (2 * b * g * r * d + 2 * s * b * g * d)
+    assert work.gemm == GemmShape(r, s, d, b * g)
 
 
 def test_gpt_layer_has_the_published_flop() -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from costmodels.errors import CatalogueError
 from costmodels.hardware import list_devices, load_device
-from costmodels.profile import list_profiles, load_profile, parse_profile
+from costmodels.profile import SECTIONS, list_profiles, load_profile, parse_profile
 
 
 def entry(name: str) -> dict[str, Any]:
@@ -27,8 +27,8 @@ def test_every_device_has_a_profile() -> None:
 @pytest.mark.parametrize("name", list_profiles())
 def test_every_section_says_where_its_numbers_come_from(name: str) -> None:
     """Each section of a profile has a source; a measured one cites data and error, any other says assumption."""
-    for section in entry(name).values():
-        source = section["source"]
+    for section in SECTIONS:
+        source = entry(name)[section]["source"]
         assert "error" in source or "ssumption" in source or "arXiv" in source
 
 
@@ -49,6 +49,7 @@ def test_unknown_profile_gets_the_nearest() -> None:
     [
         ("gemm", "peak_fraction", 1.2, "gemm 'peak_fraction' must be a number from 0.01 to 1.0, got 1.2"),
         ("gemm", "peak_fraction", "high", "must be a number"),
+        ("gemm", "cache_bandwidth", "0 GB/s", "gemm 'cache_bandwidth' must not be less than 1, got '0 GB/s'"),
         ("gemm", "k_overhead", -1, "must be a number from 0.0"),
         ("gemm", "latency", 4, "has no unit"),
         ("elementwise", "memory_fraction", 0, "must be a number from 0.01"),

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from backends.torch.measuring.cases import kernel_benchmarks, sample_of
 from costmodels.calibration.kernels import Fitted
 from costmodels.hardware import load_node
-from costmodels.profile import load_profile
+from costmodels.profile import load_profile, packaged_entry
 from scenarios.calibration import coarse, refined
 from scenarios.calibration_file import read_profile
 from scenarios.cli import group
@@ -64,7 +64,9 @@ def test_tables_are_fitted_and_checked_on_the_other_half(tmp_path: Path, product
     assert 5 < row["held_out_points"] < 31
     assert row["held_out_mean"] < 0.15
     assert "measured" not in entry
-    assert entry["network"]["source"].startswith("Not measured")
+    assert entry["network"] == packaged_entry("a100")["network"]
+    assert entry["sigma"]["gemm"] == pytest.approx(row["held_out_sigma"])
+    assert out.read_text(encoding="utf-8").startswith("# Written by: simulate calibrate --from products.parquet")
     profile = read_profile(out).profile
     assert profile.gemm.peak_fraction != load_profile("a100").gemm.peak_fraction
     assert profile.network.intra_fraction == pytest.approx(load_profile("a100").network.intra_fraction)

@@ -148,6 +148,13 @@ def flash_attention_backward(_: KernelContext, inputs: Sequence[Tensor], attribu
     return _ungrouped(dq), *_summed((_un_kv(dk).to(k.dtype), _un_kv(dv).to(v.dtype)), given)
 
 
+def decode_attention(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the attention of one new token per sequence to all keys."""
+    q, k, v = inputs
+    scores = wide(_grouped(q, k) @ _kv(k).transpose(-1, -2)) / sqrt(q.shape[-1])
+    return (_ungrouped(torch.softmax(scores, -1).to(v.dtype) @ _kv(v)),)
+
+
 def _blocks(q: Tensor, k: Tensor, attributes: Attributes) -> Iterator[tuple[slice, int]]:
     """Yield blocks of queries, each with how many keys its last one sees."""
     queries = q.shape[0]
@@ -171,6 +178,7 @@ ATTENTION_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "attention_context": attention_context,
         "attention_context_backward": attention_context_backward,
         "flash_attention": flash_attention,
+        "decode_attention": decode_attention,
         "flash_attention_backward": flash_attention_backward,
     }
 )

@@ -77,8 +77,9 @@ def sample_of(benchmark: Benchmark, seconds: float, handoff_s: float) -> Sample 
         dtype = next((b.dtype for b in buffers if "float" in b.dtype), "float32")
         family = KERNELS[op.kernel].family
         return KernelSample(
-            key=benchmark.key, family=family, dtype=dtype, work=kernel_work(program, op), seconds=seconds
-        )
+            key=benchmark.key, family=family, dtype=dtype, work=kernel_work(program, op), seconds=seconds,
+            kernel=op.kernel,
+        )  # fmt: skip
     if isinstance(benchmark, CollectiveBenchmark):
         kind, group, total_s = str(benchmark.kind), (benchmark.group,), seconds + 2 * handoff_s
     elif isinstance(benchmark, MessageBenchmark):

@@ -1,0 +1,62 @@
+"""Samples of kernels as arrays: a fit predicts them hundreds of times."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.calibration.samples import KernelSample
+from costmodels.hardware import NodeSpec
+from costmodels.kernels.tensor import Family
+from costmodels.profile import Profile
+from costmodels.roofline import family_times
+from costmodels.timing.attention import moving_s
+from costmodels.timing.times import Array, Calls
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Samples of one family, dtype and kernel. ``rows``: where they stand among all samples."""
+
+    family: Family
+    dtype: str
+    kernel: str
+    calls: Calls
+    staged_bytes: Array
+    rows: NDArray[np.int64]
+
+    def seconds(self, node: NodeSpec, profile: Profile) -> Array:
+        """Return what each call takes alone, the clock held as under load."""
+        times = family_times(self.calls, self.family, self.dtype, node.device, profile, self.kernel)
+        busy_s = np.maximum(times.compute_s / profile.sustained.clock_fraction, times.memory_s)
+        alone_s: Array = times.latency_s + busy_s
+        if not self.staged_bytes.any():
+            return alone_s
+        staged_s = profile.attention.latency_s + moving_s(self.staged_bytes, node.device, profile.attention)
+        return alone_s + np.where(self.staged_bytes > 0, staged_s, 0.0)
+
+
+def batches(samples: Sequence[KernelSample]) -> list[Batch]:
+    """Return the samples by family, dtype and kernel."""
+    found: dict[tuple[Family, str, str], list[int]] = defaultdict(list)
+    for row, sample in enumerate(samples):
+        found[sample.family, sample.dtype, sample.kernel].append(row)
+    return [
+        Batch(
+            family, dtype, kernel,
+            Calls.of([samples[row].work for row in rows], dtype),
+            np.array([samples[row].staged_bytes for row in rows], dtype=np.float64),
+            np.array(rows, dtype=np.int64),
+        )
+        for (family, dtype, kernel), rows in found.items()
+    ]  # fmt: skip
+
+
+def predict(ours: Sequence[Batch], node: NodeSpec, profile: Profile) -> Array:
+    """Return the seconds of all samples, in the order in which ``batches`` had them."""
+    seconds = np.zeros(sum(len(batch.rows) for batch in ours))
+    for batch in ours:
+        seconds[batch.rows] = batch.seconds(node, profile)
+    return seconds

@@ -1,0 +1,79 @@
+"""What all families share: calls and times as arrays, waves of thread blocks, throttling, caches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.kernels.tensor import BYTES_PER_ELEMENT, Work
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls of one family on operands of one dtype, a row each; the shapes are 0 where a family has none.
+
+    ``m``, ``n``, ``k``, ``batch``: see ``GemmShape``. ``element_bytes``: of one operand's element.
+    """
+
+    m: Array
+    n: Array
+    k: Array
+    batch: Array
+    executed_flop: Array
+    bytes_read: Array
+    bytes_written: Array
+    element_bytes: int
+
+    @classmethod
+    def of(cls, works: Sequence[Work], dtype: str) -> "Calls":
+        """Return the work of some calls as arrays."""
+        shapes = [(w.gemm.m, w.gemm.n, w.gemm.k, w.gemm.batch) if w.gemm else (0, 0, 0, 0) for w in works]
+        rows = [(*s, w.executed_flop, w.bytes_read, w.bytes_written) for s, w in zip(shapes, works, strict=True)]
+        m, n, k, batch, flop, read, written = np.array(rows, dtype=np.float64).reshape(-1, 7).T
+        return cls(m, n, k, batch, flop, read, written, BYTES_PER_ELEMENT[dtype])
+
+    @property
+    def num_bytes(self) -> Array:
+        """Return bytes read plus bytes written, per call."""
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Per call, seconds of fixed time, of exclusive use of the arithmetic units, and of exclusive use of the memory."""
+
+    latency_s: Array
+    compute_s: Array
+    memory_s: Array
+
+    @property
+    def alone_s(self) -> Array:
+        """Return how long each call lasts with the device to itself."""
+        return self.latency_s + np.maximum(self.compute_s, self.memory_s)
+
+
+def waves(fill: Array, quantisation: float) -> Array:
+    """Return the waves that ``fill`` multiprocessor-loads of thread blocks take: at least one, whole ones in part.
+
+    ``quantisation``: 1 waits for the whole last wave, 0 for none of it.
+    """
+    return np.where(fill <= 1.0, 1.0, quantisation * np.ceil(fill) + (1.0 - quantisation) * fill)
+
+
+def throttling(flop: Array, peak_flop_per_s: float, throttle: float, throttle_after_s: float) -> Array:
+    """Return how many times as long arithmetic takes once the power limit holds the clock down.
+
+    1 for a short call, 1 + ``throttle`` for an endless one, half-way for one of ``throttle_after_s`` at the peak.
+    """
+    busy = flop / (peak_flop_per_s * throttle_after_s)
+    return 1.0 + throttle * busy / (1.0 + busy)
+
+
+def cache_speedup(num_bytes: Array, cache_bytes: float, speedup: float) -> Array:
+    """Return how many times as fast bytes move that find room in a cache: ``speedup`` for few, 1 for many."""
+    if speedup <= 1.0 or cache_bytes <= 0.0:
+        return np.ones_like(num_bytes)
+    return 1.0 + (speedup - 1.0) / (1.0 + (num_bytes / cache_bytes) ** 2)

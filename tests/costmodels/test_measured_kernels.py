@@ -1,0 +1,60 @@
+"""Measured kernels against the packaged profiles: only rows that nothing was fitted to are judged."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodels.calibration.kernels import predict_kernels
+from costmodels.calibration.samples import KernelSample, is_held_out
+from costmodels.hardware import load_node
+from costmodels.profile import load_profile
+from scenarios.calibration import HELD_OUT_TABLES
+from scenarios.calibration_tables import read_samples
+
+NODES = {"a100": "dgx-a100-80g", "h100": "hgx-h100", "h200": "hgx-h200", "b200": "dgx-b200"}
+SHORT_S = 10e-6
+
+
+def held_out(shared_data: Path, table: str) -> list[KernelSample]:
+    """Return the half of a table that no profile was fitted to, by the hash of the shape."""
+    path = shared_data / "kernels" / f"{table}_sxm.parquet"
+    samples = [s for s in read_samples(path, None) if isinstance(s, KernelSample)]
+    return [s for s in samples if is_held_out(s.key, HELD_OUT_TABLES)]
+
+
+def errors(samples: list[KernelSample], generation: str) -> np.ndarray:
+    """Return |predicted/measured - 1| of every sample under the packaged profile."""
+    predicted = predict_kernels(samples, load_node(NODES[generation]), load_profile(generation))
+    measured = np.array([s.seconds for s in samples])
+    return np.abs(np.array(predicted) / measured - 1.0)
+
+
+@pytest.mark.parametrize(
+    ("generation", "all_rows", "longer"),
+    [("a100", 0.07, 0.065), ("h100", 0.065, 0.06), ("h200", 0.07, 0.065), ("b200", 0.078, 0.07)],
+)
+def test_products_are_predicted(shared_data: Path, generation: str, all_rows: float, longer: float) -> None:
+    """Products of any shape, and those longer than 10 us, come out within the stated mean error on unfitted rows."""
+    samples = held_out(shared_data, f"gemm_bf16_{generation}")
+    found = errors(samples, generation)
+    assert len(samples) > 7000
+    assert found.mean() <= all_rows
+    assert found[[s.seconds > SHORT_S for s in samples]].mean() <= longer
+
+
+@pytest.mark.parametrize(("generation", "limit"), [("a100", 0.05), ("h100", 0.05), ("h200", 0.05), ("b200", 0.06)])
+def test_products_of_training_are_predicted(shared_data: Path, generation: str, limit: float) -> None:
+    """Products of training steps (m of 1,024 or more; n and k of 1,024 or more) come out closer."""
+    samples = held_out(shared_data, f"gemm_bf16_{generation}")
+    ours = [s for s in samples if s.work.gemm and min(s.work.gemm.m, s.work.gemm.n, s.work.gemm.k) >= 1024]
+    assert errors(ours, generation).mean() <= limit
+
+
+@pytest.mark.parametrize("generation", ["a100", "h100", "h200"])
+@pytest.mark.parametrize(("table", "limit"), [("context", 0.08), ("generation", 0.10)])
+def test_fused_attention_is_predicted(shared_data: Path, generation: str, table: str, limit: float) -> None:
+    """Attention of whole sequences and of single new tokens come out within 8 % and 10 % on unfitted rows."""
+    samples = held_out(shared_data, f"{table}_attention_bf16_{generation}")
+    assert len(samples) > 900
+    assert errors(samples, generation).mean() <= limit
