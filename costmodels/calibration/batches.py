@@ -28,10 +28,8 @@ class Batch:
     rows: NDArray[np.int64]
 
     def seconds(self, node: NodeSpec, profile: Profile) -> Array:
-        """Return what each call takes alone, the clock held as under load."""
-        times = family_times(self.calls, self.family, self.dtype, node.device, profile, self.kernel)
-        busy_s = np.maximum(times.compute_s / profile.sustained.clock_fraction, times.memory_s)
-        alone_s: Array = times.latency_s + busy_s
+        """Return what each call takes alone, at the clock of a micro-benchmark: ``sustained`` does not count."""
+        alone_s = family_times(self.calls, self.family, self.dtype, node.device, profile, self.kernel).alone_s
         if not self.staged_bytes.any():
             return alone_s
         staged_s = profile.attention.latency_s + moving_s(self.staged_bytes, node.device, profile.attention)
