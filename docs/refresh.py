@@ -1,13 +1,13 @@
 """Draw the README's picture and put today's results into it: ``make docs``."""
 
 import re
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
 from rich.console import Console
 
 from scenarios import validation
+from scenarios.accuracy import markdown_lines
 from scenarios.console import print_summary
 from scenarios.loader import load_scenario
 from scenarios.report.figure import write_pipeline_figure
@@ -36,38 +36,8 @@ def quickstart_block() -> str:
 
 
 def accuracy_block() -> str:
-    """Return what ``simulate validate`` finds: a table of tables, then every row, or group of rows where there are."""
-    return "\n".join(_accuracy_lines())
-
-
-def _accuracy_lines() -> Iterator[str]:
-    tables = validation.run()["tables"]
-    yield "| table | rows | mean absolute error | worst row | allowed (mean, worst) | |"
-    yield "|---|---|---|---|---|---|"
-    for t in tables:
-        allowed = f"{t['thresholds']['mean']:.0%}, {t['thresholds']['worst']:.0%}"
-        verdict = "passed" if t["passed"] else "FAILED"
-        errors = f"{t['mean_absolute_error']:.1%} | {t['worst']:.1%}"
-        yield f"| `{t['table']}` | {len(t['rows'])} | {errors} | {allowed} | {verdict} |"
-    for t in tables:
-        if t["groups"]:
-            continue
-        yield ""
-        yield f"`{t['table']}`, {t['unit']} ({t['citation']}):"
-        yield ""
-        yield "| row | measured | predicted | error |"
-        yield "|---|---|---|---|"
-        for row in t["rows"]:
-            yield f"| {row['name']} | {row['measured']:.4g} | {row['predicted']:.4g} | {row['error']:+.1%} |"
-    yield ""
-    yield "Collectives and messages (the mean is allowed to each kind):"
-    yield ""
-    yield "| table | kind | rows | mean absolute error | worst row |"
-    yield "|---|---|---|---|---|"
-    for t in tables:
-        for group in t["groups"]:
-            errors = f"{group['mean_absolute_error']:.1%} | {group['worst']:.1%}"
-            yield f"| `{t['table']}` | {group['group']} | {group['rows']} | {errors} |"
+    """Return what ``simulate validate --markdown`` prints."""
+    return "\n".join(markdown_lines(validation.run()))
 
 
 def replaced(text: str, name: str, block: str) -> str:

@@ -29,7 +29,7 @@ OPTIONS = {
     "compare": {"simulated", "real", "--fail-above", "--out", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},
     "replay": {"path", "--set", "--steps", "--out", "--json"},
-    "validate": {"tables", "--data", "--json"},
+    "validate": {"tables", "--data", "--markdown", "--json"},
     "schedule": {"scenario", "--set", "--out"},
     "schema": set(),
     "list": {"kinds", "--json"},

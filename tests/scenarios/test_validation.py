@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from scenarios import validation
+from scenarios.accuracy import verdict_line
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
 from traces.errors import TraceError
 from traces.published import published_tables
 
+README = Path(__file__).parents[2] / "README.md"
 TABLES = {path.stem: path for path in published_tables()}
 
 SIDECAR = """\
@@ -75,7 +77,7 @@ QUICK = {"terapipe_table1": "GPT3-13B,", "terapipe_slices": "GPT3-44B.*,4,1"}
 
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_published_measurements_are_predicted(name: str, tmp_path: Path) -> None:
-    """Every packaged table is predicted within its thresholds, which are no looser than promised."""
+    """Every packaged table is predicted within its thresholds, none looser than promised, as the README says."""
     rows = TABLES[name].with_suffix(".csv")
     if name in QUICK:
         header, *lines = rows.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -92,6 +94,8 @@ def test_published_measurements_are_predicted(name: str, tmp_path: Path) -> None
         sum(abs(row["error"]) for row in table["rows"]) / len(table["rows"])
     )
     assert table["worst"] == max(abs(row["error"]) for row in table["rows"])
+    if name not in QUICK:
+        assert verdict_line(table) in README.read_text(encoding="utf-8").splitlines()
 
 
 def test_the_packaged_tables_are_the_promised_ones() -> None:
@@ -192,6 +196,16 @@ def test_command_fails_past_the_thresholds(write: Write, capsys: pytest.CaptureF
     assert (table["table"], table["rows"][0]["predicted"], table["passed"]) == ("table", 21.0, True)
     write("small,4,0\n", text=TEXTBOOK)
     assert _exit_code("validate", path) == 2
+
+
+def test_markdown_is_a_table_of_tables_and_of_rows(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """--markdown prints each table's verdict and rows, leaves with 1 past a threshold, and does not go with --json."""
+    path = str(write("small,4,42\n", text=TEXTBOOK))
+    assert _exit_code("validate", path, "--markdown") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "| `table` | 1 | 50.0% | 50.0% | 5%, 12% | FAILED |"
+    assert lines[-1] == "| small | 42 | 21 | -50.0% |"
+    assert _exit_code("validate", path, "--markdown", "--json") == 2
 
 
 def _exit_code(*arguments: str) -> int:

@@ -1,0 +1,49 @@
+"""How accurate predictions are, as Markdown: what ``simulate validate --markdown`` prints, and the README holds."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+
+def markdown_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a table of tables, then every row of each, or group of rows where there are; ``summary`` of ``run``."""
+    tables = summary["tables"]
+    yield "| table | rows | mean absolute error | worst row | allowed (mean, worst) | |"
+    yield "|---|---|---|---|---|---|"
+    for table in tables:
+        yield verdict_line(table)
+    for table in tables:
+        if not table["groups"]:
+            yield from _row_lines(table)
+    grouped = [table for table in tables if table["groups"]]
+    if grouped:
+        yield from _group_lines(grouped)
+
+
+def verdict_line(table: Mapping[str, Any]) -> str:
+    """Return one table's row: errors, thresholds, and whether it passed."""
+    allowed = f"{table['thresholds']['mean']:.0%}, {table['thresholds']['worst']:.0%}"
+    errors = f"{table['mean_absolute_error']:.1%} | {table['worst']:.1%}"
+    verdict = "passed" if table["passed"] else "FAILED"
+    return f"| `{table['table']}` | {len(table['rows'])} | {errors} | {allowed} | {verdict} |"
+
+
+def _row_lines(table: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"`{table['table']}`, {table['unit']} ({table['citation']}):"
+    yield ""
+    yield "| row | measured | predicted | error |"
+    yield "|---|---|---|---|"
+    for row in table["rows"]:
+        yield f"| {row['name']} | {row['measured']:.4g} | {row['predicted']:.4g} | {row['error']:+.1%} |"
+
+
+def _group_lines(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield ""
+    yield "Collectives and messages (the mean is allowed to each kind):"
+    yield ""
+    yield "| table | kind | rows | mean absolute error | worst row |"
+    yield "|---|---|---|---|---|"
+    for table in tables:
+        for group in table["groups"]:
+            errors = f"{group['mean_absolute_error']:.1%} | {group['worst']:.1%}"
+            yield f"| `{table['table']}` | {group['group']} | {group['rows']} | {errors} |"
