@@ -131,7 +131,10 @@ def test_derived_plans_pass_the_check_and_fit_their_kernels(plan: Plan) -> None:
                 if isinstance(op, Compute):
                     inputs = [buffer_spec(program, name) for name in op.reads]
                     written = [buffer_spec(program, name) for name in op.writes]
-                    assert list(KERNELS[op.kernel].outputs(inputs, op.attributes)) == written, op.name
+                    if op.kernel == "delay":  # computes nothing, so what it writes only orders others
+                        assert {spec.shape for spec in written} <= {(0,)}, op.name
+                    else:
+                        assert list(KERNELS[op.kernel].outputs(inputs, op.attributes)) == written, op.name
 
 
 BACKWARDS = (Phase.BACKWARD_INPUT, Phase.BACKWARD)
