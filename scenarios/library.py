@@ -9,7 +9,7 @@ PARTS: Final = ("", "clusters", "papers")
 
 
 def scenario_names() -> list[str]:
-    """Return the names of all scenarios: ``quickstart``, ``clusters/rails``, ..."""
+    """Return the names of all scenarios: ``quickstart``, ``clusters/rails``, ``papers/fold3d-gpt-6b``, ..."""
     return [f"{part}/{path.stem}".lstrip("/") for part in PARTS for path in sorted((FOLDER / part).glob("*.yaml"))]
 
 
