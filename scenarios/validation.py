@@ -10,7 +10,7 @@ from scenarios.collective_row import collective_time_s
 from scenarios.errors import Origin, ScenarioError
 from scenarios.loader import Scenario, scenario_from_mapping
 from scenarios.runner import devices_of, plan_of, pricing_of
-from scenarios.summary import rates
+from scenarios.summary import rates, summarise
 from sim.engine.memory import kept_bytes, memory_use
 from sim.engine.simulate import simulate
 from sim.plan.buffer import Kind
@@ -131,6 +131,13 @@ def _peak_memory_bytes(scenario: Scenario) -> float:
     return float(memory_use(plan_of(scenario).programs[0]).peak_bytes)
 
 
+def _busy_fraction(scenario: Scenario) -> float:
+    """Return the part of a step in which a rank computes, mean over ranks."""
+    run = simulate(plan_of(scenario), pricing_of(scenario))
+    summary = summarise(scenario, run, devices_of(scenario))
+    return 1.0 - float(summary["bubble_fraction"]) - float(summary["exposed_communication_fraction"])
+
+
 _PREDICT: Final[Mapping[str, Callable[[Scenario], float]]] = {
     "iteration_time_s": _iteration_time_s,
     "tokens_per_s": _rate("tokens_per_s"),
@@ -138,4 +145,5 @@ _PREDICT: Final[Mapping[str, Callable[[Scenario], float]]] = {
     "hardware_flop_per_s_per_device": _rate("hardware_flop_per_s_per_device"),
     "activation_bytes": _activation_bytes,
     "peak_memory_bytes": _peak_memory_bytes,
+    "busy_fraction": _busy_fraction,
 }

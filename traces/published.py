@@ -43,9 +43,13 @@ PREDICTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "hardware_flop_per_s_per_device": "FLOP rate",
         "activation_bytes": "bytes",
         "peak_memory_bytes": "bytes",
+        "busy_fraction": "fraction",
     }
 )
-"""Results of a simulation that may be compared, with their dimension; the activations are the first stage's."""
+"""Results of a simulation that may be compared, with their dimension; the activations are the first stage's.
+
+``busy_fraction``: part of a step in which a rank computes, mean over ranks, 0..1.
+"""
 
 UNITS: Final[Mapping[str, tuple[str, float]]] = MappingProxyType(
     {
@@ -59,6 +63,7 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = MappingProxyType(
         "MiB": ("bytes", 2.0**20),
         "GB": ("bytes", 1e9),
         "GiB": ("bytes", 2.0**30),
+        "1": ("fraction", 1.0),
     }
 )
 """Units of measured columns: dimension, and factor to SI."""
