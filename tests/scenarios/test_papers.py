@@ -34,3 +34,43 @@ def test_fold3d_hides_the_gradients_that_all_gpus_wait_for() -> None:
     all_in_all_out = speedup(blocking, summary_of("fold3d-gpt-6b", OVERLAP, f"{SCHEDULE}=aiao"))
     assert 0.0 < overlapping < breadth_first < all_in_all_out
     assert 0.252 < all_in_all_out < 0.421
+
+
+def peak_bytes(summary: dict[str, Any], *kinds: str) -> float:
+    """Return what these kinds of buffers take at the peak of the first role."""
+    return float(sum(summary["roles"][0]["memory_by_kind_bytes"][kind] for kind in kinds))
+
+
+def test_interleaving_gains_most_with_few_micro_batches() -> None:
+    """Two virtual stages per rank gain more than SC21's 10 % at small batches, and less with every larger one."""
+    interleaved = (f"{SCHEDULE}=interleaved_1f1b", "parallel.pipeline.virtual_stages=2")
+    gains = []
+    for batch in (12, 24, 60):
+        size = f"training.global_batch_size={batch}"
+        plain = summary_of("megatron-interleaving-175b", size)
+        gains.append(speedup(plain, summary_of("megatron-interleaving-175b", size, *interleaved)))
+    assert gains[0] > gains[1] > 0.1 > gains[2] > 0.05
+
+
+def test_zero_stages_hold_what_their_paper_says() -> None:
+    """120 and 31.4 GB of model states with stages 0 and 1; stage 3 fits 120 GB's model in a thirtieth of it."""
+    states = ("parameter", "gradient", "optimizer")
+    replicated, first, _, third = (summary_of("zero-gpt-7.5b", f"parallel.data.zero_stage={n}") for n in range(4))
+    assert peak_bytes(replicated, *states) == pytest.approx(120e9, rel=0.01)
+    assert peak_bytes(first, *states) == pytest.approx(31.4e9, rel=0.01)
+    assert 1.88e9 < peak_bytes(third, *states) < 120e9 / 30
+    assert not replicated["fits_memory"]
+    assert first["fits_memory"]
+    assert first["iteration_time_s"] < replicated["iteration_time_s"]
+
+
+def test_local_updates_trade_the_bubble_for_heads() -> None:
+    """Greedy updates keep one micro-batch and wait less than 1F1B; overlapping ones keep two and compute more."""
+    local = "training.method=local"
+    backprop = summary_of("local-updates-gpt-2.7b")
+    greedy = summary_of("local-updates-gpt-2.7b", local)
+    overlapping = summary_of("local-updates-gpt-2.7b", local, "training.local_update=overlapping")
+    assert [summary["roles"][0]["peak_live_microbatches"] for summary in (backprop, greedy, overlapping)] == [8, 1, 2]
+    assert greedy["bubble_fraction"] < backprop["bubble_fraction"] / 2
+    assert greedy["max_rank_span_s"] < 0.8 * backprop["max_rank_span_s"]
+    assert greedy["max_rank_span_s"] < overlapping["max_rank_span_s"]
