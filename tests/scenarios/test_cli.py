@@ -108,7 +108,7 @@ def test_frozen_surface() -> None:
         ],
         "sweep": ["--jobs", "--json", "--out", "--set", "scenario"],
         "compare": ["--fail-above", "--json", "--out", "real", "simulated"],
-        "validate": ["--data", "--json", "tables"],
+        "validate": ["--data", "--json", "--markdown", "tables"],
         "schedule": ["--out", "--set", "scenario"],
         "schema": [],
         "list": ["--json", "kinds"],
@@ -117,7 +117,8 @@ def test_frozen_surface() -> None:
         "trace": ["--json", "--out", "--steps", "path"],
         "replay": ["--json", "--out", "--set", "--steps", "path"],
         "calibrate": [
-            "--budget", "--device", "--from", "--json", "--node", "--out", "--processes", "--seed", "--system",
+            "--budget", "--device", "--from", "--json", "--node", "--out", "--processes", "--seed", "--source",
+            "--system",
         ],
     }  # fmt: skip
 
