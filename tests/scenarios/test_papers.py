@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.console import mean_over_ranks
+from scenarios.advice import mean_over_ranks
 from scenarios.library import FOLDER
 from scenarios.loader import load_scenario
 from scenarios.runner import simulate
@@ -77,7 +77,7 @@ def test_local_updates_trade_the_bubble_for_heads() -> None:
 
 
 def test_osdp_gains_what_the_traffic_allows() -> None:
-    """FSDP's memory is the published one; OSDP uses what is left, for a gain within 20 % of the published ratio of 1.216.
+    """FSDP's memory is the published one; OSDP uses what is left, for a gain within 20 % of the published one.
 
     A parameter moves three times where it is sharded, twice where it is not: that bounds the gain.
     """
@@ -95,7 +95,7 @@ def test_osdp_gains_what_the_traffic_allows() -> None:
 
 
 def test_osdp_in_slices_fits_twice_the_sequences() -> None:
-    """Within 16 GiB sliced operators leave room for two sequences, which move no more than one: nearly twice the rate."""
+    """Within 16 GiB sliced operators leave room for two sequences, which move no more than one."""
     osdp = "parallel.data={degree: auto, osdp: {memory_limit: 16384 MiB, splits: [1, 4]}}"
     sharded = summary_of("osdp-opt-30b")
     chosen = summary_of("osdp-opt-30b", osdp, "training.global_batch_size=16", "training.microbatch_size=2")
