@@ -49,20 +49,27 @@ def print_validation(summary: Mapping[str, Any], console: Console) -> None:
     """Print predicted against measured, table by table."""
     for entry in summary["tables"]:
         console.print(Text(f"{entry['table']}: {entry['prediction']} in {entry['unit']}", style="bold"))
-        console.print(_records_table("", entry["groups"] or entry["rows"]))
+        console.print(_records_table("", entry["groups"] or _without_empty(entry["rows"])))
         verdict = Text("passed", "green") if entry["passed"] else Text("FAILED", "bold red")
         most = entry["thresholds"]
         mean = f"mean absolute error {_percent(entry['mean_absolute_error'])} (at most {_percent(most['mean'])})"
         worst = f"worst {_percent(entry['worst'])} (at most {_percent(most['worst'])})"
-        console.print(Text.assemble(f"{mean}, {worst}: ", verdict))
+        inside = "" if entry["coverage"] is None else f", {_percent(entry['coverage'])} inside their 90 % intervals"
+        console.print(Text.assemble(f"{mean}, {worst}{inside}: ", verdict))
         console.print(Text(entry["citation"], style="dim"), soft_wrap=True)
         console.print()
+
+
+def _without_empty(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows without the columns that none of them has anything in."""
+    kept = [key for key in rows[0] if any(row[key] is not None for row in rows)]
+    return [{key: row[key] for key in kept} for row in rows]
 
 
 def _answer(summary: Mapping[str, Any]) -> Table:
     """Return step time, throughput, utilisation and memory."""
     table = Table.grid(padding=(0, 2))
-    table.add_row("step time", Text(format_time(summary["iteration_time_s"]), style="bold"))
+    table.add_row("step time", _time_text(summary))
     if other := algorithm_words(summary.get("algorithm", "")):
         table.add_row("algorithm", Text.assemble((summary["algorithm"], "bold yellow"), f": {other}"))
     if summary.get("tokens_per_s"):
@@ -81,6 +88,16 @@ def _answer(summary: Mapping[str, Any]) -> Table:
     if "token_slices" in summary:
         table.add_row("token slices", _slices_text(summary["token_slices"]))
     return table
+
+
+def _time_text(summary: Mapping[str, Any]) -> Text:
+    """Return the step time, and the interval that holds it in 90 % of cases where there is one."""
+    time = Text(format_time(summary["iteration_time_s"]), style="bold")
+    interval = summary.get("iteration_time_interval_s")
+    if not interval:
+        return time
+    low, high = map(format_time, interval)
+    return Text.assemble(time, (f" (90 %: {low} to {high})", "not bold"))
 
 
 def _path_text(seconds: Mapping[str, float]) -> Text:
@@ -235,6 +252,8 @@ def _shown(key: str, value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return " to ".join(_shown(key, part) for part in value)
     if not isinstance(value, int | float):
         return str(value)
     if key.endswith("_s") and not key.endswith("per_s"):

@@ -11,6 +11,7 @@ from backends.simulated import SimulatedBackend
 from costmodels.errors import AlgorithmError
 from costmodels.hardware import DeviceSpec, load_node
 from scenarios.errors import Origin, ScenarioError
+from scenarios.intervals import errors_of
 from scenarios.loader import Scenario, located
 from scenarios.operator_sharding import summarise_choice, with_sharding_chosen
 from scenarios.outputs import write_all
@@ -69,7 +70,8 @@ def simulate(
     with _locating_algorithms(scenario):
         run = SimulatedBackend(pricing, fold).simulate(plan)
     links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
-    summary = summarise(scenario, run, devices_of(scenario), links)
+    errors = errors_of(pricing.profile) if isinstance(pricing, ClusterPricing) else None
+    summary = summarise(scenario, run, devices_of(scenario), links, errors)
     if isinstance(scenario.job, DenseTraining) and scenario.job.parallel.osdp is not None:
         summary["osdp"] = summarise_choice(scenario.job, plan)
     if scenario.reliability is not None:

@@ -9,10 +9,11 @@ from scenarios.algorithm import algorithm_of
 from scenarios.link_summary import summarise_links
 from scenarios.loader import Scenario
 from sim.engine.breakdown import BUBBLE, Breakdown, breakdown
-from sim.engine.critical_path import critical_path
+from sim.engine.critical_path import CriticalPath, critical_path
 from sim.engine.link_use import LinkUse
 from sim.engine.memory import peak_live_chunks
 from sim.engine.run import SimulatedRun
+from sim.engine.uncertainty import ModelErrors, step_time_interval
 from sim.plan.description import describe
 from sim.plan.program import Program
 from sim.training.precision import PRECISIONS
@@ -22,12 +23,18 @@ SCHEMA = "meshtwin.summary/1"
 
 
 def summarise(
-    scenario: Scenario, run: SimulatedRun, devices: Sequence[tuple[DeviceSpec, int]], use: LinkUse | None = None
+    scenario: Scenario,
+    run: SimulatedRun,
+    devices: Sequence[tuple[DeviceSpec, int]],
+    use: LinkUse | None = None,
+    errors: ModelErrors | None = None,
 ) -> dict[str, Any]:
     """Return the summary of a run; rates and memory verdicts only where there are devices.
 
     ``devices``: those of the ranks, in rank order, each with how many ranks have it. ``use``: that of their links.
+    ``errors``: those of the cost models, None where times are stated.
     """
+    path = critical_path(run)
     parts = {rank: breakdown(run, rank) for rank in run.programs}
     roles = [_role(run, rank, parts[rank], devices) for rank in run.programs]
     return {
@@ -37,6 +44,7 @@ def summarise(
         "algorithm": algorithm_of(scenario.job),
         "world_size": run.plan.mesh.size,
         "iteration_time_s": run.iteration_time_s,
+        "iteration_time_interval_s": _interval(path, errors),
         "makespan_s": run.makespan_s,
         "max_rank_span_s": run.max_rank_span_s,
         **rates(scenario, run, devices),
@@ -45,7 +53,7 @@ def summarise(
             run, {r: sum(v for cause, v in p.exposed_s.items() if cause != BUBBLE) for r, p in parts.items()}
         )
         / run.iteration_time_s,
-        "critical_path_s": dict(sorted(critical_path(run).seconds.items(), key=lambda part: (-part[1], part[0]))),
+        "critical_path_s": dict(sorted(path.seconds.items(), key=lambda part: (-part[1], part[0]))),
         **_memory(roles, devices),
         **_token_slices(scenario),
         "roles": roles,
@@ -53,6 +61,11 @@ def summarise(
         "fold": {"ranks": run.plan.mesh.size, "simulated": len(run.programs)},
         "engine": {"events": run.num_events, "wall_time_s": run.wall_time_s},
     }
+
+
+def _interval(path: CriticalPath, errors: ModelErrors | None) -> list[float] | None:
+    """Return from where to where the step time lies in 90 % of cases."""
+    return None if errors is None else list(step_time_interval(path, errors))
 
 
 def _token_slices(scenario: Scenario) -> dict[str, Any]:

@@ -1,21 +1,34 @@
 """Predict published measurements, and say how far off the predictions are."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from scenarios.collective_row import collective_time_s
 from scenarios.errors import Origin, ScenarioError
+from scenarios.intervals import errors_of
 from scenarios.loader import Scenario, scenario_from_mapping
 from scenarios.runner import devices_of, plan_of, pricing_of
 from scenarios.summary import rates, summarise
+from sim.engine.activity import Pricing
+from sim.engine.critical_path import critical_path
 from sim.engine.memory import kept_bytes, memory_use
+from sim.engine.pricing import ClusterPricing
+from sim.engine.run import SimulatedRun
 from sim.engine.simulate import simulate
+from sim.engine.uncertainty import Interval, step_time_interval
 from sim.plan.buffer import Kind
 from sim.plan.program import Program
 from traces.published import UNITS, PublishedRow, PublishedTable, load_table, published_tables
+
+
+class Prediction(NamedTuple):
+    """A predicted value in SI units, and what holds it in 90 % of cases, where the models' errors say so."""
+
+    value: float
+    interval: Interval | None = None
 
 
 def run(tables: tuple[Path, ...] = (), data: Path | None = None) -> dict[str, Any]:
@@ -44,9 +57,16 @@ def _validate(table: PublishedTable) -> dict[str, Any]:
         "groups": groups,
         "mean_absolute_error": mean,
         "worst": worst,
+        "coverage": coverage(rows),
         "thresholds": {"mean": table.mean_threshold, "worst": table.worst_threshold},
         "passed": passed and mean <= table.mean_threshold and worst <= table.worst_threshold,
     }
+
+
+def coverage(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the part of the rows with an interval that lie inside it, None where no row has one."""
+    known = [row["inside"] for row in rows if row["inside"] is not None]
+    return fmean(known) if known else None
 
 
 def _groups(table: PublishedTable, errors: list[float]) -> list[dict[str, Any]]:
@@ -64,19 +84,21 @@ def _groups(table: PublishedTable, errors: list[float]) -> list[dict[str, Any]]:
 def _predict(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:
     """Return one row's measured and predicted value in the table's unit, and the relative error."""
     if table.prediction == "collective_time_s":
-        predicted = collective_time_s(_entry(table, row), table.path, _where(table, row))
+        predicted, interval = Prediction(collective_time_s(_entry(table, row), table.path, _where(table, row)))
     else:
         scenario = scenario_from_mapping(_entry(table, row), table.path, _where(table, row))
         if scenario.cluster is None and table.prediction != "iteration_time_s":
             rule, remedy = f"a textbook workload has no {table.prediction}", "compare iteration_time_s"
             raise ScenarioError(Origin(str(table.path)), "measured.prediction", rule, remedy)
-        predicted = _PREDICT[table.prediction](scenario)
+        predicted, interval = _PREDICT[table.prediction](scenario)
     _, factor = UNITS[table.unit]
     return {
         "name": row.name,
         "measured": row.measured / factor,
         "predicted": predicted / factor,
         "error": predicted / row.measured - 1.0,
+        "interval": [bound / factor for bound in interval] if interval else None,
+        "inside": interval[0] <= row.measured <= interval[1] if interval else None,
     }
 
 
@@ -99,25 +121,38 @@ def _entry(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:
     return data
 
 
-def _iteration_time_s(scenario: Scenario) -> float:
-    return simulate(plan_of(scenario), pricing_of(scenario)).iteration_time_s
+def _iteration_time_s(scenario: Scenario) -> Prediction:
+    pricing = pricing_of(scenario)
+    run = simulate(plan_of(scenario), pricing)
+    return Prediction(run.iteration_time_s, _interval(run, pricing))
 
 
-def _rate(key: str) -> Callable[[Scenario], float]:
-    def predict(scenario: Scenario) -> float:
-        run = simulate(plan_of(scenario), pricing_of(scenario))
-        rate = rates(scenario, run, devices_of(scenario))[key]
+def _rate(key: str) -> Callable[[Scenario], Prediction]:
+    def predict(scenario: Scenario) -> Prediction:
+        pricing = pricing_of(scenario)
+        run = simulate(plan_of(scenario), pricing)
+        rate, interval = rates(scenario, run, devices_of(scenario))[key], _interval(run, pricing)
         assert rate is not None  # only textbook workloads have none
-        return rate
+        assert interval is not None
+        work = rate * run.iteration_time_s
+        return Prediction(rate, Interval(work / interval.high, work / interval.low))
 
     return predict
 
 
-def _activation_bytes(scenario: Scenario) -> float:
+def _interval(run: SimulatedRun, pricing: Pricing) -> Interval | None:
+    """Return what holds the step time in 90 % of cases, None where times are stated."""
+    if not isinstance(pricing, ClusterPricing):
+        return None
+    return step_time_interval(critical_path(run), errors_of(pricing.profile))
+
+
+def _activation_bytes(scenario: Scenario) -> Prediction:
     """Return what the first stage's layers keep for backward between two calls, when they hold most."""
     program = plan_of(scenario).programs[0]
     of_layers = _touched_by_layers(program)
-    return float(kept_bytes(program, {n for n in of_layers if program.buffers[n].kind is Kind.ACTIVATION}))
+    kept = kept_bytes(program, {n for n in of_layers if program.buffers[n].kind is Kind.ACTIVATION})
+    return Prediction(float(kept))
 
 
 def _touched_by_layers(program: Program) -> set[str]:
@@ -126,19 +161,20 @@ def _touched_by_layers(program: Program) -> set[str]:
     return {name for op in ops for name in (*op.reads, *op.writes)}
 
 
-def _peak_memory_bytes(scenario: Scenario) -> float:
+def _peak_memory_bytes(scenario: Scenario) -> Prediction:
     """Return the first stage's peak memory."""
-    return float(memory_use(plan_of(scenario).programs[0]).peak_bytes)
+    return Prediction(float(memory_use(plan_of(scenario).programs[0]).peak_bytes))
 
 
-def _busy_fraction(scenario: Scenario) -> float:
+def _busy_fraction(scenario: Scenario) -> Prediction:
     """Return the part of a step in which a rank computes, mean over ranks."""
     run = simulate(plan_of(scenario), pricing_of(scenario))
     summary = summarise(scenario, run, devices_of(scenario))
-    return 1.0 - float(summary["bubble_fraction"]) - float(summary["exposed_communication_fraction"])
+    idle = float(summary["bubble_fraction"]) + float(summary["exposed_communication_fraction"])
+    return Prediction(1.0 - idle)
 
 
-_PREDICT: Final[Mapping[str, Callable[[Scenario], float]]] = {
+_PREDICT: Final[Mapping[str, Callable[[Scenario], Prediction]]] = {
     "iteration_time_s": _iteration_time_s,
     "tokens_per_s": _rate("tokens_per_s"),
     "model_flop_per_s_per_device": _rate("model_flop_per_s_per_device"),

@@ -17,10 +17,12 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from sim.engine.critical_path import CriticalPath, Step, kind_of
+from sim.engine.critical_path import MESSAGE, CriticalPath, Step, kind_of
 from sim.plan.description import collective_bytes, payload_bytes
-from sim.plan.op import Collective, Compute
+from sim.plan.op import Collective, CollectiveKind, Compute
 
+NETWORK: Final = "network"
+COLLECTIVES: Final = frozenset(map(str, CollectiveKind))
 NORMAL_90: Final = 1.6448536269514722
 """Standard deviations to both sides that hold 90 % of a normal distribution."""
 
@@ -29,7 +31,7 @@ NORMAL_90: Final = 1.6448536269514722
 class ModelErrors:
     """Standard deviations of the logarithm of measured over predicted.
 
-    ``sigma``: by kernel family and kind of collective, all errors of one call together; ``common`` is the part of that
+    ``sigma``: by kernel family, and of NETWORK, all errors of one call together; ``common`` is the part of that
     variance which all calls of a family share, from 0 to 1; ``step``: of the whole step, beside all of these.
     """
 
@@ -38,21 +40,22 @@ class ModelErrors:
     step: float
 
     def of(self, kind: str) -> float:
-        """Return a kind's standard deviation, 0 for what has no error of its own (a stated time)."""
-        return self.sigma.get(kind, 0.0)
+        """Return a kind's standard deviation; of collectives and messages the network's, of stated times 0."""
+        network = kind == MESSAGE or kind in COLLECTIVES
+        return self.sigma.get(NETWORK if network else kind, 0.0)
 
 
 class Interval(NamedTuple):
-    """From low to high, in seconds."""
+    """From low to high."""
 
-    low_s: float
-    high_s: float
+    low: float
+    high: float
 
 
 def step_time_interval(path: CriticalPath, errors: ModelErrors) -> Interval:
-    """Return the interval that holds the step time in 90 % of cases."""
+    """Return the interval that holds the step time, in seconds, in 90 % of cases."""
     spread = NORMAL_90 * relative_deviation(path, errors)
-    time_s = path.run.makespan_s
+    time_s = path.run.iteration_time_s
     return Interval(time_s * math.exp(-spread), time_s * math.exp(spread))
 
 

@@ -18,7 +18,7 @@ from sim.plan.op import Op
 from sim.plan.program import Plan, Program
 
 ROOT = Path(__file__).parents[2]
-SIGMA = {"gemm": 0.08, "attention": 0.1, "elementwise": 0.2, "all_gather": 0.3, "reduce_scatter": 0.3, "optimizer": 0.1}
+SIGMA = {"gemm": 0.08, "attention": 0.1, "elementwise": 0.2, "network": 0.3, "optimizer": 0.1}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,20 @@
+"""How far the cost models of a profile may be off."""
+
+from typing import Final
+
+from costmodels.profile import Profile
+from sim.engine.uncertainty import NETWORK, ModelErrors
+
+ASSUMED: Final = {"gemm": 0.1, "attention": 0.12, "elementwise": 0.15, "optimizer": 0.15, NETWORK: 0.12}
+"""Deviations where a profile states none. gemm and attention: about what held-out kernels of A100, H100, H200 and B200
+show; the network: about what the measured collectives of traces/published show; elementwise and optimizer: assumption.
+"""
+COMMON: Final = 0.5
+"""Assumption: half of a family's variance is common to all of its calls, half is of each shape."""
+STEP: Final = 0.015
+"""Assumption: what no kernel's table shows moves a step by 1.5 %."""
+
+
+def errors_of(profile: Profile) -> ModelErrors:
+    """Return the errors of a profile's models: those on rows that nothing was fitted to, else the assumed ones."""
+    return ModelErrors(sigma={**ASSUMED, **profile.sigma}, common=COMMON, step=STEP)
