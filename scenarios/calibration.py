@@ -238,7 +238,9 @@ def _calibrated(
     packaged = packaged_entry(start.profile.name)
     kept = {} if fit_rates else {name: packaged[name] for name in SECTIONS if name not in fitted.sections}
     sources = {name: _source(name, fitted, families, about.get("source", "")) for name in (*SECTIONS, "kernels")}
-    sources["sigma"] = "Standard deviation of log(measured/predicted) over the rows that nothing was fitted to"
+    sources["sigma"] = (
+        "Root mean square of log(measured/predicted), weighted by seconds, over the rows that nothing was fitted to"
+    )
     entry = profile_entry(
         fitted.profile, fitted.node, sources=sources, measured=fit_rates, calibration=calibration, kept=kept
     )
@@ -266,7 +268,7 @@ def _points(samples: Sequence[Sample], fitted: Fitted, one_in: int) -> Iterable[
 
 
 def _sigma(families: Mapping[str, Mapping[str, float]], before: Mapping[str, float]) -> dict[str, float]:
-    """Return the spread of log(measured/predicted) of what was held out, beside that of families not measured now."""
+    """Return how far what was held out lies from its prediction, beside that of families not measured now."""
     return {**before, **{name: row["held_out_sigma"] for name, row in families.items() if "held_out_sigma" in row}}
 
 

@@ -5,9 +5,9 @@ from typing import Final
 from costmodels.profile import Profile
 from sim.engine.uncertainty import NETWORK, ModelErrors
 
-ASSUMED: Final = {"gemm": 0.1, "attention": 0.12, "elementwise": 0.15, "optimizer": 0.15, NETWORK: 0.12}
-"""Deviations where a profile states none. gemm and attention: about what held-out kernels of A100, H100, H200 and B200
-show; the network: about what the measured collectives of traces/published show; elementwise and optimizer: assumption.
+ASSUMED: Final = {"gemm": 0.05, "attention": 0.05, "elementwise": 0.1, "optimizer": 0.1, NETWORK: 0.1}
+"""Deviations where a profile states none: of products and attention about what held-out kernels of A100, H100, H200 and
+B200 show, of the network what the measured collectives of traces/published show; elementwise and optimizer: assumption.
 """
 COMMON: Final = 0.5
 """Assumption: half of a family's variance is common to all of its calls, half is of each shape."""

@@ -36,7 +36,7 @@ class Parameter:
 class Residuals:
     """How far predictions lie from measurements: |relative error| over some samples, and its signed mean.
 
-    ``sigma``: the standard deviation of log(measured/predicted).
+    ``sigma``: the root mean square of log(measured/predicted), weighted by measured seconds: long calls make up a step.
     """
 
     num_points: int
@@ -52,7 +52,7 @@ class Residuals:
         if not len(measured):
             return cls(0, 0.0, 0.0, 0.0, 0.0, 0.0)
         ratios = np.asarray(predicted, dtype=float) / np.asarray(measured, dtype=float)
-        errors, sigma = ratios - 1.0, float(np.log(ratios).std())
+        errors, sigma = ratios - 1.0, float(np.sqrt(np.average(np.log(ratios) ** 2, weights=measured)))
         size = np.abs(errors)
         p50, p90 = np.percentile(size, [50, 90])
         return cls(len(size), float(size.mean()), float(p50), float(p90), float(errors.mean()), sigma)

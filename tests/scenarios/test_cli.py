@@ -210,7 +210,7 @@ def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: boo
     row = {"row": "a", "measured": 1.0, "predicted": 1.1, "error": 0.1}
     words = {"table": "t", "citation": "A paper", "prediction": "iteration_time_s", "unit": "s"}
     numbers = {"mean_absolute_error": 0.1, "worst": 0.1, "thresholds": {"mean": 0.05, "worst": 0.12}}
-    table = {**words, **numbers, "rows": [row], "groups": [], "passed": passed}
+    table = {**words, **numbers, "rows": [row], "groups": [], "coverage": None, "passed": passed}
     seen: list[dict[str, object]] = []
 
     def compare(*_files: Path, **options: object) -> dict[str, object]:
