@@ -1,4 +1,4 @@
-"""Draw the README's picture and put today's results into it: ``make docs``."""
+"""Draw the README's picture, and put today's results into it and into docs/accuracy.md: ``make docs``."""
 
 import re
 from io import StringIO
@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from scenarios import validation
-from scenarios.accuracy import markdown_lines
+from scenarios.accuracy import markdown_lines, verdict_lines
 from scenarios.console import print_summary
 from scenarios.loader import load_scenario
 from scenarios.report.figure import write_pipeline_figure
@@ -35,11 +35,6 @@ def quickstart_block() -> str:
     return "\n".join(f"    {line}".rstrip() for line in lines)
 
 
-def accuracy_block() -> str:
-    """Return what ``simulate validate --markdown`` prints."""
-    return "\n".join(markdown_lines(validation.run()))
-
-
 def replaced(text: str, name: str, block: str) -> str:
     """Return a text with what stands between a block's marks replaced. Raises ValueError where there are none."""
     marks = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end of {name} -->)", re.DOTALL)
@@ -52,4 +47,7 @@ def replaced(text: str, name: str, block: str) -> str:
 if __name__ == "__main__":
     draw_pipeline(HERE / "pipeline.png")
     readme = replaced(README.read_text(encoding="utf-8"), "quickstart", quickstart_block())
-    README.write_text(replaced(readme, "accuracy", accuracy_block()), encoding="utf-8")
+    accuracy = validation.run()
+    README.write_text(replaced(readme, "accuracy", "\n".join(verdict_lines(accuracy))), encoding="utf-8")
+    lines = ["# Accuracy", "", "What `simulate validate --markdown` prints; `make docs` brings it up to date.", ""]
+    (HERE / "accuracy.md").write_text("\n".join([*lines, *markdown_lines(accuracy), ""]), encoding="utf-8")

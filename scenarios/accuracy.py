@@ -1,4 +1,7 @@
-"""How accurate predictions are, as Markdown: what ``simulate validate --markdown`` prints, and the README holds."""
+"""How accurate predictions are, as Markdown: what ``simulate validate --markdown`` prints.
+
+The README holds the table of tables, docs/accuracy.md everything.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,10 +10,7 @@ from typing import Any
 def markdown_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table of tables, then every row of each, or group of rows where there are; ``summary`` of ``run``."""
     tables = summary["tables"]
-    yield "| table | rows | mean absolute error | worst row | allowed (mean, worst) | |"
-    yield "|---|---|---|---|---|---|"
-    for table in tables:
-        yield verdict_line(table)
+    yield from verdict_lines(summary)
     for table in tables:
         if not table["groups"]:
             yield from _row_lines(table)
@@ -19,12 +19,21 @@ def markdown_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield from _group_lines(grouped)
 
 
+def verdict_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the table of tables."""
+    yield "| table | rows | mean absolute error | worst row | allowed (mean, worst) | in 90 % intervals | |"
+    yield "|---|---|---|---|---|---|---|"
+    for table in summary["tables"]:
+        yield verdict_line(table)
+
+
 def verdict_line(table: Mapping[str, Any]) -> str:
-    """Return one table's row: errors, thresholds, and whether it passed."""
+    """Return one table's row: errors, thresholds, how many rows lie inside their intervals, whether it passed."""
     allowed = f"{table['thresholds']['mean']:.0%}, {table['thresholds']['worst']:.0%}"
     errors = f"{table['mean_absolute_error']:.1%} | {table['worst']:.1%}"
+    inside = "" if table["coverage"] is None else f"{table['coverage']:.0%}"
     verdict = "passed" if table["passed"] else "FAILED"
-    return f"| `{table['table']}` | {len(table['rows'])} | {errors} | {allowed} | {verdict} |"
+    return f"| `{table['table']}` | {len(table['rows'])} | {errors} | {allowed} | {inside} | {verdict} |"
 
 
 def _row_lines(table: Mapping[str, Any]) -> Iterator[str]:
