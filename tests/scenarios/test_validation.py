@@ -208,7 +208,7 @@ def test_markdown_is_a_table_of_tables_and_of_rows(write: Write, capsys: pytest.
     path = str(write("small,4,42\n", text=TEXTBOOK))
     assert _exit_code("validate", path, "--markdown") == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2] == "| `table` | 1 | 50.0% | 50.0% | 5%, 12% | FAILED |"
+    assert lines[2] == "| `table` | 1 | 50.0% | 50.0% | 5%, 12% |  | FAILED |"
     assert lines[-1] == "| small | 42 | 21 | -50.0% |"
     assert _exit_code("validate", path, "--markdown", "--json") == 2
 
