@@ -47,9 +47,8 @@ format: setup  ## bring the code into the one format
 	$(BIN)/ruff format .
 
 bench: setup  ## measure speed, memory and agreement; the tables of BENCHMARKS.md
-	$(BIN)/python -m benchmarks.network
-	$(BIN)/python -m benchmarks.scaling
-	$(BIN)/python benchmarks/run.py
+	@failed=0; for part in "-m benchmarks.network" "-m benchmarks.scaling" benchmarks/run.py; do \
+		$(BIN)/python $$part || failed=1; done; exit $$failed
 
 docs: setup  ## draw the picture of the README and put today's results into it
 	$(BIN)/python docs/refresh.py

@@ -252,10 +252,13 @@ class Network:
             return numbers[where.ravel()]
         found = np.zeros(len(devices), dtype=np.int64)
         for row in range(len(devices)):
-            parts = np.split(devices[row], np.flatnonzero(begins[row])[1:])
-            each = [self._inside(part) for part in parts if len(part) > 1]
+            starts = np.flatnonzero(begins[row])
+            ends = np.append(starts[1:], devices.shape[1])
+            several = ends - starts > 1
+            parts = zip(starts[several].tolist(), ends[several].tolist(), strict=True)
+            each = [self._inside(devices[row, start:end]) for start, end in parts]
             slowest = min(each, key=lambda one: one.bandwidth_bytes_per_s, default=_Inside(0.0))
-            found[row] = self._numbered(slowest if len(parts) == 1 else replace(slowest, rings=()))
+            found[row] = self._numbered(slowest if len(starts) == 1 else replace(slowest, rings=()))
         return found
 
     def _numbered(self, inside: "_Inside") -> int:
