@@ -10,7 +10,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from costmodels.collectives.cost import why_not
@@ -21,6 +21,7 @@ from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from sim.cluster.cluster import Cluster
 from sim.cluster.network import LinkCost, Network
+from sim.cluster.rings import nvlink_rings
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
 from sim.engine.pricing import ClusterPricing
@@ -173,6 +174,7 @@ def test_fewer_bytes_are_never_slower_by_one_protocol(case: Case, share: float) 
 
 @settings(max_examples=100, deadline=None)
 @given(case=cases())
+@example(case=Case("hybrid cube mesh", "h100", (0, 1, 2), "all_reduce", "ring", 1000))
 def test_links_carry_what_routes_say(case: Case) -> None:
     """Flows added up pair by pair along their routes are the bytes of every link; what enters a switch leaves it."""
     assume(case.algorithm not in {*COLLNET, "tree"})
@@ -180,7 +182,8 @@ def test_links_carry_what_routes_say(case: Case) -> None:
     use = net.collectives(case.kind, case.num_bytes, np.array([case.group]), case.algorithm)
     nodes = net.ranks_per_node(case.group)
     devices = sorted(case.group, key=lambda rank: (int(net.topology.device_island[rank]), case.group.index(rank)))
-    flows = collective_flows(case.kind, case.algorithm, nodes)
+    rings = nvlink_rings(net.topology.islands[0], devices)[0] if len(nodes) == 1 else ()
+    flows = collective_flows(case.kind, case.algorithm, nodes, rings)
     carried: dict[int, float] = defaultdict(float)
     leaves, enters = np.zeros(net.topology.num_vertices), np.zeros(net.topology.num_vertices)
     for source, target, part in zip(flows.sources.tolist(), flows.targets.tolist(), flows.parts.tolist(), strict=True):
