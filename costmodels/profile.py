@@ -41,8 +41,9 @@ class NetworkProfile:
 class Profile:
     """All efficiencies of one device generation. Compared by identity: loading twice gives the same object.
 
-    ``kernels``: by name, kernels that were measured to differ from their family. ``sigma``: by family, the standard
-    deviation of log(measured/predicted) over measurements that nothing was fitted to, where there are some.
+    ``kernels``: by name, kernels that were measured to differ from their family. ``sigma``: by family, the
+    root mean square of log(measured/predicted), weighted by seconds, over measurements that nothing was fitted to; of
+    devices that were not measured an assumption, and where there is none either the family is missing.
     """
 
     name: str
