@@ -28,6 +28,18 @@ class _Load:
     nic_users: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a step list asks of a network: of each round, of all of them, of the busiest reduction and of own shares."""
+
+    algorithm: str
+    kind: str
+    rounds: Sequence[_Load]
+    total: _Load
+    reduced_bytes: float
+    own_bytes: float
+
+
 def steps_cost(
     algorithm: str,
     case: StepList,
@@ -58,7 +70,8 @@ def steps_cost(
     protocols = network.protocols_for(case.kind, algorithm, payload, ranks_per_node)
     if not protocols:
         raise CollectiveError(f"no protocol of this network takes {case.kind} ({algorithm}) of {payload:.0f} bytes")
-    costs = [_cost(algorithm, case.kind, rounds, total, reduced, own, p, ranks_per_node, network) for p in protocols]
+    work = _Work(algorithm, case.kind, rounds, total, reduced, own)
+    costs = [_cost(work, protocol, ranks_per_node, network) for protocol in protocols]
     return min(costs, key=lambda cost: exclusive_seconds(cost, ranks_per_node, network))
 
 
@@ -118,24 +131,16 @@ def _busiest_reduction(sent: Iterable[tuple[Step, int]]) -> float:
 
 
 def _cost(
-    algorithm: str,
-    kind: str,
-    rounds: Sequence[_Load],
-    total: _Load,
-    reduced_bytes: float,
-    own_bytes: float,
-    protocol: Protocol,
-    ranks_per_node: tuple[int, ...],
-    network: NetworkParameters,
+    work: _Work, protocol: Protocol, ranks_per_node: tuple[int, ...], network: NetworkParameters
 ) -> CollectiveCost:
     port_s = protocol.port_overhead / network.intra_bandwidth_bytes_per_s
     nic_s = protocol.wire_overhead / network.inter_bandwidth_bytes_per_s
     adapters = network.adapters(ranks_per_node)
-    message = kind == "all_to_all"
+    message = work.kind == "all_to_all"
     latency_s = network.launch_latency_s + protocol.base_latency_s
-    own_s = protocol.own_share * own_bytes * port_s
+    own_s = protocol.own_share * work.own_bytes * port_s
     wire_s, turns_s = protocol.wire_overhead / network.intra_bandwidth_bytes_per_s, 0.0
-    for index, load in enumerate(rounds):
+    for index, load in enumerate(work.rounds):
         ports = (
             load.port_bytes * port_s
             + (0.0 if index else own_s)
@@ -148,14 +153,17 @@ def _cost(
         between = load.nic_messages > 0
         latency_s += network.inter_latency_s + protocol.inter_hop_s if between else 0.0
         latency_s += 0.0 if between else network.intra_latency_s + protocol.intra_hop_s
-    port_bytes, nic_bytes = total.port_bytes * protocol.wire_overhead, total.nic_bytes * protocol.wire_overhead
-    sent_s = max(port_bytes / network.intra_bandwidth_bytes_per_s, total.nic_bytes * nic_s / adapters)
+    port_bytes, nic_bytes = (
+        work.total.port_bytes * protocol.wire_overhead,
+        work.total.nic_bytes * protocol.wire_overhead,
+    )
+    sent_s = max(port_bytes / network.intra_bandwidth_bytes_per_s, work.total.nic_bytes * nic_s / adapters)
     return CollectiveCost(
-        algorithm,
+        work.algorithm,
         latency_s - sent_s,
         port_bytes,
         nic_bytes,
-        reduced_bytes,
+        work.reduced_bytes,
         protocol.wire_overhead,
         turns_s - sent_s,
     )
