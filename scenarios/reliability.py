@@ -53,7 +53,7 @@ def reliability_spec(
 
 
 def summarise_study(spec: ReliabilitySpec, study: Study) -> dict[str, Any]:
-    """Return the ``reliability`` object of summary.json; documented in the README."""
+    """Return the ``reliability`` object of summary.json; documented in docs/results.md."""
     outcomes, cycle = study.outcomes, study.cycle
 
     def spread(value: Callable[[Outcome], float]) -> dict[str, float]:

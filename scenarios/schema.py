@@ -62,7 +62,7 @@ def _name_or_mapping(value: object) -> object:
     if isinstance(value, dict) or (isinstance(value, str) and value):
         return value
     raise refusal(
-        "a topology is a name or a mapping", "write topology: superpod-h100, or keys below it (see the README)"
+        "a topology is a name or a mapping", "write topology: superpod-h100, or keys below it (see docs/clusters.md)"
     )
 
 

@@ -1,4 +1,4 @@
-"""summary.json: the answer of a simulation, in documented, versioned keys (see the README)."""
+"""summary.json: the answer of a simulation, in documented, versioned keys (see docs/results.md)."""
 
 from collections.abc import Sequence
 from itertools import accumulate

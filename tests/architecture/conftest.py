@@ -55,3 +55,10 @@ def modules(tracked: list[Path]) -> list[Module]:
             text = path.read_text(encoding="utf-8")
             found.append(Module(path.relative_to(ROOT).as_posix(), ast.parse(text), text.count("\n")))
     return found
+
+
+@pytest.fixture(scope="package")
+def manual(root: Path) -> str:
+    """Return the text of the README and of all pages of docs."""
+    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages)

@@ -1,4 +1,4 @@
-"""The README shows what is: its scenario, its output, its commands and its links."""
+"""The README and the pages of docs show what is: its scenario, its output, its commands and its links."""
 
 import re
 import runpy
@@ -8,6 +8,9 @@ import pytest
 
 from scenarios.cli import COMMANDS
 from scenarios.library import scenario_names
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(path.relative_to(ROOT).as_posix() for folder in (ROOT, ROOT / "docs") for path in folder.glob("*.md"))
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +40,35 @@ def test_accuracy_covers_every_published_table(root: Path, readme: str) -> None:
     ] == []
 
 
-def test_commands_exist(readme: str) -> None:
-    """Every command line in the README names a command, a scenario file or a packaged scenario."""
-    words = re.findall(r"^\s+simulate (\S+)|`simulate (\S+?)[\s`]", readme, re.M)
+def test_commands_exist(manual: str) -> None:
+    """Every command line in README and docs names a command, a scenario file or a packaged scenario."""
+    words = re.findall(r"^\s+simulate (\S+)|`simulate (\S+?)[\s`]", manual, re.M)
     unknown = {a or b for a, b in words} - set(COMMANDS) - {"--help"} - set(scenario_names())
     assert [word for word in sorted(unknown) if not word.endswith(".yaml")] == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "BENCHMARKS.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("name", PAGES)
 def test_links_and_paths_lead_somewhere(root: Path, name: str) -> None:
-    """Every relative link, and every file of the repository that is named in backticks, exists."""
-    text = (root / name).read_text(encoding="utf-8")
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
+    """Every relative link, with its heading, and every file of the repository that is named in backticks, exists."""
+    page = root / name
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", text)
+    targets = [(page.parent / path if path else page, heading) for path, heading in links]
+    assert [target for target in targets if not leads_somewhere(*target)] == []
     rooms = "scenarios|backends|sim|costmodels|traces|tests|docs|benchmarks"
     paths = re.findall(rf"`((?:{rooms})/[\w./-]*)`", text)
-    assert [path for path in (*links, *paths) if not (root / path).exists()] == []
+    assert [path for path in paths if not (root / path).exists()] == []
+
+
+def leads_somewhere(target: Path, heading: str) -> bool:
+    """Return whether a file is there, and has that heading, as web pages name it."""
+    if not target.exists():
+        return False
+    titles = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.M) if heading else []
+    return not heading or heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_readme_leads_to_every_page(root: Path, readme: str) -> None:
+    """Every page of docs is linked from the README."""
+    pages = [path.relative_to(root).as_posix() for path in (root / "docs").glob("*.md")]
+    assert [page for page in pages if f"({page})" not in readme] == []

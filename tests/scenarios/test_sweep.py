@@ -398,23 +398,23 @@ def test_runs_without_pipelines_have_no_pictures(write, tmp_path: Path) -> None:
 
 
 def test_shipped_comparison_has_room_for_every_schedule() -> None:
-    """All schedules that need nothing else are in the README's command, and valid with 1 virtual stage or 2."""
+    """All schedules that need nothing else are in the documented command, and valid with 1 virtual stage or 2."""
     path = ROOT / "scenarios" / "compare-schedules.yaml"
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    [names] = re.findall(r"--set parallel\.pipeline\.schedule=(gpipe,[\w,]+)", readme)
+    page = (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8")
+    [names] = re.findall(r"--set parallel\.pipeline\.schedule=(gpipe,[\w,]+)", page)
     job = prepare(path, read_settings([f"parallel.pipeline.schedule={names}", "parallel.pipeline.virtual_stages=1,2"]))
     assert {point.values["parallel.pipeline.schedule"] for point, _ in job.points} == set(names.split(","))
     others = {"custom", "local", "terapipe", "seq_1f1b", "pipedream_2bw"}
     assert {*names.split(","), *others} == set(get_args(Schedule))
 
 
-def test_readme_says_what_the_comparison_finds() -> None:
-    """Times and memory that the README states of schedules are today's."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_documentation_says_what_the_comparison_finds() -> None:
+    """Times and memory that docs/schedules.md states of schedules are today's."""
+    page = (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8")
     path = ROOT / "scenarios" / "compare-schedules.yaml"
     for words, schedule, stages in (("DualPipeV", "dualpipe_v", 2), ("1F1B", "1f1b", 1)):
         overrides = [f"parallel.pipeline.schedule={schedule}", f"parallel.pipeline.virtual_stages={stages}"]
         summary = simulate(load_scenario(path, overrides)).summary
         peak_bytes = max(role["peak_memory_bytes"] for role in summary["roles"])
-        [stated] = re.findall(rf"{words}\s\(([\d.]+) s\D*([\d.]+) GiB", readme.split("All schedules on one page")[1])
+        [stated] = re.findall(rf"{words}\s\(([\d.]+) s\D*([\d.]+) GiB", page.split("All schedules on one page")[1])
         assert stated == (f"{summary['iteration_time_s']:.3f}", f"{peak_bytes / 2**30:.1f}")
