@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from scenarios.checking import check_document, refuse_nulls
-from scenarios.clusters import devices_of_nodes, locating, refuse_many, refuse_missing_devices, with_stragglers
 from scenarios.errors import ScenarioError, suggestion
+from scenarios.machine import devices_of_nodes, locating, refuse_many, refuse_missing_devices, with_stragglers
 from scenarios.overrides import apply_overrides
 from scenarios.schema import ClusterSection, DenseScenario, Section
 from scenarios.yaml_tree import Document, KeyPath, describe, read_document

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from scenarios.actions import read_actions
 from scenarios.checking import check_document
-from scenarios.clusters import ClusterSpec, cluster_spec, forced_algorithms
 from scenarios.degrees import resolve_degrees
 from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.huggingface import read_model
+from scenarios.machine import ClusterSpec, cluster_spec, forced_algorithms
 from scenarios.model_presets import load_presets
 from scenarios.overrides import apply_overrides
 from scenarios.pricing import cluster_pricing

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
-from scenarios.clusters import ClusterSpec
+from scenarios.machine import ClusterSpec
 from sim.cluster.cluster import Cluster
 from sim.engine.pricing import ClusterPricing
 from sim.engine.variation import Variation

@@ -5,11 +5,11 @@ import json
 import pytest
 from rich.console import Console
 
-from scenarios.clusters import ClusterSpec
 from scenarios.collectives import chosen_algorithms
 from scenarios.console import print_summary
 from scenarios.errors import ScenarioError
 from scenarios.loader import load_scenario
+from scenarios.machine import ClusterSpec
 from scenarios.role_names import fullest_row, row_names
 from scenarios.runner import plan_of, pricing_of, simulate
 
