@@ -29,7 +29,7 @@ Ref = tuple[int, int]
 
 
 class NotCoalescableError(Exception):
-    """A task whose calls cannot be blocks after all: somebody waits for an op that not all entries lead to."""
+    """A task whose calls cannot be blocks of several ranks after all."""
 
     def __init__(self, task: str) -> None:
         super().__init__(task)
@@ -87,15 +87,17 @@ class RankCompiler:
         self._steady: dict[tuple[str, str, bool], bool] = {}
         self._waited: set[tuple[int, int, str]] = set()
         self._parts: dict[int, Part] = {}
+        self._entry_nodes: dict[int, list[int]] = {}
+        self._early_exits: dict[Ref, int] = {}
+        self._open_microbatches: set[int | None] = set()
         self._num_single = 0
         self._last_on_main = -1
         self._last_block: tuple[int, Call] | None = None
 
     def compile(self) -> None:
         """Add all calls to the graph."""
-        exposed_from = self.contention.exposed_from[self.rank]
-        open_microbatches = self._open_microbatches(exposed_from)
         rank, units, tables = self.rank, self.graph.units, self.tables
+        exposed_from = self.contention.exposed_from[rank]
         for index, call in enumerate(self.program.calls):
             table, unit = tables[call.task], len(units)
             table.units[call.microbatch] = unit
@@ -104,26 +106,15 @@ class RankCompiler:
                 continue
             if table.message:
                 self._add_message(index, call, table)
-            elif table.steady and self._follows_block(index, call, table, exposed_from, open_microbatches):
-                self._add_steady_block(unit, index, call, table)
-            elif not self._may_be_block(call, index, exposed_from):
+            elif not table.candidate or (table.contended and index >= exposed_from):
                 self._add_ops(unit, index, call, table)
-            elif not self._add_block(unit, index, call, table, open_microbatches):
-                raise NotCoalescableError(call.task)
+            elif table.steady and self._follows_block(call, table):
+                self._add_steady_block(unit, index, call, table)
+            elif not self._add_block(unit, index, call, table):
+                self._add_ops(unit, index, call, table)
             self._note_last(unit, table)
         for ref in self._tails.values():
             self._node(ref)
-
-    def _open_microbatches(self, exposed_from: int) -> set[int | None]:
-        """Return the micro-batches of which a forward or backward cannot be a block."""
-        calls, tables = self.program.calls, self.tables
-        never = any(table.main and not table.candidate for table in tables.values())
-        first = 0 if never else min(exposed_from, len(calls))
-        return {
-            call.microbatch
-            for index, call in enumerate(calls[first:], first)
-            if tables[call.task].main and not self._may_be_block(call, index, exposed_from)
-        }
 
     def _note_last(self, unit: int, table: TaskTable) -> None:
         """Note that a call is the last so far of its task and of its streams."""
@@ -135,10 +126,6 @@ class RankCompiler:
 
     def _table_of(self, unit: int) -> TaskTable:
         return self.tables[self.program.calls[self.graph.units[unit][1]].task]
-
-    def _may_be_block(self, call: Call, index: int, exposed_from: int) -> bool:
-        table = self.tables[call.task]
-        return table.candidate and (index < exposed_from or not table.contended)
 
     # --- single ops ----------------------------------------------------------------------------------------
 
@@ -192,6 +179,8 @@ class RankCompiler:
         graph, shape = self.graph, table.shape
         base = len(graph.kinds)
         graph.units.append((self.rank, index, base, None))
+        if table.main:
+            self._open_microbatches.add(call.microbatch)
         for op, kind, duration_s, activity in table.recipe:
             node = graph.add(kind, duration_s)
             if kind is _SHARED:
@@ -218,23 +207,19 @@ class RankCompiler:
 
     # --- blocks --------------------------------------------------------------------------------------------
 
-    def _follows_block(
-        self, index: int, call: Call, table: TaskTable, exposed_from: int, open_microbatches: set[int | None]
-    ) -> bool:
+    def _follows_block(self, call: Call, table: TaskTable) -> bool:
         """Return whether a block's links are those of the steady state: the block before it, and messages.
 
         The block before it must be the last on all streams, with all of it over when its compute is, and what
         its later ops read must have been waited for.
         """
-        if self._last_block is None or (table.contended and index >= exposed_from):
+        if self._last_block is None or self._last_on_main != self._last_block[0]:
             return False
-        if call.microbatch in open_microbatches or self._noted.get(call.task) != self._num_single:
-            return False
-        unit, previous = self._last_block
-        if self._last_on_main != unit:
+        if call.microbatch in self._open_microbatches or self._noted.get(call.task) != self._num_single:
             return False
         if table.late_sources and not self._all_waited(call, table):
             return False
+        previous = self._last_block[1]
         key = (previous.task, call.task, previous.microbatch == call.microbatch)
         if key not in self._steady:
             self._steady[key] = not self._links_after(key) and self._single_entry(table) is not None
@@ -277,11 +262,9 @@ class RankCompiler:
         graph.waits[node] = num_waits
         self._last_block = (unit, call)
 
-    def _add_block(
-        self, unit: int, index: int, call: Call, table: TaskTable, open_microbatches: set[int | None]
-    ) -> bool:
+    def _add_block(self, unit: int, index: int, call: Call, table: TaskTable) -> bool:
         """Add a call as one block; return False where its entries and exits do not allow it."""
-        sources = self._sources(call, table, single_only=call.microbatch not in open_microbatches)
+        sources = self._sources(call, table, single_only=call.microbatch not in self._open_microbatches)
         links = self._block_links(call, table) + sources
         tracked = table.tracked_each if self._noted.get(call.task) == self._num_single else table.tracked
         if tracked:
@@ -322,10 +305,10 @@ class RankCompiler:
                 graph.link(self._node(ref), node)
             return True
         self._as_block(node, pattern)
-        targets = {}
-        for slot, op in enumerate(entries):
-            targets[op] = graph.add(NodeKind.ENTRY)
-            graph.entries[targets[op]] = (node, slot)
+        targets = {op: graph.add(NodeKind.ENTRY) for op in entries}
+        self._entry_nodes[node] = list(targets.values())
+        for slot, entry in enumerate(targets.values()):
+            graph.entries[entry] = (node, slot)
         for ref, op in links:
             graph.link(self._node(ref), targets[op])
         return True
@@ -441,12 +424,19 @@ class RankCompiler:
             return base
         if ref[0] in self._parts:
             return self._parts[ref[0]].exit(ref[1])
+        if any(row[ref[1]] == NO_PATH for row in pattern.offsets):
+            return self._early_exit(ref, base, pattern)
         exits = self._as_block(base, pattern).exits
         if ref[1] not in exits:
-            if any(row[ref[1]] == NO_PATH for row in pattern.offsets):
-                raise NotCoalescableError(self._table_of(ref[0]).task.name)
             exits[ref[1]] = self.graph.add(NodeKind.EXIT)
         return exits[ref[1]]
+
+    def _early_exit(self, ref: Ref, block: int, pattern: Pattern) -> int:
+        """Return the node that is done when an op is done that does not wait for all of its block's entries."""
+        if ref not in self._early_exits:
+            self._early_exits[ref] = self.graph.add(NodeKind.JOIN)
+            self.graph.link_early_exit(self._early_exits[ref], block, pattern, ref[1], self._entry_nodes[block])
+        return self._early_exits[ref]
 
 
 def _entries(links: list[tuple[Ref, int]]) -> tuple[int, ...]:

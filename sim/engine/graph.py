@@ -1,9 +1,11 @@
 """The compiled plan: flat lists of nodes with counts and successors, as the event loop runs them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from sim.engine.activity import Activity
+from sim.engine.shape import NO_PATH
 
 
 class NodeKind(IntEnum):
@@ -108,6 +110,18 @@ class Graph:
         """Make one node wait for another."""
         self.successors[before].append(after)
         self.waits[after] += 1
+
+    def link_early_exit(self, node: int, block: int, pattern: Pattern, op: int, entries: Sequence[int]) -> None:
+        """Make a node wait for an op of a block that some of its ``entries`` (nodes by slot) do not lead to.
+
+        The op is done when those that lead to it say so, which may be before the block begins.
+        """
+        for slot, (entry, row) in enumerate(zip(entries, pattern.offsets, strict=True)):
+            if row[op] != NO_PATH:
+                path = self.add(NodeKind.FIXED, row[op] + pattern.durations_s[op])
+                self.early_exits[path] = (block, slot, op)
+                self.link(entry, path)
+                self.link(path, node)
 
 
 @dataclass(slots=True)

@@ -130,33 +130,21 @@ class Team:
         if found is None:
             return False
         whole, parts = found
-        exits = {}
+        exits, nodes = {}, [block.entries[entry] for entry in entries]
         for (place, op), node in block.exits.items():
             at = place * num_ops + op
             if any(row[at] == NO_PATH for row in whole.offsets):
-                self._add_early_exit(block, whole, entries, at, node)
+                graph.kinds[node] = NodeKind.JOIN
+                graph.link_early_exit(node, block.node, whole, at, nodes)
             else:
                 exits[at] = node
         graph.blocks[block.node] = Block(whole, [0.0] * len(entries), len(entries), exits, self.ranks)
-        for slot, entry in enumerate(entries):
-            graph.entries[block.entries[entry]] = (block.node, slot)
+        for slot, node in enumerate(nodes):
+            graph.entries[node] = (block.node, slot)
         for unit, place in block.units:
             graph.units[unit] = (self.ranks[place], index, block.node, parts[place])
         graph.team_calls.append((self.ranks, index, tables[0].joint_ops))
         return True
-
-    def _add_early_exit(
-        self, block: _TeamBlock, whole: Pattern, entries: Sequence[tuple[int, int]], op: int, node: int
-    ) -> None:
-        """Let an op that does not wait for all entries be done when those that it waits for say so."""
-        graph = self.graph
-        graph.kinds[node] = NodeKind.JOIN
-        for slot, (entry, row) in enumerate(zip(entries, whole.offsets, strict=True)):
-            if row[op] != NO_PATH:
-                path = graph.add(NodeKind.FIXED, row[op] + whole.durations_s[op])
-                graph.early_exits[path] = (block.node, slot, op)
-                graph.link(block.entries[entry], path)
-                graph.link(path, node)
 
 
 def _patterns(tables: Sequence[TaskTable], entries: Sequence[tuple[int, int]]) -> tuple[Pattern, list[Pattern]] | None:

@@ -87,6 +87,25 @@ def dense_keys(draw: Any, most_ranks: int = 8, most_stage: int = 3) -> dict[str,
     }  # fmt: skip
 
 
+@st.composite
+def aiao_keys(draw: Any) -> dict[str, Any]:
+    """Draw the keys of a small all-in-all-out job, whose steps overlap: a part deferred, or parameters gathered."""
+    tp, pp, v = draw(st.sampled_from([1, 2])), draw(st.integers(2, 3)), draw(st.integers(2, 3))
+    stage = draw(st.integers(0, 1))
+    return {
+        "tp": tp, "pp": pp, "dp": draw(st.integers(1, 3)), "schedule": "aiao", "virtual_stages": v,
+        "m": draw(st.integers(pp, 2 * pp + 1)),
+        "model": draw(st.sampled_from([GPT, LLAMA])) | {"num_layers": pp * v} | (WIDE if draw(st.booleans()) else {}),
+        "sequence_parallel": tp > 1 and draw(st.booleans()),
+        "scatter_gather": draw(st.booleans()),
+        "recompute": draw(st.sampled_from(["none", "full"])),
+        "zero_stage": stage,
+        "overlap_gradient_sync": True,
+        "deferred_sync": None if stage else draw(st.sampled_from([0.0, 0.3, 1.0])),
+        "axis_order": draw(st.sampled_from(AXIS_ORDERS)),
+    }  # fmt: skip
+
+
 def dense_plans(most_ranks: int = 8, most_stage: int = 3) -> st.SearchStrategy[Plan]:
     """Draw the plans of such jobs."""
     return dense_keys(most_ranks, most_stage).map(lambda keys: dense_plan(**keys))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from costmodels.hardware import NodeSpec, load_node
 from sim.engine.activity import Activity
+from sim.engine.critical_path import critical_path
 from sim.engine.folding import Folding, fold, no_fold
 from sim.engine.run import SimulatedRun
 from sim.engine.simulate import simulate
@@ -19,7 +20,7 @@ from sim.plan.op import Collective, Recv
 from sim.plan.program import Plan
 from tests.sim.jobs import GPT, as_array, dense_plan, op_times, pricing_on
 from tests.sim.reference import ReferenceEngine, hazards
-from tests.sim.strategies import NODES, dense_keys, dense_plans
+from tests.sim.strategies import NODES, aiao_keys, dense_keys, dense_plans
 
 LAW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PER_NODE = st.sampled_from([1, 2, 4, 8])
@@ -64,6 +65,36 @@ def test_coalesced_equals_step_by_step(plan: Plan, node: str, per_node: int, fol
     pricing = pricing_on(node, plan.mesh.size, devices_per_node=per_node)
     run = simulate(plan, pricing, fold=fold)
     assert_same_times(run, op_times(simulate(plan, pricing, fold=fold, coalesce=False)))
+
+
+@settings(LAW, max_examples=25)
+@given(keys=aiao_keys(), node=st.sampled_from(NODES), per_node=PER_NODE, fold=FOLD)
+def test_steps_without_a_barrier_coalesced_equal_step_by_step(
+    keys: dict[str, Any], node: str, per_node: int, fold: Any
+) -> None:
+    """All-in-all-out's steps run into each other; coalescing changes neither their period nor any op's time."""
+    plan = dense_plan(**keys)
+    pricing = pricing_on(node, plan.mesh.size, devices_per_node=per_node)
+    run, single = simulate(plan, pricing, fold=fold), simulate(plan, pricing, fold=fold, coalesce=False)
+    assert run.iteration_time_s == pytest.approx(single.iteration_time_s, rel=1e-9)
+    assert_same_times(run, op_times(single))
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_an_op_done_before_its_block_may_begin_lets_others_go(recompute: str) -> None:
+    """Gathered parameters let a forward's ops go at different times; who waits for one waits no longer than for it.
+
+    Such calls stay blocks: they are the few that an optimizer of the step before leads into.
+    """
+    keys = {"schedule": "aiao", "virtual_stages": 2, "zero_stage": 1, "overlap_gradient_sync": True, "pp": 3, "m": 8}
+    plan = dense_plan(**keys, tp=2, dp=2, sequence_parallel=True, recompute=recompute, model=GPT | {"num_layers": 6})
+    pricing = pricing_on("dgx-a100-80g", plan.mesh.size, devices_per_node=2)
+    run, single = simulate(plan, pricing), simulate(plan, pricing, coalesce=False)
+    assert run.graph.early_exits
+    assert run.num_events < 0.25 * single.num_events
+    assert_same_times(run, op_times(single))
+    path = critical_path(run)
+    assert sum(step.duration_s for step in path.steps) == pytest.approx(run.iteration_time_s, rel=1e-9)
 
 
 @LAW

@@ -51,7 +51,8 @@ def _fabrics(draw: Any, kind: str, num_nodes: int) -> dict[str, Any]:
         case "torus":
             return {"kind": kind, "shape": _shape(num_nodes), "link": LINK}
         case "dragonfly":
-            group = {"routers_per_group": 3, "ports_per_router": 4, "global_links_per_router": 2}
+            ports = max(4, num_nodes)  # nodes have up to 8 adapters, and 7 groups of 3 routers can be joined
+            group = {"routers_per_group": 3, "ports_per_router": ports, "global_links_per_router": 2}
             return {"kind": kind, **group, "local_link": LINK, "global_link": LINK}
     return {"kind": kind}
 
