@@ -8,9 +8,6 @@ during which nothing can fail (``wait_s``).
 """
 
 import math
-from collections.abc import Callable
-
-from scipy.optimize import brentq
 
 
 def young_interval_s(mtbf_s: float, stall_s: float) -> float:
@@ -38,23 +35,26 @@ def best_interval_s(mtbf_s: float, stall_s: float) -> float:
 
     Where the derivative of (exp((t + C)/M) - 1)/t is zero: with u = t/M, -ln(1 - u) - u = C/M, which has one root
     between 0 and 1. R, B and D multiply the expected time by a constant, so they do not move the optimum.
+
+    Found by Newton's method. The left side rises and is convex, so from above the root every step leads closer to it
+    from above, until rounding stops it. Above are sqrt(2 C/M), for the left side is at least u^2/2, and 1 - e^(-1-C/M).
     """
     if not stall_s:
         return 0.0
-    if stall_s > 30.0 * mtbf_s:  # the root is M (1 - e^(-1 - C/M)), which is M to the last digit but one
+    ratio = stall_s / mtbf_s
+    if ratio > 30.0:  # the root is M (1 - e^(-1 - C/M)), which is M to the last digit but one
         return mtbf_s
-    return mtbf_s * float(brentq(_slope(stall_s / mtbf_s), 0.0, 1.0 - 2.0**-53, xtol=1e-300, rtol=1e-14))
+    u = min(math.sqrt(2.0 * ratio), -math.expm1(-1.0 - ratio))
+    while (closer := u - _excess(u, ratio) * (1.0 - u) / u) < u:
+        u = closer
+    return mtbf_s * u
 
 
-def _slope(ratio: float) -> Callable[[float], float]:
-    """Return a function of u = t/M that is negative below the optimum and positive above it."""
-
-    def slope(u: float) -> float:
-        if u < 1e-3:  # the series of -ln(1 - u) - u, where the difference of the two would lose all digits
-            return u * u * (1 / 2 + u * (1 / 3 + u * (1 / 4 + u * (1 / 5 + u / 6)))) - ratio
-        return -math.log1p(-u) - u - ratio
-
-    return slope
+def _excess(u: float, ratio: float) -> float:
+    """Return -ln(1 - u) - u - C/M, of u = t/M: negative below the optimum and positive above it."""
+    if u < 1e-3:  # the series, where the difference of the two would lose all digits
+        return u * u * (1 / 2 + u * (1 / 3 + u * (1 / 4 + u * (1 / 5 + u / 6)))) - ratio
+    return -math.log1p(-u) - u - ratio
 
 
 def expected_segment_s(

@@ -72,6 +72,21 @@ def test_help_imports_nothing_heavy_and_is_quick() -> None:
     assert best_s < 0.4
 
 
+def test_simulating_imports_no_optimiser_and_no_tensors() -> None:
+    """A simulated step needs neither scipy nor torch, which would take longer to import than it lasts."""
+    code = (
+        "import sys\n"
+        "from scenarios.loader import load_scenario\n"
+        "from scenarios.runner import simulate\n"
+        "simulate(load_scenario('scenarios/quickstart.yaml'))\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    loaded = set(shown.stdout.split())
+    assert "simpy" in loaded
+    assert not loaded & {"torch", "pandas", "matplotlib", "scipy"}
+
+
 def test_help_names_every_command_and_every_option_of_the_main_one(capsys) -> None:
     """The help text that is written by hand keeps up with the options."""
     code, shown = run(capsys, "--help")
