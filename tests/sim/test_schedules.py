@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sim.training.pipeline.actions import Action, Order, parse_orders, steps
 from sim.training.pipeline.calls import pipeline_calls
-from sim.training.pipeline.evaluate import StageTimes, end_times
+from sim.training.pipeline.evaluate import StageTimes, end_times, max_span_s
 from sim.training.pipeline.greedy import zb_auto
 from sim.training.pipeline.placement import Placement, bidirectional, loop, v_shape
 from sim.training.pipeline.schedules import SCHEDULES, interleaved, orders, placement
@@ -290,24 +290,32 @@ def test_last_group_may_be_smaller() -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     p=st.integers(1, 6), m=st.integers(1, 14), forward=st.integers(1, 8), input_=st.integers(1, 8),
-    weight=st.integers(0, 8), hop=st.integers(0, 4), limit=st.integers(1, 14),
+    weight=st.integers(0, 8), hop=st.integers(0, 4), limit=st.integers(1, 14), barrier=st.booleans(),
 )  # fmt: skip
-def test_automatic_order_keeps_its_limit_and_is_not_longer_than_zb_h1(
-    *, p: int, m: int, forward: int, input_: int, weight: int, hop: int, limit: int
+def test_automatic_order_keeps_its_limit_and_is_never_longer_than_those_that_fit_it(
+    *, p: int, m: int, forward: int, input_: int, weight: int, hop: int, limit: int, barrier: bool
 ) -> None:
-    """No rank keeps more than the limit; with P or more allowed, zb_h1 and (without lag) 1F1B are never shorter."""
+    """No rank keeps more than the limit. ZB-H1 (P live), ZB-H2 (2P-1) and, without lag, 1F1B are never shorter.
+
+    Without a barrier that holds of the longest time from a rank's first begin to its last end.
+    """
     times = StageTimes(forward / 4, input_ / 4, weight / 4, hop / 4)
-    found = zb_auto(p, m, times, limit)
+    found = zb_auto(p, m, times, limit, barrier=barrier)
     for rank, order in enumerate(found):
         live = accumulate((a.kind == "F") - (a.kind == "W") for a in order)
         assert max(live) <= limit
         assert sorted(order) == sorted(Action(kind, rank, i) for kind in "FIW" for i in range(m))
-    length_s = max(end_times(found, loop(p), times).values())
-    assert length_s >= m * sum(times[:3])
-    if limit >= p:
-        assert length_s <= max(end_times(SCHEDULES["zb_h1"](p, m, 1), loop(p), times).values())
-        if not hop:
-            assert length_s <= (m + p - 1) * sum(times[:3])
+
+    def length_s(orders: list[list[Action]]) -> float:
+        ends_s = end_times(orders, loop(p), times)
+        return max(ends_s.values()) if barrier else max_span_s(orders, ends_s, times)
+
+    assert length_s(found) >= m * sum(times[:3])
+    for schedule, needed in (("zb_h1", p), ("zb_h2", 2 * p - 1)):
+        if limit >= needed:
+            assert length_s(found) <= length_s(SCHEDULES[schedule](p, m, 1))
+    if limit >= p and not hop:
+        assert length_s(found) <= (m + p - 1) * sum(times[:3])
 
 
 # --- placements --------------------------------------------------------------------------------------------

@@ -162,6 +162,28 @@ def test_automatic_schedule_fills_the_pipeline_where_zb_h1_would_stall() -> None
     assert run.makespan_s < run_textbook("1f1b", 4, 12, weight_s=2.0).makespan_s
 
 
+@pytest.mark.parametrize("barrier", [True, False])
+@settings(max_examples=15, deadline=None)
+@given(p=RANKS, more=st.integers(0, 6), weight=st.integers(1, 4), hop_s=st.sampled_from([0.0, 0.25]))
+def test_automatic_steps_take_no_longer_than_those_laid_down(
+    *, p: int, more: int, weight: int, hop_s: float, barrier: bool
+) -> None:
+    """In the engine, with the memory of ZB-H1 or of ZB-H2, zb_auto is no slower, with a barrier or without."""
+    m, keys = 2 * p - 1 + more, {"weight_s": weight / 4, "hop_s": hop_s, "optimizer_barrier": barrier}
+    for schedule, most in (("zb_h1", p), ("zb_h2", 2 * p - 1)):
+        found = run_textbook("zb_auto", p, m, max_live_microbatches=most, **keys)
+        assert found.iteration_time_s <= run_textbook(schedule, p, m, **keys).iteration_time_s * (1 + 1e-9)
+
+
+def test_without_a_barrier_the_automatic_schedule_has_no_bubble() -> None:
+    """P=4, m=8, tF=tB=tW: its last end is no earlier for it, but all 7 micro-batches in memory make spans 24."""
+    with_barrier, without = (
+        run_textbook("zb_auto", 4, 8, max_live_microbatches=7, optimizer_barrier=barrier).iteration_time_s
+        for barrier in (True, False)
+    )
+    assert (with_barrier, without) == (27, 24)
+
+
 # --- gradient synchronisation with replicas ----------------------------------------------------------------
 
 SYNC = """\

@@ -1,6 +1,6 @@
 """When every action of a schedule ends, by the plain recurrence: for choosing and checking orders, not for results."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from sim.training.pipeline.actions import Action, steps
@@ -83,6 +83,14 @@ def end_times(orders: Sequence[Sequence[Action]], placement: Placement, times: T
     if stuck:
         raise StuckError(f"the order gets stuck: {', '.join(stuck[:8])}")
     return ends
+
+
+def max_span_s(orders: Sequence[Sequence[Action]], ends_s: Mapping[Result, float], times: Times) -> float:
+    """Return the longest time from the begin of a rank's first action to the end of its last, in seconds.
+
+    ``ends_s``: what ``end_times`` returned; the last action is no whole backward, nor overlaps with the one before it.
+    """
+    return max(ends_s[order[-1][:3]] - (ends_s[order[0][:3]] - times.duration_s(order[0])) for order in orders if order)
 
 
 def _needs(action: Action, placement: Placement) -> list[Result]:

@@ -7,7 +7,7 @@ from itertools import product
 from typing import NamedTuple
 
 from sim.training.pipeline.actions import Action, Order
-from sim.training.pipeline.evaluate import Times, end_times
+from sim.training.pipeline.evaluate import Times, end_times, max_span_s
 from sim.training.pipeline.placement import loop
 from sim.training.pipeline.zero_bubble import zb_h1, zb_h2
 
@@ -25,15 +25,21 @@ class Taste(NamedTuple):
     rush: bool
 
 
-def zb_auto(num_ranks: int, num_microbatches: int, times: Times, max_live: int) -> list[Order]:
+def zb_auto(num_ranks: int, num_microbatches: int, times: Times, max_live: int, *, barrier: bool = True) -> list[Order]:
     """Return the shortest of the orders that greedy ranks of all tastes find, one stage per rank.
 
-    A rank starts what is ready; it runs a weight part where it would wait, or where ``max_live`` micro-batches are
-    alive (forward begun, weight part not ended) and a forward could run. After the automatic schedule of Qi et al.
-    2023, section 3, whose eight greedy variants these resemble; ZB-H1 and ZB-H2 take part where they fit the limit.
+    The shortest has the earliest last end; without a ``barrier`` between steps, where a rank goes on when it can, the
+    shortest time from any rank's first begin to its last end. A rank starts what is ready; it runs a weight part where
+    it would wait, or where ``max_live`` micro-batches are alive (forward begun, weight part not ended) and a forward
+    could run. After the automatic schedule of Qi et al. 2023, section 3, whose eight greedy variants these resemble;
+    ZB-H1 and ZB-H2 take part where they fit the limit.
     """
-    found = list(_candidates(num_ranks, num_microbatches, times, max_live))
-    return min(found, key=lambda orders: max(end_times(orders, loop(num_ranks), times).values()))
+
+    def length_s(orders: list[Order]) -> float:
+        ends_s = end_times(orders, loop(num_ranks), times)
+        return max(ends_s.values()) if barrier else max_span_s(orders, ends_s, times)
+
+    return min(_candidates(num_ranks, num_microbatches, times, max_live), key=length_s)
 
 
 def _candidates(p: int, m: int, times: Times, max_live: int) -> Iterator[list[Order]]:

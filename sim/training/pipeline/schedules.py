@@ -117,7 +117,8 @@ def orders(pipeline: PipelineSpec, num_microbatches: int, times: Times | None = 
         case "zb_auto":
             if times is None:
                 raise ValueError("zb_auto is made for stated times, and there are none")
-            return zb_auto(p, num_microbatches, times, pipeline.max_live_microbatches or p)
+            most = pipeline.max_live_microbatches or p
+            return zb_auto(p, num_microbatches, times, most, barrier=pipeline.has_barrier)
         case "interleaved_1f1b":
             return interleaved(p, num_microbatches, v, pipeline.microbatch_group_size)
         case "terapipe":
