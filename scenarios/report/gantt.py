@@ -1,4 +1,4 @@
-"""Choose the bars of a pipeline picture: one per task call, no more than can be drawn and read.
+"""Choose the bars of a pipeline picture: one per task call and lane, no more than can be drawn and read.
 
 Ranks are picked evenly where there are too many; of a step with too many bars the beginning, some of the middle
 and the end are kept. What was left out is said in words.
@@ -18,6 +18,8 @@ from traces.timeline import Rows, Timeline
 
 MAX_RANKS: Final = 16
 MAX_BARS: Final = 3_600
+VISIBLE: Final = 0.004
+"""Gaps of a smaller part of the step are a few pixels, and not drawn."""
 
 Floats = NDArray[np.float64]
 
@@ -81,7 +83,7 @@ def choose_bars(timeline: Timeline, max_ranks: int = MAX_RANKS, max_bars: int = 
     infos = [info for info in timeline.ranks if len(timeline.select(rank=info.rank))]
     chosen = evenly(infos, max_ranks)
     begin_s = float(timeline.start_s.min()) if len(timeline) else 0.0
-    phases, tasks = phase_codes(timeline.name), _task_codes(timeline)
+    phases, tasks = phase_codes(timeline.name, timeline.stream), _task_codes(timeline)
     parts = [_rank_bars(timeline, info.rank, lane, phases, tasks) for lane, info in enumerate(chosen)]
     bars = _joined(parts, begin_s)
     left_out = []
@@ -121,31 +123,38 @@ def _task_codes(timeline: Timeline) -> tuple[Rows, tuple[str, ...]]:
 
 
 def _rank_bars(timeline: Timeline, rank: int, lane: int, phases: Rows, tasks: tuple[Rows, tuple[str, ...]]) -> Bars:
-    """Return one bar per task call of a rank, from its first op's start to its last op's end."""
+    """Return a bar per task call of a rank and lane, broken where nothing of the call runs for a visible time."""
     rows = timeline.select(rank=rank)
     rows = rows[timeline.end_s[rows] > timeline.start_s[rows]]
     codes, names = tasks
     microbatch = timeline.microbatch[rows].astype(np.int64)
-    if timeline.detail == "task":
-        first, starts, ends = rows, timeline.start_s[rows], timeline.end_s[rows]
-    else:
-        keys = codes[rows] * (int(microbatch.max(initial=0)) + 2) + microbatch + 1
-        order = np.argsort(keys, kind="stable")
-        edges = np.flatnonzero(np.concatenate([[True], np.diff(keys[order]) != 0])) if len(keys) else order
-        first = rows[order[edges]]
-        starts = np.minimum.reduceat(timeline.start_s[rows][order], edges) if len(keys) else np.empty(0)
-        ends = np.maximum.reduceat(timeline.end_s[rows][order], edges) if len(keys) else np.empty(0)
+    calls = (codes[rows] * len(PHASES) + phases[rows]) * (int(microbatch.max(initial=0)) + 2) + microbatch + 1
+    order = np.lexsort((timeline.start_s[rows], calls))
+    rows, calls = rows[order], calls[order]
+    edges = _bar_edges(calls, timeline.start_s[rows], timeline.end_s[rows], VISIBLE * timeline.duration_s)
+    first = rows[edges]
     stage = timeline.stage[first].astype(np.int64)
     stages = np.unique(stage[stage >= 0])
     return Bars(
         lane=np.full(len(first), lane, dtype=np.int64),
         phase=phases[first],
-        start_s=starts,
-        end_s=ends,
+        start_s=timeline.start_s[first],
+        end_s=np.maximum.reduceat(timeline.end_s[rows], edges) if len(edges) else np.empty(0),
         microbatch=timeline.microbatch[first].astype(np.int64),
         chunk=np.maximum(np.searchsorted(stages, stage), 0),
         task=tuple(names[code] for code in codes[first].tolist()),
     )
+
+
+def _bar_edges(calls: Rows, start_s: Floats, end_s: Floats, gap_s: float) -> Rows:
+    """Return where bars begin in rows that are sorted by call and start: at a new call, or after a longer gap."""
+    if not len(calls):
+        return np.empty(0, dtype=np.int64)
+    is_new = np.diff(calls, prepend=calls[0] - 1) != 0
+    beyond_s = (end_s.max() - start_s.min()) * np.cumsum(is_new)  # so that no call reaches into the next
+    reached_s = np.maximum.accumulate(end_s + beyond_s) - beyond_s
+    is_gap = start_s > np.append(-np.inf, reached_s[:-1]) + gap_s
+    return np.flatnonzero(is_new | is_gap)
 
 
 def _joined(parts: Sequence[Bars], begin_s: float) -> Bars:

@@ -21,21 +21,21 @@ class Phase:
 
 FORWARD: Final = Phase("forward", "forward", "#4a7fd6")
 BACKWARD: Final = Phase("backward", "backward", "#2f9c83")
+BACKWARD_WEIGHT: Final = Phase("backward_weight", "backward, its part for weights", "#8fd0bf")
 HEAD: Final = Phase("head", "auxiliary head and loss", "#b5528c")
-OPTIMIZER: Final = Phase("optimizer", "optimizer", "#c9962f")
+OPTIMIZER: Final = Phase("optimizer", "optimizer", "#b07d2b")
 OTHER: Final = Phase("other", "other", "#8a8f98")
 MESSAGE: Final = Phase("message", "send and receive", "#9a6fc9", is_communication=True)
-SYNC: Final = Phase("gradient_sync", "gradient sync", "#d9694f", is_communication=True)
+SYNC: Final = Phase("sync", "sync of gradients and parameters", "#d9694f", is_communication=True)
 
-BACKWARD_WEIGHT: Final = Phase("backward_weight", "backward, its part for weights", "#8fd0bf")
-"""Where backwards in two parts are told apart; elsewhere both are ``BACKWARD``."""
-
-PHASES: Final = (FORWARD, HEAD, BACKWARD, OPTIMIZER, OTHER, MESSAGE, SYNC)
+PASSES: Final = (FORWARD, HEAD, BACKWARD, BACKWARD_WEIGHT)
+PHASES: Final = (*PASSES, OPTIMIZER, OTHER, MESSAGE, SYNC)
 
 _PREFIXES: Final = {
     "forward": FORWARD,
     "newest": FORWARD,
     "head": HEAD,
+    "backward_weight": BACKWARD_WEIGHT,
     "backward": BACKWARD,
     "optimizer": OPTIMIZER,
     "send": MESSAGE,
@@ -50,21 +50,22 @@ def task_of(name: str) -> str:
     return name.split("/", maxsplit=1)[0]
 
 
-def phase_of(name: str) -> Phase:
-    """Return the phase that an op's or task's name begins with."""
+def phase_of(name: str, stream: str = "compute") -> Phase:
+    """Return the phase that an op's or task's name begins with.
+
+    A pass waits for its tensor-parallel collectives, so they are part of it. Whatever else a task does on another
+    stream than ``compute`` runs beside it: it gathers parameters, or synchronises gradients.
+    """
     task = task_of(name)
-    for prefix, phase in _PREFIXES.items():
-        if task.startswith(prefix):
-            return phase
-    return OTHER
+    phase = next((phase for prefix, phase in _PREFIXES.items() if task.startswith(prefix)), OTHER)
+    is_own = phase.is_communication or stream == "compute" or (stream == "tp" and phase in PASSES)
+    return phase if is_own else SYNC
 
 
-def action_phase_of(name: str) -> Phase:
-    """Return the phase of a task, the part of a backward for weights told apart from the rest."""
-    return BACKWARD_WEIGHT if name.startswith("backward_weight") else phase_of(name)
-
-
-def phase_codes(name: Words) -> NDArray[np.int64]:
-    """Return, for every row of a column of names, the position of its phase in ``PHASES``."""
-    by_name = np.array([PHASES.index(phase_of(value)) for value in name.values] or [0], dtype=np.int64)
-    return np.asarray(by_name[name.codes])
+def phase_codes(name: Words, stream: Words) -> NDArray[np.int64]:
+    """Return, for every row of the columns of names and streams, the position of its phase in ``PHASES``."""
+    pairs = name.codes.astype(np.int64) * len(stream.values) + stream.codes
+    present, rows = np.unique(pairs, return_inverse=True)
+    names_and_streams = (divmod(pair, len(stream.values)) for pair in present.tolist())
+    codes = [PHASES.index(phase_of(name.values[i], stream.values[j])) for i, j in names_and_streams]
+    return np.array(codes, dtype=np.int64)[rows.ravel()]

@@ -6,20 +6,15 @@ from typing import Final
 
 from scenarios.report.gantt import Bars, choose_bars
 from scenarios.report.phases import (
-    BACKWARD,
-    BACKWARD_WEIGHT,
-    FORWARD,
-    HEAD,
     MESSAGE,
+    PASSES,
     PHASES,
     SYNC,
     Phase,
-    action_phase_of,
 )
 from traces.timeline import NO_INDEX, Timeline
 
 MAX_RANKS: Final = 32
-PASSES: Final = (FORWARD, HEAD, BACKWARD, BACKWARD_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +74,8 @@ class SlotDiagram:
     @property
     def phases(self) -> tuple[Phase, ...]:
         """Return the phases that occur, passes first."""
-        order = (*PASSES, *(phase for phase in PHASES if phase not in PASSES))
         present = {slot.phase.key for slot in (*self.boxes, *self.lines)}
-        return tuple(phase for phase in order if phase.key in present)
+        return tuple(phase for phase in PHASES if phase.key in present)
 
     @property
     def has_chunks(self) -> bool:
@@ -110,9 +104,9 @@ def is_sync(slot: Slot) -> bool:
 
 
 def _slots(bars: Bars) -> list[Slot]:
-    columns = (bars.lane, bars.start_s, bars.end_s, bars.microbatch, bars.chunk)
+    columns = (bars.lane, bars.phase, bars.start_s, bars.end_s, bars.microbatch, bars.chunk)
     rows = zip(bars.task, *(column.tolist() for column in columns), strict=True)
-    return [Slot(lane, action_phase_of(task), task, start, end, i, chunk) for task, lane, start, end, i, chunk in rows]
+    return [Slot(lane, PHASES[code], task, start, end, i, chunk) for task, lane, code, start, end, i, chunk in rows]
 
 
 def _unit_s(boxes: tuple[Slot, ...], end_s: float) -> float:

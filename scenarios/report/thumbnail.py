@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from scenarios.report.charts import COMMUNICATION_LANE, MAIN_LANE, time_unit
 from scenarios.report.gantt import Floats, choose_bars
 from scenarios.report.page import Chart
-from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, HEAD, OPTIMIZER, OTHER, SYNC, action_phase_of
+from scenarios.report.phases import MESSAGE, PHASES
 from traces.timeline import Rows, Timeline
 
 MAX_RANKS: Final = 8
 MAX_BARS: Final = 2_400
 
-SHOWN: Final = (FORWARD, BACKWARD, BACKWARD_WEIGHT, HEAD, OPTIMIZER, OTHER, SYNC)
 Columns = NDArray[np.floating[Any]]
 
 _PALER: Final = 0.62
@@ -25,7 +24,7 @@ _GAP: Final = 0.04
 
 @dataclass(frozen=True, slots=True)
 class Thumbnail:
-    """The bars of a pipeline as columns: rank's line, position in ``SHOWN``, whether a second virtual stage, times.
+    """The bars of a pipeline as columns: rank's line, position in ``PHASES``, whether a second virtual stage, times.
 
     All bars that start before ``complete_s`` are there.
     """
@@ -33,7 +32,7 @@ class Thumbnail:
     num_lanes: int
     complete_s: float
     lane: Rows
-    kind: Rows
+    phase: Rows
     is_paler: Rows
     start_s: Floats
     end_s: Floats
@@ -43,23 +42,15 @@ def thumbnail(timeline: Timeline) -> Thumbnail:
     """Return the first bars of a timeline's pipeline, messages left out."""
     gantt = choose_bars(timeline, max_ranks=MAX_RANKS, max_bars=len(timeline) + 1)
     bars = gantt.windows[0].bars
-    kind_of = {task: _kind(task) for task in set(bars.task)}
-    kind = np.array([kind_of[task] for task in bars.task], dtype=np.int64)
-    rows = np.flatnonzero(kind >= 0)
+    rows = np.flatnonzero(bars.phase != PHASES.index(MESSAGE))
     complete_s = timeline.duration_s
     if len(rows) > MAX_BARS:
         complete_s = float(bars.start_s[rows[MAX_BARS]])
         rows = rows[:MAX_BARS]
     chosen = bars.take(rows)
     return Thumbnail(
-        len(gantt.ranks), complete_s, chosen.lane, kind[rows], chosen.chunk % 2, chosen.start_s, chosen.end_s
+        len(gantt.ranks), complete_s, chosen.lane, chosen.phase, chosen.chunk % 2, chosen.start_s, chosen.end_s
     )
-
-
-def _kind(task: str) -> int:
-    """Return the position in ``SHOWN``, -1 for messages."""
-    phase = action_phase_of(task)
-    return SHOWN.index(phase) if phase in SHOWN else -1
 
 
 def thumbnails_chart(chart_id: str, pictures: Sequence[tuple[str, Thumbnail]], end_s: float) -> Chart:
@@ -98,16 +89,16 @@ def thumbnails_chart(chart_id: str, pictures: Sequence[tuple[str, Thumbnail]], e
 
 def thumbnails_legend(pictures: Sequence[Thumbnail]) -> list[tuple[str, str]]:
     """Return words and colours of what the pictures show."""
-    present = {kind for picture in pictures for kind in np.unique(picture.kind).tolist()}
-    return [(phase.words, phase.colour) for index, phase in enumerate(SHOWN) if index in present]
+    present = {code for picture in pictures for code in np.unique(picture.phase).tolist()}
+    return [(phase.words, phase.colour) for index, phase in enumerate(PHASES) if index in present]
 
 
 def _traces(picture: Thumbnail, suffix: str, factor: float, end_s: float) -> list[dict[str, Any]]:
     """Return one polygon trace per phase and shade."""
     traces = []
-    for index, phase in enumerate(SHOWN):
+    for index, phase in enumerate(PHASES):
         for paler in (0, 1):
-            rows = np.flatnonzero((picture.kind == index) & (picture.is_paler == paler) & (picture.start_s < end_s))
+            rows = np.flatnonzero((picture.phase == index) & (picture.is_paler == paler) & (picture.start_s < end_s))
             if not len(rows):
                 continue
             offset, thickness = COMMUNICATION_LANE if phase.is_communication else MAIN_LANE
