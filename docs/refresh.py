@@ -8,6 +8,7 @@ from rich.console import Console
 
 from scenarios import validation
 from scenarios.accuracy import markdown_lines, verdict_lines
+from scenarios.advice import advise
 from scenarios.console import print_summary
 from scenarios.loader import load_scenario
 from scenarios.report.figure import write_pipeline_figure
@@ -30,7 +31,8 @@ def draw_pipeline(path: Path) -> None:
 def quickstart_block() -> str:
     """Return what the terminal shows for the first scenario, but for the line with the wall time."""
     scenario, out = load_scenario(SCENARIOS / "quickstart.yaml"), StringIO()
-    print_summary(scenario, simulate(scenario).summary, Console(file=out, width=120))
+    summary = simulate(scenario).summary
+    print_summary(summary, Console(file=out, width=120), advice=advise(scenario, summary))
     lines = [line.rstrip() for line in out.getvalue().splitlines() if not line.startswith("simulated ")]
     return "\n".join(f"    {line}".rstrip() for line in lines)
 

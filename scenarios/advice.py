@@ -5,11 +5,12 @@ for the next simulation to say.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from scenarios.errors import ScenarioError
 from scenarios.loader import Scenario, load_scenario
+from scenarios.report.words import Advice, mean_over_ranks, recompute_fraction
 from scenarios.runner import device_of, plan_of
 from sim.engine.memory import memory_use
 from sim.training.spec import DenseTraining, TextbookTraining
@@ -22,21 +23,6 @@ _STEADY: Final = ("1f1b", "interleaved_1f1b")
 
 WORTH_SAYING = 0.02
 """Losses of a smaller fraction of the step are not worth a change."""
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """A loss, its fraction of the step, overrides to try against it, and whether the scenario fits in memory then."""
-
-    loss: str
-    fraction: float
-    overrides: tuple[str, ...]
-    fits_memory: bool
-
-    @property
-    def options(self) -> str:
-        """Return the overrides as command line options."""
-        return " ".join(f"--set {override}" for override in self.overrides)
 
 
 def advise(scenario: Scenario, summary: Mapping[str, Any]) -> Advice | None:
@@ -55,25 +41,6 @@ def advise(scenario: Scenario, summary: Mapping[str, Any]) -> Advice | None:
             if summary.get("fits_memory") is False:
                 misfit = misfit or Advice(loss, fraction, candidate, fits_memory=False)
     return misfit
-
-
-def recompute_fraction(summary: Mapping[str, Any]) -> float:
-    """Return the fraction of the step spent on computing again: compute time x the FLOP done twice."""
-    hardware, model = summary.get("hardware_flop_per_s_per_device"), summary.get("model_flop_per_s_per_device")
-    if not hardware or model is None:
-        return 0.0
-    computing: float = mean_over_ranks(summary, "busy_s").get("compute", 0.0) / summary["iteration_time_s"]
-    return computing * (1.0 - float(model) / float(hardware))
-
-
-def mean_over_ranks(summary: Mapping[str, Any], column: str) -> dict[str, float]:
-    """Return a roles' column of seconds by name (``busy_s``, ``exposed_s``), averaged over ranks."""
-    num_ranks = sum(role["num_ranks"] for role in summary["roles"])
-    total: dict[str, float] = {}
-    for role in summary["roles"]:
-        for name, seconds in role[column].items():
-            total[name] = total.get(name, 0.0) + seconds * role["num_ranks"] / num_ranks
-    return total
 
 
 def _losses(scenario: Scenario, summary: Mapping[str, Any]) -> Iterator[tuple[str, float, Sequence[Change]]]:

@@ -1,7 +1,6 @@
 """The readable output of the commands: the answer first, then where the time goes, then what would help most."""
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import format_bytes, format_rate, format_time
-from scenarios.advice import advise, mean_over_ranks, recompute_fraction
 from scenarios.algorithm import algorithm_words
-from scenarios.loader import Scenario
 from scenarios.long_run import interval_words, reliability_rows
-from scenarios.report.causes import cause_of
-from scenarios.role_names import fullest_row, row_name, row_names
+from scenarios.report.words import Advice, detail_rows, memory_words, percent, spread_words, time_parts
+from scenarios.role_names import row_names
 
 _LEAST_PERCENT = 5e-4
 """Smaller shares of one would round to no per cent at all, and are shown as they are."""
 MAX_ROLES = 10
-_MOST_RUNS = 12
 
 
 def open_console() -> Console:
@@ -29,9 +25,11 @@ def open_console() -> Console:
     return console if console.is_terminal else Console(width=120)
 
 
-def print_summary(scenario: Scenario, summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
-    """Print a simulation's summary for people."""
-    console.print(Text(f"{scenario.name}, {summary['world_size']:,} ranks", style="bold"))
+def print_summary(
+    summary: Mapping[str, Any], console: Console, *, advice: Advice | None, out: Path | None = None
+) -> None:
+    """Print a simulation's summary for people. ``advice``: what ``advise`` makes of it."""
+    console.print(Text(f"{summary['scenario']}, {summary['world_size']:,} ranks", style="bold"))
     for part in (_answer(summary), _time_table(summary), _role_table(summary)):
         console.print(part)
         console.print()
@@ -39,7 +37,7 @@ def print_summary(scenario: Scenario, summary: Mapping[str, Any], console: Conso
         console.print(_reliability_table(summary["reliability"]))
         console.print(Text(interval_words(summary["reliability"])), soft_wrap=True)
         console.print()
-    console.print(_advice_text(scenario, summary), soft_wrap=True)
+    console.print(_advice_text(advice), soft_wrap=True)
     console.print(_run_text(summary), style="dim", soft_wrap=True)
     if out is not None:
         console.print(Text(f"written to {out}"), soft_wrap=True)
@@ -52,9 +50,9 @@ def print_validation(summary: Mapping[str, Any], console: Console) -> None:
         console.print(_records_table("", entry["groups"] or _without_empty(entry["rows"])))
         verdict = Text("passed", "green") if entry["passed"] else Text("FAILED", "bold red")
         most = entry["thresholds"]
-        mean = f"mean absolute error {_percent(entry['mean_absolute_error'])} (at most {_percent(most['mean'])})"
-        worst = f"worst {_percent(entry['worst'])} (at most {_percent(most['worst'])})"
-        inside = "" if entry["coverage"] is None else f", {_percent(entry['coverage'])} inside their 90 % intervals"
+        mean = f"mean absolute error {percent(entry['mean_absolute_error'])} (at most {percent(most['mean'])})"
+        worst = f"worst {percent(entry['worst'])} (at most {percent(most['worst'])})"
+        inside = "" if entry["coverage"] is None else f", {percent(entry['coverage'])} inside their 90 % intervals"
         console.print(Text.assemble(f"{mean}, {worst}{inside}: ", verdict))
         console.print(Text(entry["citation"], style="dim"), soft_wrap=True)
         console.print()
@@ -76,74 +74,28 @@ def _answer(summary: Mapping[str, Any]) -> Table:
         table.add_row("throughput", Text(f"{summary['tokens_per_s']:,.0f} tokens/s"))
     if summary.get("model_flop_per_s_per_device"):
         rate = format_rate(summary["model_flop_per_s_per_device"], "FLOP/s")
-        utilisation = f"MFU {_percent(summary['mfu'])}, HFU {_percent(summary['hfu'])}"
+        utilisation = f"MFU {percent(summary['mfu'])}, HFU {percent(summary['hfu'])}"
         table.add_row("per device", Text(f"{rate} ({utilisation})"))
     table.add_row("memory", _memory_text(summary))
-    if "osdp" in summary:
-        table.add_row("sharded", Text(sharded_words(summary["osdp"])))
-    if summary.get("links"):
-        table.add_row("busiest link", _link_text(summary["links"][0]))
-    if len(summary.get("critical_path_s", ())) > 1:
-        table.add_row("critical path", _path_text(summary["critical_path_s"]))
-    if "token_slices" in summary:
-        table.add_row("token slices", _slices_text(summary["token_slices"]))
+    for name, words in detail_rows(summary):
+        table.add_row(name, Text(words))
     return table
 
 
 def _time_text(summary: Mapping[str, Any]) -> Text:
     """Return the step time, and the interval that holds it in 90 % of cases where there is one."""
     time = Text(format_time(summary["iteration_time_s"]), style="bold")
-    interval = summary.get("iteration_time_interval_s")
-    if not interval:
-        return time
-    low, high = map(format_time, interval)
-    return Text.assemble(time, (f" (90 %: {low} to {high})", "not bold"))
-
-
-def _path_text(seconds: Mapping[str, float]) -> Text:
-    """Return what the chain of ops that decides the step time consists of, the most first."""
-    total_s = sum(seconds.values())
-    parts = [f"{_percent(part_s / total_s)} {kind}" for kind, part_s in seconds.items() if part_s >= 0.01 * total_s]
-    return Text(", ".join(parts) or "-")
-
-
-def _link_text(busiest_kind: Mapping[str, Any]) -> Text:
-    """Return the fullest link, how many are like it, and how full it is."""
-    link = busiest_kind["busiest"]
-    others = f" and {link['count'] - 1:,} like it" if link["count"] > 1 else ""
-    kind = "" if f" {busiest_kind['kind']} " in f" {link['link']} " else f" ({busiest_kind['kind']})"
-    full = f"{_percent(link['busy_fraction'])} of the step, at its peak {_percent(link['peak_fraction'])}"
-    return Text(f"{full}: {link['link']}{others}{kind}")
-
-
-def sharded_words(osdp: Mapping[str, Any]) -> str:
-    """Return how many operators are sharded, and of which kinds: those of all layers together."""
-    kinds: dict[str, int] = {}
-    for row in osdp["sharded"]:
-        kind, z, g = row["operator"].rpartition("layer")[2].lstrip("0123456789."), row["num_sharded"], row["num_slices"]
-        part = "" if g == 1 else f" ({g} slices)" if z == g else f" ({z} of {g} slices)"
-        kinds[kind + part] = kinds.get(kind + part, 0) + 1
-    named = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    total = f"{len(osdp['sharded'])} of {osdp['num_operators']} operators"
-    return f"{total} within {format_bytes(osdp['memory_limit_bytes'])}" + (f": {named}" if named else "")
-
-
-def _slices_text(slices: Sequence[int]) -> Text:
-    """Return the lengths of slices in tokens, equal ones that follow each other together: ``4 x 120, 64``."""
-    runs = [(length, len(list(same))) for length, same in groupby(slices)]
-    shown = [f"{length}" if count == 1 else f"{count} x {length}" for length, count in runs[:_MOST_RUNS]]
-    return Text(f"{len(slices)}: " + ", ".join(shown + ["..."] * (len(runs) > _MOST_RUNS)))
+    interval = spread_words(summary)
+    return Text.assemble(time, (f" ({interval})", "not bold")) if interval else time
 
 
 def _memory_text(summary: Mapping[str, Any]) -> Text:
     """Return the fullest role's peak against its device's capacity."""
-    fullest, capacity = fullest_row(summary)
-    peak = fullest["peak_memory_bytes"]
-    if not capacity:
+    words = memory_words(summary)
+    if not words:
         return Text("not modelled: a textbook workload has stated times alone", "dim")
     verdict = Text("fits", "green") if summary["fits_memory"] else Text("DOES NOT FIT", "bold red")
-    of = f"{format_bytes(peak)} of {format_bytes(capacity)}"
-    return Text.assemble(f"{of} on {row_name(summary['roles'], fullest, 'every rank')}: ", verdict)
+    return Text.assemble(f"{words}: ", verdict)
 
 
 def _time_table(summary: Mapping[str, Any]) -> Table:
@@ -152,23 +104,9 @@ def _time_table(summary: Mapping[str, Any]) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     total = summary["iteration_time_s"]
-    busy = mean_over_ranks(summary, "busy_s").get("compute", 0.0)
-    again = recompute_fraction(summary) * total
-    rows = [("computing", busy - again), ("computing again (recomputation)", again)]
-    rows += sorted(_waiting(summary).items(), key=lambda item: (-item[1], item[0]))
-    for words, seconds in rows:
-        if seconds > 0:
-            table.add_row(Text(words), format_time(seconds), _percent(seconds / total))
+    for (words, _), seconds in time_parts(summary):
+        table.add_row(Text(words), format_time(seconds), percent(seconds / total))
     return table
-
-
-def _waiting(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return seconds in which the mean rank computes nothing, by what it waits for, in the words of the report."""
-    seconds: dict[str, float] = {}
-    for stream, part_s in mean_over_ranks(summary, "exposed_s").items():
-        words = cause_of(stream)[0]
-        seconds[words] = seconds.get(words, 0.0) + part_s
-    return seconds
 
 
 def _role_table(summary: Mapping[str, Any]) -> Table:
@@ -184,8 +122,8 @@ def _role_table(summary: Mapping[str, Any]) -> Table:
             f"{role['num_ranks']:,}",
             format_bytes(role["peak_memory_bytes"]) if summary.get("memory_capacity_bytes") else "-",
             f"{role['peak_live_microbatches']:g}",
-            _percent(role["busy_s"].get("compute", 0.0) / total),
-            _percent(waiting / total),
+            percent(role["busy_s"].get("compute", 0.0) / total),
+            percent(waiting / total),
         )
     if len(roles) > MAX_ROLES:
         what = "roles" if len({role["role"] for role in roles}) == len(roles) else "classes of ranks"
@@ -218,13 +156,13 @@ def _reliability_table(reliability: Mapping[str, Any]) -> Table:
     return table
 
 
-def _advice_text(scenario: Scenario, summary: Mapping[str, Any]) -> Text:
-    advice = advise(scenario, summary)
+def _advice_text(advice: Advice | None) -> Text:
     if advice is None:
         return Text("what would help most: nothing that one of the scenario's keys could change")
-    loss = f"{advice.loss} ({_percent(advice.fraction)} of the step)" if advice.loss != "memory" else "memory"
-    enough = "" if advice.fits_memory else " (not enough alone)"
-    return Text.assemble("what would help most: less ", (loss, "bold"), "; try ", (advice.options, "cyan"), enough)
+    enough = f" ({advice.caveat})" if advice.caveat else ""
+    aim = Text(advice.aim)
+    aim.stylize("bold", 0, len(advice.loss))
+    return Text.assemble("what would help most: less ", aim, "; try ", (advice.options, "cyan"), enough)
 
 
 def _run_text(summary: Mapping[str, Any]) -> Text:
@@ -261,9 +199,5 @@ def _shown(key: str, value: object) -> str:
     if key.endswith("_bytes"):
         return format_bytes(value)
     if key.endswith(("error", "fraction", "difference")):
-        return _percent(value) if abs(value) >= _LEAST_PERCENT or not value else f"{value:.2g}"
+        return percent(value) if abs(value) >= _LEAST_PERCENT or not value else f"{value:.2g}"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"

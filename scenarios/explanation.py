@@ -9,8 +9,8 @@ from math import isclose
 from typing import Any, Final
 
 from costmodels.units import format_time
-from scenarios.advice import mean_over_ranks
 from scenarios.report.causes import COMPUTING, cause_of
+from scenarios.report.words import mean_over_ranks
 
 Summary = Mapping[str, Any]
 Row = dict[str, Any]

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from scenarios.report import write_comparison, write_report
+from scenarios.report.words import Advice
 from sim.engine.link_use import LinkUse
 from traces.parquet import write_timeline
 from traces.perfetto import write_perfetto
@@ -16,14 +17,19 @@ from traces.timeline import Timeline
 
 
 def write_all(
-    summary: Mapping[str, Any], timeline: Timeline, out: Path, *, title: str, links: LinkUse | None = None
+    summary: Mapping[str, Any],
+    timeline: Timeline,
+    out: Path,
+    *,
+    links: LinkUse | None = None,
+    advice: Advice | None = None,
 ) -> None:
     """Write summary.json, timeline.json.gz (Perfetto), timeline.parquet and report.html into ``out``."""
     with all_or_none(out) as staging:
         _write_summary(summary, staging)
         write_perfetto(timeline, staging / "timeline.json.gz")
         write_timeline(timeline, staging / "timeline.parquet")
-        write_report(dict(summary), timeline, staging / "report.html", title=title, links=links)
+        write_report(summary, timeline, staging / "report.html", links=links, advice=advice)
 
 
 def write_execution(

@@ -17,6 +17,7 @@ from scenarios.operator_sharding import summarise_choice, with_sharding_chosen
 from scenarios.outputs import write_all
 from scenarios.pricing import cluster_pricing
 from scenarios.reliability import summarise_study
+from scenarios.report.words import Advice
 from scenarios.summary import summarise
 from scenarios.two_pass import decided
 from sim.engine.activity import Pricing
@@ -158,6 +159,6 @@ def device_of(scenario: Scenario) -> DeviceSpec | None:
     return min((device for device, _ in devices_of(scenario)), key=lambda device: device.memory_bytes)
 
 
-def write_outputs(result: Result, out: Path) -> None:
-    """Write summary.json, timeline.json.gz, timeline.parquet and report.html into a folder."""
-    write_all(result.summary, result.timeline, out, title=result.scenario.name, links=result.links)
+def write_outputs(result: Result, out: Path, advice: Advice | None = None) -> None:
+    """Write summary.json, timeline.json.gz, timeline.parquet and report.html, which names ``advice``, into a folder."""
+    write_all(result.summary, result.timeline, out, links=result.links, advice=advice)

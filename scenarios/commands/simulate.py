@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from scenarios import runner
+from scenarios.advice import advise
 from scenarios.commands.options import json_option, out_option, scenario_argument, set_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console import open_console, print_summary
@@ -43,10 +44,11 @@ def command(  # click passes by name
         terminal = Console(stderr=True)
         with terminal.status(f"Simulating {loaded.name}") if terminal.is_terminal else nullcontext():
             result = runner.simulate(loaded, detail=detail, fold=fold)
+            advice = None if as_json and out is None else advise(loaded, result.summary)
             if out is not None:
                 with writing_to(out):
-                    runner.write_outputs(result, out)
+                    runner.write_outputs(result, out, advice)
     if as_json:
         click.echo(json.dumps(result.summary, indent=2))
     else:
-        print_summary(loaded, result.summary, open_console(), out)
+        print_summary(result.summary, open_console(), advice=advice, out=out)

@@ -1,20 +1,31 @@
-"""Words and colours for what a rank's time and memory go to."""
+"""Words and colours for what a rank's time and memory go to; a colour means one thing on all charts of a page."""
 
 from typing import Final
 
+import numpy as np
+
+from scenarios.report.phases import FORWARD, MESSAGE, OPTIMIZER, SYNC
 from sim.engine.breakdown import BUBBLE
 
-COMPUTING: Final = ("computing", "#4a7fd6")
+COMPUTING: Final = ("computing", FORWARD.colour)
+RECOMPUTING: Final = ("computing again (recomputation)", "#9dbbec")
 IDLE: Final = ("idle", "#c3c9d1")
 
 _CAUSES: Final = (
-    ("tp", "tensor-parallel communication", "#9a6fc9"),
-    ("dp", "data-parallel communication", "#d9694f"),
-    ("pp", "pipeline messages", "#d2a13c"),
-    ("embedding", "tied embedding's gradient sync", "#b5566f"),
+    ("tp", "tensor-parallel communication", "#e3bd3f"),
+    ("dp", "data-parallel communication", SYNC.colour),
+    ("pp", "pipeline messages", MESSAGE.colour),
+    ("embedding", "tied embedding's gradient sync", "#9c3d2e"),
     (BUBBLE, "pipeline bubble", "#aab2bd"),
 )
-_MEMORY_COLOURS: Final = ("#4a7fd6", "#7da7e8", "#d2a13c", "#2f9c83", "#9a6fc9", "#8a8f98", "#d9694f", "#6b7f99")
+_MEMORY_COLOURS: Final = {
+    "parameter": "#5b6fb5",
+    "gradient": "#e08e79",
+    "optimizer": OPTIMIZER.colour,
+    "activation": "#5fb3a3",
+    "workspace": "#8a8f98",
+}
+_ROLE_STOPS: Final = ((59, 190, 232), (91, 80, 170), (200, 150, 60))  # red, green, blue
 _KIND_COLOURS: Final = ("#9a6fc9", "#4a7fd6", "#d2a13c", "#2f9c83", "#d9694f", "#8a8f98", "#b5566f")
 
 
@@ -26,9 +37,9 @@ def cause_of(stream: str) -> tuple[str, str]:
     return f"waiting for {stream}", "#6b7f99"
 
 
-def memory_colour(index: int) -> str:
-    """Return the colour of the n-th kind of memory."""
-    return _MEMORY_COLOURS[index % len(_MEMORY_COLOURS)]
+def memory_colour(kind: str) -> str:
+    """Return the colour of a kind of memory."""
+    return _MEMORY_COLOURS.get(kind, "#6b7f99")
 
 
 def kind_colour(index: int) -> str:
@@ -37,7 +48,6 @@ def kind_colour(index: int) -> str:
 
 
 def role_colour(position: float) -> str:
-    """Return a colour between blue (first role, 0) and orange (last role, 1)."""
-    first, last = (74, 127, 214), (217, 123, 63)
-    mixed = [round(one + (other - one) * position) for one, other in zip(first, last, strict=True)]
-    return f"rgb({mixed[0]},{mixed[1]},{mixed[2]})"
+    """Return a colour from blue (first role, 0) over magenta to yellow (last role, 1), the later the lighter."""
+    red, green, blue = (round(float(np.interp(position, (0, 0.5, 1), stops))) for stops in _ROLE_STOPS)
+    return f"rgb({red},{green},{blue})"

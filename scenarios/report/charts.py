@@ -23,6 +23,8 @@ COMMUNICATION_LANE: Final = (0.36, 0.2)
 
 CHUNK_OPACITY: Final = (1.0, 0.68)
 _GAP: Final = 0.02
+_LEGEND_LINE: Final = 20
+"""Pixels of an entry of plotly's legend: a chart that is lower scrolls it."""
 _WINDOWS: Final = ("the beginning", "the middle", "the end")
 
 
@@ -133,11 +135,11 @@ def memory_by_kind_chart(chart_id: str, summary: Mapping[str, Any], capacity: fl
     labels, roles = _rows(summary)
     unit, factor = memory_unit(capacity or max(role["peak_memory_bytes"] for role in roles))
     data = []
-    for index, kind in enumerate(dict.fromkeys(kind for role in roles for kind in role["memory_by_kind_bytes"])):
+    for kind in dict.fromkeys(kind for role in roles for kind in role["memory_by_kind_bytes"]):
         held = [role["memory_by_kind_bytes"].get(kind, 0) for role in roles]
         words = kind.replace("_", " ")
         data.append({
-            "type": "bar", "orientation": "h", "name": words, "y": labels, "marker": {"color": memory_colour(index)},
+            "type": "bar", "orientation": "h", "name": words, "y": labels, "marker": {"color": memory_colour(kind)},
             "x": _numbers(np.array(held) / factor),
             "hovertext": [f"<b>{words}</b><br>{format_bytes(value)}" for value in held],
             "hovertemplate": "%{hovertext}<extra></extra>",
@@ -173,7 +175,7 @@ def memory_curve_chart(chart_id: str, timeline: Timeline, capacity_bytes: float 
     }  # fmt: skip
     if capacity_bytes:
         _mark_capacity(layout, "y", capacity_bytes, memory_factor)
-    return Chart(chart_id, {"data": data, "layout": layout}, 340)
+    return Chart(chart_id, {"data": data, "layout": layout}, max(340, 80 + _LEGEND_LINE * len(infos)))
 
 
 def _memory_trace(

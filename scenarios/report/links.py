@@ -37,7 +37,7 @@ def _bound_table(communication: Sequence[Mapping[str, Any]]) -> str:
     columns = ("communication", "held back by", "per rank", "of it latency")
     rows = [
         (
-            f"{entry['kind']}, {cause_of(entry['stream'])[0]}",
+            f"{entry['kind']}, {cause_of(entry['stream'])[0]}{_direction(entry['stream'])}",
             ", ".join(f"{kind} {100 * part / entry['time_s']:.0f} %" for kind, part in entry["bound_s"].items()),
             format_time(entry["time_s"]),
             f"{100 * entry['latency_s'] / entry['time_s']:.0f} %",
@@ -46,6 +46,11 @@ def _bound_table(communication: Sequence[Mapping[str, Any]]) -> str:
         if entry["time_s"]
     ]
     return table(columns, rows, text_columns=2)
+
+
+def _direction(stream: str) -> str:
+    """Return which way messages of a stream go, nothing for other communication."""
+    return next((f", {way}" for way in ("forward", "backward") if way in stream), "")
 
 
 def chosen_rows(use: LinkUse) -> list[int]:

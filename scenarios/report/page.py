@@ -59,14 +59,42 @@ def write_page(path: Path, title: str, subtitle: str, cards: Sequence[Card], sec
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> str:
-    """Return an HTML table; the first ``text_columns`` are words, the others numbers. Cells are escaped."""
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1, is_html: bool = False
+) -> str:
+    """Return an HTML table that scrolls where it is too wide; the first ``text_columns`` are words, the others numbers.
+
+    Cells are escaped unless they ``is_html``.
+    """
     heads = [f"<th{_align(i, text_columns)}>{escape(name)}</th>" for i, name in enumerate(columns)]
+    shown = [[cell if is_html else escape(cell) for cell in row] for row in rows]
     lines = [
-        "<tr>" + "".join(f"<td{_align(i, text_columns)}>{escape(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
-        for row in rows
+        "<tr>" + "".join(f"<td{_align(i, text_columns)}>{cell}</td>" for i, cell in enumerate(row)) + "</tr>"
+        for row in shown
     ]
-    return f"<table><thead><tr>{''.join(heads)}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    body = f"<thead><tr>{''.join(heads)}</tr></thead><tbody>{''.join(lines)}</tbody>"
+    return f'<div class="wide"><table>{body}</table></div>'
+
+
+def bar(fraction: float) -> str:
+    """Return a bar for a cell of a table, as long as a fraction of it."""
+    return f'<span class="bar"><i style="width:{100 * fraction:.1f}%"></i></span>'
+
+
+def facts(rows: Sequence[tuple[str, str]]) -> str:
+    """Return names with what is to be said of each, from (name, HTML)."""
+    lines = "".join(f"<dt>{escape(name)}</dt><dd>{words}</dd>" for name, words in rows)
+    return f'<dl class="facts">{lines}</dl>' if rows else ""
+
+
+def split_bar(parts: Sequence[tuple[str, str, float, str]]) -> str:
+    """Return a bar that is divided into parts, and what they are, from (words, colour, fraction, amount)."""
+    pieces = "".join(
+        f'<i style="width:{100 * fraction:.2f}%;background:{colour}" title="{escape(f"{words}: {amount}")}"></i>'
+        for words, colour, fraction, amount in parts
+    )
+    entries = [(f"{words}: {amount}", colour) for words, colour, _, amount in parts]
+    return f'<div class="split">{pieces}</div>{legend(entries)}'
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> str:
@@ -119,6 +147,7 @@ main { max-width: 1280px; margin: 0 auto; padding: 40px 32px 64px; }
 header h1 { margin: 0; font-size: 26px; font-weight: 650; letter-spacing: -0.01em; }
 header p { margin: 4px 0 0; color: var(--soft); }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(220px, 1fr)); gap: 12px; margin: 24px 0 8px; }
+.card:only-child { max-width: 420px; }
 .card { background: var(--panel); border-radius: 10px; padding: 14px 18px 15px; }
 .card span { display: block; color: var(--soft); font-size: 13px; }
 .card b { display: block; font-size: 26px; font-weight: 600; letter-spacing: -0.01em; line-height: 1.35;
@@ -139,7 +168,19 @@ th { text-align: left; color: var(--soft); font-weight: 500; font-size: 13px; }
 th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); }
 th.n, td.n { text-align: right; padding: 5px 0 5px 14px; white-space: nowrap; }
 h3 { font-size: 14px; font-weight: 600; margin: 18px 0 4px; }
-td .bar { display: block; height: 8px; border-radius: 2px; background: var(--accent); min-width: 1px; }
+.wide { overflow-x: auto; }
+.bar { display: block; width: 240px; max-width: 22vw; }
+.bar i { display: block; height: 8px; border-radius: 2px; background: var(--accent); min-width: 1px; }
+.split { display: flex; height: 26px; border-radius: 5px; overflow: hidden; margin: 2px 0 8px;
+  background: var(--panel); }
+.facts { display: grid; grid-template-columns: max-content 1fr; gap: 5px 24px; margin: 16px 0 0; }
+.facts dt { color: var(--soft); }
+.facts dd { margin: 0; overflow-wrap: anywhere; }
+code { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; background: var(--panel);
+  padding: 2px 6px; border-radius: 4px; }
+@media (max-width: 700px) { main { padding: 24px 16px 40px; } .facts { grid-template-columns: 1fr; gap: 0; }
+  .facts dd { margin-bottom: 8px; } .cards { grid-template-columns: repeat(auto-fill, minmax(160px, 1fr)); }
+  .card b { font-size: 21px; } .columns { grid-template-columns: 1fr; } }
 @media print { section { break-inside: avoid; } }
 """
 

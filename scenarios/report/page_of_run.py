@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_rate, format_time
+from scenarios.report.answer import answer_cards, answer_section
 from scenarios.report.charts import (
     MAX_ROLES,
     breakdown_chart,
@@ -17,30 +18,32 @@ from scenarios.report.charts import (
 )
 from scenarios.report.gantt import choose_bars
 from scenarios.report.links import links_section
-from scenarios.report.long_run import long_run_card, long_run_section
-from scenarios.report.op_kinds import OpKind, longest_kinds
-from scenarios.report.page import Card, Section, legend, write_page
-from scenarios.role_names import fullest_row, row_name
+from scenarios.report.long_run import long_run_section
+from scenarios.report.op_kinds import longest_kinds
+from scenarios.report.page import Section, bar, legend, table, write_page
+from scenarios.report.words import Advice, percent
 from sim.engine.link_use import LinkUse
 from traces.timeline import Timeline
 
 SMALLEST_PEAK: Final = 0.15
 """Peaks of a smaller fraction of the capacity are drawn without it."""
 
-_OP_COLUMNS: Final = (
-    ("kind", ""), ("part of the step", ""), ("stream", ""), ("", ""), ("per rank", "n"), ("of the step", "n"),
-    ("ops per rank", "n"), ("rate", "n"),
-)  # fmt: skip
+_OP_COLUMNS: Final = ("kind", "part of the step", "stream", "", "per rank", "of the step", "ops per rank", "rate")
 
 
 def write_report(
-    summary: Mapping[str, Any], timeline: Timeline, path: Path, *, title: str, links: LinkUse | None = None
+    summary: Mapping[str, Any],
+    timeline: Timeline,
+    path: Path,
+    *,
+    links: LinkUse | None = None,
+    advice: Advice | None = None,
 ) -> None:
-    """Write the page of one step from its summary (the keys of summary.json), timeline and use of links.
+    """Write the page of one step from its summary (the keys of summary.json), timeline, use of links, and advice.
 
     Wall times are left out: identical runs give identical bytes.
     """
-    sections = [_pipeline(timeline), _time(summary)]
+    sections = [answer_section(summary, advice), _pipeline(timeline), _time(summary)]
     if links is not None and len(links.example):
         sections.append(links_section(links, summary["communication"]))
     has_memory = bool(summary.get("memory_capacity_bytes"))  # a textbook workload models none
@@ -51,7 +54,7 @@ def write_report(
     if "reliability" in summary:
         sections.append(long_run_section(summary["reliability"]))
     sections.append(_ops(summary, timeline))
-    write_page(path, title, _subtitle(summary, timeline), _cards(summary), sections)
+    write_page(path, summary["scenario"], _subtitle(summary, timeline), answer_cards(summary), sections)
 
 
 def _subtitle(summary: Mapping[str, Any], timeline: Timeline) -> str:
@@ -62,40 +65,6 @@ def _subtitle(summary: Mapping[str, Any], timeline: Timeline) -> str:
     if "seed" in summary:
         words.append(f"seed {summary['seed']}")
     return " · ".join(words)
-
-
-def _cards(summary: Mapping[str, Any]) -> list[Card]:
-    cards = [Card("Time per step", format_time(summary["iteration_time_s"]), _losses(summary))]
-    if summary.get("tokens_per_s"):
-        cards.append(Card("Throughput", _tokens(summary["tokens_per_s"])))
-    if summary.get("model_flop_per_s_per_device"):
-        rate = format_rate(summary["model_flop_per_s_per_device"], "FLOP/s")
-        hardware = f"{rate} per device, HFU {_percent(summary['hfu'])}"
-        cards.append(Card("Model FLOP utilisation (MFU)", _percent(summary["mfu"]), hardware))
-    memory = _memory_card(summary)
-    if memory:
-        cards.append(memory)
-    if "reliability" in summary:
-        cards.append(long_run_card(summary["reliability"]))
-    return cards
-
-
-def _losses(summary: Mapping[str, Any]) -> str:
-    bubble, exposed = summary["bubble_fraction"], summary["exposed_communication_fraction"]
-    return f"{_percent(bubble)} bubble, {_percent(exposed)} exposed communication"
-
-
-def _memory_card(summary: Mapping[str, Any]) -> Card | None:
-    """Return the fullest role's peak against capacity, None for textbook jobs that hold nothing."""
-    fullest, capacity = fullest_row(summary)
-    peak = fullest["peak_memory_bytes"]
-    if not peak or not capacity:
-        return None
-    fits = summary.get("fits_memory")
-    verdict = "" if fits is None else "fits" if fits else "does not fit"
-    where = row_name(summary["roles"], fullest, "every rank")
-    detail = f"of {format_bytes(capacity)} on {where}{f': {verdict}' if verdict else ''}"
-    return Card("Peak memory", format_bytes(peak), detail, "" if fits is None else "good" if fits else "bad")
 
 
 def _pipeline(timeline: Timeline) -> Section:
@@ -145,32 +114,23 @@ def _some_of(number: int) -> str:
 
 
 def _ops(summary: Mapping[str, Any], timeline: Timeline) -> Section:
-    kinds = longest_kinds(timeline)
+    kinds = [kind for kind in longest_kinds(timeline) if kind.time_s > 0]
     total_s = summary["iteration_time_s"]
     longest_s = max((kind.time_s for kind in kinds), default=0.0)
-    lines = "".join(_op_line(kind, total_s, longest_s) for kind in kinds)
-    heads = "".join(f'<th class="{align}">{words}</th>' for words, align in _OP_COLUMNS)
-    body = f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
+    rows = [
+        (
+            *(escape(words) for words in (kind.name, kind.phase, kind.stream)),
+            bar(kind.time_s / longest_s),
+            format_time(kind.time_s),
+            percent(kind.time_s / total_s),
+            f"{kind.num_ops:,.4g}",
+            format_rate(kind.flop / kind.time_s, "FLOP/s") if kind.flop else "",
+        )
+        for kind in kinds
+    ]
     lead = "Ops that are alike up to layer and micro-batch, the mean over all ranks. Streams overlap."
     heading = "Longest kinds of op" if timeline.detail == "op" else "Longest kinds of task"
     if timeline.detail == "task":
         lead = "Tasks are lists of ops; those alike up to micro-batch, the mean over all ranks. Streams overlap."
-    return Section(heading, lead, body)
-
-
-def _op_line(kind: OpKind, total_s: float, longest_s: float) -> str:
-    width = round(100 * kind.time_s / longest_s, 1) if longest_s else 0
-    rate = format_rate(kind.flop / kind.time_s, "FLOP/s") if kind.flop and kind.time_s else ""
-    cells = "".join(f"<td>{escape(words)}</td>" for words in (kind.name, kind.phase, kind.stream))
-    numbers = (format_time(kind.time_s), _percent(kind.time_s / total_s), f"{kind.num_ops:,.4g}", rate)
-    aligned = "".join(f'<td class="n">{escape(number)}</td>' for number in numbers)
-    bar = f'<td style="width:22%"><span class="bar" style="width:{width}%"></span></td>'
-    return f"<tr>{cells}{bar}{aligned}</tr>"
-
-
-def _tokens(rate_per_s: float) -> str:
-    return f"{rate_per_s:,.0f} tokens/s" if rate_per_s >= 100 else f"{rate_per_s:.3g} tokens/s"
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
+    columns = _OP_COLUMNS if any(row[-1] for row in rows) else _OP_COLUMNS[:-1]
+    return Section(heading, lead, table(columns, [row[: len(columns)] for row in rows], text_columns=4, is_html=True))

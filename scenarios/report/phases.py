@@ -68,4 +68,4 @@ def phase_codes(name: Words, stream: Words) -> NDArray[np.int64]:
     present, rows = np.unique(pairs, return_inverse=True)
     names_and_streams = (divmod(pair, len(stream.values)) for pair in present.tolist())
     codes = [PHASES.index(phase_of(name.values[i], stream.values[j])) for i, j in names_and_streams]
-    return np.array(codes, dtype=np.int64)[rows.ravel()]
+    return np.asarray(np.array(codes, dtype=np.int64)[rows.ravel()])

@@ -9,7 +9,7 @@ from rich.style import Style
 from rich.text import Text
 
 from costmodels.units import format_time
-from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, HEAD, OPTIMIZER, Phase
+from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, HEAD, OPTIMIZER, SYNC, Phase
 from scenarios.report.slots import Slot, SlotDiagram, is_backward_message, is_sync
 
 _BEGINNING: Final = 0.62
@@ -116,7 +116,7 @@ class _Drawing:
         if any(not is_sync(slot) for slot in lines):
             text.append("   > < messages forward, backward")
         if any(is_sync(slot) for slot in lines):
-            text.append("   = gradient sync")
+            text.append(f"   = {SYNC.words}")
         return text
 
     def notes(self) -> list[str]:

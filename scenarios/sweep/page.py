@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_time
-from scenarios.report.causes import COMPUTING
+from scenarios.report.causes import COMPUTING, cause_of
 from scenarios.report.charts import memory_unit, time_unit
 from scenarios.report.page import Card, Chart, Section, legend, table, write_page
+from scenarios.report.phases import MESSAGE
 from scenarios.report.thumbnail import Thumbnail, thumbnails_chart, thumbnails_legend
 from scenarios.sweep.labels import label, varied
 from scenarios.sweep.table import EXPLAINED, rows_of
+from sim.engine.breakdown import BUBBLE
 
 MAX_BARS: Final = 60
-EXPOSED: Final = ("exposed communication", "#d2a13c")
-BUBBLE: Final = ("pipeline bubble", "#aab2bd")
+EXPOSED: Final = ("exposed communication", MESSAGE.colour)
 FITS: Final = ("fits", "#4a7fd6")
 TOO_LARGE: Final = ("does not fit", "#c8402f")
 
@@ -53,7 +54,7 @@ def _cards(summary: Mapping[str, Any]) -> list[Card]:
 def _table(summary: Mapping[str, Any]) -> Section:
     heads, rows = rows_of(summary)
     body = table(heads, rows, text_columns=len(varied(summary)))
-    return Section("All points", "By step time.", f'<div style="overflow-x:auto">{body}</div>', None, f"{EXPLAINED}.")
+    return Section("All points", "By step time.", body, None, f"{EXPLAINED}.")
 
 
 def _times(summary: Mapping[str, Any]) -> Section:
@@ -63,7 +64,7 @@ def _times(summary: Mapping[str, Any]) -> Section:
     parts = {
         COMPUTING: [1 - p["bubble_fraction"] - p["exposed_communication_fraction"] for p in points],
         EXPOSED: [p["exposed_communication_fraction"] for p in points],
-        BUBBLE: [p["bubble_fraction"] for p in points],
+        cause_of(BUBBLE): [p["bubble_fraction"] for p in points],
     }
     data = [
         {

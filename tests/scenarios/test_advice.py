@@ -2,8 +2,9 @@
 
 import pytest
 
-from scenarios.advice import advise, mean_over_ranks, recompute_fraction, with_few_microbatches
+from scenarios.advice import advise, with_few_microbatches
 from scenarios.loader import Scenario, load_scenario
+from scenarios.report.words import mean_over_ranks, recompute_fraction
 from scenarios.runner import plan_of
 from sim.engine.memory import memory_use
 

@@ -358,7 +358,6 @@ def test_disk_that_fills_up_while_writing_is_reported(tmp_path, write, capsys, m
     def fail(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("scenarios.runner.simulate", lambda *_args, **_named: None)
     monkeypatch.setattr("scenarios.runner.write_outputs", fail)
     out = tmp_path / "out"
     assert f"--out {out}: nothing can be written in {out}: no space left" in refuse(

@@ -154,7 +154,7 @@ def test_scenario_alone_is_simulated(capsys, write, simulated) -> None:
 def test_results_are_written_where_asked(capsys, write, tmp_path, simulated, monkeypatch) -> None:
     """``--out`` hands the result to the writer, and says where it went."""
     written: list[Path] = []
-    monkeypatch.setattr("scenarios.runner.write_outputs", lambda _result, folder: written.append(folder))
+    monkeypatch.setattr("scenarios.runner.write_outputs", lambda _result, folder, _advice: written.append(folder))
     code, shown = run(capsys, str(write()), "--out", str(tmp_path / "new" / "out"))
     assert code == 0
     assert written == [tmp_path / "new" / "out"]

@@ -190,7 +190,7 @@ def test_nodes_of_unequal_size_need_a_number_of_devices(write) -> None:
 def test_console_names_classes_by_their_first_rank(write, capsys) -> None:
     """A role with several classes has a row for each, named by role and first rank."""
     scenario = load_scenario(write(SMALL), ["cluster.stragglers=[{device: 11, slowdown: 3}]"])
-    print_summary(scenario, simulate(scenario).summary, Console(width=120))
+    print_summary(simulate(scenario).summary, Console(width=120), advice=None)
     shown = capsys.readouterr().out
     assert "rank 11" in shown
     assert "classes" not in shown

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.console import sharded_words
 from scenarios.errors import ScenarioError
 from scenarios.loader import Scenario, load_scenario
+from scenarios.report.words import sharded_words
 from scenarios.runner import plan_of, simulate, with_choices
 from sim.training.spec import DenseTraining
 

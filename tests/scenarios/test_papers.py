@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from scenarios.advice import mean_over_ranks
 from scenarios.library import FOLDER
 from scenarios.loader import load_scenario
+from scenarios.report.words import mean_over_ranks
 from scenarios.runner import simulate
 
 OVERLAP = "parallel.data.overlap_gradient_sync=true"

@@ -97,7 +97,7 @@ def summary_of(timeline: Timeline, **changes: Any) -> dict[str, Any]:
             "exposed_s": {"dp": SYNC_S, "pp_recv": 0.5, "bubble": total_s - computing_s - SYNC_S - 0.5},
         })  # fmt: skip
     base = {
-        "schema": "meshtwin.summary/1", "scenario": "test", "seed": 0,
+        "schema": "meshtwin.summary/1", "scenario": "GPT <145.6B> & more", "seed": 0,
         "world_size": sum(info.num_ranks for info in timeline.ranks), "iteration_time_s": total_s,
         "tokens_per_s": 123456.7, "model_flop_per_s_per_device": 1.48e14, "hardware_flop_per_s_per_device": 1.9e14,
         "mfu": 0.4744, "hfu": 0.609, "bubble_fraction": 0.21, "exposed_communication_fraction": 0.09,
@@ -124,7 +124,7 @@ def timeline() -> Timeline:
 @pytest.fixture
 def page(timeline: Timeline, tmp_path: Path) -> Path:
     """Return the report of the step."""
-    write_report(summary_of(timeline), timeline, tmp_path / "report.html", title="GPT <145.6B> & more")
+    write_report(summary_of(timeline), timeline, tmp_path / "report.html")
     return tmp_path / "report.html"
 
 
@@ -146,7 +146,7 @@ def test_report_answers_first(page: Path) -> None:
 def test_report_says_when_memory_does_not_fit(timeline: Timeline, tmp_path: Path) -> None:
     """A step that does not fit says so in the memory card, coloured as bad."""
     summary = summary_of(timeline, fits_memory=False, memory_capacity_bytes=40 * GIB)
-    write_report(summary, timeline, tmp_path / "report.html", title="big")
+    write_report(summary, timeline, tmp_path / "report.html")
     text = page_text(tmp_path / "report.html")
     assert '<div class="card bad">' in text
     assert "does not fit" in text
@@ -169,7 +169,7 @@ def test_page_needs_no_network_and_escapes_titles(page: Path) -> None:
 def test_two_reports_are_equal_byte_by_byte(timeline: Timeline, page: Path, tmp_path: Path) -> None:
     """Reports differ neither between runs nor with wall times."""
     summary = summary_of(timeline, engine={"events": 100, "wall_time_s": 99.0})
-    write_report(summary, one_f_one_b(), tmp_path / "again.html", title="GPT <145.6B> & more")
+    write_report(summary, one_f_one_b(), tmp_path / "again.html")
     assert (tmp_path / "again.html").read_bytes() == page.read_bytes()
 
 
@@ -187,7 +187,7 @@ def test_pipeline_shows_every_task_call_once(timeline: Timeline, page: Path) -> 
     """A bar per task call of every simulated rank, in its colour, with its micro-batch, at its time."""
     traces = {trace["name"]: trace for trace in charts_of(page)["pipeline"]["data"]}
     assert {name: len(trace["x"]) for name, trace in traces.items()} == {
-        "forward": 32, "backward": 32, "send and receive": 64, "gradient sync": 4,
+        "forward": 32, "backward": 32, "send and receive": 64, SYNC.words: 4,
     }  # fmt: skip
     forward = traces["forward"]
     assert set(forward["x"]) == {FORWARD_S}
@@ -253,7 +253,7 @@ def test_memory_curve_reaches_the_peak_and_shows_capacity(page: Path) -> None:
 def test_capacity_far_above_the_peak_is_told_not_drawn(timeline: Timeline, tmp_path: Path) -> None:
     """Where the peak would vanish beside the capacity, the axis keeps to the peak."""
     summary = summary_of(timeline, memory_capacity_bytes=1000 * GIB)
-    write_report(summary, timeline, tmp_path / "report.html", title="small")
+    write_report(summary, timeline, tmp_path / "report.html")
     assert "shapes" not in charts_of(tmp_path / "report.html")["memory"]["layout"]
     assert "1000.00 GiB, is far above the picture" in page_text(tmp_path / "report.html")
 
@@ -289,7 +289,7 @@ def test_textbook_steps_without_hardware_have_a_report(timeline: Timeline, tmp_p
     """Rates and capacity that a textbook job does not have are left out."""
     keys = ("tokens_per_s", "model_flop_per_s_per_device", "hardware_flop_per_s_per_device", "mfu", "hfu")
     nothing = dict.fromkeys((*keys, "fits_memory", "memory_capacity_bytes"))
-    write_report(summary_of(timeline, **nothing), timeline, tmp_path / "report.html", title="textbook")
+    write_report(summary_of(timeline, **nothing), timeline, tmp_path / "report.html")
     text = page_text(tmp_path / "report.html")
     assert "Time per step" in text
     assert "Throughput" not in text

@@ -87,7 +87,7 @@ def test_messages_and_synchronisation_have_lines_of_their_own(write, textbook) -
         "pp=1  ······|F0| B0  |F1| B1  ···············",
         "         >>>>>>               ======         ",
     ]
-    assert "= gradient sync" in lines[-1]
+    assert "= sync of gradients and parameters" in lines[-1]
 
 
 def test_wide_diagrams_are_cut_and_say_so(write, textbook) -> None:

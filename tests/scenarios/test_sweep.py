@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from scenarios.cli import main
 from scenarios.loader import load_scenario
+from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, PHASES
 from scenarios.runner import simulate
 from scenarios.sweep.files import csv_text, write_sweep
 from scenarios.sweep.labels import label, varied
@@ -383,7 +384,7 @@ def test_page_shows_every_point(tmp_path: Path) -> None:
 def test_pictures_hold_every_forward_and_backward() -> None:
     """A pipeline's picture has a bar per forward and backward, in its rank's line, and ends with the step."""
     [picture] = swept(TINY, "parallel.pipeline.schedule=zb_h1", pictures=True).pictures
-    counts = [int((picture.kind == kind).sum()) for kind in (0, 1, 2)]
+    counts = [int((picture.phase == PHASES.index(phase)).sum()) for phase in (FORWARD, BACKWARD, BACKWARD_WEIGHT)]
     assert counts == [8, 8, 8]  # 2 ranks x 4 micro-batches: forwards, backwards for inputs, and for weights
     assert picture.num_lanes == 2
     assert picture.end_s.max() == pytest.approx(picture.complete_s)

@@ -1,0 +1,69 @@
+"""The first screen of a report: how long, does it fit, what does it wait for, what would help."""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any, Final
+
+from costmodels.units import format_bytes, format_rate, format_time
+from scenarios.algorithm import algorithm_words
+from scenarios.report.long_run import long_run_card
+from scenarios.report.page import Card, Section, facts, split_bar
+from scenarios.report.words import Advice, detail_rows, percent, spread_words, time_parts
+from scenarios.role_names import fullest_row, row_name
+
+_DAY_S: Final = 86_400.0
+_COUNTS: Final = ((1e12, "trillion "), (1e9, "billion "), (1e6, "million "), (1.0, ""))
+
+
+def answer_cards(summary: Mapping[str, Any]) -> list[Card]:
+    """Return step time, throughput, utilisation, memory against capacity, and goodput; those that the summary has."""
+    cards = [Card("Time per step", format_time(summary["iteration_time_s"]), spread_words(summary))]
+    if other := algorithm_words(summary.get("algorithm", "")):
+        cards.append(Card("Not backpropagation", summary["algorithm"], other, "bad"))
+    if summary.get("tokens_per_s"):
+        rate = summary["tokens_per_s"]
+        value = f"{rate:,.0f} tokens/s" if rate >= 100 else f"{rate:.3g} tokens/s"
+        cards.append(Card("Throughput", value, f"{_counted(rate * _DAY_S)} tokens a day"))
+    if summary.get("model_flop_per_s_per_device"):
+        rate = format_rate(summary["model_flop_per_s_per_device"], "FLOP/s")
+        hardware = f"{rate} per device, HFU {percent(summary['hfu'])}"
+        cards.append(Card("Model FLOP utilisation (MFU)", percent(summary["mfu"]), hardware))
+    cards += _memory_cards(summary)
+    if "reliability" in summary:
+        cards.append(long_run_card(summary["reliability"]))
+    return cards
+
+
+def answer_section(summary: Mapping[str, Any], advice: Advice | None) -> Section:
+    """Return what the mean rank spends the step on, what decides that, and what would help."""
+    total_s = summary["iteration_time_s"]
+    parts = [
+        (words, colour, part_s / total_s, f"{format_time(part_s)}, {percent(part_s / total_s)}")
+        for (words, colour), part_s in time_parts(summary)
+    ]
+    rows = [(name, escape(words)) for name, words in detail_rows(summary)]
+    if advice is not None:
+        caveat = f" ({advice.caveat})" if advice.caveat else ""
+        tried = f"less {escape(advice.aim)}; try <code>{escape(advice.options)}</code>{caveat}"
+        rows.append(("what would help most", tried))
+    lead = "The mean over all ranks. What is not computing is waiting."
+    return Section("What a rank spends the step on", lead, split_bar(parts) + facts(rows))
+
+
+def _memory_cards(summary: Mapping[str, Any]) -> list[Card]:
+    """Return the fullest role's peak against capacity, nothing for textbook jobs that hold nothing."""
+    fullest, capacity = fullest_row(summary)
+    peak = fullest["peak_memory_bytes"]
+    if not peak or not capacity:
+        return []
+    fits = summary.get("fits_memory")
+    verdict = "" if fits is None else ": fits" if fits else ": does not fit"
+    where = row_name(summary["roles"], fullest, "every rank")
+    detail = f"of {format_bytes(capacity)} on {where}{verdict}"
+    return [Card("Peak memory", format_bytes(peak), detail, "" if fits is None else "good" if fits else "bad")]
+
+
+def _counted(number: float) -> str:
+    """Return a large number with three digits and a word: ``17.4 billion``."""
+    factor, word = next((row for row in _COUNTS if number >= row[0]), _COUNTS[-1])
+    return f"{number / factor:.3g} {word}".rstrip()

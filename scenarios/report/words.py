@@ -1,0 +1,142 @@
+"""What a summary answers, in words: the same in the terminal and on the page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from costmodels.units import format_bytes, format_time
+from scenarios.report.causes import COMPUTING, RECOMPUTING, cause_of
+from scenarios.role_names import fullest_row, row_name
+
+_MOST_RUNS: Final = 12
+_LEAST_SHARE: Final = 0.01
+"""Kinds of op with a smaller share of the critical path are not named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A loss, its fraction of the step, overrides to try against it, and whether the scenario fits in memory then."""
+
+    loss: str
+    fraction: float
+    overrides: tuple[str, ...]
+    fits_memory: bool
+
+    @property
+    def aim(self) -> str:
+        """Return what there should be less of, and how much of the step it is."""
+        return self.loss if self.loss == "memory" else f"{self.loss} ({percent(self.fraction)} of the step)"
+
+    @property
+    def options(self) -> str:
+        """Return the overrides as command line options."""
+        return " ".join(f"--set {override}" for override in self.overrides)
+
+    @property
+    def caveat(self) -> str:
+        """Return what the overrides do not achieve, nothing where they do."""
+        return "" if self.fits_memory else "not enough alone"
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction in per cent."""
+    return f"{100 * fraction:.1f} %"
+
+
+def spread_words(summary: Mapping[str, Any]) -> str:
+    """Return from where to where the step time lies in 90 % of cases, nothing where that is not known."""
+    interval = summary.get("iteration_time_interval_s")
+    return f"90 %: {format_time(interval[0])} to {format_time(interval[1])}" if interval else ""
+
+
+def memory_words(summary: Mapping[str, Any]) -> str:
+    """Return the fullest role's peak of its device's capacity; nothing for textbook workloads, which hold nothing."""
+    fullest, capacity = fullest_row(summary)
+    if not capacity:
+        return ""
+    of = f"{format_bytes(fullest['peak_memory_bytes'])} of {format_bytes(capacity)}"
+    return f"{of} on {row_name(summary['roles'], fullest, 'every rank')}"
+
+
+def detail_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what else decides the step, each with its name: sharding, the busiest link, the critical path, slices."""
+    rows = []
+    if "osdp" in summary:
+        rows.append(("sharded", sharded_words(summary["osdp"])))
+    if summary.get("links"):
+        rows.append(("busiest link", link_words(summary["links"][0])))
+    if len(summary.get("critical_path_s", ())) > 1:
+        rows.append(("critical path", path_words(summary["critical_path_s"])))
+    if "token_slices" in summary:
+        rows.append(("token slices", slices_words(summary["token_slices"])))
+    return rows
+
+
+def path_words(seconds: Mapping[str, float]) -> str:
+    """Return what the chain of ops that decides the step time consists of, the most first."""
+    total_s = sum(seconds.values())
+    named = [(kind, part_s / total_s) for kind, part_s in seconds.items() if part_s >= _LEAST_SHARE * total_s]
+    return ", ".join(f"{percent(share)} {kind}" for kind, share in named) or "-"
+
+
+def link_words(busiest_kind: Mapping[str, Any]) -> str:
+    """Return the fullest link, how many are like it, and how full it is."""
+    link = busiest_kind["busiest"]
+    others = f" and {link['count'] - 1:,} like it" if link["count"] > 1 else ""
+    kind = "" if f" {busiest_kind['kind']} " in f" {link['link']} " else f" ({busiest_kind['kind']})"
+    full = f"{percent(link['busy_fraction'])} of the step, at its peak {percent(link['peak_fraction'])}"
+    return f"{full}: {link['link']}{others}{kind}"
+
+
+def sharded_words(osdp: Mapping[str, Any]) -> str:
+    """Return how many operators are sharded, and of which kinds: those of all layers together."""
+    kinds: dict[str, int] = {}
+    for row in osdp["sharded"]:
+        kind, z, g = row["operator"].rpartition("layer")[2].lstrip("0123456789."), row["num_sharded"], row["num_slices"]
+        part = "" if g == 1 else f" ({g} slices)" if z == g else f" ({z} of {g} slices)"
+        kinds[kind + part] = kinds.get(kind + part, 0) + 1
+    named = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    total = f"{len(osdp['sharded'])} of {osdp['num_operators']} operators"
+    return f"{total} within {format_bytes(osdp['memory_limit_bytes'])}" + (f": {named}" if named else "")
+
+
+def slices_words(slices: Sequence[int]) -> str:
+    """Return the lengths of slices in tokens, equal ones that follow each other together: ``4 x 120, 64``."""
+    runs = [(length, len(list(same))) for length, same in groupby(slices)]
+    shown = [f"{length}" if count == 1 else f"{count} x {length}" for length, count in runs[:_MOST_RUNS]]
+    return f"{len(slices)}: " + ", ".join(shown + ["..."] * (len(runs) > _MOST_RUNS))
+
+
+def time_parts(summary: Mapping[str, Any]) -> list[tuple[tuple[str, str], float]]:
+    """Return what the mean rank spends the step on: words and colour, and seconds; computing first, then waiting.
+
+    The parts of a finished rank that waits for others are left out, so they add up to the step or less.
+    """
+    computing_s = mean_over_ranks(summary, "busy_s").get("compute", 0.0)
+    again_s = recompute_fraction(summary) * summary["iteration_time_s"]
+    waiting: dict[tuple[str, str], float] = {}
+    for stream, part_s in mean_over_ranks(summary, "exposed_s").items():
+        waiting[cause_of(stream)] = waiting.get(cause_of(stream), 0.0) + part_s
+    parts = [(COMPUTING, computing_s - again_s), (RECOMPUTING, again_s)]
+    parts += sorted(waiting.items(), key=lambda item: (-item[1], item[0]))
+    return [(cause, seconds) for cause, seconds in parts if seconds > 0]
+
+
+def recompute_fraction(summary: Mapping[str, Any]) -> float:
+    """Return the fraction of the step spent on computing again: compute time x the FLOP done twice."""
+    hardware, model = summary.get("hardware_flop_per_s_per_device"), summary.get("model_flop_per_s_per_device")
+    if not hardware or model is None:
+        return 0.0
+    computing: float = mean_over_ranks(summary, "busy_s").get("compute", 0.0) / summary["iteration_time_s"]
+    return computing * (1.0 - float(model) / float(hardware))
+
+
+def mean_over_ranks(summary: Mapping[str, Any], column: str) -> dict[str, float]:
+    """Return a roles' column of seconds by name (``busy_s``, ``exposed_s``), averaged over ranks."""
+    num_ranks = sum(role["num_ranks"] for role in summary["roles"])
+    total: dict[str, float] = {}
+    for role in summary["roles"]:
+        for name, seconds in role[column].items():
+            total[name] = total.get(name, 0.0) + seconds * role["num_ranks"] / num_ranks
+    return total
