@@ -23,6 +23,8 @@ COMMUNICATION_LANE: Final = (0.36, 0.2)
 
 CHUNK_OPACITY: Final = (1.0, 0.68)
 _GAP: Final = 0.02
+_LEAST_EDGED: Final = 0.003
+"""Bars that are a smaller part of the picture get no white edge: it would be all that is seen of them."""
 _LEGEND_LINE: Final = 20
 """Pixels of an entry of plotly's legend: a chart that is lower scrolls it."""
 _WINDOWS: Final = ("the beginning", "the middle", "the end")
@@ -67,7 +69,8 @@ def gantt_chart(chart_id: str, gantt: Gantt, end_s: float | None = None) -> Char
             "range": [_number(window.start_s / factor), _number(last_s / factor)],
             "title": {"text": window_title(index, gantt, unit), "standoff": 6},
         }  # fmt: skip
-        data += [_bar_trace(window.bars.of(phase), phase, f"x{suffix}", factor) for phase in gantt.phases]
+        edged_s = _LEAST_EDGED * (last_s - window.start_s) * len(gantt.windows)
+        data += [_bar_trace(window.bars.of(phase), phase, f"x{suffix}", (factor, edged_s)) for phase in gantt.phases]
     height = 60 + max(110, min(64, max(34, 640 // max(1, len(gantt.ranks)))) * len(gantt.ranks))
     return Chart(chart_id, {"data": [trace for trace in data if trace["x"]], "layout": layout}, height)
 
@@ -79,17 +82,20 @@ def window_title(index: int, gantt: Gantt, unit: str) -> str:
     return f"{_WINDOWS[index]}: time ({unit})"
 
 
-def _bar_trace(bars: Bars, phase: Phase, axis: str, factor: float) -> dict[str, Any]:
+def _bar_trace(bars: Bars, phase: Phase, axis: str, scale: tuple[float, float]) -> dict[str, Any]:
+    """Return the bars of a phase; ``scale``: the seconds of the axis' unit, and from which length bars have an edge."""
+    factor, edged_s = scale
     offset, thickness = COMMUNICATION_LANE if phase.is_communication else MAIN_LANE
     numbers = [str(number) if number != NO_INDEX else "" for number in bars.microbatch.tolist()]
-    spans = zip(bars.task, bars.microbatch.tolist(), bars.start_s.tolist(), bars.end_s.tolist(), strict=True)
+    spans = list(zip(bars.task, bars.microbatch.tolist(), bars.start_s.tolist(), bars.end_s.tolist(), strict=True))
     trace = {
         "type": "bar", "orientation": "h", "xaxis": axis, "yaxis": "y", "name": phase.words,
         "x": _numbers((bars.end_s - bars.start_s) / factor), "base": _numbers(bars.start_s / factor),
         "y": _numbers(bars.lane + offset), "width": thickness,
         "marker": {
             "color": phase.colour, "opacity": [CHUNK_OPACITY[chunk % 2] for chunk in bars.chunk.tolist()],
-            "line": {"width": 0.5, "color": "rgba(255,255,255,0.55)"},
+            "line": {"width": [0.5 * (end - start > edged_s) for _, _, start, end in spans],
+                     "color": "rgba(255,255,255,0.55)"},
         },
         "hovertext": [_bar_words(*span) for span in spans], "hovertemplate": "%{hovertext}<extra></extra>",
     }  # fmt: skip

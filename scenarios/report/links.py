@@ -15,8 +15,14 @@ from sim.engine.link_use import LinkUse
 MAX_LINES: Final = 28
 MAX_KINDS: Final = 10
 NUM_PARTS: Final = 240
-SCALE: Final = [[0, "rgba(128,140,160,0.10)"], [0.35, "#e8c66a"], [0.7, "#dd7b3b"], [1, "#b3261e"]]
-"""Colours from idle to full."""
+SCALE: Final = [
+    [0, "rgba(128,140,160,0.10)"],
+    [0.15, "rgba(228,180,80,0.5)"],
+    [0.4, "rgba(228,165,65,1)"],
+    [0.7, "rgba(221,115,55,1)"],
+    [1, "rgba(179,38,30,1)"],
+]
+"""Colours from idle to full, as visible on white as on black."""
 
 
 def links_section(use: LinkUse, communication: Sequence[Mapping[str, Any]]) -> Section:

@@ -179,8 +179,7 @@ h3 { font-size: 14px; font-weight: 600; margin: 18px 0 4px; }
 code { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; background: var(--panel);
   padding: 2px 6px; border-radius: 4px; }
 @media (max-width: 700px) { main { padding: 24px 16px 40px; } .facts { grid-template-columns: 1fr; gap: 0; }
-  .facts dd { margin-bottom: 8px; } .cards { grid-template-columns: repeat(auto-fill, minmax(160px, 1fr)); }
-  .card b { font-size: 21px; } .columns { grid-template-columns: 1fr; } }
+  .facts dd { margin-bottom: 8px; } .card b { font-size: 22px; } .columns { grid-template-columns: 1fr; } }
 @media print { section { break-inside: avoid; } }
 """
 

@@ -18,6 +18,8 @@ _LEAST_INCHES: Final = 8.0
 _MOST_INCHES: Final = 40.0
 _ROW_INCHES: Final = 0.34
 _INCHES_PER_DIGIT: Final = 0.075
+_LEAST_EDGED_INCHES: Final = 0.04
+"""Narrower boxes get no white edge: it would be all that is seen of them."""
 MAX_SLOTS: Final = 4_000
 """Of a longer step the beginning is drawn."""
 
@@ -67,6 +69,10 @@ class SlotDrawing:
         boxes = self.diagram.boxes
         return self.diagram.end_s if len(boxes) <= MAX_SLOTS else boxes[MAX_SLOTS].start_s
 
+    @property
+    def _inches_per_s(self) -> float:
+        return 0.9 * self.size_inches[0] / self._end_s
+
     def _notes(self) -> list[str]:
         notes = []
         if self._end_s < self.diagram.end_s:
@@ -77,22 +83,24 @@ class SlotDrawing:
 
     def _draw_bars(self, plot: Any, factor: float) -> None:
         """Draw all boxes of a lane and colour at once, messages and synchronisation as thin lines below them."""
-        alike: dict[tuple[Phase, int, int], list[tuple[float, float]]] = {}
+        alike: dict[tuple[Phase, int, int, bool], list[tuple[float, float]]] = {}
         for slot in (*self.diagram.boxes, *self.diagram.lines):
             if slot.start_s < self._end_s:
-                key = (slot.phase, slot.chunk % 2, slot.lane)
+                has_edge = (
+                    not slot.phase.is_communication and slot.duration_s * self._inches_per_s > _LEAST_EDGED_INCHES
+                )
+                key = (slot.phase, slot.chunk % 2, slot.lane, has_edge)
                 alike.setdefault(key, []).append((slot.start_s / factor, slot.duration_s / factor))
-        for (phase, parity, lane), spans in alike.items():
-            place, edge = ((lane + 0.37, 0.12), 0.0) if phase.is_communication else ((lane - 0.35, 0.7), 0.6)
-            colour = {"facecolor": phase.colour, "edgecolor": "white", "linewidth": edge}
+        for (phase, parity, lane, has_edge), spans in alike.items():
+            place = (lane + 0.37, 0.12) if phase.is_communication else (lane - 0.35, 0.7)
+            colour = {"facecolor": phase.colour, "edgecolor": "white", "linewidth": 0.6 if has_edge else 0.0}
             plot.broken_barh(spans, place, alpha=CHUNK_OPACITY[parity], **colour)
 
     def _draw_labels(self, plot: Any, factor: float) -> None:
-        inches_per_s = 0.9 * self.size_inches[0] / self._end_s
         for slot in self.diagram.boxes:
             middle_s = (slot.start_s + slot.end_s) / 2
             needed_inches = _INCHES_PER_DIGIT * (len(slot.label) + 0.4)
-            if slot.label and middle_s < self._end_s and slot.duration_s * inches_per_s > needed_inches:
+            if slot.label and middle_s < self._end_s and slot.duration_s * self._inches_per_s > needed_inches:
                 where = {"ha": "center", "va": "center_baseline", "clip_on": True}
                 colour = _INK if slot.phase == BACKWARD_WEIGHT else "white"
                 plot.text(middle_s / factor, slot.lane, slot.label, color=colour, fontsize=7, **where)

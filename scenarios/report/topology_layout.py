@@ -19,6 +19,8 @@ MAX_DEVICES: Final = 16
 MAX_SIDE: Final = (6, 5, 3)
 MAX_GROUPS: Final = 9
 MAX_ROUTERS: Final = 16
+STUB: Final = 0.5
+"""How long the end of a cable is that leaves the picture."""
 
 Point = tuple[float, float]
 
@@ -123,13 +125,33 @@ def _tiers(topology: Topology, fabric: Clos) -> Picture:
             words = "switch" if fabric.num_switches == 1 else name
             at |= _place(picture, row, (width, 1.6 * rung), "switch", words, first, end)
     ports = zip(topology.ports.island.tolist(), fabric.attach.tolist(), strict=True)
-    for island, leaf in sorted(set(ports)):
-        if island in hosts_at and leaf in at:
+    joined = set()
+    for island, leaf in sorted(set(ports), key=lambda port: (port[0] not in hosts_at, port)):
+        if leaf in at and (island in hosts_at or leaf not in joined):
             nic = topology.islands[topology.placement.layout[island]].nic
             speed = nic.bandwidth_bytes_per_s if nic else 0.0
-            picture.lines.append(Line(hosts_at[island], at[leaf], LinkKind.NIC, speed))
-    picture.lines += _cables(fabric.links, at)
+            below = hosts_at.get(island) or _beside(at[leaf], -1)
+            picture.lines.append(Line(below, at[leaf], LinkKind.NIC, speed))
+            joined.add(leaf)
+    picture.lines += _cables(fabric.links, at) + _loose_ends(fabric.links, at)
     return picture
+
+
+def _beside(point: Point, direction: int) -> Point:
+    return point[0], point[1] + direction * STUB
+
+
+def _loose_ends(links: LinkTable, at: Mapping[int, Point]) -> list[Line]:
+    """Return a short end for each switch whose cables upwards, or downwards, all leave the picture."""
+    lines: list[Line] = []
+    for vertex, point in at.items():
+        mine = np.flatnonzero(links.source == vertex)
+        for direction in (1, -1):
+            way = mine[np.sign(links.target[mine] - vertex) == direction]
+            if len(way) and not set(links.target[way].tolist()) & set(at):
+                kind, speed = LinkKind(int(links.kind[way[0]])), float(links.bandwidth_bytes_per_s[way[0]])
+                lines.append(Line(point, _beside(point, direction), kind, speed))
+    return lines
 
 
 def _counted(count: int, name: str) -> str:
@@ -161,7 +183,7 @@ def _grid(fabric: Torus) -> Picture:
     sides = [min(size, most) for size, most in zip(shape, MAX_SIDE, strict=False)]
     whole = " x ".join(map(str, fabric.shape))
     cut = " x ".join(map(str, sides[: len(fabric.shape)]))
-    picture = Picture(f"{whole} torus" if cut == whole else f"{cut} of a {whole} torus")
+    picture = Picture(f"{whole} torus" if cut == whole else f"{cut} of {whole} in a torus")
     strides = [int(np.prod(shape[axis + 1 :])) for axis in range(3)]
     at: dict[int, Point] = {}
     for x, y, z in np.ndindex(*sides):

@@ -10,6 +10,8 @@ from scenarios.report.causes import COMPUTING, RECOMPUTING, cause_of
 from scenarios.role_names import fullest_row, row_name
 
 _MOST_RUNS: Final = 12
+_ROUNDING: Final = 1e-9
+"""Sums of times are exact to about this part of a step."""
 _LEAST_SHARE: Final = 0.01
 """Kinds of op with a smaller share of the critical path are not named."""
 
@@ -111,7 +113,7 @@ def slices_words(slices: Sequence[int]) -> str:
 def time_parts(summary: Mapping[str, Any]) -> list[tuple[tuple[str, str], float]]:
     """Return what the mean rank spends the step on: words and colour, and seconds; computing first, then waiting.
 
-    The parts of a finished rank that waits for others are left out, so they add up to the step or less.
+    What a rank idles beyond that is not among them, so they add up to the step or less.
     """
     computing_s = mean_over_ranks(summary, "busy_s").get("compute", 0.0)
     again_s = recompute_fraction(summary) * summary["iteration_time_s"]
@@ -120,7 +122,7 @@ def time_parts(summary: Mapping[str, Any]) -> list[tuple[tuple[str, str], float]
         waiting[cause_of(stream)] = waiting.get(cause_of(stream), 0.0) + part_s
     parts = [(COMPUTING, computing_s - again_s), (RECOMPUTING, again_s)]
     parts += sorted(waiting.items(), key=lambda item: (-item[1], item[0]))
-    return [(cause, seconds) for cause, seconds in parts if seconds > 0]
+    return [(cause, seconds) for cause, seconds in parts if seconds > _ROUNDING * summary["iteration_time_s"]]
 
 
 def recompute_fraction(summary: Mapping[str, Any]) -> float:
