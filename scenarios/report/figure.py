@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -13,8 +14,10 @@ from traces.files import replacing
 from traces.timeline import NO_INDEX, Timeline
 
 _WIDTH_INCHES: Final = 11.0
-_INCHES_PER_DIGIT: Final = 0.07
+_INCHES_PER_DIGIT: Final = 0.062
 """Bars too narrow for their number get none."""
+_LEAST_EDGED_INCHES: Final = 0.04
+"""Narrower bars get no white edge: it would be all that is seen of them."""
 
 
 def write_pipeline_figure(timeline: Timeline, path: Path, *, title: str = "", max_ranks: int = 8) -> None:
@@ -47,12 +50,13 @@ def write_pipeline_figure(timeline: Timeline, path: Path, *, title: str = "", ma
 
 def _draw(plot: Any, bars: Bars, phase: Phase, factor: float, inches_per_s: float) -> None:
     offset, thickness = COMMUNICATION_LANE if phase.is_communication else MAIN_LANE
+    edged = ((bars.end_s - bars.start_s) * inches_per_s > _LEAST_EDGED_INCHES) & (not phase.is_communication)
     for parity, opacity in enumerate(CHUNK_OPACITY):
         chosen = bars.chunk % 2 == parity
         plot.barh(
             bars.lane[chosen] + offset, (bars.end_s - bars.start_s)[chosen] / factor, thickness,
             left=bars.start_s[chosen] / factor, color=phase.colour, alpha=opacity, edgecolor="white",
-            linewidth=0.0 if phase.is_communication else 0.4,
+            linewidth=np.where(edged[chosen], 0.4, 0.0),
         )  # fmt: skip
     if phase.is_communication:
         return
@@ -60,7 +64,7 @@ def _draw(plot: Any, bars: Bars, phase: Phase, factor: float, inches_per_s: floa
         bars.lane.tolist(), bars.start_s.tolist(), bars.end_s.tolist(), bars.microbatch.tolist(), strict=True
     ):
         label = str(microbatch)
-        if microbatch != NO_INDEX and (end_s - start_s) * inches_per_s > _INCHES_PER_DIGIT * (len(label) + 0.5):
+        if microbatch != NO_INDEX and (end_s - start_s) * inches_per_s > _INCHES_PER_DIGIT * (len(label) + 0.3):
             plot.text(
                 (start_s + end_s) / 2 / factor, lane + offset, label, ha="center", va="center", color="white",
                 fontsize=7, clip_on=True,

@@ -17,7 +17,7 @@ _UNIT_INCHES: Final = 0.2
 _LEAST_INCHES: Final = 8.0
 _MOST_INCHES: Final = 40.0
 _ROW_INCHES: Final = 0.34
-_INCHES_PER_DIGIT: Final = 0.075
+_INCHES_PER_DIGIT: Final = 0.062
 _LEAST_EDGED_INCHES: Final = 0.04
 """Narrower boxes get no white edge: it would be all that is seen of them."""
 MAX_SLOTS: Final = 4_000
@@ -99,7 +99,7 @@ class SlotDrawing:
     def _draw_labels(self, plot: Any, factor: float) -> None:
         for slot in self.diagram.boxes:
             middle_s = (slot.start_s + slot.end_s) / 2
-            needed_inches = _INCHES_PER_DIGIT * (len(slot.label) + 0.4)
+            needed_inches = _INCHES_PER_DIGIT * (len(slot.label) + 0.3)
             if slot.label and middle_s < self._end_s and slot.duration_s * self._inches_per_s > needed_inches:
                 where = {"ha": "center", "va": "center_baseline", "clip_on": True}
                 colour = _INK if slot.phase == BACKWARD_WEIGHT else "white"
