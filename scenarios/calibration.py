@@ -4,28 +4,31 @@ import os
 import platform
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from itertools import chain, zip_longest
 from math import log
 from pathlib import Path
-from statistics import median
-from typing import Any, Final, Literal
+from statistics import fmean, median
+from typing import Any, Final, Literal, NamedTuple
 
 from backends.registry import load_torch_backend
-from backends.torch.measuring.benchmarks import Benchmark, CollectiveBenchmark, HandoffBenchmark, KernelBenchmark
-from backends.torch.measuring.cases import kernel_benchmarks, network_benchmarks, sample_of
+from backends.torch.measuring.benchmarks import Benchmark, CollectiveBenchmark, HandoffBenchmark
+from backends.torch.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
+from backends.torch.measuring.rounds import Round, figures_of, quiet
+from backends.torch.measuring.steps import KernelCall, StepBenchmark, StepKernels, kernel_calls
 from costmodels.calibration.document import profile_entry
 from costmodels.calibration.fitting import Residuals
 from costmodels.calibration.kernels import Fitted, fit_kernels, predict_kernels, section_of
 from costmodels.calibration.network import fit_network, predict_collectives
 from costmodels.calibration.samples import CollectiveSample, KernelSample, Sample, is_held_out
 from costmodels.hardware import NodeSpec
-from costmodels.kernels import KERNELS
 from costmodels.profile import SECTIONS, load_profile, packaged_entry
 from scenarios.calibration_tables import describe_tables, read_samples
 from scenarios.errors import Origin, ScenarioError
+from sim.training.spec import Precision
 
 Device = Literal["cpu", "cuda"]
 HELD_OUT_MEASURED: Final = 5
@@ -33,9 +36,6 @@ HELD_OUT_MEASURED: Final = 5
 HELD_OUT_TABLES: Final = 2
 MAX_FIT_ROWS: Final = 2000
 """Rows of one table that a fit takes, of those not held out: more settle no parameter better."""
-_COARSE_SHARE: Final = 0.5
-_REFINED_PER_S: Final = 5.0
-"""New kernels per second of the second session."""
 _LEAST_POINTS: Final = 10
 """Measurements that a section is fitted from, at least; with fewer it keeps what it started from."""
 
@@ -53,50 +53,79 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fitted profile as the mapping that its file holds, and every measurement beside its prediction."""
+    """A fitted profile as the mapping that its file holds, and every measurement beside its prediction.
+
+    ``step_times_s``: of plans that ran between the measurements, a figure per quiet round.
+    """
 
     entry: Mapping[str, Any]
     points: tuple[Point, ...] = field(repr=False)
+    step_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineRequest:
+    """What to measure of this machine.
+
+    ``processes``: how many measure at the same time. ``sessions``: how often processes are started anew; between them
+    the fit decides what is measured next. ``precisions``: those wanted; none: all that the device is calibrated for.
+    ``steps``: plans that run in every round, between the measurements.
+    """
+
+    device: Device
+    budget_s: float
+    processes: int
+    seed: int = 0
+    sessions: int = 2
+    precisions: tuple[Precision, ...] = ()
+    steps: tuple[StepBenchmark, ...] = ()
+
+
+class Named(NamedTuple):
+    """What the keys of figures stand for."""
+
+    calls: Mapping[str, KernelCall]
+    network: Mapping[str, Benchmark]
 
 
 def calibrate_machine(
-    node: NodeSpec, *, device: Device, budget_s: float, processes: int, seed: int, measuring: Callable[[], Any]
+    node: NodeSpec, request: MachineRequest, *, measuring: Callable[[float], Any] = nullcontext
 ) -> Calibration:
-    """Return a profile fitted to what this machine does, measured with ``processes`` processes at once.
+    """Return a profile fitted to what this machine does, measured with as many processes at once as a job has.
 
-    Two sessions share the budget: the first takes the smallest and the largest call of every kernel and all
-    communication; the second the kernels nearest to where the first fit is worst. On a CPU the node's rates are fitted
-    too, on a GPU the data sheet's hold. ``measuring`` makes a context in which each session runs.
+    Sessions share the budget: the first takes the smallest and the largest training steps of all kinds, and all
+    communication; later ones the steps nearest to where the fit so far is worst. On a CPU the node's rates are fitted
+    too, on a GPU the data sheet's hold. ``measuring``: of its seconds, makes a context in which a session runs.
     Raises ScenarioError where too little was measured, ExecutionError where a process fails.
     """
-    backend = load_torch_backend()
-    kernels, network = kernel_benchmarks(device), network_benchmarks(device, processes)
-    figures: dict[str, list[float]] = defaultdict(list)
-
-    def session(benchmarks: Sequence[Benchmark], share: float) -> None:
-        with measuring():
-            found = backend.measure(
-                benchmarks, processes=processes, budget_s=share * budget_s, seed=seed, device=device
-            )
-        for key, values in found.items():
-            figures[key] += values
-
-    everything: dict[str, Benchmark] = {b.key: b for b in (*network, *kernels)}
-    session(_in_turn([*network, *coarse(kernels)]), _COARSE_SHARE)
-    start = Fitted(load_profile(node.device.generation), node)
-    samples = _samples(figures, everything)
-    first = _fit([s for s in samples if not is_held_out(s.key, HELD_OUT_MEASURED)], start, fit_rates=device == "cpu")
-    more = refined(kernels, samples, first, round(_REFINED_PER_S * budget_s * (1 - _COARSE_SHARE)))
-    session(_in_turn([*network, *more]), 1 - _COARSE_SHARE)
-    samples = _samples(figures, everything)
+    backend, device, processes = load_torch_backend(), request.device, request.processes
+    network = network_benchmarks(device, processes)
+    jobs = kernel_steps(device, processes, request.precisions)
+    start, fit_rates = Fitted(load_profile(node.device.generation), node), device == "cpu"
+    named = Named(kernel_calls(jobs), {benchmark.key: benchmark for benchmark in network})
+    rounds: list[Round] = []
+    for session in range(request.sessions):
+        samples = _samples(figures_of(rounds), named)
+        fitted = _fit([s for s in samples if not is_held_out(s.key, HELD_OUT_MEASURED)], start, fit_rates=fit_rates)
+        chosen = refined(jobs, samples, fitted) if session else coarse(jobs)
+        share_s = request.budget_s / request.sessions
+        with measuring(share_s):
+            rounds += backend.measure(
+                [*request.steps, *_in_turn([*network, *chosen])], processes=processes, budget_s=share_s,
+                seed=request.seed + session, device=device,
+            )  # fmt: skip
+    figures = figures_of(rounds)
+    samples = _samples(figures, named)
     about = {
-        "measured": f"{len(samples)} benchmarks, medians of {_rounds(figures)} rounds in {budget_s:g} s",
+        "measured": f"{len(samples)} benchmarks, medians of {_rounds(figures)} rounds in {request.budget_s:g} s",
+        "rounds": {"all": len(rounds), "quiet": len(quiet(rounds))},
         "processes": processes,
         "machine": machine(device),
         "host_copy_bytes_per_s": {name: float(f"{rate:.3g}") for name, rate in backend.copy_bandwidths().items()},
         "handoff_us": float(f"{1e6 * _handoff_s(figures):.3g}"),
     }
-    return _calibrated(samples, start, HELD_OUT_MEASURED, seed, about, fit_rates=device == "cpu")
+    calibration = _calibrated(samples, start, HELD_OUT_MEASURED, request.seed, about, fit_rates=fit_rates)
+    return replace(calibration, step_times_s={b.key: tuple(figures.get(b.key, ())) for b in request.steps})
 
 
 def calibrate_tables(
@@ -116,62 +145,42 @@ def calibrate_tables(
 # --- what to measure ---------------------------------------------------------------------------------------
 
 
-def coarse(kernels: Iterable[KernelBenchmark]) -> list[KernelBenchmark]:
-    """Return the smallest and the largest call of every kernel and type."""
-    groups: dict[tuple[str, str], list[KernelBenchmark]] = defaultdict(list)
-    for benchmark in kernels:
-        groups[_group(benchmark)].append(benchmark)
-    chosen: dict[str, KernelBenchmark] = {}
-    for group in groups.values():
-        group.sort(key=_size)
-        chosen |= {benchmark.key: benchmark for benchmark in (group[0], group[-1])}
-    return list(chosen.values())
+def coarse(jobs: Iterable[StepKernels]) -> list[StepKernels]:
+    """Return the smallest and the largest step of every kind; ``jobs`` come with smaller ones first."""
+    kinds: dict[tuple[str, ...], list[StepKernels]] = defaultdict(list)
+    for job in jobs:
+        kinds[job.kind].append(job)
+    ends = [ours[place] for place in (0, -1) for ours in kinds.values()]
+    return list(dict.fromkeys(ends))
 
 
-def refined(
-    kernels: Iterable[KernelBenchmark], samples: Iterable[Sample], fitted: Fitted, count: int
-) -> list[KernelBenchmark]:
-    """Return kernels not measured yet, of every family in turn, those first whose nearest neighbour is fitted worst.
+def refined(jobs: Sequence[StepKernels], samples: Iterable[Sample], fitted: Fitted) -> list[StepKernels]:
+    """Return all steps: those not measured yet first, and of both those whose neighbours are fitted worst.
 
-    Neighbours are calls of the same kernel and type; the distance is the logarithm of what they move and compute.
+    A step's misfit is the mean over its kernels of |log(predicted/measured)|; one that was not measured has that of
+    the nearest of its kind.
     """
-    everything = {benchmark.key: benchmark for benchmark in kernels}
-    misfits: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for sample in samples:
-        if isinstance(sample, KernelSample) and sample.key in everything:
-            (predicted_s,) = predict_kernels([sample], fitted.node, fitted.profile)
-            benchmark = everything.pop(sample.key)
-            misfits[_group(benchmark)].append((_size(benchmark), abs(log(predicted_s / sample.seconds))))
+    kernels = [s for s in samples if isinstance(s, KernelSample)]
+    predicted = predict_kernels(kernels, fitted.node, fitted.profile)
+    errors = {s.key: abs(log(p / s.seconds)) for s, p in zip(kernels, predicted, strict=True)}
+    known = {}
+    for place, job in enumerate(jobs):
+        calls = job.calls()
+        if all(key in errors for key in calls):
+            known[place] = fmean(errors[key] for key in calls)
 
-    def misfit(benchmark: KernelBenchmark) -> float:
-        near = misfits.get(_group(benchmark))
-        return min(near, key=lambda pair: abs(pair[0] - _size(benchmark)))[1] if near else 1.0
+    def misfit(place: int) -> float:
+        near = [other for other in known if jobs[other].kind == jobs[place].kind]
+        return known[min(near, key=lambda other: abs(other - place))] if near else 1.0
 
-    sections: dict[str, list[KernelBenchmark]] = defaultdict(list)
-    for benchmark in sorted(everything.values(), key=lambda b: (-misfit(b), b.key)):
-        sections[str(KERNELS[benchmark.op.kernel].family)].append(benchmark)
-    turns = chain.from_iterable(zip_longest(*sections.values()))
-    return [benchmark for benchmark in turns if benchmark is not None][:count]
-
-
-def _group(benchmark: KernelBenchmark) -> tuple[str, str]:
-    return benchmark.op.kernel, benchmark.buffers[benchmark.op.reads[0]].dtype
-
-
-def _size(benchmark: KernelBenchmark) -> float:
-    """Return the logarithm of a call's bytes and FLOP together."""
-    sample = sample_of(benchmark, 1.0, 0.0)
-    assert isinstance(sample, KernelSample)
-    return log(1.0 + sample.work.num_bytes + sample.work.executed_flop)
+    return [jobs[p] for p in sorted(range(len(jobs)), key=lambda place: (place in known, -misfit(place)))]
 
 
 def _in_turn(benchmarks: Iterable[Benchmark]) -> list[Benchmark]:
     """Return benchmarks of all kinds by turns, so that whatever time is too short for is not of one kind."""
     kinds: dict[str, list[Benchmark]] = defaultdict(list)
     for benchmark in benchmarks:
-        if isinstance(benchmark, KernelBenchmark):
-            kinds[benchmark.op.kernel].append(benchmark)
-        elif isinstance(benchmark, CollectiveBenchmark):
+        if isinstance(benchmark, CollectiveBenchmark):
             kinds[f"{benchmark.kind} {benchmark.group}"].append(benchmark)
         else:
             kinds[type(benchmark).__name__].append(benchmark)
@@ -192,9 +201,16 @@ def _rounds(figures: Mapping[str, Sequence[float]]) -> int:
     return round(median(len(values) for values in figures.values()))
 
 
-def _samples(figures: Mapping[str, Sequence[float]], benchmarks: Mapping[str, Benchmark]) -> list[Sample]:
-    handoff_s = _handoff_s(figures)
-    found = (sample_of(benchmarks[key], median(values), handoff_s) for key, values in figures.items() if values)
+def _samples(figures: Mapping[str, Sequence[float]], named: "Named") -> list[Sample]:
+    """Return the measurements as the fit takes them."""
+    if not figures:
+        return []
+    handoff_s, found = _handoff_s(figures), list[Sample | None]()
+    for key, values in figures.items():
+        if key in named.calls:
+            found.append(kernel_sample(named.calls[key], median(values)))
+        elif key in named.network:
+            found.append(network_sample(named.network[key], median(values), handoff_s))
     return [sample for sample in found if sample is not None]
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from backends.torch.algorithms import ExplicitCollectives
+from backends.torch.allocator import keep_freed_memory
 from backends.torch.check import CheckReport, check_rank, kept_for_check
 from backends.torch.devices import CpuDevice, CudaDevice, Device, StepTimes
 from backends.torch.errors import ExecutionError
@@ -66,7 +67,8 @@ class RankResult:
 
     ``starts_s`` and ``ends_s``: of every op in issue order, from the step's common origin; empty where ops were
     not timed. ``allocator_peak_bytes``: the device allocator's own figure, None on a CPU. ``values``: what was asked
-    to be kept, by buffer and micro-batch, in float64. ``sent_bytes``: what this rank sent in collectives that ran as
+    to be kept, by buffer and micro-batch, in float64. ``cpu_s``: processor time of all of the rank's threads in the
+    step. ``sent_bytes``: what this rank sent in collectives that ran as
     step lists, in all steps; 0 where none did.
     """
 
@@ -75,6 +77,7 @@ class RankResult:
     starts_s: Sequence[float]
     ends_s: Sequence[float]
     step_s: float
+    cpu_s: float
     memory: MemoryAccount
     check: CheckReport | None
     allocator_peak_bytes: int | None
@@ -95,19 +98,21 @@ class Worker:
         plan, rank = request.plan, dist.get_rank()
         self.communicators.prepare(plan, explicit=request.explicit is not None)
         interpreter = self._interpreter(request, rank) if rank < plan.mesh.size else None
-        times = StepTimes((), (), 0.0)
+        times, cpu_s = StepTimes((), (), 0.0), 0.0
         for step in range(request.iterations):
             if interpreter is not None:
                 interpreter.prepare(step, request.iterations)
             origin_s = common_origin_s()
             if interpreter is not None:
+                began_cpu_s = process_time()
                 times = interpreter.run(origin_s, time_ops=request.timing == "op")
+                cpu_s = process_time() - began_cpu_s
         peak_bytes = self.device.peak_allocated_bytes()
         if request.longest_lag:
             origin_s = common_origin_s()
             if interpreter is not None:
                 interpreter.drain(request.iterations, origin_s)
-        return None if interpreter is None else self._result(request, interpreter, times, peak_bytes)
+        return None if interpreter is None else self._result(request, interpreter, times, cpu_s, peak_bytes)
 
     def _interpreter(self, request: ExecutionRequest, rank: int) -> Interpreter:
         checked = kept_for_check(request.plan.program_of(rank)) if request.check_against else frozenset()
@@ -117,7 +122,12 @@ class Worker:
         )  # fmt: skip
 
     def _result(
-        self, request: ExecutionRequest, interpreter: Interpreter, times: StepTimes, peak_bytes: int | None
+        self,
+        request: ExecutionRequest,
+        interpreter: Interpreter,
+        times: StepTimes,
+        cpu_s: float,
+        peak_bytes: int | None,
     ) -> RankResult:
         program, schedule = interpreter.program, interpreter.schedule
         job = request.check_against
@@ -131,6 +141,7 @@ class Worker:
             starts_s=times.starts_s,
             ends_s=times.ends_s,
             step_s=times.step_s,
+            cpu_s=cpu_s,
             memory=account_memory(program, schedule.slots),
             check=report,
             allocator_peak_bytes=peak_bytes,
@@ -179,6 +190,7 @@ def joined_worker(kind: DeviceKind, timeout_s: float) -> Worker:
         backend = "cpu:gloo,cuda:nccl"
     else:
         torch.set_num_threads(1)
+        keep_freed_memory()
         device, backend = CpuDevice(), "gloo"
     if not dist.is_initialized():
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))

@@ -70,10 +70,8 @@ def command(
         else:
             budget_s = budget_seconds(budget)
             count = processes or max(2, calibration.num_cores())
-            result = calibration.calibrate_machine(
-                spec, device=device, budget_s=budget_s, processes=count, seed=seed,
-                measuring=lambda: _progress(budget_s / 2),
-            )  # fmt: skip
+            request = calibration.MachineRequest(device=device, budget_s=budget_s, processes=count, seed=seed)
+            result = calibration.calibrate_machine(spec, request, measuring=measuring)
         measured = f"--device {device} --budget {budget!r}"
         write_profile(result.entry, out, _command_line(out, spec.name, tables, system, source, measured))
     if as_json:
@@ -94,7 +92,7 @@ def _command_line(
 
 
 @contextmanager
-def _progress(expected_s: float) -> Iterator[None]:
+def measuring(expected_s: float) -> Iterator[None]:
     """Show how much of the budget is spent, on a terminal; nothing elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:

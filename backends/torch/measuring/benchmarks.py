@@ -1,18 +1,42 @@
-"""What is measured: kernels, collectives, messages and handoffs between streams, each as a plan of many repeats.
+"""What is measured by itself: collectives, messages and handoffs between streams, each as a plan of many repeats.
 
 The plans run as any other, through the same interpreter, threads and streams: what it costs to issue an op is in the
-figures, as it is in a step.
+figures, as it is in a step. Kernels are measured inside steps (``steps``).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Protocol
 
 from sim.plan.buffer import Buffer, Initial, Kind, Scope
-from sim.plan.layout import REPLICATED
 from sim.plan.mesh import Mesh
 from sim.plan.op import Collective, CollectiveKind, Compute, Direction, Op, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program, Task
+
+
+class Request(NamedTuple):
+    """A plan, how many steps of it to run, and whether every op is timed or the step alone; the last step counts."""
+
+    plan: Plan
+    iterations: int = 1
+    timing: Literal["op", "step"] = "op"
+
+
+class Result(Protocol):
+    """What one rank found out about the last step; see ``RankResult``."""
+
+    @property
+    def starts_s(self) -> Sequence[float]:
+        """Return when every op began."""
+
+    @property
+    def ends_s(self) -> Sequence[float]:
+        """Return when every op ended."""
+
+    @property
+    def step_s(self) -> float:
+        """Return when the rank was done."""
 
 
 class Benchmark(Protocol):
@@ -22,34 +46,40 @@ class Benchmark(Protocol):
     def key(self) -> str:
         """Return the benchmark's name."""
 
-    @property
-    def ops_per_repeat(self) -> int:
-        """Return how many times a repeat does what is measured."""
+    def request(self, processes: int, repeats: int) -> Request:
+        """Return a run on at most so many ranks that does it ``repeats`` times after a first time that warms up."""
 
+    def figures(self, result: Result, repeats: int) -> Mapping[str, float]:
+        """Return the seconds that one rank found, by the key of what took them."""
+
+
+class WindowBenchmark(ABC):
+    """Something small, done again and again without a break: the figure is the mean of all repeats."""
+
+    ops_per_repeat: int
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Return the benchmark's name."""
+
+    @abstractmethod
     def plan(self, processes: int, repeats: int) -> Plan:
         """Return a plan over at most so many ranks that does it ``repeats`` times, one after the other."""
 
+    def request(self, processes: int, repeats: int) -> Request:
+        """Return one step of ``repeats`` repeats and one before them."""
+        return Request(self.plan(processes, repeats + 1))
 
-@dataclass(frozen=True, slots=True)
-class KernelBenchmark:
-    """One kernel on buffers of given shapes, on all processes at once. ``buffers``: those that the op names."""
-
-    key: str
-    op: Compute
-    buffers: Mapping[str, Buffer] = field(hash=False)
-    ops_per_repeat: int = 1
-
-    def plan(self, processes: int, repeats: int) -> Plan:
-        """Return the kernel, again and again: what it reads stays, what it only writes is new each time."""
-        buffers = [_input(self.buffers[name]) for name in dict.fromkeys(self.op.reads)]
-        written = dict.fromkeys(name for name in self.op.writes if name not in self.op.reads)
-        buffers += [_output(self.buffers[name]) for name in written]
-        mesh = Mesh((("pp", 1), ("dp", processes), ("tp", 1)))
-        return _plan(self.key, mesh, [_program({}, buffers, (self.op,), repeats)])
+    def figures(self, result: Result, repeats: int) -> Mapping[str, float]:
+        """Return the seconds of one op, from the end of the first repeat on."""
+        ends_s = result.ends_s
+        first = len(ends_s) // (repeats + 1) - 1
+        return {self.key: (ends_s[-1] - ends_s[first]) / (repeats * self.ops_per_repeat)}
 
 
 @dataclass(frozen=True, slots=True)
-class CollectiveBenchmark:
+class CollectiveBenchmark(WindowBenchmark):
     """One collective of float32 among ``group`` neighbours, in as many groups at once as there are processes for.
 
     ``num_bytes`` as the cost models count a collective's payload, a multiple of 4 x ``group``.
@@ -80,7 +110,7 @@ class CollectiveBenchmark:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageBenchmark:
+class MessageBenchmark(WindowBenchmark):
     """A float32 message there and back between pairs of neighbours; each way is one message."""
 
     num_bytes: int
@@ -106,7 +136,7 @@ class MessageBenchmark:
 
 
 @dataclass(frozen=True, slots=True)
-class HandoffBenchmark:
+class HandoffBenchmark(WindowBenchmark):
     """The least kernel there is, on one stream or by turns on two (``hands_over``): a handoff is the difference."""
 
     hands_over: bool
@@ -123,18 +153,6 @@ class HandoffBenchmark:
         other = replace(one, name="other", stream="other" if self.hands_over else one.stream)
         x = _vector("x", 1, Scope.PERSISTENT)
         return _plan(self.key, Mesh((("dp", processes),)), [_program({}, [x], (one, other), repeats)])
-
-
-def _input(buffer: Buffer) -> Buffer:
-    """Return a buffer that is there from the beginning: ones, whole numbers zero (the first row of any table)."""
-    method = "zeros" if buffer.dtype.startswith("int") else "ones"
-    return replace(
-        buffer, scope=Scope.PERSISTENT, initial=Initial(method), global_shape=(), layout=REPLICATED, tier="device"
-    )
-
-
-def _output(buffer: Buffer) -> Buffer:
-    return replace(buffer, scope=Scope.MICROBATCH, initial=None, global_shape=(), layout=REPLICATED)
 
 
 def _vector(name: str, length: int, scope: Scope) -> Buffer:

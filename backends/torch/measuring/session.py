@@ -1,8 +1,9 @@
 """Measure benchmarks on all processes of a machine at once, interleaved, within a time budget."""
 
 import random
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from itertools import chain
+from statistics import fmean, median
 from time import perf_counter
 
 import torch
@@ -10,14 +11,16 @@ import torch.distributed as dist
 
 from backends.torch.errors import ExecutionError
 from backends.torch.launch import end_process, launch_local
-from backends.torch.measuring.benchmarks import Benchmark
-from backends.torch.worker import DeviceKind, ExecutionRequest, Worker, joined_worker
+from backends.torch.measuring.benchmarks import Benchmark, WindowBenchmark
+from backends.torch.measuring.rounds import Round
+from backends.torch.measuring.steps import StepBenchmark, StepKernels
+from backends.torch.worker import DeviceKind, ExecutionRequest, RankResult, Worker, joined_worker
 
 _WINDOW_S = 0.008
 """Repeats fill about this long: far more than a clock tick, or a turn of the scheduler."""
 
 _FIRST_REPEATS = 3
-_FIRST_SHARE = 0.2
+_FIRST_SHARE = 0.4
 _LEAST_REACHED = 4
 """Benchmarks that are measured however little time there is."""
 
@@ -27,24 +30,30 @@ _MOST_REPEATS = 200
 def measure(
     benchmarks: Sequence[Benchmark], *, processes: int, budget_s: float, seed: int, device: DeviceKind = "cpu",
     timeout_s: float = 120.0,
-) -> dict[str, list[float]]:  # fmt: skip
-    """Return the seconds of one op of each benchmark, one figure per round, by key.
+) -> list[Round]:  # fmt: skip
+    """Return what each round of benchmarks took; the figure of a step is its slowest rank's, of all else the mean.
 
-    All processes run a benchmark at the same time; a figure is the mean over ranks of a window of back-to-back
-    repeats. At most a fifth of ``budget_s`` goes into first runs, in the order given; what they do not reach is left
-    out. Rounds then take the benchmarks, the first in that order, later ones in ever other orders, until the budget is
-    spent. The launch is not in it.
+    All processes run a benchmark at the same time. The first round takes them in the order given, and at most two
+    fifths of ``budget_s``; what it does not reach is left out. Later rounds take the same in ever other orders until
+    the budget is spent, so the last one may lack some. The launch is not in the budget.
     Raises ExecutionError where the machine has too few devices or a rank fails.
     """
     if device == "cuda" and processes > torch.cuda.device_count():
         raise ExecutionError(f"{processes} processes need a CUDA device each; here are {torch.cuda.device_count()}")
     arguments = (list(benchmarks), processes, budget_s, seed, device, timeout_s)
     by_rank = launch_local(processes, _rank_main, arguments)
-    measured: dict[str, list[float]] = {}
-    for key in by_rank[0]:
-        ranks = [by_rank[rank][key] for rank in range(processes) if by_rank[rank][key]]
-        measured[key] = [statistics.fmean(values) for values in zip(*ranks, strict=True)]
-    return measured
+    slowest = {benchmark.key for benchmark in benchmarks if isinstance(benchmark, StepBenchmark)}
+    return [_together(rounds, slowest) for rounds in zip(*by_rank.values(), strict=True)]
+
+
+def _together(rounds: Sequence[Round], slowest: Set[str]) -> Round:
+    """Return one round from those of all ranks."""
+    found: dict[str, list[float]] = {}
+    for key, value in chain.from_iterable(r.figures.items() for r in rounds):
+        found.setdefault(key, []).append(value)
+    shares = [r.cpu_share for r in rounds if r.cpu_share is not None]
+    figures = {key: max(values) if key in slowest else fmean(values) for key, values in found.items()}
+    return Round(figures, fmean(shares) if shares else None)
 
 
 def copy_bandwidths(num_bytes: int = 1 << 26, repeats: int = 10) -> Mapping[str, float]:
@@ -66,21 +75,21 @@ def _copies_per_s(target: torch.Tensor, source: torch.Tensor, repeats: int) -> f
         if target.is_cuda or source.is_cuda:
             torch.cuda.synchronize()
         times.append(perf_counter() - begin_s)
-    return 1.0 / statistics.median(times[1:])
+    return 1.0 / median(times[1:])
 
 
 def _rank_main(
     benchmarks: Sequence[Benchmark], processes: int, budget_s: float, seed: int, device: DeviceKind, timeout_s: float
-) -> dict[str, list[float]]:
+) -> list[Round]:
     """Run in a launched process; end it at once where anything fails."""
     try:
         session = _Session(joined_worker(device, timeout_s), processes, budget_s)
-        figures = session.run(benchmarks, random.Random(seed))
+        rounds = session.run(benchmarks, random.Random(seed))
         dist.barrier()
         dist.destroy_process_group()
     except BaseException as error:  # whatever it is, the process must end and say why
         end_process(error)
-    return figures
+    return rounds
 
 
 class _Session:
@@ -91,44 +100,48 @@ class _Session:
         self._first_deadline_s, self._deadline_s = (perf_counter() + share * budget_s for share in (_FIRST_SHARE, 1.0))
         self._repeats: dict[str, int] = {}
 
-    def run(self, benchmarks: Sequence[Benchmark], shuffler: random.Random) -> dict[str, list[float]]:
-        """Return one figure per benchmark and round; empty on a rank that takes no part."""
-        for benchmark in benchmarks:
-            if self._repeats and self._is_past(self._first_deadline_s):
-                break
-            self._warm_up(benchmark)
+    def run(self, benchmarks: Sequence[Benchmark], shuffler: random.Random) -> list[Round]:
+        """Return what this rank found in every round."""
+        rounds = [self._round(benchmarks, self._first_deadline_s)]
         known = [benchmark for benchmark in benchmarks if benchmark.key in self._repeats]
-        figures: dict[str, list[float]] = {benchmark.key: [] for benchmark in known}
-        reached: set[str] = set()
-        while not reached or not self._is_past(self._deadline_s):
-            for benchmark in known:
-                if len(reached) >= _LEAST_REACHED and self._is_past(self._deadline_s):
-                    break
-                figure = self._window_s(benchmark, self._repeats[benchmark.key])
-                reached.add(benchmark.key)
-                if figure is not None:
-                    figures[benchmark.key].append(figure)
+        while not self._is_past(self._deadline_s):
             shuffler.shuffle(known)
-        return {key: values for key, values in figures.items() if key in reached}
+            rounds.append(self._round(known, self._deadline_s))
+        return rounds
+
+    def _round(self, benchmarks: Sequence[Benchmark], deadline_s: float) -> Round:
+        """Run benchmarks in their order until the deadline; the first few however late it is."""
+        figures: dict[str, float] = {}
+        shares: list[float] = []
+        for count, benchmark in enumerate(benchmarks):
+            if count >= _LEAST_REACHED and self._is_past(deadline_s):
+                break
+            if benchmark.key not in self._repeats:
+                self._repeats[benchmark.key] = self._fitting_repeats(benchmark)
+            repeats = self._repeats[benchmark.key]
+            result = self._run(benchmark, repeats)
+            if result is None:  # no part in it
+                continue
+            figures |= benchmark.figures(result, repeats)
+            if isinstance(benchmark, StepKernels) and benchmark.is_alone:
+                shares.append(result.cpu_s / result.step_s)
+        return Round(figures, median(shares) if shares else None)
+
+    def _run(self, benchmark: Benchmark, repeats: int) -> RankResult | None:
+        plan, iterations, timing = benchmark.request(self._processes, repeats)
+        return self._worker.run(ExecutionRequest(plan=plan, iterations=iterations, timing=timing))
 
     def _is_past(self, moment_s: float) -> bool:
         return _agreed(perf_counter() - moment_s) > 0
 
-    def _warm_up(self, benchmark: Benchmark) -> None:
-        """Run a benchmark for the first time, and choose how many repeats fill a window."""
-        guess_s = _agreed(self._window_s(benchmark, _FIRST_REPEATS) or 0.0)
-        wanted = round(_WINDOW_S / max(guess_s * benchmark.ops_per_repeat, 1e-7))
-        self._repeats[benchmark.key] = min(max(wanted, 2), _MOST_REPEATS)
-
-    def _window_s(self, benchmark: Benchmark, repeats: int) -> float | None:
-        """Return the seconds of one op, over ``repeats`` repeats after a first one; None without a part in it."""
-        plan = benchmark.plan(self._processes, repeats + 1)
-        result = self._worker.run(ExecutionRequest(plan=plan))
-        if result is None:
-            return None
-        ends_s = result.ends_s
-        first = len(ends_s) // (repeats + 1) - 1
-        return (ends_s[-1] - ends_s[first]) / (repeats * benchmark.ops_per_repeat)
+    def _fitting_repeats(self, benchmark: Benchmark) -> int:
+        """Return how many repeats fill a window, from a first run; one of a step."""
+        if not isinstance(benchmark, WindowBenchmark):
+            return 1
+        result = self._run(benchmark, _FIRST_REPEATS)
+        found = benchmark.figures(result, _FIRST_REPEATS).values() if result else ()
+        guess_s = _agreed(sum(found))
+        return min(max(round(_WINDOW_S / max(guess_s * benchmark.ops_per_repeat, 1e-7)), 2), _MOST_REPEATS)
 
 
 def _agreed(value: float) -> float:

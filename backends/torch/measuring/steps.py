@@ -1,0 +1,122 @@
+"""What is measured in whole training steps: the time of the step, or of every kernel in it.
+
+A kernel of a step finds other things in the caches than one that is repeated by itself, and memory that others have
+just let go of. On a CPU it takes a sixth longer in the mean, small ones twice as long. So they are timed where they run.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from statistics import median
+from typing import TypeGuard
+
+from backends.torch.measuring.benchmarks import Request, Result
+from costmodels.kernels import KERNELS
+from sim.plan.buffer import Buffer
+from sim.plan.mesh import Mesh
+from sim.plan.op import Collective, Compute, Op, Recv, Send
+from sim.plan.program import Plan, Program
+
+_UNTIMED = frozenset({"delay", "none"})
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """A kernel on buffers of given shapes, those that the op names. ``key``: the same for calls that are alike."""
+
+    key: str
+    op: Compute
+    buffers: Mapping[str, Buffer] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StepBenchmark:
+    """A whole step of a plan, after one that warms up."""
+
+    key: str
+    plan: Plan = field(hash=False)
+
+    def request(self, processes: int, repeats: int) -> Request:
+        """Return the plan's own steps."""
+        del processes
+        return Request(self.plan, repeats + 1, "step")
+
+    def figures(self, result: Result, repeats: int) -> Mapping[str, float]:
+        """Return when this rank was done with the last step."""
+        del repeats
+        return {self.key: result.step_s}
+
+
+@dataclass(frozen=True, slots=True)
+class StepKernels:
+    """Every kernel of a training step of one rank, or of a tensor-parallel group, on all processes at once.
+
+    ``plan``: with a mesh of one replica; its replicas here have nothing to do with each other. ``kind``: what steps
+    share that differ in size alone.
+    """
+
+    key: str
+    plan: Plan = field(hash=False)
+    kind: tuple[str, ...] = ()
+
+    @property
+    def is_alone(self) -> bool:
+        """Return whether its ranks never wait for each other."""
+        ops = (op for program in self.plan.programs for task in program.tasks.values() for op in task.ops)
+        return not any(isinstance(op, Collective | Send | Recv) for op in ops)
+
+    def calls(self) -> dict[str, KernelCall]:
+        """Return the different kernel calls of the step, by key."""
+        found: dict[str, KernelCall] = {}
+        for program in self.plan.programs:
+            for op in (op for task in program.tasks.values() for op in task.ops):
+                if _is_timed(op):
+                    call = _call(program, op)
+                    found.setdefault(call.key, call)
+        return found
+
+    def request(self, processes: int, repeats: int) -> Request:
+        """Return as many replicas as there are processes for."""
+        group = self.plan.mesh.size
+        axes = tuple((name, processes // group if name == "dp" else size) for name, size in self.plan.mesh.axes)
+        return Request(replace(self.plan, mesh=Mesh(axes)), repeats + 1)
+
+    def figures(self, result: Result, repeats: int) -> Mapping[str, float]:
+        """Return the median time of every kernel call, the usual pause before an op included."""
+        del repeats
+        program = self.plan.program_of(0)
+        ops = [op for _, _, _, op in program.instances()]
+        pause_s = _usual_pause_s(ops, result)
+        keys = {id(op): _call(program, op).key for task in program.tasks.values() for op in task.ops if _is_timed(op)}
+        found: dict[str, list[float]] = {}
+        for op, start_s, end_s in zip(ops, result.starts_s, result.ends_s, strict=True):
+            if id(op) in keys:
+                found.setdefault(keys[id(op)], []).append(end_s - start_s + pause_s)
+        return {key: median(values) for key, values in found.items()}
+
+
+def kernel_calls(benchmarks: Iterable[StepKernels]) -> dict[str, KernelCall]:
+    """Return the different kernel calls of some steps, by key."""
+    found: dict[str, KernelCall] = {}
+    for benchmark in benchmarks:
+        found |= benchmark.calls()
+    return found
+
+
+def _is_timed(op: Op) -> TypeGuard[Compute]:
+    return isinstance(op, Compute) and KERNELS[op.kernel].family not in _UNTIMED
+
+
+def _call(program: Program, op: Compute) -> KernelCall:
+    """Return the call of an op; its key has kernel, shapes, types and attributes, but no names and salts."""
+    buffers = {name: program.buffers[name] for name in (*op.reads, *op.writes)}
+    shapes = " ".join(f"{b.dtype}{list(b.shape)}" for b in buffers.values())
+    attributes = " ".join(f"{name}={value}" for name, value in sorted(op.attributes.items()) if name != "salt")
+    return KernelCall(f"{op.kernel} {shapes} {attributes}".strip(), op, buffers)
+
+
+def _usual_pause_s(ops: Sequence[Op], result: Result) -> float:
+    """Return the median time from the end of a kernel to the start of the next one."""
+    kernels = [row for row, op in enumerate(ops) if isinstance(op, Compute)]
+    pauses = [result.starts_s[after] - result.ends_s[row] for row, after in pairwise(kernels)]
+    return median(pauses) if pauses else 0.0
