@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 SIMULATE := $(BIN)/simulate
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench docs clean
+.PHONY: help setup demo test validate lint format bench docs clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ demo: setup  ## simulate the quickstart; simulate and run a tiny plan for real; 
 
 test: lint  ## check style, types and layers, then run all tests
 	$(BIN)/pytest -n $(JOBS)
+
+validate: setup  ## calibrate this machine, run plans on it, and compare with their simulation (6 min)
+	$(SIMULATE) validate --here --out $(OUT)/here
 
 lint: setup
 	$(BIN)/ruff check .

@@ -108,10 +108,11 @@ def calibrate_machine(
         samples = _samples(figures_of(rounds), named)
         fitted = _fit([s for s in samples if not is_held_out(s.key, HELD_OUT_MEASURED)], start, fit_rates=fit_rates)
         chosen = refined(jobs, samples, fitted) if session else coarse(jobs)
+        steps = sorted(request.steps, key=lambda step: step.key in figures_of(rounds))
         share_s = request.budget_s / request.sessions
         with measuring(share_s):
             rounds += backend.measure(
-                [*request.steps, *_in_turn([*network, *chosen])], processes=processes, budget_s=share_s,
+                _in_turn([*network, *steps, *chosen]), processes=processes, budget_s=share_s,
                 seed=request.seed + session, device=device,
             )  # fmt: skip
     figures = figures_of(rounds)

@@ -1,6 +1,6 @@
 """Put ``--set key=value`` options into a document."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -23,6 +23,14 @@ def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
             origins.setdefault(path[:length], origin)
         origins[path] = origin
     return Document(source=document.source, data=data, origins=origins)
+
+
+def with_values(data: Mapping[str, Any], values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
+    """Return a scenario's mapping with values put in under dotted keys. Raises ScenarioError as ``apply_overrides``."""
+    changed = deepcopy(dict(data))
+    for key, value in values.items():
+        _put(changed, tuple(str(key).split(".")), deepcopy(value), origin)
+    return changed
 
 
 def _parse(text: str) -> tuple[tuple[str, ...], Any, Origin]:

@@ -1,7 +1,6 @@
 """Predict published measurements, and say how far off the predictions are."""
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, NamedTuple
@@ -10,6 +9,7 @@ from scenarios.collective_row import collective_time_s
 from scenarios.errors import Origin, ScenarioError
 from scenarios.intervals import errors_of
 from scenarios.loader import Scenario, scenario_from_mapping
+from scenarios.overrides import with_values
 from scenarios.runner import devices_of, plan_of, pricing_of
 from scenarios.summary import rates, summarise
 from sim.engine.activity import Pricing
@@ -108,17 +108,7 @@ def _where(table: PublishedTable, row: PublishedRow) -> str:
 
 def _entry(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:
     """Return the table's base with the row's keys put in."""
-    data = deepcopy(dict(table.base))
-    for key, value in row.overrides.items():
-        *above, last = key.split(".")
-        section = data
-        for name in above:
-            section = section.setdefault(name, {})
-            if not isinstance(section, dict):
-                rule, remedy = f"{name} holds no mapping in the base of {table.path}", "write it as a mapping there"
-                raise ScenarioError(Origin(option=_where(table, row)), key, rule, remedy)
-        section[last] = value
-    return data
+    return with_values(table.base, row.overrides, Origin(option=_where(table, row)))
 
 
 def _iteration_time_s(scenario: Scenario) -> Prediction:

@@ -1,22 +1,18 @@
 """``simulate calibrate --out PROFILE.yaml``: measure this machine, or take measured tables, and fit a profile."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
-from time import monotonic
 from typing import Literal
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from scenarios import calibration
 from scenarios.calibration_file import budget_seconds, checked_node, refuse_unwritable_file, write_profile
 from scenarios.commands.options import json_option
+from scenarios.commands.progress import measuring
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console import open_console
 
@@ -89,30 +85,6 @@ def _command_line(
     words += [f"--system {system}"] if system else []
     words += [f"--source {source!r}"] if source else []
     return " ".join([*words, f"--node {node} --out {out.name}"])
-
-
-@contextmanager
-def measuring(expected_s: float) -> Iterator[None]:
-    """Show how much of the budget is spent, on a terminal; nothing elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    done = Event()
-    with Progress(TextColumn("measuring"), BarColumn(), TimeElapsedColumn(), console=console, transient=True) as bar:
-        task, begin_s = bar.add_task("", total=expected_s), monotonic()
-
-        def advance() -> None:
-            while not done.wait(0.2):
-                bar.update(task, completed=min(monotonic() - begin_s, expected_s))
-
-        ticker = Thread(target=advance, daemon=True)
-        ticker.start()
-        try:
-            yield
-        finally:
-            done.set()
-            ticker.join()
 
 
 def _print(result: calibration.Calibration, console: Console, out: Path) -> None:

@@ -1,25 +1,68 @@
-"""``simulate validate [TABLE ...]``: predict published measurements."""
+"""``simulate validate [TABLE ...]``: predict published measurements, or with --here those of this machine."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import click
 
-from scenarios import validation
+from scenarios import this_machine, validation
 from scenarios.accuracy import markdown_lines
-from scenarios.commands.options import json_option
+from scenarios.calibration_file import budget_seconds
+from scenarios.commands.options import Folder, json_option
+from scenarios.commands.progress import measuring
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console import open_console, print_validation
+from scenarios.here_console import print_here
+from scenarios.output_folder import refuse_unwritable
+from scenarios.plan_set import PACKAGED, read_plan_set
+
+_DEFAULT_BUDGET = "300 s"
 
 
 @click.command("validate")
 @click.argument("tables", nargs=-1, type=click.Path(path_type=Path), metavar="[TABLE.yaml]...")
 @click.option("--data", type=click.Path(path_type=Path), metavar="CSV", help="Other rows for the one TABLE.yaml named.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the tables as Markdown, as the README has them.")
+@click.option(
+    "--here",
+    is_flag=True,
+    help="Calibrate this machine, run plans on it, and compare. A file named is a set of plans then.",
+)
+@click.option(
+    "--budget", metavar="TIME", help=f"With --here: how long to measure and run plans. Default: {_DEFAULT_BUDGET}."
+)
+@click.option("--out", type=Folder(), metavar="DIR", help="With --here: for summary.json, plans.csv, profile.yaml.")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="With --here: of the orders of runs.")
 @json_option
-def command(tables: tuple[Path, ...], data: Path | None, as_markdown: bool, as_json: bool) -> None:
-    """Predict the published measurements of traces/published, or of the tables named, and fail past thresholds."""
+def command(
+    tables: tuple[Path, ...],
+    data: Path | None,
+    as_markdown: bool,
+    here: bool,
+    budget: str | None,
+    out: Path | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Predict published measurements, or what plans take on this machine, and fail past thresholds."""
+    if here:
+        if data is not None or as_markdown or len(tables) > 1:
+            message = "--here takes one set of plans at most, and neither --data nor --markdown"
+            raise click.UsageError(message)
+        passed = _validate_here(tables[0] if tables else PACKAGED, budget or _DEFAULT_BUDGET, out, seed, as_json)
+    else:
+        if budget is not None or out is not None or seed:
+            message = "--budget, --out and --seed are of runs on this machine; write --here, too"
+            raise click.UsageError(message)
+        passed = _validate_tables(tables, data, as_markdown, as_json)
+    if not passed:
+        sys.exit(1)
+
+
+def _validate_tables(tables: tuple[Path, ...], data: Path | None, as_markdown: bool, as_json: bool) -> bool:
+    """Predict published tables, print them, and return whether all pass."""
     if data is not None and len(tables) != 1:
         message = "--data holds rows for one table; name exactly one TABLE.yaml"
         raise click.UsageError(message)
@@ -34,5 +77,25 @@ def command(tables: tuple[Path, ...], data: Path | None, as_markdown: bool, as_j
         click.echo("\n".join(markdown_lines(summary)))
     else:
         print_validation(summary, open_console())
-    if not all(table["passed"] for table in summary["tables"]):
-        sys.exit(1)
+    return all(table["passed"] for table in summary["tables"])
+
+
+def _validate_here(path: Path, budget: str, out: Path | None, seed: int, as_json: bool) -> bool:
+    """Run and predict a set of plans, print and write what came of it, and return whether it passes."""
+    with refusing_bad_input():
+        plans, budget_s = read_plan_set(path), budget_seconds(budget)
+        if out is not None:
+            refuse_unwritable(out)
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        summary, calibration = this_machine.run(
+            plans, budget_s=budget_s, seed=seed, measuring=measuring, memory_bytes=memory_bytes
+        )
+        if out is not None:
+            named = "" if path == PACKAGED else f" {path.name}"
+            command_line = f"simulate validate --here{named} --budget {budget!r} --seed {seed}"
+            this_machine.write_outputs(summary, calibration, out, command_line)
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+    else:
+        print_here(summary, open_console(), out)
+    return bool(summary["passed"])

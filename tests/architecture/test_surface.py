@@ -30,7 +30,7 @@ OPTIONS = {
     "compare": {"simulated", "real", "--fail-above", "--out", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},
     "replay": {"path", "--set", "--steps", "--out", "--json"},
-    "validate": {"tables", "--data", "--markdown", "--json"},
+    "validate": {"tables", "--data", "--markdown", "--json", "--here", "--budget", "--out", "--seed"},
     "schedule": {"scenario", "--set", "--out"},
     "schema": set(),
     "list": {"kinds", "--json"},

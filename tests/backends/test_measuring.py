@@ -1,63 +1,109 @@
 """What is measured: valid plans that cover every kernel, and sessions that answer within their budget."""
 
+import random
+from dataclasses import dataclass
+
 import pytest
 
-from backends.torch.measuring.benchmarks import Benchmark, HandoffBenchmark, KernelBenchmark
-from backends.torch.measuring.cases import kernel_benchmarks, network_benchmarks, sample_of
+from backends.torch.measuring.benchmarks import HandoffBenchmark, WindowBenchmark
+from backends.torch.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
+from backends.torch.measuring.rounds import QUIET, Round, figures_of, quiet
 from backends.torch.measuring.session import measure
-from costmodels.calibration.samples import CollectiveSample, KernelSample
+from backends.torch.measuring.steps import StepBenchmark, StepKernels, kernel_calls
 from costmodels.kernels import KERNELS
 from sim.plan.check import check
+from sim.plan.op import Compute
 
-CPU_KERNELS = kernel_benchmarks("cpu")
+CPU_STEPS = kernel_steps("cpu", 2)
 
 
-def one_of_each() -> list[KernelBenchmark]:
-    """Return the smallest benchmark of every kernel."""
-    found: dict[str, KernelBenchmark] = {}
-    for benchmark in CPU_KERNELS:
-        found.setdefault(benchmark.op.kernel, benchmark)
-    return list(found.values())
+@dataclass(frozen=True)
+class Known:
+    """A result whose ops take as long as they are told to, one after the other with a pause before each."""
+
+    starts_s: tuple[float, ...]
+    ends_s: tuple[float, ...]
+    step_s: float
 
 
 def test_every_family_and_type_is_measured() -> None:
-    """Benchmarks cover all families that training plans use and that have an efficiency, in three types, none twice."""
-    samples = [sample_of(benchmark, 1.0, 0.0) for benchmark in CPU_KERNELS]
-    assert all(isinstance(sample, KernelSample) for sample in samples)
-    families = {s.family for s in samples if isinstance(s, KernelSample)}
-    assert families == {k.family for k in KERNELS.values()} - {"delay", "none", "decode"}
-    assert {s.dtype for s in samples if isinstance(s, KernelSample)} == {"float32", "float64", "bfloat16"}
-    assert len({benchmark.key for benchmark in CPU_KERNELS}) == len(CPU_KERNELS)
+    """Steps cover all families that training plans use and that have an efficiency, in three types."""
+    samples = [kernel_sample(call, 1.0) for call in kernel_calls(CPU_STEPS).values()]
+    assert {s.family for s in samples} == {k.family for k in KERNELS.values()} - {"delay", "none", "decode"}
+    assert {s.dtype for s in samples} == {"float32", "float64", "bfloat16"}
+    assert len({s.key for s in samples}) == len(samples)
+
+
+def test_precisions_can_be_chosen_and_processes_bound_the_group() -> None:
+    """Only the precisions named are measured, and no step needs more ranks than there are processes."""
+    chosen = kernel_steps("cpu", 1, ("fp64",))
+    assert {kernel_sample(call, 1.0).dtype for call in kernel_calls(chosen).values()} == {"float64"}
+    assert {step.plan.mesh.size for step in chosen} == {1}
+    assert {step.plan.mesh.size for step in CPU_STEPS} == {1, 2}
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_plans_are_valid(processes: int) -> None:
     """Every benchmark gives a plan that passes all checks, on no more ranks than there are processes."""
-    benchmarks: list[Benchmark] = [*one_of_each(), *network_benchmarks("cpu", processes)]
-    for benchmark in benchmarks:
-        plan = benchmark.plan(processes, 3)
+    for benchmark in [*CPU_STEPS[:4], *CPU_STEPS[-4:], *network_benchmarks("cpu", processes)]:
+        plan = benchmark.request(processes, 3).plan
         check(plan)
         assert plan.mesh.size <= processes
+        assert plan.mesh.size > processes // 2
 
 
 def test_collectives_are_charged_two_handoffs() -> None:
     """A collective's time has the two changes of thread around it added; a handoff alone is no sample."""
     for benchmark in network_benchmarks("cpu", 2):
-        sample = sample_of(benchmark, 1e-3, 1e-5)
+        sample = network_sample(benchmark, 1e-3, 1e-5)
         if isinstance(benchmark, HandoffBenchmark):
             assert sample is None
         else:
-            assert isinstance(sample, CollectiveSample)
+            assert sample is not None
             assert sample.seconds == pytest.approx(1e-3 if sample.kind == "send_recv" else 1.02e-3)
 
 
-def test_session_measures_every_kernel_that_it_reaches() -> None:
-    """Two processes measure kernels, a collective and messages together; every figure is a possible time."""
-    kernels = one_of_each()
-    network = network_benchmarks("cpu", 2)[:5]
-    benchmarks: list[Benchmark] = [*network, *kernels]
-    figures = measure(benchmarks, processes=2, budget_s=2.0, seed=1)
-    assert set(figures) <= {benchmark.key for benchmark in benchmarks}
-    assert {b.key for b in network[:2]} <= set(figures)
-    assert all(0 < value < 10 for values in figures.values() for value in values)
-    assert all(values for values in figures.values())
+def test_kernels_of_a_step_get_their_mean_and_the_usual_pause() -> None:
+    """A call's figure is the mean over its instances in the step plus the pause that most kernels have before them."""
+    step = next(s for s in CPU_STEPS if s.is_alone)
+    shuffler, clock_s, starts_s, ends_s, pause_s = random.Random(0), 0.0, [], [], 5e-6
+    names = [op.kernel if isinstance(op, Compute) else "" for _, _, _, op in step.plan.program_of(0).instances()]
+    for name in names:
+        starts_s.append(clock_s + pause_s)
+        clock_s = starts_s[-1] + shuffler.choice([1e-3, 3e-3]) * (name == "gelu") + 1e-4
+        ends_s.append(clock_s)
+    figures = step.figures(Known(tuple(starts_s), tuple(ends_s), clock_s), 1)
+    spent_s = [end - start for name, start, end in zip(names, starts_s, ends_s, strict=True) if name == "gelu"]
+    ours = {key: value for key, value in figures.items() if key.startswith("gelu ")}
+    assert list(ours.values()) == [pytest.approx(sum(spent_s) / len(spent_s) + pause_s)]
+    assert figures.keys() == step.calls().keys()
+
+
+def test_quiet_rounds_are_those_with_the_most_processor_time() -> None:
+    """Rounds near the best count, at least half of all do, and one that does not say does too."""
+    shares = [0.99, 0.5, 0.99 * QUIET, None, 0.7]
+    rounds = [Round({"x": float(place)}, share) for place, share in enumerate(shares)]
+    assert [r.figures["x"] for r in quiet(rounds)] == [0.0, 2.0, 3.0]
+    worse = [Round({}, 1.0), *(Round({}, 0.1 * place) for place in range(1, 6))]
+    assert [r.cpu_share for r in quiet(worse)] == [1.0, 0.4, 0.5]
+    assert quiet([]) == []
+
+
+def test_figures_are_of_quiet_rounds_where_these_have_them() -> None:
+    """What only a disturbed round reached keeps that round's figure; all else is of quiet rounds alone."""
+    rounds = [Round({"a": 1.0}, 1.0), Round({"a": 9.0, "b": 2.0}, 0.3), Round({"a": 3.0}, 0.99)]
+    assert figures_of(rounds) == {"a": [1.0, 3.0], "b": [2.0]}
+
+
+def test_session_runs_benchmarks_and_plans_in_every_round() -> None:
+    """Two processes measure communication, kernels and a plan together; each round has each of them once."""
+    network, kernels = network_benchmarks("cpu", 2)[:4], CPU_STEPS[0]
+    plan = StepBenchmark("a plan", CPU_STEPS[1].plan)
+    rounds = measure([*network, kernels, plan], processes=2, budget_s=2.0, seed=1)
+    expected = {benchmark.key for benchmark in network} | kernels.calls().keys() | {"a plan"}
+    assert len(rounds) >= 2
+    assert all(found.figures.keys() == expected for found in rounds[:-1])
+    assert all(0 < value < 10 for found in rounds for value in found.figures.values())
+    assert all(found.cpu_share is None or 0 < found.cpu_share < 2.5 for found in rounds)
+    assert isinstance(network[0], WindowBenchmark)
+    assert isinstance(kernels, StepKernels)

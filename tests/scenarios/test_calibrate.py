@@ -8,8 +8,8 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from backends.torch.measuring.cases import kernel_benchmarks, sample_of
-from costmodels.calibration.kernels import Fitted
+from backends.torch.measuring.cases import kernel_sample, kernel_steps
+from costmodels.calibration.kernels import Fitted, predict_kernels
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile, packaged_entry
 from scenarios.calibration import coarse, refined
@@ -41,7 +41,7 @@ def products(tmp_path: Path) -> Path:
 def test_this_machine_is_calibrated_in_seconds(tmp_path: Path) -> None:
     """A short run measures, fits, writes a profile that loads, and a scenario with it has another answer."""
     out = tmp_path / "mine.yaml"
-    result = run("--budget", "6 s", "--processes", 2, "--out", out, "--json")
+    result = run("--budget", "4 s", "--processes", 2, "--out", out, "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.output)
     assert told["processes"] == 2
@@ -152,14 +152,19 @@ def test_scenario_refuses_profiles_that_do_not_fit(tmp_path: Path, products: Pat
 
 
 def test_refinement_goes_where_the_fit_is_worst() -> None:
-    """Of kernels not measured yet, those come first whose measured neighbour is predicted worst."""
-    kernels = [b for b in kernel_benchmarks("cpu") if b.op.kernel in {"gelu", "layer_norm"}]
+    """Steps not measured yet come first, and among them those whose measured neighbour is predicted worst."""
+    jobs = kernel_steps("cpu", 1, ("fp32",))
     start = Fitted(load_profile("cpu"), load_node("local-cpu"))
+    ends = coarse(jobs)
+    assert {job.kind for job in ends} == {("gpt", "fp32", "1"), ("llama", "fp32", "1")}
+    assert len(ends) == 4
     samples = []
-    for benchmark in coarse(kernels):
-        sample = sample_of(benchmark, 1.0 if benchmark.op.kernel == "gelu" else 150e-6, 0.0)
-        assert sample is not None
-        samples.append(sample)
-    chosen = refined(kernels, samples, start, 5)
-    assert [b.op.kernel for b in chosen] == ["gelu"] * 5
-    assert not {b.key for b in chosen} & {s.key for s in samples}
+    for job in ends:
+        for call in job.calls().values():
+            right = kernel_sample(call, 1.0)
+            (predicted_s,) = predict_kernels([right], start.node, start.profile)
+            samples.append(kernel_sample(call, predicted_s * (1.0 if job.kind[0] == "gpt" else 3.0)))
+    chosen = refined(jobs, samples, start)
+    assert sorted(job.key for job in chosen) == sorted(job.key for job in jobs)
+    assert [job.kind[0] for job in chosen[:6]] == ["llama"] * 3 + ["gpt"] * 3
+    assert set(chosen[6:]) == set(ends)

@@ -20,7 +20,7 @@ _WINDOW_S = 0.008
 """Repeats fill about this long: far more than a clock tick, or a turn of the scheduler."""
 
 _FIRST_REPEATS = 3
-_FIRST_SHARE = 0.4
+_FIRST_SHARE = 0.5
 _LEAST_REACHED = 4
 """Benchmarks that are measured however little time there is."""
 
@@ -33,8 +33,8 @@ def measure(
 ) -> list[Round]:  # fmt: skip
     """Return what each round of benchmarks took; the figure of a step is its slowest rank's, of all else the mean.
 
-    All processes run a benchmark at the same time. The first round takes them in the order given, and at most two
-    fifths of ``budget_s``; what it does not reach is left out. Later rounds take the same in ever other orders until
+    All processes run a benchmark at the same time. The first round takes them in the order given, and at most half
+    of ``budget_s``; what it does not reach is left out. Later rounds take the same in ever other orders until
     the budget is spent, so the last one may lack some. The launch is not in the budget.
     Raises ExecutionError where the machine has too few devices or a rank fails.
     """

@@ -1,13 +1,13 @@
 """What is measured in whole training steps: the time of the step, or of every kernel in it.
 
 A kernel of a step finds other things in the caches than one that is repeated by itself, and memory that others have
-just let go of. On a CPU it takes a sixth longer in the mean, small ones twice as long. So they are timed where they run.
+just let go of. On a CPU it takes a sixth longer in the mean, small ones twice as long, so they are timed in steps.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import TypeGuard
 
 from backends.torch.measuring.benchmarks import Request, Result
@@ -82,7 +82,7 @@ class StepKernels:
         return Request(replace(self.plan, mesh=Mesh(axes)), repeats + 1)
 
     def figures(self, result: Result, repeats: int) -> Mapping[str, float]:
-        """Return the median time of every kernel call, the usual pause before an op included."""
+        """Return the mean time of every kernel call, the usual pause before an op included."""
         del repeats
         program = self.plan.program_of(0)
         ops = [op for _, _, _, op in program.instances()]
@@ -92,7 +92,7 @@ class StepKernels:
         for op, start_s, end_s in zip(ops, result.starts_s, result.ends_s, strict=True):
             if id(op) in keys:
                 found.setdefault(keys[id(op)], []).append(end_s - start_s + pause_s)
-        return {key: median(values) for key, values in found.items()}
+        return {key: fmean(values) for key, values in found.items()}
 
 
 def kernel_calls(benchmarks: Iterable[StepKernels]) -> dict[str, KernelCall]:
