@@ -123,7 +123,7 @@ def test_frozen_surface() -> None:
         ],
         "sweep": ["--jobs", "--json", "--out", "--set", "scenario"],
         "compare": ["--fail-above", "--json", "--out", "real", "simulated"],
-        "validate": ["--data", "--json", "--markdown", "tables"],
+        "validate": ["--budget", "--data", "--here", "--json", "--markdown", "--out", "--seed", "tables"],
         "schedule": ["--out", "--set", "scenario"],
         "schema": [],
         "list": ["--json", "kinds"],
