@@ -52,11 +52,19 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpec:
-    """The node's own memory and cores; ``device_bandwidth_bytes_per_s`` per device and direction."""
+    """The node's own memory and cores, and the links to its devices: per device and direction.
+
+    ``memory_attained`` and ``device_attained``: the fractions of these bandwidths that streaming, and large copies,
+    reach.
+    """
 
     memory_bytes: int
+    memory_bandwidth_bytes_per_s: float
+    memory_attained: float
     num_cores: int
     device_bandwidth_bytes_per_s: float
+    device_attained: float
+    device_latency_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +130,12 @@ def parse_node(name: str, entry: Mapping[str, Any]) -> NodeSpec:
         nic=_link(entry, "nic", where),
         host=HostSpec(
             memory_bytes=int(_quantity(host, "memory", Dimension.BYTES, f"{where} host")),
+            memory_bandwidth_bytes_per_s=_quantity(host, "memory_bandwidth", Dimension.BANDWIDTH, f"{where} host"),
+            memory_attained=_fraction(host, "memory_attained", f"{where} host"),
             num_cores=_count(host, "num_cores", f"{where} host"),
             device_bandwidth_bytes_per_s=_quantity(host, "device_bandwidth", Dimension.BANDWIDTH, f"{where} host"),
+            device_attained=_fraction(host, "device_attained", f"{where} host"),
+            device_latency_s=_quantity(host, "device_latency", Dimension.TIME, f"{where} host"),
         ),
     )
 
@@ -184,6 +196,13 @@ def _count(entry: Mapping[str, Any], key: str, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise CatalogueError(f"{where} {key!r} must be a whole number of 1 or more, got {value!r}")
     return value
+
+
+def _fraction(entry: Mapping[str, Any], key: str, where: str) -> float:
+    value = _sourced(entry, key, where)["value"]
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
+        raise CatalogueError(f"{where} {key!r} must be a fraction, more than 0 and up to 1, got {value!r}")
+    return float(value)
 
 
 def _link(entry: Mapping[str, Any], key: str, where: str) -> LinkSpec:

@@ -18,6 +18,7 @@ from scenarios.output_folder import writing_to
 from scenarios.outputs import write_execution
 from scenarios.runner import plan_of, simulate, with_choices
 from sim.engine.memory import memory_use
+from sim.plan.buffer import Tier
 from sim.plan.program import Plan
 from sim.training.spec import DenseTraining
 from traces.compare import compare
@@ -77,7 +78,9 @@ def run(
 
 def refuse_too_large(plan: Plan, memory_bytes: int) -> None:
     """Raise ScenarioError where a plan's ranks, one process each, need more memory than the computer has."""
-    peaks = sum(memory_use(program).peak_bytes * len(plan.ranks_of(program)) for program in plan.programs)
+    peaks = sum(
+        memory_use(program, tier).peak_bytes * len(plan.ranks_of(program)) for program in plan.programs for tier in Tier
+    )
     needed_bytes = peaks + plan.mesh.size * PROCESS_BYTES
     if needed_bytes > memory_bytes:
         needs = f"{plan.mesh.size:,} ranks on this computer need at least {format_bytes(needed_bytes)} of memory"
@@ -106,6 +109,7 @@ def _devices_per_island(scenario: Scenario) -> int | None:
 def _summary(scenario: Scenario, execution: Any, simulated: Mapping[str, Any], num_steps: int) -> dict[str, Any]:
     """Return what was measured; of a plan that holds several steps their mean time, filling and draining included."""
     peaks = {role["role"]: role["peak_memory_bytes"] for role in simulated["roles"]}
+    on_hosts = {role["role"]: role["peak_host_memory_bytes"] for role in simulated["roles"]}
     roles: dict[str, dict[str, Any]] = {}
     for result in execution.ranks:
         role = roles.setdefault(
@@ -116,6 +120,7 @@ def _summary(scenario: Scenario, execution: Any, simulated: Mapping[str, Any], n
                 "peak_memory_bytes": result.memory.peak_bytes,
                 "simulated_peak_memory_bytes": peaks[result.role],
                 "memory_by_kind_bytes": dict(result.memory.peak_by_kind_bytes),
+                "peak_host_memory_bytes": result.host_peak_bytes,
             },
         )
         role["num_ranks"] += 1
@@ -128,7 +133,9 @@ def _summary(scenario: Scenario, execution: Any, simulated: Mapping[str, Any], n
         "iteration_time_s": execution.iteration_time_s / num_steps,
         "simulated_iteration_time_s": simulated["makespan_s"] / num_steps,
         "roles": list(roles.values()),
-        "same_peak_memory": all(r.memory.peak_bytes == peaks[r.role] for r in execution.ranks),
+        "same_peak_memory": all(
+            (r.memory.peak_bytes, r.host_peak_bytes) == (peaks[r.role], on_hosts[r.role]) for r in execution.ranks
+        ),
     }
 
 

@@ -155,6 +155,7 @@ def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple
             prices = cluster_pricing(cluster, algorithms, checked.seed)
             job = with_best_slices(job, checked.parallel.pipeline.slice_granularity, prices)
         reliability = _reliability(checked, cluster)
+    _refuse_unlike_hosts(document, parallel, cluster)
     return Scenario(
         name=checked.name,
         seed=checked.seed,
@@ -166,6 +167,14 @@ def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple
         reliability=reliability,
         document=document,
     )
+
+
+def _refuse_unlike_hosts(document: Document, parallel: ParallelSpec, cluster: ClusterSpec) -> None:
+    """Raise ScenarioError where hosts are to work that are not all of one type."""
+    if parallel.sharding.offload is not None and cluster.node_types:
+        key, names = "parallel.data.offload", " and ".join(dict.fromkeys(name for name, _ in cluster.node_types))
+        rule = f"it is not built for hosts of several types, and these are {names}"
+        raise ScenarioError(document.origin(key.split(".")), key, rule, "leave it out, or use nodes of one type")
 
 
 def _reliability(checked: DenseScenario, cluster: ClusterSpec) -> ReliabilitySpec | None:
@@ -236,11 +245,7 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
             ),
             data_degree=degrees["data"],
             zero_stage=section.data.zero_stage,
-            sharding=ShardingSpec(
-                **section.data.model_dump(
-                    include={"shard_degree", "local_degree", "gradient_sync", "prefetch", "reshard_after_forward"}
-                )
-            ),
+            sharding=ShardingSpec(**section.data.model_dump(include=set(ShardingSpec.__dataclass_fields__))),
             osdp=None if section.data.osdp is None else _osdp(section.data.osdp),
             overlap_gradient_sync=section.data.overlap_gradient_sync,
             deferred_sync=_unless_auto(section.data.deferred_sync),

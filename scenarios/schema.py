@@ -20,7 +20,7 @@ from scenarios.quantities import (
 )
 from sim.training.method import LocalUpdate, Method
 from sim.training.pipeline.rules import Schedule
-from sim.training.sharding import GradientSync
+from sim.training.sharding import GradientSync, Offload
 from sim.training.spec import Optimizer
 
 MAX_BATCH: Final = 1_000_000_000
@@ -407,6 +407,8 @@ class DataSection(Section):
     """zero_stage 3, osdp: units gathered ahead of the one that computes; default 1."""
     reshard_after_forward: bool | None = None
     """zero_stage 3: free gathered parameters after forward (default); false: keep them until backward."""
+    offload: Offload | None = None
+    """zero_stage 2: `optimizer` keeps gradients, master weights and moments on the host, and updates there."""
     osdp: OsdpSection | None = None
     """In the place of a zero_stage: shard the operators that memory asks for, those that cost least time."""
     overlap_gradient_sync: bool = True

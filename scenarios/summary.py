@@ -14,6 +14,7 @@ from sim.engine.link_use import LinkUse
 from sim.engine.memory import peak_live_chunks
 from sim.engine.run import SimulatedRun
 from sim.engine.uncertainty import ModelErrors, step_time_interval
+from sim.plan.buffer import Tier
 from sim.plan.description import describe
 from sim.plan.program import Program
 from sim.training.precision import PRECISIONS
@@ -54,7 +55,7 @@ def summarise(
         )
         / run.iteration_time_s,
         "critical_path_s": dict(sorted(path.seconds.items(), key=lambda part: (-part[1], part[0]))),
-        **_memory(roles, devices),
+        **_memory(scenario, roles, devices),
         **_token_slices(scenario),
         "roles": roles,
         **summarise_links(use, run.plan.mesh.size),
@@ -118,18 +119,42 @@ def _role(run: SimulatedRun, rank: int, parts: Breakdown, devices: Sequence[tupl
         "peak_memory_bytes": use.peak_bytes,
         "memory_capacity_bytes": _capacity_bytes(devices, rank),
         "memory_by_kind_bytes": dict(use.peak_by_kind_bytes),
+        "peak_host_memory_bytes": run.memory_of(rank, Tier.HOST).peak_bytes,
         "peak_live_microbatches": peak_live_chunks(program),
         "busy_s": dict(parts.busy_s),
         "exposed_s": dict(parts.exposed_s),
     }
 
 
-def _memory(roles: list[dict[str, Any]], devices: Sequence[tuple[DeviceSpec, int]]) -> dict[str, Any]:
-    """Return whether every row fits on the device that its ranks have, and what the smallest device has."""
+def _memory(
+    scenario: Scenario, roles: list[dict[str, Any]], devices: Sequence[tuple[DeviceSpec, int]]
+) -> dict[str, Any]:
+    """Return whether every row fits on the device that its ranks have, and on the host if it takes memory there, and
+    what the smallest device has.
+    """
     if not devices:
         return {"fits_memory": None, "memory_capacity_bytes": None}
     fits = all(role["peak_memory_bytes"] <= role["memory_capacity_bytes"] for role in roles)
-    return {"fits_memory": fits, "memory_capacity_bytes": min(device.memory_bytes for device, _ in devices)}
+    host = _host_memory(scenario, roles)
+    return {
+        "fits_memory": fits and all(memory["fits"] for memory in host.values()),
+        "memory_capacity_bytes": min(device.memory_bytes for device, _ in devices),
+        **host,
+    }
+
+
+def _host_memory(scenario: Scenario, roles: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the most that a node's ranks take of its own memory, where they take some, and what it has."""
+    most = max(role["peak_host_memory_bytes"] for role in roles)
+    if not most or scenario.cluster is None:
+        return {}
+    per_node, host = scenario.cluster.devices_per_node, scenario.cluster.node_spec.host
+    peak = most * min(per_node, sum(role["num_ranks"] for role in roles))
+    return {
+        "host_memory": {
+            "peak_bytes": peak, "capacity_bytes": host.memory_bytes, "fits": peak <= host.memory_bytes,
+        }
+    }  # fmt: skip
 
 
 def _capacity_bytes(devices: Sequence[tuple[DeviceSpec, int]], rank: int) -> int | None:

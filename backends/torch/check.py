@@ -66,7 +66,7 @@ def relative_error(
     a matter of rounding where the gradient is nothing but rounding. ``whole``: what ``expected`` is a part of, whose
     largest magnitude counts.
     """
-    difference = (actual.to(torch.float64) - expected.to(torch.float64)).abs()
+    difference = (actual.to(expected.device, torch.float64) - expected.to(torch.float64)).abs()
     if ignored is not None:
         difference = difference.masked_fill(ignored, 0.0)
     if not difference.numel():

@@ -246,12 +246,14 @@ class CudaDevice:
             stream.wait_event(origin)
             for position in instance.waits:
                 stream.wait_event(ends[position])
+                if instance.on_host:  # no stream runs it: it runs here and now
+                    ends[position].synchronize()
             start.record(stream)
             works = runner.start(instance)
             runner.complete(instance, works)
             end.record(stream)
             for slot in touched(instance):
-                if slot.tensor is not None:
+                if slot.tensor is not None and slot.tensor.is_cuda:
                     slot.tensor.record_stream(stream)
         runner.finish(instance)
         return start, end

@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from backends.torch.algorithms import ExplicitCollectives
 from backends.torch.collectives import GroupCollectives
 from backends.torch.communication import copy_alone, receive, run_collective, start_send
+from backends.torch.copying import copy_between_tiers, empty
 from backends.torch.devices import Device, StepTimes
 from backends.torch.errors import CommunicationError, ExecutionError, OpError
 from backends.torch.groups import Communicators, GroupKey, group_key
 from backends.torch.kernels import DTYPES, KERNELS, KernelContext, RankContext
 from backends.torch.schedule import OpInstance, Schedule, Slot, unroll
 from backends.torch.state import persistent_slots
-from sim.plan.op import Collective, Compute, Recv, Send
+from sim.plan.op import Collective, Compute, Copy, Recv, Send
 from sim.plan.program import Plan, Program
 from sim.plan.steps import program_of_step
 
@@ -105,6 +105,9 @@ class Interpreter:
             self._compute(instance, op, reads)
             return ()
         muted = op.name in self.mute
+        if isinstance(op, Copy):
+            copy_between_tiers(reads, [self._allocated(slot) for slot in instance.writes], muted=muted)
+            return ()
         group = self.communicators.group(self.plan, op, self.rank)
         if isinstance(op, Send):
             return [] if muted or group is None else [w for tensor in reads for w in start_send(tensor, group)]
@@ -161,7 +164,6 @@ class Interpreter:
 
     def _allocated(self, slot: Slot) -> Tensor:
         if slot.tensor is None:
-            dtype = DTYPES[slot.buffer.dtype]
-            slot.fill(torch.empty(slot.buffer.shape, dtype=dtype, device=self.device.torch_device))
+            slot.fill(empty(slot.buffer, DTYPES[slot.buffer.dtype], self.device.torch_device))
         assert slot.tensor is not None
         return slot.tensor

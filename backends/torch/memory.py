@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from backends.torch.schedule import InstanceKey, Slot
 from costmodels.memory import allocated_bytes
-from sim.plan.buffer import Kind, Scope
+from sim.plan.buffer import Kind, Scope, Tier
 from sim.plan.liveness import lifetimes
 from sim.plan.program import Program
 
@@ -26,15 +26,15 @@ class MemoryAccount:
     after_bytes: int
 
 
-def account_memory(program: Program, slots: Mapping[InstanceKey, Slot]) -> MemoryAccount:
-    """Return the account of one executed step.
+def account_memory(program: Program, slots: Mapping[InstanceKey, Slot], tier: Tier = Tier.DEVICE) -> MemoryAccount:
+    """Return the account of one tier in one executed step.
 
     Births and deaths are those of ``sim.plan.liveness``; sizes are those of the storages that the tensors
     really had. Issue order is the order in which an asynchronous device's allocator sees the ops.
     """
     live = dict.fromkeys((str(kind) for kind in Kind), 0)
-    for (name, _), slot in slots.items():
-        if program.buffers[name].scope is Scope.PERSISTENT:
+    for slot in slots.values():
+        if slot.buffer.scope is Scope.PERSISTENT and slot.buffer.tier is tier:
             live[slot.buffer.kind] += allocated_bytes(slot.num_bytes)
     total = peak = sum(live.values())
     at_peak = dict(live)
@@ -47,6 +47,8 @@ def account_memory(program: Program, slots: Mapping[InstanceKey, Slot]) -> Memor
         most_at.append(0)
         for op, is_death, name in sorted([(op, 0, n) for op, n in life.births] + [(op, 1, n) for op, n in life.deaths]):
             buffer = program.buffers[name]
+            if buffer.tier is not tier:
+                continue
             slot = slots[name, call.microbatch if buffer.scope is Scope.MICROBATCH else None]
             change = allocated_bytes(slot.num_bytes) * (-1 if is_death else 1)
             live[buffer.kind] += change

@@ -6,8 +6,8 @@ from threading import Lock
 
 from torch import Tensor
 
-from sim.plan.buffer import Buffer, Scope
-from sim.plan.op import Op, Send
+from sim.plan.buffer import Buffer, Scope, Tier
+from sim.plan.op import Compute, Op, Send
 from sim.plan.program import Call, Program, Task
 
 InstanceKey = tuple[str, int | None]
@@ -49,6 +49,12 @@ class OpInstance:
     def name(self) -> str:
         """Return the op's name in a timeline."""
         return f"{self.task.name}/{self.op.name}"
+
+    @property
+    def on_host(self) -> bool:
+        """Return whether it is a kernel that the host's own cores run."""
+        buffers = (slot.buffer for slot in (*self.reads, *self.writes))
+        return isinstance(self.op, Compute) and any(buffer.tier is Tier.HOST for buffer in buffers)
 
     @property
     def where(self) -> str:

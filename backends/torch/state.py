@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from backends.torch.copying import empty
 from backends.torch.errors import ExecutionError
 from backends.torch.kernels import DTYPES
 from backends.torch.randomness import initial_normal
@@ -26,7 +27,7 @@ def persistent_slots(plan: Plan, program: Program, rank: int, device: torch.devi
 
 
 def _initial_tensor(plan: Plan, program: Program, rank: int, buffer: Buffer, device: torch.device) -> Tensor:
-    tensor = torch.empty(buffer.shape, dtype=DTYPES[buffer.dtype], device=device)
+    tensor = empty(buffer, DTYPES[buffer.dtype], device)
     return tensor.copy_(_initial_values(plan, program, rank, buffer, device))
 
 

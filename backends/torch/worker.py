@@ -23,6 +23,7 @@ from backends.torch.local_reference import local_updates
 from backends.torch.memory import MemoryAccount, account_memory
 from backends.torch.reference import Reference, backpropagation, run_reference
 from backends.torch.schedule import InstanceKey
+from sim.plan.buffer import Tier
 from sim.plan.program import Plan
 from sim.plan.steps import longest_lag
 from sim.training.spec import DenseTraining
@@ -68,8 +69,8 @@ class RankResult:
     ``starts_s`` and ``ends_s``: of every op in issue order, from the step's common origin; empty where ops were
     not timed. ``allocator_peak_bytes``: the device allocator's own figure, None on a CPU. ``values``: what was asked
     to be kept, by buffer and micro-batch, in float64. ``cpu_s``: processor time of all of the rank's threads in the
-    step. ``sent_bytes``: what this rank sent in collectives that ran as
-    step lists, in all steps; 0 where none did.
+    step. ``sent_bytes``: what this rank sent in collectives that ran as step lists, in all steps; 0 where none did.
+    ``host_peak_bytes``: the most that its buffers took on the host.
     """
 
     rank: int
@@ -83,6 +84,7 @@ class RankResult:
     allocator_peak_bytes: int | None
     values: Mapping[InstanceKey, NDArray[np.float64]]
     sent_bytes: int = 0
+    host_peak_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -151,6 +153,7 @@ class Worker:
                 if key[0] in request.keep and slot.tensor is not None
             },
             sent_bytes=interpreter.sent_bytes,
+            host_peak_bytes=account_memory(program, schedule.slots, Tier.HOST).peak_bytes,
         )
 
     def _reference(self, job: DenseTraining, steps: int) -> Reference:

@@ -15,6 +15,9 @@ _CAUSES: Final = (
     ("tp", "tensor-parallel communication", "#e3bd3f"),
     ("dp", "data-parallel communication", SYNC.colour),
     ("pp", "pipeline messages", MESSAGE.colour),
+    ("d2h", "copies to the host", "#7d8c3f"),
+    ("h2d", "copies from the host", "#a3b05c"),
+    ("host", "optimizer on the host", "#5f8f8b"),
     ("embedding", "tied embedding's gradient sync", "#9c3d2e"),
     (BUBBLE, "pipeline bubble", "#aab2bd"),
 )

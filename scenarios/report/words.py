@@ -62,8 +62,12 @@ def memory_words(summary: Mapping[str, Any]) -> str:
 
 
 def detail_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what else decides the step, each with its name: sharding, the busiest link, the critical path, slices."""
+    """Return what else decides the step, each with its name: host memory, sharding, the busiest link, the critical
+    path, slices.
+    """
     rows = []
+    if "host_memory" in summary:
+        rows.append(("host memory", host_memory_words(summary["host_memory"])))
     if "osdp" in summary:
         rows.append(("sharded", sharded_words(summary["osdp"])))
     if summary.get("links"):
@@ -73,6 +77,12 @@ def detail_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "token_slices" in summary:
         rows.append(("token slices", slices_words(summary["token_slices"])))
     return rows
+
+
+def host_memory_words(host: Mapping[str, Any]) -> str:
+    """Return what the ranks of a node take of its own memory."""
+    verdict = "fits" if host["fits"] else "does not fit"
+    return f"{format_bytes(host['peak_bytes'])} of {format_bytes(host['capacity_bytes'])} on every node: {verdict}"
 
 
 def path_words(seconds: Mapping[str, float]) -> str:

@@ -155,6 +155,17 @@ class Network:
         slower_s = np.maximum(fixed_s[layouts[sources]], fixed_s[layouts[targets]])
         return replace(use, latencies_s=slower_s + _sums(routes, self.topology.latency_s))
 
+    def copies(self, num_bytes: int, ranks: Ints, attained: float, *, to_host: bool) -> LinkUse:
+        """Return what a copy between each rank's device and its host puts on the links of the node.
+
+        ``attained``: the fraction of a link's bandwidth that copies reach.
+        """
+        routes = self.topology.host_routes(self.devices[ranks], to_host=to_host)
+        rows = np.repeat(np.arange(len(ranks)), routes.num_hops)
+        seconds = num_bytes / (self.topology.bandwidth_bytes_per_s[routes.links] * attained)
+        use = _link_use(rows, routes.links, seconds, np.full(len(rows), float(num_bytes)), self.topology.num_links)
+        return replace(use, latencies_s=_sums(routes, self.topology.latency_s))
+
     # --- collectives ---------------------------------------------------------------------------------------
 
     def collective(

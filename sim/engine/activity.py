@@ -15,6 +15,11 @@ Resource = Hashable
 """A thing that activities share: ("compute", rank), ("link", number), ..."""
 
 
+def is_link(resource: Resource) -> bool:
+    """Return whether a resource is a link of the cluster, which ranks may share; others belong to one rank."""
+    return isinstance(resource, tuple) and resource[0] == "link"
+
+
 @dataclass(frozen=True, slots=True)
 class Activity:
     """A latency, then demands: seconds of exclusive use, more than 0, of each resource, each once.

@@ -17,19 +17,23 @@ from numpy.typing import NDArray
 from costmodels.kernels import KERNELS
 from sim.engine.graph import SENT, NodeKind, Pattern, Unit
 from sim.engine.run import SimulatedRun
-from sim.plan.op import Collective, Compute, Op
+from sim.plan.op import Collective, Compute, Copy, Op
 
 _SAME: Final = 1e-9
 """Moments that differ by less than this part of the makespan are one."""
 
 
 MESSAGE: Final = "message"
+COPY: Final = "copy"
+"""Between memory tiers."""
 
 
 def kind_of(op: Op | None) -> str:
-    """Return an op's kernel family or kind of collective; MESSAGE for a message, on its way or at its ends."""
+    """Return an op's kernel family or kind of collective; MESSAGE for a message, on its way or at its ends; COPY."""
     if isinstance(op, Compute):
         return str(KERNELS[op.kernel].family)
+    if isinstance(op, Copy):
+        return COPY
     return str(op.kind) if isinstance(op, Collective) else MESSAGE
 
 

@@ -16,12 +16,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.activity import Activity, Pricing
+from sim.engine.activity import Activity, Pricing, is_link
 from sim.engine.likeness import NONE, LikenessGraph
 from sim.engine.slack import never_binding
 from sim.engine.traffic import Exchange, Load, exchanges
 from sim.plan.mesh import Mesh
-from sim.plan.op import Collective, Op, Send
+from sim.plan.op import Collective, LinkOp, Op
 from sim.plan.program import Plan
 
 Ints = NDArray[np.int64]
@@ -55,9 +55,9 @@ class Folding:
 
     def folded(self, op: Op, rank: int, activity: Activity) -> Activity:
         """Return what an op of a simulated rank and all that are like it demand of classes of links."""
-        if self.link_class is None or self.class_size is None or not isinstance(op, Collective | Send):
+        if self.link_class is None or self.class_size is None or not isinstance(op, LinkOp):
             return activity
-        alike = self.multiplicity[rank] if isinstance(op, Send) else self.group_counts[op.axes, op.members][rank]
+        alike = self.group_counts[op.axes, op.members][rank] if isinstance(op, Collective) else self.multiplicity[rank]
         key = (alike, id(activity))  # kept with the activity, so that no other gets its number
         if key not in self._folded:
             self._folded[key] = activity, self._fold(alike, activity)
@@ -69,14 +69,16 @@ class Folding:
         assert self.class_size is not None
         if not activity.demands:
             return activity
-        links = np.array([resource[1] for resource, _ in activity.demands])  # type: ignore[index]
-        seconds = np.array([seconds for _, seconds in activity.demands])
+        on_links = [demand for demand in activity.demands if is_link(demand[0])]
+        own = tuple(demand for demand in activity.demands if not is_link(demand[0]))
+        links = np.array([resource[1] for resource, _ in on_links], dtype=np.int64)  # type: ignore[index]
+        seconds = np.array([seconds for _, seconds in on_links])
         classes = self.link_class[links]
         kept = classes != NEVER_BINDS
         names, places = np.unique(classes[kept], return_inverse=True)
         shares = np.bincount(places.ravel(), seconds[kept] * alike / self.class_size[classes[kept]])
         demands = tuple((("link", name), share) for name, share in zip(names.tolist(), shares.tolist(), strict=True))
-        return Activity(activity.latency_s, demands, activity.occupancy_s)
+        return Activity(activity.latency_s, own + demands, activity.occupancy_s)
 
 
 def no_fold(plan: Plan, pricing: Pricing) -> Folding:

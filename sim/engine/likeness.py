@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sim.engine.refinement import Partition, Relation, coarsest_equitable
 from sim.engine.traffic import Exchange, Load
-from sim.plan.op import Collective, CollectiveKind, Send
+from sim.plan.op import Collective, CollectiveKind, Copy, Send
 
 Ints = NDArray[np.int64]
 
@@ -101,7 +101,7 @@ class LikenessGraph:
         latencies = load.latencies if len(load.latencies) else np.zeros(len(groups), np.int64)
         num_latencies = int(latencies.max(initial=0)) + 1
         group_of = None
-        if isinstance(op, Send):
+        if isinstance(op, Send | Copy):
             users = groups[:, 0]
             self._relations.append(Relation(users, groups[:, 1]))
             self._ranks.tell(users, latencies, num_latencies)
@@ -114,7 +114,7 @@ class LikenessGraph:
             parts = np.round(load.seconds[kept] / load.seconds.max(), 10)
             labels = np.unique(parts, return_inverse=True)[1].ravel()
             rows = load.groups[kept]
-            receivers = groups[:, 1][rows] if isinstance(op, Send) else None
+            receivers = groups[:, 1][rows] if isinstance(op, Send | Copy) else None
             self._uses.append(_Use(users[rows], load.links[kept], labels, receivers, group_of))
 
     def _groups_of(self, op: Collective, groups: Ints) -> Ints:

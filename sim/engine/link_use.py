@@ -21,7 +21,7 @@ from sim.engine.pricing import ClusterPricing
 from sim.engine.run import SimulatedRun, Times
 from sim.engine.traffic import Exchange, exchanges, signature
 from sim.engine.transfers import Transfers, transfers
-from sim.plan.op import Send
+from sim.plan.op import Collective
 
 Ints = NDArray[np.int64]
 
@@ -218,7 +218,7 @@ class _Loads:
 
     def _owners(self, exchange: Exchange) -> tuple[Ints, NDArray[np.bool_]]:
         """Return the simulated rank that answers for each group, and whether it is in this one."""
-        groups = exchange.groups[:, :1] if isinstance(exchange.op, Send) else exchange.groups
+        groups = exchange.groups if isinstance(exchange.op, Collective) else exchange.groups[:, :1]
         owners = self.stands_for[groups].min(axis=1)
         return owners, (groups == owners[:, None]).any(axis=1)
 
@@ -233,7 +233,9 @@ class _Loads:
     def _num_alike(self, exchange: Exchange, owners: Ints) -> Ints:
         """Return for how many groups, or senders, the owner of each answers."""
         folding, op = self.run.folding, exchange.op
-        counts = folding.multiplicity if isinstance(op, Send) else folding.group_counts.get((op.axes, op.members), {})
+        counts = (
+            folding.group_counts.get((op.axes, op.members), {}) if isinstance(op, Collective) else folding.multiplicity
+        )
         of = np.ones(len(folding.stands_for), np.int64)
         of[list(counts)] = list(counts.values())
         return of[owners]

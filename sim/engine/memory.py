@@ -1,4 +1,4 @@
-"""The memory of a simulated rank: its peak by kind, and its curve over time."""
+"""The memory of a simulated rank: its peak by kind, and its curve over time, of the device or of its host."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.memory import allocated_bytes
-from sim.plan.buffer import Kind, Scope
+from sim.plan.buffer import Kind, Scope, Tier
 from sim.plan.liveness import CallLife, lifetimes
 from sim.plan.program import Phase, Program
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """A rank's memory in issue order.
+    """A rank's memory in one tier, in issue order.
 
     ``before_bytes[c]`` is what lives before call c, ``peak_bytes_of[c]`` the most inside it, reached at its op
     ``peak_op_of[c]``; ``after_bytes`` is what lives after the last call.
@@ -37,9 +37,12 @@ class _CallChange:
     op: int
 
 
-def memory_use(program: Program) -> MemoryUse:
+def memory_use(program: Program, tier: Tier = Tier.DEVICE) -> MemoryUse:
     """Return the memory of a rank that runs ``program``, each buffer rounded as the allocator rounds it."""
-    sizes = {name: allocated_bytes(buffer.num_bytes) for name, buffer in program.buffers.items()}
+    sizes = {
+        name: allocated_bytes(buffer.num_bytes) if buffer.tier is tier else 0
+        for name, buffer in program.buffers.items()
+    }
     base = sum(sizes[n] for n, buffer in program.buffers.items() if buffer.scope is Scope.PERSISTENT)
     lives = lifetimes(program)
     changes: dict[int, _CallChange] = {}

@@ -17,10 +17,11 @@ from sim.cluster.network import LinkCost, LinkUse, Network
 from sim.cluster.nominal import library_on
 from sim.cluster.topology.links import LinkKind
 from sim.engine.activity import Activity
+from sim.engine.host import HostPricing, runs_on_host
 from sim.engine.traffic import Exchange, Load
 from sim.engine.variation import Variation
 from sim.plan.description import collective_bytes, kernel_work, pair_bytes, payload_bytes
-from sim.plan.op import Collective, Compute, Op, Send
+from sim.plan.op import Collective, Compute, Copy, Op, Send
 from sim.plan.program import Plan, Program
 
 
@@ -28,9 +29,10 @@ from sim.plan.program import Plan, Program
 class ClusterPricing:
     """Prices ops on a cluster with one profile of efficiencies.
 
-    Resources: ("compute", rank) and ("memory", rank) of a device, and ("link", number). Messages and collectives use
-    links only. ``profiles``: those of devices that ``profile``, which is the network's, is not meant for, by the
-    devices' generation. ``algorithms``: how a kind of collective is done; a kind that is left out: ``auto``.
+    Resources: ("compute", rank) and ("memory", rank) of a device, those of its host (HostPricing), and links by number,
+    ("link", number). Messages and collectives use links only. ``profiles``: those of devices that ``profile``, which is
+    the network's, is not meant for, by the devices' generation. ``algorithms``: how a kind of collective is done; one
+    that is left out: ``auto``.
     """
 
     cluster: Cluster
@@ -47,7 +49,10 @@ class ClusterPricing:
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
         """Return what ``op`` demands when ``rank`` runs it."""
         if isinstance(op, Compute):
-            return self._compute(program, op, rank)
+            on_host = runs_on_host(program, op)
+            return self.hosts.kernel(program, op, rank) if on_host else self._compute(program, op, rank)
+        if isinstance(op, Copy):
+            return self.hosts.copy(program, op, rank)
         if isinstance(op, Collective):
             return self._collective(plan, program, op, rank)
         if isinstance(op, Send):
@@ -139,6 +144,11 @@ class ClusterPricing:
         )
         return Network(topology, self.cluster.devices, libraries)
 
+    @cached_property
+    def hosts(self) -> HostPricing:
+        """Return the prices of what hosts do."""
+        return HostPricing(self.cluster, self.network)
+
     # --- what folding must respect -------------------------------------------------------------------------
 
     def rank_kinds(self, plan: Plan) -> NDArray[np.int64]:
@@ -180,8 +190,10 @@ class ClusterPricing:
                 yield exchange, Load(use.rows, use.links, use.seconds, latencies)
 
     def use_of(self, exchange: Exchange) -> LinkUse:
-        """Return what each group of an exchange, or each of its messages, puts on links."""
+        """Return what each group of an exchange, or each of its messages or copies, puts on links."""
         program, op, groups = exchange.program, exchange.op, exchange.groups
+        if isinstance(op, Copy):
+            return self.hosts.links(program, op, groups[:, 0])
         if isinstance(op, Send):
             return self.network.messages(payload_bytes(program, op.reads), groups[:, 0], groups[:, 1])
         pairs = pair_bytes(program, op, range(groups.shape[1])) if op.sizes else ()

@@ -13,6 +13,7 @@ from sim.engine.graph import SENT, Graph, Pattern, PricedTask, Unit
 from sim.engine.loop import EventLoop
 from sim.engine.memory import MemoryUse, memory_use
 from sim.engine.tables import MAIN_STREAM
+from sim.plan.buffer import Tier
 from sim.plan.op import Recv
 from sim.plan.program import Phase, Plan, Program, Task
 
@@ -54,19 +55,19 @@ class SimulatedRun:
     loop: EventLoop
     num_steps: int = 1
     wall_time_s: float = 0.0
-    _memory: dict[int, MemoryUse] = field(default_factory=dict, repr=False)
+    _memory: dict[tuple[int, Tier], MemoryUse] = field(default_factory=dict, repr=False)
 
     @property
     def num_events(self) -> int:
         """Return how many SimPy events the run took."""
         return self.loop.num_events
 
-    def memory_of(self, rank: int) -> MemoryUse:
-        """Return the memory of a simulated rank; ranks with one program have the same."""
+    def memory_of(self, rank: int, tier: Tier = Tier.DEVICE) -> MemoryUse:
+        """Return the memory of a simulated rank in one tier; ranks with one program have the same."""
         program = self.programs[rank]
-        if id(program) not in self._memory:
-            self._memory[id(program)] = memory_use(program)
-        return self._memory[id(program)]
+        if (id(program), tier) not in self._memory:
+            self._memory[id(program), tier] = memory_use(program, tier)
+        return self._memory[id(program), tier]
 
     # --- one number for the step ---------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from sim.engine.run import SimulatedRun
 from sim.engine.shape import TaskShape, analyse
 from sim.engine.tables import TaskTable, tabulate
 from sim.engine.teams import Team, find_teams
-from sim.plan.op import Collective, Op, Send
+from sim.plan.op import Collective, LinkOp, Op
 from sim.plan.program import Plan, Program
 from sim.plan.steps import repeated
 
@@ -115,7 +115,7 @@ def _price(plan: Plan, pricing: Pricing, folding: Folding, rank: int) -> dict[st
 
     def price(op: Op) -> Activity:
         activity = pricing.price(plan, program, op, rank)
-        return folding.folded(op, rank, activity) if isinstance(op, Collective | Send) else activity
+        return folding.folded(op, rank, activity) if isinstance(op, LinkOp) else activity
 
     return {name: PricedTask(tuple([price(op) for op in task.ops])) for name, task in program.tasks.items()}
 

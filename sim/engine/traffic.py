@@ -1,4 +1,7 @@
-"""Who communicates with whom in a plan: collectives with their groups, messages with their two ends."""
+"""Who communicates with whom in a plan: collectives with their groups, messages with their two ends.
+
+A copy between a device and its host is like a message of a rank to itself.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.plan.mesh import Mesh
-from sim.plan.op import Collective, Op, Send
+from sim.plan.op import Collective, Copy, LinkOp, Op, Send
 from sim.plan.program import Plan, Program
 
 Ints = NDArray[np.int64]
@@ -17,11 +20,12 @@ Ints = NDArray[np.int64]
 class Exchange:
     """Ops that are alike in all but the ranks: ``op`` of ``program`` is one of them.
 
-    ``groups`` [groups, positions]: the ranks of each group of a collective; of a message, sender and receiver.
+    ``groups`` [groups, positions]: the ranks of each group of a collective; of a message, sender and receiver; of a
+    copy, its rank twice.
     """
 
     program: Program
-    op: Collective | Send
+    op: LinkOp
     groups: Ints
 
 
@@ -39,14 +43,14 @@ class Load:
 
 
 def exchanges(plan: Plan) -> Iterator[Exchange]:
-    """Yield every kind of collective and message of a plan once; those that move equally many bytes the same way."""
-    found: dict[tuple[object, ...], tuple[Program, Collective | Send, list[Ints]]] = {}
+    """Yield every collective, message and copy of a plan once for all that move equally many bytes the same way."""
+    found: dict[tuple[object, ...], tuple[Program, LinkOp, list[Ints]]] = {}
     for program in plan.programs:
         ranks = np.array(plan.ranks_of(program), dtype=np.int64)
         seen = set[tuple[object, ...]]()
         for task in program.tasks.values():
             for op in task.ops:
-                if isinstance(op, Collective | Send):
+                if isinstance(op, LinkOp):
                     key = signature(program, op)
                     if key not in seen:
                         found.setdefault(key, (program, op, []))[2].append(ranks)
@@ -55,8 +59,10 @@ def exchanges(plan: Plan) -> Iterator[Exchange]:
         yield Exchange(program, op, groups_of(plan.mesh, op, np.concatenate(parts)))
 
 
-def groups_of(mesh: Mesh, op: Collective | Send, ranks: Ints) -> Ints:
+def groups_of(mesh: Mesh, op: LinkOp, ranks: Ints) -> Ints:
     """Return the groups that some ranks are in, each once; the two ends of each message that they send."""
+    if isinstance(op, Copy):
+        return np.stack([ranks, ranks], axis=1)
     if isinstance(op, Send):
         return np.stack([ranks, shifted(mesh, ranks, op.axis, op.offset)], axis=1)
     groups = all_groups(mesh, op.axes)
@@ -87,5 +93,7 @@ def signature(program: Program, op: Op) -> tuple[object, ...]:
     num_bytes = sum(buffer.num_bytes for buffer in buffers)
     if isinstance(op, Collective):
         return (op.kind, op.axes, op.members, op.root, op.sizes, op.span, num_bytes, len(op.reads))
+    if isinstance(op, Copy):
+        return ("copy", program.buffers[op.reads[0]].tier, num_bytes)
     assert isinstance(op, Send)
     return ("send", op.axis, op.offset, num_bytes)

@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.activity import Activity
+from sim.engine.activity import Activity, is_link
 from sim.engine.graph import Graph, NodeKind
 from sim.engine.run import SimulatedRun, TaskTimes, Times
 from sim.engine.traffic import signature
-from sim.plan.op import Collective, Send
+from sim.plan.op import Collective, LinkOp, Send
 from sim.plan.program import Program
 
 Ints = NDArray[np.int64]
@@ -24,21 +24,21 @@ _ALONE = -(2**62)
 class Flow:
     """Transfers that are alike in all but time: those of one simulated rank, for all that it stands for.
 
-    ``activity``: what all of them that run at once demand together. ``num_ranks``: the members of all groups, or all
-    senders.
+    ``activity``: what all of them that run at once demand together. ``num_ranks``: the members of all groups, all
+    senders, or all who copy.
     """
 
     rank: int
     program: Program
-    op: Collective | Send
+    op: LinkOp
     signature: tuple[object, ...]
     activity: Activity
     num_ranks: int
 
     @property
     def kind(self) -> str:
-        """Return the kind of collective, or ``send``."""
-        return str(self.op.kind) if isinstance(self.op, Collective) else "send"
+        """Return the kind of collective, ``send`` or ``copy``."""
+        return str(self.op.kind) if isinstance(self.op, Collective) else type(self.op).__name__.lower()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,14 +74,14 @@ def transfers(run: SimulatedRun) -> Transfers:
         for times in run.task_times(rank):
             activities = run.priced[rank][times.task.name].activities
             for j, (op, activity) in enumerate(zip(times.task.ops, activities, strict=True)):
-                if not isinstance(op, Collective | Send) or not activity.demands or not num_ranks(rank, op):
+                if not isinstance(op, LinkOp) or not _uses_links(activity) or not num_ranks(rank, op):
                     continue
                 alike = signature(program, op)
                 number = numbers.setdefault((rank, op.stream, alike), len(flows))
                 if number == len(flows):
                     flows.append(Flow(rank, program, op, alike, activity, num_ranks(rank, op)))
                 starts = times.starts_s[:, j]
-                begins = starts + activity.latency_s if isinstance(op, Collective) else starts
+                begins = starts if isinstance(op, Send) else starts + activity.latency_s
                 parts.append(
                     (np.full(len(starts), number), starts, begins, times.ends_s[:, j], _keys(run.graph, times, j))
                 )
@@ -92,7 +92,11 @@ def transfers(run: SimulatedRun) -> Transfers:
     return Transfers(flows, flow_of.astype(np.int64), starts, begins, ends, *spans)
 
 
-def _counter(run: SimulatedRun) -> Callable[[int, Collective | Send], int]:
+def _uses_links(activity: Activity) -> bool:
+    return any(is_link(resource) for resource, _ in activity.demands)
+
+
+def _counter(run: SimulatedRun) -> Callable[[int, LinkOp], int]:
     """Return a function of a simulated rank and its op: how many ranks take part in all that it stands for.
 
     0 where another simulated rank of the group answers for it.
@@ -107,8 +111,8 @@ def _counter(run: SimulatedRun) -> Callable[[int, Collective | Send], int]:
             return 0
         return len(group) * folding.group_counts.get((axes, chosen), {}).get(rank, 1)
 
-    def num_ranks(rank: int, op: Collective | Send) -> int:
-        return folding.multiplicity[rank] if isinstance(op, Send) else members(rank, op.axes, op.members)
+    def num_ranks(rank: int, op: LinkOp) -> int:
+        return members(rank, op.axes, op.members) if isinstance(op, Collective) else folding.multiplicity[rank]
 
     return num_ranks
 

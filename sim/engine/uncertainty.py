@@ -17,7 +17,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from sim.engine.critical_path import MESSAGE, CriticalPath, Step, kind_of
+from sim.engine.critical_path import COPY, MESSAGE, CriticalPath, Step, kind_of
 from sim.plan.description import collective_bytes, payload_bytes
 from sim.plan.op import Collective, CollectiveKind, Compute
 
@@ -40,8 +40,8 @@ class ModelErrors:
     step: float
 
     def of(self, kind: str) -> float:
-        """Return a kind's standard deviation; of collectives and messages the network's, of stated times 0."""
-        network = kind == MESSAGE or kind in COLLECTIVES
+        """Return a kind's standard deviation; of what moves bytes the network's, of stated times 0."""
+        network = kind in {MESSAGE, COPY} or kind in COLLECTIVES
         return self.sigma.get(NETWORK if network else kind, 0.0)
 
 

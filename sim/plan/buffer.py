@@ -21,6 +21,13 @@ class Kind(StrEnum):
     WORKSPACE = "workspace"
 
 
+class Tier(StrEnum):
+    """Which memory a buffer lies in: the device's own, or that of the host that it shares with its neighbours."""
+
+    DEVICE = "device"
+    HOST = "host"
+
+
 class Scope(StrEnum):
     """How many instances a buffer has, and how long they can live.
 
@@ -74,7 +81,7 @@ class Buffer:
     dtype: str
     kind: Kind
     scope: Scope = Scope.MICROBATCH
-    tier: str = "device"
+    tier: Tier = Tier.DEVICE
     initial: Initial | None = None
     global_shape: tuple[int, ...] = ()
     layout: Layout = REPLICATED

@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 
-from sim.plan.buffer import Buffer, Scope
+from sim.plan.buffer import Buffer, Scope, Tier
 from sim.plan.check_collectives import check_collective, check_groups, where
 from sim.plan.errors import CheckError
-from sim.plan.op import Collective, Op, Recv, Send
+from sim.plan.op import Collective, Compute, Copy, Op, Recv, Send
 from sim.plan.program import Call, Plan, Program, Task
 from sim.plan.steps import drain, first_step, longest_lag
 
@@ -16,7 +16,8 @@ Issue = tuple[Op, Call]
 def check(plan: Plan) -> None:
     """Raise CheckError, naming role, stream, op and peer, where a plan breaks a rule.
 
-    Every rank has one program; ops name buffers that exist; nothing is read before it is written; sends match
+    Every rank has one program; ops name buffers that exist, and but for copies in one tier of memory; nothing is read
+    before it is written; sends match
     receives in order, micro-batch and size; a collective's buffers fit its kind; the members of a group issue the
     same collectives in the same order. What meets completes the same step, so all of this holds as well for the first
     step of a run and for its drain. A cycle between ranks shows as a deadlock when the plan runs.
@@ -59,8 +60,27 @@ def _check_buffers(plan: Plan, program: Program) -> None:
             for name in (*op.reads, *op.writes):
                 if name not in program.buffers:
                     raise CheckError(f"{where(program, op)}: unknown buffer {name!r}")
+            _check_tiers(program, op)
             if isinstance(op, Collective):
                 check_collective(plan, program, op)
+
+
+def _check_tiers(program: Program, op: Op) -> None:
+    """Raise CheckError unless a copy leads from one tier to another, and everything else stays in one."""
+    reads, writes = ([program.buffers[name] for name in names] for names in (op.reads, op.writes))
+    sources, targets = {buffer.tier for buffer in reads}, {buffer.tier for buffer in writes}
+    if isinstance(op, Copy):
+        sizes = [sum(buffer.num_elements for buffer in buffers) for buffers in (reads, writes)]
+        if len(sources) != 1 or len(targets) != 1 or sources == targets:
+            raise CheckError(f"{where(program, op)}: a copy leads from one tier of memory to another")
+        if sizes[0] != sizes[1] or len({buffer.dtype for buffer in (*reads, *writes)}) != 1:
+            raise CheckError(
+                f"{where(program, op)}: copies {sizes[0]} elements to {sizes[1]}; they are as many, of one type"
+            )
+    elif len(sources | targets) > 1:
+        raise CheckError(f"{where(program, op)}: buffers lie in several tiers of memory; copy them to one first")
+    elif Tier.HOST in sources | targets and not isinstance(op, Compute):
+        raise CheckError(f"{where(program, op)}: ranks communicate from the memory of their devices")
 
 
 def _check_reads(program: Program) -> None:

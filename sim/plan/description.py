@@ -6,14 +6,15 @@ from math import prod
 
 from costmodels.kernels import KERNELS, TensorSpec, Work
 from sim.plan.buffer import BYTES_PER_ELEMENT
-from sim.plan.op import Collective, CollectiveKind, Compute, Op
+from sim.plan.op import Collective, CollectiveKind, Compute, Copy, Op
 from sim.plan.program import Program, Task
 
 
 @dataclass(frozen=True, slots=True)
 class OpDescription:
     """``num_bytes``: what a kernel reads and writes, a collective's payload (all_reduce, broadcast, reduce: the tensor;
-    all_gather: the gathered; reduce_scatter: the un-scattered; all_to_all: the send buffer; barrier: 0), or a message.
+    all_gather: the gathered; reduce_scatter: the un-scattered; all_to_all: the send buffer; barrier: 0), a message or a
+    copy between tiers.
     ``group``: the axes of a collective.
     """
 
@@ -32,6 +33,8 @@ def describe(program: Program, task: Task, op: Op) -> OpDescription:
         return OpDescription(name, "compute", work.num_bytes, work.flop, "")
     if isinstance(op, Collective):
         return OpDescription(name, str(op.kind), collective_bytes(program, op), 0.0, ",".join(op.axes))
+    if isinstance(op, Copy):
+        return OpDescription(name, "copy", payload_bytes(program, op.reads), 0.0, "")
     kind = type(op).__name__.lower()
     return OpDescription(name, kind, payload_bytes(program, (*op.reads, *op.writes)), 0.0, "")
 

@@ -127,4 +127,19 @@ class Recv:
     reads: tuple[str, ...] = ()
 
 
-Op = Compute | Collective | Send | Recv
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy what lies in one tier of memory to another, over the link between device and host.
+
+    What is read counts as one flat vector, and so does what is written: as many elements, of the same type.
+    """
+
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    stream: str
+
+
+Op = Compute | Collective | Send | Recv | Copy
+LinkOp = Collective | Send | Copy
+"""Ops that move bytes over links."""

@@ -13,6 +13,7 @@ from sim.plan.program import Call, Phase, Plan, Program
 from sim.plan.token_slices import TokenSlice, token_slices
 from sim.plan.tracing import Parameter, ProgramTracer, Record, TaskTracer, Tensor
 from sim.training.data.axes import split_data_axis
+from sim.training.data.offload import write_offloaded_step
 from sim.training.data.operators import write_operator_step
 from sim.training.data.optimizer import write_step_end
 from sim.training.data.segments import write_segments
@@ -129,6 +130,8 @@ class StageProgramBuilder:
         """Write what data parallelism does before and after forwards and backwards, and what it changes in them."""
         if self.job.parallel.osdp is not None:
             return write_operator_step(self.job, self.tracer, self.place, self.rank, groups, self.choices)
+        if self.job.parallel.sharding.offload is not None:
+            return write_offloaded_step(self.job, self.tracer, self.place, self.rank, groups)
         shards = self.job.parallel.zero_stage > 1 and self.job.parallel.data_degree > 1
         write = write_sharded_step if shards else write_step_end
         return write(self.job, self.tracer, self.place, self.rank, groups)

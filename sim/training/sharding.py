@@ -8,6 +8,7 @@ from sim.training.pipeline.rules import Schedule
 from sim.training.pipeline.spec import PipelineSpec
 
 GradientSync = Literal["each_microbatch", "last_microbatch"]
+Offload = Literal["optimizer"]
 
 GRADIENT_SCHEDULES: Final[tuple[Schedule, ...]] = ("gpipe", "1f1b", "interleaved_1f1b", "breadth_first")
 """Schedules under which gradients can be sharded every micro-batch: one copy of the model, whole backwards."""
@@ -53,6 +54,8 @@ class ShardingSpec:
     gathered at once."""
     reshard_after_forward: bool | None = None
     """Stage 3: free gathered parameters after forward and gather them again in backward (default)."""
+    offload: Offload | None = None
+    """Stage 2: keep gradients, master weights and optimizer state on the host, and update there (ZeRO-Offload)."""
 
     @property
     def syncs_each_microbatch(self) -> bool:
@@ -84,6 +87,8 @@ def check_sharding(
     if osdp is not None:
         _check_osdp(zero_stage, sharding, pipeline, bucket_bytes=bucket_bytes, overlaps=overlaps)
         return
+    if sharding.offload is not None:
+        _check_offload(zero_stage, sharding, pipeline)
     _check_options(zero_stage, sharding)
     if zero_stage < 2:
         return
@@ -114,6 +119,20 @@ def check_sharding(
             "ZeRO stage 3 gathers and reduces layer by layer, so there are no buckets",
             "leave it out, or write zero_stage: 2",
         )
+
+
+def _check_offload(zero_stage: int, sharding: ShardingSpec, pipeline: PipelineSpec) -> None:
+    """Raise SpecError for what is not built with gradients and optimizer on the host."""
+    key, remedy = "parallel.data.offload", "leave it out, or write"
+    if zero_stage != 2:
+        rule = f"it shards gradients and keeps parameters whole, which is zero_stage 2, and zero_stage is {zero_stage}"
+        raise SpecError(key, rule, f"{remedy} zero_stage: 2")
+    if pipeline.degree > 1:
+        rule = f"it is not built for pipelines, and this one has {pipeline.degree} ranks"
+        raise SpecError(key, rule, f"{remedy} pipeline: {{degree: 1}}")
+    if sharding.shard_degree is not None:
+        rule = "it is not built for groups of replicas, whose sums of shards would have to leave the host again"
+        raise SpecError(key, rule, "leave it, or shard_degree, out")
 
 
 def _check_schedule(zero_stage: int, sharding: ShardingSpec, pipeline: PipelineSpec) -> None:
@@ -162,6 +181,7 @@ def _check_osdp(
         "reshard_after_forward": (
             sharding.reshard_after_forward is not None, "is not built with osdp: it gathers again in backward"
         ),
+        "offload": (sharding.offload is not None, "is not built with osdp: it updates operators on the devices"),
         "bucket": (bucket_bytes > 0, "is not built with osdp: every operator is synchronised by itself"),
         "overlap_gradient_sync": (not overlaps, "is not built with osdp: it synchronises while backward goes on"),
     }  # fmt: skip

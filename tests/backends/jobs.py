@@ -77,6 +77,7 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {
 RECOMPUTES = ("none", "selective", "full")
 
 ONCE = ShardingSpec(gradient_sync="last_microbatch")
+OFFLOAD = ShardingSpec(offload="optimizer")
 SHARDED: Mapping[str, Mapping[str, Any]] = {
     "zero2 dp2 x pp2": {"data_degree": 2, "zero_stage": 2, "pipeline": {"degree": 2}},
     "zero3 dp4": {"data_degree": 4, "zero_stage": 3, "batch": (8, 1)},
@@ -208,6 +209,19 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     "zero2 dp2 x pp2 zb_h1, no_sync": {
         "data_degree": 2, "zero_stage": 2, "pipeline": {"degree": 2, "schedule": "zb_h1"}, "batch": (8, 1),
         "sharding": ONCE,
+    },
+    "offload, one rank, llama": {"model": LLAMA, "zero_stage": 2, "bucket_bytes": 4000, "sharding": OFFLOAD},
+    "offload dp2 x tp2 sp, recompute": {
+        "data_degree": 2, "zero_stage": 2, "tensor_degree": 2, "sequence_parallel": True, "recompute": "full",
+        "bucket_bytes": 4000, "sharding": OFFLOAD,
+    },
+    "offload dp4, tied": {"data_degree": 4, "zero_stage": 2, "batch": (8, 1), "sharding": OFFLOAD},
+    "offload dp4, one micro-batch, sgd": {
+        "data_degree": 4, "zero_stage": 2, "batch": (4, 1), "sharding": OFFLOAD, "numbers": SGD,
+    },
+    "offload dp2, no_sync": {
+        "data_degree": 2, "zero_stage": 2, "bucket_bytes": 4000,
+        "sharding": ShardingSpec(offload="optimizer", gradient_sync="last_microbatch"),
     },
     "osdp dp4, tied": {"data_degree": 4, "batch": (8, 1), "osdp": sharded_operators(**OPERATORS)},
     "osdp dp2 x tp2 sp, llama, no_sync, recompute": {

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from backends.torch.algorithms import ExplicitCollectives
 from backends.torch.worker import ExecutionRequest
-from sim.plan.op import Collective, Compute, Op, Recv, Send
+from sim.plan.op import Collective, Compute, Copy, Op, Recv, Send
 from sim.plan.program import Plan, Program
 from sim.training.builder import build_dense_training
 from sim.training.spec import DelaySpec, DenseTraining, PipelineSpec, ShardingSpec, TextbookTraining
 from sim.training.textbook import build_textbook
 from tests.backends.collective_plans import collective_requests
 from tests.backends.delayed_runs import delayed_requests
-from tests.backends.jobs import AIAO, GPT, LLAMA, SGD, checked_trainings, sharded_operators, training
+from tests.backends.jobs import AIAO, GPT, LLAMA, OFFLOAD, SGD, checked_trainings, sharded_operators, training
 from tests.backends.local_runs import local_requests
 from tests.backends.plans import collective_plan, ring_plan
 
@@ -56,6 +56,9 @@ SHARDED = {
         sharding=ShardingSpec(gradient_sync="last_microbatch"),
     ),
     "zero 2": training(model=MUTED_MODEL, data_degree=2, zero_stage=2, pipeline={"degree": 2}, batch=(4, 1)),
+    "offload": training(
+        model={**GPT, "num_layers": 1}, data_degree=2, zero_stage=2, batch=(4, 1), bucket_bytes=4000, sharding=OFFLOAD
+    ),
     "fsdp pipeline": training(model=MUTED_MODEL, data_degree=2, zero_stage=3, pipeline={"degree": 2}, batch=(4, 1)),
     "hierarchical": training(
         model={**GPT, "num_layers": 1}, data_degree=4, zero_stage=3, batch=(8, 1), sharding=ShardingSpec(local_degree=2)
@@ -69,7 +72,7 @@ SHARDED = {
         osdp=sharded_operators(layer0__qkv=(2, 1), layer0__fc2=(2, 2), embedding__word=(1, 1)),
     ),
 }  # fmt: skip
-"""Each of their collectives over the data-parallel ranks, or on their shards, is silenced alone."""
+"""Each of their collectives over the data-parallel ranks, or on their shards, and each copy, is silenced alone."""
 
 
 _SLICES = {"degree": 2, "schedule": "terapipe", "token_slices": (3, 1, 4)}
@@ -132,6 +135,12 @@ def every_data_collective(plan: Plan) -> dict[str, str]:
         for op in task.ops
         if isinstance(op, Collective) and (op.stream.startswith("dp") or op.name.startswith(("sum_tp.", "tie")))
     }
+
+
+def every_copy(plan: Plan) -> list[str]:
+    """Return the name of every copy between tiers of memory."""
+    tasks = (task for program in plan.programs for task in program.tasks.values())
+    return [op.name for task in tasks for op in task.ops if isinstance(op, Copy)]
 
 
 def altered(plan: Plan, what: str) -> Plan:
@@ -203,6 +212,10 @@ def all_requests() -> dict[str, ExecutionRequest]:
     requests["three steps"] = ExecutionRequest(
         plan=build_dense_training(several, "three steps"), check_against=several, iterations=3
     )
+    offloaded = JOBS["offload dp2 x tp2 sp, recompute"]
+    requests["three steps, offloaded"] = ExecutionRequest(
+        plan=build_dense_training(offloaded, "three steps, offloaded"), check_against=offloaded, iterations=3
+    )
     requests["step timing"] = ExecutionRequest(plan=build_dense_training(several, "step timing"), timing="step")
     requests["textbook"] = ExecutionRequest(plan=textbook_plan(0.05))
     requests["collectives"] = ExecutionRequest(
@@ -220,6 +233,10 @@ def all_requests() -> dict[str, ExecutionRequest]:
         plan = build_dense_training(job, name)
         for op_name, kind in every_data_collective(plan).items():
             requests[f"without {kind} {op_name} ({name})"] = ExecutionRequest(
+                plan=plan, check_against=job, mute=frozenset({op_name})
+            )
+        for op_name in every_copy(plan):
+            requests[f"without copy {op_name} ({name})"] = ExecutionRequest(
                 plan=plan, check_against=job, mute=frozenset({op_name})
             )
         rings = ExecutionRequest(plan=plan, check_against=job, explicit=ExplicitCollectives())

@@ -11,6 +11,7 @@ from costmodels.profile import load_profile
 from sim.cluster.cluster import Cluster
 from sim.engine.memory import memory_use
 from sim.engine.pricing import ClusterPricing
+from sim.plan.buffer import Tier
 from sim.plan.program import Plan
 from sim.training.spec import DenseTraining
 from tests.backends.runs import JOBS, LOWER_PRECISIONS, SHARDED, SLICED, WITHOUT, WRONG_STEPS
@@ -64,7 +65,7 @@ def test_check_compares_loss_all_gradients_and_all_parameters(results: dict[str,
     report = execution.check
     assert report is not None
     compared = [key.split(": ", 1) for key in report.errors]
-    sizes = {"parameter": 0, "gradient": 0}
+    sizes = {"parameter": 0, "gradient": 0, "optimizer": 0}
     losses = 0
     for rank_name, buffer_name in compared:
         buffer = execution.plan.program_of(int(rank_name.removeprefix("rank "))).buffers[buffer_name]
@@ -85,9 +86,10 @@ def test_lower_precisions_are_close_to_the_float64_reference(results: dict[str, 
     assert report.worst[1] > 1e-9, "a run in lower precision cannot be exact: was float64 run instead?"
 
 
-def test_several_steps_reproduce_as_many_of_the_reference(results: dict[str, Execution]) -> None:
-    """Moments, updated parameters and new tokens of three steps all come out."""
-    report = results["three steps"].check
+@pytest.mark.parametrize("name", ["three steps", "three steps, offloaded"])
+def test_several_steps_reproduce_as_many_of_the_reference(results: dict[str, Execution], name: str) -> None:
+    """Moments, updated parameters and new tokens of three steps all come out, the host's too."""
+    report = results[name].check
     assert report is not None
     assert report.passed, report.worst
 
@@ -131,7 +133,7 @@ def test_check_notices_what_goes_wrong_between_steps(results: dict[str, Executio
 def test_left_out_communication_covers_every_kind() -> None:
     """The plans silenced above use all collectives of dense training, both directions of messages included."""
     kinds = {name.split()[1] for name in WITHOUT}
-    assert kinds == {"all_reduce", "all_gather", "reduce_scatter", "messages"}
+    assert kinds == {"all_reduce", "all_gather", "reduce_scatter", "messages", "copy"}
     assert {name.split()[2] for name in WITHOUT if "messages" in name} == {"forward", "backward"}
 
 
@@ -173,6 +175,8 @@ def test_executed_memory_equals_the_simulated_account(results: dict[str, Executi
         assert memory.before_bytes == expected.before_bytes.tolist()
         assert memory.most_bytes == expected.peak_bytes_of.tolist()
         assert memory.after_bytes == expected.after_bytes
+        on_host = memory_use(results[name].plan.program_of(result.rank), Tier.HOST)
+        assert result.host_peak_bytes == on_host.peak_bytes
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -64,6 +64,19 @@ def test_zero_stages_hold_what_their_paper_says() -> None:
     assert first["iteration_time_s"] < replicated["iteration_time_s"]
 
 
+def test_offloading_the_optimizer_fits_ten_times_the_parameters() -> None:
+    """13 billion parameters fit on a V100 whose host has the optimizer, 10 billion not without; copies cost little."""
+    alone = ("training.global_batch_size=1", "training.microbatch_size=1")
+    assert summary_of("zero-offload-gpt-10b", "model.num_layers=65", *alone)["fits_memory"]
+    assert not summary_of("zero-offload-gpt-10b", "parallel.data={degree: auto}", *alone)["fits_memory"]
+    tutorial = summary_of("zero-offload-gpt-10b")
+    assert tutorial["fits_memory"]
+    assert tutorial["host_memory"]["peak_bytes"] == pytest.approx(16 * 10.28e9, rel=0.01)
+    assert tutorial["model_flop_per_s_per_device"] > 40e12
+    waiting = mean_over_ranks(tutorial, "exposed_s")
+    assert 0.1 < sum(waiting[stream] for stream in ("d2h", "h2d", "host")) / tutorial["iteration_time_s"] < 0.2
+
+
 def test_local_updates_trade_the_bubble_for_heads() -> None:
     """Greedy updates keep one micro-batch and wait less than 1F1B; overlapping ones keep two and compute more."""
     local = "training.method=local"

@@ -20,8 +20,9 @@ class Island:
     """A small graph with its routes. Vertices 0 to ``num_devices`` - 1 are devices; links are numbered from 0.
 
     ``port_vertices``: the network adapters. ``device_paths`` [devices, devices, longest], ``out_paths`` [devices,
-    ports, longest] and ``in_paths`` [ports, devices, longest] hold links, filled up with -1. An island of one
-    device and no adapter is its own port, and has no ``nic``.
+    ports, longest] and ``in_paths`` [ports, devices, longest] hold links, filled up with -1, and so do ``host_paths``
+    [devices, longest], up to the sockets, if those are drawn. An island of one device and no adapter is its own port,
+    and has no ``nic``.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Island:
     device_paths: IntArray
     out_paths: IntArray
     in_paths: IntArray
+    host_paths: IntArray
 
     @property
     def num_vertices(self) -> int:

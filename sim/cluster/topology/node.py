@@ -110,6 +110,7 @@ def lay_out(layout: NodeLayout) -> Island:
         device_paths=device_paths,
         out_paths=out_paths,
         in_paths=np.where(out_paths == NONE, NONE, out_paths ^ 1).transpose(1, 0, 2)[:, :, ::-1],
+        host_paths=path_table([[trees[device // per_node].up.get(device, [])] for device in range(num_devices)])[:, 0],
     )
 
 

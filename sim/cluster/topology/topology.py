@@ -157,6 +157,21 @@ class Topology:
         np.cumsum(present.sum(axis=1), out=indptr[1:])
         return Routes(indptr, matrix[present])
 
+    def host_routes(self, devices: AnyInts, *, to_host: bool) -> Routes:
+        """Return the route from each device to the socket that it hangs below, or back; without links where none are
+        drawn.
+        """
+        island = self.device_island[devices]
+        local = devices - self.placement.first_device[island]
+        width = max(island.host_paths.shape[1] for island in self.islands)
+        found = np.full((len(devices), width), NONE, np.int32)
+        for layout, rows in self._by_layout(island):
+            table = self.islands[layout].host_paths
+            table = table if to_host else np.where(table == NONE, NONE, table ^ 1)[:, ::-1]
+            found[rows, : table.shape[1]] = _moved(table[local[rows]], self.placement.first_link[island[rows]])
+        present = found != NONE
+        return Routes(np.append(0, np.cumsum(present.sum(axis=1))), found[present])
+
     def _check_devices(self, sources: AnyInts, targets: AnyInts) -> None:
         if sources.shape != targets.shape or sources.ndim != 1:
             rule = f"{sources.shape} sources, {targets.shape} targets"

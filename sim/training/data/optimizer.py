@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from sim.plan.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.buffer import Buffer, Initial, Kind, Scope, Tier
 from sim.plan.op import Collective, CollectiveKind
 from sim.plan.program import Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
@@ -256,14 +256,14 @@ class StepEndWriter:
 
     def flat(
         self, name: str, parameters: Sequence[Parameter], dtype: str, kind: Kind, scope: Scope,
-        initial: Initial | None = None,
+        initial: Initial | None = None, tier: Tier = Tier.DEVICE,
     ) -> Tensor:  # fmt: skip
         """Return a new buffer for this rank's flat piece of some parameters; a persistent one starts with zeros."""
         total = sum(prod(p.value.shape) for p in parameters)
         shape = (-(-total // self.tracer.mesh.degree(*self.shard_axes)),)
         if scope is Scope.PERSISTENT and initial is None:
             initial = Initial("zeros")
-        return self.tracer.tensor(Buffer(name, shape, dtype, kind, scope, initial=initial))
+        return self.tracer.tensor(Buffer(name, shape, dtype, kind, scope, tier, initial))
 
     @property
     def moments(self) -> tuple[str, ...]:

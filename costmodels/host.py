@@ -1,0 +1,18 @@
+"""What a host takes: copies between its memory and a device's, and kernels on its own cores.
+
+A copy is alpha and beta, as a message is. What the host's cores do to optimizer states is bound by its memory: an
+Adam step streams through them once (Ren et al. 2021, ZeRO-Offload, arXiv 2101.06840, section 5). The ranks of a node
+have equal shares of its memory bandwidth, as where a launcher binds the cores to them evenly.
+"""
+
+from costmodels.hardware import HostSpec
+
+
+def copy_s(num_bytes: float, host: HostSpec) -> float:
+    """Return how long a copy has the link of its device to itself, in one direction, in seconds; without latency."""
+    return num_bytes / (host.device_bandwidth_bytes_per_s * host.device_attained)
+
+
+def streaming_s(num_bytes: float, host: HostSpec, num_ranks: int) -> float:
+    """Return how long a rank takes to read or write bytes of host memory, in seconds, one of so many on the host."""
+    return num_bytes * num_ranks / (host.memory_bandwidth_bytes_per_s * host.memory_attained)

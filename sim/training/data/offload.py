@@ -1,0 +1,175 @@
+"""ZeRO-Offload (Ren et al. 2021, arXiv 2101.06840): gradients and optimizer on the host, parameters on the device.
+
+As in ZeRO stage 2, gradients are reduce-scattered bucket by bucket while backward goes on. Each rank's shard is copied
+to its host at once, on a stream of its own, and accumulated there, so the device keeps no gradients. When all of them
+have come (a check for overflow, or of the norm, needs them all), the host updates its shards of the master weights and
+copies the new parameters back, bucket by bucket, while it updates the next one. Then they are gathered. A rank that
+shares with nobody does the same without the collectives.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from sim.plan.buffer import Initial, Kind, Scope, Tier
+from sim.plan.op import Collective, CollectiveKind, Compute, Copy, Op
+from sim.plan.program import Phase
+from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
+from sim.training.data.axes import shard_axes
+from sim.training.data.buckets import Bucket
+from sim.training.data.optimizer import StepEndWriter, step_end_writer
+from sim.training.data.units import Unit, bucket_units, with_reductions, zeros
+from sim.training.pipeline.placement import Placement
+from sim.training.spec import DenseTraining
+from sim.training.transformer import DATA_AXIS
+
+TO_HOST: Final = "d2h"
+TO_DEVICE: Final = "h2d"
+HOST: Final = "host"
+"""The streams of copies in either direction, and of what the host's cores do."""
+
+
+def write_offloaded_step(
+    job: DenseTraining, tracer: ProgramTracer, place: Placement, rank: int, groups: Mapping[int, Sequence[Parameter]]
+) -> tuple[list[str], list[str]]:
+    """Move the gradients and the optimizer of a program, whose forwards and backwards are written, to the host.
+
+    ``groups``: the rank's parameters by stage of the model. Returns the names of the tasks before and after forwards
+    and backwards, in call order.
+    """
+    fresh = {stage: [tracer.parameters[p.source] for p in group] for stage, group in groups.items()}
+    units = bucket_units(fresh, bucket_bytes=job.parallel.bucket_bytes, tied=False)
+    return OffloadedStepWriter(job, tracer, step_end_writer(job, tracer, place, rank), units).write()
+
+
+@dataclass(slots=True)
+class OffloadedStepWriter:
+    """Rewrites and writes the tasks of one program. ``gradients``: the host's sums, by unit."""
+
+    job: DenseTraining
+    tracer: ProgramTracer
+    step_end: StepEndWriter
+    units: Sequence[Unit]
+    gradients: dict[str, Tensor] = field(init=False, default_factory=dict)
+
+    def write(self) -> tuple[list[str], list[str]]:
+        """Return the names of the tasks before and after forwards and backwards."""
+        for unit in self.units:
+            for name in unit.gradients:
+                scope = Scope.MICROBATCH if self._each_microbatch else Scope.STEP
+                self.tracer.buffers[name] = replace(self.tracer.buffers[name], scope=scope)
+            self.gradients[unit.name] = self._kept(
+                unit, "gradient_shard", self.tracer.gradient_dtype, Kind.GRADIENT, "zeros"
+            )
+        begin = [self._write_begin()]
+        if self._each_microbatch:
+            self._rewrite_backwards()
+        end = [] if self._each_microbatch else self._write_sync()
+        return begin, [*end, *self._write_update(), *self.step_end.write_loss_sync()]
+
+    # --- what is asked for -----------------------------------------------------------------------------------------
+
+    @property
+    def _each_microbatch(self) -> bool:
+        return self.job.parallel.sharding.syncs_each_microbatch
+
+    @property
+    def _accumulates(self) -> bool:
+        """Return whether the host adds the gradients of several micro-batches."""
+        return self._each_microbatch and self.job.num_microbatches > 1
+
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        return shard_axes(self.tracer.mesh)
+
+    @property
+    def _is_shared(self) -> bool:
+        return self.step_end.data_degree > 1
+
+    # --- buffers ---------------------------------------------------------------------------------------------------
+
+    def _kept(self, unit: Unit, label: str, dtype: str, kind: Kind, method: str) -> Tensor:
+        """Return a new buffer of the host for this rank's piece of a unit's parameters, or of their gradients."""
+        initial = Initial(method, of=unit.values, axes=self._axes)
+        name = f"{label}.{unit.name}"
+        return self.step_end.flat(name, unit.parameters, dtype, kind, Scope.PERSISTENT, initial, Tier.HOST)
+
+    def _piece(self, unit: Unit, label: str, dtype: str, kind: Kind, scope: Scope, tier: Tier) -> Tensor:
+        """Return a new buffer for this rank's piece of a unit; a persistent one starts with zeros."""
+        return self.step_end.flat(f"{label}.{unit.name}", unit.parameters, dtype, kind, scope, tier=tier)
+
+    # --- gradients -------------------------------------------------------------------------------------------------
+
+    def _write_begin(self) -> str:
+        t = TaskTracer(self.tracer, Scope.STEP)
+        if not self._each_microbatch:
+            t.ops += [zeros(f"zeros.{unit.name}", [p.gradient for p in unit.parameters]) for unit in self.units]
+        if self._accumulates:
+            t.update("zero_host_gradients", "zero", (), list(self.gradients.values()))
+            t.ops[-1] = replace(t.ops[-1], stream=HOST)
+        if self.step_end.has_loss:
+            t.update("zero_loss", "zero", (), [self.step_end.loss])
+        return self.tracer.add_task("zero_gradients", Phase.PREPARE, t.ops).name
+
+    def _rewrite_backwards(self) -> None:
+        """Send gradients to the host as soon as a backward has made them."""
+        sums = {unit.name: list(self._to_host(unit, Scope.MICROBATCH)) for unit in self.units}
+        for name, task in list(self.tracer.tasks.items()):
+            if task.phase is Phase.BACKWARD:
+                self.tracer.tasks[name] = replace(task, ops=tuple(with_reductions(task.ops, self.units, sums)))
+
+    def _write_sync(self) -> list[str]:
+        """Send what a step has accumulated to the host."""
+        names = []
+        for unit in self.units:
+            t = TaskTracer(self.tracer, Scope.STEP)
+            t.ops += self._to_host(unit, Scope.STEP)
+            names += self.step_end.finish(f"gradient_sync.{unit.name}", Phase.GRADIENT_SYNC, t)
+        return names
+
+    def _to_host(self, unit: Unit, scope: Scope) -> Iterator[Op]:
+        """Yield the ops that sum a unit's gradients over the replicas, and bring this rank's piece to its host."""
+        dtype, here = self.tracer.gradient_dtype, unit.gradients
+        if self._is_shared:
+            here = (self._piece(unit, "gradient_piece", dtype, Kind.GRADIENT, scope, Tier.DEVICE).name,)
+            kind = CollectiveKind.REDUCE_SCATTER
+            yield Collective(f"reduce_scatter.{unit.name}", kind, self._axes, unit.gradients, here, DATA_AXIS)
+        for axis in unit.shard_axes:
+            yield Collective(f"sum_{axis}.{unit.name}", CollectiveKind.ALL_REDUCE, (axis,), here, here, axis)
+        total = self.gradients[unit.name].name
+        if not self._accumulates:
+            yield Copy(f"offload.{unit.name}", here, (total,), TO_HOST)
+            return
+        there = self._piece(unit, "host_gradient", dtype, Kind.GRADIENT, scope, Tier.HOST).name
+        yield Copy(f"offload.{unit.name}", here, (there,), TO_HOST)
+        yield Compute(f"accumulate.{unit.name}", "add", (there, total), (total,), stream=HOST)
+
+    # --- optimizer -------------------------------------------------------------------------------------------------
+
+    def _write_update(self) -> list[str]:
+        """Write the host's optimizer step, and the way of the new parameters to all devices."""
+        needed = tuple(gradient.name for gradient in self.gradients.values())
+        gate = Compute("all_gradients", "delay", needed, (), {"duration_s": 0.0}, HOST)
+        names = [self.tracer.add_task("wait_for_gradients", Phase.OPTIMIZER, [gate]).name]
+        for index, unit in enumerate(self.units):
+            t = TaskTracer(self.tracer, Scope.STEP)
+            updated = self._update(t, unit)
+            if self._is_shared:
+                piece = self._piece(unit, "shard", self.tracer.parameter_dtype, Kind.WORKSPACE, Scope.STEP, Tier.DEVICE)
+                t.emit(Copy(f"load.{unit.name}", (updated.name,), (piece.name,), TO_DEVICE))
+                self.step_end.gather(t, Bucket(index, unit.parameters), piece)
+            else:
+                t.emit(Copy(f"load.{unit.name}", (updated.name,), unit.values, TO_DEVICE))
+            names += self.step_end.finish(f"optimizer.{unit.name}", Phase.OPTIMIZER, t)
+        return names
+
+    def _update(self, t: TaskTracer, unit: Unit) -> Tensor:
+        """Write the optimizer's step on the host's piece of a unit; return what the devices get of it."""
+        types = self.job.training.types
+        master = self._kept(unit, "shard.master", types.master, Kind.OPTIMIZER, "shard")
+        common = (types.master, Kind.OPTIMIZER, Scope.PERSISTENT)
+        moments = [self._piece(unit, f"shard.{label}", *common, Tier.HOST) for label in self.step_end.moments]
+        copies = [self._kept(unit, "shard.updated", types.parameter, Kind.PARAMETER, "shard")] if types.mixed else []
+        self.step_end.optimize(t, unit.name, self.gradients[unit.name], [master, *moments, *copies])
+        t.ops[-1] = replace(t.ops[-1], stream=HOST)
+        return copies[0] if copies else master

@@ -1,0 +1,37 @@
+"""What hosts take: copies over the link of a device, and kernels that host memory bounds."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.hardware import list_nodes, load_node
+from costmodels.host import copy_s, streaming_s
+
+HOST = load_node("dgx-2").host
+
+
+@given(st.integers(1, 10**12), st.floats(0.1, 1.0))
+def test_a_copy_takes_its_bytes_over_what_the_link_attains(num_bytes: int, attained: float) -> None:
+    """PCI Express 3.0 x16 carries 15.75 GB/s in each direction, of which a fraction is attained."""
+    host = replace(HOST, device_attained=attained)
+    assert copy_s(num_bytes, host) == pytest.approx(num_bytes / (15.75e9 * attained))
+
+
+@given(st.integers(1, 10**12), st.integers(1, 16))
+def test_ranks_of_a_host_share_its_memory_evenly(num_bytes: int, num_ranks: int) -> None:
+    """n ranks that each stream take n times as long as one, and one takes its bytes over what memory attains."""
+    alone_s = num_bytes / (256e9 * HOST.memory_attained)
+    assert streaming_s(num_bytes, HOST, num_ranks) == pytest.approx(num_ranks * alone_s)
+
+
+@pytest.mark.parametrize("name", list_nodes())
+def test_host_memory_is_faster_than_one_link_and_slower_than_a_device(name: str) -> None:
+    """So it is on every node of the catalogue but where the device is a core of the host."""
+    node = load_node(name)
+    assert node.host.memory_bandwidth_bytes_per_s > node.host.device_bandwidth_bytes_per_s
+    if node.device.kind == "gpu":
+        assert node.host.memory_bandwidth_bytes_per_s < node.device.memory_bandwidth_bytes_per_s
+    assert 0.5 < node.host.memory_attained < 1
+    assert 0.5 < node.host.device_attained < 1
