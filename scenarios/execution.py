@@ -21,7 +21,7 @@ from sim.engine.memory import memory_use
 from sim.plan.buffer import Tier
 from sim.plan.program import Plan
 from sim.training.spec import DenseTraining
-from traces.compare import compare
+from traces.comparison.compare import compare
 from traces.timeline import Timeline
 
 SCHEMA = "meshtwin.execution/1"
@@ -143,7 +143,7 @@ def _side_by_side(simulated: Timeline, executed: Timeline) -> dict[str, Any]:
     """Return whether both timelines hold the same ops, in the same order per stream, with the same bytes."""
     comparison = compare(simulated, executed)
     return {
-        "ops": comparison.num_real,
+        "ops": len(comparison.sides.second),
         "same_work": comparison.same_work,
         "mismatches": {what: count for what, count in comparison.mismatches.items() if count},
     }

@@ -11,6 +11,7 @@ from typing import Any
 from scenarios.report import write_comparison, write_report
 from scenarios.report.words import Advice
 from sim.engine.link_use import LinkUse
+from traces.comparison.compare import Comparison, compare
 from traces.parquet import write_timeline
 from traces.perfetto import write_perfetto
 from traces.timeline import Timeline
@@ -41,14 +42,16 @@ def write_execution(
         if len(executed):
             write_perfetto(executed, staging / "timeline.json.gz")
             write_timeline(executed, staging / "timeline.parquet")
-            write_comparison(simulated, executed, staging / "report.html", title=title)
+            names = ("simulated", "executed")
+            write_comparison(compare(simulated, executed), staging / "report.html", names=names, title=title)
 
 
-def write_compared(comparison: Mapping[str, Any], first: Timeline, second: Timeline, out: Path, *, title: str) -> None:
-    """Write a comparison's comparison.json and report.html into ``out``."""
+def write_compared(found: Mapping[str, Any], comparison: Comparison, out: Path, *, names: tuple[str, str]) -> None:
+    """Write comparison.json (what was found) and report.html into ``out``; ``names`` are the two timelines'."""
     with all_or_none(out) as staging:
-        (staging / "comparison.json").write_text(json.dumps(comparison, indent=2) + "\n", encoding="utf-8")
-        write_comparison(first, second, staging / "report.html", title=title, explanation=comparison["explanation"])
+        (staging / "comparison.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        page, title = staging / "report.html", f"{names[0]} against {names[1]}"
+        write_comparison(comparison, page, names=names, title=title, explanation=found["explanation"])
 
 
 def write_trace(summary: Mapping[str, Any], timeline: Timeline, out: Path) -> None:

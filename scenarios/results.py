@@ -1,11 +1,16 @@
-"""What ``--out`` left behind: a timeline, and beside it the summary that belongs to it."""
+"""What ``--out`` left behind, or the PyTorch profiler recorded: a timeline, and what is known beside it."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from scenarios.summary import SCHEMA
+from scenarios.trace_summary import SCHEMA as TRACE_SCHEMA
 from traces.errors import TraceError
+from traces.kineto.document import ARCHIVES, SUFFIXES
+from traces.kineto.rank import StepWindow
+from traces.kineto.trace import load, to_timeline
 from traces.parquet import read_timeline
 from traces.timeline import Timeline
 
@@ -14,29 +19,53 @@ MAX_SUMMARY_BYTES: Final = 1 << 26
 _REMEDY: Final = "write both again with simulate SCENARIO.yaml --out"
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A timeline, the summary where a simulation wrote one beside it, and whether a profiler recorded it.
+
+    ``warnings``: what was left out of a profile on the way, with counts.
+    """
+
+    timeline: Timeline
+    summary: dict[str, Any] | None = None
+    recorded: bool = False
+    warnings: tuple[str, ...] = ()
+
+
 def timeline_path(path: Path) -> Path:
     """Return the timeline that a folder of results holds, or the file itself."""
     return path / TIMELINE if path.is_dir() else path
 
 
-def read_result(path: Path) -> tuple[Timeline, dict[str, Any] | None]:
-    """Return the timeline of a result, and its summary where a simulation wrote one beside it.
+def read_result(path: Path, window: StepWindow | None = None) -> Result:
+    """Return a result: timeline.parquet or the folder of one, or a profile (its steps in ``window``; None: all).
 
     Raises TraceError for a file that is no timeline, and for a summary that is not this timeline's.
     """
+    if _is_profile(path):
+        trace = load(path, window)
+        return Result(to_timeline(trace), recorded=True, warnings=trace.warnings)
     file = timeline_path(path)
     timeline = read_timeline(file)
     beside = file.parent / "summary.json"
-    if timeline.source != "simulated" or not beside.is_file():
-        return timeline, None
+    if not beside.is_file():
+        return Result(timeline)
     summary = _read_summary(beside)
-    if not isinstance(summary, dict) or summary.get("schema") != SCHEMA or "communication" not in summary:
-        return timeline, None
+    schema = summary.get("schema") if isinstance(summary, dict) else None
+    if timeline.source != "simulated" or schema != SCHEMA or "communication" not in summary:
+        return Result(timeline, recorded=schema == TRACE_SCHEMA)
     step_s = summary.get("iteration_time_s")
     if not isinstance(step_s, float) or abs(step_s - timeline.duration_s) > 1e-9 * timeline.duration_s:
         rule = f"it says {step_s} s, and {file.name} beside it {timeline.duration_s} s"
         raise TraceError(str(beside), rule, _REMEDY)
-    return timeline, summary
+    return Result(timeline, summary)
+
+
+def _is_profile(path: Path) -> bool:
+    """Return whether a path is to be read as a profile: by a file's name, or a folder's lack of a timeline."""
+    if path.is_dir():
+        return not (path / TIMELINE).exists() and any(entry.name.endswith(SUFFIXES) for entry in path.iterdir())
+    return path.name.lower().endswith((*SUFFIXES, *ARCHIVES))
 
 
 def _read_summary(path: Path) -> Any:
@@ -49,6 +78,7 @@ def _read_summary(path: Path) -> Any:
 
 
 def names_of(first: Path, second: Path) -> tuple[str, str]:
-    """Return what to call two results: their folders, where these have different names."""
-    names = [timeline_path(path).absolute().parent.name for path in (first, second)]
+    """Return what to call two results: their files or folders, where these have different names."""
+    names = [path.name.split(".")[0] if _is_profile(path) else timeline_path(path).absolute().parent.name
+             for path in (first, second)]  # fmt: skip
     return (names[0], names[1]) if names[0] != names[1] and all(names) else ("first", "second")

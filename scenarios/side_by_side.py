@@ -1,6 +1,6 @@
 """The readable output of ``execute`` and ``compare``: how far two timelines of one plan lie apart."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,8 +10,10 @@ from rich.text import Text
 
 from costmodels.units import format_bytes, format_time
 from scenarios.algorithm import algorithm_words
+from traces.comparison.critical_path import IDLE
 
 MAX_OPS: Final = 8
+MAX_NAME: Final = 60
 
 
 def print_execution(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
@@ -37,6 +39,7 @@ def print_comparison(summary: Mapping[str, Any], console: Console) -> None:
     first, second = format_time(summary["first_s"]), format_time(summary["second_s"])
     table.add_row("step time", Text(f"{first} against {second}: {_signed(summary['makespan_error'])}"))
     table.add_row("work", _work(summary, summary["second_ops"]))
+    table.add_row("aligned", Text(_aligned(summary["aligned"])))
     for words, key in (("by kind", "kind_error"), ("by stream", "stream_error")):
         table.add_row(words, Text(", ".join(f"{name} {_signed(error)}" for name, error in summary[key].items())))
     if not summary["passed"]:
@@ -44,9 +47,36 @@ def print_comparison(summary: Mapping[str, Any], console: Console) -> None:
     console.print(table)
     if summary.get("explanation"):
         print_explanation(summary["explanation"], console)
+    console.print()
+    console.print(_step_parts(summary))
     if summary["rows"]:
         console.print()
-        console.print(_largest(summary["rows"]))
+        console.print(_largest(summary))
+
+
+def _aligned(counts: Mapping[str, int]) -> str:
+    """Return how many ops were aligned how."""
+    words = [f"{counts['by_name']:,} ops by name"]
+    words += [f"{counts['by_kind']:,} by kind and place"] if counts["by_kind"] else []
+    alone = counts["first_alone"], counts["second_alone"]
+    words += [f"{alone[0]:,} in the first alone, {alone[1]:,} in the second"] if any(alone) else []
+    return ", ".join(words)
+
+
+def _step_parts(summary: Mapping[str, Any]) -> Table:
+    """Return where the step goes on both sides, of the mean rank and on the critical path."""
+    table = _sides("the mean rank's step", ("first", "second"), "difference")
+    for row in summary["step_time"]:
+        if row["first_s"] or row["second_s"]:
+            table.add_row(Text(row["part"].replace("_", " ")), *_both(row))
+    for row in summary["critical_path"]:
+        table.add_row(Text(f"critical path: {row['kind']}"), *_both(row))
+    return table
+
+
+def _both(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    difference_s = row["first_s"] - row["second_s"]
+    return _time(row, "first_s"), _time(row, "second_s"), _more({"difference_s": difference_s})
 
 
 def print_explanation(explanation: Mapping[str, Any], console: Console) -> None:
@@ -141,14 +171,18 @@ def _reference(algorithm: str) -> str:
     return f"dense autograd{f' of {algorithm}' if algorithm_words(algorithm) else ''}"
 
 
-def _largest(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the ops that explain most of the difference; seconds are summed over ranks and micro-batches."""
+def _largest(summary: Mapping[str, Any]) -> Table:
+    """Return the ops that explain most of the difference; with idle and all others they add up to it."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for words in ("largest differences", "ops", "first", "second", "of all differences"):
-        table.add_column(words, justify="left" if words == "largest differences" else "right")
-    for row in rows:
-        times = format_time(row["first_s"]), format_time(row["second_s"])
-        table.add_row(Text(row["op"]), f"{row['count']:,}", *times, f"{100 * row['share_fraction']:.1f} %")
+    table.add_column("what explains the difference", overflow="ellipsis", no_wrap=True, max_width=MAX_NAME)
+    for words in ("ops", "first", "second", "difference", "of all"):
+        table.add_column(words, justify="right")
+    for row in (*summary["rows"], summary["others"], summary["idle"]):
+        counts = (
+            {f"{row['first_count']:,}": None, f"{row['second_count']:,}": None} if row["op"] != IDLE else {"": None}
+        )
+        share = f"{100 * row['share_fraction']:.1f} %"
+        table.add_row(Text(row["op"]), " | ".join(counts), *_both(row), share)
     return table
 
 

@@ -1,7 +1,8 @@
-"""``simulate compare SIMULATED REAL``: two timelines side by side."""
+"""``simulate compare A B``: two timelines side by side."""
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -9,31 +10,37 @@ import click
 from scenarios import comparison
 from scenarios.commands.options import Folder, Percentage, json_option
 from scenarios.commands.refusals import refusing_bad_input
+from scenarios.commands.step_window import steps_option, window_of
 from scenarios.console import open_console
+from scenarios.errors import printable
 from scenarios.output_folder import refuse_unwritable, writing_to
 from scenarios.side_by_side import print_comparison
 
 
 @click.command("compare")
-@click.argument("simulated", type=click.Path(path_type=Path))
-@click.argument("real", type=click.Path(path_type=Path))
+@click.argument("first", type=click.Path(path_type=Path))
+@click.argument("second", type=click.Path(path_type=Path))
 @click.option(
     "--fail-above",
     type=Percentage(),
     metavar="PERCENT",
     help="Fail (exit code 1) where they differ by more, as in 10%.",
 )
+@steps_option
 @click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html and comparison.json.")
 @json_option
-def command(simulated: Path, real: Path, fail_above: float | None, out: Path | None, as_json: bool) -> None:
-    """Compare two results (a folder, or its timeline.parquet): same ops, how long each took, and what decides."""
+def command(first: Path, second: Path, fail_above: float | None, steps: str, out: Path | None, as_json: bool) -> None:
+    """Compare two results (a folder, its timeline.parquet, or a profile) op by op; say what explains the difference."""
+    lay_out = partial(comparison.run, first, second, fail_above=fail_above, window=window_of(steps))
     with refusing_bad_input():
         if out is None:
-            summary = comparison.run(simulated, real, fail_above=fail_above)
+            summary = lay_out()
         else:
             refuse_unwritable(out)
             with writing_to(out):
-                summary = comparison.run(simulated, real, fail_above=fail_above, out=out)
+                summary = lay_out(out=out)
+    for warning in summary.get("warnings", []):
+        click.echo(printable(f"warning: {warning}"), err=True)
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     else:

@@ -29,7 +29,6 @@ _MEMORY_COLOURS: Final = {
     "workspace": "#8a8f98",
 }
 _ROLE_STOPS: Final = ((59, 190, 232), (91, 80, 170), (200, 150, 60))  # red, green, blue
-_KIND_COLOURS: Final = ("#9a6fc9", "#4a7fd6", "#d2a13c", "#2f9c83", "#d9694f", "#8a8f98", "#b5566f")
 
 
 def cause_of(stream: str) -> tuple[str, str]:
@@ -43,11 +42,6 @@ def cause_of(stream: str) -> tuple[str, str]:
 def memory_colour(kind: str) -> str:
     """Return the colour of a kind of memory."""
     return _MEMORY_COLOURS.get(kind, "#6b7f99")
-
-
-def kind_colour(index: int) -> str:
-    """Return the colour of the n-th kind of op."""
-    return _KIND_COLOURS[index % len(_KIND_COLOURS)]
 
 
 def role_colour(position: float) -> str:

@@ -1,12 +1,12 @@
 """The charts of reports, as plotly's plain ``data`` and ``layout``. Colours of text and grid come with the page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from costmodels.units import format_bytes, format_time
-from scenarios.report.causes import COMPUTING, IDLE, cause_of, kind_colour, memory_colour, role_colour
+from scenarios.report.causes import COMPUTING, IDLE, cause_of, memory_colour, role_colour
 from scenarios.report.gantt import Bars, Gantt, evenly
 from scenarios.report.page import Chart
 from scenarios.report.phases import PHASES, Phase
@@ -213,42 +213,6 @@ def _mark_capacity(layout: dict[str, Any], axis: str, capacity_bytes: float, fac
         where = {"x": at, "y": 1, "xref": "x", "yref": "paper", "xanchor": "right", "yanchor": "bottom"}
     layout["annotations"] = [{**where, "text": f"capacity {format_bytes(capacity_bytes)}", "showarrow": False}]
     layout[f"{axis}axis"]["autorangeoptions"] = {"include": [0, _number(1.04 * at)]}
-
-
-def scatter_chart(chart_id: str, points: Sequence[tuple[str, str, float, float]], names: tuple[str, str]) -> Chart:
-    """Return one side's seconds over the other's, with the line of equality.
-
-    Points are (op, kind, second side's seconds, first side's seconds); ``names`` what the two sides are called.
-    """
-    data: list[dict[str, Any]] = []
-    values = [value for point in points for value in point[2:] if value > 0]
-    low_s, high_s = (min(values) / 1.6, max(values) * 1.6) if values else (1e-6, 1.0)
-    for share, dash in ((1.0, "solid"), (1.1, "dot"), (1 / 1.1, "dot")):
-        data.append({
-            "type": "scatter", "mode": "lines", "x": [_number(low_s), _number(high_s)], "showlegend": False,
-            "y": [_number(low_s * share), _number(high_s * share)], "hoverinfo": "skip",
-            "line": {"color": "#8a8f98", "width": 1, "dash": dash},
-        })  # fmt: skip
-    kinds = sorted({point[1] for point in points})
-    for index, kind in enumerate(kinds):
-        chosen = [point for point in points if point[1] == kind]
-        data.append({
-            "type": "scatter", "mode": "markers", "name": kind, "x": [_number(point[2]) for point in chosen],
-            "y": [_number(point[3]) for point in chosen],
-            "marker": {"size": 7, "opacity": 0.75, "color": kind_colour(index)},
-            "hovertext": [f"<b>{name}</b><br>{names[0]} {format_time(first)}, {names[1]} {format_time(second)}"
-                          for name, _, second, first in chosen],
-            "hovertemplate": "%{hovertext}<extra></extra>",
-        })  # fmt: skip
-    axis = {"type": "log", "zeroline": False, "ticksuffix": "s", "exponentformat": "SI", "automargin": True,
-            "range": [round(float(np.log10(value)), 4) for value in (low_s, high_s)], "dtick": 1}  # fmt: skip
-    layout = {
-        "margin": {"l": 8, "r": 12, "t": 6, "b": 44}, "hovermode": "closest", "showlegend": True,
-        "legend": {"orientation": "v", "x": 1.01, "y": 1},
-        "xaxis": {**axis, "title": {"text": names[1], "standoff": 6}},
-        "yaxis": {**axis, "title": {"text": names[0], "standoff": 6}},
-    }  # fmt: skip
-    return Chart(chart_id, {"data": data, "layout": layout}, 460)
 
 
 def _stacked_layout(title: str, value_range: list[float] | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The page of two timelines side by side: how far apart, both pipelines under each other, op by op."""
+"""The page of two timelines side by side: how far apart, both under each other, what explains it, op by op."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,46 +7,77 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.units import format_time
-from scenarios.report.charts import gantt_chart, gantt_legend, scatter_chart
 from scenarios.report.decision import decision_section
-from scenarios.report.gantt import choose_bars
+from scenarios.report.op_colours import op_colours
+from scenarios.report.op_lanes import op_lanes
 from scenarios.report.page import Card, Section, legend, table, write_page
-from traces.compare import Comparison, Totals, compare
-from traces.timeline import NO_INDEX, Timeline
+from scenarios.report.scatter import BAND, Point, in_band, scatter
+from traces.comparison.compare import NUM_LARGEST, Comparison, Totals
+from traces.comparison.step_time import StepTime
+from traces.timeline import NO_INDEX
 
 MAX_POINTS: Final = 2_000
+MAX_NAME: Final = 160
+"""Characters of an op's name in a table: the names of templated kernels have thousands."""
 
 Names = tuple[str, str]
 """What the two timelines are called."""
 
+_PARTS: Final[Sequence[tuple[str, str]]] = (
+    ("compute_s", "computing"),
+    ("exposed_communication_s", "communication that compute does not hide"),
+    ("exposed_memory_s", "copies and fills alone"),
+    ("idle_s", "idle"),
+    ("overlap_s", "communication that compute hides"),
+    ("communication_s", "all communication"),
+)
+
 
 def write_comparison(
-    simulated: Timeline, real: Timeline, path: Path, *, title: str, explanation: Mapping[str, Any] | None = None
+    comparison: Comparison,
+    path: Path,
+    *,
+    names: Names,
+    title: str,
+    explanation: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the page of two timelines of one plan: both pipelines, and how they differ.
-
-    ``explanation``: what decides between two simulated steps (see ``scenarios.explanation``).
-
-    Raises TraceError where they cannot be compared.
-    """
-    comparison = compare(simulated, real)
-    names = ("first", "second") if simulated.source == real.source else (simulated.source, real.source)
-    names = (explanation["first"], explanation["second"]) if explanation else names
-    longest_s = max(simulated.duration_s, real.duration_s)
+    """Write the page of a comparison. ``explanation``: what decides between two simulated steps."""
+    lanes = op_lanes(comparison, names)
+    lead = "One axis of time, from each timeline's first start. Point at an op to see its partner."
     sections = [
-        _pipeline(f"Pipeline, {names[0]}", "first", simulated, longest_s),
-        _pipeline(f"Pipeline, {names[1]}", "second", real, longest_s),
-        _scatter(comparison, simulated, names),
+        Section("Both timelines, op by op", lead, legend(lanes.legend) + lanes.body, note=lanes.note),
         _explained(comparison, names),
-        Section("By kind and by stream", "", _two_tables(comparison, names)),
+        Section("Where the step goes", _STEP_LEAD, _step_tables(comparison, names), note=_PATH_NOTE),
+        *_scatter(comparison, names),
+        Section("By kind and by stream", _TOTALS_LEAD, _two_tables(comparison, names)),
     ]
     if explanation:
         sections.insert(0, decision_section(explanation))
     if not comparison.same_work:
-        sections.insert(0, _mismatches(comparison, names))
-    ops = f"{len(comparison.real_rows):,} ops in both"
-    subtitle = f"{simulated.source} against {real.source} · {ops}"
-    write_page(path, title, subtitle, _cards(comparison, names), sections)
+        sections.append(_mismatches(comparison, names))
+    write_page(path, title, _subtitle(comparison), _cards(comparison, names), sections, scripts=[lanes.script])
+
+
+_STEP_LEAD: Final = (
+    "The mean rank's step. A moment is compute's where compute runs, else communication's, else that of copies and "
+    "fills."
+)
+_PATH_NOTE: Final = (
+    "The critical path is read off times: before an op comes the one on its rank that was over last, and before a "
+    "collective or a message its last rank to begin, where the file says which. Its parts add up to the step."
+)
+_TOTALS_LEAD: Final = "All ops, aligned or not; seconds are summed over ranks."
+
+
+def _subtitle(comparison: Comparison) -> str:
+    both, alignment = comparison.sides, comparison.alignment
+    sources = f"{both.first.timeline.source} against {both.second.timeline.source}"
+    aligned = [f"{int(alignment.by_name.sum()):,} ops aligned by name"]
+    if not alignment.by_name.all():
+        aligned.append(f"{int((~alignment.by_name).sum()):,} by kind and place")
+    if len(alignment.first_alone) or len(alignment.second_alone):
+        aligned.append(f"{len(alignment.first_alone):,} and {len(alignment.second_alone):,} alone")
+    return f"{sources} · {', '.join(aligned)}"
 
 
 def _cards(comparison: Comparison, names: Names) -> list[Card]:
@@ -55,80 +86,143 @@ def _cards(comparison: Comparison, names: Names) -> list[Card]:
     if count:
         work = Card("Same work", "no", f"{count:,} difference{'s' if count > 1 else ''} in ops, order or bytes", "bad")
     return [
-        Card(f"Step, {names[0]}", format_time(comparison.simulated_s)),
-        Card(f"Step, {names[1]}", format_time(comparison.real_s)),
+        Card(f"Step, {names[0]}", format_time(comparison.first_s)),
+        Card(f"Step, {names[1]}", format_time(comparison.second_s)),
         Card("Difference", _signed(comparison.makespan_error), f"{names[0]} against {names[1]}"),
         work,
     ]
 
 
-def _pipeline(heading: str, chart_id: str, timeline: Timeline, longest_s: float) -> Section:
-    gantt = choose_bars(timeline)
-    note = f"Not drawn: {'; '.join(gantt.left_out)}." if gantt.left_out else ""
-    return Section(heading, "", legend(gantt_legend(gantt)), gantt_chart(chart_id, gantt, longest_s), note)
-
-
-def _scatter(comparison: Comparison, simulated: Timeline, names: Names) -> Section:
-    """Return mean seconds per op name, first over second."""
-    kind_of = dict(
-        zip(simulated.name.codes[comparison.simulated_rows].tolist(),
-            simulated.kind.codes[comparison.simulated_rows].tolist(), strict=True)
-    )  # fmt: skip
-    codes = {name: code for code, name in enumerate(simulated.name.values)}
-    points = [
-        (entry.key, simulated.kind.values[kind_of[codes[entry.key]]], entry.real_s / entry.num_ops,
-         entry.simulated_s / entry.num_ops)
-        for entry in comparison.by_op if entry.real_s > 0 and entry.simulated_s > 0
-    ]  # fmt: skip
-    lead = "A point per op name, its mean over ranks and micro-batches. Dotted: 10 % more or less."
-    note = f"The {MAX_POINTS:,} longest of {len(points):,} are drawn." if len(points) > MAX_POINTS else ""
-    return Section(
-        f"{names[0].capitalize()} against {names[1]}",
-        lead,
-        "",
-        scatter_chart("scatter", points[:MAX_POINTS], names),
-        note,
-    )
-
-
 def _explained(comparison: Comparison, names: Names) -> Section:
-    rows = [(entry.totals.key, *_numbers(entry.totals), f"{100 * entry.share:.1f} %") for entry in comparison.largest]
-    body = table(("op", "ops", *names, "difference", "error", "share of all differences"), rows)
-    lead = "Seconds are summed over ranks and micro-batches; the share is of the sum of absolute differences."
-    if not rows:
+    """Return the largest contributions to the steps' difference, and what all others come to."""
+    entries = [entry for entry in comparison.contributions if entry.difference_s]
+    if not entries:
         return Section("What explains the difference", "No op took another time.")
-    return Section("What explains the difference", lead, body)
+    shown, rest = entries[: NUM_LARGEST + 1], entries[NUM_LARGEST + 1 :]
+    whole_s = sum(abs(entry.difference_s) for entry in entries)
+    rows = [_contribution(entry, whole_s) for entry in shown]
+    if rest:
+        sums = [
+            sum(getattr(entry, key) for entry in rest) for key in ("num_first", "num_second", "first_s", "second_s")
+        ]
+        others = Totals(f"{len(rest):,} others", int(sums[0]), int(sums[1]), sums[2], sums[3])
+        rows.append((*_contribution(others, whole_s)[:-1], _percent(sum(abs(e.difference_s) for e in rest) / whole_s)))
+    columns = ("op", "ops", *names, "difference", "of all")
+    lead = (
+        "What each op has of the mean rank's step: time that nothing of more weight hides. The differences add up to "
+        f"that of the steps, {_difference(comparison.first_s - comparison.second_s)}."
+    )
+    return Section("What explains the difference", lead, _long(table(columns, rows)))
+
+
+def _contribution(entry: Totals, whole_s: float) -> tuple[str, ...]:
+    times = _side_times(entry.first_s, entry.second_s)
+    return _short(entry.key), _counts(entry), *times, _percent(abs(entry.difference_s) / whole_s)
+
+
+def _counts(entry: Totals) -> str:
+    """Return how many ops of each side an entry sums up, once where they are as many."""
+    if entry.num_first == entry.num_second:
+        return f"{entry.num_first:,}" if entry.num_first else ""
+    return f"{entry.num_first:,} | {entry.num_second:,}"
+
+
+def _step_tables(comparison: Comparison, names: Names) -> str:
+    steps, paths = comparison.step_times, comparison.critical_paths_s
+    parts = [(words, *_parts(steps, key)) for key, words in _PARTS if any(getattr(step, key) for step in steps)]
+    kinds = sorted({*paths[0], *paths[1]}, key=lambda kind: (-paths[1].get(kind, 0.0), -paths[0].get(kind, 0.0), kind))
+    path = [(kind, *_side_times(paths[0].get(kind, 0.0), paths[1].get(kind, 0.0))) for kind in kinds]
+    columns = (*names, "difference")
+    return _columns(table(("the mean rank", *columns), parts), table(("the critical path", *columns), path))
+
+
+def _parts(steps: tuple[StepTime, StepTime], key: str) -> tuple[str, ...]:
+    return _side_times(getattr(steps[0], key), getattr(steps[1], key))
+
+
+def _side_times(first_s: float, second_s: float) -> tuple[str, ...]:
+    return format_time(first_s), format_time(second_s), _difference(first_s - second_s)
+
+
+def _scatter(comparison: Comparison, names: Names) -> list[Section]:
+    """Return mean seconds per name of aligned ops, first over second; nothing where no op is aligned."""
+    colours = op_colours(comparison.sides)
+    alignment, first = comparison.alignment, comparison.sides.first
+    colour_of = dict(
+        zip(first.name[alignment.first].tolist(), colours.of(first)[alignment.first].tolist(), strict=True)
+    )
+    codes = {name: code for code, name in enumerate(comparison.sides.names)}
+    points = [
+        Point(
+            _short(entry.key), colours.legend[colour_of[codes[entry.key.split(" | ", maxsplit=1)[0]]]][1],
+            entry.first_s / entry.num_first, entry.second_s / entry.num_second,
+        )
+        for entry in comparison.by_op if entry.first_s > 0 and entry.second_s > 0
+    ]  # fmt: skip
+    if not points:
+        return []
+    drawn = points[:MAX_POINTS]
+    whole_s = sum(point.second_s for point in drawn)
+    inside_s = sum(point.second_s for point in drawn if in_band([point]))
+    lead = (
+        f"A point per name of aligned ops, its mean over ranks and repetitions. {in_band(drawn):,} of {len(drawn):,} "
+        f"lie in the band of {100 * BAND:.0f} % more or less, with {_percent(inside_s / whole_s)} "
+        "of their seconds."
+    )
+    note = f"The {MAX_POINTS:,} longest of {len(points):,} are drawn." if len(points) > MAX_POINTS else ""
+    heading = f"{names[0].capitalize()} against {names[1]}"
+    return [Section(heading, lead, legend(colours.legend) + scatter(drawn, names), note=note)]
 
 
 def _two_tables(comparison: Comparison, names: Names) -> str:
-    return '<div class="columns">' + "".join(
-        f"<div>{_totals_table(words, totals, names)}</div>"
-        for words, totals in (("kind", comparison.by_kind), ("stream", comparison.by_stream))
-    ) + "</div>"  # fmt: skip
+    totals = (("kind", comparison.by_kind), ("stream", comparison.by_stream))
+    return _columns(*(_totals_table(words, rows, names) for words, rows in totals))
+
+
+def _columns(*tables: str) -> str:
+    return '<div class="columns">' + "".join(f"<div>{part}</div>" for part in tables) + "</div>"
 
 
 def _totals_table(words: str, totals: Sequence[Totals], names: Names) -> str:
-    rows = [(entry.key, *_numbers(entry)) for entry in totals]
+    rows = [
+        (
+            entry.key, _counts(entry), *_side_times(entry.first_s, entry.second_s),
+            _signed(entry.error) if entry.error is not None else "",
+        )
+        for entry in totals
+    ]  # fmt: skip
     return table((words, "ops", *names, "difference", "error"), rows)
-
-
-def _numbers(entry: Totals) -> tuple[str, ...]:
-    error = _signed(entry.error) if entry.error is not None else ""
-    difference = format_time(abs(entry.difference_s))
-    sign = "−" if entry.difference_s < 0 else "+" if entry.difference_s > 0 else ""
-    return f"{entry.num_ops:,}", format_time(entry.simulated_s), format_time(entry.real_s), sign + difference, error
 
 
 def _mismatches(comparison: Comparison, names: Names) -> Section:
     rows = [
-        (example.what, f"{example.rank}", example.stream, example.name,
-         "" if example.microbatch == NO_INDEX else f"{example.microbatch}", example.simulated, example.real)
+        (example.what, f"{example.rank}", example.stream, _short(example.name),
+         "" if example.microbatch == NO_INDEX else f"{example.microbatch}", _short(example.first),
+         _short(example.second))
         for example in comparison.examples
     ]  # fmt: skip
     counts = ", ".join(f"{count:,} {what}" for what, count in comparison.mismatches.items() if count)
     columns = ("difference", "rank", "stream", "op", "micro-batch", *names)
     lead = f"Found: {counts}. Missing: {names[0]} alone; extra: {names[1]} alone. The first few of each:"
-    return Section("Not the same work", lead, table(columns, rows, text_columns=len(columns)))
+    return Section("Not the same work", lead, _long(table(columns, rows, text_columns=len(columns))))
+
+
+def _long(body: str) -> str:
+    """Return a table whose words are broken where they are long."""
+    return f'<div class="long">{body}</div>'
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
+
+
+def _difference(seconds: float) -> str:
+    sign = "−" if seconds < 0 else "+" if seconds > 0 else ""
+    return sign + format_time(abs(seconds))
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
 
 
 def _signed(fraction: float) -> str:

@@ -45,18 +45,37 @@ class Card:
     mood: str = ""
 
 
-def write_page(path: Path, title: str, subtitle: str, cards: Sequence[Card], sections: Sequence[Section]) -> None:
-    """Write the page. Identical arguments give identical bytes."""
+def write_page(
+    path: Path,
+    title: str,
+    subtitle: str,
+    cards: Sequence[Card],
+    sections: Sequence[Section],
+    *,
+    scripts: Sequence[str] = (),
+) -> None:
+    """Write the page, with plotly.js if a section has a chart. Identical arguments give identical bytes.
+
+    ``scripts`` run at the end of the page, for what sections draw by themselves.
+    """
     charts = {section.chart.id: section.chart.figure for section in sections if section.chart}
     head = _HEAD.replace("{title}", escape(title)).replace("{style}", _STYLE)
     body = [f"<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>"]
     body += [f'<div class="cards">{"".join(_card(card) for card in cards)}</div>']
     body += [_section(section) for section in sections]
-    data = json.dumps(charts, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
-    scripts = f"<script>{get_plotlyjs()}</script>\n<script>const charts = {data};\n{_SCRIPT}</script>"
-    text = f"{head}<body><main>\n{chr(10).join(body)}\n</main>\n{scripts}\n</body></html>\n"
+    parts = [*_chart_scripts(charts), *scripts]
+    code = "\n".join(f"<script>{part}</script>" for part in parts)
+    text = f"{head}<body><main>\n{chr(10).join(body)}\n</main>\n{code}\n</body></html>\n"
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _chart_scripts(charts: Mapping[str, Figure]) -> list[str]:
+    """Return what draws the charts, nothing where there are none: plotly.js is most of a page."""
+    if not charts:
+        return []
+    data = json.dumps(charts, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+    return [get_plotlyjs(), f"const charts = {data};\n{_SCRIPT}"]
 
 
 def table(
@@ -162,10 +181,11 @@ h2 { margin: 0 0 4px; font-size: 18px; font-weight: 620; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 13px; color: var(--soft); margin: 6px 0 2px; }
 .legend i { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: 6px; }
 .chart { width: 100%; }
-.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 8px 40px; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 460px), 1fr)); gap: 8px 40px; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th { text-align: left; color: var(--soft); font-weight: 500; font-size: 13px; }
 th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); }
+.long td { overflow-wrap: anywhere; }
 th.n, td.n { text-align: right; padding: 5px 0 5px 14px; white-space: nowrap; }
 h3 { font-size: 14px; font-weight: 600; margin: 18px 0 4px; }
 .wide { overflow-x: auto; }
@@ -180,6 +200,22 @@ code { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mon
   padding: 2px 6px; border-radius: 4px; }
 @media (max-width: 700px) { main { padding: 24px 16px 40px; } .facts { grid-template-columns: 1fr; gap: 0; }
   .facts dd { margin-bottom: 8px; } .card b { font-size: 22px; } .columns { grid-template-columns: 1fr; } }
+.lanes { position: relative; margin-top: 8px; }
+.lanes canvas { width: 100%; display: block; cursor: grab; touch-action: pan-y; }
+.lanes canvas:active { cursor: grabbing; }
+.lanes canvas:focus-visible { outline: 1px solid var(--line); outline-offset: 2px; }
+.tools { display: flex; flex-wrap: wrap; align-items: center; gap: 6px; font-size: 13px; color: var(--soft); }
+.tools button, .tools input { font: inherit; color: var(--text); background: var(--panel);
+  border: 1px solid var(--line); border-radius: 6px; padding: 3px 10px; }
+.tools span { margin-left: 8px; }
+.tip { position: absolute; z-index: 2; pointer-events: none; max-width: 560px; background: var(--panel);
+  border: 1px solid var(--line); border-radius: 8px; padding: 8px 12px; font-size: 13px; overflow-wrap: anywhere; }
+.scatter { width: 100%; max-width: 860px; height: auto; margin-top: 6px; font-size: 12px; }
+.scatter text { fill: var(--soft); }
+.scatter path { stroke: var(--line); fill: none; }
+.scatter path.equal { stroke: var(--soft); }
+.scatter polygon.band { fill: var(--accent); opacity: 0.12; }
+.scatter circle { opacity: 0.8; }
 @media print { section { break-inside: avoid; } }
 """
 

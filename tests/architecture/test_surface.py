@@ -27,7 +27,7 @@ OPTIONS = {
     "simulate": {"scenario", "--set", "--out", "--json", "--detail", "--fold", "--no-fold"},
     "execute": {"scenario", "--set", "--out", "--json", "--device", "--check", "--steps", "--timing", "--collectives"},
     "sweep": {"scenario", "--set", "--jobs", "--out", "--json"},
-    "compare": {"simulated", "real", "--fail-above", "--out", "--json"},
+    "compare": {"first", "second", "--fail-above", "--steps", "--out", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},
     "replay": {"path", "--set", "--steps", "--out", "--json"},
     "validate": {"tables", "--data", "--markdown", "--json", "--here", "--budget", "--out", "--seed"},

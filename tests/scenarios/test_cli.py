@@ -14,6 +14,7 @@ from scenarios.cli import COMMANDS, HELP, main
 from scenarios.errors import Origin, ScenarioError
 from scenarios.loader import load_scenario
 from scenarios.schema import json_schema
+from traces.kineto.rank import StepWindow
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "pandas", "matplotlib", "pyarrow", "plotly", "scipy", "pydantic", "numpy", "simpy", "yaml", "rich"}
@@ -122,7 +123,7 @@ def test_frozen_surface() -> None:
             "--check", "--collectives", "--device", "--json", "--out", "--set", "--steps", "--timing", "scenario",
         ],
         "sweep": ["--jobs", "--json", "--out", "--set", "scenario"],
-        "compare": ["--fail-above", "--json", "--out", "real", "simulated"],
+        "compare": ["--fail-above", "--json", "--out", "--steps", "first", "second"],
         "validate": ["--budget", "--data", "--here", "--json", "--markdown", "--out", "--seed", "tables"],
         "schedule": ["--out", "--set", "scenario"],
         "schema": [],
@@ -212,6 +213,7 @@ def test_new_writes_a_starter_file_once(capsys, tmp_path) -> None:
 COMPARISON = {
     "first_s": 1.0, "second_s": 2.0, "makespan_error": -0.5, "first_ops": 3, "second_ops": 3, "same_work": True,
     "mismatches": {}, "kind_error": {"compute": -0.5}, "stream_error": {"compute": -0.5}, "rows": [],
+    "aligned": {"by_name": 3, "by_kind": 0, "first_alone": 0, "second_alone": 0}, "step_time": [], "critical_path": [],
 }  # fmt: skip
 EXECUTION = {
     "scenario": "s", "world_size": 1, "iteration_time_s": 1e-3, "simulated_iteration_time_s": 1e-3,
@@ -236,7 +238,7 @@ def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: boo
     monkeypatch.setattr("scenarios.validation.run", lambda *_a, **_k: {"tables": [table]})
     monkeypatch.setattr("scenarios.execution.run", lambda *_a, **_k: {**EXECUTION, "passed": passed})
     assert run(capsys, "compare", "a", "b", "--fail-above", "12.5%")[0] == expected
-    assert seen == [{"fail_above": 0.125}]
+    assert seen == [{"fail_above": 0.125, "window": StepWindow()}]
     assert run(capsys, "validate")[0] == expected
     assert run(capsys, "validate", "--json") == (expected, json.dumps({"tables": [table]}, indent=2) + "\n")
     assert run(capsys, "execute", str(write()), "--check")[0] == expected

@@ -12,13 +12,12 @@ import plotly.graph_objects as go
 import pytest
 from matplotlib.image import imread
 
-from scenarios.report import write_comparison, write_report
+from scenarios.report import write_report
 from scenarios.report.charts import memory_unit, time_unit
 from scenarios.report.figure import write_pipeline_figure
 from scenarios.report.gantt import choose_bars, evenly
 from scenarios.report.op_kinds import kind_name, longest_kinds
 from scenarios.report.phases import BACKWARD, FORWARD, MESSAGE, OPTIMIZER, OTHER, SYNC, phase_of
-from traces.errors import TraceError
 from traces.timeline import Timeline, TimelineBuilder
 
 FORWARD_S, BACKWARD_S, SYNC_S = 1.0, 2.0, 3.0
@@ -300,39 +299,6 @@ def stretched(timeline: Timeline, factor: float) -> Timeline:
     """Return a timeline as executed, ``factor`` times as long."""
     times = {"start_s": timeline.start_s * factor, "end_s": timeline.end_s * factor}
     return dataclasses.replace(timeline, source="executed", **times)
-
-
-def test_comparison_shows_both_pipelines_on_one_scale(timeline: Timeline, tmp_path: Path) -> None:
-    """Both pipelines have the same axis; the difference, and that the work is the same, stand first."""
-    write_comparison(timeline, stretched(timeline, 1.25), tmp_path / "c.html", title="both")
-    charts = charts_of(tmp_path / "c.html")
-    assert set(charts) == {"first", "second", "scatter"}
-    assert charts["first"]["layout"]["xaxis"]["range"] == charts["second"]["layout"]["xaxis"]["range"] == [0.0, 45.0]
-    for figure in charts.values():
-        go.Figure(figure)
-    answer = page_text(tmp_path / "c.html")
-    assert "−20.0 %" in answer
-    assert "Not the same work" not in answer
-    points = [trace for trace in charts["scatter"]["data"] if trace["mode"] == "markers"]
-    for trace in points:
-        np.testing.assert_allclose(np.array(trace["x"]), 1.25 * np.array(trace["y"]), rtol=1e-6)
-
-
-def test_comparison_names_what_is_not_the_same(timeline: Timeline, tmp_path: Path) -> None:
-    """An op with other bytes is listed with both numbers."""
-    num_bytes = timeline.bytes.copy()
-    num_bytes[3] = 77
-    write_comparison(timeline, dataclasses.replace(timeline, bytes=num_bytes), tmp_path / "c.html", title="both")
-    text = page_text(tmp_path / "c.html")
-    assert "Found: 1 bytes" in text
-    assert ">77<" in text
-
-
-def test_incomparable_timelines_leave_no_page(timeline: Timeline, tmp_path: Path) -> None:
-    """A timeline of another detail is refused before anything is written."""
-    with pytest.raises(TraceError, match="row per op"):
-        write_comparison(timeline, dataclasses.replace(timeline, detail="task"), tmp_path / "c.html", title="both")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_figure_is_a_png_of_the_pipeline(timeline: Timeline, tmp_path: Path) -> None:

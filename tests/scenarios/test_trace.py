@@ -12,6 +12,8 @@ from click.testing import CliRunner, Result
 
 from scenarios.cli import group
 from tests.traces.kineto_traces import activity, all_reduce, annotation, document, launch, memory, shared_trace, write
+from traces.parquet import write_timeline
+from traces.timeline import TimelineBuilder
 
 
 def run(*arguments: object) -> Result:
@@ -124,11 +126,17 @@ def test_bad_input_is_refused(profile: Path, tmp_path: Path, arguments: tuple[st
 
 
 def test_two_real_traces_compare(tmp_path: Path) -> None:
-    """The profile of one program on two kinds of GPU compares: some kernels are the same, and the rest are counted."""
-    for name in ("control", "test"):
-        assert run(shared_trace(f"trace_diff_{name}.json.gz"), "--out", tmp_path / name).exit_code == 0
-    paths = [str(tmp_path / name / "timeline.parquet") for name in ("control", "test")]
-    summary = json.loads(CliRunner().invoke(group, ["compare", *paths, "--json"]).stdout)
+    """The profile of one program on two kinds of GPU compares, as it is or once it is a timeline; time alone counts."""
+    traces = [str(shared_trace(f"trace_diff_{name}.json.gz")) for name in ("control", "test")]
+    done = CliRunner().invoke(group, ["compare", *traces, "--json", "--fail-above", "38%", "--out", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "warning: trace_diff_control: 7 of 8 ranks have no file here" in done.stderr
+    summary = json.loads(done.stdout)
+    assert json.loads((tmp_path / "comparison.json").read_text()) == summary
+    assert CliRunner().invoke(group, ["compare", *traces, "--fail-above", "40%"]).exit_code == 0
+    assert run(traces[0], "--out", tmp_path / "control").exit_code == 0
+    again = CliRunner().invoke(group, ["compare", str(tmp_path / "control"), traces[1], "--json"])
+    assert json.loads(again.stdout)["aligned"] == summary["aligned"]
     assert (summary["first_ops"], summary["second_ops"]) == (7875, 12515)
     assert summary["first_s"] == pytest.approx(0.383404)
     assert summary["second_s"] == pytest.approx(0.628371)
@@ -144,3 +152,26 @@ def test_help_stays_light() -> None:
     )
     assert done.stdout.endswith("[]\n")
     assert "trace" in done.stdout
+
+
+def test_a_simulation_compares_with_a_profile(tmp_path: Path) -> None:
+    """Collectives meet by kind and size though names, streams and ranks differ; the rest is one side's alone."""
+    profile = write(tmp_path / "rank0.json", document([
+        launch(1, 0), activity("gemm", 10, 30, correlation=1), launch(2, 5), all_reduce(20, 40, correlation=2),
+        launch(3, 7), all_reduce(70, 20, elements=1024, correlation=3),
+    ], world_size=2))  # fmt: skip
+    builder = TimelineBuilder()
+    builder.add_rank(0, "", 2)
+    for place, num_bytes in enumerate((1024, 64, 4096)):
+        builder.add(
+            rank=0, stream="dp", name=f"sum{place}", kind="all_reduce", start_s=1e-5 * place,
+            end_s=1e-5 * (place + 1), num_bytes=num_bytes,
+        )  # fmt: skip
+    write_timeline(builder.build(), tmp_path / "timeline.parquet")
+    done = CliRunner().invoke(group, ["compare", str(tmp_path / "timeline.parquet"), str(profile), "--json"])
+    summary = json.loads(done.stdout)
+    assert summary["aligned"] == {"by_name": 0, "by_kind": 2, "first_alone": 1, "second_alone": 1}
+    assert summary["mismatches"] == {"missing": 1, "extra": 1, "name": 2}
+    parts = {row["part"]: row["second_s"] for row in summary["step_time"]}
+    assert parts["overlap"] == pytest.approx(20e-6)
+    assert sum(row["second_s"] for row in summary["critical_path"]) == pytest.approx(summary["second_s"])

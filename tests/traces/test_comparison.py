@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.compare import compare
+from traces.comparison.compare import compare
 from traces.errors import TraceError
 from traces.timeline import Timeline, TimelineBuilder
 
@@ -38,8 +38,9 @@ def test_a_timeline_equals_itself(make_timeline: MakeTimeline) -> None:
     comparison = compare(make_timeline(), make_timeline(source="executed"))
     assert comparison.same_work
     assert comparison.worst_error == 0.0
-    assert len(comparison.simulated_rows) == comparison.num_simulated == comparison.num_real == len(make_timeline())
-    assert comparison.largest == ()
+    assert len(comparison.alignment.first) == len(comparison.sides.second) == len(make_timeline())
+    assert comparison.alignment.by_name.all()
+    assert not any(entry.difference_s for entry in comparison.contributions)
     assert comparison.examples == ()
 
 
@@ -65,12 +66,11 @@ def test_totals_add_up_per_op_kind_and_stream(make_timeline: MakeTimeline) -> No
     simulated, real = make_timeline(scale=2.0), make_timeline(source="executed")
     comparison = compare(simulated, real)
     for totals in (comparison.by_op, comparison.by_kind, comparison.by_stream):
-        assert sum(entry.simulated_s for entry in totals) == pytest.approx(sum(simulated.busy_s().values()))
-        assert sum(entry.real_s for entry in totals) == pytest.approx(sum(real.busy_s().values()))
-        assert sum(entry.num_ops for entry in totals) == len(real)
+        assert sum(entry.first_s for entry in totals) == pytest.approx(sum(simulated.busy_s().values()))
+        assert sum(entry.second_s for entry in totals) == pytest.approx(sum(real.busy_s().values()))
+        assert sum(entry.num_first for entry in totals) == sum(entry.num_second for entry in totals) == len(real)
     by_kind = {entry.key: entry for entry in comparison.by_kind}
-    assert (by_kind["compute"].simulated_s, by_kind["compute"].real_s) == pytest.approx((12.0, 6.0))
-    assert sum(part.share for part in comparison.largest) == pytest.approx(1.0)
+    assert (by_kind["compute"].first_s, by_kind["compute"].second_s) == pytest.approx((12.0, 6.0))
 
 
 def test_missing_and_extra_ops_are_named(make_timeline: MakeTimeline) -> None:
@@ -95,7 +95,7 @@ def test_other_bytes_kind_or_stream_is_a_mismatch(make_timeline: MakeTimeline) -
         )
         comparison = compare(simulated, real)
         assert {name: count for name, count in comparison.mismatches.items() if count} == {what: 2}
-        assert comparison.examples[0].real == str(value)
+        assert comparison.examples[0].second == str(value)
         assert not comparison.same_work
 
 
@@ -112,8 +112,8 @@ def test_ops_that_change_places_are_out_of_order(make_timeline: MakeTimeline) ->
     assert comparison.mismatches["order"] == 1
     (example,) = comparison.examples
     assert (example.rank, example.stream, example.microbatch) == (2, "compute", 1)
-    assert example.simulated == "after forward.2/layer2.qkv (micro-batch 0)"
-    assert example.real == "before forward.2/layer2.qkv (micro-batch 0)"
+    assert example.first == "after forward.2/layer2.qkv (micro-batch 0)"
+    assert example.second == "before forward.2/layer2.qkv (micro-batch 0)"
 
 
 @given(st.permutations(range(6)))
@@ -144,8 +144,8 @@ def test_repeated_ops_are_matched_by_occurrence() -> None:
         real.add(rank=0, stream="s", name="again", kind="k", start_s=10 * place, end_s=10 * place + 1 + place)
     comparison = compare(simulated.build(), real.build())
     assert comparison.same_work
-    assert comparison.real_rows.tolist() == [0, 1, 2]
-    assert real.build().end_s[comparison.real_rows[2]] == 23.0
+    assert comparison.alignment.second.tolist() == [0, 1, 2]
+    assert comparison.sides.second.end_s[comparison.alignment.second[2]] == 23.0
 
 
 def test_folded_ranks_stand_for_the_ranks_of_their_role() -> None:
@@ -160,16 +160,16 @@ def test_folded_ranks_stand_for_the_ranks_of_their_role() -> None:
             real.add_rank(rank, f"pp={stage}")
             real.add(rank=rank, stream="s", name=f"f{stage}", kind="k", start_s=0.0, end_s=2.0, num_bytes=num_bytes)
     comparison = compare(simulated.build(), real.build())
-    assert len(comparison.real_rows) == comparison.num_simulated == 4
+    assert len(comparison.alignment.first) == len(comparison.sides.first) == 4
     assert {what: count for what, count in comparison.mismatches.items() if count} == {"bytes": 1}
     assert comparison.examples[0].rank == 3
 
 
 def test_different_plans_have_nothing_in_common(make_timeline: MakeTimeline) -> None:
-    """Timelines of other ops and roles are all missing and extra, and say so without failing."""
-    real = changed(make_timeline(num_ranks=1), lambda row: row | {"name": "other", "rank": 5})
+    """Ops of other names, kinds and sizes are all missing and extra, and say so without failing."""
+    real = changed(make_timeline(), lambda row: row | {"name": "other", "kind": f"other {row['kind']}", "num_bytes": 7})
     comparison = compare(make_timeline(), real)
-    assert len(comparison.simulated_rows) == 0
+    assert len(comparison.alignment.first) == 0
     assert comparison.mismatches["missing"] == len(make_timeline())
     assert comparison.mismatches["extra"] == len(real)
     assert comparison.by_op == ()
@@ -198,4 +198,4 @@ def test_large_timelines_are_aligned_completely() -> None:
         )  # fmt: skip
     comparison = compare(builders[0].build(), builders[1].build())
     assert comparison.same_work
-    assert len(comparison.real_rows) == len(starts)
+    assert len(comparison.alignment.second) == len(starts)

@@ -1,0 +1,172 @@
+"""Two timelines side by side: which ops differ, in what, and which explain the difference in time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from traces.comparison.alignment import Alignment, align
+from traces.comparison.critical_path import IDLE, critical_path_s
+from traces.comparison.mismatch import Mismatch, What, find_mismatches
+from traces.comparison.sequence import Codes
+from traces.comparison.sides import Sides, sides
+from traces.comparison.step_time import StepTime, divide
+from traces.errors import TraceError
+from traces.timeline import Floats, Timeline
+
+NUM_LARGEST: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Seconds of one name, kind or stream on both sides, and how many ops of each side they are."""
+
+    key: str
+    num_first: int
+    num_second: int
+    first_s: float
+    second_s: float
+
+    @property
+    def difference_s(self) -> float:
+        """Return the first less the second."""
+        return self.first_s - self.second_s
+
+    @property
+    def error(self) -> float | None:
+        """Return the difference as a fraction of the second, None where that is zero."""
+        return self.difference_s / self.second_s if self.second_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What ``compare`` finds.
+
+    ``by_op``: aligned ops by name (two names where they are aligned by kind), ``by_kind`` and ``by_stream``: all ops;
+    seconds summed over ranks, longest first. ``contributions``: what every op name, and being idle, has of the mean
+    rank's step on both sides, largest difference first; their differences add up to that of the steps.
+    ``step_times`` and ``critical_paths_s`` are those of the two timelines.
+    """
+
+    sides: Sides
+    alignment: Alignment
+    mismatches: Mapping[What, int]
+    examples: tuple[Mismatch, ...]
+    by_op: tuple[Totals, ...]
+    by_kind: tuple[Totals, ...]
+    by_stream: tuple[Totals, ...]
+    contributions: tuple[Totals, ...]
+    step_times: tuple[StepTime, StepTime]
+    critical_paths_s: tuple[Mapping[str, float], Mapping[str, float]]
+
+    @property
+    def first_s(self) -> float:
+        """Return the first timeline's duration."""
+        return self.step_times[0].step_s
+
+    @property
+    def second_s(self) -> float:
+        """Return the second timeline's duration."""
+        return self.step_times[1].step_s
+
+    @property
+    def makespan_error(self) -> float:
+        """Return how much longer the first timeline is, as a fraction of the second."""
+        if self.second_s == 0.0:
+            return 0.0 if self.first_s == 0.0 else 1.0
+        return (self.first_s - self.second_s) / self.second_s
+
+    @property
+    def same_work(self) -> bool:
+        """Return whether both did the same ops, in the same order per stream, with the same bytes."""
+        return not any(self.mismatches.values())
+
+    @property
+    def worst_error(self) -> float:
+        """Return the makespan's absolute error; at least 1 (100 %) where the two did not do the same work."""
+        return max(abs(self.makespan_error), 0.0 if self.same_work else 1.0)
+
+
+def compare(first: Timeline, second: Timeline) -> Comparison:
+    """Return how two timelines differ, op by op.
+
+    Raises TraceError where one has a row per op and the other per task, or none at all.
+    """
+    _refuse_uncomparable(first, second)
+    both = sides(first, second)
+    alignment = align(both)
+    counts, examples = find_mismatches(both, alignment)
+    weights = [
+        np.array([pair.num_ranks if info else 0 for pair, info in zip(both.pairs, infos, strict=True)], dtype=float)
+        for infos in ([pair.first for pair in both.pairs], [pair.second for pair in both.pairs])
+    ]
+    (first_step, first_held), (second_step, second_held) = (
+        divide(side, weight) for side, weight in zip((both.first, both.second), weights, strict=True)
+    )
+    keys = _op_keys(both, alignment)
+    lasting = both.first.lasting_s, both.second.lasting_s
+    aligned = alignment.first, alignment.second
+    idle = Totals(IDLE, 0, 0, first_step.idle_s, second_step.idle_s)
+    held = _totals(keys.words, (keys.first, keys.second), (first_held, second_held))
+    return Comparison(
+        sides=both,
+        alignment=alignment,
+        mismatches=counts,
+        examples=examples,
+        by_op=_totals(
+            keys.words,
+            (keys.first[aligned[0]], keys.second[aligned[1]]),
+            (lasting[0][aligned[0]], lasting[1][aligned[1]]),
+        ),
+        by_kind=_totals(both.kinds, (both.first.kind, both.second.kind), lasting),
+        by_stream=_totals(both.streams, (both.first.stream, both.second.stream), lasting),
+        contributions=tuple(sorted([*held, idle], key=lambda entry: (-abs(entry.difference_s), entry.key))),
+        step_times=(first_step, second_step),
+        critical_paths_s=(critical_path_s(first), critical_path_s(second)),
+    )
+
+
+def _refuse_uncomparable(first: Timeline, second: Timeline) -> None:
+    if first.detail != second.detail:
+        rule = f"the first timeline has a row per {first.detail}, the second a row per {second.detail}"
+        raise TraceError("", rule, "write both with the same --detail")
+    for which, timeline in (("first", first), ("second", second)):
+        if not len(timeline):
+            raise TraceError("", f"the {which} timeline has no ops", "compare timelines of whole runs")
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """What each row is summed under: codes of words."""
+
+    words: tuple[str, ...]
+    first: Codes
+    second: Codes
+
+
+def _op_keys(both: Sides, alignment: Alignment) -> _Keys:
+    """Return the name of each op, and both names of those that are aligned by kind."""
+    first, second = both.first.name.copy(), both.second.name.copy()
+    renamed = np.flatnonzero(~alignment.by_name)
+    ours, theirs = alignment.first[renamed], alignment.second[renamed]
+    couples, number = np.unique(first[ours] * len(both.names) + second[theirs], return_inverse=True)
+    first[ours] = second[theirs] = len(both.names) + number
+    names = both.names
+    words = [f"{names[couple // len(names)]} | {names[couple % len(names)]}" for couple in couples.tolist()]
+    return _Keys((*names, *words), first, second)
+
+
+def _totals(words: Sequence[str], codes: tuple[Codes, Codes], seconds: tuple[Floats, Floats]) -> tuple[Totals, ...]:
+    """Return the seconds of both sides per word, the longest of the second first."""
+    counts = [np.bincount(part, minlength=len(words)).tolist() for part in codes]
+    sums = [
+        np.bincount(part, weights=weights, minlength=len(words)).tolist()
+        for part, weights in zip(codes, seconds, strict=True)
+    ]
+    rows = [
+        Totals(word, counts[0][code], counts[1][code], sums[0][code], sums[1][code])
+        for code, word in enumerate(words)
+        if counts[0][code] or counts[1][code]
+    ]
+    return tuple(sorted(rows, key=lambda entry: (-entry.second_s, -entry.first_s, entry.key)))
