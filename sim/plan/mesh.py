@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from math import prod
 
 from sim.plan.errors import PlanError
@@ -73,9 +72,11 @@ class Mesh:
 
     def group(self, rank: int, names: tuple[str, ...]) -> tuple[int, ...]:
         """Return the ranks that share ``rank``'s coordinates outside ``names``, in group order."""
-        base = rank - sum(self.stride(name) * self.coordinate(rank, name) for name in names)
-        steps = [range(0, self.degree(name) * max(self.stride(name), 1), max(self.stride(name), 1)) for name in names]
-        return tuple(base + sum(offsets) for offsets in product(*steps))
+        ranks = [rank - sum(self.stride(name) * self.coordinate(rank, name) for name in names)]
+        for name in names:
+            steps = [self.stride(name) * place for place in range(self.degree(name))]
+            ranks = [first + step for first in ranks for step in steps]
+        return tuple(ranks)
 
     def shift(self, rank: int, name: str, offset: int) -> int:
         """Return the rank ``offset`` steps away along an axis, wrapping around."""
