@@ -200,7 +200,7 @@ class _Loads:
         most = own.seconds.max(), own.num_bytes.max()
         key = (type(exchange.op), getattr(exchange.op, "root", 0), *_digests(exchange, own))
         if key not in self._known:
-            use = self.pricing.use_of(_only(exchange, far))
+            use = self.pricing.use_of(exchange if far.all() else _only(exchange, far))
             columns = self.columns[use.links]
             kept = columns >= self.num_classes
             users = owners[far][use.rows[kept]]

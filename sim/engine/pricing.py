@@ -18,7 +18,7 @@ from sim.cluster.nominal import library_on
 from sim.cluster.topology.links import LinkKind
 from sim.engine.activity import Activity
 from sim.engine.host import HostPricing, runs_on_host
-from sim.engine.traffic import Exchange, Load
+from sim.engine.traffic import Exchange, Load, signature
 from sim.engine.variation import Variation
 from sim.plan.description import collective_bytes, kernel_work, pair_bytes, payload_bytes
 from sim.plan.op import Collective, Compute, Copy, Op, Send
@@ -45,6 +45,7 @@ class ClusterPricing:
     _kernels: dict[tuple[str, int], KernelTime] = field(default_factory=dict, repr=False)
     _computes: dict[int, dict[int, Activity]] = field(default_factory=dict, repr=False)
     _collectives: dict[tuple[object, ...], Activity] = field(default_factory=dict, repr=False)
+    _uses: dict[tuple[object, ...], LinkUse] = field(default_factory=dict, repr=False)
 
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
         """Return what ``op`` demands when ``rank`` runs it."""
@@ -187,11 +188,14 @@ class ClusterPricing:
             key = (type(op), getattr(op, "root", 0), _proportions(exchange.groups, use), latencies.tobytes())
             if key not in seen:
                 seen.add(key)
+                self._uses[_same(exchange)] = use
                 yield exchange, Load(use.rows, use.links, use.seconds, latencies)
 
     def use_of(self, exchange: Exchange) -> LinkUse:
         """Return what each group of an exchange, or each of its messages or copies, puts on links."""
         program, op, groups = exchange.program, exchange.op, exchange.groups
+        if (known := self._uses.get(_same(exchange))) is not None:
+            return known
         if isinstance(op, Copy):
             return self.hosts.links(program, op, groups[:, 0])
         if isinstance(op, Send):
@@ -209,6 +213,11 @@ def _kernel_signature(program: Program, op: Compute) -> tuple[object, ...]:
 
 def _signature(program: Program, op: Collective) -> tuple[object, ...]:
     return (op.kind, op.axes, op.members, collective_bytes(program, op), op.sizes, op.root)
+
+
+def _same(exchange: Exchange) -> tuple[object, ...]:
+    """Return what is the same for exchanges of the same groups that move equally many bytes the same way."""
+    return (*signature(exchange.program, exchange.op), blake2b(exchange.groups.tobytes()).digest())
 
 
 def _numbered(values: NDArray[np.float64]) -> NDArray[np.int64]:
