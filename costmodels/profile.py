@@ -27,7 +27,10 @@ class SustainedProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkProfile:
-    """Collectives: the fraction of link bandwidth inside and between nodes, fixed times, protocols."""
+    """Collectives: the fraction of link bandwidth inside and between nodes, fixed times, protocols.
+
+    ``compute_share``: part of a device's arithmetic that a collective takes from it while its bytes move.
+    """
 
     intra_fraction: float
     inter_fraction: float
@@ -35,6 +38,7 @@ class NetworkProfile:
     protocols: tuple[Protocol, ...]
     intra_message_s: float = 0.0
     message_adapter_fraction: float = 1.0
+    compute_share: float = 0.0
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -191,6 +195,7 @@ def _network(name: str, network: "_Section") -> NetworkProfile:
             network.fraction("message_adapter_fraction") if "message_adapter_fraction" in network.entry else 1.0
         ),
         intra_message_s=network.time("intra_message") if "intra_message" in network.entry else 0.0,
+        compute_share=network.fraction("compute_share", least=0.0) if "compute_share" in network.entry else 0.0,
     )
 
 
@@ -217,6 +222,7 @@ def _protocol(name: str, item: Mapping[str, Any]) -> Protocol:
         inter_least_bytes=parse_quantity(item["inter_least"], Dimension.BYTES) if "inter_least" in item else 0.0,
         own_share=section.number("own_share") if "own_share" in item else 0.0,
         algorithms=tuple(section.get("algorithms")),
+        kinds=tuple(item.get("kinds", ())),
     )
 
 

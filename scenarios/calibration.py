@@ -15,15 +15,16 @@ from statistics import fmean, median
 from typing import Any, Final, Literal, NamedTuple
 
 from backends.registry import load_torch_backend
-from backends.torch.measuring.benchmarks import Benchmark, CollectiveBenchmark, HandoffBenchmark
+from backends.torch.measuring.benchmarks import Benchmark, CollectiveBenchmark, HandoffBenchmark, WindowBenchmark
 from backends.torch.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
 from backends.torch.measuring.rounds import Round, figures_of, quiet
 from backends.torch.measuring.steps import KernelCall, StepBenchmark, StepKernels, kernel_calls
 from costmodels.calibration.document import profile_entry
 from costmodels.calibration.fitting import Residuals
 from costmodels.calibration.kernels import Fitted, fit_kernels, predict_kernels, section_of
-from costmodels.calibration.network import fit_network, predict_collectives
+from costmodels.calibration.network import MESSAGE, fit_network, predict_collectives
 from costmodels.calibration.samples import CollectiveSample, KernelSample, Sample, is_held_out
+from costmodels.collectives.traffic import TRAFFIC
 from costmodels.hardware import NodeSpec
 from costmodels.profile import SECTIONS, load_profile, packaged_entry
 from scenarios.calibration_tables import describe_tables, read_samples
@@ -85,7 +86,7 @@ class Named(NamedTuple):
     """What the keys of figures stand for."""
 
     calls: Mapping[str, KernelCall]
-    network: Mapping[str, Benchmark]
+    network: Mapping[str, WindowBenchmark]
 
 
 def calibrate_machine(
@@ -211,7 +212,8 @@ def _samples(figures: Mapping[str, Sequence[float]], named: "Named") -> list[Sam
         if key in named.calls:
             found.append(kernel_sample(named.calls[key], median(values)))
         elif key in named.network:
-            found.append(network_sample(named.network[key], median(values), handoff_s))
+            share = median(figures[named.network[key].share_key])
+            found.append(network_sample(named.network[key], median(values), handoff_s, share))
     return [sample for sample in found if sample is not None]
 
 
@@ -285,8 +287,15 @@ def _points(samples: Sequence[Sample], fitted: Fitted, one_in: int) -> Iterable[
 
 
 def _sigma(families: Mapping[str, Mapping[str, float]], before: Mapping[str, float]) -> dict[str, float]:
-    """Return how far what was held out lies from its prediction, beside that of families not measured now."""
-    return {**before, **{name: row["held_out_sigma"] for name, row in families.items() if "held_out_sigma" in row}}
+    """Return how far what was held out lies from its prediction, beside that of families not measured now.
+
+    Collectives and messages have one for all: their root mean square.
+    """
+    found = {name: row["held_out_sigma"] for name, row in families.items() if "held_out_sigma" in row}
+    network = [found.pop(name) for name in (*TRAFFIC, MESSAGE) if name in found]
+    if network:
+        found["network"] = fmean(value**2 for value in network) ** 0.5
+    return {**before, **found}
 
 
 def residuals(points: Sequence[Point]) -> dict[str, dict[str, float]]:

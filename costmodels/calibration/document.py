@@ -105,6 +105,7 @@ def _network_entry(profile: Profile) -> dict[str, Any]:
         "point_to_point_latency": _time(network.point_to_point_latency_s),
         "message_adapter_fraction": _short(network.message_adapter_fraction),
         "intra_message": _time(network.intra_message_s),
+        "compute_share": _short(network.compute_share),
         "protocols": [_protocol_entry(protocol) for protocol in network.protocols],
     }
 
@@ -121,6 +122,8 @@ def _protocol_entry(protocol: Protocol) -> dict[str, Any]:
         "inter_least": f"{_short(protocol.inter_least_bytes)} B",
         "algorithms": list(protocol.algorithms),
     }
+    if protocol.kinds:
+        entry["kinds"] = list(protocol.kinds)
     if math.isfinite(protocol.limit_bytes):
         entry["limit"] = f"{_short(protocol.limit_bytes)} B"
     return entry

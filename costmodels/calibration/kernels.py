@@ -126,7 +126,7 @@ def _fit_core(samples: Sequence[KernelSample], start: Fitted) -> Fitted:
         section = replace(gemm, peak_fraction=1.0, **own)  # type: ignore[arg-type]
         return _changed(replace(start, node=replace(start.node, device=device)), gemm=section)
 
-    return _fit(samples, parameters, fitted, "gemm")
+    return _fit(samples, parameters, fitted, "gemm", by_length=True)
 
 
 def _fit_attention(samples: Sequence[KernelSample], start: Fitted, fit_rates: bool) -> Fitted:
@@ -201,7 +201,7 @@ def _fit_kernel(kernel: str, samples: Sequence[KernelSample], start: Fitted) -> 
         found: list[float] = predict(ours, start.node, trial).tolist()
         return found
 
-    return KernelProfile(**fit(parameters, predicted, [s.seconds for s in samples]))
+    return KernelProfile(**fit(parameters, predicted, [s.seconds for s in samples], by_length=True))
 
 
 def _latency(start_s: float, samples: Sequence[KernelSample]) -> Parameter:
@@ -216,6 +216,8 @@ def _fit(
     fitted: Callable[[Mapping[str, float]], Fitted],
     section: str,
     outlier: float = 0.3,
+    *,
+    by_length: bool = False,
 ) -> Fitted:
     ours = batches(samples)
 
@@ -225,7 +227,8 @@ def _fit(
         return found
 
     try:
-        found = fitted(fit(parameters, predicted, [s.seconds for s in samples], outlier=outlier))
+        seconds = [s.seconds for s in samples]
+        found = fitted(fit(parameters, predicted, seconds, outlier=outlier, by_length=by_length))
     except CalibrationError as error:
         raise CalibrationError(f"{section}: {error}") from None
     return replace(found, sections=(*found.sections, section))

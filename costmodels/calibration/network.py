@@ -14,6 +14,7 @@ from costmodels.collectives import (
     point_to_point_cost,
 )
 from costmodels.collectives.network import COLLNET
+from costmodels.collectives.traffic import TRAFFIC
 from costmodels.hardware import NodeSpec
 from costmodels.profile import Profile, network_parameters
 
@@ -41,9 +42,12 @@ def fit_network(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates
     """Return ``start`` with its network section fitted.
 
     ``fit_rates``: the bandwidth and latency of the link between two devices are themselves unknown; the fraction is
-    then 1. Only what the samples can tell is fitted: nothing between nodes without a sample of several nodes.
-    Raises CalibrationError for too few samples.
+    then 1, each kind of collective that was measured has a protocol of its own, and what it takes of its ranks'
+    processors meanwhile is known. Only what the samples can tell is fitted: nothing between nodes without a sample of
+    several nodes. Raises CalibrationError for too few samples.
     """
+    if fit_rates:
+        start = _with_kinds(samples, start)
     parameters = _parameters(samples, start, fit_rates=fit_rates)
 
     def predict(values: Mapping[str, float]) -> list[float]:
@@ -51,10 +55,31 @@ def fit_network(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates
         return predict_collectives(samples, trial.node, trial.profile)
 
     try:
-        found = _fitted(fit(parameters, predict, [s.seconds for s in samples]), start)
+        found = _fitted(fit(parameters, predict, [s.seconds for s in samples], by_length=fit_rates), start)
     except CalibrationError as error:
         raise CalibrationError(f"network: {error}") from None
     return replace(found, sections=(*found.sections, "network"))
+
+
+def _with_kinds(samples: Sequence[CollectiveSample], start: Fitted) -> Fitted:
+    """Return ``start`` with a protocol per kind of collective, and the mean share of the processor over all seconds.
+
+    Kinds that were not measured go with all_gather, which adds nothing up, or with the first.
+    """
+    collectives = [s for s in samples if s.kind != MESSAGE]
+    kinds = sorted({s.kind for s in collectives})
+    if not kinds:
+        return start
+    template, usual = start.profile.network.protocols[0], "all_gather" if "all_gather" in kinds else kinds[0]
+    others = tuple(sorted(set(TRAFFIC) - set(kinds)))
+    protocols = tuple(
+        replace(template, name=kind, kinds=(kind, *others) if kind == usual else (kind,)) for kind in kinds
+    )
+    known = [(s.compute_share, s.seconds) for s in collectives if s.compute_share is not None]
+    taken_s = sum(share * seconds for share, seconds in known)
+    share = min(taken_s / sum(seconds for _, seconds in known), 1.0) if known else 0.0
+    network = replace(start.profile.network, protocols=protocols, compute_share=share)
+    return replace(start, profile=replace(start.profile, network=network))
 
 
 def _parameters(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates: bool) -> list[Parameter]:
@@ -76,7 +101,7 @@ def _parameters(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates
             continue
         found.append(_time(f"base_latency {index}", protocol.base_latency_s))
         if fit_rates:
-            found.append(Parameter(f"port_fraction {index}", protocol.port_fraction, 0.01, 1.0))
+            found.append(Parameter(f"wire_overhead {index}", protocol.wire_overhead, 1.0, 30.0))
         elif inside:
             found.append(_time(f"intra_hop {index}", protocol.intra_hop_s))
         if any(len(s.ranks_per_node) > 1 for s in collectives):
@@ -91,7 +116,7 @@ def _fitted(values: Mapping[str, float], start: Fitted) -> Fitted:
         replace(
             protocol,
             base_latency_s=values.get(f"base_latency {index}", protocol.base_latency_s),
-            port_fraction=values.get(f"port_fraction {index}", protocol.port_fraction),
+            wire_overhead=values.get(f"wire_overhead {index}", protocol.wire_overhead),
             intra_hop_s=0.0 if fits_link else values.get(f"intra_hop {index}", protocol.intra_hop_s),
             inter_hop_s=values.get(f"inter_hop {index}", protocol.inter_hop_s),
         )

@@ -29,6 +29,7 @@ class CollectiveSample:
     """One collective of a group with so many ranks on each node; ``kind`` ``send_recv`` for a message.
 
     ``num_bytes`` as ``collective_cost`` counts them. A message has one rank on each of two nodes, or two on one.
+    ``compute_share``: part of its processor that a rank gave to it meanwhile, None where that is not known.
     """
 
     key: str
@@ -36,6 +37,7 @@ class CollectiveSample:
     num_bytes: int
     ranks_per_node: tuple[int, ...]
     seconds: float
+    compute_share: float | None = None
 
 
 Sample = KernelSample | CollectiveSample

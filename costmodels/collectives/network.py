@@ -17,7 +17,7 @@ class Protocol:
     ring and an exchange also take a rank's own n/g through its port's engine (copied to the output, or received last
     with nothing left to send), for this fraction of the time that sending n/g takes. ``algorithms``: which of the
     library's own can use it (ring, tree, in_switch, collnet_direct, collnet_chain; exchange: all_to_all's grouped
-    sends); every other algorithm goes by the protocols of the ring.
+    sends); every other algorithm goes by the protocols of the ring. ``kinds``: the collectives that use it, none: all.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Protocol:
     inter_least_bytes: float = 0.0
     own_share: float = 0.0
     algorithms: tuple[str, ...] = ("ring", "tree")
+    kinds: tuple[str, ...] = ()
 
     @property
     def port_overhead(self) -> float:
@@ -77,15 +78,16 @@ class NetworkParameters:
         So does a tree or CollNet that is asked for by name of a library that has none: it is made of the same messages.
         """
         spread = len(ranks_per_node) > 1 and max(ranks_per_node) > 1
+        ours = tuple(protocol for protocol in self.protocols if not protocol.kinds or kind in protocol.kinds)
         role = algorithm if algorithm in TUNED_ALGORITHMS else "ring"
         falls_back = named and role in {"tree"} | COLLNET
-        if falls_back and not any(role in protocol.algorithms for protocol in self.protocols):
+        if falls_back and not any(role in protocol.algorithms for protocol in ours):
             role = "ring"
-        if kind == "all_to_all" and any("exchange" in protocol.algorithms for protocol in self.protocols):
+        if kind == "all_to_all" and any("exchange" in protocol.algorithms for protocol in ours):
             role = "exchange"
         return tuple(
             p
-            for p in self.protocols
+            for p in ours
             if role in p.algorithms and num_bytes <= p.limit_bytes and not (spread and num_bytes < p.inter_least_bytes)
         )
 

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.activity import Activity, Pricing, is_link
+from sim.engine.activity import Activity, Pricing, Resource, is_link
 from sim.engine.likeness import NONE, LikenessGraph
 from sim.engine.slack import never_binding
 from sim.engine.traffic import Exchange, Load, exchanges
@@ -64,13 +64,13 @@ class Folding:
         return self._folded[key][1]
 
     def _fold(self, alike: int, activity: Activity) -> Activity:
-        """Return what an activity and all that are like it demand of one link of each class."""
+        """Return what an activity and all that are like it demand of one link of each class, and of simulated ranks."""
         assert self.link_class is not None
         assert self.class_size is not None
         if not activity.demands:
             return activity
         on_links = [demand for demand in activity.demands if is_link(demand[0])]
-        own = tuple(demand for demand in activity.demands if not is_link(demand[0]))
+        own = {self._simulated(resource): seconds for resource, seconds in activity.demands if not is_link(resource)}
         links = np.array([resource[1] for resource, _ in on_links], dtype=np.int64)  # type: ignore[index]
         seconds = np.array([seconds for _, seconds in on_links])
         classes = self.link_class[links]
@@ -78,7 +78,13 @@ class Folding:
         names, places = np.unique(classes[kept], return_inverse=True)
         shares = np.bincount(places.ravel(), seconds[kept] * alike / self.class_size[classes[kept]])
         demands = tuple((("link", name), share) for name, share in zip(names.tolist(), shares.tolist(), strict=True))
-        return Activity(activity.latency_s, own + demands, activity.occupancy_s)
+        return Activity(activity.latency_s, (*own.items(), *demands), activity.occupancy_s)
+
+    def _simulated(self, resource: Resource) -> Resource:
+        """Return the resource of the rank that is simulated for the one whose resource this is."""
+        assert isinstance(resource, tuple)
+        kind, rank, *rest = resource
+        return (kind, self.stands_for[rank], *rest)
 
 
 def no_fold(plan: Plan, pricing: Pricing) -> Folding:

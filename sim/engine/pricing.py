@@ -1,7 +1,7 @@
 """What every op of a plan demands on a cluster: the one place where plans meet cost models."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 
@@ -79,10 +79,11 @@ class ClusterPricing:
             device = self._device_types[rank]
             time = self._kernel_time(program, op, device)
             slowdown = self._slowdowns[rank] * self.variation.slowdown(KERNELS[op.kernel].family, rank)
-            demands = (
-                (("compute", rank), time.compute_s * slowdown / self._profile_of(device).sustained.clock_fraction),
-                (("memory", rank), time.memory_s * slowdown),
-            )
+            compute_s = time.compute_s * slowdown / self._profile_of(device).sustained.clock_fraction
+            memory_s = time.memory_s * slowdown
+            if device.kind == "cpu":  # a core that waits for its memory does nothing else
+                compute_s = max(compute_s, memory_s)
+            demands = ((("compute", rank), compute_s), (("memory", rank), memory_s))
             used = tuple(demand for demand in demands if demand[1] > 0)
             of_rank[number] = Activity(time.latency_s * slowdown, used)
         return of_rank[number]
@@ -125,8 +126,18 @@ class ClusterPricing:
         if key not in self._collectives:
             pairs = pair_bytes(program, op, range(len(group))) if op.sizes else ()
             cost = self.network.collective(op.kind, num_bytes, group, self._algorithm(op), op.root, pairs)
-            self._collectives[key] = _activity(cost)
+            self._collectives[key] = self._taking_compute(_activity(cost), group)
         return self._collectives[key]
+
+    def _taking_compute(self, activity: Activity, group: tuple[int, ...]) -> Activity:
+        """Return a collective with what it takes of its members' arithmetic while its bytes move."""
+        if not any(profile.network.compute_share for profile in (self.profile, *self.profiles.values())):
+            return activity
+        demands = []
+        for rank in group:
+            share = self._profile_of(self._device_types[rank]).network.compute_share
+            demands.append((("compute", rank), share * activity.occupancy_s))
+        return replace(activity, demands=(*activity.demands, *(demand for demand in demands if demand[1] > 0)))
 
     def _algorithm(self, op: Collective) -> str:
         return self.algorithms.get(str(op.kind), "auto")

@@ -7,12 +7,15 @@ figures, as it is in a step. Kernels are measured inside steps (``steps``).
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from sim.plan.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.mesh import Mesh
 from sim.plan.op import Collective, CollectiveKind, Compute, Direction, Op, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program, Task
+
+BUFFER_BYTES: Final = 1 << 20
+"""A payload has about one buffer for so many bytes."""
 
 
 class Request(NamedTuple):
@@ -37,6 +40,10 @@ class Result(Protocol):
     @property
     def step_s(self) -> float:
         """Return when the rank was done."""
+
+    @property
+    def cpu_s(self) -> float:
+        """Return the processor time of the step."""
 
 
 class Benchmark(Protocol):
@@ -63,6 +70,11 @@ class WindowBenchmark(ABC):
     def key(self) -> str:
         """Return the benchmark's name."""
 
+    @property
+    def share_key(self) -> str:
+        """Return the key of the part of a core that it takes meanwhile, on every rank."""
+        return f"{self.key}, processor"
+
     @abstractmethod
     def plan(self, processes: int, repeats: int) -> Plan:
         """Return a plan over at most so many ranks that does it ``repeats`` times, one after the other."""
@@ -75,14 +87,18 @@ class WindowBenchmark(ABC):
         """Return the seconds of one op, from the end of the first repeat on."""
         ends_s = result.ends_s
         first = len(ends_s) // (repeats + 1) - 1
-        return {self.key: (ends_s[-1] - ends_s[first]) / (repeats * self.ops_per_repeat)}
+        return {
+            self.key: (ends_s[-1] - ends_s[first]) / (repeats * self.ops_per_repeat),
+            self.share_key: result.cpu_s / result.step_s,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveBenchmark(WindowBenchmark):
     """One collective of float32 among ``group`` neighbours, in as many groups at once as there are processes for.
 
-    ``num_bytes`` as the cost models count a collective's payload, a multiple of 4 x ``group``.
+    ``num_bytes`` as the cost models count a collective's payload, a multiple of 4 x ``group``. Long payloads are
+    made up of many buffers, as gradients and parameters are.
     """
 
     kind: CollectiveKind
@@ -97,16 +113,27 @@ class CollectiveBenchmark(WindowBenchmark):
 
     def plan(self, processes: int, repeats: int) -> Plan:
         """Return the collective, again and again, on one stream."""
-        whole = self.num_bytes // 4
         gathers, scatters = self.kind is CollectiveKind.ALL_GATHER, self.kind is CollectiveKind.REDUCE_SCATTER
-        x = _vector("x", whole // self.group if gathers else whole, Scope.PERSISTENT)
         in_place = self.kind is CollectiveKind.ALL_REDUCE
-        y = _vector("y", whole // self.group if scatters else whole, Scope.MICROBATCH)
-        buffers, writes = ([x], ("x",)) if in_place else ([x, y], ("y",))
-        dim = None if self.kind in {CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST} else 0
-        op = Collective("collective", self.kind, ("g",), ("x",), writes, "wire", dim=dim)
+        read = self._vectors("x", Scope.PERSISTENT, of=self.group if gathers else 1)
+        written = self._vectors("y", Scope.MICROBATCH, of=self.group if scatters else 1)
+        buffers = read if in_place else [*read, *written]
+        reads = tuple(buffer.name for buffer in read)
+        writes = reads if in_place else tuple(buffer.name for buffer in written)
+        whole = self.kind in {CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST} or self._num_buffers > 1
+        op = Collective("collective", self.kind, ("g",), reads, writes, "wire", dim=None if whole else 0)
         mesh = Mesh((("dp", processes // self.group), ("g", self.group)))
         return _plan(self.key, mesh, [_program({}, buffers, (op,), repeats)])
+
+    @property
+    def _num_buffers(self) -> int:
+        return max(1, self.num_bytes // BUFFER_BYTES)
+
+    def _vectors(self, name: str, scope: Scope, of: int) -> list[Buffer]:
+        """Return one buffer for a piece of the payload, else buffers for all of it, of one length but the first."""
+        count = 1 if of > 1 else self._num_buffers
+        length, rest = divmod(self.num_bytes // 4 // of, count)
+        return [_vector(f"{name}{i}", length + (rest if i == 0 else 0), scope) for i in range(count)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from backends.torch.measuring.benchmarks import (
     CollectiveBenchmark,
     HandoffBenchmark,
     MessageBenchmark,
+    WindowBenchmark,
 )
 from backends.torch.measuring.steps import KernelCall, StepKernels
 from costmodels.calibration.samples import CollectiveSample, KernelSample
@@ -56,14 +57,14 @@ def kernel_steps(device: str, processes: int, precisions: Sequence[Precision] = 
     return found
 
 
-def network_benchmarks(device: str, processes: int) -> list[Benchmark]:
+def network_benchmarks(device: str, processes: int) -> list[WindowBenchmark]:
     """Return handoffs between streams, and collectives and messages over sizes and groups; sizes grow fourfold."""
     least, most = _PAYLOADS[device]
     sizes = [least << shift for shift in range(0, (most // least).bit_length(), 2)]
     groups = [2**power for power in range(1, processes.bit_length()) if 2**power <= processes]
     if processes not in groups and processes > 1:
         groups.append(processes)
-    found: list[Benchmark] = [HandoffBenchmark(hands_over=True), HandoffBenchmark(hands_over=False)]
+    found: list[WindowBenchmark] = [HandoffBenchmark(hands_over=True), HandoffBenchmark(hands_over=False)]
     found += [MessageBenchmark(size) for size in sizes] if groups else []
     found += [
         CollectiveBenchmark(kind, size - size % (4 * g), g) for g in groups for kind in _COLLECTIVES for size in sizes
@@ -81,7 +82,9 @@ def kernel_sample(call: KernelCall, seconds: float) -> KernelSample:
     )  # fmt: skip
 
 
-def network_sample(benchmark: Benchmark, seconds: float, handoff_s: float) -> CollectiveSample | None:
+def network_sample(
+    benchmark: Benchmark, seconds: float, handoff_s: float, compute_share: float | None = None
+) -> CollectiveSample | None:
     """Return a measured collective or message as the fit takes it; None for a handoff.
 
     A collective of a plan starts on another thread than the kernel before it, and so does the kernel after it: two
@@ -94,8 +97,9 @@ def network_sample(benchmark: Benchmark, seconds: float, handoff_s: float) -> Co
     else:
         return None
     return CollectiveSample(
-        key=benchmark.key, kind=kind, num_bytes=benchmark.num_bytes, ranks_per_node=group, seconds=total_s
-    )
+        key=benchmark.key, kind=kind, num_bytes=benchmark.num_bytes, ranks_per_node=group, seconds=total_s,
+        compute_share=compute_share,
+    )  # fmt: skip
 
 
 def _jobs(device: str, precisions: Sequence[Precision]) -> Iterator[tuple[str, DenseTraining]]:
