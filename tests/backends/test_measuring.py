@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from backends.torch.measuring.benchmarks import HandoffBenchmark, WindowBenchmark
+from backends.torch.measuring.benchmarks import HandoffBenchmark
 from backends.torch.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
 from backends.torch.measuring.rounds import QUIET, Round, figures_of, quiet
 from backends.torch.measuring.session import measure
-from backends.torch.measuring.steps import StepBenchmark, StepKernels, kernel_calls
+from backends.torch.measuring.steps import StepBenchmark, kernel_calls
 from costmodels.kernels import KERNELS
 from sim.plan.check import check
 from sim.plan.op import Compute
@@ -24,6 +24,7 @@ class Known:
     starts_s: tuple[float, ...]
     ends_s: tuple[float, ...]
     step_s: float
+    cpu_s: float = 0.0
 
 
 def test_every_family_and_type_is_measured() -> None:
@@ -63,6 +64,14 @@ def test_collectives_are_charged_two_handoffs() -> None:
             assert sample.seconds == pytest.approx(1e-3 if sample.kind == "send_recv" else 1.02e-3)
 
 
+def test_window_gives_the_mean_of_all_repeats_but_the_first() -> None:
+    """A window of repeats after a first one: seconds of one op, and the part of a core that the rank used meanwhile."""
+    message = next(b for b in network_benchmarks("cpu", 2) if b.key.startswith("message"))
+    ends_s = (9.0, 10.0, *(10.0 + 0.5 * place for place in range(1, 7)))
+    figures = message.figures(Known((), ends_s, step_s=13.0, cpu_s=6.5), 3)
+    assert figures == {message.key: pytest.approx(0.5), message.share_key: pytest.approx(0.5)}
+
+
 def test_kernels_of_a_step_get_their_mean_and_the_usual_pause() -> None:
     """A call's figure is the mean over its instances in the step plus the pause that most kernels have before them."""
     step = next(s for s in CPU_STEPS if s.is_alone)
@@ -100,10 +109,9 @@ def test_session_runs_benchmarks_and_plans_in_every_round() -> None:
     network, kernels = network_benchmarks("cpu", 2)[:4], CPU_STEPS[0]
     plan = StepBenchmark("a plan", CPU_STEPS[1].plan)
     rounds = measure([*network, kernels, plan], processes=2, budget_s=2.0, seed=1)
-    expected = {benchmark.key for benchmark in network} | kernels.calls().keys() | {"a plan"}
+    expected = {key for benchmark in network for key in (benchmark.key, benchmark.share_key)}
+    expected |= kernels.calls().keys() | {"a plan"}
     assert len(rounds) >= 2
     assert all(found.figures.keys() == expected for found in rounds[:-1])
     assert all(0 < value < 10 for found in rounds for value in found.figures.values())
     assert all(found.cpu_share is None or 0 < found.cpu_share < 2.5 for found in rounds)
-    assert isinstance(network[0], WindowBenchmark)
-    assert isinstance(kernels, StepKernels)

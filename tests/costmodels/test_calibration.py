@@ -15,6 +15,7 @@ from costmodels.calibration.kernels import Fitted, fit_kernels, predict_kernels
 from costmodels.calibration.measured import catalogue_rates
 from costmodels.calibration.network import fit_network, predict_collectives
 from costmodels.calibration.samples import CollectiveSample, KernelSample, is_held_out
+from costmodels.collectives.traffic import TRAFFIC
 from costmodels.errors import CatalogueError
 from costmodels.hardware import load_node
 from costmodels.kernels.tensor import Family, GemmShape, Work
@@ -131,6 +132,49 @@ def test_network_parameters_come_back() -> None:
     assert found.profile.network.protocols[0].base_latency_s == pytest.approx(400e-6, rel=0.1)
     errors = Residuals.of(predict_collectives(blank, found.node, found.profile), times)
     assert errors.p90 < 0.05
+
+
+def test_kinds_of_collectives_have_protocols_of_their_own() -> None:
+    """On a CPU each kind's own fixed time and overhead are found, and the share of the processor, long calls first."""
+    profile = load_profile("cpu")
+    template = replace(profile.network.protocols[0], intra_hop_s=0.0)
+    own = tuple(
+        replace(template, name=kind, kinds=(kind,), base_latency_s=base_s, wire_overhead=overhead)
+        for kind, base_s, overhead in (("all_reduce", 300e-6, 1.5), ("reduce_scatter", 800e-6, 4.0))
+    )
+    network = replace(profile.network, intra_fraction=1.0, point_to_point_latency_s=90e-6, protocols=own)
+    intra = replace(CPU.intra, bandwidth_bytes_per_s=5e9, latency_s=0.0)
+    truth = Fitted(replace(profile, network=network), replace(CPU, intra=intra))
+    blank = [
+        CollectiveSample(
+            key=f"{kind} {size}", kind=kind, num_bytes=size, ranks_per_node=(2,), seconds=1.0,
+            compute_share=0.1 if size < 1 << 20 else 0.9,
+        )
+        for kind in ("all_reduce", "reduce_scatter", "send_recv")
+        for size in (1 << p for p in range(10, 25, 2))
+    ]  # fmt: skip
+    times = predict_collectives(blank, truth.node, truth.profile)
+    samples = [replace(s, seconds=t) for s, t in zip(blank, times, strict=True)]
+    found = fit_network(samples, Fitted(profile, CPU), fit_rates=True).profile.network
+    assert {p.name: p.wire_overhead for p in found.protocols} == pytest.approx(
+        {p.name: p.wire_overhead for p in own}, rel=0.1
+    )
+    assert 0.6 < found.compute_share < 0.9
+    assert sorted(kind for p in found.protocols for kind in p.kinds) == sorted(TRAFFIC)
+
+
+def test_fit_by_length_leans_to_long_calls() -> None:
+    """Where no parameter fits all, weighing by length comes nearer to the long measurements, and farther from short."""
+    sizes = [1.0] * 5 + [100.0] * 5
+    seconds = [2.0] * 5 + [100.0] * 5
+    factors = [
+        fit([Parameter("factor", 1.0, 0.1, 10)], lambda p: [p["factor"] * x for x in sizes], seconds, by_length=by)[
+            "factor"
+        ]
+        for by in (False, True)
+    ]
+    assert factors[0] == pytest.approx(2**0.5, rel=1e-3)
+    assert 1 < factors[1] < factors[0]
 
 
 @given(rate=st.floats(0.1, 1e3), fixed=st.floats(1e-3, 1e2))
