@@ -26,7 +26,7 @@ _MEMORY_COLOURS: Final = {
     "gradient": "#e08e79",
     "optimizer": OPTIMIZER.colour,
     "activation": "#5fb3a3",
-    "workspace": "#8a8f98",
+    "workspace": "#50627d",
 }
 _ROLE_STOPS: Final = ((59, 190, 232), (91, 80, 170), (200, 150, 60))  # red, green, blue
 

@@ -127,8 +127,9 @@ def breakdown_chart(chart_id: str, summary: Mapping[str, Any]) -> Chart:
         {
             "type": "bar", "orientation": "h", "name": words, "y": labels, "marker": {"color": colour},
             "x": _numbers(100 * np.array(seconds) / total_s),
-            "hovertext": [f"<b>{words}</b><br>{format_time(value)}" for value in seconds],
-            "hovertemplate": "%{hovertext}, %{x:.1f} %<extra></extra>",
+            "hovertext": [f"{label}: <b>{words}</b><br>{format_time(value)}, {100 * value / total_s:.1f} %"
+                          for label, value in zip(labels, seconds, strict=True)],
+            "hovertemplate": "%{hovertext}<extra></extra>",
         }
         for (words, colour), seconds in parts.items() if any(seconds)
     ]  # fmt: skip
@@ -147,7 +148,8 @@ def memory_by_kind_chart(chart_id: str, summary: Mapping[str, Any], capacity: fl
         data.append({
             "type": "bar", "orientation": "h", "name": words, "y": labels, "marker": {"color": memory_colour(kind)},
             "x": _numbers(np.array(held) / factor),
-            "hovertext": [f"<b>{words}</b><br>{format_bytes(value)}" for value in held],
+            "hovertext": [f"{label}: <b>{words}</b><br>{format_bytes(value)}"
+                          for label, value in zip(labels, held, strict=True)],
             "hovertemplate": "%{hovertext}<extra></extra>",
         })  # fmt: skip
     layout = _stacked_layout(f"{unit} at the peak", None)
@@ -165,12 +167,17 @@ def memory_curve_chart(chart_id: str, timeline: Timeline, capacity_bytes: float 
     memory_words, memory_factor = memory_unit(capacity_bytes or int(timeline.memory.bytes.max()))
     begin_s = float(timeline.start_s.min())
     curve = timeline.memory.thinned(MAX_MEMORY_POINTS)
-    data = [
-        _memory_trace(
-            timeline, curve.of(info.rank), info, index / max(1, len(infos) - 1), (begin_s, factor, memory_factor)
-        )
-        for index, info in enumerate(infos)
-    ]
+    data = []
+    for index, info in enumerate(infos):
+        times_s, held = curve.of(info.rank)
+        label = _rank_label(timeline, info)
+        data.append({
+            "type": "scatter", "mode": "lines", "name": label,
+            "x": _numbers(np.append(times_s - begin_s, timeline.duration_s) / factor),
+            "y": _numbers(np.append(held, held[-1]) / memory_factor),
+            "line": {"shape": "hv", "width": 1.4, "color": role_colour(index / max(1, len(infos) - 1))},
+            "hovertemplate": f"<b>{label}</b><br>%{{y:.4g}} {memory_words} at %{{x:.4g}} {unit}<extra></extra>",
+        })  # fmt: skip
     layout: dict[str, Any] = {
         "margin": {"l": 8, "r": 12, "t": 18, "b": 44}, "hovermode": "closest", "showlegend": len(infos) > 1,
         "legend": {"orientation": "v", "x": 1.01, "y": 1, "font": {"size": 12}},
@@ -184,20 +191,12 @@ def memory_curve_chart(chart_id: str, timeline: Timeline, capacity_bytes: float 
     return Chart(chart_id, {"data": data, "layout": layout}, max(340, 80 + _LEGEND_LINE * len(infos)))
 
 
-def _memory_trace(
-    timeline: Timeline, steps: tuple[Any, Any], info: RankInfo, position: float, scale: tuple[float, float, float]
-) -> dict[str, Any]:
-    begin_s, factor, memory_factor = scale
-    times_s, held = steps
-    times_s = np.append(times_s - begin_s, timeline.duration_s)
+def _rank_label(timeline: Timeline, info: RankInfo) -> str:
+    """Return a rank's role, with its number where the role has several."""
+    if not info.role:
+        return f"rank {info.rank}"
     is_class = sum(other.role == info.role for other in timeline.ranks) > 1
-    label = f"{info.role}, rank {info.rank}" if info.role and is_class else info.role or f"rank {info.rank}"
-    return {
-        "type": "scatter", "mode": "lines", "name": label, "x": _numbers(times_s / factor),
-        "y": _numbers(np.append(held, held[-1]) / memory_factor),
-        "line": {"shape": "hv", "width": 1.4, "color": role_colour(position)},
-        "hovertemplate": f"<b>{label}</b><br>%{{y:.4g}} at %{{x:.4g}}<extra></extra>",
-    }  # fmt: skip
+    return f"{info.role}, rank {info.rank}" if is_class else info.role
 
 
 def _mark_capacity(layout: dict[str, Any], axis: str, capacity_bytes: float, factor: float) -> None:

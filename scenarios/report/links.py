@@ -89,11 +89,12 @@ def _heat_map(use: LinkUse, rows: list[int]) -> Chart:
     trace: dict[str, Any] = {
         "type": "heatmap",
         "z": [[round(value, 3) for value in use.over_time(row, NUM_PARTS).tolist()] for row in rows],
-        "x0": round(width / 2, 9), "dx": round(width, 9), "y": list(range(len(rows))),
+        "x0": round(width / 2, 9), "dx": round(width, 9), "y": labels,
         "zmin": 0, "zmax": 1, "colorscale": SCALE, "ygap": 2,
         "customdata": [[words] * NUM_PARTS for words in details],
         "colorbar": {"thickness": 10, "tickformat": ".0%", "outlinewidth": 0, "len": 1.0},
-        "hovertemplate": "%{customdata}<br>%{x:.4g} " + unit + ": %{z:.0%} in use<extra></extra>",
+        "hovertemplate": "<b>%{y}</b> of the step<br>%{customdata}<br>%{z:.0%} in use at %{x:.4g} " + unit
+        + "<extra></extra>",
     }  # fmt: skip
     layout = {
         "margin": {"l": 8, "r": 8, "t": 6, "b": 44},
@@ -102,7 +103,7 @@ def _heat_map(use: LinkUse, rows: list[int]) -> Chart:
             "range": [0, round(use.makespan_s / factor, 9)],
         },
         "yaxis": {
-            "tickvals": list(range(len(rows))), "ticktext": labels, "automargin": True, "fixedrange": True,
+            "type": "category", "dtick": 1, "automargin": True, "fixedrange": True,
             "range": [len(rows) - 0.5, -0.5], "showgrid": False, "zeroline": False,
         },
     }  # fmt: skip
