@@ -36,7 +36,7 @@ demo: setup  ## simulate the quickstart; simulate and run a tiny plan for real; 
 test: lint  ## check style, types and layers, then run all tests
 	$(BIN)/pytest -n $(JOBS)
 
-validate: setup  ## calibrate this machine, run plans on it, and compare with their simulation (6 min)
+validate: setup  ## calibrate this machine, run plans on it, and compare with their simulation (8 min)
 	$(SIMULATE) validate --here --out $(OUT)/here
 
 lint: setup

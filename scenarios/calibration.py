@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 from backends.registry import load_torch_backend
 from backends.torch.measuring.benchmarks import Benchmark, CollectiveBenchmark, HandoffBenchmark, WindowBenchmark
 from backends.torch.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
-from backends.torch.measuring.rounds import Round, figures_of, quiet
+from backends.torch.measuring.rounds import Run, figures_of, quiet
 from backends.torch.measuring.steps import KernelCall, StepBenchmark, StepKernels, kernel_calls
 from costmodels.calibration.document import profile_entry
 from costmodels.calibration.fitting import Residuals
@@ -104,23 +104,23 @@ def calibrate_machine(
     jobs = kernel_steps(device, processes, request.precisions)
     start, fit_rates = Fitted(load_profile(node.device.generation), node), device == "cpu"
     named = Named(kernel_calls(jobs), {benchmark.key: benchmark for benchmark in network})
-    rounds: list[Round] = []
+    runs: list[Run] = []
     for session in range(request.sessions):
-        samples = _samples(figures_of(rounds), named)
+        samples = _samples(figures_of(runs), named)
         fitted = _fit([s for s in samples if not is_held_out(s.key, HELD_OUT_MEASURED)], start, fit_rates=fit_rates)
         chosen = refined(jobs, samples, fitted) if session else coarse(jobs)
-        steps = sorted(request.steps, key=lambda step: step.key in figures_of(rounds))
+        steps = sorted(request.steps, key=lambda step: step.key in figures_of(runs))
         share_s = request.budget_s / request.sessions
         with measuring(share_s):
-            rounds += backend.measure(
+            runs += backend.measure(
                 _in_turn([*network, *steps, *chosen]), processes=processes, budget_s=share_s,
                 seed=request.seed + session, device=device,
             )  # fmt: skip
-    figures = figures_of(rounds)
+    figures = figures_of(runs)
     samples = _samples(figures, named)
     about = {
-        "measured": f"{len(samples)} benchmarks, medians of {_rounds(figures)} rounds in {request.budget_s:g} s",
-        "rounds": {"all": len(rounds), "quiet": len(quiet(rounds))},
+        "measured": f"{len(samples)} benchmarks, medians of {_usual_count(figures)} runs in {request.budget_s:g} s",
+        "runs": {"all": len(runs), "quiet": len(quiet(runs))},
         "processes": processes,
         "machine": machine(device),
         "host_copy_bytes_per_s": {name: float(f"{rate:.3g}") for name, rate in backend.copy_bandwidths().items()},
@@ -199,7 +199,7 @@ def _handoff_s(figures: Mapping[str, Sequence[float]]) -> float:
     return max(median(over) - median(plain), 0.0)
 
 
-def _rounds(figures: Mapping[str, Sequence[float]]) -> int:
+def _usual_count(figures: Mapping[str, Sequence[float]]) -> int:
     return round(median(len(values) for values in figures.values()))
 
 

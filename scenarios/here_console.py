@@ -13,20 +13,22 @@ from costmodels.units import format_time
 
 def print_here(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
     """Print predicted against measured, plan by plan, and the verdict."""
-    machine, rounds = summary["machine"], summary["rounds"]
+    machine, runs = summary["machine"], summary["runs"]
     words = f"{summary['processes']} processes on {machine['processor']}, {machine['cores']} cores"
     console.print(Text(f"Plans of {words}", style="bold"))
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("plan")
-    for name in ("measured", "predicted", "error", "90 %", "inside", "spread of rounds"):
+    for name in ("measured", "predicted", "error", "90 %", "inside", "runs", "spread"):
         table.add_column(name, justify="right")
     for row in summary["plans"]:
         bounds = f"{format_time(row['low_s'])} to {format_time(row['high_s'])}"
         times = [format_time(row[key]) for key in ("measured_s", "predicted_s")]
         inside = "yes" if row["inside"] else "no"
-        table.add_row(Text(row["plan"]), *times, f"{row['error']:+.1%}", bounds, inside, f"{row['spread']:.1%}")
+        table.add_row(
+            Text(row["plan"]), *times, f"{row['error']:+.1%}", bounds, inside, str(row["runs"]), f"{row['spread']:.1%}"
+        )
     console.print(table)
-    console.print(Text(f"{summary['measured']}; {rounds['quiet']} of {rounds['all']} rounds were quiet", style="dim"))
+    console.print(Text(f"{summary['measured']}; {runs['quiet']:,} of {runs['all']:,} runs were quiet", style="dim"))
     order, most = summary["ranking"], summary["thresholds"]
     mean = f"mean absolute error {summary['mean_absolute_error']:.1%} (at most {most['mean']:.0%})"
     worst = f"worst {summary['worst']:.1%} (at most {most['worst']:.0%})"

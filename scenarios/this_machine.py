@@ -27,7 +27,7 @@ from sim.training.spec import DenseTraining, Precision
 SCHEMA: Final = "meshtwin.here/1"
 SESSIONS: Final = 2
 """How often processes are started, each time for a part of the budget: the fit so far decides what is measured next."""
-COLUMNS: Final = ("plan", "measured_s", "predicted_s", "error", "low_s", "high_s", "inside", "rounds", "spread")
+COLUMNS: Final = ("plan", "measured_s", "predicted_s", "error", "low_s", "high_s", "inside", "runs", "spread")
 
 
 def run(
@@ -36,7 +36,7 @@ def run(
     """Return what was measured and predicted of every plan, and the calibration that it was predicted with.
 
     One budget is for both. Every round runs each plan and each benchmark once, in an order of its own, so whatever
-    disturbs the machine disturbs both; medians over the rounds in which it was quiet count. A figure is of a second
+    disturbs the machine disturbs both; medians over the runs in which it was quiet count. A figure is of a second
     step after one that warms up. All that is fitted comes from the benchmarks, nothing from the plans.
     Raises ScenarioError where the plans do not fit this machine or the budget, ExecutionError where a process fails.
     """
@@ -79,7 +79,7 @@ def _row(
         "low_s": low_s,
         "high_s": high_s,
         "inside": low_s <= measured_s <= high_s,
-        "rounds": len(times_s),
+        "runs": len(times_s),
         "spread": (max(times_s) - min(times_s)) / measured_s,
     }
 
@@ -97,7 +97,7 @@ def _summary(plans: PlanSet, rows: list[dict[str, Any]], calibration: Mapping[st
         "ranking": {"pairs": order.pairs, "right": order.right, "fraction": order.fraction},
         "thresholds": asdict(most),
         "passed": fmean(errors) <= most.mean and max(errors) <= most.worst and order.fraction >= most.ranking,
-        **{key: calibration[key] for key in ("machine", "processes", "rounds", "measured", "date", "versions")},
+        **{key: calibration[key] for key in ("machine", "processes", "runs", "measured", "date", "versions")},
     }
 
 

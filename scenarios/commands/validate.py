@@ -18,7 +18,7 @@ from scenarios.here_console import print_here
 from scenarios.output_folder import refuse_unwritable
 from scenarios.plan_set import PACKAGED, read_plan_set
 
-_DEFAULT_BUDGET = "300 s"
+_DEFAULT_BUDGET = "420 s"
 
 
 @click.command("validate")

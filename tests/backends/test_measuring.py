@@ -7,7 +7,7 @@ import pytest
 
 from backends.torch.measuring.benchmarks import HandoffBenchmark
 from backends.torch.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
-from backends.torch.measuring.rounds import QUIET, Round, figures_of, quiet
+from backends.torch.measuring.rounds import QUIET, Run, figures_of, quiet
 from backends.torch.measuring.session import measure
 from backends.torch.measuring.steps import StepBenchmark, kernel_calls
 from costmodels.kernels import KERNELS
@@ -74,7 +74,7 @@ def test_window_gives_the_mean_of_all_repeats_but_the_first() -> None:
 
 def test_kernels_of_a_step_get_their_mean_and_the_usual_pause() -> None:
     """A call's figure is the mean over its instances in the step plus the pause that most kernels have before them."""
-    step = next(s for s in CPU_STEPS if s.is_alone)
+    step = CPU_STEPS[0]
     shuffler, clock_s, starts_s, ends_s, pause_s = random.Random(0), 0.0, [], [], 5e-6
     names = [op.kernel if isinstance(op, Compute) else "" for _, _, _, op in step.plan.program_of(0).instances()]
     for name in names:
@@ -88,30 +88,38 @@ def test_kernels_of_a_step_get_their_mean_and_the_usual_pause() -> None:
     assert figures.keys() == step.calls().keys()
 
 
-def test_quiet_rounds_are_those_with_the_most_processor_time() -> None:
-    """Rounds near the best count, at least half of all do, and one that does not say does too."""
-    shares = [0.99, 0.5, 0.99 * QUIET, None, 0.7]
-    rounds = [Round({"x": float(place)}, share) for place, share in enumerate(shares)]
-    assert [r.figures["x"] for r in quiet(rounds)] == [0.0, 2.0, 3.0]
-    worse = [Round({}, 1.0), *(Round({}, 0.1 * place) for place in range(1, 6))]
-    assert [r.cpu_share for r in quiet(worse)] == [1.0, 0.4, 0.5]
+def test_quiet_runs_are_those_with_the_most_processor_time() -> None:
+    """Of each benchmark the runs near its best one count, and at least half; what one waits for does not count."""
+    shares = [0.99, 0.5, 0.99 * QUIET, 0.7]
+    steady = [Run("steady", {"x": float(place)}, share) for place, share in enumerate(shares)]
+    waiting = [Run("waiting", {"y": float(place)}, 0.3) for place in range(3)]
+    assert [run.figures["x"] for run in quiet(steady)] == [0.0, 2.0]
+    assert quiet([*waiting, *steady]) == [*waiting, steady[0], steady[2]]
+    worse = [Run("worse", {}, share) for share in (1.0, 0.1, 0.2, 0.3, 0.4)]
+    assert [run.cpu_share for run in quiet(worse)] == [1.0, 0.3, 0.4]
     assert quiet([]) == []
 
 
-def test_figures_are_of_quiet_rounds_where_these_have_them() -> None:
-    """What only a disturbed round reached keeps that round's figure; all else is of quiet rounds alone."""
-    rounds = [Round({"a": 1.0}, 1.0), Round({"a": 9.0, "b": 2.0}, 0.3), Round({"a": 3.0}, 0.99)]
-    assert figures_of(rounds) == {"a": [1.0, 3.0], "b": [2.0]}
+def test_figures_are_of_quiet_runs() -> None:
+    """A disturbed run gives no figure, where the benchmark has better ones."""
+    runs = [Run("a", {"a": 1.0, "b": 5.0}, 1.0), Run("a", {"a": 9.0, "b": 7.0}, 0.3), Run("a", {"a": 3.0}, 0.99)]
+    assert figures_of([*runs, Run("c", {"c": 4.0}, 0.1)]) == {"a": [1.0, 3.0], "b": [5.0], "c": [4.0]}
 
 
 def test_session_runs_benchmarks_and_plans_in_every_round() -> None:
     """Two processes measure communication, kernels and a plan together; each round has each of them once."""
     network, kernels = network_benchmarks("cpu", 2)[:4], CPU_STEPS[0]
     plan = StepBenchmark("a plan", CPU_STEPS[1].plan)
-    rounds = measure([*network, kernels, plan], processes=2, budget_s=2.0, seed=1)
-    expected = {key for benchmark in network for key in (benchmark.key, benchmark.share_key)}
-    expected |= kernels.calls().keys() | {"a plan"}
-    assert len(rounds) >= 2
-    assert all(found.figures.keys() == expected for found in rounds[:-1])
-    assert all(0 < value < 10 for found in rounds for value in found.figures.values())
-    assert all(found.cpu_share is None or 0 < found.cpu_share < 2.5 for found in rounds)
+    benchmarks = [*network, kernels, plan]
+    runs = measure(benchmarks, processes=2, budget_s=2.0, seed=1)
+    names = [benchmark.key for benchmark in benchmarks]
+    assert [run.benchmark for run in runs[: len(names)]] == names
+    for start in range(0, len(runs) - len(names) + 1, len(names)):
+        assert sorted(run.benchmark for run in runs[start : start + len(names)]) == sorted(names)
+    assert len(runs) >= 2 * len(names)
+    figures = {run.benchmark: set(run.figures) for run in runs}
+    assert figures == {b.key: {b.key, b.share_key} for b in network} | {
+        kernels.key: set(kernels.calls()), "a plan": {"a plan"}
+    }  # fmt: skip
+    assert all(0 < value < 10 for run in runs for value in run.figures.values())
+    assert all(0 < run.cpu_share < 2.5 for run in runs)

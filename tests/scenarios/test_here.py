@@ -112,7 +112,7 @@ def test_loop_is_closed_in_seconds(tmp_path: Path) -> None:
         assert row["error"] == pytest.approx(row["predicted_s"] / row["measured_s"] - 1)
         assert row["low_s"] < row["predicted_s"] < row["high_s"]
         assert row["inside"] == (row["low_s"] <= row["measured_s"] <= row["high_s"])
-        assert row["rounds"] >= 1
+        assert row["runs"] >= 1
     with (out / "plans.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == COLUMNS

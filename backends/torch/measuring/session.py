@@ -12,8 +12,8 @@ import torch.distributed as dist
 from backends.torch.errors import ExecutionError
 from backends.torch.launch import end_process, launch_local
 from backends.torch.measuring.benchmarks import Benchmark, WindowBenchmark
-from backends.torch.measuring.rounds import Round
-from backends.torch.measuring.steps import StepBenchmark, StepKernels
+from backends.torch.measuring.rounds import Run
+from backends.torch.measuring.steps import StepBenchmark
 from backends.torch.worker import DeviceKind, ExecutionRequest, RankResult, Worker, joined_worker
 
 _WINDOW_S = 0.008
@@ -30,8 +30,8 @@ _MOST_REPEATS = 200
 def measure(
     benchmarks: Sequence[Benchmark], *, processes: int, budget_s: float, seed: int, device: DeviceKind = "cpu",
     timeout_s: float = 120.0,
-) -> list[Round]:  # fmt: skip
-    """Return what each round of benchmarks took; the figure of a step is its slowest rank's, of all else the mean.
+) -> list[Run]:  # fmt: skip
+    """Return every run of every benchmark; the figure of a step is its slowest rank's, of all else the mean.
 
     All processes run a benchmark at the same time. The first round takes them in the order given, and at most half
     of ``budget_s``; what it does not reach is left out. Later rounds take the same in ever other orders until
@@ -43,17 +43,16 @@ def measure(
     arguments = (list(benchmarks), processes, budget_s, seed, device, timeout_s)
     by_rank = launch_local(processes, _rank_main, arguments)
     slowest = {benchmark.key for benchmark in benchmarks if isinstance(benchmark, StepBenchmark)}
-    return [_together(rounds, slowest) for rounds in zip(*by_rank.values(), strict=True)]
+    return [_together([run for run in ranks if run], slowest) for ranks in zip(*by_rank.values(), strict=True)]
 
 
-def _together(rounds: Sequence[Round], slowest: Set[str]) -> Round:
-    """Return one round from those of all ranks."""
+def _together(ranks: Sequence[Run], slowest: Set[str]) -> Run:
+    """Return one run from those of the ranks that had a part in it."""
     found: dict[str, list[float]] = {}
-    for key, value in chain.from_iterable(r.figures.items() for r in rounds):
+    for key, value in chain.from_iterable(run.figures.items() for run in ranks):
         found.setdefault(key, []).append(value)
-    shares = [r.cpu_share for r in rounds if r.cpu_share is not None]
     figures = {key: max(values) if key in slowest else fmean(values) for key, values in found.items()}
-    return Round(figures, fmean(shares) if shares else None)
+    return Run(ranks[0].benchmark, figures, fmean(run.cpu_share for run in ranks))
 
 
 def copy_bandwidths(num_bytes: int = 1 << 26, repeats: int = 10) -> Mapping[str, float]:
@@ -80,16 +79,16 @@ def _copies_per_s(target: torch.Tensor, source: torch.Tensor, repeats: int) -> f
 
 def _rank_main(
     benchmarks: Sequence[Benchmark], processes: int, budget_s: float, seed: int, device: DeviceKind, timeout_s: float
-) -> list[Round]:
+) -> list[Run | None]:
     """Run in a launched process; end it at once where anything fails."""
     try:
         session = _Session(joined_worker(device, timeout_s), processes, budget_s)
-        rounds = session.run(benchmarks, random.Random(seed))
+        runs = session.run(benchmarks, random.Random(seed))
         dist.barrier()
         dist.destroy_process_group()
     except BaseException as error:  # whatever it is, the process must end and say why
         end_process(error)
-    return rounds
+    return runs
 
 
 class _Session:
@@ -100,19 +99,18 @@ class _Session:
         self._first_deadline_s, self._deadline_s = (perf_counter() + share * budget_s for share in (_FIRST_SHARE, 1.0))
         self._repeats: dict[str, int] = {}
 
-    def run(self, benchmarks: Sequence[Benchmark], shuffler: random.Random) -> list[Round]:
-        """Return what this rank found in every round."""
-        rounds = [self._round(benchmarks, self._first_deadline_s)]
+    def run(self, benchmarks: Sequence[Benchmark], shuffler: random.Random) -> list[Run | None]:
+        """Return what this rank found in every run of every round; None where it had no part."""
+        runs = self._round(benchmarks, self._first_deadline_s)
         known = [benchmark for benchmark in benchmarks if benchmark.key in self._repeats]
         while not self._is_past(self._deadline_s):
             shuffler.shuffle(known)
-            rounds.append(self._round(known, self._deadline_s))
-        return rounds
+            runs += self._round(known, self._deadline_s)
+        return runs
 
-    def _round(self, benchmarks: Sequence[Benchmark], deadline_s: float) -> Round:
+    def _round(self, benchmarks: Sequence[Benchmark], deadline_s: float) -> list[Run | None]:
         """Run benchmarks in their order until the deadline; the first few however late it is."""
-        figures: dict[str, float] = {}
-        shares: list[float] = []
+        runs: list[Run | None] = []
         for count, benchmark in enumerate(benchmarks):
             if count >= _LEAST_REACHED and self._is_past(deadline_s):
                 break
@@ -120,12 +118,11 @@ class _Session:
                 self._repeats[benchmark.key] = self._fitting_repeats(benchmark)
             repeats = self._repeats[benchmark.key]
             result = self._run(benchmark, repeats)
-            if result is None:  # no part in it
-                continue
-            figures |= benchmark.figures(result, repeats)
-            if isinstance(benchmark, StepKernels) and benchmark.is_alone:
-                shares.append(result.cpu_s / result.step_s)
-        return Round(figures, median(shares) if shares else None)
+            runs.append(
+                None if result is None
+                else Run(benchmark.key, benchmark.figures(result, repeats), result.cpu_s / result.step_s)
+            )  # fmt: skip
+        return runs
 
     def _run(self, benchmark: Benchmark, repeats: int) -> RankResult | None:
         plan, iterations, timing = benchmark.request(self._processes, repeats)

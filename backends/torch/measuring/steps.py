@@ -14,7 +14,7 @@ from backends.torch.measuring.benchmarks import Request, Result
 from costmodels.kernels import KERNELS
 from sim.plan.buffer import Buffer
 from sim.plan.mesh import Mesh
-from sim.plan.op import Collective, Compute, Op, Recv, Send
+from sim.plan.op import Compute, Op
 from sim.plan.program import Plan, Program
 
 _UNTIMED = frozenset({"delay", "none"})
@@ -58,12 +58,6 @@ class StepKernels:
     key: str
     plan: Plan = field(hash=False)
     kind: tuple[str, ...] = ()
-
-    @property
-    def is_alone(self) -> bool:
-        """Return whether its ranks never wait for each other."""
-        ops = (op for program in self.plan.programs for task in program.tasks.values() for op in task.ops)
-        return not any(isinstance(op, Collective | Send | Recv) for op in ops)
 
     def calls(self) -> dict[str, KernelCall]:
         """Return the different kernel calls of the step, by key."""
