@@ -66,7 +66,9 @@ def _check_buffers(plan: Plan, program: Program) -> None:
 
 
 def _check_tiers(program: Program, op: Op) -> None:
-    """Raise CheckError unless a copy leads from one tier to another, and everything else stays in one."""
+    """Raise CheckError unless a copy leads from one tier to another, and all but waiting stays in one."""
+    if isinstance(op, Compute) and not op.writes:
+        return
     reads, writes = ([program.buffers[name] for name in names] for names in (op.reads, op.writes))
     sources, targets = {buffer.tier for buffer in reads}, {buffer.tier for buffer in writes}
     if isinstance(op, Copy):

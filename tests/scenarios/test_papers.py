@@ -53,12 +53,16 @@ def test_interleaving_gains_most_with_few_micro_batches() -> None:
 
 
 def test_zero_stages_hold_what_their_paper_says() -> None:
-    """120 and 31.4 GB of model states with stages 0 and 1; stage 3 fits 120 GB's model in a thirtieth of it."""
+    """120 and 31.4 GB of model states with stages 0 and 1, 16.6 GB and two small buckets with stage 2; stage 3 fits
+    120 GB's model in a thirtieth of it.
+    """
     states = ("parameter", "gradient", "optimizer")
-    replicated, first, _, third = (summary_of("zero-gpt-7.5b", f"parallel.data.zero_stage={n}") for n in range(4))
+    replicated, first, third = (summary_of("zero-gpt-7.5b", f"parallel.data.zero_stage={n}") for n in (0, 1, 3))
     assert peak_bytes(replicated, *states) == pytest.approx(120e9, rel=0.01)
     assert peak_bytes(first, *states) == pytest.approx(31.4e9, rel=0.01)
     assert 1.88e9 < peak_bytes(third, *states) < 120e9 / 30
+    second = summary_of("zero-gpt-7.5b", "parallel.data.zero_stage=2", "parallel.data.bucket=50 MB")
+    assert 16.6e9 < peak_bytes(second, *states) < 16.6e9 + 1e9
     assert not replicated["fits_memory"]
     assert first["fits_memory"]
     assert first["iteration_time_s"] < replicated["iteration_time_s"]

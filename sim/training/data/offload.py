@@ -113,10 +113,11 @@ class OffloadedStepWriter:
 
     def _rewrite_backwards(self) -> None:
         """Send gradients to the host as soon as a backward has made them."""
-        sums = {unit.name: list(self._to_host(unit, Scope.MICROBATCH)) for unit in self.units}
+        moves = {unit.name: list(self._to_host(unit, Scope.MICROBATCH)) for unit in self.units}
+        sums = {name: gradient.name for name, gradient in self.gradients.items()}
         for name, task in list(self.tracer.tasks.items()):
             if task.phase is Phase.BACKWARD:
-                self.tracer.tasks[name] = replace(task, ops=tuple(with_reductions(task.ops, self.units, sums)))
+                self.tracer.tasks[name] = replace(task, ops=tuple(with_reductions(task.ops, self.units, moves, sums)))
 
     def _write_sync(self) -> list[str]:
         """Send what a step has accumulated to the host."""

@@ -1,9 +1,10 @@
 """ZeRO stages 2 and 3 (Rajbhandari et al. 2020), FSDP (Zhao et al. 2023), and both in groups (HSDP, MiCS).
 
-Stage 2: gradients are reduce-scattered, bucket by bucket, and only this rank's shard of their sum is kept; parameters
-stay whole, and their updated shards are gathered at the end of a step. Stage 3: parameters are shards too. A unit, a
-layer, is gathered before it computes, freed, and gathered again in backward. In a pipeline every pass does so, of its
-own stage; or a stage is gathered once a step, and kept (``reshard_after_forward: false``).
+Stage 2: gradients are reduce-scattered, bucket by bucket, and only this rank's shard of their sum is kept; backward
+waits, so that no more than two buckets are there at once. Parameters stay whole, and their updated shards are gathered
+at the end of a step. Stage 3: parameters are shards too. A unit, a layer, is gathered before it computes, freed, and
+gathered again in backward. In a pipeline every pass does so, of its own stage; or a stage is gathered once a step, and
+kept (``reshard_after_forward: false``).
 
 Where shards are shared out within groups, the groups' sums of gradients are all_reduced once a step, shard by shard.
 Every sum here is linear, so it may be made before or after the sum over micro-batches.
@@ -191,9 +192,11 @@ class ShardedStepWriter:
         for unit in self.units:
             name, dtype = f"gradient_piece.{unit.name}", self.tracer.gradient_dtype
             pieces[unit.name] = self.step_end.flat(name, unit.parameters, dtype, Kind.GRADIENT, Scope.MICROBATCH)
+        gathers = self.gathering is not None  # on the reductions' stream, so computing waits for these as it is
+        sums = {} if gathers else {name: shard.name for name, shard in self.gradient_shards.items()}
         for task, ops in self._rewritten(Phase.BACKWARD):
             reductions = {unit.name: self._microbatch_reduction(unit, pieces[unit.name]) for unit in self.units}
-            self._replace(task, with_reductions(ops, self.units, reductions))
+            self._replace(task, with_reductions(ops, self.units, reductions, sums))
 
     def _microbatch_reduction(self, unit: Unit, piece: Tensor) -> list[Op]:
         """Return the ops that add the shard of a micro-batch's gradients to what was accumulated.

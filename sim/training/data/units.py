@@ -8,12 +8,17 @@ reduced after the last one.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Final
 
+from sim.plan.buffer import BYTES_PER_ELEMENT
 from sim.plan.op import Collective, CollectiveKind, Compute, Op
 from sim.plan.tracing import Parameter, Tensor
 from sim.training.data.buckets import TIED_SOURCE, make_buckets
 from sim.training.transformer import DATA_AXIS
 
+BUCKET_ELEMENTS: Final = 500_000_000
+_AT_ONCE: Final = 2
+"""Units whose gradients there are at once: one that backward makes, one that is reduced."""
 END_UNIT = "ends"
 TIED_UNIT = "tied"
 
@@ -46,12 +51,17 @@ class Unit:
 
 
 def bucket_units(groups: Mapping[int, Sequence[Parameter]], *, bucket_bytes: int, tied: bool) -> list[Unit]:
-    """Return units for gradients alone: buckets of one virtual stage each, in the order in which they get ready."""
+    """Return units for gradients alone: buckets of one virtual stage each, in the order in which they get ready.
+
+    ``bucket_bytes`` 0: as many elements as DeepSpeed's reduce_bucket_size has by default.
+    """
+    some = next((p for group in groups.values() for p in group), None)
+    least = BYTES_PER_ELEMENT[some.gradient.dtype] * BUCKET_ELEMENTS if some else 0
     buckets = [
         bucket
         for stage in sorted(groups, reverse=True)
         for bucket in make_buckets(
-            {stage: groups[stage]}, bucket_bytes=bucket_bytes, overlap=True, data_axis=DATA_AXIS, tied=tied
+            {stage: groups[stage]}, bucket_bytes=bucket_bytes or least, overlap=True, data_axis=DATA_AXIS, tied=tied
         )
     ]
     return [
@@ -98,8 +108,16 @@ def zeros(name: str, gradients: Sequence[Tensor]) -> Compute:
     return Compute(name, "zeros", (), tuple(g.name for g in gradients), attributes)
 
 
-def with_reductions(ops: Sequence[Op], units: Sequence[Unit], reductions: Mapping[str, Sequence[Op]]) -> list[Op]:
-    """Return a backward in which gradients begin as zeros, and each unit is reduced once its gradients are done."""
+def with_reductions(
+    ops: Sequence[Op], units: Sequence[Unit], reductions: Mapping[str, Sequence[Op]], sums: Mapping[str, str]
+) -> list[Op]:
+    """Return a backward in which gradients begin as zeros, and each unit is reduced once its gradients are done.
+
+    Computing waits for reductions, as FSDP's rate limiter lets it: a unit's gradients begin when all units but the one
+    reduced last have left. So there are two units' gradients at once, beside those of units that stay open meanwhile,
+    as a table that input and output share does. ``sums``: the buffers in which reductions end, by unit, which outlive
+    the micro-batch, so that the first units wait for the last ones of the micro-batch before; empty: nothing waits.
+    """
     unit_of = {name: unit for unit in units for name in unit.gradients}
     first: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -108,12 +126,23 @@ def with_reductions(ops: Sequence[Op], units: Sequence[Unit], reductions: Mappin
             if name in unit_of:
                 first.setdefault(unit_of[name].name, position)
                 last[unit_of[name].name] = position
+    present = {unit.name: unit for unit in units if unit.name in first}
+    order = sorted(present, key=last.__getitem__)
     before, after = defaultdict[int, list[Op]](list), defaultdict[int, list[Op]](list)
-    for unit in units:
-        if unit.name in first:
-            before[first[unit.name]].append(zeros(f"zeros.{unit.name}", [p.gradient for p in unit.parameters]))
-            after[last[unit.name]] += reductions[unit.name]
+    for unit in present.values():
+        num_reduced = sum(last[name] < first[unit.name] for name in order)
+        if sums and len(order) >= _AT_ONCE:
+            left = present[order[(num_reduced - _AT_ONCE) % len(order)]]
+            freed = left.gradients if num_reduced >= _AT_ONCE else ()
+            before[first[unit.name]].append(_departure(unit, (*freed, sums[left.name])))
+        before[first[unit.name]].append(zeros(f"zeros.{unit.name}", [p.gradient for p in unit.parameters]))
+        after[last[unit.name]] += reductions[unit.name]
     return [new for position, op in enumerate(ops) for new in (*before[position], op, *after[position])]
+
+
+def _departure(unit: Unit, buffers: tuple[str, ...]) -> Compute:
+    """Return the op that lets a unit's gradients begin once another's have left, and keeps those until then."""
+    return Compute(f"zeros.{unit.name}.wait", "delay", buffers, (), {"duration_s": 0.0})
 
 
 # --- parameters ------------------------------------------------------------------------------------------------------
