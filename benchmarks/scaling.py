@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from scipy.stats import linregress
 
 from benchmarks.measuring import Row, markdown
-from scenarios.loader import load_scenario
+from scenarios.loader import Scenario, load_scenario
 from scenarios.runner import simulate
 
 SCENARIO: Final = Path(__file__).parent.parent / "scenarios" / "clusters" / "llama3-405b-98304-fat-tree.yaml"
@@ -24,18 +24,20 @@ PER_REPLICA: Final = 128
 
 def step_cost(num_ranks: int) -> tuple[float, int]:
     """Return the CPU seconds from the scenario's file to its summary, and how many ranks were simulated."""
-    replicas = num_ranks // PER_REPLICA
     began_s = process_time()
-    scenario = load_scenario(
-        SCENARIO,
-        [
-            f"cluster.num_nodes={num_ranks // 8}",
-            f"training.global_batch_size={16 * replicas}",
-            f"parallel.data.degree={replicas}",
-        ],
-    )
-    result = simulate(scenario)
+    result = simulate(scaled(num_ranks))
     return process_time() - began_s, len(result.run.programs)
+
+
+def scaled(num_ranks: int, *overrides: str) -> Scenario:
+    """Return the scenario on fewer or more ranks."""
+    replicas = num_ranks // PER_REPLICA
+    sizes = (
+        f"cluster.num_nodes={num_ranks // 8}",
+        f"training.global_batch_size={16 * replicas}",
+        f"parallel.data.degree={replicas}",
+    )
+    return load_scenario(SCENARIO, [*sizes, *overrides])
 
 
 def exponent(ranks: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
