@@ -25,6 +25,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "compare": ("compare", "Lay two timelines side by side."),
     "trace": ("trace", "Show what the PyTorch profiler recorded, as time per rank and collective."),
     "replay": ("replay", "Run a recorded profile again with other speeds: what if the network were twice as fast?"),
+    "export": ("export", "Write a scenario's step as Chakra execution traces, for other simulators."),
     "validate": ("validate", "Predict published measurements; fail past their thresholds."),
     "schedule": ("schedule", "Print a scenario's pipeline schedule as CSV, a row of actions per rank, or draw it."),
     "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),

@@ -11,8 +11,10 @@ from rich.text import Text
 from costmodels.units import format_time
 from sim.replay.changes import Changes, as_mapping
 from sim.replay.run import Replay, Replayer
+from traces.chakra.node import ChakraTrace
 from traces.kineto.breakdown import Breakdown, break_down
 from traces.kineto.trace import KinetoTrace
+from traces.timeline import Timeline
 
 SCHEMA: Final = "meshtwin.replay/1"
 _PARTS: Final = {
@@ -41,6 +43,30 @@ def summarise(path: Path, replayer: Replayer, replay: Replay, changes: Changes) 
             for rank, after in zip(measured.ranks, replay.trace.ranks, strict=True)
         ],
         "warnings": [*measured.warnings, *_doubts(replayer, measured, changes)],
+    }
+
+
+def summarise_chakra(
+    path: Path, trace: ChakraTrace, runs: tuple[Timeline, Timeline], changes: Changes
+) -> dict[str, Any]:
+    """Return the same figures of Chakra traces; ``runs``: with their own durations, and with the changes."""
+    before_s, after_s = (run.duration_s for run in runs)
+    rows = [{rank: run.spans(run.select(rank=rank)) for rank in trace.ranks} for run in runs]
+    return {
+        "schema": SCHEMA,
+        "path": str(path),
+        "num_ranks": len(trace.ranks),
+        "changes": as_mapping(changes),
+        "measured_s": before_s,
+        "replayed_s": after_s,
+        "span_ratio": after_s / before_s if before_s else 1.0,
+        "inferred_dependencies": 0,
+        "latency_s": {},
+        "ranks": [
+            {"rank": rank, "measured": _parts(break_down(rows[0][rank])), "replayed": _parts(break_down(rows[1][rank]))}
+            for rank in trace.ranks
+        ],
+        "warnings": list(trace.warnings),
     }
 
 

@@ -134,6 +134,15 @@ class Messages:
 
 
 @dataclass(frozen=True, slots=True)
+class Spans:
+    """When ops of some kinds ran, in columns."""
+
+    kind: Words
+    start_s: Floats
+    end_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """Ops in columns of equal length, sorted by rank, start and end. ``bytes`` are communicated (or, by a kernel,
     read and written); ``group`` names the axes of a collective; ``detail`` says what a row is.
@@ -182,6 +191,10 @@ class Timeline:
             if wanted is not None:
                 chosen &= words.codes[first:last] == words.code(wanted)
         return np.flatnonzero(chosen).astype(np.int64) + first
+
+    def spans(self, rows: Rows) -> "Spans":
+        """Return when some rows ran, and their kinds."""
+        return Spans(self.kind.take(rows), self.start_s[rows], self.end_s[rows])
 
     def busy_s(self) -> dict[tuple[int, str], float]:
         """Return the seconds that each stream of each rank has an op, by (rank, stream)."""

@@ -12,10 +12,10 @@ from scenarios.console import open_console
 from scenarios.errors import printable
 from scenarios.output_folder import refuse_unwritable, writing_to
 from scenarios.outputs import write_trace
-from scenarios.replay_summary import print_replay, summarise
+from scenarios.replay_again import chakra_again, profile_again
+from scenarios.replay_summary import print_replay
 from sim.replay.changes import ChangeError, parse_changes
-from sim.replay.run import Replayer
-from traces.kineto.trace import load, to_timeline
+from traces.chakra.file import is_chakra
 
 
 @click.command("replay")
@@ -34,7 +34,7 @@ from traces.kineto.trace import load, to_timeline
 )
 @json_option
 def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | None, as_json: bool) -> None:
-    """Run what the PyTorch profiler recorded once more, with other speeds."""
+    """Run what the PyTorch profiler recorded once more, or Chakra execution traces, with other speeds."""
     with refusing_bad_input():
         try:
             changes = parse_changes(assignments)
@@ -42,13 +42,11 @@ def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | No
             raise BadInput(f"--set {error.key}: {error.rule};\n    {error.remedy}") from error
         if out is not None:
             refuse_unwritable(out)
-        trace = load(path, window_of(steps))
-        replayer = Replayer(trace)
-        replay = replayer.run(changes)
-        summary = summarise(path, replayer, replay, changes)
+        again = chakra_again if is_chakra(path) else profile_again
+        summary, timeline = again(path, changes, window_of(steps))
         if out is not None:
             with writing_to(out):
-                write_trace(summary, to_timeline(replay.trace), out)
+                write_trace(summary, timeline, out)
     if as_json:
         click.echo(json.dumps(summary, indent=2))
         return

@@ -30,6 +30,7 @@ OPTIONS = {
     "compare": {"first", "second", "--fail-above", "--steps", "--out", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},
     "replay": {"path", "--set", "--steps", "--out", "--json"},
+    "export": {"scenario", "--set", "--out"},
     "validate": {"tables", "--data", "--markdown", "--json", "--here", "--budget", "--out", "--seed"},
     "schedule": {"scenario", "--set", "--out"},
     "schema": set(),

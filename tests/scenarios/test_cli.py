@@ -123,6 +123,7 @@ def test_frozen_surface() -> None:
             "--check", "--collectives", "--device", "--json", "--out", "--set", "--steps", "--timing", "scenario",
         ],
         "sweep": ["--jobs", "--json", "--out", "--set", "scenario"],
+        "export": ["--out", "--set", "scenario"],
         "compare": ["--fail-above", "--json", "--out", "--steps", "first", "second"],
         "validate": ["--budget", "--data", "--here", "--json", "--markdown", "--out", "--seed", "tables"],
         "schedule": ["--out", "--set", "scenario"],

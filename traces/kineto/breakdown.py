@@ -12,7 +12,7 @@ import numpy as np
 
 from traces.kineto.collective import COMMUNICATION_KINDS
 from traces.kineto.rank import DeviceRows
-from traces.timeline import Floats
+from traces.timeline import Floats, Spans
 
 COMPUTE: Final = "compute"
 COMMUNICATION: Final = "communication"
@@ -54,7 +54,7 @@ class Breakdown:
         return self.overlap_s / self.communication_s if self.communication_s else None
 
 
-def break_down(rows: DeviceRows, classes: Mapping[str, str] = CLASSES) -> Breakdown:
+def break_down(rows: DeviceRows | Spans, classes: Mapping[str, str] = CLASSES) -> Breakdown:
     """Return how long rows of each class last, in seconds, zeros for no rows; ``classes`` by kind."""
     counted = rows.kind.isin(classes)
     span_s = float(rows.end_s[counted].max() - rows.start_s[counted].min()) if counted.any() else 0.0
@@ -83,7 +83,7 @@ def merge(start_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:
     return starts[first], reached[last]
 
 
-def _merged(rows: DeviceRows, classes: Mapping[str, str], name: str) -> tuple[Floats, Floats]:
+def _merged(rows: DeviceRows | Spans, classes: Mapping[str, str], name: str) -> tuple[Floats, Floats]:
     chosen = rows.kind.isin(kind for kind, its_class in classes.items() if its_class == name)
     return merge(rows.start_s[chosen], rows.end_s[chosen])
 

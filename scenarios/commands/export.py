@@ -1,0 +1,39 @@
+"""``simulate export SCENARIO.yaml --out DIR``: the plan as Chakra execution traces."""
+
+from pathlib import Path
+
+import click
+
+from scenarios.commands.options import Folder, scenario_argument, set_option
+from scenarios.commands.refusals import refusing_bad_input
+from scenarios.errors import Origin, ScenarioError
+from scenarios.loader import load_scenario
+from scenarios.output_folder import refuse_unwritable, writing_to
+from scenarios.outputs import all_or_none
+from scenarios.runner import plan_of, pricing_of, refuse_many_ops, with_choices
+from sim.plan.errors import PlanError
+from sim.replay.chakra_plan import chakra_trace
+from traces.chakra.file import write_trace
+from traces.chakra.schema import messages
+
+
+@click.command("export")
+@scenario_argument
+@set_option
+@click.option("--out", type=Folder(), metavar="DIR", required=True, help="Folder for PREFIX.RANK.et, a file per rank.")
+def command(scenario: Path, overrides: tuple[str, ...], out: Path) -> None:
+    """Write a scenario's step as Chakra execution traces, which ASTRA-sim and simulate replay read."""
+    with refusing_bad_input():
+        messages()  # before any work: it refuses where the package is missing
+        loaded = with_choices(load_scenario(scenario, overrides))
+        plan = plan_of(loaded)
+        refuse_many_ops(plan)
+        refuse_unwritable(out)
+        try:
+            trace = chakra_trace(plan, pricing_of(loaded))
+        except PlanError as error:
+            rule, remedy = str(error), "use a schedule and a method with a barrier between steps"
+            raise ScenarioError(Origin(file=str(scenario)), "", rule, remedy) from error
+        with writing_to(out), all_or_none(out) as staging:
+            write_trace(trace, staging, scenario.stem)
+    click.echo(f"{len(trace.ranks):,} ranks, {sum(map(len, trace.ranks.values())):,} nodes written to {out}")

@@ -1,0 +1,34 @@
+"""What every op of a program waits for: the op before it on its stream, and those whose buffers it meets."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from sim.plan.buffer import Scope
+from sim.plan.program import Program
+
+Instance = tuple[str, int | None]
+"""A buffer, and its micro-batch where it has an instance for each."""
+
+
+def dependencies(program: Program) -> Iterator[tuple[int, ...]]:
+    """Yield, for every op in issue order, the places in that order of the ops that must be over before it begins.
+
+    Read after write, write after read, write after write, and the order of its stream.
+    """
+    tail: dict[str, int] = {}
+    writer: dict[Instance, int] = {}
+    readers: dict[Instance, list[int]] = defaultdict(list)
+    for place, (_, call, _, op) in enumerate(program.instances()):
+        microbatches = {
+            name: call.microbatch if program.buffers[name].scope is Scope.MICROBATCH else None
+            for name in (*op.reads, *op.writes)
+        }
+        waits = {tail[op.stream]} if op.stream in tail else set()
+        waits |= {writer[instance] for instance in microbatches.items() if instance in writer}
+        for name in op.writes:
+            waits.update(readers.pop((name, microbatches[name]), ()))
+            writer[name, microbatches[name]] = place
+        for name in op.reads:
+            readers[name, microbatches[name]].append(place)
+        tail[op.stream] = place
+        yield tuple(sorted(waits - {place}))

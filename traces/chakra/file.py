@@ -1,0 +1,216 @@
+"""Chakra traces as files: ``PREFIX.RANK.et``, each a GlobalMetadata and then Nodes, all with their length before them.
+
+Lengths are protobuf's varints. ``PREFIX.groups.json`` beside them has the ranks of each process group, as ASTRA-sim
+takes them (``--comm-group-configuration``). Attributes are those that ASTRA-sim reads (``et_feeder_node.cpp`` of
+mlcommons/chakra); ``duration_s`` and ``stream`` are ours: a duration to the last digit, which Chakra keeps in whole
+microseconds, and where the op ran.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from traces.chakra.node import NO_RANK, ChakraTrace, Node
+from traces.chakra.schema import VERSION, DecodeError, Messages, messages
+from traces.errors import TraceError
+
+METADATA_NODE: Final = 1
+COMP_NODE: Final = 4
+COMM_SEND_NODE: Final = 5
+COMM_RECV_NODE: Final = 6
+COMM_COLL_NODE: Final = 7
+_MEMORY_NODES: Final = frozenset({2, 3})
+COLLECTIVES: Final[Mapping[str, int]] = {
+    "all_reduce": 0, "reduce": 1, "all_gather": 2, "gather": 3, "scatter": 4, "broadcast": 5, "all_to_all": 6,
+    "reduce_scatter": 7, "barrier": 9,
+}  # fmt: skip
+_COMMUNICATION: Final = frozenset({*COLLECTIVES, "send", "recv"})
+_KINDS: Final = {**{number: kind for kind, number in COLLECTIVES.items()}, 8: "reduce_scatter"}
+_FILE: Final = re.compile(r"(.*)\.(\d{1,7})\.et")
+_REMEDY: Final = "name a folder with one PREFIX.RANK.et per rank"
+MAX_MESSAGE_BYTES: Final = 1 << 26
+
+Values = dict[str, bool | int | float | str]
+
+
+def is_chakra(path: Path) -> bool:
+    """Return whether a folder holds Chakra traces."""
+    return path.is_dir() and any(_FILE.fullmatch(entry.name) for entry in path.iterdir())
+
+
+def write_trace(trace: ChakraTrace, folder: Path, prefix: str) -> None:
+    """Write a file per rank and the process groups. Raises TraceError where protobuf is not installed."""
+    known = messages()
+    for rank, nodes in trace.ranks.items():
+        with (folder / f"{prefix}.{rank}.et").open("wb") as file:
+            file.writelines(_framed(message) for message in _messages(known, rank, nodes, trace.groups))
+    text = json.dumps({name: list(ranks) for name, ranks in trace.groups.items()}, indent=1)
+    (folder / f"{prefix}.groups.json").write_text(text + "\n", encoding="utf-8")
+
+
+def read_trace(folder: Path) -> ChakraTrace:
+    """Return the traces of a folder. Raises TraceError for one that is cut off or of which a rank is there twice."""
+    known, files = messages(), dict[int, Path]()
+    for path in sorted(folder.iterdir()):
+        if found := _FILE.fullmatch(path.name):
+            rank = int(found[2])
+            if rank in files:
+                rule = f"rank {rank} is there twice: {files[rank].name} is another"
+                raise TraceError(str(path), rule, "keep the traces of one job in a folder")
+            files[rank] = path
+    if not files:
+        raise TraceError(str(folder), "there is no .et file here", _REMEDY)
+    groups = {name: ranks for path in sorted(folder.glob("*.groups.json")) for name, ranks in _groups(path)}
+    problems: Counter[str] = Counter()
+    ranks = {rank: tuple(_read_rank(files[rank], known, groups, problems)) for rank in sorted(files)}
+    warnings = [f"{count:,} {what}" for what, count in sorted(problems.items())]
+    if missing := sorted(set(range(max(files) + 1)) - files.keys()):
+        warnings.append(f"{len(missing):,} ranks have no file here ({', '.join(map(str, missing[:8]))})")
+    return ChakraTrace(ranks, groups, tuple(warnings))
+
+
+# --- out ---------------------------------------------------------------------------------------------------
+
+
+def _messages(
+    known: Messages, rank: int, nodes: Iterable[Node], groups: Mapping[str, tuple[int, ...]]
+) -> Iterator[Any]:
+    yield known.metadata(version=VERSION)
+    for node in nodes:
+        message = known.node(
+            id=node.id, name=node.name, type=_type_of(node.kind), data_deps=node.after,
+            duration_micros=round(node.duration_s * 1e6),
+        )  # fmt: skip
+        for name, kind, value in _attributes(node, rank, groups):
+            message.attr.add(name=name, **{f"{kind}_val": value})
+        yield message
+
+
+def _type_of(kind: str) -> int:
+    special = {"": METADATA_NODE, "send": COMM_SEND_NODE, "recv": COMM_RECV_NODE}
+    return special.get(kind, COMM_COLL_NODE if kind in COLLECTIVES else COMP_NODE)
+
+
+def _attributes(node: Node, rank: int, groups: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, str, Any]]:
+    """Yield name, type and value of a node's attributes."""
+    yield "is_cpu_op", "bool", False
+    yield "duration_s", "double", node.duration_s
+    yield "stream", "string", node.stream
+    if node.kind in COLLECTIVES:
+        yield "comm_type", "int64", COLLECTIVES[node.kind]
+        yield "comm_size", "int64", node.num_bytes // _parts(node, groups)
+        if node.group:
+            yield "pg_name", "string", node.group
+    elif node.kind in {"send", "recv"}:
+        sender, receiver = (rank, node.peer) if node.kind == "send" else (node.peer, rank)
+        yield "comm_src", "int32", sender
+        yield "comm_dst", "int32", receiver
+        yield "comm_tag", "int32", node.tag
+        yield "comm_size", "int64", node.num_bytes
+    else:
+        yield "num_ops", "int64", node.flop
+        yield "tensor_size", "uint64", node.num_bytes
+
+
+def _parts(node: Node, groups: Mapping[str, tuple[int, ...]]) -> int:
+    """Return by what a payload is divided: ``comm_size`` of an all_gather is one rank's part of it."""
+    return len(groups.get(node.group, ())) or 1 if node.kind == "all_gather" else 1
+
+
+def _framed(message: Any) -> bytes:
+    raw: bytes = message.SerializeToString(deterministic=True)
+    length, head = len(raw), bytearray()
+    while length > 0x7F:
+        head.append(length & 0x7F | 0x80)
+        length >>= 7
+    head.append(length)
+    return bytes(head) + raw
+
+
+# --- in ----------------------------------------------------------------------------------------------------
+
+
+def _read_rank(
+    path: Path, known: Messages, groups: Mapping[str, tuple[int, ...]], problems: Counter[str]
+) -> Iterator[Node]:
+    frames = _frames(path)
+    try:
+        known.metadata.FromString(next(frames, b""))
+        for raw in frames:
+            yield _node(known.node.FromString(raw), groups, problems)
+    except DecodeError as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _groups(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the ranks of each process group of a file."""
+    try:
+        for name, ranks in json.loads(path.read_text(encoding="utf-8")).items():
+            yield str(name), tuple(int(rank) for rank in ranks)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise TraceError(str(path), f"the process groups cannot be read: {error}", _REMEDY) from error
+
+
+def _frames(path: Path) -> Iterator[bytes]:
+    """Yield the messages of a file, undecoded."""
+    raw, at = path.read_bytes(), 0
+    while at < len(raw):
+        length, shift = 0, 0
+        while True:
+            if at >= len(raw) or shift > 28:
+                raise _damaged(path, f"no message begins at byte {at:,}")
+            byte = raw[at]
+            at, length, shift = at + 1, length | (byte & 0x7F) << shift, shift + 7
+            if byte < 0x80:
+                break
+        if length > MAX_MESSAGE_BYTES or at + length > len(raw):
+            raise _damaged(path, f"a message of {length:,} bytes begins at byte {at:,} of {len(raw):,}")
+        yield raw[at : at + length]
+        at += length
+
+
+def _damaged(path: Path, problem: str) -> TraceError:
+    return TraceError(str(path), f"this is no Chakra trace, or only part of one ({problem})", _REMEDY)
+
+
+def _node(message: Any, groups: Mapping[str, tuple[int, ...]], problems: Counter[str]) -> Node:
+    values: Values = {
+        attribute.name: getattr(attribute, attribute.WhichOneof("value"))
+        for attribute in message.attr
+        if attribute.WhichOneof("value")
+    }
+    kind = _kind_of(message.type, values, problems)
+    duration_s = float(values.get("duration_s", message.duration_micros * 1e-6))
+    if kind in COLLECTIVES and duration_s == 0.0 and "duration_s" not in values:
+        problems["collectives have no duration: taken to last no time"] += 1
+    peer = int(values.get("comm_dst" if kind == "send" else "comm_src", NO_RANK))
+    size = values.get("comm_size", values.get("tensor_size", 0))
+    node = Node(
+        id=message.id, name=message.name, kind=kind, after=(*message.data_deps, *message.ctrl_deps),
+        duration_s=duration_s, num_bytes=int(size), flop=int(values.get("num_ops", 0)),
+        group=str(values.get("pg_name", "")), peer=peer, tag=int(values.get("comm_tag", 0)),
+        stream=str(values.get("stream", "")) or ("communication" if kind in _COMMUNICATION else "compute"),
+    )  # fmt: skip
+    parts = _parts(node, groups)
+    return replace(node, num_bytes=node.num_bytes * parts)
+
+
+def _kind_of(number: int, values: Values, problems: Counter[str]) -> str:
+    """Return the kind of a node of a type; the empty word for one that takes no part."""
+    if number == COMP_NODE:
+        return "compute"
+    if number == COMM_SEND_NODE:
+        return "send"
+    if number == COMM_RECV_NODE:
+        return "recv"
+    if number in _MEMORY_NODES:
+        return "memcpy"
+    if number == COMM_COLL_NODE and int(values.get("comm_type", 0)) in _KINDS:
+        return _KINDS[int(values.get("comm_type", 0))]
+    if number != METADATA_NODE:
+        problems["nodes of other types or collectives: they take no time"] += 1
+    return ""

@@ -1,0 +1,37 @@
+"""What a Chakra trace says of one op."""
+
+from dataclasses import dataclass
+
+NO_RANK = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """An op of one rank. ``kind``: as in a timeline (``compute``, ``copy``, a collective's, ``send``, ``recv``), empty
+    for a node that only holds others up.
+
+    ``after``: the ids of what must be over before. ``num_bytes``: what a kernel reads and writes, a message's or a
+    collective's payload, as in a timeline. ``group``: the process group of a collective, empty for all ranks. A send's
+    duration is how long the sender is busy, a receive's how long the message travels after that.
+    """
+
+    id: int
+    name: str
+    kind: str
+    after: tuple[int, ...] = ()
+    duration_s: float = 0.0
+    num_bytes: int = 0
+    flop: int = 0
+    group: str = ""
+    peer: int = NO_RANK
+    tag: int = 0
+    stream: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChakraTrace:
+    """The nodes of each rank, by rank, and the ranks of each process group that is named."""
+
+    ranks: dict[int, tuple[Node, ...]]
+    groups: dict[str, tuple[int, ...]]
+    warnings: tuple[str, ...] = ()
