@@ -19,7 +19,7 @@ def answer_cards(summary: Mapping[str, Any]) -> list[Card]:
     """Return step time, throughput, utilisation, memory against capacity, and goodput; those that the summary has."""
     cards = [Card("Time per step", format_time(summary["iteration_time_s"]), spread_words(summary))]
     if other := algorithm_words(summary.get("algorithm", "")):
-        cards.append(Card("Not backpropagation", summary["algorithm"], other, "bad"))
+        cards.append(Card("Algorithm", summary["algorithm"], other, "bad"))
     if summary.get("tokens_per_s"):
         rate = summary["tokens_per_s"]
         value = f"{rate:,.0f} tokens/s" if rate >= 100 else f"{rate:.3g} tokens/s"

@@ -13,13 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.units import format_time
-from scenarios.report.phases import PHASES, Phase, phase_codes, task_of
+from scenarios.report.phases import PASSES, PHASES, Phase, phase_codes, task_of
 from traces.timeline import Rows, Timeline
 
 MAX_RANKS: Final = 16
 MAX_BARS: Final = 3_600
-VISIBLE: Final = 0.004
-"""Gaps of a smaller part of the step are a few pixels, and not drawn."""
+VISIBLE: Final = 0.001
+"""Gaps of a smaller part of the step are less than a pixel or so, and not drawn."""
+PAUSE: Final = 0.004
+"""The same for passes, which have a number to show."""
 
 Floats = NDArray[np.float64]
 
@@ -131,7 +133,9 @@ def _rank_bars(timeline: Timeline, rank: int, lane: int, phases: Rows, tasks: tu
     calls = (codes[rows] * len(PHASES) + phases[rows]) * (int(microbatch.max(initial=0)) + 2) + microbatch + 1
     order = np.lexsort((timeline.start_s[rows], calls))
     rows, calls = rows[order], calls[order]
-    edges = _bar_edges(calls, timeline.start_s[rows], timeline.end_s[rows], VISIBLE * timeline.duration_s)
+    is_pass = np.isin(phases[rows], [PHASES.index(phase) for phase in PASSES])
+    gap_s = np.where(is_pass, PAUSE, VISIBLE) * timeline.duration_s
+    edges = _bar_edges(calls, timeline.start_s[rows], timeline.end_s[rows], gap_s)
     first = rows[edges]
     stage = timeline.stage[first].astype(np.int64)
     stages = np.unique(stage[stage >= 0])
@@ -146,7 +150,7 @@ def _rank_bars(timeline: Timeline, rank: int, lane: int, phases: Rows, tasks: tu
     )
 
 
-def _bar_edges(calls: Rows, start_s: Floats, end_s: Floats, gap_s: float) -> Rows:
+def _bar_edges(calls: Rows, start_s: Floats, end_s: Floats, gap_s: Floats) -> Rows:
     """Return where bars begin in rows that are sorted by call and start: at a new call, or after a longer gap."""
     if not len(calls):
         return np.empty(0, dtype=np.int64)

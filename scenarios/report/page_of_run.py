@@ -28,7 +28,10 @@ from traces.timeline import Timeline
 SMALLEST_PEAK: Final = 0.15
 """Peaks of a smaller fraction of the capacity are drawn without it."""
 
-_OP_COLUMNS: Final = ("kind", "part of the step", "stream", "", "per rank", "of the step", "ops per rank", "rate")
+_OP_COLUMNS: Final = ("kind", "part of the step", "stream", "", "per rank", "of the time", "ops per rank", "rate")
+
+_SEVERAL: Final = 1.5
+"""A longer timeline than so many steps shows several of them."""
 
 
 def write_report(
@@ -53,12 +56,15 @@ def write_report(
         sections.append(_memory_by_kind(summary))
     if "reliability" in summary:
         sections.append(long_run_section(summary["reliability"]))
-    sections.append(_ops(summary, timeline))
+    sections.append(_ops(timeline))
     write_page(path, summary["scenario"], _subtitle(summary, timeline), answer_cards(summary), sections)
 
 
 def _subtitle(summary: Mapping[str, Any], timeline: Timeline) -> str:
-    words = [f"{summary['world_size']:,} ranks", f"one training step, {timeline.source}"]
+    what = "one training step"
+    if timeline.duration_s > _SEVERAL * summary["iteration_time_s"]:
+        what = "training steps without a flush between them, answers for a steady one"
+    words = [f"{summary['world_size']:,} ranks", f"{what}, {timeline.source}"]
     fold = summary.get("fold")
     if fold and fold["simulated"] < fold["ranks"]:
         words.append(f"{fold['simulated']:,} of them simulated, the others are their equals")
@@ -113,9 +119,9 @@ def _some_of(number: int) -> str:
     return f"{MAX_ROLES} of {number} roles are drawn." if number > MAX_ROLES else ""
 
 
-def _ops(summary: Mapping[str, Any], timeline: Timeline) -> Section:
+def _ops(timeline: Timeline) -> Section:
     kinds = [kind for kind in longest_kinds(timeline) if kind.time_s > 0]
-    total_s = summary["iteration_time_s"]
+    total_s = timeline.duration_s
     longest_s = max((kind.time_s for kind in kinds), default=0.0)
     rows = [
         (

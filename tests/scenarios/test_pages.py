@@ -17,8 +17,8 @@ from matplotlib.text import Text
 from costmodels.units import format_bytes, format_time
 from scenarios.advice import advise
 from scenarios.loader import load_scenario
-from scenarios.report.gantt import VISIBLE, choose_bars
-from scenarios.report.phases import FORWARD, OPTIMIZER, PHASES, SYNC
+from scenarios.report.gantt import PAUSE, VISIBLE, choose_bars
+from scenarios.report.phases import FORWARD, OPTIMIZER, PHASES, SYNC, Phase
 from scenarios.report.picture_file import Drawing
 from scenarios.report.slot_figure import SlotDrawing
 from scenarios.report.topology_figure import lay_out_topology
@@ -211,28 +211,38 @@ def test_waiting_looks_like_waiting(result: Result) -> None:
     assert {PHASES[code] for code in bars.phase[is_below]} == {SYNC}
 
 
-def call(pause_s: float) -> Timeline:
-    """Return an optimizer of two kernels with a pause between them, in which the parameters are gathered."""
+def test_shares_of_the_time_are_at_most_all_of_it(tmp_path: Path) -> None:
+    """Where several steps without a flush are laid out, kinds of op have their share of all of them, and it says so."""
+    write_outputs(simulate(load_scenario(SCENARIOS / "textbook-pipedream-2bw.yaml")), tmp_path)
+    text = body_of((tmp_path / "report.html").read_text(encoding="utf-8"))
+    shares = [float(share) for share in re.findall(r">(\d+\.\d) %<", text.split("Longest kinds")[1])]
+    assert 90 < sum(shares) <= 100
+    assert "training steps without a flush" in text
+    assert "NOT synchronous SGD" in text
+
+
+def call(name: str, pause_s: float) -> Timeline:
+    """Return a task call of two kernels with a pause between them, in which the parameters are gathered."""
     builder = TimelineBuilder()
-    for name, stream, start_s, end_s in (
-        ("forward.0/fc1", "compute", 0.0, 90.0),
-        ("optimizer.0/scale", "compute", 90.0, 91.0),
-        ("optimizer.0/gather", "dp", 91.0, 91.0 + pause_s),
-        ("optimizer.0/adam", "compute", 91.0 + pause_s, 100.0),
+    for op, stream, start_s, end_s in (
+        ("first", "compute", 0.0, 50.0),
+        ("gather", "dp", 50.0, 50.0 + pause_s),
+        ("second", "compute", 50.0 + pause_s, 100.0),
     ):
-        builder.add(rank=0, stream=stream, name=name, kind="compute", start_s=start_s, end_s=end_s)
+        builder.add(rank=0, stream=stream, name=f"{name}.0/{op}", kind="compute", start_s=start_s, end_s=end_s)
     return builder.build()
 
 
-@pytest.mark.parametrize(("pause_s", "num_bars"), [(90 * VISIBLE, 1), (110 * VISIBLE, 2), (5.0, 2)])
-def test_bars_are_broken_where_nothing_runs(pause_s: float, num_bars: int) -> None:
-    """A task call is one bar unless it pauses for a visible time; what it communicates is another lane's."""
-    bars = choose_bars(call(pause_s)).windows[0].bars
-    shown = {phase: [(bars.start_s[i], bars.end_s[i]) for i in np.flatnonzero(bars.phase == PHASES.index(phase))]
-             for phase in (FORWARD, OPTIMIZER, SYNC)}  # fmt: skip
-    assert shown[FORWARD] == [(0.0, 90.0)]
-    assert shown[SYNC] == [(91.0, 91.0 + pause_s)]
-    assert shown[OPTIMIZER] == ([(90.0, 100.0)] if num_bars == 1 else [(90.0, 91.0), (91.0 + pause_s, 100.0)])
+@pytest.mark.parametrize(("name", "phase", "gap"), [("forward", FORWARD, PAUSE), ("optimizer", OPTIMIZER, VISIBLE)])
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_bars_are_broken_where_nothing_runs(name: str, phase: Phase, gap: float, is_broken: bool) -> None:
+    """A task call is one bar unless it pauses for a visible time; what it gathers meanwhile is the other lane's."""
+    pause_s = 100 * gap * (1.1 if is_broken else 0.9)
+    bars = choose_bars(call(name, pause_s)).windows[0].bars
+    shown = {key: [(bars.start_s[i], bars.end_s[i]) for i in np.flatnonzero(bars.phase == PHASES.index(key))]
+             for key in (phase, SYNC)}  # fmt: skip
+    assert shown[SYNC] == [(50.0, 50.0 + pause_s)]
+    assert shown[phase] == ([(0.0, 50.0), (50.0 + pause_s, 100.0)] if is_broken else [(0.0, 100.0)])
 
 
 # --- pictures ----------------------------------------------------------------------------------------------
