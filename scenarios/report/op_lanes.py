@@ -154,7 +154,7 @@ def _columns(
         starts_s = side.start_s[lane.positions]
         waited = np.diff(starts_s, prepend=-np.inf) > least_gap_s
         first = np.flatnonzero(alone | waited | np.append(True, alone[:-1])[: len(alone)])
-        bars, last = lane.positions[first], np.append(first[1:], len(alone)) - 1
+        bars, last = lane.positions[first], np.append(first, len(alone))[1:] - 1
         single = last == first
         bar_of[lane.side][bars[single]] = num_bars + np.flatnonzero(single)
         begin_s, reached_s = side.start_s[bars], np.maximum.accumulate(side.end_s[lane.positions])[last]

@@ -185,7 +185,7 @@ h2 { margin: 0 0 4px; font-size: 18px; font-weight: 620; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th { text-align: left; color: var(--soft); font-weight: 500; font-size: 13px; }
 th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); }
-.long td { overflow-wrap: anywhere; }
+.long td { overflow-wrap: anywhere; min-width: 5em; }
 th.n, td.n { text-align: right; padding: 5px 0 5px 14px; white-space: nowrap; }
 h3 { font-size: 14px; font-weight: 600; margin: 18px 0 4px; }
 .wide { overflow-x: auto; }

@@ -91,6 +91,22 @@ def test_ops_of_one_side_alone_have_no_partner(tmp_path: Path) -> None:
     assert "a red edge" in page
 
 
+def test_timelines_with_nothing_in_common_have_a_page(tmp_path: Path) -> None:
+    """Streams and ranks that one side alone has are empty lanes on the other, and no op has a partner."""
+    sides = []
+    for name, stream, rank in (("a", "compute", 0), ("b", "stream 7", 0), ("c", "stream 20", 1)):
+        builder = TimelineBuilder()
+        for place in range(3 if name == "a" else 1):
+            builder.add(rank=rank, stream=stream, name=name, kind=name, start_s=place, end_s=place + 1)
+        builder.add(rank=0, stream="tp", name=f"sum {name}", kind=f"sum {name}", start_s=0, end_s=1)
+        sides.append(builder.build())
+    for first, second in ((sides[0], sides[1]), (sides[0], sides[2]), (sides[2], sides[0])):
+        header, columns = drawing_of(page_of(first, second, tmp_path))
+        assert (columns["partner"] == -1).all()
+        assert len(columns["start"]) == len(first) + len(second)
+        assert header["lanes"][-1]["end"] == len(columns["start"])
+
+
 def test_page_needs_nothing_from_outside(tmp_path: Path) -> None:
     """No address is in the page but a name space, the charts' code is not carried along, and two writes are equal."""
     page = page_of(pipeline(), stretched(pipeline(), 2.0), tmp_path)
