@@ -3,7 +3,7 @@
 import os
 import platform
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -149,7 +149,7 @@ def calibrate_tables(
 
 def coarse(jobs: Iterable[StepKernels]) -> list[StepKernels]:
     """Return the smallest and the largest step of every kind; ``jobs`` come with smaller ones first."""
-    kinds: dict[tuple[str, ...], list[StepKernels]] = defaultdict(list)
+    kinds: dict[tuple[Hashable, ...], list[StepKernels]] = defaultdict(list)
     for job in jobs:
         kinds[job.kind].append(job)
     ends = [ours[place] for place in (0, -1) for ours in kinds.values()]

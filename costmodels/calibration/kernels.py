@@ -19,6 +19,10 @@ _LEAST_LATENCY_S: Final = 1e-8
 _MOST_LATENCY_S: Final = 0.1
 _OUTLIER: Final = 0.05
 """Of a data sheet's device: libraries choose kernels by rules of their own, which leaves residuals with a long tail."""
+_STREAMS: Final = ("elementwise", "optimizer")
+_CACHE: Final = {"cache_bytes": (1e3, 1e9), "cache_speedup": (1.01, 30.0)}
+_ALTERNATIONS: Final = 2
+"""The cache shows between sizes of one kernel: it is fitted again once kernels have their own parameters, in turn."""
 _LEAST_OF_KERNEL: Final = 4
 """Measurements of one kernel from which it gets its own two parameters."""
 
@@ -81,7 +85,13 @@ def fit_kernels(samples: Sequence[KernelSample], start: Fitted, *, fit_rates: bo
     for section, ours in by_section.items():
         if ours:
             start = _FITS[section](ours, start, fit_rates)
-    return _with_kernels(start, samples)
+    start = _with_kernels(start, samples)
+    for _ in range(_ALTERNATIONS if fit_rates else 0):
+        for section in _STREAMS:
+            if by_section[section]:
+                start = _fit_section(section, _CACHE)(by_section[section], start, fit_rates)
+        start = _with_kernels(start, samples)
+    return start
 
 
 def _with_bandwidth(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
@@ -189,7 +199,7 @@ def _with_kernels(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
             own[kernel] = _fit_kernel(kernel, ours, start)
     if not own:
         return start
-    return replace(_changed(start, kernels=own), sections=(*start.sections, "kernels"))
+    return replace(_changed(start, kernels=own), sections=tuple(dict.fromkeys((*start.sections, "kernels"))))
 
 
 def _fit_kernel(kernel: str, samples: Sequence[KernelSample], start: Fitted) -> KernelProfile:
@@ -231,7 +241,7 @@ def _fit(
         found = fitted(fit(parameters, predicted, seconds, outlier=outlier, by_length=by_length))
     except CalibrationError as error:
         raise CalibrationError(f"{section}: {error}") from None
-    return replace(found, sections=(*found.sections, section))
+    return replace(found, sections=tuple(dict.fromkeys((*found.sections, section))))
 
 
 def _changed(start: Fitted, **sections: object) -> Fitted:

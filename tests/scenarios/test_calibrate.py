@@ -156,8 +156,9 @@ def test_refinement_goes_where_the_fit_is_worst() -> None:
     jobs = kernel_steps("cpu", 1, ("fp32",))
     start = Fitted(load_profile("cpu"), load_node("local-cpu"))
     ends = coarse(jobs)
-    assert {job.kind for job in ends} == {("gpt", "fp32", "1"), ("llama", "fp32", "1")}
-    assert len(ends) == 4
+    kinds = {(family, "fp32", 1, schedule) for family in ("gpt", "llama") for schedule in ("1f1b", "terapipe")}
+    assert {job.kind for job in ends} == kinds
+    assert len(ends) == 2 * len(kinds)
     samples = []
     for job in ends:
         for call in job.calls().values():
@@ -166,5 +167,5 @@ def test_refinement_goes_where_the_fit_is_worst() -> None:
             samples.append(kernel_sample(call, predicted_s * (1.0 if job.kind[0] == "gpt" else 3.0)))
     chosen = refined(jobs, samples, start)
     assert sorted(job.key for job in chosen) == sorted(job.key for job in jobs)
-    assert [job.kind[0] for job in chosen[:6]] == ["llama"] * 3 + ["gpt"] * 3
-    assert set(chosen[6:]) == set(ends)
+    assert [job.kind[0] for job in chosen[:12]] == ["llama"] * 6 + ["gpt"] * 6
+    assert set(chosen[12:]) == set(ends)

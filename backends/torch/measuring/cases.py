@@ -17,7 +17,8 @@ from sim.plan.description import kernel_work
 from sim.plan.op import CollectiveKind
 from sim.plan.program import Program
 from sim.training.builder import build_dense_training
-from sim.training.spec import DenseTraining, ParallelSpec, Precision, TrainingSpec, TransformerSpec
+from sim.training.pipeline.rules import Schedule
+from sim.training.spec import DenseTraining, ParallelSpec, PipelineSpec, Precision, TrainingSpec, TransformerSpec
 
 _SIZES: Final = {
     "cpu": (
@@ -35,8 +36,10 @@ _DEPTHS: Final = {"cpu": (2, 2), "cuda": (1, 1)}
 """Layers, and micro-batches of a step: enough that what a kernel reads was not the last thing written."""
 
 _PRECISIONS: Final[dict[str, tuple[Precision, ...]]] = {"cpu": ("fp32", "fp64", "bf16"), "cuda": ("bf16", "fp16")}
-_SHARDS: Final = (1, 2)
-"""Tensor-parallel degrees, the sequence split too: they bring narrower products, slices and sums."""
+_WAYS: Final = ((1, 1), (2, 1), (1, 2))
+"""Ranks that share a layer (the sequence split too), and slices that a sequence goes through in: they bring narrower
+products and sums, and kernels that cut and append.
+"""
 
 _PAYLOADS: Final = {"cpu": (1 << 10, 1 << 24), "cuda": (1 << 10, 1 << 29)}
 _COLLECTIVES: Final = (
@@ -52,7 +55,7 @@ def kernel_steps(device: str, processes: int, precisions: Sequence[Precision] = 
     found = []
     for key, job in _jobs(device, precisions or _PRECISIONS[device]):
         if job.parallel.tensor_degree <= processes:
-            kind = job.model.family, job.training.precision, str(job.parallel.tensor_degree)
+            kind = job.model.family, job.training.precision, job.parallel.tensor_degree, job.parallel.pipeline.schedule
             found.append(StepKernels(key, build_dense_training(job, "calibration"), kind))
     return found
 
@@ -118,10 +121,13 @@ def _jobs(device: str, precisions: Sequence[Precision]) -> Iterator[tuple[str, D
         )  # fmt: skip
         for model in (gpt, llama):
             for precision in precisions:
-                for shards in _SHARDS:
+                for shards, slices in _WAYS:
                     training = TrainingSpec(
                         global_batch_size=batch * microbatches, microbatch_size=batch, precision=precision
                     )
-                    parallel = ParallelSpec(tensor_degree=shards, sequence_parallel=shards > 1)
-                    key = f"{model.family} {hidden} x {batch} x {sequence} {precision}, {shards} of a layer"
+                    parts = (sequence // slices,) * slices if slices > 1 else ()
+                    schedule: Schedule = "terapipe" if parts else "1f1b"
+                    pipeline = PipelineSpec(degree=1, schedule=schedule, token_slices=parts)
+                    parallel = ParallelSpec(tensor_degree=shards, sequence_parallel=shards > 1, pipeline=pipeline)
+                    key = f"{model.family} {hidden} x {batch} x {sequence} {precision}, {shards} ranks, {slices} slices"
                     yield key, DenseTraining(model=model, training=training, parallel=parallel)

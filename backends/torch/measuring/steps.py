@@ -4,7 +4,7 @@ A kernel of a step finds other things in the caches than one that is repeated by
 just let go of. On a CPU it takes a sixth longer in the mean, small ones twice as long, so they are timed in steps.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean, median
@@ -57,7 +57,7 @@ class StepKernels:
 
     key: str
     plan: Plan = field(hash=False)
-    kind: tuple[str, ...] = ()
+    kind: tuple[Hashable, ...] = ()
 
     def calls(self) -> dict[str, KernelCall]:
         """Return the different kernel calls of the step, by key."""
