@@ -1,5 +1,6 @@
 """What data parallelism shards beside the optimizer state, and when: typed, checked input."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -97,14 +98,14 @@ def check_sharding(
         raise SpecError(
             "parallel.data.shard_degree",
             f"groups of {degree} ranks do not share out {data_degree} replicas",
-            f"choose a divisor of {data_degree}, 2 or more, or leave it out",
+            _remedy([n for n in range(2, data_degree + 1) if data_degree % n == 0]),
         )
     group, local = degree or data_degree, sharding.local_degree
     if local is not None and (local < 2 or local >= group or group % local):
         raise SpecError(
             "parallel.data.local_degree",
             f"{group} ranks that share one set of shards are not two or more times {local} neighbours",
-            f"choose a divisor of {group}, 2 or more and less than it, or leave it out",
+            _remedy([n for n in range(2, group) if group % n == 0]),
         )
     if not overlaps:
         raise SpecError(
@@ -119,6 +120,14 @@ def check_sharding(
             "ZeRO stage 3 gathers and reduces layer by layer, so there are no buckets",
             "leave it out, or write zero_stage: 2",
         )
+
+
+def _remedy(degrees: Sequence[int]) -> str:
+    """Return which of the degrees that share out evenly to write, the largest few, if there are some."""
+    if not degrees:
+        return "leave it out"
+    *others, last = map(str, degrees[-4:])
+    return f"write {', '.join(others)}{' or ' if others else ''}{last}, or leave it out"
 
 
 def _check_offload(zero_stage: int, sharding: ShardingSpec, pipeline: PipelineSpec) -> None:

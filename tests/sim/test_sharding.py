@@ -485,6 +485,14 @@ def test_what_is_not_built_is_refused_by_name(keys: dict[str, Any], key: str) ->
     assert caught.value.key == f"parallel.data.{key}"
 
 
+@pytest.mark.parametrize(("key", "stage"), [("shard_degree", 2), ("local_degree", 3)])
+def test_a_single_replica_is_told_to_leave_groups_out(key: str, stage: int) -> None:
+    """Where no degree would do, the remedy names none."""
+    with pytest.raises(SpecError) as caught:
+        dense_job(zero_stage=stage, sharding=ShardingSpec(**{key: 2}))
+    assert (caught.value.key, caught.value.remedy) == (f"parallel.data.{key}", "leave it out")
+
+
 @pytest.mark.parametrize("schedule", GRADIENT_SCHEDULES)
 def test_gradients_are_sharded_under_every_allowed_schedule(schedule: str) -> None:
     """The plan is sound: every group issues the same collectives, and nothing is read before it is written."""
