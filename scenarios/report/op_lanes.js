@@ -4,7 +4,7 @@
   const root = document.getElementById("op-lanes");
   const canvas = root.querySelector("canvas"), tip = root.querySelector(".tip"), search = root.querySelector("input");
   const pen = canvas.getContext("2d");
-  const GUTTER = 190, AXIS = 26, BAR = 15, SIDE_GAP = 2, STREAM_GAP = 9, RANK_GAP = 24;
+  const GUTTER = 250, AXIS = 26, BAR = 15, SIDE_GAP = 2, STREAM_GAP = 9, RANK_GAP = 24;
   const NONE = -1; // the partner of an op that has none; less: one that is not drawn by itself
 
   const { header, column } = await decode(document.getElementById("op-lanes-data").textContent);
@@ -179,9 +179,9 @@
       }
       pen.font = "12px system-ui, sans-serif";
       pen.fillStyle = css("--soft");
-      if (lane.side === 0) pen.fillText(shortened(lane.stream, 15), 8, lane.y + BAR + SIDE_GAP / 2 + 4);
+      if (lane.side === 0) pen.fillText(shortened(lane.stream, 22), 8, lane.y + BAR + SIDE_GAP / 2 + 4);
       pen.textAlign = "right";
-      pen.fillText(shortened(sides[lane.side], 11), GUTTER - 8, lane.y + BAR - 4);
+      pen.fillText(shortened(sides[lane.side], 13), GUTTER - 8, lane.y + BAR - 4);
     }
   }
   const shortened = (text, most) => text.length > most ? text.slice(0, most - 1) + "…" : text;
