@@ -80,7 +80,7 @@ def _pipeline(timeline: Timeline) -> Section:
     if any("×" in label for label in gantt.ranks):
         lead += " ×n: the rank stands for n that are alike."
     if any(window.bars.chunk.any() for window in gantt.windows):
-        lead += " Every second virtual stage of a rank is paler."
+        lead += " Every second virtual stage of a rank is fainter."
     note = f"Not drawn: {'; '.join(gantt.left_out)}. All of it is in timeline.json.gz." if gantt.left_out else ""
     return Section("Pipeline", lead, legend(gantt_legend(gantt)), gantt_chart("pipeline", gantt), note)
 

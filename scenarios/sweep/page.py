@@ -202,7 +202,7 @@ def _pipelines(summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Sec
             if picture.complete_s < point["iteration_time_s"] * (1 - 1e-9)]  # fmt: skip
     end_s = min([longest_s, *ends])
     lead = "One line per rank of a pipeline, the first at the top; all pictures have the same axis of time."
-    lead += " Every second virtual stage of a rank is paler. Gaps are waiting."
+    lead += " Every second virtual stage of a rank is fainter. Gaps are waiting."
     notes = ["Messages are not drawn."]
     if end_s < longest_s:
         notes.insert(0, f"The first {format_time(end_s)} are drawn.")
