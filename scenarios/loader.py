@@ -18,7 +18,6 @@ from scenarios.huggingface import read_model
 from scenarios.machine import ClusterSpec, cluster_spec, forced_algorithms
 from scenarios.model_presets import load_presets
 from scenarios.overrides import apply_overrides
-from scenarios.pricing import cluster_pricing
 from scenarios.reliability import reliability_spec
 from scenarios.schema import (
     MAX_MICROBATCHES,
@@ -33,12 +32,13 @@ from scenarios.schema import (
     PresetModel,
     scenario_class,
 )
-from scenarios.token_slices import stated_slices, with_best_slices
+from scenarios.token_slices import stated_slices
 from scenarios.yaml_tree import Document, KeyPath, read_document
 from sim.reliability.errors import ReliabilityError
 from sim.reliability.spec import ReliabilitySpec
 from sim.training.errors import SpecError
 from sim.training.method import LOCAL_SCHEDULE, Method
+from sim.training.pipeline.rules import SLICED_SCHEDULES
 from sim.training.spec import (
     DelaySpec,
     DenseTraining,
@@ -122,9 +122,9 @@ def _delay_scenario(document: Document, checked: DelayScenario, overrides: tuple
                 auxiliary_s=model.auxiliary,
             ),
             num_microbatches=checked.training.num_microbatches,
-            method=checked.training.method,
+            method=_method(checked),
             local_update=checked.training.local_update,
-            pipeline=_pipeline(document, pipeline, pipeline.degree, checked.training.method, None),
+            pipeline=_pipeline(document, pipeline, pipeline.degree, _method(checked), None),
             overlap_gradient_sync=checked.parallel.data.overlap_gradient_sync,
             deferred_sync=_unless_auto(checked.parallel.data.deferred_sync),
             seed=checked.seed,
@@ -145,15 +145,12 @@ def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple
     algorithms = forced_algorithms(document, checked, cluster)
     document, model = _model(document, checked)
     parallel = _parallel(document, checked, cluster, model.sequence_length)
-    training = TrainingSpec(**checked.training.model_dump())
+    training = TrainingSpec(**checked.training.model_dump() | {"method": _method(checked)})
     num_microbatches = training.global_batch_size // (training.microbatch_size * parallel.data_degree)
     num_passes = max(1, len(parallel.pipeline.token_slices)) * num_microbatches
     _refuse_many_calls(document, parallel.pipeline.num_virtual_stages, num_passes)
     with located(document):
         job = DenseTraining(model=model, training=training, parallel=parallel, seed=checked.seed)
-        if checked.parallel.pipeline.token_slices == "auto":
-            prices = cluster_pricing(cluster, algorithms, checked.seed)
-            job = with_best_slices(job, checked.parallel.pipeline.slice_granularity, prices)
         reliability = _reliability(checked, cluster)
     _refuse_unlike_hosts(document, parallel, cluster)
     return Scenario(
@@ -241,7 +238,7 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
             sequence_parallel=section.tensor.sequence_parallel,
             overlap_tensor_backward=section.tensor.overlap_backward,
             pipeline=_pipeline(
-                document, section.pipeline, degrees["pipeline"], checked.training.method, (sequence_length, multiple)
+                document, section.pipeline, degrees["pipeline"], _method(checked), (sequence_length, multiple)
             ),
             data_degree=degrees["data"],
             zero_stage=section.data.zero_stage,
@@ -260,6 +257,13 @@ def _osdp(section: OsdpSection) -> OsdpSpec:
     return OsdpSpec(memory_limit_bytes=limit, splits=section.splits, gap=section.gap)
 
 
+def _method(checked: DenseScenario | DelayScenario) -> Method:
+    """Return the method that is written, or that the schedule belongs to."""
+    if "method" not in checked.training.model_fields_set and checked.parallel.pipeline.schedule == LOCAL_SCHEDULE:
+        return "local"
+    return checked.training.method
+
+
 def _unless_auto(value: float | Literal["auto"]) -> float | None:
     return None if value == "auto" else value
 
@@ -273,17 +277,17 @@ def _pipeline(
 ) -> PipelineSpec:
     """Return the pipeline, its actions read from their file; what was left out has the specification's defaults.
 
-    ``tokens``: of a sequence, and what slices must be multiples of; None: only the slices' ratios count. Slices that
-    are to be chosen are one for now.
+    ``tokens``: of a sequence, and what slices must be multiples of; None: only the slices' ratios count.
     """
     keys: dict[str, Any] = {key: value for key, value in section.model_dump().items() if value is not None}
     if method == "local" and "schedule" not in section.model_fields_set:
         keys["schedule"] = LOCAL_SCHEDULE
-    keys.pop("slice_granularity", None)
     if "actions" in keys:
         keys["actions"] = read_actions(document.source.parent / keys["actions"])
-    if "token_slices" in keys:
-        stated = 1 if keys["token_slices"] == "auto" else keys["token_slices"]
+    stated = keys.pop("token_slices", None)
+    if stated == "auto":
+        stated = None if section.schedule in SLICED_SCHEDULES else 1  # of which the specification says that it has none
+    if stated is not None:
         length, multiple = tokens or (stated, 1)
         keys["token_slices"] = stated_slices(stated, length, multiple)
     return PipelineSpec(**keys | {"degree": degree})

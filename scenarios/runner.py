@@ -10,16 +10,16 @@ from typing import Any, Final, Literal
 from backends.simulated import SimulatedBackend
 from costmodels.errors import AlgorithmError
 from costmodels.hardware import DeviceSpec, load_node
+from scenarios.choices.decide import decided
+from scenarios.choices.operators import summarise_choice
 from scenarios.errors import Origin, ScenarioError
 from scenarios.intervals import errors_of
 from scenarios.loader import Scenario, located
-from scenarios.operator_sharding import summarise_choice, with_sharding_chosen
 from scenarios.outputs import write_all
 from scenarios.pricing import cluster_pricing
 from scenarios.reliability import summarise_study
 from scenarios.report.words import Advice
 from scenarios.summary import summarise
-from scenarios.two_pass import decided
 from sim.engine.activity import Pricing
 from sim.engine.link_use import LinkUse, link_use
 from sim.engine.pricing import ClusterPricing
@@ -107,7 +107,7 @@ def refuse_many_ops(plan: Plan) -> None:
 
 
 def with_choices(scenario: Scenario) -> Scenario:
-    """Return the scenario with what it leaves to its cluster chosen: what follows from times, what OSDP shards.
+    """Return the scenario with what it leaves to its cluster chosen (see ``scenarios.choices``).
 
     Raises ScenarioError where no choice fits.
     """
@@ -115,9 +115,7 @@ def with_choices(scenario: Scenario) -> Scenario:
     if device is None or not isinstance(job, DenseTraining):
         return scenario
     with located(scenario.document), _locating_algorithms(scenario):
-        job = decided(job, partial(pricing_of, scenario))
-        if job.parallel.osdp is not None:
-            job = with_sharding_chosen(job, pricing_of(scenario), device.memory_bytes)
+        job = decided(job, partial(pricing_of, scenario), device.memory_bytes)
     return replace(scenario, job=job)
 
 

@@ -302,7 +302,7 @@ class TrainingSection(Section):
     low_precision_gradients: bool = False
     """Accumulate and synchronise gradients in the type of the weights, not in fp32."""
     method: Method = "backprop"
-    """`backprop`, or `local`: every block of layers learns from a loss of its own; another algorithm."""
+    """`backprop` (default, but with schedule local), or `local`: blocks of layers with losses of their own."""
     local_update: LocalUpdate | None = None
     """method local: `greedy` (default), or `overlapping`: a block also learns from the next block's loss."""
 
@@ -313,7 +313,7 @@ class DelayTrainingSection(Section):
     num_microbatches: int = Field(ge=1, le=MAX_MICROBATCHES)
     """Micro-batches per step."""
     method: Method = "backprop"
-    """`backprop`, or `local`: every block of layers learns from a loss of its own; another algorithm."""
+    """`backprop` (default, but with schedule local), or `local`: blocks of layers with losses of their own."""
     local_update: LocalUpdate | None = None
     """method local: `greedy` (default), or `overlapping`: a block also learns from the next block's loss."""
 
@@ -350,7 +350,7 @@ class PipelineSection(Section):
     )
     """Layers of every virtual stage in model order; default as evenly as Megatron-LM would."""
     token_slices: TokenSlices = None
-    """terapipe, seq_1f1b: a number of slices of a sequence, their lengths in tokens, or `auto`: the fastest."""
+    """terapipe, seq_1f1b: how many slices a sequence has, their lengths, or `auto`: the fastest (default)."""
     slice_granularity: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
     """token_slices auto: lengths are multiples of this many tokens; default 1/128 of the sequence, or a little more."""
     blocking_messages: bool = False

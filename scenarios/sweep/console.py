@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scenarios.sweep.labels import label, varied
-from scenarios.sweep.table import EXPLAINED, rows_of
+from scenarios.sweep.table import EXPLAINED, other_algorithms, rows_of
 
 
 class Tick(Protocol):
@@ -41,6 +41,8 @@ def print_sweep(summary: Mapping[str, Any], console: Console, out: Path | None) 
     console.print(Text(f"{summary['scenario']}, {counts} by step time", style="bold"))
     console.print(_table(summary))
     console.print(Text(EXPLAINED, style="dim"), soft_wrap=True)
+    for line in other_algorithms(summary):
+        console.print(Text(line, style="yellow"), soft_wrap=True)
     if refused:
         console.print()
         console.print(Text(f"{len(refused):,} refused", style="bold"))

@@ -41,5 +41,5 @@ def _values(entry: Mapping[str, Any], keys: list[str]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    """Return a result: numbers to the last digit, null empty."""
-    return "" if value is None else json.dumps(value)
+    """Return a result: numbers to the last digit, words as they are, null empty."""
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)

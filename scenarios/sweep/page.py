@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_time
+from scenarios.algorithm import algorithm_words
 from scenarios.report.causes import COMPUTING, cause_of
 from scenarios.report.charts import memory_unit, time_unit
 from scenarios.report.page import Card, Chart, Section, legend, table, write_page
 from scenarios.report.phases import MESSAGE
 from scenarios.report.thumbnail import Thumbnail, thumbnails_chart, thumbnails_legend
-from scenarios.sweep.labels import label, varied
-from scenarios.sweep.table import EXPLAINED, rows_of
+from scenarios.sweep.labels import label, marked, varied
+from scenarios.sweep.table import EXPLAINED, other_algorithms, rows_of
 from sim.engine.breakdown import BUBBLE
 
 MAX_BARS: Final = 60
@@ -36,16 +37,20 @@ def write_sweep_page(summary: Mapping[str, Any], pictures: Sequence[Thumbnail], 
 def _cards(summary: Mapping[str, Any]) -> list[Card]:
     points = summary["points"]
     best = points[0]
-    cards = [Card("Fastest", format_time(best["iteration_time_s"]), label(summary, best["set"]))]
+    cards = [Card("Fastest", format_time(best["iteration_time_s"]), marked(summary, best))]
+    synchronous = [point for point in points if not algorithm_words(point["algorithm"])]
+    if synchronous and synchronous[0] is not best:
+        first = synchronous[0]
+        cards.append(Card("Fastest synchronous", format_time(first["iteration_time_s"]), marked(summary, first)))
     fitting = [point for point in points if point["fits_memory"]]
     if any(point["fits_memory"] is False for point in points):
-        words = label(summary, fitting[0]["set"]) if fitting else "all need more memory than there is"
+        words = marked(summary, fitting[0]) if fitting else "all need more memory than there is"
         value = format_time(fitting[0]["iteration_time_s"]) if fitting else "none"
         cards.append(Card("Fastest that fits", value, words, "" if fitting else "bad"))
     key = _memory_key(summary)
     leanest = min(points, key=lambda point: point[key])
     words = format_bytes(leanest[key]) if key == "peak_memory_bytes" else f"{leanest[key]:.4g} micro-batches live"
-    cards.append(Card("Least memory", words, label(summary, leanest["set"])))
+    cards.append(Card("Least memory", words, marked(summary, leanest)))
     refused = f"{len(summary['refused'])} refused" if summary["refused"] else ""
     cards.append(Card("Points", f"{len(points):,}", refused))
     return cards
@@ -54,13 +59,14 @@ def _cards(summary: Mapping[str, Any]) -> list[Card]:
 def _table(summary: Mapping[str, Any]) -> Section:
     heads, rows = rows_of(summary)
     body = table(heads, rows, text_columns=len(varied(summary)))
-    return Section("All points", "By step time.", body, None, f"{EXPLAINED}.")
+    notes = [f"{EXPLAINED}.", *(f"{line}." for line in other_algorithms(summary))]
+    return Section("All points", "By step time.", body, None, " ".join(notes))
 
 
 def _times(summary: Mapping[str, Any]) -> Section:
     points = summary["points"][:MAX_BARS]
     unit, factor = time_unit(points[-1]["iteration_time_s"])
-    labels = [label(summary, point["set"]) for point in points]
+    labels = [marked(summary, point) for point in points]
     parts = {
         COMPUTING: [1 - p["bubble_fraction"] - p["exposed_communication_fraction"] for p in points],
         EXPOSED: [p["exposed_communication_fraction"] for p in points],
@@ -150,7 +156,7 @@ def _scatter(
 ) -> dict[str, Any]:
     """Return the points of one verdict; ``scale``: the key of the height, and the units of time and of that."""
     key, unit_s, height = scale
-    labels = [escape(label(summary, point["set"])) for point in chosen]
+    labels = [escape(marked(summary, point)) for point in chosen]
     held = [format_bytes(p[key]) if key == "peak_memory_bytes" else f"{p[key]:.4g} live" for p in chosen]
     times_s = [point["iteration_time_s"] for point in chosen]
     middle_s = (summary["points"][0]["iteration_time_s"] + summary["points"][-1]["iteration_time_s"]) / 2
@@ -194,7 +200,7 @@ def _mark_capacities(layout: dict[str, Any], points: Sequence[Mapping[str, Any]]
 def _pipelines(summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Section:
     points = summary["points"]
     named = [
-        (f"{escape(label(summary, point['set']))}: {format_time(point['iteration_time_s'])}", picture)
+        (f"{escape(marked(summary, point))}: {format_time(point['iteration_time_s'])}", picture)
         for point, picture in zip(points, pictures, strict=True)
     ]
     longest_s = points[-1]["iteration_time_s"]

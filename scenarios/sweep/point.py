@@ -14,7 +14,7 @@ from sim.training.spec import TextbookTraining
 
 FROM_SUMMARY: Final = (
     "world_size", "iteration_time_s", "tokens_per_s", "model_flop_per_s_per_device", "mfu", "hfu", "bubble_fraction",
-    "exposed_communication_fraction",
+    "exposed_communication_fraction", "algorithm",
 )  # fmt: skip
 
 SENT: Final = {

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_time
-from scenarios.sweep.labels import varied, written
+from scenarios.algorithm import algorithm_words
+from scenarios.sweep.labels import OTHER, varied, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ COLUMNS: Final = (
     Column("sent", "sent_bytes_per_rank", format_bytes),
     Column("pp sent", "pipeline_sent_bytes_per_rank", format_bytes),
     Column("live", "peak_live_activations", lambda live: f"{live:.4g}"),
+    Column("algorithm", "algorithm", lambda name: name if algorithm_words(name) else ""),
 )
 EXPLAINED: Final = (
     "exposed: communication while nothing is computed; memory: peak of the fullest rank; "
@@ -41,16 +43,26 @@ EXPLAINED: Final = (
 
 
 def columns_of(summary: Mapping[str, Any]) -> list[Column]:
-    """Return the columns that some point has a value for."""
-    return [column for column in COLUMNS if any(point[column.key] is not None for point in summary["points"])]
+    """Return the columns that some point has something to say in."""
+    return [column for column in COLUMNS if any(_cell(column, point) not in {"-", ""} for point in summary["points"])]
+
+
+def other_algorithms(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line for each algorithm other than synchronous backpropagation: its name, and what it does."""
+    names = dict.fromkeys(point["algorithm"] for point in summary["points"])
+    return [f"{OTHER} {name}: {words}" for name in names if (words := algorithm_words(name))]
+
+
+def _cell(column: Column, point: Mapping[str, Any]) -> str:
+    value = point[column.key]
+    return "-" if value is None else column.words(value)
 
 
 def rows_of(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return heads and rows: the keys that vary, then the results."""
     keys, columns = varied(summary), columns_of(summary)
     rows = [
-        [written(point["set"][key]) for key in keys]
-        + ["-" if point[column.key] is None else column.words(point[column.key]) for column in columns]
+        [written(point["set"][key]) for key in keys] + [_cell(column, point) for column in columns]
         for point in summary["points"]
     ]
     heads = [short.replace("_", " ") for short in keys.values()]

@@ -1,22 +1,26 @@
 """How long a plan's tasks take when nothing else runs: what a schedule that is made for times is made from."""
 
+from collections.abc import Container
+
 import numpy as np
 
 from sim.engine.activity import Pricing
 from sim.engine.shape import NO_PATH, analyse
-from sim.plan.program import Plan, Program, Task
+from sim.plan.program import Phase, Plan, Program, Task
 
 
-def tasks_alone_s(plan: Plan, pricing: Pricing) -> dict[str, float]:
-    """Return how long one call of every task takes alone, in seconds, on the slowest of the ranks that run it.
+def tasks_alone_s(plan: Plan, pricing: Pricing, phases: Container[Phase] = tuple(Phase)) -> dict[str, float]:
+    """Return how long one call of every task of some phases takes alone, on the slowest of the ranks that run it.
 
-    Collectives find all members ready; a message counts until it has arrived.
+    In seconds by task. Collectives find all members ready; a message counts until it has arrived.
     """
     kinds, found = pricing.rank_kinds(plan), dict[str, float]()
     for program in plan.programs:
         ranks = np.array(plan.ranks_of(program))
         unlike = ranks[np.unique(kinds[ranks], return_index=True)[1]].tolist()
         for name, task in program.tasks.items():
+            if task.phase not in phases:
+                continue
             slowest_s = max(_alone_s(plan, pricing, program, task, rank) for rank in unlike)
             found[name] = max(slowest_s, found.get(name, 0.0))
     return found

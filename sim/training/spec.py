@@ -306,23 +306,27 @@ def check_tensor(model: TransformerSpec, parallel: ParallelSpec) -> None:
         )
 
 
+def slice_multiple(parallel: ParallelSpec) -> int:
+    """Return what the lengths of slices must be multiples of: tokens that tensor-parallel ranks share out."""
+    return parallel.tensor_degree if parallel.sequence_parallel or parallel.pipeline.scatter_gather else 1
+
+
 def check_token_slices(model: TransformerSpec, parallel: ParallelSpec) -> None:
     """Raise SpecError unless the slices make up a sequence, and each divides over the ranks that share it."""
-    slices, t = parallel.pipeline.token_slices, parallel.tensor_degree
+    slices, multiple = parallel.pipeline.token_slices, slice_multiple(parallel)
     if slices and sum(slices) != model.sequence_length:
         raise SpecError(
             SLICES_KEY,
             f"the slices have {sum(slices)} tokens in all, and a sequence {model.sequence_length}",
             f"write lengths that add up to {model.sequence_length}, or a number of slices",
         )
-    if parallel.sequence_parallel or parallel.pipeline.scatter_gather:
-        odd = next((tokens for tokens in slices if tokens % t), None)
-        if odd is not None:
-            raise SpecError(
-                SLICES_KEY,
-                f"a slice of {odd} tokens does not divide over {t} tensor-parallel ranks",
-                f"write lengths that are multiples of {t}",
-            )
+    odd = next((tokens for tokens in slices if tokens % multiple), None)
+    if odd is not None:
+        raise SpecError(
+            SLICES_KEY,
+            f"a slice of {odd} tokens does not divide over {multiple} tensor-parallel ranks",
+            f"write lengths that are multiples of {multiple}",
+        )
 
 
 def split_layers(num_layers: int, pipeline: PipelineSpec) -> tuple[int, ...]:
@@ -386,6 +390,9 @@ class TextbookTraining:
 
     def __post_init__(self) -> None:
         check_method(self.method, self.local_update, self.pipeline)
+        if self.pipeline.awaits_slices:
+            rule = f"{self.pipeline.schedule} runs slices of tokens; none are stated, and a textbook has no prices"
+            raise SpecError(SLICES_KEY, rule, "write token_slices: 4, or a list of lengths")
         check_auxiliary(self.method, self.model.auxiliary_s)
         try:
             check_schedule(self.num_microbatches, self.pipeline)

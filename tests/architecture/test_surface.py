@@ -136,7 +136,7 @@ SWEEP = {
     *("schema", "scenario", "settings.key", "settings.values", "refused.set", "refused.reason"),
     *("points.set", "points.world_size", "points.iteration_time_s", "points.tokens_per_s"),
     *("points.model_flop_per_s_per_device", "points.mfu", "points.hfu"),
-    *("points.bubble_fraction", "points.exposed_communication_fraction"),
+    *("points.bubble_fraction", "points.exposed_communication_fraction", "points.algorithm"),
     *("points.peak_memory_bytes", "points.memory_capacity_bytes", "points.fits_memory"),
     *("points.sent_bytes_per_rank", "points.tensor_sent_bytes_per_rank", "points.pipeline_sent_bytes_per_rank"),
     *("points.data_sent_bytes_per_rank", "points.peak_live_microbatches", "points.peak_live_activations"),

@@ -5,7 +5,7 @@ from typing import Any
 
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
-from scenarios.two_pass import decided
+from scenarios.choices.decide import decided
 from sim.cluster.cluster import Cluster
 from sim.engine.activity import Pricing
 from sim.engine.pricing import ClusterPricing

@@ -12,11 +12,13 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from scenarios.cli import main
 from scenarios.loader import load_scenario
 from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, PHASES
 from scenarios.runner import simulate
+from scenarios.sweep.console import print_sweep
 from scenarios.sweep.files import csv_text, write_sweep
 from scenarios.sweep.labels import label, varied
 from scenarios.sweep.run import SCHEMA, Sweep, prepare, run
@@ -30,7 +32,7 @@ TINY = ROOT / "scenarios" / "tiny-gpt-2x2.yaml"
 FILES = ("report.html", "sweep.csv", "sweep.json")
 RESULTS = [
     "world_size", "iteration_time_s", "tokens_per_s", "model_flop_per_s_per_device", "mfu", "hfu", "bubble_fraction",
-    "exposed_communication_fraction", "peak_memory_bytes", "memory_capacity_bytes", "fits_memory",
+    "exposed_communication_fraction", "algorithm", "peak_memory_bytes", "memory_capacity_bytes", "fits_memory",
     "sent_bytes_per_rank", "tensor_sent_bytes_per_rank", "pipeline_sent_bytes_per_rank", "data_sent_bytes_per_rank",
     "peak_live_microbatches", "peak_live_activations",
 ]  # fmt: skip
@@ -157,7 +159,7 @@ def test_points_are_the_single_runs_in_order_of_time() -> None:
         assert list(point) == ["set", *RESULTS]
         single = simulate(load_scenario(TINY, [f"{key}={value}" for key, value in point["set"].items()])).summary
         shared = set(single) & set(point)
-        assert len(shared) == 10
+        assert len(shared) == 11
         assert {key: point[key] for key in shared} == {key: single[key] for key in shared}
         assert point["peak_memory_bytes"] == max(role["peak_memory_bytes"] for role in single["roles"])
         assert point["peak_live_microbatches"] == max(role["peak_live_microbatches"] for role in single["roles"])
@@ -326,6 +328,26 @@ def test_table_says_what_was_set_and_what_was_refused(capsys) -> None:
     assert "interleaved_1f1b: parallel.pipeline.virtual_stages: interleaved_1f1b needs 2 or more" in shown
 
 
+def test_other_algorithms_are_marked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Points that are no synchronous backpropagation say so in the table, below it, and on the page."""
+    schedules = "parallel.pipeline.schedule=1f1b,pipedream_2bw,local"
+    sweep = swept(ROOT / "scenarios" / "textbook-1f1b.yaml", schedules)
+    assert {point["set"]["parallel.pipeline.schedule"]: point["algorithm"] for point in sweep.summary["points"]} == {
+        "1f1b": "backpropagation",
+        "pipedream_2bw": "backpropagation, gradients one step late",
+        "local": "local updates, greedy",
+    }
+    write_sweep(sweep, tmp_path)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    print_sweep(sweep.summary, Console(width=200), None)
+    for words in (page, capsys.readouterr().out):
+        assert "staleness 1; NOT synchronous SGD" in words
+        assert "NOT the gradients of backpropagation" in words
+    for words in ("pipedream_2bw*", "local*", "Fastest synchronous"):
+        assert words in page
+    assert "1f1b*" not in page
+
+
 def test_csv_has_a_row_per_point_and_per_refusal() -> None:
     """sweep.csv: keys set, results to the last digit, and why a point was refused."""
     summary = swept(TINY, SCHEDULES, "parallel.pipeline.layers_per_stage=[2,2],[1,3]").summary
@@ -413,9 +435,15 @@ def test_documentation_says_what_the_comparison_finds() -> None:
     """Times and memory that docs/schedules.md states of schedules are today's."""
     page = (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8")
     path = ROOT / "scenarios" / "compare-schedules.yaml"
-    for words, schedule, stages in (("DualPipeV", "dualpipe_v", 2), ("1F1B", "1f1b", 1)):
+    named = (
+        ("DualPipeV", "dualpipe_v", 2),
+        ("1F1B", "1f1b", 1),
+        ("Seq1F1B", "seq_1f1b", 1),
+        ("2BW", "pipedream_2bw", 1),
+    )
+    for words, schedule, stages in (*named, ("updates", "local", 1)):
         overrides = [f"parallel.pipeline.schedule={schedule}", f"parallel.pipeline.virtual_stages={stages}"]
         summary = simulate(load_scenario(path, overrides)).summary
         peak_bytes = max(role["peak_memory_bytes"] for role in summary["roles"])
-        [stated] = re.findall(rf"{words}\s\(([\d.]+) s\D*([\d.]+) GiB", page.split("All schedules on one page")[1])
+        [stated] = re.findall(rf"\b{words}\s\(([\d.]+) s\D*([\d.]+) GiB", page.split("All schedules on one page")[1])
         assert stated == (f"{summary['iteration_time_s']:.3f}", f"{peak_bytes / 2**30:.1f}")

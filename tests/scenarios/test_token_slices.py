@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from scenarios.choices.slices import with_slices
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
+from scenarios.library import FOLDER
 from scenarios.loader import load_scenario
-from scenarios.runner import simulate
-from scenarios.token_slices import with_slices
+from scenarios.runner import simulate, with_choices
 from sim.training.spec import DenseTraining
 
 SCENARIO = """
@@ -34,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 def slices_of(path: Path, *overrides: str) -> tuple[int, ...]:
     """Return the lengths of a scenario's slices."""
-    job = load_scenario(path, overrides).job
+    job = with_choices(load_scenario(path, overrides)).job
     assert isinstance(job, DenseTraining)
     return job.parallel.pipeline.token_slices
 
@@ -67,6 +68,14 @@ def test_chosen_slices_are_faster_than_one_and_than_many(path: Path) -> None:
     assert auto_s < 0.7 * step_s(path, f"{KEY}=1")
     assert auto_s <= 1.05 * min(step_s(path, f"{KEY}={count}") for count in (2, 4, 8, 16, 32))
     assert sum(slices_of(path, f"{KEY}=auto")) == 1024
+
+
+def test_slices_are_chosen_where_none_are_stated(path: Path) -> None:
+    """Left out, they are `auto`; a textbook workload has no prices, so it must state them."""
+    left_out = "parallel.pipeline={degree: 8, schedule: terapipe}"
+    assert slices_of(path, left_out) == slices_of(path, f"{KEY}=auto")
+    with pytest.raises(ScenarioError, match="a textbook has no prices"):
+        load_scenario(FOLDER / "textbook-1f1b.yaml", ["parallel.pipeline.schedule=terapipe"])
 
 
 def test_a_choice_keeps_to_the_granularity(path: Path) -> None:
@@ -117,7 +126,9 @@ def test_textbook_slices_take_their_share(tmp_path: Path) -> None:
         ([f"{KEY}=[512,256]"], "768 tokens in all"),
         ([f"{KEY}=2000"], "do not make 2000 slices"),
         (["parallel.pipeline.schedule=1f1b"], "1f1b has no token_slices"),
-        (["parallel.pipeline={degree: 8, schedule: terapipe}"], "none are stated"),
+        (["parallel.pipeline={degree: 8, schedule: gpipe, token_slices: auto}"], "gpipe has no token_slices"),
+        (["parallel.pipeline.slice_granularity=8"], "slices that are to be chosen"),
+        (["parallel.pipeline={degree: 8, schedule: gpipe, slice_granularity: 8}"], "slices that are to be chosen"),
         ([f"{KEY}=auto", "parallel.pipeline.slice_granularity=1"], "512 parts or fewer"),
         ([f"{KEY}=auto", "parallel.pipeline.slice_granularity=48"], "512 parts or fewer"),
     ],
@@ -125,7 +136,7 @@ def test_textbook_slices_take_their_share(tmp_path: Path) -> None:
 def test_slices_that_cannot_be_are_refused(path: Path, overrides: list[str], words: str) -> None:
     """One error, with key, rule and remedy."""
     with pytest.raises(ScenarioError, match=words) as error:
-        load_scenario(path, overrides)
+        with_choices(load_scenario(path, overrides))
     assert error.value.key.startswith("parallel.pipeline.")
     assert error.value.remedy
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from costmodels.memory import ALLOCATION_GRANULE_BYTES
-from scenarios.operator_sharding import RankSearch, choices_of_ranks, with_sharding_chosen
+from scenarios.choices.decide import decided
+from scenarios.choices.operators import RankSearch, choices_of_ranks, with_sharding_chosen
 from sim.engine.memory import memory_use
 from sim.plan.buffer import Scope
 from sim.plan.check import check
@@ -279,15 +280,14 @@ def fitting(job: DenseTraining, limit: int) -> DenseTraining | None:
 def test_one_replica_chooses_nothing() -> None:
     """There is nobody to share with, whatever the limit."""
     job = osdp_job(dp=1, limit=1)
-    assert with_sharding_chosen(job, pricing_on("dgx-a100-80g", 1), GIB) is job
+    assert decided(job, lambda: pytest.fail("prices are needed"), GIB) is job
     program_of(job)
 
 
 def test_a_job_without_choice_is_left_alone() -> None:
     """ZeRO's stages, and what has been chosen already, are as they were."""
-    pricing = pricing_on("dgx-a100-80g", 4)
     for job in (dense_job(dp=4, zero_stage=3), choosing(osdp_job(), {"layer0.qkv": Choice(2, 1)})):
-        assert with_sharding_chosen(job, pricing, GIB) is job
+        assert decided(job, lambda: pytest.fail("prices are needed"), GIB) is job
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -11,17 +11,7 @@ from hypothesis import strategies as st
 from sim.engine.memory import peak_live_chunks
 from sim.training.pipeline.actions import Action, Order
 from sim.training.pipeline.schedules import one_forward_one_backward
-from sim.training.pipeline.terapipe import (
-    SliceTimeError,
-    Slicing,
-    SlicingError,
-    best_batch_slices,
-    best_slices,
-    cut,
-    fitted,
-    measured,
-    uniform_slices,
-)
+from sim.training.pipeline.terapipe import SliceTimeError, Slicing, SlicingError, best_slices
 from sim.training.pipeline.token_slices import seq_1f1b, terapipe
 from tests.sim.jobs import run_textbook
 
@@ -40,15 +30,6 @@ def compositions(total: int) -> Iterator[tuple[int, ...]]:
         yield ()
     for first in range(1, total + 1):
         for rest in compositions(total - first):
-            yield (first, *rest)
-
-
-def partitions(total: int, most: int) -> Iterator[tuple[int, ...]]:
-    """Yield every way to write a number as a sum of falling numbers."""
-    if total == 0:
-        yield ()
-    for first in range(min(total, most), 0, -1):
-        for rest in partitions(total - first, first):
             yield (first, *rest)
 
 
@@ -73,20 +54,19 @@ def brute_force_s(time_s: Callable[[int, int], float], num_tokens: int, num_stag
 
 
 @st.composite
-def random_times(draw: st.DrawFn, num_tokens: int, num_sequences: int = 1) -> dict[tuple[int, int, int], float]:
-    """Return times by sequences, tokens and context: any, or such as rise with tokens and context."""
-    keys = [
-        (b, n, c)
-        for b in range(1, num_sequences + 1)
-        for n in range(1, num_tokens + 1)
-        for c in range(num_tokens - n + 1)
-    ]
+def random_times(draw: st.DrawFn, num_tokens: int) -> dict[tuple[int, int], float]:
+    """Return times by tokens and context: any, or such as rise with tokens and context."""
+    keys = [(n, c) for n in range(1, num_tokens + 1) for c in range(num_tokens - n + 1)]
     table = dict(zip(keys, draw(st.lists(SIXTEENTHS, min_size=len(keys), max_size=len(keys))), strict=True))
     if draw(st.booleans()):
-        for b, n, c in keys:
-            smaller = [(b - 1, n, c), (b, n - 1, c), (b, n, c - 1)]
-            table[b, n, c] = max([table[b, n, c], *(table[key] for key in smaller if key in table)])
+        for n, c in keys:
+            table[n, c] = max([table[n, c], *(table[key] for key in ((n - 1, c), (n, c - 1)) if key in table)])
     return table
+
+
+def measured(table_s: dict[tuple[int, int], float]) -> Callable[[int, int], float]:
+    """Return the slice time that a table has."""
+    return lambda tokens, context: table_s[tokens, context]
 
 
 # --- the dynamic program -----------------------------------------------------------------------------------
@@ -115,45 +95,11 @@ def test_reference_cases(num_tokens: int, num_stages: int, latency: Fraction, sl
 def test_no_cut_is_better(data: st.DataObject, num_tokens: int, num_stages: int) -> None:
     """For random times, rising or not, the latency is the least of all cuts, and is that of the slices returned."""
     table = data.draw(random_times(num_tokens))
-    time_s = measured({(n, c): value for (_, n, c), value in table.items()})
+    time_s = measured(table)
     best = best_slices(time_s, num_tokens, num_stages)
     assert best.latency_s == brute_force_s(time_s, num_tokens, num_stages)
-    assert best == Slicing(best.groups, best.work_s, best.longest_s, num_stages)
+    assert best == Slicing(best.slices, best.work_s, best.longest_s, num_stages)
     assert latency_s(slice_times(time_s, best.slices), num_stages) == best.latency_s
-
-
-@settings(max_examples=80)
-@given(data=st.data(), num_tokens=st.integers(1, 4), num_sequences=st.integers(1, 3), num_stages=st.integers(1, 6))
-def test_no_cut_of_a_batch_is_better(data: st.DataObject, num_tokens: int, num_sequences: int, num_stages: int) -> None:
-    """Groups of sequences and their slices together have the least latency of all combinations."""
-    table = data.draw(random_times(num_tokens, num_sequences))
-
-    def time_s(sequences: int, tokens: int, context: int) -> float:
-        return table[sequences, tokens, context]
-
-    def times_of(size: int) -> list[list[float]]:
-        return [slice_times(lambda n, c: table[size, n, c], slices) for slices in compositions(num_tokens)]
-
-    least_s = math.inf
-    for sizes in partitions(num_sequences, num_sequences):
-        batches: list[list[float]] = [[]]
-        for size in sizes:
-            batches = [before + times for before in batches for times in times_of(size)]
-        least_s = min([least_s, *(latency_s(times, num_stages) for times in batches)])
-    best = best_batch_slices(time_s, num_sequences, num_tokens, num_stages)
-    times = [table[size, tokens, sum(slices[:i])] for size, slices in best.groups for i, tokens in enumerate(slices)]
-    assert best.latency_s == least_s == latency_s(times, num_stages)
-    assert sum(group.num_sequences for group in best.groups) == num_sequences
-    assert all(sum(group.slices) == num_tokens for group in best.groups)
-
-
-def test_groups_share_one_fill_and_drain() -> None:
-    """Where cutting the batch pays only because the groups follow each other at once, it is cut."""
-    best = best_batch_slices(lambda b, n, c: float(b), 4, 1, 8)
-    assert [group.num_sequences for group in best.groups] == [1, 1, 1, 1]
-    assert best.latency_s == 4 + 7
-    alone_s = best_batch_slices(lambda b, n, c: float(b), 1, 1, 8).latency_s
-    assert 4 * alone_s == 32
 
 
 @settings(max_examples=100)
@@ -161,7 +107,7 @@ def test_groups_share_one_fill_and_drain() -> None:
 def test_epsilon_bounds_the_loss(data: st.DataObject, num_tokens: int, num_stages: int, epsilon: int) -> None:
     """With limits epsilon apart the latency is at most (K-1) epsilon above the least."""
     table, epsilon_s = data.draw(random_times(num_tokens)), epsilon / 16
-    time_s = measured({(n, c): value for (_, n, c), value in table.items()})
+    time_s = measured(table)
     rough_s = best_slices(time_s, num_tokens, num_stages, epsilon_s=epsilon_s).latency_s
     least_s = brute_force_s(time_s, num_tokens, num_stages)
     assert least_s <= rough_s <= least_s + (num_stages - 1) * epsilon_s
@@ -172,7 +118,7 @@ def test_epsilon_never_skips_a_good_limit() -> None:
     table = {(n, c): 100.0 for n in range(1, 5) for c in range(5 - n)}
     table |= {(1, c): 1.0 for c in range(4)} | {(2, 0): 1.0625, (2, 2): 1.0625, (4, 0): 2.0}
     time_s = measured(table)
-    assert [cut(time_s, slices, 3).latency_s for slices in ((1, 1, 1, 1), (2, 2), (4,))] == [6.0, 4.25, 6.0]
+    assert [latency_s(slice_times(time_s, slices), 3) for slices in ((1, 1, 1, 1), (2, 2), (4,))] == [6.0, 4.25, 6.0]
     assert best_slices(time_s, 4, 3, epsilon_s=0.5).latency_s == 4.25
 
 
@@ -183,70 +129,11 @@ def test_granularity_counts_in_units() -> None:
     assert best.slices == tuple(8 * units for units in (3, 3, 2, 2, 2, 2, 2))
 
 
-@settings(max_examples=60)
-@given(data=st.data(), num_tokens=st.integers(1, 7), num_stages=st.integers(1, 9))
-def test_uniform_slices_are_never_better(data: st.DataObject, num_tokens: int, num_stages: int) -> None:
-    """Slices of one length (the first ones longer) sum up to the sequence and do not beat the optimum."""
-    table = data.draw(random_times(num_tokens))
-    num_slices = data.draw(st.integers(1, num_tokens))
-    time_s = measured({(n, c): value for (_, n, c), value in table.items()})
-    uniform = uniform_slices(time_s, num_tokens, num_stages, num_slices)
-    assert sum(uniform.slices) == num_tokens
-    assert len(uniform.slices) == num_slices
-    assert sorted(uniform.slices, reverse=True) == list(uniform.slices)
-    assert max(uniform.slices) - min(uniform.slices) <= 1
-    assert uniform.latency_s == latency_s(slice_times(time_s, uniform.slices), num_stages)
-    assert uniform.latency_s >= best_slices(time_s, num_tokens, num_stages).latency_s
-
-
-# --- slice times -------------------------------------------------------------------------------------------
-
-
-def test_fit_finds_the_model_that_made_the_table() -> None:
-    """Any times without context, and a linear extra time with it, are found again between measured points."""
-
-    def made_s(tokens: int, context: int) -> float:
-        alone_s = 1 + tokens**1.5
-        return alone_s + (0.5 + 0.25 * tokens + 0.125 * context + 0.0625 * tokens * context if context else 0.0)
-
-    table = {(n, c): made_s(n, c) for n in range(1, 9) for c in (0, 2, 6)}
-    time_s = fitted(table)
-    for tokens in range(1, 9):
-        for context in (0, 1, 3, 5, 100):
-            assert time_s(tokens, context) == pytest.approx(made_s(tokens, context), rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        ({(1, 0): 1.0, (1, 1): 2.0}, "1 measured slices with context do not determine"),
-        ({(1, 0): 1.0, (2, 1): 2.0}, "no time was measured for a slice of 2 tokens after 0"),
-    ],
-)
-def test_fit_refuses_a_table_that_says_too_little(table: dict[tuple[int, int], float], words: str) -> None:
-    """The fit names what was not measured."""
-    with pytest.raises(SliceTimeError, match=words):
-        fitted(table)
-
-
-def test_fit_refuses_lengths_that_were_not_measured() -> None:
-    """A fitted model does not make up a time without context."""
-    time_s = fitted({(n, c): float(n + c) for n in (1, 2) for c in (0, 1, 2)})
-    with pytest.raises(SliceTimeError, match="a slice of 3 tokens after 0"):
-        time_s(3, 1)
-
-
 @pytest.mark.parametrize("time_s", [-1.0, math.nan, math.inf])
 def test_impossible_times_are_refused(time_s: float) -> None:
     """A negative or infinite time names its slice."""
     with pytest.raises(SliceTimeError, match="a slice of 1 tokens after 1 takes"):
         best_slices(lambda n, c: time_s if c else 1.0, 2, 2)
-
-
-def test_missing_times_are_refused() -> None:
-    """A table without a slice that the search needs is refused, not filled in."""
-    with pytest.raises(SliceTimeError, match="no time was measured for a slice of 1 tokens after 1"):
-        best_slices(measured({(1, 0): 1.0, (2, 0): 2.0}), 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -256,11 +143,7 @@ def test_missing_times_are_refused() -> None:
         (lambda: best_slices(affine, 4, 0), "num_stages is 0"),
         (lambda: best_slices(affine, 12, 2, granularity=8), "12 tokens are no multiple of the granularity 8"),
         (lambda: best_slices(affine, 4, 2, epsilon_s=-1.0), "epsilon is -1"),
-        (lambda: best_batch_slices(lambda b, n, c: 1.0, 0, 4, 2), "num_sequences is 0"),
-        (lambda: uniform_slices(affine, 4, 2, 5), "4 tokens do not make 5 slices of multiples of 1"),
-        (lambda: uniform_slices(affine, 4, 2, 0), "num_slices is 0"),
-        (lambda: cut(affine, (), 2), "there are no slices"),
-        (lambda: cut(affine, (2, 0), 2), "slice 1 has 0 tokens"),
+        (lambda: best_slices(affine, 4, 2, num_sequences=0), "num_sequences is 0"),
     ],
 )
 def test_impossible_numbers_are_refused(call: Callable[[], Slicing], words: str) -> None:

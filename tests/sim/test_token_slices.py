@@ -97,7 +97,7 @@ def test_no_cut_of_several_sequences_is_better(
     table = data.draw(random_times(num_tokens))
 
     def time_s(tokens: int, context: int) -> float:
-        return table[1, tokens, context]
+        return table[tokens, context]
 
     best = best_slices(time_s, num_tokens, num_stages, num_sequences=copies)
 
@@ -111,7 +111,7 @@ def test_no_cut_of_several_sequences_is_better(
         for edges in [[i for i in range(1, num_tokens) if mask >> (i - 1) & 1]]
     ]
     assert best.latency_s == min(of(slices) for slices in every)
-    assert best.latency_s == of(best.groups[0].slices)
+    assert best.latency_s == of(best.slices)
 
 
 # --- work and memory ---------------------------------------------------------------------------------------
@@ -211,16 +211,23 @@ def test_blocking_messages_need_one_way_at_a_time(keys: dict[str, Any]) -> None:
 # --- what cannot be ----------------------------------------------------------------------------------------
 
 
+def test_a_plan_is_built_of_chosen_slices_only() -> None:
+    """A schedule of slices without slices awaits a choice: it is no job to build, and a textbook refuses it."""
+    with pytest.raises(ValueError, match="chosen from prices"):
+        dense_plan(schedule="terapipe", pp=2, m=2)
+    with pytest.raises(SpecError, match="a textbook has no prices"):
+        run_textbook("seq_1f1b", 2, 4)
+
+
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"schedule": "terapipe"}, "none are stated"),
         ({"schedule": "1f1b", "token_slices": (4, 4)}, "1f1b has no token_slices"),
         ({"schedule": "seq_1f1b", "token_slices": (4, 0)}, "1 token or more"),
     ],
 )
 def test_slices_and_schedules_that_do_not_go_together_are_refused(keys: dict[str, Any], words: str) -> None:
-    """Slices need a schedule of slices, such a schedule slices, and a slice tokens."""
+    """Slices need a schedule of slices, and a slice tokens."""
     with pytest.raises(SpecError, match=words) as error:
         PipelineSpec(degree=2, **keys)
     assert error.value.key == "parallel.pipeline.token_slices"

@@ -26,6 +26,7 @@ STAGES_KEY: Final = "parallel.pipeline.virtual_stages"
 ACTIONS_KEY: Final = "parallel.pipeline.actions"
 GROUP_KEY: Final = "parallel.pipeline.microbatch_group_size"
 SLICES_KEY: Final = "parallel.pipeline.token_slices"
+GRANULARITY_KEY: Final = "parallel.pipeline.slice_granularity"
 SLICED_SCHEDULES: Final[tuple[Schedule, ...]] = ("terapipe", "seq_1f1b")
 """Schedules under which sequences go through the pipeline in slices of tokens."""
 BLOCKING_SCHEDULES: Final[tuple[Schedule, ...]] = ("gpipe", "terapipe")
@@ -94,12 +95,12 @@ def check_options(schedule: Schedule, group_size: int, max_live: int, actions: A
         raise SpecError(ACTIONS_KEY, rule, "write actions: FILE.csv, or another schedule")
 
 
-def check_slices(schedule: Schedule, token_slices: Sequence[int]) -> None:
-    """Refuse slices under a schedule without, a schedule of slices without them, and empty ones."""
+def check_slices(schedule: Schedule, token_slices: Sequence[int], granularity: int) -> None:
+    """Refuse slices under a schedule without, empty ones, and a granularity where no slices are to be chosen."""
     owners = " or ".join(SLICED_SCHEDULES)
-    if schedule in SLICED_SCHEDULES and not token_slices:
-        rule = f"{schedule} runs slices of tokens, and none are stated"
-        raise SpecError(SLICES_KEY, rule, "write token_slices: 4, a list of lengths, or auto")
+    if granularity and (token_slices or schedule not in SLICED_SCHEDULES):
+        rule = "it is for slices that are to be chosen, and there are none"
+        raise SpecError(GRANULARITY_KEY, rule, f"leave it out, or write schedule: {owners} with token_slices: auto")
     if token_slices and schedule not in SLICED_SCHEDULES:
         raise SpecError(SLICES_KEY, f"{schedule} has no token_slices", f"leave it out, or write schedule: {owners}")
     empty = next((i for i, tokens in enumerate(token_slices) if tokens < 1), None)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from sim.training.pipeline.rules import (
+    SLICED_SCHEDULES,
     TRAITS,
     Actions,
     Schedule,
@@ -35,7 +36,9 @@ class PipelineSpec:
     layers_per_stage: tuple[int, ...] = ()
     """Layers of every virtual stage in model order; empty: as evenly as Megatron would."""
     token_slices: tuple[int, ...] = ()
-    """terapipe, seq_1f1b: tokens of the slices in which a sequence goes through the pipeline."""
+    """terapipe, seq_1f1b: tokens of the slices in which a sequence goes through the pipeline; empty: to be chosen."""
+    slice_granularity: int = 0
+    """Slices that are to be chosen have multiples of this many tokens; 0: of what is usual."""
     blocking_messages: bool = False
     """A message holds up the computing of both its ranks: a broadcast in a group of two on the stream of computing."""
     scatter_gather: bool = False
@@ -44,7 +47,7 @@ class PipelineSpec:
     def __post_init__(self) -> None:
         check_stages(self.schedule, self.virtual_stages)
         check_options(self.schedule, self.microbatch_group_size, self.max_live_microbatches, self.actions)
-        check_slices(self.schedule, self.token_slices)
+        check_slices(self.schedule, self.token_slices, self.slice_granularity)
         check_barrier(self.schedule, self.optimizer_barrier)
         check_blocking(self.schedule, blocking_messages=self.blocking_messages)
 
@@ -62,6 +65,11 @@ class PipelineSpec:
     def num_slices(self) -> int:
         """Return in how many slices a sequence goes through the pipeline."""
         return max(1, len(self.token_slices))
+
+    @property
+    def awaits_slices(self) -> bool:
+        """Return whether it is yet to be chosen into which slices sequences are cut."""
+        return self.schedule in SLICED_SCHEDULES and not self.token_slices
 
     @property
     def num_copies(self) -> int:

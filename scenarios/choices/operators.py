@@ -35,14 +35,13 @@ from sim.training.spec import DenseTraining
 
 
 def with_sharding_chosen(job: DenseTraining, pricing: Pricing, device_bytes: int) -> DenseTraining:
-    """Return a job with the operators chosen that it shards; itself where it leaves no choice, or has one already.
+    """Return a job under OSDP with the operators chosen that it shards.
 
     ``device_bytes``: the memory of the smallest device, the limit where the job states none. Of a pipeline every rank
     has its own operators, and the limit for itself. Raises SpecError where nothing fits.
     """
     osdp = job.parallel.osdp
-    if osdp is None or osdp.choices is not None or job.parallel.data_degree == 1:
-        return job
+    assert osdp is not None
     limit = device_bytes if osdp.memory_limit_bytes is None else osdp.memory_limit_bytes
     job = replace(job, parallel=replace(job.parallel, osdp=replace(osdp, memory_limit_bytes=limit)))
     searches = _searches(job, pricing, limit)

@@ -1,13 +1,13 @@
-"""Decisions that follow from times: the part that aiao defers, the order of zb_auto."""
+"""Choices that follow from prices: the part that aiao defers, the order of zb_auto, token slices."""
 
 from typing import Any
 
 import pytest
 
+from scenarios.choices.decide import decided
 from scenarios.loader import load_scenario
 from scenarios.runner import plan_of, pricing_of, simulate, with_choices
 from scenarios.schedules import schedule_text
-from scenarios.two_pass import decided
 from sim.engine.alone import tasks_alone_s
 from sim.engine.memory import peak_live_chunks
 from sim.training.pipeline.actions import parse_orders
@@ -25,6 +25,7 @@ parallel:
   pipeline: {degree: 4, schedule: zb_auto}
   data: {degree: 2}
 """
+SLICES = ("schedule: zb_auto", "schedule: terapipe")
 AIAO = ("degree: 4, schedule: zb_auto", "degree: 4, schedule: aiao, virtual_stages: 2")
 
 
@@ -52,9 +53,9 @@ def test_aiao_defers_the_forwards_part_of_all_passes(write, recompute: str, leas
 
 def test_decisions_are_made_once(write) -> None:
     """What is decided stays as it is, and needs no prices."""
-    for replacement in (AIAO, ("", "")):
+    for replacement in (AIAO, SLICES, ("", "")):
         job = job_of(load_scenario(write(SCENARIO, replacement)))
-        assert decided(job, lambda: pytest.fail("prices are needed")) is job
+        assert decided(job, lambda: pytest.fail("prices are needed"), 0) is job
 
 
 @pytest.mark.parametrize("limit", [4, 6, 8])

@@ -1,0 +1,11 @@
+"""The plan that is priced before a choice: as small as tells how long tasks take."""
+
+from dataclasses import replace
+
+from sim.training.spec import DenseTraining
+
+
+def one_microbatch(job: DenseTraining) -> DenseTraining:
+    """Return a job of one micro-batch per replica: its tasks are those of the whole job."""
+    once = job.training.microbatch_size * job.parallel.data_degree
+    return replace(job, training=replace(job.training, global_batch_size=once))
