@@ -7,6 +7,7 @@ from threading import Lock
 from torch import Tensor
 
 from sim.plan.buffer import Buffer, Scope, Tier
+from sim.plan.dependencies import hazards
 from sim.plan.op import Compute, Op, Send
 from sim.plan.program import Call, Program, Task
 
@@ -35,7 +36,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class OpInstance:
-    """One op of one call. ``waits``: positions, in issue order, of ops on other streams that must be done before."""
+    """One op of one call. ``waits``: positions, in issue order, of ops on other streams that must be done before.
+
+    A send leaves its stream before its message is gone, so it is waited for on every stream.
+    """
 
     position: int
     call: Call
@@ -104,40 +108,13 @@ def unroll(program: Program, persistent: Mapping[str, Slot], kept: frozenset[str
             slots[key] = persistent[name] if shared else Slot(buffer, kept=name in kept)
         return slots[key]
 
-    hazards = _Hazards()
-    instances = []
-    for position, (_, call, task, op) in enumerate(program.instances()):
+    instances: list[OpInstance] = []
+    for position, (earlier, (_, call, task, op)) in enumerate(zip(hazards(program), program.instances(), strict=True)):
         reads = tuple(slot_of(name, call) for name in op.reads)
         writes = tuple(slot_of(name, call) for name in op.writes)
-        instance = OpInstance(position, call, task, op, reads, writes, hazards.before(position, op, reads, writes))
+        waits = tuple(p for p in earlier if instances[p].op.stream != op.stream or isinstance(instances[p].op, Send))
+        instance = OpInstance(position, call, task, op, reads, writes, waits)
         for slot in touched(instance):
             slot.touches_left += 1
         instances.append(instance)
     return Schedule(instances, slots)
-
-
-@dataclass(slots=True)
-class _Hazards:
-    """Finds, op by op, who must be done first: read after write, write after read, write after write."""
-
-    _ops: list[Op] = field(default_factory=list)
-    _writer: dict[int, int] = field(default_factory=dict)
-    _readers: dict[int, list[int]] = field(default_factory=dict)
-
-    def before(self, position: int, op: Op, reads: tuple[Slot, ...], writes: tuple[Slot, ...]) -> tuple[int, ...]:
-        """Return the positions that an op must wait for; order on its own stream needs no waiting.
-
-        A send leaves its stream before its message is gone, so it is waited for on every stream.
-        """
-        earlier: set[int] = set()
-        for slot in (*reads, *writes):
-            if id(slot) in self._writer:
-                earlier.add(self._writer[id(slot)])
-        for slot in writes:
-            earlier.update(self._readers.pop(id(slot), ()))
-            self._writer[id(slot)] = position
-        for slot in reads:
-            self._readers.setdefault(id(slot), []).append(position)
-        self._ops.append(op)
-        earlier.discard(position)
-        return tuple(sorted(p for p in earlier if self._ops[p].stream != op.stream or isinstance(self._ops[p], Send)))

@@ -11,11 +11,16 @@ Instance = tuple[str, int | None]
 
 
 def dependencies(program: Program) -> Iterator[tuple[int, ...]]:
-    """Yield, for every op in issue order, the places in that order of the ops that must be over before it begins.
-
-    Read after write, write after read, write after write, and the order of its stream.
-    """
+    """Yield, for every op in issue order, the places in that order of the ops that must be over before it begins."""
     tail: dict[str, int] = {}
+    for place, (earlier, (_, _, _, op)) in enumerate(zip(hazards(program), program.instances(), strict=True)):
+        before = tail.get(op.stream)
+        tail[op.stream] = place
+        yield earlier if before is None else tuple(sorted({*earlier, before}))
+
+
+def hazards(program: Program) -> Iterator[tuple[int, ...]]:
+    """Yield the same less the order of streams: read after write, write after read, write after write."""
     writer: dict[Instance, int] = {}
     readers: dict[Instance, list[int]] = defaultdict(list)
     for place, (_, call, _, op) in enumerate(program.instances()):
@@ -23,12 +28,10 @@ def dependencies(program: Program) -> Iterator[tuple[int, ...]]:
             name: call.microbatch if program.buffers[name].scope is Scope.MICROBATCH else None
             for name in (*op.reads, *op.writes)
         }
-        waits = {tail[op.stream]} if op.stream in tail else set()
-        waits |= {writer[instance] for instance in microbatches.items() if instance in writer}
+        earlier = {writer[instance] for instance in microbatches.items() if instance in writer}
         for name in op.writes:
-            waits.update(readers.pop((name, microbatches[name]), ()))
+            earlier.update(readers.pop((name, microbatches[name]), ()))
             writer[name, microbatches[name]] = place
         for name in op.reads:
             readers[name, microbatches[name]].append(place)
-        tail[op.stream] = place
-        yield tuple(sorted(waits - {place}))
+        yield tuple(sorted(earlier - {place}))
