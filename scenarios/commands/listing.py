@@ -16,8 +16,9 @@ from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console import open_console
 from scenarios.library import FOLDER, scenario_names
 from scenarios.model_presets import load_presets
-from scenarios.schema import DelayPipelineSection, PipelineSection, TrainingSection
+from scenarios.schema import TrainingSection
 from scenarios.yaml_tree import read_document
+from sim.training.pipeline.rules import TRAITS
 
 KINDS = ("scenarios", "nodes", "presets", "schedules", "recompute", "precisions", "kernels")
 
@@ -71,17 +72,22 @@ def _cited(source: str) -> str:
     return source.split(",", maxsplit=1)[0]
 
 
-def _choices(section: type[PipelineSection | DelayPipelineSection | TrainingSection], key: str) -> list[dict[str, Any]]:
+def _choices(section: type[TrainingSection], key: str) -> list[dict[str, Any]]:
     return [{"name": name} for name in get_args(section.model_fields[key].annotation)]
 
 
 def _schedules() -> list[dict[str, Any]]:
-    """Return all schedules; transformers run fewer than textbook workloads."""
-    transformers = {row["name"] for row in _choices(PipelineSection, "schedule")}
+    """Return all schedules: how many stages a rank may have, and where they lie."""
     return [
-        {**row, "workloads": "transformer, textbook" if row["name"] in transformers else "textbook"}
-        for row in _choices(DelayPipelineSection, "schedule")
+        {"name": name, "virtual_stages": _range(traits.fewest_stages, traits.most_stages), "stages": traits.placement}
+        for name, traits in TRAITS.items()
     ]
+
+
+def _range(fewest: int, most: int) -> str:
+    if fewest == most:
+        return str(fewest)
+    return f"{fewest} or more"
 
 
 def _table(kind: str, rows: list[dict[str, Any]]) -> Table | Text:

@@ -78,10 +78,10 @@ def test_textbook_gradient_synchronisation_is_a_key(write, textbook) -> None:
     assert deferred_s < whole_s
 
 
-def test_list_says_which_schedules_transformers_run(capsys) -> None:
-    """All schedules are listed; each runs both kinds of workload."""
+def test_list_says_how_many_stages_schedules_have_and_where(capsys) -> None:
+    """All schedules are listed, each with the virtual stages that a rank may hold and how they lie."""
     code, text, _ = shown(capsys, "list", "schedules", "--json")
-    rows = {row["name"]: row["workloads"] for row in json.loads(text)["schedules"]}
+    rows = {row["name"]: (row["virtual_stages"], row["stages"]) for row in json.loads(text)["schedules"]}
     assert code == 0
     assert set(rows) == set(get_args(Schedule))
-    assert set(rows.values()) == {"transformer, textbook"}
+    assert (rows["1f1b"], rows["interleaved_1f1b"], rows["zb_v"]) == (("1", "loop"), ("2 or more", "loop"), ("2", "v"))

@@ -36,6 +36,19 @@ def test_fold3d_hides_the_gradients_that_all_gpus_wait_for() -> None:
     assert 0.252 < all_in_all_out < 0.421
 
 
+def test_deferring_what_would_hide_anyway_costs_updates_between_forwards() -> None:
+    """With 16 micro-batches AIAO is slower than breadth-first by the updates on its path; undeferred it is not."""
+    keys = (OVERLAP, "training.global_batch_size=256")
+    breadth_first = summary_of("fold3d-gpt-6b", *keys, f"{SCHEDULE}=breadth_first")
+    deferring = summary_of("fold3d-gpt-6b", *keys, f"{SCHEDULE}=aiao")
+    at_once = summary_of("fold3d-gpt-6b", *keys, f"{SCHEDULE}=aiao", "parallel.data.deferred_sync=0")
+    slower_s = deferring["iteration_time_s"] - breadth_first["iteration_time_s"]
+    updates_s = deferring["critical_path_s"]["optimizer"] - breadth_first["critical_path_s"]["optimizer"]
+    assert slower_s > 0.0
+    assert 0.5 * slower_s < updates_s < 1.2 * slower_s
+    assert at_once["iteration_time_s"] == pytest.approx(breadth_first["iteration_time_s"], rel=1e-6)
+
+
 def peak_bytes(summary: dict[str, Any], *kinds: str) -> float:
     """Return what these kinds of buffers take at the peak of the first role."""
     return float(sum(summary["roles"][0]["memory_by_kind_bytes"][kind] for kind in kinds))
