@@ -310,7 +310,7 @@ def checked_trainings() -> dict[str, DenseTraining]:
         for recompute in RECOMPUTES
     }
     others = {name: training(**strategy) for name, strategy in OTHERS.items()}
-    return jobs | {name: decided(job, prices) for name, job in others.items()}
+    return jobs | {name: decided(job, prices, 0) for name, job in others.items()}
 
 
 def prices() -> Pricing:
