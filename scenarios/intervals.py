@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from costmodels.profile import Profile
+from sim.engine.pricing import ClusterPricing
 from sim.engine.uncertainty import NETWORK, ModelErrors
 
 ASSUMED: Final = {"gemm": 0.05, "attention": 0.05, "elementwise": 0.1, "optimizer": 0.1, NETWORK: 0.1}
@@ -15,6 +15,10 @@ STEP: Final = 0.015
 """Assumption: what no kernel's table shows moves a step by 1.5 %."""
 
 
-def errors_of(profile: Profile) -> ModelErrors:
-    """Return the errors of a profile's models: those on rows that nothing was fitted to, else the assumed ones."""
-    return ModelErrors(sigma={**ASSUMED, **profile.sigma}, common=COMMON, step=STEP)
+def errors_of(pricing: ClusterPricing) -> ModelErrors:
+    """Return the errors of a profile's models: those on rows that nothing was fitted to, else the assumed ones.
+
+    Of whole steps it is what the framework's constants leave, where that is more than is assumed.
+    """
+    step = max(STEP, pricing.software.step_spread)
+    return ModelErrors(sigma={**ASSUMED, **pricing.profile.sigma}, common=COMMON, step=step)

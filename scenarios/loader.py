@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from costmodels.software import Software
 from scenarios.actions import read_actions
 from scenarios.checking import check_document
 from scenarios.degrees import resolve_degrees
@@ -32,6 +33,7 @@ from scenarios.schema import (
     PresetModel,
     scenario_class,
 )
+from scenarios.software import software_of
 from scenarios.token_slices import stated_slices
 from scenarios.yaml_tree import Document, KeyPath, read_document
 from sim.reliability.errors import ReliabilityError
@@ -58,7 +60,8 @@ MAX_PIPELINE_CALLS = 1_000_000
 class Scenario:
     """A whole, checked scenario. ``cluster`` is None exactly for textbook jobs.
 
-    ``algorithms``: of the kinds of collectives that are not left to the library. ``reliability``: the long run on
+    ``algorithms``: of the kinds of collectives that are not left to the library. ``software``: what the framework adds.
+    ``reliability``: the long run on
     hardware that fails, None where only a step is asked for. ``document``: where each key was written, for errors that
     only a simulation can find.
     """
@@ -69,6 +72,7 @@ class Scenario:
     job: DenseTraining | TextbookTraining
     cluster: ClusterSpec | None
     algorithms: Mapping[str, str] = field(default_factory=dict)
+    software: Software = field(default_factory=Software)
     overrides: tuple[str, ...] = ()
     reliability: ReliabilitySpec | None = None
     document: Document = field(compare=False, repr=False)
@@ -149,6 +153,7 @@ def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple
     num_microbatches = training.global_batch_size // (training.microbatch_size * parallel.data_degree)
     num_passes = max(1, len(parallel.pipeline.token_slices)) * num_microbatches
     _refuse_many_calls(document, parallel.pipeline.num_virtual_stages, num_passes)
+    software = software_of(checked.software)
     with located(document):
         job = DenseTraining(model=model, training=training, parallel=parallel, seed=checked.seed)
         reliability = _reliability(checked, cluster)
@@ -160,6 +165,7 @@ def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple
         job=job,
         cluster=cluster,
         algorithms=algorithms,
+        software=software,
         overrides=overrides,
         reliability=reliability,
         document=document,

@@ -4,20 +4,21 @@ from collections.abc import Mapping
 
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
+from costmodels.software import Software
 from scenarios.machine import ClusterSpec
 from sim.cluster.cluster import Cluster
 from sim.engine.pricing import ClusterPricing
 from sim.engine.variation import Variation
 
 
-def cluster_pricing(spec: ClusterSpec, algorithms: Mapping[str, str], seed: int) -> ClusterPricing:
+def cluster_pricing(spec: ClusterSpec, algorithms: Mapping[str, str], seed: int, software: Software) -> ClusterPricing:
     """Return what ops demand on a cluster, with the algorithms that are not left to the library."""
     cluster = cluster_of(spec)
     generation = cluster.node.device.generation
     profile = load_profile(generation) if spec.calibrated is None else spec.calibrated.profile
     profiles = {device.generation: load_profile(device.generation) for device in cluster.device_types}
     profiles[generation] = profile
-    return ClusterPricing(cluster, profile, profiles, algorithms, Variation(dict(spec.jitter), seed))
+    return ClusterPricing(cluster, profile, profiles, algorithms, Variation(dict(spec.jitter), seed), software)
 
 
 def cluster_of(spec: ClusterSpec) -> Cluster:

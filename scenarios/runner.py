@@ -71,7 +71,7 @@ def simulate(
     with _locating_algorithms(scenario):
         run = SimulatedBackend(pricing, fold).simulate(plan)
     links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
-    errors = errors_of(pricing.profile) if isinstance(pricing, ClusterPricing) else None
+    errors = errors_of(pricing) if isinstance(pricing, ClusterPricing) else None
     summary = summarise(scenario, run, devices_of(scenario), links, errors)
     if isinstance(scenario.job, DenseTraining) and scenario.job.parallel.osdp is not None:
         summary["osdp"] = summarise_choice(scenario.job, plan)
@@ -137,7 +137,7 @@ def pricing_of(scenario: Scenario) -> Pricing:
     if scenario.cluster is None:
         assert isinstance(scenario.job, TextbookTraining)
         return TextbookPricing(scenario.job.model.hop_s)
-    return cluster_pricing(scenario.cluster, scenario.algorithms, scenario.seed)
+    return cluster_pricing(scenario.cluster, scenario.algorithms, scenario.seed, scenario.software)
 
 
 def devices_of(scenario: Scenario) -> list[tuple[DeviceSpec, int]]:

@@ -40,6 +40,7 @@ Positive = Annotated[float, Field(gt=0, le=1e3, allow_inf_nan=False)]
 MicrobatchCount = Annotated[int, Field(ge=1, le=MAX_MICROBATCHES)]
 Attention = Literal["core", "flash"]
 Axis = Literal["pp", "dp", "tp"]
+Factor = Annotated[float, Field(ge=0.1, le=100, allow_inf_nan=False)]
 Spread = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Word = Annotated[str, Field(min_length=1, max_length=100)]
 
@@ -139,6 +140,29 @@ class NetworkSection(Section):
     """How the network is used."""
 
     algorithm: AlgorithmSection = AlgorithmSection()
+
+
+class SoftwareSection(Section):
+    """What the framework adds to the times of the device and the network; default: nothing."""
+
+    launch: DurationOrZero = 0.0
+    """Host time per kernel that Python launches: forward, and recomputation."""
+    native_launch: DurationOrZero = 0.0
+    """Host time per kernel that autograd launches, and per collective or message of a forward or backward."""
+    rank_skew: DurationOrZero = 0.0
+    """Standard deviation of when the members of a collective come."""
+    product_slowdown: Factor = 1.0
+    """How many times as long matrix products take as under the profile."""
+    unaligned_slowdown: Factor = 1.0
+    """The same, beside product_slowdown, of products with a matrix whose rows are no multiple of 16 bytes."""
+    memory_bound_slowdown: Factor = 1.0
+    """How many times as long memory-bound kernels, but for the optimizer's, take as under the profile."""
+    optimizer_slowdown: Factor = 1.0
+    """How many times as long the optimizer's kernels take as under the profile."""
+    step_spread: Spread = 0.0
+    """Standard deviation of the logarithm of measured over predicted steps that the constants leave; for intervals."""
+    fused_softmax: bool = True
+    """`attention: core`: the scaled, masked softmax is one kernel; false: seven launches, and five in backward."""
 
 
 class ClusterSection(Section):
@@ -508,6 +532,7 @@ class DenseScenario(_ScenarioHead):
     training: TrainingSection
     parallel: ParallelSection = ParallelSection()
     network: NetworkSection = NetworkSection()
+    software: SoftwareSection = SoftwareSection()
     reliability: ReliabilitySection | None = None
     """A long run on hardware that fails; default: only a step is simulated."""
 

@@ -1,7 +1,7 @@
 """Small expressions over the cells of one row: ``gpus / 8``, ``'a' if interleave > 1 else 'b'``.
 
-Column names, whole numbers, text in quotes, + - * /, one comparison, and ``X if CONDITION else Y``; nothing else. An
-empty cell counts as false, and as an error where a number is needed. Division is exact; a whole result is an int.
+Column names, whole numbers, text in quotes, + - * / // %, one comparison, and ``X if CONDITION else Y``; nothing else.
+An empty cell counts as false, and as an error where a number is needed. Division is exact; a whole result is an int.
 """
 
 import ast
@@ -20,6 +20,8 @@ _ARITHMETIC: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
 }
 _COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
     ast.Eq: operator.eq,
@@ -94,7 +96,7 @@ def _value(node: ast.expr, cells: Mapping[str, Cell | None]) -> Any:
             return _value(node.body if _value(node.test, cells) else node.orelse, cells)
         case ast.BinOp():
             sides = _number(node.left, cells), _number(node.right, cells)
-            if isinstance(node.op, ast.Div) and sides[1] == 0:
+            if isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod) and sides[1] == 0:
                 raise ExpressionError("a division by zero")
             return _ARITHMETIC[type(node.op)](*sides)
         case ast.Compare() if len(node.ops) == 1:

@@ -15,7 +15,8 @@ The sidecar's keys:
       unit        of the measured columns: one of ``UNITS``
       columns     a list of measurements: column (its name), label (optional; told in the row's name) and
                   scenario (optional; further keys for this measurement: value)
-    thresholds  mean and worst: the largest absolute relative errors, as fractions, that pass
+    thresholds  mean and worst: the largest absolute relative errors, as fractions, that pass; optional percentile_95:
+                what 95 % of the rows (of every group, where there are groups) may be off by at most
 
 A CSV may hold columns that nothing names. A measurement whose cell is empty is left out.
 """
@@ -93,7 +94,7 @@ class PublishedRow:
 class PublishedTable:
     """Measurements of one publication, the scenario that they share, and how far predictions may be off.
 
-    ``mean_threshold`` and ``worst_threshold`` are absolute relative errors, 0..1.
+    Thresholds are absolute relative errors, 0..1; None: any.
     """
 
     name: str
@@ -107,6 +108,7 @@ class PublishedTable:
     unit: str
     mean_threshold: float
     worst_threshold: float
+    percentile_95_threshold: float | None
     rows: tuple[PublishedRow, ...]
 
 
@@ -161,7 +163,7 @@ def load_table(path: Path, data: Path | None = None) -> PublishedTable:
     root.refuse_unknown(_KEYS)
     measured, thresholds = root.section("measured"), root.section("thresholds")
     measured.refuse_unknown(("prediction", "unit", "columns"))
-    thresholds.refuse_unknown(("mean", "worst"))
+    thresholds.refuse_unknown(("mean", "worst", "percentile_95"))
     mapping = _mapping(root, measured)
     source = data or path.parent / (root.get("data", str) if "data" in root.values else f"{path.stem}.csv")
     return PublishedTable(
@@ -176,6 +178,9 @@ def load_table(path: Path, data: Path | None = None) -> PublishedTable:
         unit=measured.get("unit", str),
         mean_threshold=_fraction(thresholds, "mean"),
         worst_threshold=_fraction(thresholds, "worst"),
+        percentile_95_threshold=(
+            _fraction(thresholds, "percentile_95") if "percentile_95" in thresholds.values else None
+        ),
         rows=_read_rows(source, mapping),
     )
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sim.engine.traffic import Exchange, Load
 from sim.plan.op import Op
-from sim.plan.program import Plan, Program
+from sim.plan.program import Plan, Program, Task
 
 Resource = Hashable
 """A thing that activities share: ("compute", rank), ("link", number), ..."""
@@ -53,6 +53,10 @@ class Pricing(Protocol):
         A message's latency passes after the sender is free; a collective's demands are those of its whole group,
         whichever of its ranks is asked. Links are resources ("link", number).
         """
+        ...
+
+    def launches_s(self, task: Task) -> tuple[float, ...]:
+        """Return the host time that launching each op of a task takes; empty: it takes none."""
         ...
 
     def rank_kinds(self, plan: Plan) -> NDArray[np.int64]:

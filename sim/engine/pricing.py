@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from costmodels.hardware import DeviceSpec
 from costmodels.kernels import KERNELS
 from costmodels.profile import Profile, network_parameters
 from costmodels.roofline import KernelTime, kernel_time
+from costmodels.software import Software
 from sim.cluster.cluster import Cluster
 from sim.cluster.network import LinkCost, LinkUse, Network
 from sim.cluster.nominal import library_on
@@ -21,8 +23,12 @@ from sim.engine.host import HostPricing, runs_on_host
 from sim.engine.traffic import Exchange, Load, signature
 from sim.engine.variation import Variation
 from sim.plan.description import collective_bytes, kernel_work, pair_bytes, payload_bytes
+from sim.plan.gradients import is_recomputed
 from sim.plan.op import Collective, Compute, Copy, Op, Send
-from sim.plan.program import Plan, Program
+from sim.plan.program import Phase, Plan, Program, Task
+
+_BACKWARD: Final = frozenset({Phase.BACKWARD, Phase.BACKWARD_INPUT})
+_LAUNCHED: Final = _BACKWARD | {Phase.FORWARD, Phase.HEAD, Phase.SEND}
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class ClusterPricing:
     Resources: ("compute", rank) and ("memory", rank) of a device, those of its host (HostPricing), and links by number,
     ("link", number). Messages and collectives use links only. ``profiles``: those of devices that ``profile``, which is
     the network's, is not meant for, by the devices' generation. ``algorithms``: how a kind of collective is done; one
-    that is left out: ``auto``.
+    that is left out: ``auto``. ``software``: what the framework adds.
     """
 
     cluster: Cluster
@@ -40,12 +46,19 @@ class ClusterPricing:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     algorithms: Mapping[str, str] = field(default_factory=dict)
     variation: Variation = field(default_factory=Variation)
+    software: Software = field(default_factory=Software)
     _signatures: dict[tuple[object, ...], int] = field(default_factory=dict, repr=False)
     _known: dict[tuple[int, int], tuple[int, Program, Op]] = field(default_factory=dict, repr=False)
     _kernels: dict[tuple[str, int], KernelTime] = field(default_factory=dict, repr=False)
     _computes: dict[int, dict[int, Activity]] = field(default_factory=dict, repr=False)
     _collectives: dict[tuple[object, ...], Activity] = field(default_factory=dict, repr=False)
     _uses: dict[tuple[object, ...], LinkUse] = field(default_factory=dict, repr=False)
+
+    def with_software(self, software: Software) -> "ClusterPricing":
+        """Return the prices of the same cluster under another framework; times of kernels are not kept."""
+        other = ClusterPricing(self.cluster, self.profile, self.profiles, self.algorithms, self.variation, software)
+        other.__dict__["network"] = self.network
+        return other
 
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
         """Return what ``op`` demands when ``rank`` runs it."""
@@ -59,6 +72,18 @@ class ClusterPricing:
         if isinstance(op, Send):
             return self._message(plan, program, op, rank)
         return Activity()
+
+    def launches_s(self, task: Task) -> tuple[float, ...]:
+        """Return the host time per op of a forward, backward or send; nothing else is held up by launches."""
+        if not self.software.launches or task.phase not in _LAUNCHED:
+            return ()
+        in_backward = task.phase in _BACKWARD
+        return tuple(
+            self.software.kernel_launch_s(op.kernel, native=in_backward and not is_recomputed(op))
+            if isinstance(op, Compute)
+            else self.software.native_launch_s
+            for op in task.ops
+        )
 
     def _number(self, program: Program, op: Compute | Collective) -> int:
         """Return a number per signature: ops alike in all but names and ranks have the same."""
@@ -109,7 +134,9 @@ class ClusterPricing:
             buffers = (program.buffers[name] for name in (*op.reads, *op.writes))
             dtype = next((b.dtype for b in buffers if "float" in b.dtype), "float32")
             family, profile = KERNELS[op.kernel].family, self._profile_of(device)
-            self._kernels[key] = kernel_time(kernel_work(program, op), family, dtype, device, profile, op.kernel)
+            work = kernel_work(program, op)
+            time = kernel_time(work, family, dtype, device, profile, op.kernel)
+            self._kernels[key] = self.software.slowed(time, work, family, op.kernel, dtype)
         return self._kernels[key]
 
     # --- collectives and messages --------------------------------------------------------------------------
@@ -126,7 +153,9 @@ class ClusterPricing:
         if key not in self._collectives:
             pairs = pair_bytes(program, op, range(len(group))) if op.sizes else ()
             cost = self.network.collective(op.kind, num_bytes, group, self._algorithm(op), op.root, pairs)
-            self._collectives[key] = self._taking_compute(_activity(cost), group)
+            waiting_s = self.software.waiting_s(len(group))
+            activity = _activity(replace(cost, latency_s=cost.latency_s + waiting_s))
+            self._collectives[key] = self._taking_compute(activity, group)
         return self._collectives[key]
 
     def _taking_compute(self, activity: Activity, group: tuple[int, ...]) -> Activity:

@@ -14,6 +14,7 @@ from sim.engine.contention import Contention, find_contention
 from sim.engine.deadlock import refuse_deadlock
 from sim.engine.folding import Folding, fold
 from sim.engine.graph import Graph, PricedTask
+from sim.engine.launching import launched
 from sim.engine.linking import link_collectives, link_messages
 from sim.engine.loop import EventLoop
 from sim.engine.run import SimulatedRun
@@ -117,7 +118,10 @@ def _price(plan: Plan, pricing: Pricing, folding: Folding, rank: int) -> dict[st
         activity = pricing.price(plan, program, op, rank)
         return folding.folded(op, rank, activity) if isinstance(op, LinkOp) else activity
 
-    return {name: PricedTask(tuple([price(op) for op in task.ops])) for name, task in program.tasks.items()}
+    return {
+        name: PricedTask(launched(task, pricing.launches_s(task), [price(op) for op in task.ops]))
+        for name, task in program.tasks.items()
+    }
 
 
 def _compile(job: _Job, single: frozenset[str]) -> Graph:

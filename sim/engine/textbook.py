@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sim.engine.activity import Activity
 from sim.engine.traffic import Exchange, Load
 from sim.plan.op import Compute, Op, Recv, Send
-from sim.plan.program import Plan, Program
+from sim.plan.program import Plan, Program, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,10 @@ class TextbookPricing:
         if isinstance(op, Recv):
             return Activity()
         raise ValueError(f"{plan.name}, {program.role_name}: {op.name} states no duration")
+
+    def launches_s(self, task: Task) -> tuple[float, ...]:
+        """Return that launching takes no time."""
+        return ()
 
     def rank_kinds(self, plan: Plan) -> NDArray[np.int64]:
         """Return that all ranks are alike."""

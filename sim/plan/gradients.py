@@ -1,11 +1,21 @@
 """The plan's own reverse pass: a tape in, the ops of its backward out."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from sim.plan.buffer import Kind
 from sim.plan.errors import LayoutError
 from sim.plan.layout import Layout, Partial, Shard
+from sim.plan.op import Op
 from sim.plan.tracing import Record, TaskTracer, Tensor
+
+RECOMPUTED: Final = ".recomputed"
+"""How the names of ops end that run a forward again."""
+
+
+def is_recomputed(op: Op) -> bool:
+    """Return whether an op of a backward runs a part of the forward again."""
+    return op.name.endswith(RECOMPUTED)
 
 
 def backpropagate(
@@ -87,7 +97,7 @@ def checkpoint(
         (dy,) = gradients
         kept = [reverse.saved(x) for x in inputs]
         outer_tape, outer_suffix, outer_recording = reverse.tape, reverse.suffix, reverse.recording
-        reverse.tape, reverse.suffix, reverse.recording = [], f"{outer_suffix}.recomputed", True
+        reverse.tape, reverse.suffix, reverse.recording = [], f"{outer_suffix}{RECOMPUTED}", True
         again = function(reverse, kept)
         inner = reverse.tape
         reverse.tape, reverse.suffix, reverse.recording = outer_tape, outer_suffix, outer_recording

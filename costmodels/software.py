@@ -1,0 +1,96 @@
+"""What a training framework adds to the device's own times: launches, members that come late, slow paths of libraries.
+
+An eager framework launches every kernel from a host thread that runs ahead of the device. Where kernels are short, the
+device waits for the thread. Kernels of another library, or on other data, than those that a profile was fitted to
+differ from it by a factor.
+"""
+
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Final
+
+from costmodels.kernels.tensor import BYTES_PER_ELEMENT, Family, Work
+from costmodels.roofline import KernelTime
+
+ALIGNMENT_BYTES: Final = 16
+"""Tensor cores load rows that begin at multiples of it (NVIDIA, Matrix Multiplication Background User's Guide)."""
+UNFUSED_SOFTMAX_FORWARD: Final = 7
+UNFUSED_SOFTMAX_BACKWARD: Final = 5
+"""Kernels in the place of one fused scaled, masked softmax: Megatron-LM, fused_softmax.py, forward_torch_softmax.
+
+Forward: to float32, scale, two to make the mask, fill, softmax, to half precision. Backward: two casts, softmax, fill,
+scale.
+"""
+_SOFTMAX: Final = frozenset({"causal_softmax", "causal_softmax_backward"})
+_BATCHED: Final = "attention_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """Constants of a framework. As it stands it adds nothing.
+
+    ``launch_s``: host time per kernel that Python launches (forward, recomputation); ``native_launch_s``: per kernel
+    that autograd launches, per collective and message. ``rank_skew_s``: standard deviation of when the members of a
+    collective come. ``product_slowdown``, ``memory_bound_slowdown``, ``optimizer_slowdown``: how many times as long
+    products, memory-bound kernels and the optimizer's take as under the profile; ``unaligned_slowdown``: products,
+    beside that, of a matrix whose rows are no multiple of 16 bytes. ``fused_softmax``: a scaled, masked softmax is one
+    kernel. ``step_spread``: standard deviation of the logarithm of measured over predicted steps that these constants
+    leave, beside the errors of kernels and network.
+    """
+
+    launch_s: float = 0.0
+    native_launch_s: float = 0.0
+    rank_skew_s: float = 0.0
+    product_slowdown: float = 1.0
+    unaligned_slowdown: float = 1.0
+    memory_bound_slowdown: float = 1.0
+    optimizer_slowdown: float = 1.0
+    step_spread: float = 0.0
+    fused_softmax: bool = True
+
+    @property
+    def launches(self) -> bool:
+        """Return whether launching takes any time."""
+        return max(self.launch_s, self.native_launch_s) > 0.0
+
+    def kernel_launch_s(self, kernel: str, *, native: bool) -> float:
+        """Return the host time of launching a kernel; ``native``: from autograd, not from Python."""
+        each_s = self.native_launch_s if native else self.launch_s
+        if self.fused_softmax or kernel not in _SOFTMAX:
+            return each_s
+        return each_s * (UNFUSED_SOFTMAX_BACKWARD if native else UNFUSED_SOFTMAX_FORWARD)
+
+    def slowed(self, time: KernelTime, work: Work, family: Family, kernel: str, dtype: str) -> KernelTime:
+        """Return the time of a kernel that takes ``time`` under the profile."""
+        factor = {
+            "gemm": self.product_slowdown,
+            "elementwise": self.memory_bound_slowdown,
+            "optimizer": self.optimizer_slowdown,
+        }.get(family, 1.0)
+        if family == "gemm" and is_unaligned(work, kernel, dtype):
+            factor *= self.unaligned_slowdown
+        if factor == 1.0:
+            return time
+        return replace(time, compute_s=time.compute_s * factor, memory_s=time.memory_s * factor)
+
+    def waiting_s(self, group_size: int) -> float:
+        """Return how much later than its mean member the last of a group comes.
+
+        The expected largest of n normal deviates, by Blom's approximation (1958).
+        """
+        if self.rank_skew_s == 0.0 or group_size < 2:
+            return 0.0
+        return self.rank_skew_s * NormalDist().inv_cdf((group_size - 0.375) / (group_size + 0.25))
+
+
+def is_unaligned(work: Work, kernel: str, dtype: str) -> bool:
+    """Return whether a matrix of a product has rows that are no multiple of what tensor cores load at once.
+
+    Rows of activations and weights are n or k long; those of a weight gradient's operands m and n. Attention's batched
+    products have heads for rows and are taken as aligned.
+    """
+    shape = work.gemm
+    if shape is None or kernel.startswith(_BATCHED):
+        return False
+    lengths = (shape.m, shape.n) if kernel.endswith("weight_gradient") else (shape.n, shape.k)
+    return any(length * BYTES_PER_ELEMENT[dtype] % ALIGNMENT_BYTES for length in lengths)

@@ -1,0 +1,73 @@
+"""A device waits for the host that launches its kernels."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.software import Software
+from scenarios.loader import load_scenario
+from scenarios.runner import plan_of, pricing_of
+from sim.engine.activity import Activity
+from sim.engine.launching import launched
+from sim.engine.pricing import ClusterPricing
+from sim.engine.simulate import simulate
+from sim.plan.op import Compute
+from sim.plan.program import Phase, Task
+
+SECONDS = st.floats(0.0, 1.0, allow_nan=False)
+TINY = Path(__file__).parents[2] / "scenarios" / "tiny-gpt-2x2.yaml"
+
+
+def chain(count: int) -> Task:
+    """Return a forward of so many kernels on one stream."""
+    return Task("forward", Phase.FORWARD, tuple(Compute(f"op{i}", "gelu", (), ()) for i in range(count)))
+
+
+@given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=20))
+def test_a_chain_ends_with_its_host_or_its_device(calls: list[tuple[float, float]]) -> None:
+    """The chain lasts max over i of (launches up to i + kernels from i on): the longest path of host and device."""
+    launches_s, kernels_s = zip(*calls, strict=True)
+    result = launched(chain(len(calls)), launches_s, [Activity(0.0, (("compute", s),) if s else ()) for s in kernels_s])
+    longest = max(sum(launches_s[: i + 1]) + sum(kernels_s[i:]) for i in range(len(calls)))
+    assert sum(activity.duration_s for activity in result) == pytest.approx(longest)
+
+
+def test_launches_that_take_no_time_change_nothing() -> None:
+    """Without launch times the very activities come back."""
+    activities = (Activity(1.0), Activity(2.0))
+    assert all(a is b for a, b in zip(launched(chain(2), (), activities), activities, strict=True))
+
+
+def prices(software: Software) -> tuple[ClusterPricing, float]:
+    """Return the prices of the tiny scenario under a framework, and its step time."""
+    scenario = load_scenario(TINY, ["cluster.node=dgx-a100-80g"])
+    pricing = pricing_of(scenario)
+    assert isinstance(pricing, ClusterPricing)
+    pricing = pricing.with_software(software)
+    return pricing, simulate(plan_of(scenario), pricing).iteration_time_s
+
+
+def test_a_launch_bound_step_grows_with_the_launches() -> None:
+    """Where every kernel is short, twice the launch time is nearly twice the step; no constant makes it shorter."""
+    _, alone_s = prices(Software())
+    _, once_s = prices(Software(launch_s=1e-3, native_launch_s=1e-3))
+    _, twice_s = prices(Software(launch_s=2e-3, native_launch_s=2e-3))
+    assert twice_s == pytest.approx(2.0 * once_s, rel=0.05)
+    base = Software(launch_s=1e-5, native_launch_s=1e-5)
+    _, base_s = prices(base)
+    for longer in (replace(base, rank_skew_s=1e-3), replace(base, product_slowdown=2.0), replace(base, launch_s=1e-4)):
+        assert prices(longer)[1] > base_s > alone_s
+
+
+def test_only_forwards_backwards_and_messages_are_launched_one_by_one() -> None:
+    """The optimizer's fused kernels and the gradients' collectives are not held up."""
+    pricing, _ = prices(Software(launch_s=2.0, native_launch_s=1.0))
+    forward = chain(2)
+    assert pricing.launches_s(forward) == (2.0, 2.0)
+    assert pricing.launches_s(replace(forward, phase=Phase.OPTIMIZER)) == ()
+    again = Compute("op0.recomputed", "gelu", (), ())
+    backward = Task("backward", Phase.BACKWARD, (again, forward.ops[0]))
+    assert pricing.launches_s(backward) == (2.0, 1.0)
