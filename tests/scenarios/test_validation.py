@@ -72,6 +72,7 @@ def only_table(*args: Any) -> dict[str, Any]:
 
 
 QUICK = {
+    "megatron_deepspeed_a100_multi_node": r"^\d+,[\d.]+,(64|256),",
     "megatron_deepspeed_a100_single_node": r"^\d*4,",
     "terapipe_table1": "GPT3-13B,",
     "terapipe_slices": "GPT3-44B.*,4,1",
