@@ -109,17 +109,22 @@ def _gemm(gemm: "_Section") -> GemmProfile:
         peak_fraction=gemm.fraction("peak_fraction"),
         throttle=gemm.number("throttle"),
         throttle_after_s=gemm.time("throttle_after", least=1e-9),
+        throttle_sharpness=gemm.number("throttle_sharpness"),
         k_overhead=gemm.number("k_overhead"),
         step_s=gemm.time("step"),
         cache_bandwidth_bytes_per_s=gemm.bandwidth("cache_bandwidth"),
         epilogue=gemm.number("epilogue"),
         split_s=gemm.time("split"),
         split_passes=gemm.number("split_passes"),
+        split_cache_fraction=gemm.number("split_cache_fraction"),
         wave_quantisation=gemm.fraction("wave_quantisation", least=0.0),
         memory_fraction=gemm.fraction("memory_fraction"),
+        memory_ramp_bytes=gemm.bytes("memory_ramp"),
         overlap=gemm.number("overlap", least=1.0),
+        memory_overlap=gemm.number("memory_overlap", least=1.0),
         latency_s=gemm.time("latency"),
         tiles=tuple((int(rows), int(columns)) for rows, columns in gemm.get("tiles")),
+        splits=tuple(int(split) for split in gemm.get("splits")),
     )
 
 

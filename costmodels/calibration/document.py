@@ -142,7 +142,7 @@ def _plain(key: str, value: Any) -> tuple[str, Any]:
     if key.endswith("_s"):
         return key.removesuffix("_s"), _time(value)
     if isinstance(value, Sequence):
-        return key, [list(pair) for pair in value]
+        return key, [list(item) if isinstance(item, Sequence) else item for item in value]
     return key, _short(value)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from costmodels.calibration.batches import batches, predict
 from costmodels.calibration.fitting import CalibrationError, Parameter, fit
 from costmodels.calibration.samples import KernelSample
+from costmodels.calibration.tile_choice import with_chosen_kernels
 from costmodels.hardware import NodeSpec
 from costmodels.profile import Profile
 from costmodels.timing.streaming import KernelProfile, StreamProfile
@@ -27,11 +28,16 @@ _LEAST_OF_KERNEL: Final = 4
 """Measurements of one kernel from which it gets its own two parameters."""
 
 _GEMM: Final = {
-    "peak_fraction": (0.3, 1.0), "throttle": (1e-3, 0.6), "throttle_after_s": (1e-5, 0.1), "k_overhead": (1.0, 3e3),
-    "step_s": (1e-10, 4e-7), "cache_bandwidth_bytes_per_s": (5e11, 1e14), "epilogue": (0.01, 30.0),
-    "split_s": (1e-8, 2e-5), "split_passes": (0.02, 20.0), "wave_quantisation": (0.01, 1.0),
-    "memory_fraction": (0.3, 1.0), "overlap": (1.0, 20.0), "latency_s": (5e-7, 1.5e-5),
+    "peak_fraction": (0.3, 1.0), "throttle": (1e-3, 0.6), "throttle_after_s": (1e-5, 0.1),
+    "throttle_sharpness": (1.0, 8.0), "k_overhead": (1.0, 3e3), "step_s": (1e-10, 4e-7),
+    "cache_bandwidth_bytes_per_s": (5e11, 1e14), "epilogue": (0.01, 30.0), "split_s": (1e-8, 2e-5),
+    "split_passes": (0.02, 20.0), "split_cache_fraction": (0.01, 30.0), "wave_quantisation": (0.01, 1.0),
+    "memory_fraction": (0.3, 1.0), "memory_ramp_bytes": (1e3, 1e8), "overlap": (1.0, 20.0),
+    "memory_overlap": (1.0, 20.0), "latency_s": (5e-7, 1.5e-5),
 }  # fmt: skip
+_LEAST_FOR_CHOICE: Final = 500
+"""Measurements from which the library's tiles and splits are chosen; with fewer they stay as they are."""
+_CHOICES: Final = 2
 _ATTENTION: Final = {
     "peak_fraction": (0.2, 1.0), "throttle": (1e-3, 0.6), "throttle_after_s": (1e-5, 0.1), "step_s": (1e-9, 3e-6),
     "tail": (1e-3, 1.0), "memory_fraction": (0.05, 1.0), "cache_fraction": (0.01, 4.0), "cache_speedup": (1.01, 8.0),
@@ -113,7 +119,22 @@ def _with_bandwidth(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
 
 
 def _fit_gemm(samples: Sequence[KernelSample], start: Fitted, fit_rates: bool) -> Fitted:
-    return _fit_core(samples, start) if fit_rates else _fit_section("gemm", _GEMM)(samples, start, fit_rates)
+    """Return the fit of matrix products; of a GPU's, also which tiles and splits its library is seen to use.
+
+    What is chosen and what is fitted take turns, as each depends on the other.
+    """
+    if fit_rates:
+        return _fit_core(samples, start)
+    fit_numbers = _fit_section("gemm", _GEMM)
+    found = fit_numbers(samples, start, fit_rates)
+    if len(samples) < _LEAST_FOR_CHOICE:
+        return found
+    for _ in range(_CHOICES):
+        gemm = with_chosen_kernels(
+            batches(samples), [s.seconds for s in samples], found.node.device, found.profile.gemm
+        )
+        found = fit_numbers(samples, replace(_changed(found, gemm=gemm), sections=start.sections), fit_rates)
+    return found
 
 
 def _fit_core(samples: Sequence[KernelSample], start: Fitted) -> Fitted:

@@ -1,7 +1,7 @@
 """What all families share: calls and times as arrays, waves of thread blocks, throttling, caches."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,11 @@ class Calls:
         m, n, k, batch, flop, read, written = np.array(rows, dtype=np.float64).reshape(-1, 7).T
         return cls(m, n, k, batch, flop, read, written, BYTES_PER_ELEMENT[dtype])
 
+    def every(self, step: int) -> "Calls":
+        """Return the first call and every ``step``-th after it."""
+        names = ("m", "n", "k", "batch", "executed_flop", "bytes_read", "bytes_written")
+        return replace(self, **{name: getattr(self, name)[::step] for name in names})
+
     @property
     def num_bytes(self) -> Array:
         """Return bytes read plus bytes written, per call."""
@@ -63,12 +68,15 @@ def waves(fill: Array, quantisation: float) -> Array:
     return np.where(fill <= 1.0, 1.0, quantisation * np.ceil(fill) + (1.0 - quantisation) * fill)
 
 
-def throttling(flop: Array, peak_flop_per_s: float, throttle: float, throttle_after_s: float) -> Array:
+def throttling(
+    flop: Array, peak_flop_per_s: float, throttle: float, throttle_after_s: float, sharpness: float = 1.0
+) -> Array:
     """Return how many times as long arithmetic takes once the power limit holds the clock down.
 
-    1 for a short call, 1 + ``throttle`` for an endless one, half-way for one of ``throttle_after_s`` at the peak.
+    1 for a short call, 1 + ``throttle`` for an endless one, half-way for one of ``throttle_after_s`` at the peak;
+    the larger ``sharpness``, the more sudden.
     """
-    busy = flop / (peak_flop_per_s * throttle_after_s)
+    busy = (flop / (peak_flop_per_s * throttle_after_s)) ** sharpness
     return 1.0 + throttle * busy / (1.0 + busy)
 
 

@@ -105,7 +105,9 @@ def test_gpu_fractions_come_back_under_the_data_sheet() -> None:
     """On a GPU the data sheet's peak stays, and the fraction of it is found."""
     profile = load_profile("a100")
     truth = Fitted(replace(profile, gemm=replace(profile.gemm, peak_fraction=0.6, latency_s=9e-6)), GPU)
-    samples = [product(m, n, k, "bfloat16") for m in (64, 256, 1024, 4096) for n in (512, 4096) for k in (512, 4096)]
+    samples = [
+        product(m, n, k, "bfloat16") for m in (64, 256, 1024, 4096) for n in (512, 2048, 4096) for k in (512, 4096)
+    ]
     found = fit_kernels(measured(samples, truth, 0.02), Fitted(profile, GPU), fit_rates=False)
     assert found.node == GPU
     assert found.profile.gemm.peak_fraction == pytest.approx(0.6, rel=0.1)
