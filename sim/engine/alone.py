@@ -5,6 +5,7 @@ from collections.abc import Container
 import numpy as np
 
 from sim.engine.activity import Pricing
+from sim.engine.launching import launched
 from sim.engine.shape import NO_PATH, analyse
 from sim.plan.program import Phase, Plan, Program, Task
 
@@ -28,9 +29,9 @@ def tasks_alone_s(plan: Plan, pricing: Pricing, phases: Container[Phase] = tuple
 
 def _alone_s(plan: Plan, pricing: Pricing, program: Program, task: Task, rank: int) -> float:
     """Return the longest path through a task's ops."""
-    durations_s = [pricing.price(plan, program, op, rank).duration_s for op in task.ops]
+    activities = launched(task, pricing.launches_s(task), [pricing.price(plan, program, op, rank) for op in task.ops])
     ends_s: list[float] = []
-    for duration_s, predecessors in zip(durations_s, analyse(task).predecessors, strict=True):
+    for activity, predecessors in zip(activities, analyse(task).predecessors, strict=True):
         begin_s = max((ends_s[i] for i in predecessors), default=NO_PATH)
-        ends_s.append(max(begin_s, 0.0) + duration_s)
+        ends_s.append(max(begin_s, 0.0) + activity.duration_s)
     return max(ends_s)

@@ -32,6 +32,10 @@ class StatedPricing:
         assert isinstance(op, Compute)
         return Activity(op.attributes["latency_s"], tuple(d for d in op.attributes["demands"] if d[1] > 0))
 
+    def launches_s(self, task: Task) -> tuple[float, ...]:
+        """Return that launching takes no time."""
+        return ()
+
 
 @st.composite
 def programs(draw: st.DrawFn, rank: int, resources: tuple[str, ...]) -> Program:
