@@ -73,9 +73,9 @@ class Work:
     single_s: float = 0.0
 
     @property
-    def occupancy_s(self) -> float:
-        """Return the time that one of those that it stands for uses its resources when alone."""
-        return max([self.single_s, *self.demands.values()])
+    def own_s(self) -> float:
+        """Return how long one of those that it stands for uses resources without the others: its own speed."""
+        return self.single_s or max(self.demands.values(), default=0.0)
 
 
 class ReferenceEngine:
@@ -196,7 +196,7 @@ class ReferenceEngine:
         due = [item for item in self.latent if item[0] <= self.now_s]
         for item in due:
             self.latent.remove(item)
-            if item[1].occupancy_s:
+            if item[1].own_s:
                 self.running.append(item[1])
             else:
                 for member in item[1].members:
@@ -205,9 +205,9 @@ class ReferenceEngine:
 
     def _advance(self) -> bool:
         """Step to the next change; return whether there is one."""
-        shares = [{r: d / work.occupancy_s for r, d in work.demands.items()} for work in self.running]
+        shares = [{r: d / work.own_s for r, d in work.demands.items()} for work in self.running]
         levels = water_levels(shares)
-        left_s = [w.remaining * w.occupancy_s / level for w, level in zip(self.running, levels, strict=True)]
+        left_s = [w.remaining * w.own_s / level for w, level in zip(self.running, levels, strict=True)]
         changes = [begin_s - self.now_s for begin_s, _ in self.latent]
         changes += [
             self.arrivals[send] - self.now_s
@@ -217,7 +217,7 @@ class ReferenceEngine:
             return False
         step_s = min(left_s + changes)
         for work, level in zip(self.running, levels, strict=True):
-            work.remaining -= step_s * level / work.occupancy_s
+            work.remaining -= step_s * level / work.own_s
         self.now_s += step_s
         for work in [w for w, alone_s in zip(self.running, left_s, strict=True) if alone_s <= step_s * (1 + 1e-12)]:
             self.running.remove(work)

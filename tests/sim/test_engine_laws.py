@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from costmodels.hardware import NodeSpec, load_node
@@ -25,6 +25,8 @@ from tests.sim.strategies import NODES, aiao_keys, dense_keys, dense_plans
 LAW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PER_NODE = st.sampled_from([1, 2, 4, 8])
 FOLD = st.sampled_from([fold, no_fold])
+TWO_OF_A_KIND = dense_plan(tp=2, dp=3, m=1, axis_order=("pp", "tp", "dp"))
+"""On nodes of two, a link that two groups of one class share; another class's group meets one of them alone."""
 
 
 def assert_same_times(run: SimulatedRun, other: dict[Any, Any], *, receives: bool = True) -> None:
@@ -47,6 +49,7 @@ def _op(run: SimulatedRun, key: tuple[int, int, int]) -> Any:
 
 @LAW
 @given(plan=dense_plans(), node=st.sampled_from(NODES), per_node=PER_NODE, fold=FOLD, coalesce=st.booleans())
+@example(plan=TWO_OF_A_KIND, node="cloud-a100-100g", per_node=2, fold=fold, coalesce=False)
 def test_every_op_runs_when_the_reference_engine_says(
     plan: Plan, node: str, per_node: int, fold: Any, coalesce: bool
 ) -> None:
