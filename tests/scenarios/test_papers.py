@@ -125,9 +125,15 @@ def test_osdp_gains_what_the_traffic_allows() -> None:
 
 
 def test_osdp_in_slices_fits_twice_the_sequences() -> None:
-    """Within 16 GiB sliced operators leave room for two sequences, which move no more than one."""
+    """Within 16 GiB sliced operators leave room for two sequences, which move no more than one.
+
+    Against layers of which none is gathered ahead, as memory suggests, the gain is within 20 % of the published one.
+    """
     osdp = "parallel.data={degree: auto, osdp: {memory_limit: 16384 MiB, splits: [1, 4]}}"
     sharded = summary_of("osdp-opt-30b")
     chosen = summary_of("osdp-opt-30b", osdp, "training.global_batch_size=16", "training.microbatch_size=2")
     assert chosen["roles"][0]["peak_memory_bytes"] <= 16 * 2**30 < sharded["roles"][0]["peak_memory_bytes"]
     assert 1.8 < chosen["tokens_per_s"] / sharded["tokens_per_s"] <= 2.0
+    one_layer = summary_of("osdp-opt-30b", "parallel.data.prefetch=0")
+    assert one_layer["roles"][0]["peak_memory_bytes"] < sharded["roles"][0]["peak_memory_bytes"]
+    assert chosen["tokens_per_s"] / one_layer["tokens_per_s"] == pytest.approx(1261.98 / 453.18, rel=0.2)
