@@ -69,7 +69,7 @@ def _against_memory(job: DenseTraining) -> list[Change]:
         changes.append(("parallel.data.zero_stage=1",))
     if parallel.tensor_degree > 1 and not parallel.sequence_parallel:
         changes.append(("parallel.tensor.sequence_parallel=true",))
-    if recompute != "full":
+    if recompute != "full" and not parallel.pipeline.recompute_per_stage:
         changes.append((f"training.recompute={'selective' if recompute == 'none' else 'full'}",))
     if job.training.microbatch_size > 1:
         changes.append((f"training.microbatch_size={job.training.microbatch_size // 2}",))
@@ -118,6 +118,8 @@ def _against_communication(job: DenseTraining, summary: Mapping[str, Any]) -> li
 
 def _against_recompute(job: DenseTraining) -> list[Change]:
     """Return less recomputation: alone, then with what makes room for the activations that it keeps."""
+    if job.parallel.pipeline.recompute_per_stage:  # chosen stage by stage
+        return []
     less = "training.recompute=selective" if job.training.recompute == "full" else "training.recompute=none"
     changes: list[Change] = [(less,)]
     if job.parallel.tensor_degree > 1 and not job.parallel.sequence_parallel:

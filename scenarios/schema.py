@@ -20,6 +20,7 @@ from scenarios.quantities import (
 )
 from sim.training.method import LocalUpdate, Method
 from sim.training.pipeline.rules import Schedule
+from sim.training.pipeline.spec import Recompute
 from sim.training.sharding import GradientSync, Offload
 from sim.training.spec import Optimizer
 
@@ -313,7 +314,7 @@ class TrainingSection(Section):
     """Sequences per micro-batch of one replica."""
     precision: Literal["fp16", "bf16", "fp32", "fp64"] = "bf16"
     """Type of activations and weights; fp16 and bf16 keep fp32 master weights and gradients."""
-    recompute: Literal["none", "selective", "full"] = "none"
+    recompute: Recompute = "none"
     """Activations computed again in the backward pass: none, attention's, or whole layers."""
     optimizer: Optimizer = "adam"
     """`sgd`: plain stochastic gradient descent, without momentum."""
@@ -373,6 +374,8 @@ class PipelineSection(Section):
         default=(), strict=False, max_length=10_000
     )
     """Layers of every virtual stage in model order; default as evenly as Megatron-LM would."""
+    recompute_per_stage: tuple[Recompute, ...] = Field(default=(), strict=False, max_length=10_000)
+    """What every virtual stage computes again, in model order; default what training.recompute says."""
     token_slices: TokenSlices = None
     """terapipe, seq_1f1b: how many slices a sequence has, their lengths, or `auto`: the fastest (default)."""
     slice_granularity: int | None = Field(default=None, ge=1, le=MAX_TOKENS)

@@ -146,11 +146,11 @@ class StageProgramBuilder:
         return [p for source, p in self.tracer.parameters.items() if source not in before]
 
     def _write_forward_pass(self, now: "Pass") -> None:
-        stage, model = now.stage, replace(self.model, part=now.part)
+        stage, index = now.stage, now.stage % self.place.chain_length
+        model = replace(self.model, part=now.part, recompute=self.job.recompute_of(index))
         forward = TaskTracer(self.tracer, part=now.label)
         x, boundary = self._stage_input(forward, now, model)
         layers = split_layers(self.job.model.num_layers, self.job.parallel.pipeline)
-        index = stage % self.place.chain_length
         entry = _Entry(x, len(forward.tape))
         for layer in range(sum(layers[:index]), sum(layers[: index + 1])):
             x = model.layer(forward, layer, x)

@@ -16,14 +16,13 @@ from sim.training.pipeline.deferral import check_deferral, check_segments, defer
 from sim.training.pipeline.evaluate import StageTimes
 from sim.training.pipeline.rules import SLICES_KEY, check_times
 from sim.training.pipeline.spec import PipelineSpec as PipelineSpec
-from sim.training.pipeline.spec import check_schedule
+from sim.training.pipeline.spec import Recompute, check_schedule
 from sim.training.precision import PRECISIONS, PrecisionTypes
 from sim.training.sharding import OsdpSpec as OsdpSpec
 from sim.training.sharding import ShardingSpec as ShardingSpec
 from sim.training.sharding import check_sharding
 
 Precision = Literal["fp16", "bf16", "fp32", "fp64"]
-Recompute = Literal["none", "selective", "full"]
 Optimizer = Literal["adam", "sgd"]
 
 
@@ -240,6 +239,12 @@ class DenseTraining:
             per_round = self.training.microbatch_size * self.parallel.data_degree
             raise error.naming("training.global_batch_size", error.num_valid * per_round) from error
         split_layers(self.model.num_layers, self.parallel.pipeline)
+        _check_recompute(self.parallel.pipeline)
+
+    def recompute_of(self, stage: int) -> Recompute:
+        """Return what a virtual stage of the model computes again in its backward."""
+        per_stage = self.parallel.pipeline.recompute_per_stage
+        return per_stage[stage] if per_stage else self.training.recompute
 
     @property
     def num_microbatches(self) -> int:
@@ -326,6 +331,17 @@ def check_token_slices(model: TransformerSpec, parallel: ParallelSpec) -> None:
             SLICES_KEY,
             f"a slice of {odd} tokens does not divide over {multiple} tensor-parallel ranks",
             f"write lengths that are multiples of {multiple}",
+        )
+
+
+def _check_recompute(pipeline: PipelineSpec) -> None:
+    """Raise SpecError where stages are named one by one, but not all of them."""
+    given, stages = len(pipeline.recompute_per_stage), pipeline.num_virtual_stages
+    if given not in {0, stages}:
+        raise SpecError(
+            "parallel.pipeline.recompute_per_stage",
+            f"{given} stages are named, where there are {stages} virtual stages",
+            f"list {stages} of none, selective, full",
         )
 
 

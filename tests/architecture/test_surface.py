@@ -73,6 +73,7 @@ KEYS = {
     *("parallel.tensor.method", "parallel.tensor.degree", "parallel.tensor.sequence_parallel"),
     *("parallel.pipeline.degree", "parallel.pipeline.schedule", "parallel.pipeline.virtual_stages"),
     *("parallel.pipeline.layers_per_stage", "parallel.pipeline.scatter_gather", "parallel.pipeline.actions"),
+    "parallel.pipeline.recompute_per_stage",
     *("parallel.pipeline.microbatch_group_size", "parallel.pipeline.max_live_microbatches"),
     *("training.method", "training.local_update", "model.auxiliary"),
     *("parallel.pipeline.token_slices", "parallel.pipeline.slice_granularity"),

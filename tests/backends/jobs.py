@@ -120,7 +120,11 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "numbers": {"fused_gradient_accumulation": False},
     },
     "breadth-first, pp2 v2 x tp2": {
-        "tensor_degree": 2, "pipeline": {"degree": 2, "schedule": "breadth_first", "virtual_stages": 2},
+        "tensor_degree": 2,
+        "pipeline": {
+            "degree": 2, "schedule": "breadth_first", "virtual_stages": 2,
+            "recompute_per_stage": ("full", "none", "selective", "full"),
+        },
     },
     "groups of 3, pp2 v2 x dp2": {
         "data_degree": 2, "batch": (12, 1),

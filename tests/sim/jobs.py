@@ -42,6 +42,7 @@ _PIPELINE_KEYS = {
     "schedule",
     "virtual_stages",
     "layers_per_stage",
+    "recompute_per_stage",
     "scatter_gather",
     "token_slices",
     "blocking_messages",

@@ -1,6 +1,7 @@
 """How a pipeline is laid out and scheduled: typed, checked input."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from sim.training.pipeline.rules import (
     SLICED_SCHEDULES,
@@ -15,6 +16,9 @@ from sim.training.pipeline.rules import (
     check_slices,
     check_stages,
 )
+
+Recompute = Literal["none", "selective", "full"]
+"""What a layer's backward computes again: nothing, attention, or all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,8 @@ class PipelineSpec:
     """All ranks wait for each other between steps, as a global norm of gradients makes them; None: but with aiao."""
     layers_per_stage: tuple[int, ...] = ()
     """Layers of every virtual stage in model order; empty: as evenly as Megatron would."""
+    recompute_per_stage: tuple[Recompute, ...] = ()
+    """What every virtual stage computes again, in model order; empty: what the training says."""
     token_slices: tuple[int, ...] = ()
     """terapipe, seq_1f1b: tokens of the slices in which a sequence goes through the pipeline; empty: to be chosen."""
     slice_granularity: int = 0
