@@ -11,8 +11,8 @@ import numpy as np
 
 from benchmarks.measuring import Row, markdown
 from benchmarks.scaling import scaled
-from scenarios.loader import Scenario, load_scenario
-from scenarios.runner import simulate
+from scenarios.reading.loader import Scenario, load_scenario
+from scenarios.running.runner import simulate
 from sim.engine.run import SimulatedRun
 
 SWITCH: Final = Path(__file__).parent.parent / "scenarios" / "llama3-405b-16384-h100.yaml"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scenarios.software_fit import SoftwareFit, fit_software, measured_steps
+from scenarios.calibration.software_fit import SoftwareFit, fit_software, measured_steps
 
 
 def main() -> None:

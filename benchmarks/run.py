@@ -17,8 +17,8 @@ import simpy
 from folding import fold_anew, hundred_thousand_ranks
 from measuring import Row, command_cost, interleaved_s, markdown, median_cost
 
-from scenarios.loader import load_scenario
-from scenarios.runner import plan_of, pricing_of
+from scenarios.reading.loader import load_scenario
+from scenarios.running.runner import plan_of, pricing_of
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Routes
 from sim.engine.loop import EventLoop

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from scipy.stats import linregress
 
 from benchmarks.measuring import Row, markdown
-from scenarios.loader import Scenario, load_scenario
-from scenarios.runner import simulate
+from scenarios.reading.loader import Scenario, load_scenario
+from scenarios.running.runner import simulate
 
 SCENARIO: Final = Path(__file__).parent.parent / "scenarios" / "clusters" / "llama3-405b-98304-fat-tree.yaml"
 RANKS: Final = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 98304)

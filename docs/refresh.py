@@ -6,13 +6,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scenarios import validation
-from scenarios.accuracy import markdown_lines, verdict_lines
-from scenarios.advice import advise
-from scenarios.console import print_summary
-from scenarios.loader import load_scenario
+from scenarios.console.answer import print_summary
+from scenarios.reading.loader import load_scenario
 from scenarios.report.figure import write_pipeline_figure
-from scenarios.runner import simulate
+from scenarios.running.advice import advise
+from scenarios.running.runner import simulate
+from scenarios.validation import published
+from scenarios.validation.accuracy import markdown_lines, verdict_lines
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -49,7 +49,7 @@ def replaced(text: str, name: str, block: str) -> str:
 if __name__ == "__main__":
     draw_pipeline(HERE / "pipeline.png")
     readme = replaced(README.read_text(encoding="utf-8"), "quickstart", quickstart_block())
-    accuracy = validation.run()
+    accuracy = published.run()
     README.write_text(replaced(readme, "accuracy", "\n".join(verdict_lines(accuracy))), encoding="utf-8")
     lines = ["# Accuracy", "", "What `simulate validate --markdown` prints; `make docs` brings it up to date.", ""]
     (HERE / "accuracy.md").write_text("\n".join([*lines, *markdown_lines(accuracy), ""]), encoding="utf-8")

@@ -8,7 +8,7 @@ The sidecar's keys:
     where       optional: which rows are taken. equal: {column: value or list of values}; holds: an expression
     group       optional: column whose values group the rows; the mean threshold then holds for every group
     base        a scenario, as a mapping; each row changes some of its keys. For collective_time_s no scenario, but
-                the keys of scenarios/collective_row.py
+                the keys of scenarios/validation/collective_row.py
     columns     scenario key: expression over the CSV's columns (traces/cell_expression.py), for every row
     measured
       prediction  which result of the simulation is compared: one of ``PREDICTIONS``

@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scenarios import calibration
-from scenarios.calibration_file import budget_seconds, checked_node, refuse_unwritable_file, write_profile
+from scenarios.calibration import calibration
+from scenarios.calibration.request import budget_seconds, checked_node, refuse_unwritable_file, write_profile
 from scenarios.commands.options import json_option
 from scenarios.commands.progress import measuring
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console import open_console
+from scenarios.console.answer import open_console
 
 
 @click.command("calibrate")

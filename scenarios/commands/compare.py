@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from scenarios import comparison
 from scenarios.commands.options import Folder, Percentage, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.commands.step_window import steps_option, window_of
-from scenarios.console import open_console
+from scenarios.comparing import comparison
+from scenarios.console.answer import open_console
+from scenarios.console.side_by_side import print_comparison
 from scenarios.errors import printable
-from scenarios.output_folder import refuse_unwritable, writing_to
-from scenarios.side_by_side import print_comparison
+from scenarios.results.folder import refuse_unwritable, writing_to
 
 
 @click.command("compare")

@@ -7,13 +7,13 @@ from typing import Literal
 
 import click
 
-from scenarios import execution
 from scenarios.commands.options import json_option, out_option, scenario_argument, set_option
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console import open_console
-from scenarios.loader import load_scenario
-from scenarios.output_folder import refuse_unwritable
-from scenarios.side_by_side import print_execution
+from scenarios.console.answer import open_console
+from scenarios.console.side_by_side import print_execution
+from scenarios.reading.loader import load_scenario
+from scenarios.results.folder import refuse_unwritable
+from scenarios.running import execution
 
 
 @click.command("execute")

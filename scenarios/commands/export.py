@@ -7,10 +7,10 @@ import click
 from scenarios.commands.options import Folder, scenario_argument, set_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.errors import Origin, ScenarioError
-from scenarios.loader import load_scenario
-from scenarios.output_folder import refuse_unwritable, writing_to
-from scenarios.outputs import all_or_none
-from scenarios.runner import plan_of, pricing_of, refuse_many_ops, with_choices
+from scenarios.reading.loader import load_scenario
+from scenarios.results.files import all_or_none
+from scenarios.results.folder import refuse_unwritable, writing_to
+from scenarios.running.runner import plan_of, pricing_of, refuse_many_ops, with_choices
 from sim.plan.errors import PlanError
 from sim.replay.chakra_plan import chakra_trace
 from traces.chakra.file import write_trace

@@ -13,11 +13,11 @@ from costmodels.kernels import KERNELS
 from costmodels.units import format_bytes, format_rate
 from scenarios.commands.options import json_option
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console import open_console
+from scenarios.console.answer import open_console
 from scenarios.library import FOLDER, scenario_names
-from scenarios.model_presets import load_presets
-from scenarios.schema import TrainingSection
-from scenarios.yaml_tree import read_document
+from scenarios.reading.model_presets import load_presets
+from scenarios.reading.schema import TrainingSection
+from scenarios.reading.yaml_tree import read_document
 from sim.training.pipeline.rules import TRAITS
 
 KINDS = ("scenarios", "nodes", "presets", "schedules", "recompute", "precisions", "kernels")

@@ -6,8 +6,8 @@ from typing import TextIO
 import click
 
 from scenarios.commands.refusals import refusing_bad_input
+from scenarios.commands.starter import STARTER
 from scenarios.errors import Origin, ScenarioError
-from scenarios.starter import STARTER
 
 
 @click.command("new")

@@ -8,12 +8,12 @@ import click
 from scenarios.commands.options import json_option
 from scenarios.commands.refusals import BadInput, refusing_bad_input
 from scenarios.commands.step_window import steps_option, window_of
-from scenarios.console import open_console
+from scenarios.console.answer import open_console
 from scenarios.errors import printable
-from scenarios.output_folder import refuse_unwritable, writing_to
-from scenarios.outputs import write_trace
-from scenarios.replay_again import chakra_again, profile_again
-from scenarios.replay_summary import print_replay
+from scenarios.results.files import write_trace
+from scenarios.results.folder import refuse_unwritable, writing_to
+from scenarios.running.replay_again import chakra_again, profile_again
+from scenarios.summaries.replay import print_replay
 from sim.replay.changes import ChangeError, parse_changes
 from traces.chakra.file import is_chakra
 

@@ -7,10 +7,10 @@ import click
 from scenarios.commands.options import scenario_argument, set_option
 from scenarios.commands.pictures import refuse_suffix, written
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.loader import Scenario, load_scenario, located
+from scenarios.reading.loader import Scenario, load_scenario, located
 from scenarios.report.picture_file import SUFFIXES, write_picture
 from scenarios.report.slot_figure import SlotDrawing
-from scenarios.schedules import schedule_text, schedule_words, slots_of
+from scenarios.running.schedules import schedule_text, schedule_words, slots_of
 from traces.files import replacing
 
 

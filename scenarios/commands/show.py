@@ -12,18 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import format_rate, format_time
-from scenarios.cluster_file import NamedTopology, describes_scenario, load_cluster
 from scenarios.commands.options import ScenarioPath, json_option, set_option
 from scenarios.commands.pictures import refuse_suffix, written
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console import open_console
-from scenarios.loader import Scenario, load_scenario
+from scenarios.console.answer import open_console
+from scenarios.reading.cluster_file import NamedTopology, describes_scenario, load_cluster
+from scenarios.reading.loader import Scenario, load_scenario
 from scenarios.report.picture_file import SUFFIXES, Drawing, write_picture
 from scenarios.report.slot_figure import SlotDrawing
 from scenarios.report.slot_text import print_slots
 from scenarios.report.slots import SlotDiagram
 from scenarios.report.topology_figure import lay_out_topology
-from scenarios.schedules import run_words, schedule_summary, schedule_words, slots_of
+from scenarios.running.schedules import run_words, schedule_summary, schedule_words, slots_of
 from sim.cluster.topology.facts import TopologyFacts, describe
 
 MAX_NAMED = 8

@@ -8,13 +8,13 @@ from typing import Literal
 import click
 from rich.console import Console
 
-from scenarios import runner
-from scenarios.advice import advise
 from scenarios.commands.options import json_option, out_option, scenario_argument, set_option
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console import open_console, print_summary
-from scenarios.loader import load_scenario
-from scenarios.output_folder import refuse_unwritable, writing_to
+from scenarios.console.answer import open_console, print_summary
+from scenarios.reading.loader import load_scenario
+from scenarios.results.folder import refuse_unwritable, writing_to
+from scenarios.running import runner
+from scenarios.running.advice import advise
 
 
 @click.command("simulate")

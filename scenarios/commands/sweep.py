@@ -9,8 +9,8 @@ from rich.console import Console
 
 from scenarios.commands.options import Folder, json_option, scenario_argument
 from scenarios.commands.refusals import FailedRun, refusing_bad_input
-from scenarios.console import open_console
-from scenarios.output_folder import refuse_unwritable, writing_to
+from scenarios.console.answer import open_console
+from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.sweep.console import print_sweep, progress
 from scenarios.sweep.files import write_sweep
 from scenarios.sweep.run import prepare, run

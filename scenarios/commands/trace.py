@@ -8,11 +8,11 @@ import click
 from scenarios.commands.options import json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.commands.step_window import steps_option, window_of
-from scenarios.console import open_console
+from scenarios.console.answer import open_console
 from scenarios.errors import printable
-from scenarios.output_folder import refuse_unwritable, writing_to
-from scenarios.outputs import write_trace
-from scenarios.trace_summary import print_trace, summarise
+from scenarios.results.files import write_trace
+from scenarios.results.folder import refuse_unwritable, writing_to
+from scenarios.summaries.trace import print_trace, summarise
 from traces.kineto.trace import load, to_timeline
 
 

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import click
 
-from scenarios import this_machine, validation
-from scenarios.accuracy import markdown_lines
-from scenarios.calibration_file import budget_seconds
+from scenarios.calibration.request import budget_seconds
 from scenarios.commands.options import Folder, json_option
 from scenarios.commands.progress import measuring
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console import open_console, print_validation
-from scenarios.here_console import print_here
-from scenarios.output_folder import refuse_unwritable
-from scenarios.plan_set import PACKAGED, read_plan_set
+from scenarios.console.answer import open_console, print_validation
+from scenarios.console.here import print_here
+from scenarios.here import this_machine
+from scenarios.here.plan_set import PACKAGED, read_plan_set
+from scenarios.results.folder import refuse_unwritable
+from scenarios.validation import published
+from scenarios.validation.accuracy import markdown_lines
 
 _DEFAULT_BUDGET = "420 s"
 
@@ -70,7 +71,7 @@ def _validate_tables(tables: tuple[Path, ...], data: Path | None, as_markdown: b
         message = "--markdown and --json both say how to print; name one"
         raise click.UsageError(message)
     with refusing_bad_input():
-        summary = validation.run(tables, data=data)
+        summary = published.run(tables, data=data)
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     elif as_markdown:

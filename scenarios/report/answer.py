@@ -5,11 +5,11 @@ from html import escape
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_rate, format_time
-from scenarios.algorithm import algorithm_words
 from scenarios.report.long_run import long_run_card
 from scenarios.report.page import Card, Section, facts, split_bar
 from scenarios.report.words import Advice, detail_rows, percent, spread_words, time_parts
-from scenarios.role_names import fullest_row, row_name
+from scenarios.summaries.algorithm import algorithm_words
+from scenarios.summaries.role_names import fullest_row, row_name
 
 _DAY_S: Final = 86_400.0
 _COUNTS: Final = ((1e12, "trillion "), (1e9, "billion "), (1e6, "million "), (1.0, ""))

@@ -10,7 +10,7 @@ from scenarios.report.causes import COMPUTING, IDLE, cause_of, memory_colour, ro
 from scenarios.report.gantt import Bars, Gantt, evenly
 from scenarios.report.page import Chart
 from scenarios.report.phases import PHASES, Phase
-from scenarios.role_names import row_names
+from scenarios.summaries.role_names import row_names
 from traces.timeline import NO_INDEX, RankInfo, Timeline
 
 MAX_ROLES: Final = 16

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from scenarios.long_run import interval_words, reliability_rows
 from scenarios.report.page import Card, Chart, Section, table
+from scenarios.summaries.long_run import interval_words, reliability_rows
 from sim.reliability.closed_forms import expected_goodput
 
 _NUM_POINTS: Final = 161

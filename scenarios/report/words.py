@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from costmodels.units import format_bytes, format_time
 from scenarios.report.causes import COMPUTING, RECOMPUTING, cause_of
-from scenarios.role_names import fullest_row, row_name
+from scenarios.summaries.role_names import fullest_row, row_name
 
 _MOST_RUNS: Final = 12
 _ROUNDING: Final = 1e-9

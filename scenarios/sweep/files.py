@@ -7,7 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from scenarios.outputs import all_or_none
+from scenarios.results.files import all_or_none
 from scenarios.sweep.labels import written
 from scenarios.sweep.page import write_sweep_page
 from scenarios.sweep.run import Sweep

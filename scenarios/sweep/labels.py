@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from scenarios.algorithm import algorithm_words
 from scenarios.errors import printable
+from scenarios.summaries.algorithm import algorithm_words
 
 OTHER: Final = "*"
 """Marks points that do not train by synchronous backpropagation."""

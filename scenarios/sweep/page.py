@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_time
-from scenarios.algorithm import algorithm_words
 from scenarios.report.causes import COMPUTING, cause_of
 from scenarios.report.charts import memory_unit, time_unit
 from scenarios.report.page import Card, Chart, Section, legend, table, write_page
 from scenarios.report.phases import MESSAGE
 from scenarios.report.thumbnail import Thumbnail, thumbnails_chart, thumbnails_legend
+from scenarios.summaries.algorithm import algorithm_words
 from scenarios.sweep.labels import label, marked, varied
 from scenarios.sweep.table import EXPLAINED, other_algorithms, rows_of
 from sim.engine.breakdown import BUBBLE

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scenarios.loader import Scenario
+from scenarios.reading.loader import Scenario
 from scenarios.report.thumbnail import Thumbnail, thumbnail
-from scenarios.runner import Result, pricing_of, simulate
+from scenarios.running.runner import Result, pricing_of, simulate
 from scenarios.sweep.refusal import REFUSALS, one_line
 from sim.engine.pricing import ClusterPricing
 from sim.engine.sent import sent_bytes

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from scenarios.errors import ScenarioError
-from scenarios.loader import Scenario, load_scenario
+from scenarios.reading.loader import Scenario, load_scenario
+from scenarios.reading.yaml_tree import read_document
 from scenarios.report.thumbnail import Thumbnail
 from scenarios.sweep.point import Measured, measure, pipeline_degree
 from scenarios.sweep.refusal import one_line
 from scenarios.sweep.settings import Point, Setting, points
-from scenarios.yaml_tree import read_document
 
 SCHEMA: Final = "meshtwin.sweep/1"
 MAX_PICTURES: Final = 24

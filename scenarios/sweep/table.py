@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_time
-from scenarios.algorithm import algorithm_words
+from scenarios.summaries.algorithm import algorithm_words
 from scenarios.sweep.labels import OTHER, varied, written
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.loader import load_scenario
-from scenarios.runner import simulate, write_outputs
+from scenarios.reading.loader import load_scenario
+from scenarios.running.runner import simulate, write_outputs
 
 FILES = {"summary.json", "timeline.json.gz", "timeline.parquet", "report.html"}
 SIMULATE = "import sys; from scenarios.cli import main; main(sys.argv[1:])"

@@ -14,7 +14,7 @@ OFFENCES = [
     ("costmodels/units.py", "import sim.plan.op", "Rooms import downward only"),
     ("costmodels/units.py", "import traces.timeline", "Rooms import downward only"),
     ("sim/plan/mesh.py", "import backends.base", "Rooms import downward only"),
-    ("backends/base.py", "import scenarios.loader", "Rooms import downward only"),
+    ("backends/base.py", "import scenarios.reading.loader", "Rooms import downward only"),
     ("sim/plan/mesh.py", "import sim.training.spec", "Inside sim"),
     ("sim/engine/activity.py", "import sim.training.spec", "Inside sim"),
     ("sim/training/spec.py", "import sim.engine.activity", "Inside sim"),
@@ -22,9 +22,9 @@ OFFENCES = [
     ("sim/plan/mesh.py", "import simpy", "Only the rooms where time passes know SimPy"),
     ("traces/timeline.py", "import simpy", "Only the rooms where time passes know SimPy"),
     ("sim/engine/activity.py", "import torch", "Only the torch backend knows torch"),
-    ("scenarios/runner.py", "import torch", "Only the torch backend knows torch"),
+    ("scenarios/running/runner.py", "import torch", "Only the torch backend knows torch"),
     ("backends/simulated.py", "import torch", "Only the torch backend knows torch"),
-    ("scenarios/console.py", "import backends.torch.launch", "Only the torch backend knows torch"),
+    ("scenarios/console/answer.py", "import backends.torch.launch", "Only the torch backend knows torch"),
     ("sim/plan/mesh.py", "import sim.plan.check", "Folders and files form no circle"),
 ]
 

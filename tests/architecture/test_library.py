@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.loader import load_scenario
-from scenarios.runner import simulate
+from scenarios.reading.loader import load_scenario
+from scenarios.running.runner import simulate
 
 FOLDER = Path(__file__).parents[2] / "scenarios"
 LIBRARY = sorted([*FOLDER.glob("*.yaml"), *FOLDER.glob("papers/*.yaml")])

@@ -11,13 +11,13 @@ import click
 import pyarrow.parquet as pq
 
 from scenarios.cli import COMMANDS, group
-from scenarios.loader import load_scenario
-from scenarios.runner import simulate
-from scenarios.schema import json_schema
+from scenarios.reading.loader import load_scenario
+from scenarios.reading.schema import json_schema
+from scenarios.running.runner import simulate
+from scenarios.summaries.trace import summarise
 from scenarios.sweep.run import prepare, run
 from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import local_workers
-from scenarios.trace_summary import summarise
 from tests.traces.kineto_traces import all_reduce, document
 from tests.traces.kineto_traces import write as write_trace
 from traces.kineto.trace import load

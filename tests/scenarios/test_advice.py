@@ -2,10 +2,10 @@
 
 import pytest
 
-from scenarios.advice import advise, with_few_microbatches
-from scenarios.loader import Scenario, load_scenario
+from scenarios.reading.loader import Scenario, load_scenario
 from scenarios.report.words import mean_over_ranks, recompute_fraction
-from scenarios.runner import plan_of
+from scenarios.running.advice import advise, with_few_microbatches
+from scenarios.running.runner import plan_of
 from sim.engine.memory import memory_use
 
 

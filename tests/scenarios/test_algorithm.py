@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from scenarios.cli import main
-from scenarios.loader import load_scenario
-from scenarios.runner import simulate
+from scenarios.reading.loader import load_scenario
+from scenarios.running.runner import simulate
 from scenarios.sweep.point import values_of
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

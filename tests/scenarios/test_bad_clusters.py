@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from scenarios.cli import main
-from scenarios.cluster_file import load_cluster
 from scenarios.errors import ScenarioError
-from scenarios.loader import load_scenario
+from scenarios.reading.cluster_file import load_cluster
+from scenarios.reading.loader import load_scenario
 from scenarios.sweep.run import prepare
 from scenarios.sweep.settings import read_settings
 from sim.cluster.cluster import Cluster

@@ -11,8 +11,8 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
-from scenarios.output_folder import refuse_unwritable
-from scenarios.text_file import read_text
+from scenarios.reading.text_file import read_text
+from scenarios.results.folder import refuse_unwritable
 from traces.parquet import write_timeline
 from traces.timeline import TimelineBuilder
 
@@ -335,7 +335,7 @@ def test_unwritable_out_is_refused_before_simulating(
             raise OSError(30, "Read-only file system")
 
         monkeypatch.setattr("tempfile.TemporaryFile", deny)
-    for work in ("scenarios.runner.simulate", "scenarios.execution.run"):
+    for work in ("scenarios.running.runner.simulate", "scenarios.running.execution.run"):
         monkeypatch.setattr(work, lambda *_args, **_named: pytest.fail("worked before refusing"))
     message = refuse(capsys, tmp_path, *command, str(path), "--out", str(out))
     assert f"--out {str(out)[:200]}" in message
@@ -355,7 +355,7 @@ def test_failed_writing_leaves_no_new_folder(tmp_path, write, monkeypatch, capsy
     def fail(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("scenarios.outputs.write_perfetto", fail)
+    monkeypatch.setattr("scenarios.results.files.write_perfetto", fail)
     assert "no space left" in refuse(capsys, tmp_path, str(write()), "--out", str(tmp_path / "a" / "out"))
 
 
@@ -365,7 +365,7 @@ def test_disk_that_fills_up_while_writing_is_reported(tmp_path, write, capsys, m
     def fail(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("scenarios.runner.write_outputs", fail)
+    monkeypatch.setattr("scenarios.running.runner.write_outputs", fail)
     out = tmp_path / "out"
     assert f"--out {out}: nothing can be written in {out}: no space left" in refuse(
         capsys, tmp_path, str(write()), "--out", str(out)
@@ -421,7 +421,7 @@ def test_output_that_takes_nothing_is_reported(args: list[str]) -> None:
 
 def test_ranks_without_folding_are_bounded(tmp_path, write, capsys, monkeypatch) -> None:
     """More ops than a computer simulates one by one are refused, with their number."""
-    monkeypatch.setattr("scenarios.runner.MAX_UNFOLDED_OPS", 1000)
+    monkeypatch.setattr("scenarios.running.runner.MAX_UNFOLDED_OPS", 1000)
     message = refuse(capsys, tmp_path, str(write()), "--no-fold")
     assert "--no-fold: 1,536 ranks have 43,847,040 ops in all, more than 1,000;" in message
     assert "leave it out" in message
@@ -433,7 +433,7 @@ def test_memory_that_runs_out_is_reported(tmp_path, write, capsys, monkeypatch) 
     def fail(*_args: object, **_named: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("scenarios.runner.simulate", fail)
+    monkeypatch.setattr("scenarios.running.runner.simulate", fail)
     assert "this takes more memory than there is" in refuse(capsys, tmp_path, str(write()))
 
 

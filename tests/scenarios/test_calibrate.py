@@ -12,12 +12,12 @@ from backends.torch.measuring.cases import kernel_sample, kernel_steps
 from costmodels.calibration.kernels import Fitted, predict_kernels
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile, packaged_entry
-from scenarios.calibration import coarse, refined
-from scenarios.calibration_file import read_profile
+from scenarios.calibration.calibration import coarse, refined
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
-from scenarios.loader import load_scenario
-from scenarios.runner import simulate
+from scenarios.reading.loader import load_scenario
+from scenarios.reading.profile_file import read_profile
+from scenarios.running.runner import simulate
 
 TINY = Path(__file__).parents[2] / "scenarios" / "tiny-gpt-2x2.yaml"
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from scenarios.choices.decide import decided
-from scenarios.loader import load_scenario
-from scenarios.runner import plan_of, pricing_of, simulate, with_choices
-from scenarios.schedules import schedule_text
+from scenarios.reading.loader import load_scenario
+from scenarios.running.runner import plan_of, pricing_of, simulate, with_choices
+from scenarios.running.schedules import schedule_text
 from sim.engine.alone import tasks_alone_s
 from sim.engine.memory import peak_live_chunks
 from sim.training.pipeline.actions import parse_orders

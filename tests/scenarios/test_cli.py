@@ -12,8 +12,8 @@ import pytest
 
 from scenarios.cli import COMMANDS, HELP, main
 from scenarios.errors import Origin, ScenarioError
-from scenarios.loader import load_scenario
-from scenarios.schema import json_schema
+from scenarios.reading.loader import load_scenario
+from scenarios.reading.schema import json_schema
 from traces.kineto.rank import StepWindow
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +49,7 @@ def simulated(monkeypatch) -> list[tuple[object, dict[str, object]]]:
         calls.append((scenario, options))
         return SimpleNamespace(summary=SUMMARY, timeline=None)
 
-    monkeypatch.setattr("scenarios.runner.simulate", simulate)
+    monkeypatch.setattr("scenarios.running.runner.simulate", simulate)
     return calls
 
 
@@ -77,8 +77,8 @@ def test_simulating_imports_no_optimiser_and_no_tensors() -> None:
     """A simulated step needs neither scipy nor torch, which would take longer to import than it lasts."""
     code = (
         "import sys\n"
-        "from scenarios.loader import load_scenario\n"
-        "from scenarios.runner import simulate\n"
+        "from scenarios.reading.loader import load_scenario\n"
+        "from scenarios.running.runner import simulate\n"
         "simulate(load_scenario('scenarios/quickstart.yaml'))\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
@@ -156,7 +156,9 @@ def test_scenario_alone_is_simulated(capsys, write, simulated) -> None:
 def test_results_are_written_where_asked(capsys, write, tmp_path, simulated, monkeypatch) -> None:
     """``--out`` hands the result to the writer, and says where it went."""
     written: list[Path] = []
-    monkeypatch.setattr("scenarios.runner.write_outputs", lambda _result, folder, _advice: written.append(folder))
+    monkeypatch.setattr(
+        "scenarios.running.runner.write_outputs", lambda _result, folder, _advice: written.append(folder)
+    )
     code, shown = run(capsys, str(write()), "--out", str(tmp_path / "new" / "out"))
     assert code == 0
     assert written == [tmp_path / "new" / "out"]
@@ -235,9 +237,9 @@ def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: boo
         seen.append(options)
         return {**COMPARISON, "passed": passed}
 
-    monkeypatch.setattr("scenarios.comparison.run", compare)
-    monkeypatch.setattr("scenarios.validation.run", lambda *_a, **_k: {"tables": [table]})
-    monkeypatch.setattr("scenarios.execution.run", lambda *_a, **_k: {**EXECUTION, "passed": passed})
+    monkeypatch.setattr("scenarios.comparing.comparison.run", compare)
+    monkeypatch.setattr("scenarios.validation.published.run", lambda *_a, **_k: {"tables": [table]})
+    monkeypatch.setattr("scenarios.running.execution.run", lambda *_a, **_k: {**EXECUTION, "passed": passed})
     assert run(capsys, "compare", "a", "b", "--fail-above", "12.5%")[0] == expected
     assert seen == [{"fail_above": 0.125, "window": StepWindow()}]
     assert run(capsys, "validate")[0] == expected
@@ -251,7 +253,12 @@ def test_input_errors_of_every_command_are_refusals(capsys, write, monkeypatch) 
     def refuse(*_args: object, **_named: object) -> None:
         raise ScenarioError(Origin("a.csv", 3), "key", "a rule", "a remedy")
 
-    for work in ("runner.simulate", "execution.run", "comparison.run", "validation.run"):
+    for work in (
+        "running.runner.simulate",
+        "running.execution.run",
+        "comparing.comparison.run",
+        "validation.published.run",
+    ):
         monkeypatch.setattr(f"scenarios.{work}", refuse)
     path = str(write())
     for args in ([path], ["execute", path], ["compare", "a", "b"], ["validate"]):

@@ -8,10 +8,10 @@ import pytest
 
 from costmodels.collectives import STEP_LISTS
 from scenarios.cli import main
-from scenarios.collectives import chosen_algorithms, kinds_of
 from scenarios.errors import ScenarioError
-from scenarios.loader import load_scenario
-from scenarios.runner import plan_of
+from scenarios.reading.loader import load_scenario
+from scenarios.running.collectives import chosen_algorithms, kinds_of
+from scenarios.running.runner import plan_of
 from sim.plan.program import Plan
 
 ROOT = Path(__file__).parents[2]

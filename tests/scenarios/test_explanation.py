@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from scenarios.cli import main
-from scenarios.explanation import explain
-from scenarios.loader import load_scenario
-from scenarios.runner import simulate, write_outputs
+from scenarios.comparing.explanation import explain
+from scenarios.reading.loader import load_scenario
+from scenarios.running.runner import simulate, write_outputs
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "llama-2-13b-stragglers-64-h100.yaml"
 SMALL = ["cluster.stragglers=[]", "model.num_layers=4", "training.global_batch_size=16"]

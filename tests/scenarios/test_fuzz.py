@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from scenarios.errors import ScenarioError
-from scenarios.loader import Scenario, load_scenario
+from scenarios.reading.loader import Scenario, load_scenario
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
 TEXTBOOK = QUICKSTART.with_name("textbook-1f1b.yaml")

@@ -11,13 +11,13 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.calibration_file import read_profile
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
-from scenarios.plan_set import PACKAGED, read_plan_set
-from scenarios.ranking import ranking
-from scenarios.runner import plan_of
-from scenarios.this_machine import COLUMNS
+from scenarios.here.plan_set import PACKAGED, read_plan_set
+from scenarios.here.ranking import ranking
+from scenarios.here.this_machine import COLUMNS
+from scenarios.reading.profile_file import read_profile
+from scenarios.running.runner import plan_of
 from sim.plan.check import check
 
 TIMES = st.lists(

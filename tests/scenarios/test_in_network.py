@@ -5,10 +5,10 @@ import json
 import pytest
 
 from scenarios.cli import main
-from scenarios.collectives import chosen_algorithms
 from scenarios.errors import ScenarioError
-from scenarios.loader import load_scenario
-from scenarios.runner import plan_of, pricing_of, simulate
+from scenarios.reading.loader import load_scenario
+from scenarios.running.collectives import chosen_algorithms
+from scenarios.running.runner import plan_of, pricing_of, simulate
 
 SCENARIO = """\
 name: replicas

@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 import pytest
 
 from scenarios.cli import main
-from scenarios.loader import load_scenario
+from scenarios.reading.loader import load_scenario
 from scenarios.report.links import MAX_LINES, chosen_rows
-from scenarios.runner import Result, simulate, write_outputs
+from scenarios.running.runner import Result, simulate, write_outputs
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SET = ["model.num_layers=4", "training.global_batch_size=16"]

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scenarios.commands.starter import STARTER
 from scenarios.errors import ScenarioError
-from scenarios.loader import ClusterSpec, load_scenario
-from scenarios.schema import DenseScenario, json_schema
-from scenarios.starter import STARTER
-from scenarios.yaml_tree import read_document
+from scenarios.reading.loader import ClusterSpec, load_scenario
+from scenarios.reading.schema import DenseScenario, json_schema
+from scenarios.reading.yaml_tree import read_document
 from sim.training.spec import DenseTraining, PipelineSpec, TextbookTraining
 
 LIBRARY = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))

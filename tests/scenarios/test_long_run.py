@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import poisson
 
 from scenarios.cli import main
-from scenarios.loader import load_scenario
-from scenarios.runner import Result, simulate, write_outputs
+from scenarios.reading.loader import load_scenario
+from scenarios.running.runner import Result, simulate, write_outputs
 
 ROOT = Path(__file__).parents[2]
 LLAMA = ROOT / "scenarios" / "llama3-405b-54-days.yaml"

@@ -5,13 +5,13 @@ import json
 import pytest
 from rich.console import Console
 
-from scenarios.collectives import chosen_algorithms
-from scenarios.console import print_summary
+from scenarios.console.answer import print_summary
 from scenarios.errors import ScenarioError
-from scenarios.loader import load_scenario
-from scenarios.machine import ClusterSpec
-from scenarios.role_names import fullest_row, row_names
-from scenarios.runner import plan_of, pricing_of, simulate
+from scenarios.reading.loader import load_scenario
+from scenarios.reading.machine import ClusterSpec
+from scenarios.running.collectives import chosen_algorithms
+from scenarios.running.runner import plan_of, pricing_of, simulate
+from scenarios.summaries.role_names import fullest_row, row_names
 
 SMALL = """\
 name: small

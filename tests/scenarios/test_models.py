@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from scenarios.errors import ScenarioError
-from scenarios.huggingface import read_model
-from scenarios.loader import load_scenario
-from scenarios.model_presets import load_presets
+from scenarios.reading.huggingface import read_model
+from scenarios.reading.loader import load_scenario
+from scenarios.reading.model_presets import load_presets
 
 PARAMETERS = {
     # Hugging Face's counts of the published weights

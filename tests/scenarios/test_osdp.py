@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from scenarios.errors import ScenarioError
-from scenarios.loader import Scenario, load_scenario
+from scenarios.reading.loader import Scenario, load_scenario
 from scenarios.report.words import sharded_words
-from scenarios.runner import plan_of, simulate, with_choices
+from scenarios.running.runner import plan_of, simulate, with_choices
 from sim.training.spec import DenseTraining
 
 TINY = Path(__file__).parents[2] / "scenarios" / "tiny-gpt-2x2.yaml"

@@ -15,16 +15,16 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from costmodels.units import format_bytes, format_time
-from scenarios.advice import advise
-from scenarios.loader import load_scenario
+from scenarios.reading.loader import load_scenario
 from scenarios.report.gantt import PAUSE, VISIBLE, choose_bars
 from scenarios.report.phases import FORWARD, OPTIMIZER, PHASES, SYNC, Phase
 from scenarios.report.picture_file import Drawing
 from scenarios.report.slot_figure import SlotDrawing
 from scenarios.report.topology_figure import lay_out_topology
 from scenarios.report.words import percent, time_parts
-from scenarios.runner import Result, simulate, write_outputs
-from scenarios.schedules import slots_of
+from scenarios.running.advice import advise
+from scenarios.running.runner import Result, simulate, write_outputs
+from scenarios.running.schedules import slots_of
 from sim.cluster.topology.parse import parse_topology
 from traces.timeline import Timeline, TimelineBuilder
 

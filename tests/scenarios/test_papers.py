@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from scenarios.library import FOLDER
-from scenarios.loader import load_scenario
+from scenarios.reading.loader import load_scenario
 from scenarios.report.words import mean_over_ranks
-from scenarios.runner import simulate
+from scenarios.running.runner import simulate
 
 OVERLAP = "parallel.data.overlap_gradient_sync=true"
 SCHEDULE = "parallel.pipeline.schedule"

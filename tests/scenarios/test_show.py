@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from scenarios.cli import main
-from scenarios.cluster_file import load_cluster
 from scenarios.errors import ScenarioError
+from scenarios.reading.cluster_file import load_cluster
 from scenarios.report.topology_layout import STUB, lay_out_islands, lay_out_network, shown
 from sim.cluster.topology.catalogue import list_topologies
 from sim.cluster.topology.parse import parse_topology

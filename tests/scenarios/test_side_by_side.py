@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from scenarios.console.side_by_side import print_comparison, print_execution
 from scenarios.errors import ScenarioError
-from scenarios.execution import refuse_too_large
-from scenarios.loader import load_scenario
-from scenarios.runner import plan_of
-from scenarios.side_by_side import print_comparison, print_execution
+from scenarios.reading.loader import load_scenario
+from scenarios.running.execution import refuse_too_large
+from scenarios.running.runner import plan_of
 
 EXECUTION = {
     "scenario": "Tiny", "world_size": 4, "iteration_time_s": 0.2, "simulated_iteration_time_s": 0.1,

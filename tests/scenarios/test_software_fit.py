@@ -8,8 +8,8 @@ import pytest
 
 from costmodels.calibration.samples import is_held_out
 from costmodels.software import Software
-from scenarios.intervals import STEP, errors_of
-from scenarios.software_fit import MeasuredStep, fit_software, measured_steps
+from scenarios.calibration.software_fit import MeasuredStep, fit_software, measured_steps
+from scenarios.running.intervals import STEP, errors_of
 from sim.engine.simulate import simulate
 from traces.published import load_table, published_tables
 

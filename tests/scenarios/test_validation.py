@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from scenarios import validation
-from scenarios.accuracy import verdict_line
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
+from scenarios.validation import published
+from scenarios.validation.accuracy import verdict_line
 from traces.errors import TraceError
 from traces.published import published_tables
 
@@ -67,7 +67,7 @@ def write(tmp_path: Path) -> Write:
 
 def only_table(*args: Any) -> dict[str, Any]:
     """Return the validation of one table."""
-    (table,) = validation.run(*args)["tables"]
+    (table,) = published.run(*args)["tables"]
     return dict(table)
 
 
@@ -85,7 +85,7 @@ QUICK = {
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_published_measurements_are_predicted(name: str, tmp_path: Path) -> None:
     """Every packaged table is predicted within its thresholds, none looser than promised, as the README says."""
-    rows = validation.load_table(TABLES[name]).data
+    rows = published.load_table(TABLES[name]).data
     if name in QUICK:
         header, *lines = rows.read_text(encoding="utf-8").splitlines(keepends=True)
         rows = tmp_path / "quick.csv"
@@ -107,7 +107,7 @@ def test_published_measurements_are_predicted(name: str, tmp_path: Path) -> None
 
 def test_the_packaged_tables_are_the_promised_ones() -> None:
     """Ten rows of SC21's table 1, eight times and eight activation memories of the sequence-parallel paper."""
-    rows = {name: len(validation.load_table(path).rows) for name, path in TABLES.items()}
+    rows = {name: len(published.load_table(path).rows) for name, path in TABLES.items()}
     assert rows["megatron_sc21_table1"] == 10
     assert rows["sequence_parallel_table5"] == rows["sequence_parallel_activation_memory"] == 8
 
@@ -173,7 +173,7 @@ def test_row_that_is_no_scenario_is_refused(
 ) -> None:
     """A row whose keys make no scenario is refused, naming row and key."""
     with pytest.raises(ScenarioError, match=r"table\.csv:2: row 'small'") as raised:
-        validation.run((write(rows, replacement),))
+        published.run((write(rows, replacement),))
     assert problem in str(raised.value)
 
 
@@ -181,13 +181,13 @@ def test_textbook_workload_has_no_rates(write: Write) -> None:
     """A rate per device is refused where there is no device."""
     path = write("small,4,1\n", ("iteration_time_s, unit: s", "tokens_per_s, unit: tokens/s"), text=TEXTBOOK)
     with pytest.raises(ScenarioError, match="a textbook workload has no tokens_per_s"):
-        validation.run((path,))
+        published.run((path,))
 
 
 def test_missing_table_is_refused(tmp_path: Path) -> None:
     """A table that is not there is bad input."""
     with pytest.raises(TraceError, match="there is no such file"):
-        validation.run((tmp_path / "none.yaml",))
+        published.run((tmp_path / "none.yaml",))
 
 
 def test_command_fails_past_the_thresholds(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.software import Software
-from scenarios.loader import load_scenario
-from scenarios.runner import plan_of, pricing_of
+from scenarios.reading.loader import load_scenario
+from scenarios.running.runner import plan_of, pricing_of
 from sim.engine.activity import Activity
 from sim.engine.launching import launched
 from sim.engine.pricing import ClusterPricing

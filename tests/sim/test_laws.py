@@ -30,9 +30,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from scenarios.loader import load_scenario
-from scenarios.runner import simulate as simulate_scenario
-from scenarios.runner import write_outputs
+from scenarios.reading.loader import load_scenario
+from scenarios.running.runner import simulate as simulate_scenario
+from scenarios.running.runner import write_outputs
 from sim.cluster.topology.topology import Topology
 from sim.engine.activity import Activity
 from sim.engine.folding import fold, no_fold

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.cli import group
-from scenarios.loader import load_scenario
-from scenarios.runner import plan_of, pricing_of, with_choices
+from scenarios.reading.loader import load_scenario
+from scenarios.running.runner import plan_of, pricing_of, with_choices
 from sim.engine.simulate import simulate
 from sim.plan.dependencies import dependencies
 from sim.plan.errors import PlanError

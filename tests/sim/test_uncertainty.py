@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.loader import load_scenario
-from scenarios.runner import plan_of, pricing_of
+from scenarios.reading.loader import load_scenario
+from scenarios.running.runner import plan_of, pricing_of
 from sim.engine.activity import Activity, Pricing
 from sim.engine.critical_path import CriticalPath, Step, critical_path, kind_of
 from sim.engine.simulate import simulate

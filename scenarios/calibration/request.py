@@ -1,0 +1,96 @@
+"""What ``simulate calibrate`` is asked for, checked before any work, and the file that it writes."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from costmodels.calibration.document import parse_calibrated
+from costmodels.errors import CatalogueError, UnitError
+from costmodels.hardware import NodeSpec, load_node
+from costmodels.units import Dimension, format_time, parse_quantity
+from scenarios.errors import Origin, ScenarioError
+from scenarios.results.folder import refuse_unwritable
+
+DEFAULT_NODE: Final = "local-cpu"
+BUDGETS_S: Final = (2.0, 3600.0)
+
+
+def write_profile(entry: Mapping[str, Any], path: Path, command: str) -> None:
+    """Write a profile under the command that made it, whole or not at all.
+
+    Raises ScenarioError where the file system refuses.
+    """
+    text = f"# Written by: {command}\n" + yaml.safe_dump(dict(entry), sort_keys=False, width=120, allow_unicode=True)
+    parse_calibrated(path.stem, yaml.safe_load(text))  # what is written can be read
+    temporary = ""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.absolute().parent, prefix=".meshtwin-", delete=False, encoding="utf-8"
+        ) as file:
+            temporary = file.name
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        reason = (error.strerror or str(error)).lower()
+        rule = f"the profile cannot be written: {reason}"
+        raise ScenarioError(Origin(option=f"--out {path}"), "", rule, "name a file in a directory with room") from error
+
+
+def refuse_unwritable_file(path: Path) -> None:
+    """Raise ScenarioError, before any work, unless a YAML file can be written at ``path``."""
+    option = Origin(option=f"--out {path}")
+    if path.suffix not in {".yaml", ".yml"}:
+        raise ScenarioError(option, "", "a profile is a YAML file", "name a file that ends in .yaml")
+    try:
+        is_directory, has_parent = path.is_dir(), path.absolute().parent.is_dir()
+    except (OSError, ValueError) as error:
+        raise ScenarioError(option, "", "this cannot be the name of a file", "name another file") from error
+    if is_directory:
+        raise ScenarioError(option, "", "this is a directory, not a file", "name a file in it")
+    if not has_parent:
+        raise ScenarioError(option, "", f"there is no directory {path.parent}", "make it, or name another")
+    refuse_unwritable(path.absolute().parent)
+
+
+def checked_node(name: str | None, device: str, *, from_tables: bool) -> NodeSpec:
+    """Return the node of the catalogue whose profile is made.
+
+    Raises ScenarioError for an unknown node, one of another kind of device, or none where there is no default.
+    """
+    option = Origin(option="--node")
+    if name is None and (from_tables or device != "cpu"):
+        rule = "the tables' node is not named" if from_tables else "the node that these GPUs are in is not named"
+        raise ScenarioError(option, "", rule, "write --node and a name that simulate list nodes shows")
+    try:
+        node = load_node(name or DEFAULT_NODE)
+    except CatalogueError as error:
+        rule, _, remedy = str(error).rpartition("; ")
+        raise ScenarioError(option, "", rule, remedy) from error
+    kind = {"cpu": "cpu", "cuda": "gpu"}[device]
+    if not from_tables and node.device.kind != kind:
+        rule = f"{node.name} has devices of the kind {node.device.kind}, and {device} was asked for"
+        raise ScenarioError(option, "", rule, "name another node, or another --device")
+    return node
+
+
+def budget_seconds(text: str) -> float:
+    """Return the seconds of a --budget. Raises ScenarioError for one without a unit, or out of its limits."""
+    option, (least_s, most_s) = Origin(option=f"--budget {text[:40]}"), BUDGETS_S
+    try:
+        budget_s = parse_quantity(text, Dimension.TIME)
+    except UnitError as error:
+        rule, _, remedy = str(error).rpartition("; ")
+        raise ScenarioError(option, "", rule, remedy) from error
+    if not least_s <= budget_s <= most_s:
+        rule = f"measuring takes {format_time(least_s)} to {format_time(most_s)}"
+        raise ScenarioError(option, "", rule, "write a time between the two")
+    return budget_s

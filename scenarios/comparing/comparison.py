@@ -1,0 +1,128 @@
+"""Two timelines side by side, for the command line."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from scenarios.comparing.explanation import explain
+from scenarios.results.files import write_compared
+from scenarios.results.result import Result, names_of, read_result
+from traces.comparison.compare import NUM_LARGEST, Comparison, Totals, compare
+from traces.comparison.critical_path import IDLE
+from traces.errors import TraceError
+from traces.kineto.rank import StepWindow
+
+
+def run(
+    first: Path,
+    second: Path,
+    *,
+    fail_above: float | None = None,
+    out: Path | None = None,
+    window: StepWindow | None = None,
+) -> dict[str, Any]:
+    """Return how two results differ: timeline.parquet, the folder of one, or a profile (its steps in ``window``).
+
+    ``passed`` is false past ``fail_above`` (a fraction): the makespan's error counts, and between two runs of a plan
+    different work (ops, order on a stream, bytes) as 100 %. ``explanation``: what decides between two simulations, None
+    where one is none. ``out``: a folder to write the same to, as JSON and as a page. Raises TraceError for a file that
+    is no timeline.
+    """
+    results = read_result(first, window), read_result(second, window)
+    try:
+        comparison = compare(results[0].timeline, results[1].timeline)
+    except TraceError as error:
+        raise TraceError(f"{first}, {second}", error.rule, error.remedy) from error
+    names = names_of(first, second)
+    worst = _error(comparison, results)
+    found = {
+        **_totals(comparison),
+        **_step(comparison),
+        "explanation": _explanation(results, names, f"{first}, {second}"),
+        "warnings": [f"{name}: {warning}" for name, result in zip(names, results, strict=True)
+                     for warning in result.warnings],
+        "passed": fail_above is None or worst <= fail_above,
+    }  # fmt: skip
+    if out is not None:
+        write_compared(found, comparison, out, names=names)
+    return found
+
+
+def _error(comparison: Comparison, results: Sequence[Result]) -> float:
+    """Return the error that a threshold is held against."""
+    recorded = any(result.recorded for result in results)
+    return abs(comparison.makespan_error) if recorded else comparison.worst_error
+
+
+def _explanation(results: Sequence[Result], names: tuple[str, str], where: str) -> dict[str, Any] | None:
+    first, second = (result.summary for result in results)
+    if first is None or second is None:
+        return None
+    try:
+        return explain(first, second, names)
+    except (KeyError, TypeError, AttributeError) as error:
+        rule = f"the summary of one of them lacks what simulate writes there ({error!r})"
+        raise TraceError(where, rule, "write both again with simulate SCENARIO.yaml --out") from error
+
+
+def _totals(comparison: Comparison) -> dict[str, Any]:
+    alignment = comparison.alignment
+    return {
+        "first_s": comparison.first_s,
+        "second_s": comparison.second_s,
+        "makespan_error": comparison.makespan_error,
+        "first_ops": len(comparison.sides.first),
+        "second_ops": len(comparison.sides.second),
+        "aligned": {
+            "by_name": int(alignment.by_name.sum()),
+            "by_kind": int((~alignment.by_name).sum()),
+            "first_alone": len(alignment.first_alone),
+            "second_alone": len(alignment.second_alone),
+        },
+        "same_work": comparison.same_work,
+        "mismatches": {what: count for what, count in comparison.mismatches.items() if count},
+        "kind_error": {t.key: t.error for t in comparison.by_kind if t.error is not None},
+        "stream_error": {t.key: t.error for t in comparison.by_stream if t.error is not None},
+    }
+
+
+def _step(comparison: Comparison) -> dict[str, Any]:
+    """Return where the step goes on both sides, and the ops that explain most of the difference."""
+    parts = [asdict(step) for step in comparison.step_times]
+    paths = comparison.critical_paths_s
+    ops = [entry for entry in comparison.contributions if entry.key != IDLE and entry.difference_s]
+    whole_s = sum(abs(entry.difference_s) for entry in comparison.contributions)
+    idle = next(entry for entry in comparison.contributions if entry.key == IDLE)
+    rest = ops[NUM_LARGEST:]
+    others = Totals(
+        "all other ops", sum(entry.num_first for entry in rest), sum(entry.num_second for entry in rest),
+        sum(entry.first_s for entry in rest), sum(entry.second_s for entry in rest),
+    )  # fmt: skip
+    return {
+        "step_time": [
+            {"part": part.removesuffix("_s"), "first_s": parts[0][part], "second_s": parts[1][part]}
+            for part in parts[0]
+            if part != "step_s"
+        ],
+        "critical_path": [
+            {"kind": kind, "first_s": paths[0].get(kind, 0.0), "second_s": paths[1].get(kind, 0.0)}
+            for kind in sorted({*paths[0], *paths[1]})
+        ],
+        "rows": [_row(entry, whole_s) for entry in ops[:NUM_LARGEST]],
+        "others": _row(others, whole_s),
+        "idle": _row(idle, whole_s),
+    }
+
+
+def _row(entry: Totals, whole_s: float) -> dict[str, Any]:
+    """Return what an op has of the mean rank's step on both sides."""
+    return {
+        "op": entry.key,
+        "first_count": entry.num_first,
+        "second_count": entry.num_second,
+        "first_s": entry.first_s,
+        "second_s": entry.second_s,
+        "difference_s": entry.difference_s,
+        "share_fraction": abs(entry.difference_s) / whole_s if whole_s else 0.0,
+    }

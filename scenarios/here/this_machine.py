@@ -1,0 +1,112 @@
+"""The loop closed on this machine: calibrate it, run plans on it, and compare with their simulation."""
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Final
+
+from backends.torch.measuring.steps import StepBenchmark
+from costmodels.calibration.document import CalibratedProfile, parse_calibrated
+from costmodels.hardware import load_node
+from scenarios.calibration.calibration import Calibration, MachineRequest, calibrate_machine
+from scenarios.calibration.request import write_profile
+from scenarios.errors import Origin, ScenarioError
+from scenarios.here.plan_set import PlanSet, with_profile
+from scenarios.here.ranking import ranking
+from scenarios.reading.loader import Scenario
+from scenarios.results.files import all_or_none
+from scenarios.results.folder import writing_to
+from scenarios.running.execution import refuse_too_large
+from scenarios.running.runner import plan_of, simulate, with_choices
+from scenarios.validation.published import coverage
+from sim.training.spec import DenseTraining, Precision
+
+SCHEMA: Final = "meshtwin.here/1"
+SESSIONS: Final = 2
+"""How often processes are started, each time for a part of the budget: the fit so far decides what is measured next."""
+COLUMNS: Final = ("plan", "measured_s", "predicted_s", "error", "low_s", "high_s", "inside", "runs", "spread")
+
+
+def run(
+    plans: PlanSet, *, budget_s: float, seed: int, measuring: Callable[[float], Any], memory_bytes: int
+) -> tuple[dict[str, Any], Calibration]:
+    """Return what was measured and predicted of every plan, and the calibration that it was predicted with.
+
+    One budget is for both. Every round runs each plan and each benchmark once, in an order of its own, so whatever
+    disturbs the machine disturbs both; medians over the runs in which it was quiet count. A figure is of a second
+    step after one that warms up. All that is fitted comes from the benchmarks, nothing from the plans.
+    Raises ScenarioError where the plans do not fit this machine or the budget, ExecutionError where a process fails.
+    """
+    scenarios = {name: with_choices(scenario) for name, scenario in plans.scenarios.items()}
+    steps = tuple(StepBenchmark(name, plan_of(scenario)) for name, scenario in scenarios.items())
+    for step in steps:
+        refuse_too_large(step.plan, memory_bytes)
+    node = load_node(plans.node)
+    request = MachineRequest(
+        device="cpu" if node.device.kind == "cpu" else "cuda", budget_s=budget_s, processes=plans.num_ranks, seed=seed,
+        sessions=SESSIONS, precisions=_precisions(scenarios), steps=steps,
+    )  # fmt: skip
+    calibration = calibrate_machine(node, request, measuring=measuring)
+    missing = [step.key for step in steps if not calibration.step_times_s[step.key]]
+    if missing:
+        rule = f"the budget was over before {missing[0]!r} and {len(missing) - 1} more plans had run"
+        raise ScenarioError(Origin(option="--budget"), "", rule, "give it a longer one")
+    profile = parse_calibrated("here", calibration.entry)
+    rows = [_row(scenarios[step.key], step, calibration.step_times_s[step.key], profile) for step in steps]
+    return _summary(plans, rows, calibration.entry["calibration"]), calibration
+
+
+def _precisions(scenarios: Mapping[str, Scenario]) -> tuple[Precision, ...]:
+    jobs = (scenario.job for scenario in scenarios.values())
+    return tuple(dict.fromkeys(job.training.precision for job in jobs if isinstance(job, DenseTraining)))
+
+
+def _row(
+    scenario: Scenario, step: StepBenchmark, times_s: Sequence[float], profile: CalibratedProfile
+) -> dict[str, Any]:
+    """Return one plan's row; every executed step begins at the same time on all ranks, so does the simulated one."""
+    result = simulate(with_profile(scenario, profile), plan=replace(step.plan, barrier=True)).summary
+    measured_s, predicted_s = median(times_s), result["makespan_s"]
+    low_s, high_s = result["iteration_time_interval_s"]
+    return {
+        "plan": step.key,
+        "measured_s": measured_s,
+        "predicted_s": predicted_s,
+        "error": predicted_s / measured_s - 1.0,
+        "low_s": low_s,
+        "high_s": high_s,
+        "inside": low_s <= measured_s <= high_s,
+        "runs": len(times_s),
+        "spread": (max(times_s) - min(times_s)) / measured_s,
+    }
+
+
+def _summary(plans: PlanSet, rows: list[dict[str, Any]], calibration: Mapping[str, Any]) -> dict[str, Any]:
+    errors = [abs(row["error"]) for row in rows]
+    order = ranking([row["measured_s"] for row in rows], [row["predicted_s"] for row in rows])
+    most = plans.thresholds
+    return {
+        "schema": SCHEMA,
+        "plans": rows,
+        "mean_absolute_error": fmean(errors),
+        "worst": max(errors),
+        "coverage": coverage(rows),
+        "ranking": {"pairs": order.pairs, "right": order.right, "fraction": order.fraction},
+        "thresholds": asdict(most),
+        "passed": fmean(errors) <= most.mean and max(errors) <= most.worst and order.fraction >= most.ranking,
+        **{key: calibration[key] for key in ("machine", "processes", "runs", "measured", "date", "versions")},
+    }
+
+
+def write_outputs(summary: Mapping[str, Any], calibration: Calibration, out: Path, command: str) -> None:
+    """Write summary.json, plans.csv and profile.yaml into a folder."""
+    with writing_to(out), all_or_none(out) as staging:
+        (staging / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        with (staging / "plans.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(summary["plans"])
+        write_profile(calibration.entry, staging / "profile.yaml", command)

@@ -1,0 +1,87 @@
+"""Read the topology of a cluster from a YAML file: one that holds nothing else, or a whole scenario."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from scenarios.errors import ScenarioError, suggestion
+from scenarios.reading.checking import check_document, refuse_nulls
+from scenarios.reading.machine import devices_of_nodes, locating, refuse_many, refuse_missing_devices, with_stragglers
+from scenarios.reading.overrides import apply_overrides
+from scenarios.reading.schema import ClusterSection, DenseScenario, Section
+from scenarios.reading.yaml_tree import Document, KeyPath, describe, read_document
+from sim.cluster.topology.parse import parse_topology
+from sim.cluster.topology.topology import Topology
+
+SECTIONS: Final = tuple(DenseScenario.model_fields)
+CLUSTER_KEYS: Final = tuple(ClusterSection.model_fields)
+
+
+class _ClusterFile(Section):
+    cluster: ClusterSection
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTopology:
+    """A topology and what its file calls it."""
+
+    name: str
+    topology: Topology
+
+
+def describes_scenario(path: Path, overrides: Sequence[str] = ()) -> bool:
+    """Return whether a file says what to train; else it holds a cluster alone. Raises ScenarioError for bad YAML."""
+    return "model" in apply_overrides(read_document(path), overrides).data
+
+
+def load_cluster(path: Path, overrides: Sequence[str] = ()) -> NamedTopology:
+    """Return the topology that a file's ``cluster`` describes, with ``key=value`` overrides put in.
+
+    Without ``topology``, the nodes are of the type that ``node`` names, on one switch. Raises ScenarioError with file,
+    line and key.
+    """
+    document = apply_overrides(read_document(path), overrides)
+    refuse_nulls(document)
+    _refuse_unknown(document, document.data, SECTIONS, ())
+    cluster = document.data.get("cluster")
+    if not isinstance(cluster, dict):
+        rule = "the key is required and missing" if cluster is None else f"{describe(cluster)} is no cluster"
+        raise ScenarioError(
+            document.origin(()), "cluster", rule, "write cluster: {topology: superpod-h100, num_nodes: 64}"
+        )
+    _refuse_unknown(document, cluster, CLUSTER_KEYS, ("cluster",))
+    num_nodes = cluster.get("num_nodes")
+    if not isinstance(num_nodes, int) or isinstance(num_nodes, bool) or num_nodes < 1:
+        rule = f"a whole number of 1 or more belongs here, not {describe(num_nodes)}"
+        origin = document.origin(("cluster", "num_nodes"))
+        raise ScenarioError(origin, "cluster.num_nodes", rule, "write how many nodes there are")
+    refuse_many(document, num_nodes, 1)
+    description, prefix = _description(document, cluster)
+    with locating(document, prefix):
+        topology = parse_topology(description, num_nodes)
+    checked = check_document(replace(document, data={"cluster": cluster}), _ClusterFile).cluster
+    refuse_missing_devices(document, checked, devices_of_nodes(topology))
+    topology = with_stragglers(document, checked.stragglers, topology)
+    name = document.data.get("name", description if isinstance(description, str) else path.stem)
+    return NamedTopology(str(name), topology)
+
+
+def _description(document: Document, cluster: dict[str, Any]) -> tuple[Any, KeyPath]:
+    """Return the description of the topology and the key that it comes from."""
+    if "topology" in cluster:
+        return cluster["topology"], ("cluster", "topology")
+    if "node" not in cluster:
+        remedy = "write topology: superpod-h100, or node: hgx-h100 for nodes on one switch"
+        raise ScenarioError(
+            document.origin(("cluster",)), "cluster.topology", "the key is required and missing", remedy
+        )
+    nodes: dict[str, Any] = {"base": cluster["node"]}
+    return {"nodes": nodes, "fabric": {"kind": "switch"}}, ("cluster", "node")
+
+
+def _refuse_unknown(document: Document, entries: dict[str, Any], known: tuple[str, ...], where: KeyPath) -> None:
+    for key in entries:
+        if key not in known:
+            name = ".".join([*map(str, where), key])
+            raise ScenarioError(document.origin((*where, key)), name, "unknown key", suggestion(key, known))

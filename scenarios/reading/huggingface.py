@@ -1,0 +1,191 @@
+"""Read a model from a Hugging Face ``config.json``: Llama and GPT-2 style.
+
+Whatever would change the layers' shapes or work and is not modelled is refused by name. Not refused, because it
+changes neither: ``rope_scaling`` (other rotation angles, the same rotations), epsilons, initialisation,
+token ids and generation settings.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from scenarios.errors import Origin, ScenarioError, suggestion
+from scenarios.reading.text_file import read_text
+from scenarios.reading.yaml_tree import describe
+
+_OWN: Final = "use the model's own config.json"
+MAX_NUMBER: Final = 10**12
+"""No number of a model is larger; the schema of scenarios has the limits of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A parsed ``config.json``."""
+
+    path: Path
+    text: str
+    values: dict[str, Any]
+
+    def refuse(self, key: str, rule: str, remedy: str) -> ScenarioError:
+        """Return the error for one key, with the line that it stands in."""
+        match = re.search(rf'^.*?"{re.escape(key)}"\s*:', self.text, re.DOTALL)
+        line = match[0].count("\n") + 1 if match else 1
+        return ScenarioError(Origin(str(self.path), line), key, rule, remedy)
+
+    def integer(self, *names: str, default: int | None = None) -> int:
+        """Return the first of the keys that is there, a whole number of 1 or more."""
+        for name in names:
+            value = self.values.get(name)
+            if value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise self.refuse(name, f"a whole number of 1 or more belongs here, not {describe(value)}", _OWN)
+            if value > MAX_NUMBER:
+                raise self.refuse(name, f"must be at most {MAX_NUMBER:,}, got {describe(value)}", _OWN)
+            return value
+        if default is None:
+            raise self.refuse(names[0], "the key is required and missing", "use the config.json of a whole model")
+        return default
+
+    def number(self, name: str, default: float) -> float:
+        """Return a number."""
+        value = self.values.get(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= MAX_NUMBER:
+            raise self.refuse(name, f"a number belongs here, not {describe(value)}", _OWN)
+        return float(value)
+
+    def require(self, name: str, allowed: tuple[object, ...], why: str) -> None:
+        """Raise ScenarioError unless the key is missing, null or one of ``allowed``."""
+        value = self.values.get(name)
+        if value is not None and value not in allowed:
+            listed = " or ".join(json.dumps(choice) for choice in allowed)
+            raise self.refuse(name, f"{json.dumps(value)[:60]} is not modelled: {why}", f"only {listed} is modelled")
+
+
+def read_model(path: Path) -> dict[str, Any]:
+    """Return the keys of a ``model`` section that describe the model of a ``config.json``.
+
+    ``sequence_length`` is the longest that the model takes. Raises ScenarioError with file, line and key for
+    files that are not such a configuration, and for models that are not modelled.
+    """
+    config = _read_config(path)
+    kind = config.values.get("model_type")
+    if not isinstance(kind, str) or kind not in _READERS:
+        rule = f"models of type {describe(kind)} are not modelled"
+        raise config.refuse("model_type", rule, suggestion(str(kind), _READERS))
+    for key, why in _NOT_MODELLED.items():
+        if config.values.get(key):
+            raise config.refuse(key, f"not modelled: {why}", "choose a model without it")
+    return _READERS[kind](config)
+
+
+def _read_config(path: Path) -> Config:
+    text = read_text(path, "use the config.json of a whole model")
+    try:
+        values = json.loads(text, object_pairs_hook=lambda pairs: _once(path, text, pairs))
+    except ScenarioError:
+        raise
+    except json.JSONDecodeError as error:
+        rule = f"this is not JSON: {error.msg}"
+        raise ScenarioError(Origin(str(path), error.lineno), "", rule, _OWN) from error
+    except (RecursionError, ValueError) as error:  # nested too deep, or a number too long
+        raise ScenarioError(Origin(str(path)), "", "this is no model's config", "use a config.json") from error
+    if not isinstance(values, dict):
+        rule = f"the file holds {describe(values)}, where a mapping belongs"
+        raise ScenarioError(Origin(str(path)), "", rule, _OWN)
+    return Config(path=path, text=text, values=values)
+
+
+def _once(path: Path, text: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a mapping of JSON. Raises ScenarioError for a key that is written twice."""
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise Config(path, text, values).refuse(key, "the key is written twice", "keep one of the two")
+        values[key] = value
+    return values
+
+
+def _read_llama(config: Config) -> dict[str, Any]:
+    heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size")
+    config.require("hidden_act", ("silu",), "the feed-forward layer is SwiGLU")
+    config.require("attention_dropout", (0, 0.0), "the llama family has no dropout")
+    config.require("pretraining_tp", (1,), "tensor parallelism is the scenario's choice")
+    if hidden % heads:
+        rule = f"hidden_size {hidden} does not divide by num_attention_heads {heads}"
+        raise config.refuse("num_attention_heads", rule, "choose a model whose heads split hidden_size evenly")
+    if (size := config.integer("head_dim", default=hidden // heads)) * heads != hidden:
+        rule = f"heads of {size} are not modelled: hidden_size / heads = {hidden // heads}"
+        raise config.refuse("head_dim", rule, "choose a model whose heads split hidden_size evenly")
+    rope = config.values.get("rope_parameters")
+    nested = rope.get("rope_theta") if isinstance(rope, dict) else None
+    return {
+        "family": "llama",
+        "num_layers": config.integer("num_hidden_layers"),
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": config.integer("num_key_value_heads", default=heads),
+        "ffn_hidden_size": config.integer("intermediate_size"),
+        "sequence_length": config.integer("max_position_embeddings"),
+        "vocab_size": config.integer("vocab_size"),
+        "tied_embeddings": _flag(config, "tie_word_embeddings", default=False),
+        "rotary_base": config.number("rope_theta", 10000.0) if nested is None else nested,
+    }
+
+
+def _read_gpt2(config: Config) -> dict[str, Any]:
+    config.require("activation_function", ("gelu_new", "gelu_pytorch_tanh", "gelu"), "the activation is GELU")
+    config.require("scale_attn_weights", (True,), "attention scores are scaled")
+    hidden = config.integer("n_embd", "hidden_size")
+    return {
+        "family": "gpt",
+        "num_layers": config.integer("n_layer", "num_hidden_layers"),
+        "hidden_size": hidden,
+        "num_heads": config.integer("n_head", "num_attention_heads"),
+        "ffn_hidden_size": config.integer("n_inner", default=4 * hidden),
+        "sequence_length": config.integer("n_positions", "n_ctx", "max_position_embeddings"),
+        "vocab_size": config.integer("vocab_size"),
+        "tied_embeddings": _flag(config, "tie_word_embeddings", default=True),
+        "dropout": _gpt2_dropout(config),
+    }
+
+
+def _gpt2_dropout(config: Config) -> float:
+    """Return the one dropout probability of a GPT-2."""
+    names = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+    probabilities = {name: config.number(name, 0.1) for name in names}
+    for name in names:
+        if probabilities[name] != probabilities[names[0]]:
+            rule = f"{probabilities[name]:g} differs from {names[0]} = {probabilities[names[0]]:g}"
+            raise config.refuse(name, f"{rule}; one dropout probability is modelled", "make the three equal")
+    return probabilities[names[0]]
+
+
+def _flag(config: Config, name: str, *, default: bool) -> bool:
+    value = config.values.get(name, default)
+    if not isinstance(value, bool):
+        raise config.refuse(name, f"true or false belongs here, not {describe(value)}", _OWN)
+    return value
+
+
+_READERS: Final[dict[str, Callable[[Config], dict[str, Any]]]] = {
+    "gpt2": _read_gpt2,
+    "llama": _read_llama,
+    "mistral": _read_llama,
+}
+_NOT_MODELLED: Final = {
+    "sliding_window": "sliding-window attention",
+    "attention_bias": "biases in the attention of a llama",
+    "mlp_bias": "biases in the feed-forward layer of a llama",
+    "num_local_experts": "mixture of experts",
+    "num_experts": "mixture of experts",
+    "n_routed_experts": "mixture of experts",
+    "partial_rotary_factor": "rotary positions on a part of each head",
+    "quantization_config": "quantized weights",
+    "add_cross_attention": "cross-attention",
+    "scale_attn_by_inverse_layer_idx": "attention scaled by layer",
+    "reorder_and_upcast_attn": "attention in higher precision",
+}

@@ -1,0 +1,270 @@
+"""The machine of a scenario: nodes of the hardware catalogue, and how they are joined."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from costmodels.calibration.document import CalibratedProfile
+from costmodels.collectives.network import COLLNET
+from costmodels.collectives.traffic import TRAFFIC
+from costmodels.errors import CatalogueError
+from costmodels.hardware import NodeSpec, list_nodes, load_node
+from scenarios.errors import ScenarioError, suggestion
+from scenarios.reading.profile_file import read_profile
+from scenarios.reading.schema import MAX_WORLD_SIZE, ClusterSection, DenseScenario, StragglerSection
+from scenarios.reading.yaml_tree import Document, KeyPath
+from sim.cluster.cluster import Cluster
+from sim.cluster.topology.errors import TopologyError
+from sim.cluster.topology.parse import layout_names, parse_topology
+from sim.cluster.topology.topology import Topology
+
+TOPOLOGY: KeyPath = ("cluster", "topology")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """The machine of a scenario: ``num_nodes`` nodes of the hardware catalogue, most often all of type ``node``.
+
+    ``devices_per_node``: how many of each node's devices the job uses, at most all. ``wiring``: the links, None for
+    one switch below all nodes. ``node_types``: where there are several, each with its number of nodes, in node order;
+    ``node`` is the first then. ``jitter``: by family of kernels, how much devices of one type differ. ``calibrated``:
+    the profile of a file, None for the packaged one of each device.
+    """
+
+    node: str
+    num_nodes: int
+    devices_per_node: int
+    node_types: tuple[tuple[str, int], ...] = ()
+    jitter: tuple[tuple[str, float], ...] = ()
+    wiring: Topology | None = field(default=None, compare=False, repr=False)
+    calibrated: CalibratedProfile | None = field(default=None, repr=False)
+
+    @property
+    def node_spec(self) -> NodeSpec:
+        """Return the hardware of ``node``, with the rates that a profile measured in place of the catalogue's."""
+        node = load_node(self.node)
+        return node if self.calibrated is None else self.calibrated.node_spec(node)
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of devices."""
+        return self.num_nodes * self.devices_per_node
+
+    @property
+    def devices_per_island(self) -> int:
+        """Return the number of devices of a node, or of a domain of nodes that share an NVSwitch."""
+        return self.devices_per_node if self.wiring is None else self.world_size // self.wiring.num_islands
+
+    @property
+    def num_nics(self) -> int:
+        """Return the number of network adapters."""
+        if self.wiring is None:
+            return self.num_nodes * load_node(self.node).nics_per_node
+        has_adapters = self.wiring.fabric is None or not self.wiring.fabric.direct
+        return len(self.wiring.ports) if has_adapters else 0
+
+
+def cluster_spec(document: Document, checked: DenseScenario) -> ClusterSpec:
+    """Return a scenario's machine. Raises ScenarioError where its keys do not go together."""
+    section = checked.cluster
+    refuse_many(document, section.num_nodes, section.devices_per_node or 1)
+    topology = None
+    if section.topology is not None:
+        with locating(document, TOPOLOGY):
+            topology = parse_topology(section.topology, section.num_nodes)
+    types = _node_types(document, section)
+    used = _least_devices(document, section, types[0][0], topology)
+    calibrated = _calibrated(document, section, types)
+    refuse_many(document, section.num_nodes, used)
+    if section.stragglers:
+        node = load_node(types[0][0])
+        node = node if calibrated is None else calibrated.node_spec(node)
+        plain = topology or Cluster(node, section.num_nodes, used).topology
+        topology = with_stragglers(document, section.stragglers, plain)
+    return ClusterSpec(
+        node=types[0][0],
+        num_nodes=section.num_nodes,
+        devices_per_node=used,
+        node_types=tuple(types) if len({name for name, _ in types}) > 1 else (),
+        jitter=tuple(_jitter(section).items()),
+        wiring=topology,
+        calibrated=calibrated,
+    )
+
+
+def forced_algorithms(document: Document, checked: DenseScenario, cluster: ClusterSpec) -> dict[str, str]:
+    """Return the algorithm of each kind of collective that a scenario does not leave to the library.
+
+    Raises ScenarioError for one that its kind does not have, and for CollNet on switches that do not reduce.
+    """
+    fabric = None if cluster.wiring is None else cluster.wiring.fabric
+    chosen = {kind: name for kind, name in checked.network.algorithm.model_dump().items() if name != "auto"}
+    for kind, name in chosen.items():
+        key = f"network.algorithm.{kind}"
+        if name not in TRAFFIC[kind]:
+            rule = f"{kind} has no algorithm {name!r}"
+            raise ScenarioError(document.origin(key.split(".")), key, rule, suggestion(name, ("auto", *TRAFFIC[kind])))
+        if name in COLLNET and (fabric is None or not fabric.reduces):
+            rule = f"{name} needs switches between nodes that reduce, and this cluster has none"
+            remedy = "write auto, or in_network_reduction: true in cluster.topology.fabric"
+            raise ScenarioError(document.origin(key.split(".")), key, rule, remedy)
+    return chosen
+
+
+@contextmanager
+def locating(document: Document, prefix: KeyPath) -> Iterator[None]:
+    """Give a TopologyError raised inside the origin of the key that it names below ``prefix``."""
+    try:
+        yield
+    except TopologyError as error:
+        is_inside = prefix[-1] == "topology"
+        parts: KeyPath = (*prefix, *_parts(error.key)) if is_inside else prefix
+        key = ".".join(str(part) for part in prefix) + (f".{error.key}" if error.key and is_inside else "")
+        raise ScenarioError(document.origin(parts), key, error.rule, error.remedy) from error
+
+
+def _parts(key: str) -> KeyPath:
+    """Return the parts of a key such as ``nodes[1].type.nics``."""
+    found = re.findall(r"\[(\d+)\]|([^.\[\]]+)", key)
+    return tuple(int(index) if index else name for index, name in found)
+
+
+def refuse_many(document: Document, num_nodes: int, used: int) -> None:
+    """Raise ScenarioError where so many nodes with so many devices in use are more than can be simulated."""
+    if num_nodes * used > MAX_WORLD_SIZE:
+        key, product = "cluster.num_nodes", f"{num_nodes:,} nodes x {used} devices = {num_nodes * used:,}"
+        rule, remedy = f"{product} is more than {MAX_WORLD_SIZE:,}", f"write at most {MAX_WORLD_SIZE // used:,} nodes"
+        raise ScenarioError(document.origin(key.split(".")), key, rule, remedy)
+
+
+# --- which devices -----------------------------------------------------------------------------------------
+
+
+def _node_types(document: Document, section: ClusterSection) -> list[tuple[str, int]]:
+    """Return the hardware of the nodes, in node order: name in the catalogue, and how many nodes."""
+    if section.topology is None:
+        if section.node is None:
+            rule, remedy = "the key is required and missing", "add node: to cluster, or topology: superpod-h100"
+            raise ScenarioError(document.origin(("cluster",)), "cluster.node", rule, remedy)
+        _hardware(document, section.node)
+        return [(section.node, section.num_nodes)]
+    if section.node is not None:
+        _hardware(document, section.node)
+    known, layouts = list_nodes(), layout_names(section.topology, section.num_nodes)
+    return [(_type_of(document, section.node, name, known), count) for name, count in layouts]
+
+
+def _type_of(document: Document, node: str | None, layout: str, known: tuple[str, ...]) -> str:
+    """Return the hardware of nodes of a layout: that of its name, or for a layout without hardware ``cluster.node``."""
+    if layout in known:
+        if node not in {None, layout}:
+            rule = f"the topology's nodes are {layout}, and this is {node}"
+            remedy = f"leave it out, or write topology: {{base: ..., nodes: {node}}}"
+            raise ScenarioError(document.origin(("cluster", "node")), "cluster.node", rule, remedy)
+        return layout
+    if node is None:
+        what = f"layout {layout!r}" if layout else "a node that is written out"
+        rule = f"the hardware catalogue does not say which devices {what} holds"
+        remedy = "add node: to cluster, whose devices they are (simulate list nodes)"
+        raise ScenarioError(document.origin(TOPOLOGY), "cluster.topology", rule, remedy)
+    return node
+
+
+def _hardware(document: Document, name: str) -> NodeSpec:
+    try:
+        return load_node(name)
+    except CatalogueError as error:
+        rule, _, remedy = str(error).rpartition("; ")
+        raise ScenarioError(document.origin(("cluster", "node")), "cluster.node", rule, remedy) from error
+
+
+def devices_of_nodes(topology: Topology) -> dict[str, int]:
+    """Return how many devices a node of each layout has."""
+    counts: dict[str, int] = {}
+    for island in topology.islands:
+        of_one = island.num_devices // island.num_nodes
+        counts[island.name] = min(counts.get(island.name, of_one), of_one)
+    return counts
+
+
+def refuse_missing_devices(document: Document, section: ClusterSection, counts: Mapping[str, int]) -> None:
+    """Raise ScenarioError where more devices of every node are to be used than some node has."""
+    used, key = section.devices_per_node, "cluster.devices_per_node"
+    name, least = min(counts.items(), key=itemgetter(1))
+    if used is not None and used > least:
+        rule = f"{used} devices of each node, where a {name} has {least}"
+        raise ScenarioError(document.origin(key.split(".")), key, rule, f"write at most {least}")
+
+
+def _least_devices(document: Document, section: ClusterSection, node: str, topology: Topology | None) -> int:
+    """Return how many devices every node has. Raises ScenarioError where more are to be used, or nodes differ."""
+    counts = {node: load_node(node).devices_per_node} if topology is None else devices_of_nodes(topology)
+    least, most = min(counts.values()), max(counts.values())
+    if section.devices_per_node is None and least != most:
+        rule = f"nodes have {least} to {most} devices, and each has to give as many as the others"
+        remedy = f"write devices_per_node: {least}"
+        raise ScenarioError(document.origin(("cluster",)), "cluster.devices_per_node", rule, remedy)
+    refuse_missing_devices(document, section, counts)
+    return section.devices_per_node or least
+
+
+def _calibrated(document: Document, section: ClusterSection, types: list[tuple[str, int]]) -> CalibratedProfile | None:
+    """Return the profile of the file that a scenario names, if it names one."""
+    if section.profile is None:
+        return None
+    found, names = read_profile(document.source.parent / section.profile), sorted({name for name, _ in types})
+    key, origin = "cluster.profile", document.origin(("cluster", "profile"))
+    if names != [found.node]:
+        rule = f"the profile was measured on {found.node}, and the cluster has {', '.join(names)}"
+        raise ScenarioError(origin, key, rule, "name a profile of this node, or leave it out")
+    if found.measured is not None and section.topology is not None:
+        rule = "the profile brings the links that were measured, and topology describes others"
+        raise ScenarioError(origin, key, rule, "leave one of the two out")
+    return found
+
+
+def _jitter(section: ClusterSection) -> dict[str, float]:
+    """Return the spread of each family of kernels that has one."""
+    spread: dict[str, float] = section.jitter.model_dump()
+    spread["attention_backward"] = spread["attention"]
+    return {family: sigma for family, sigma in spread.items() if sigma > 0}
+
+
+# --- which links -------------------------------------------------------------------------------------------
+
+
+def with_stragglers(document: Document, entries: tuple[StragglerSection, ...], topology: Topology) -> Topology:
+    """Return the topology with a scenario's stragglers. Raises ScenarioError for one that names no device or link."""
+    numbers = _device_numbers(topology) if any(isinstance(entry.device, str) for entry in entries) else {}
+    for index, entry in enumerate(entries):
+        where: KeyPath = ("cluster", "stragglers", index)
+        if (entry.device is None) == (entry.link is None):
+            rule, remedy = "a straggler is a device or a link", "write one of device: and link:"
+            raise ScenarioError(document.origin(where), f"cluster.stragglers[{index}]", rule, remedy)
+        kind = "device" if entry.link is None else "link"
+        try:
+            if entry.link is not None:
+                topology = topology.slowed(links={entry.link: entry.slowdown})
+            else:
+                topology = topology.slowed({_device(document, where, entry.device, numbers): entry.slowdown})
+        except TopologyError as error:
+            key = f"cluster.stragglers[{index}].{kind}"
+            raise ScenarioError(document.origin((*where, kind)), key, error.rule, error.remedy) from error
+    return topology
+
+
+def _device_numbers(topology: Topology) -> Mapping[str, int]:
+    return {name: number for number, name in enumerate(topology.vertex_names()[: topology.num_devices])}
+
+
+def _device(document: Document, where: KeyPath, device: int | str | None, numbers: Mapping[str, int]) -> int:
+    if not isinstance(device, str):
+        assert device is not None
+        return device
+    if device not in numbers:
+        rule, remedy = f"there is no device {device!r}", suggestion(device, list(numbers)[:2000])
+        key = f"cluster.stragglers[{where[-1]}].device"
+        raise ScenarioError(document.origin((*where, "device")), key, rule, remedy)
+    return numbers[device]

@@ -1,0 +1,32 @@
+"""Published models by name, read from the files in ``scenarios/presets``.
+
+Each file holds ``source`` (where its numbers come from), optional ``notes``, and ``models``: a mapping from
+preset name to the keys of a ``model`` section.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from scenarios.reading.yaml_tree import read_document
+
+PRESETS_FOLDER: Final = Path(__file__).parents[1] / "presets"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A published model: the keys of its ``model`` section and where they come from."""
+
+    name: str
+    keys: dict[str, Any]
+    source: str
+
+
+def load_presets(folder: Path = PRESETS_FOLDER) -> dict[str, Preset]:
+    """Return every preset by name, in the order of the files and of the models in them."""
+    presets: dict[str, Preset] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        data = read_document(path).data
+        for name, keys in data["models"].items():
+            presets[name] = Preset(name=name, keys=keys, source=data["source"])
+    return presets

@@ -1,0 +1,84 @@
+"""What ``--out`` left behind, or the PyTorch profiler recorded: a timeline, and what is known beside it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from scenarios.summaries.step import SCHEMA
+from scenarios.summaries.trace import SCHEMA as TRACE_SCHEMA
+from traces.errors import TraceError
+from traces.kineto.document import ARCHIVES, SUFFIXES
+from traces.kineto.rank import StepWindow
+from traces.kineto.trace import load, to_timeline
+from traces.parquet import read_timeline
+from traces.timeline import Timeline
+
+TIMELINE: Final = "timeline.parquet"
+MAX_SUMMARY_BYTES: Final = 1 << 26
+_REMEDY: Final = "write both again with simulate SCENARIO.yaml --out"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A timeline, the summary where a simulation wrote one beside it, and whether a profiler recorded it.
+
+    ``warnings``: what was left out of a profile on the way, with counts.
+    """
+
+    timeline: Timeline
+    summary: dict[str, Any] | None = None
+    recorded: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+def timeline_path(path: Path) -> Path:
+    """Return the timeline that a folder of results holds, or the file itself."""
+    return path / TIMELINE if path.is_dir() else path
+
+
+def read_result(path: Path, window: StepWindow | None = None) -> Result:
+    """Return a result: timeline.parquet or the folder of one, or a profile (its steps in ``window``; None: all).
+
+    Raises TraceError for a file that is no timeline, and for a summary that is not this timeline's.
+    """
+    if _is_profile(path):
+        trace = load(path, window)
+        return Result(to_timeline(trace), recorded=True, warnings=trace.warnings)
+    file = timeline_path(path)
+    timeline = read_timeline(file)
+    beside = file.parent / "summary.json"
+    if not beside.is_file():
+        return Result(timeline)
+    summary = _read_summary(beside)
+    schema = summary.get("schema") if isinstance(summary, dict) else None
+    if timeline.source != "simulated" or schema != SCHEMA or "communication" not in summary:
+        return Result(timeline, recorded=schema == TRACE_SCHEMA)
+    step_s = summary.get("iteration_time_s")
+    if not isinstance(step_s, float) or abs(step_s - timeline.duration_s) > 1e-9 * timeline.duration_s:
+        rule = f"it says {step_s} s, and {file.name} beside it {timeline.duration_s} s"
+        raise TraceError(str(beside), rule, _REMEDY)
+    return Result(timeline, summary)
+
+
+def _is_profile(path: Path) -> bool:
+    """Return whether a path is to be read as a profile: by a file's name, or a folder's lack of a timeline."""
+    if path.is_dir():
+        return not (path / TIMELINE).exists() and any(entry.name.endswith(SUFFIXES) for entry in path.iterdir())
+    return path.name.lower().endswith((*SUFFIXES, *ARCHIVES))
+
+
+def _read_summary(path: Path) -> Any:
+    try:
+        if path.stat().st_size > MAX_SUMMARY_BYTES:
+            raise TraceError(str(path), "the file is larger than 64 MiB", "check that this is the right file")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise TraceError(str(path), f"the summary cannot be read: {error}", _REMEDY) from error
+
+
+def names_of(first: Path, second: Path) -> tuple[str, str]:
+    """Return what to call two results: their files or folders, where these have different names."""
+    names = [path.name.split(".")[0] if _is_profile(path) else timeline_path(path).absolute().parent.name
+             for path in (first, second)]  # fmt: skip
+    return (names[0], names[1]) if names[0] != names[1] and all(names) else ("first", "second")

@@ -1,0 +1,161 @@
+"""Run a scenario's plan with torch, and lay what happened beside what the simulation said."""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from backends.registry import load_torch_backend
+from backends.torch.algorithms import ExplicitCollectives
+from costmodels.units import format_bytes
+from scenarios.errors import Origin, ScenarioError
+from scenarios.reading.loader import Scenario
+from scenarios.results.files import write_execution
+from scenarios.results.folder import writing_to
+from scenarios.running.collectives import NATIVE, chosen_algorithms
+from scenarios.running.runner import plan_of, simulate, with_choices
+from scenarios.summaries.algorithm import algorithm_of
+from sim.engine.memory import memory_use
+from sim.plan.buffer import Tier
+from sim.plan.program import Plan
+from sim.training.spec import DenseTraining
+from traces.comparison.compare import compare
+from traces.timeline import Timeline
+
+SCHEMA = "meshtwin.execution/1"
+Device = Literal["cpu", "cuda"]
+PROCESS_BYTES = 128 * 2**20
+"""What one process that has loaded torch holds at least, beside the plan's buffers."""
+
+
+def run(
+    scenario: Scenario, *, device: Device = "cpu", check: bool = False, timing: Literal["op", "step"] = "op",
+    collectives: str = NATIVE, steps: int = 2, out: Path | None = None,
+) -> dict[str, Any] | None:  # fmt: skip
+    """Return what a run of some steps measured; None in a process that is not rank 0 of a running job.
+
+    Steps before the last warm up; times and memory are those of the last. The check is of what all of them made of the
+    parameters, once what the last one leaves to the next is done. Every step begins at the same time on all ranks, and
+    so does the simulated one that it is compared with. With ``check`` on a CPU all numbers are float64, in the
+    simulated plan too, so that errors show to the last digit. ``collectives``: the library's own, or step lists over
+    messages (see ``chosen_algorithms``), on nodes (or domains of nodes) of as many ranks as the scenario's have
+    devices; the simulation that the run is compared with then takes the same algorithms.
+    Raises ScenarioError where the scenario cannot be executed, here or at all, ExecutionError where a rank fails.
+    """
+    scenario = _as_executed(with_choices(scenario), device, check=check)
+    plan, job = plan_of(scenario), scenario.job
+    if device == "cpu" and "RANK" not in os.environ:
+        refuse_too_large(plan, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    algorithms = chosen_algorithms(collectives, plan, scenario.algorithms)
+    backend = load_torch_backend()
+    request = backend.ExecutionRequest(
+        plan=plan,
+        check_against=job if check and isinstance(job, DenseTraining) else None,
+        iterations=steps,
+        timing=timing,
+        explicit=None if algorithms is None else ExplicitCollectives(algorithms, _devices_per_island(scenario)),
+    )
+    execution = backend.TorchBackend(device).execute(request)
+    if execution is None:
+        return None
+    priced = scenario if algorithms is None else replace(scenario, algorithms=algorithms)
+    simulated = simulate(priced, detail="op", fold=True, plan=replace(plan, barrier=True))
+    timeline = backend.timeline(plan, execution.ranks)
+    summary = _summary(scenario, execution, simulated.summary, plan.num_steps)
+    summary["collectives"] = NATIVE if algorithms is None else dict(algorithms)
+    if timing == "op":
+        summary |= _side_by_side(simulated.timeline, timeline)
+    if check:
+        summary |= _verdict(execution)
+    summary["passed"] = all(summary.get(key, True) for key in ("check_passed", "same_work", "same_peak_memory"))
+    if out is not None:
+        with writing_to(out):
+            write_execution(summary, simulated.timeline, timeline, out, title=scenario.name)
+    return summary
+
+
+def refuse_too_large(plan: Plan, memory_bytes: int) -> None:
+    """Raise ScenarioError where a plan's ranks, one process each, need more memory than the computer has."""
+    peaks = sum(
+        memory_use(program, tier).peak_bytes * len(plan.ranks_of(program)) for program in plan.programs for tier in Tier
+    )
+    needed_bytes = peaks + plan.mesh.size * PROCESS_BYTES
+    if needed_bytes > memory_bytes:
+        needs = f"{plan.mesh.size:,} ranks on this computer need at least {format_bytes(needed_bytes)} of memory"
+        rule = f"{needs}, and it has {format_bytes(memory_bytes)}"
+        remedy = "make the model, the batch or the degrees smaller with --set, or join several machines with torchrun"
+        raise ScenarioError(Origin(option="execute"), "", rule, remedy)
+
+
+def _as_executed(scenario: Scenario, device: Device, *, check: bool) -> Scenario:
+    """Return the scenario with the numbers that it will be executed in. Raises ScenarioError for a vain check."""
+    if not check:
+        return scenario
+    if not isinstance(scenario.job, DenseTraining):
+        rule = "a textbook workload computes nothing that could be checked"
+        raise ScenarioError(Origin(option="--check"), "", rule, "leave --check out")
+    if device != "cpu":
+        return scenario
+    training = replace(scenario.job.training, precision="fp64")
+    return replace(scenario, job=replace(scenario.job, training=training))
+
+
+def _devices_per_island(scenario: Scenario) -> int | None:
+    return None if scenario.cluster is None else scenario.cluster.devices_per_island
+
+
+def _summary(scenario: Scenario, execution: Any, simulated: Mapping[str, Any], num_steps: int) -> dict[str, Any]:
+    """Return what was measured; of a plan that holds several steps their mean time, filling and draining included."""
+    peaks = {role["role"]: role["peak_memory_bytes"] for role in simulated["roles"]}
+    on_hosts = {role["role"]: role["peak_host_memory_bytes"] for role in simulated["roles"]}
+    roles: dict[str, dict[str, Any]] = {}
+    for result in execution.ranks:
+        role = roles.setdefault(
+            result.role,
+            {
+                "role": result.role,
+                "num_ranks": 0,
+                "peak_memory_bytes": result.memory.peak_bytes,
+                "simulated_peak_memory_bytes": peaks[result.role],
+                "memory_by_kind_bytes": dict(result.memory.peak_by_kind_bytes),
+                "peak_host_memory_bytes": result.host_peak_bytes,
+            },
+        )
+        role["num_ranks"] += 1
+    return {
+        "schema": SCHEMA,
+        "scenario": scenario.name,
+        "seed": scenario.seed,
+        "algorithm": algorithm_of(scenario.job),
+        "world_size": len(execution.ranks),
+        "iteration_time_s": execution.iteration_time_s / num_steps,
+        "simulated_iteration_time_s": simulated["makespan_s"] / num_steps,
+        "roles": list(roles.values()),
+        "same_peak_memory": all(
+            (r.memory.peak_bytes, r.host_peak_bytes) == (peaks[r.role], on_hosts[r.role]) for r in execution.ranks
+        ),
+    }
+
+
+def _side_by_side(simulated: Timeline, executed: Timeline) -> dict[str, Any]:
+    """Return whether both timelines hold the same ops, in the same order per stream, with the same bytes."""
+    comparison = compare(simulated, executed)
+    return {
+        "ops": len(comparison.sides.second),
+        "same_work": comparison.same_work,
+        "mismatches": {what: count for what, count in comparison.mismatches.items() if count},
+    }
+
+
+def _verdict(execution: Any) -> dict[str, Any]:
+    report = execution.check
+    tensor, error = report.worst
+    return {
+        "check_passed": report.passed,
+        "checked_tensors": len(report.errors),
+        "worst_tensor": tensor,
+        "max_relative_error": error if math.isfinite(error) else None,
+        "tolerance": report.tolerance,
+    }

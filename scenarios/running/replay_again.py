@@ -1,0 +1,32 @@
+"""A recorded run again: its summary, and the timeline of what would have been."""
+
+from pathlib import Path
+from typing import Any
+
+from scenarios.summaries.replay import summarise, summarise_chakra
+from sim.replay.chakra_run import replay_chakra
+from sim.replay.changes import Changes
+from sim.replay.run import Replayer
+from traces.chakra.file import read_trace
+from traces.errors import TraceError
+from traces.kineto.rank import StepWindow
+from traces.kineto.trace import load, to_timeline
+from traces.timeline import Timeline
+
+
+def profile_again(path: Path, changes: Changes, window: StepWindow | None) -> tuple[dict[str, Any], Timeline]:
+    """Return what the PyTorch profiler recorded, with changes."""
+    replayer = Replayer(load(path, window))
+    replay = replayer.run(changes)
+    return summarise(path, replayer, replay, changes), to_timeline(replay.trace)
+
+
+def chakra_again(path: Path, changes: Changes, window: StepWindow | None) -> tuple[dict[str, Any], Timeline]:
+    """Return the run of a folder of Chakra traces, with changes; they hold one step, so ``window`` chooses nothing."""
+    del window
+    trace = read_trace(path)
+    try:
+        runs = replay_chakra(trace, Changes()), replay_chakra(trace, changes)
+    except TraceError as error:
+        raise TraceError(str(path), error.rule, error.remedy) from error
+    return summarise_chakra(path, trace, runs, changes), runs[1]

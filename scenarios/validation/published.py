@@ -1,0 +1,196 @@
+"""Predict published measurements, and say how far off the predictions are."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from scenarios.errors import Origin, ScenarioError
+from scenarios.reading.loader import Scenario, scenario_from_mapping
+from scenarios.reading.overrides import with_values
+from scenarios.running.intervals import errors_of
+from scenarios.running.runner import devices_of, plan_of, pricing_of
+from scenarios.summaries.step import rates, summarise
+from scenarios.validation.collective_row import collective_time_s
+from sim.engine.activity import Pricing
+from sim.engine.critical_path import critical_path
+from sim.engine.memory import kept_bytes, memory_use
+from sim.engine.pricing import ClusterPricing
+from sim.engine.run import SimulatedRun
+from sim.engine.simulate import simulate
+from sim.engine.uncertainty import Interval, step_time_interval
+from sim.plan.buffer import Kind
+from sim.plan.program import Program
+from traces.published import UNITS, PublishedRow, PublishedTable, load_table, published_tables
+
+
+class Prediction(NamedTuple):
+    """A predicted value in SI units, and what holds it in 90 % of cases, where the models' errors say so."""
+
+    value: float
+    interval: Interval | None = None
+
+
+def run(tables: tuple[Path, ...] = (), data: Path | None = None) -> dict[str, Any]:
+    """Return every table's rows, measured and predicted, and whether they are within its thresholds.
+
+    No table named: all that come with meshtwin. ``data``: a CSV with other rows for the one table named. Values are
+    in the table's unit, errors are fractions of the measured value, negative where the prediction is less.
+    Raises TraceError for a bad table, ScenarioError for a row that is no scenario.
+    """
+    loaded = [load_table(path, data) for path in tables or published_tables()]
+    return {"tables": [_validate(table) for table in loaded]}
+
+
+def _validate(table: PublishedTable) -> dict[str, Any]:
+    rows = [_predict(table, row) for row in table.rows]
+    errors = [abs(row["error"]) for row in rows]
+    groups = _groups(table, rows)
+    passed = all(
+        part["mean_absolute_error"] <= table.mean_threshold
+        and part["percentile_95"] <= (table.percentile_95_threshold or math.inf)
+        for part in (*groups, _figures(errors))
+    )
+    return {
+        "table": table.name,
+        "citation": table.citation,
+        "prediction": table.prediction,
+        "unit": table.unit,
+        "rows": rows,
+        "groups": groups,
+        **_figures(errors),
+        "coverage": coverage(rows),
+        "thresholds": {
+            "mean": table.mean_threshold,
+            "worst": table.worst_threshold,
+            "percentile_95": table.percentile_95_threshold,
+        },
+        "passed": passed and max(errors) <= table.worst_threshold,
+    }
+
+
+def coverage(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the part of the rows with an interval that lie inside it, None where no row has one."""
+    known = [row["inside"] for row in rows if row["inside"] is not None]
+    return fmean(known) if known else None
+
+
+def _groups(table: PublishedTable, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the number of rows and the errors of every group, in the order of their first rows."""
+    members: dict[str, list[float]] = {}
+    inside: dict[str, list[Mapping[str, Any]]] = {}
+    for row, predicted in zip(table.rows, rows, strict=True):
+        if row.group:
+            members.setdefault(row.group, []).append(abs(predicted["error"]))
+            inside.setdefault(row.group, []).append(predicted)
+    return [
+        {"group": name, "rows": len(found), **_figures(found), "coverage": coverage(inside[name])}
+        for name, found in members.items()
+    ]
+
+
+def _figures(errors: Sequence[float]) -> dict[str, float]:
+    """Return the mean, the 95th percentile and the largest of absolute errors."""
+    return {
+        "mean_absolute_error": fmean(errors),
+        "percentile_95": float(np.quantile(errors, 0.95)),
+        "worst": max(errors),
+    }
+
+
+def _predict(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:
+    """Return one row's measured and predicted value in the table's unit, and the relative error."""
+    if table.prediction == "collective_time_s":
+        predicted, interval = Prediction(collective_time_s(entry_of(table, row), table.path, where_of(table, row)))
+    else:
+        scenario = scenario_from_mapping(entry_of(table, row), table.path, where_of(table, row))
+        if scenario.cluster is None and table.prediction != "iteration_time_s":
+            rule, remedy = f"a textbook workload has no {table.prediction}", "compare iteration_time_s"
+            raise ScenarioError(Origin(str(table.path)), "measured.prediction", rule, remedy)
+        predicted, interval = _PREDICT[table.prediction](scenario)
+    _, factor = UNITS[table.unit]
+    return {
+        "name": row.name,
+        "measured": row.measured / factor,
+        "predicted": predicted / factor,
+        "error": predicted / row.measured - 1.0,
+        "interval": [bound / factor for bound in interval] if interval else None,
+        "inside": interval[0] <= row.measured <= interval[1] if interval else None,
+    }
+
+
+def where_of(table: PublishedTable, row: PublishedRow) -> str:
+    """Return where a row stands, for errors."""
+    return f"{table.data}:{row.line}: row {row.name!r}"
+
+
+def entry_of(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:
+    """Return the table's base with the row's keys put in."""
+    return with_values(table.base, row.overrides, Origin(option=where_of(table, row)))
+
+
+def _iteration_time_s(scenario: Scenario) -> Prediction:
+    pricing = pricing_of(scenario)
+    run = simulate(plan_of(scenario), pricing)
+    return Prediction(run.iteration_time_s, _interval(run, pricing))
+
+
+def _rate(key: str) -> Callable[[Scenario], Prediction]:
+    def predict(scenario: Scenario) -> Prediction:
+        pricing = pricing_of(scenario)
+        run = simulate(plan_of(scenario), pricing)
+        rate, interval = rates(scenario, run, devices_of(scenario))[key], _interval(run, pricing)
+        assert rate is not None  # only textbook workloads have none
+        assert interval is not None
+        work = rate * run.iteration_time_s
+        return Prediction(rate, Interval(work / interval.high, work / interval.low))
+
+    return predict
+
+
+def _interval(run: SimulatedRun, pricing: Pricing) -> Interval | None:
+    """Return what holds the step time in 90 % of cases, None where times are stated."""
+    if not isinstance(pricing, ClusterPricing):
+        return None
+    return step_time_interval(critical_path(run), errors_of(pricing))
+
+
+def _activation_bytes(scenario: Scenario) -> Prediction:
+    """Return what the first stage's layers keep for backward between two calls, when they hold most."""
+    program = plan_of(scenario).programs[0]
+    of_layers = _touched_by_layers(program)
+    kept = kept_bytes(program, {n for n in of_layers if program.buffers[n].kind is Kind.ACTIVATION})
+    return Prediction(float(kept))
+
+
+def _touched_by_layers(program: Program) -> set[str]:
+    """Return the buffers of a program that an op of a transformer layer reads or writes."""
+    ops = (op for task in program.tasks.values() for op in task.ops if op.name.startswith("layer"))
+    return {name for op in ops for name in (*op.reads, *op.writes)}
+
+
+def _peak_memory_bytes(scenario: Scenario) -> Prediction:
+    """Return the first stage's peak memory."""
+    return Prediction(float(memory_use(plan_of(scenario).programs[0]).peak_bytes))
+
+
+def _busy_fraction(scenario: Scenario) -> Prediction:
+    """Return the part of a step in which a rank computes, mean over ranks."""
+    run = simulate(plan_of(scenario), pricing_of(scenario))
+    summary = summarise(scenario, run, devices_of(scenario))
+    idle = float(summary["bubble_fraction"]) + float(summary["exposed_communication_fraction"])
+    return Prediction(1.0 - idle)
+
+
+_PREDICT: Final[Mapping[str, Callable[[Scenario], Prediction]]] = {
+    "iteration_time_s": _iteration_time_s,
+    "tokens_per_s": _rate("tokens_per_s"),
+    "model_flop_per_s_per_device": _rate("model_flop_per_s_per_device"),
+    "hardware_flop_per_s_per_device": _rate("hardware_flop_per_s_per_device"),
+    "activation_bytes": _activation_bytes,
+    "peak_memory_bytes": _peak_memory_bytes,
+    "busy_fraction": _busy_fraction,
+}
