@@ -8,7 +8,7 @@ import numpy as np
 
 from scenarios.report.page import Card, Chart, Section, table
 from scenarios.summaries.long_run import interval_words, reliability_rows
-from sim.reliability.closed_forms import expected_goodput
+from sim.reliability.closed_forms import ExactModel
 
 _NUM_POINTS: Final = 161
 _SPAN: Final = 12.0
@@ -51,8 +51,8 @@ def _goodput_chart(reliability: Mapping[str, Any]) -> Chart:
     }  # fmt: skip
     data = [simulated]
     if reliability["expected"]:
-        known = {key: reliability[key] for key in ("mtbf_s", "stall_s", "restart_s", "background_s")}
-        curve = [100 * expected_goodput(float(t_s), **known) for t_s in intervals_s]
+        exact = ExactModel(**{key: reliability[key] for key in ("mtbf_s", "stall_s", "restart_s", "background_s")})
+        curve = [100 * exact.goodput(float(t_s)) for t_s in intervals_s]
         data.insert(0, {
             "type": "scatter", "mode": "lines", "name": "closed form", "line": {"color": _CURVE, "width": 2},
             "x": [_number(t_s / 60) for t_s in intervals_s.tolist()], "y": [_number(value) for value in curve],

@@ -8,6 +8,8 @@ during which nothing can fail (``wait_s``).
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 
 def young_interval_s(mtbf_s: float, stall_s: float) -> float:
@@ -57,72 +59,45 @@ def _excess(u: float, ratio: float) -> float:
     return -math.log1p(-u) - u - ratio
 
 
-def expected_segment_s(
-    interval_s: float,
-    *,
-    mtbf_s: float,
-    stall_s: float,
-    restart_s: float,
-    background_s: float = 0.0,
-    wait_s: float = 0.0,
-) -> float:
-    """Return the expected seconds from one usable checkpoint to the next, failures and restarts included.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactModel:
+    """What is expected of a run that fails at exponential intervals and saves at regular ones.
 
-    (M + D) e^((R + B)/M) (e^((t + C)/M) - 1), infinite where a double cannot hold it. For B = D = 0 this is the
-    complete model of Daly 2006 per segment; failures strike while training, saving and restarting
-    alike. B acts as a longer restart: the work done while the last checkpoint was on its way is done again. D is the
-    downtime of Bougeret et al. 2011 (Checkpointing strategies for parallel jobs, SC11).
+    For B = D = 0 this is the complete model of Daly 2006; failures strike while training, saving and restarting alike.
+    B acts as a longer restart: the work done while the last checkpoint was on its way is done again. D is the downtime
+    of Bougeret et al. 2011 (Checkpointing strategies for parallel jobs, SC11).
     """
-    exponent = (restart_s + background_s + interval_s + stall_s) / mtbf_s
-    if exponent > 700.0:
-        return math.inf
-    grown = math.exp((restart_s + background_s) / mtbf_s) * math.expm1((interval_s + stall_s) / mtbf_s)
-    return (mtbf_s + wait_s) * grown
 
+    mtbf_s: float
+    stall_s: float
+    restart_s: float
+    background_s: float = 0.0
+    wait_s: float = 0.0
 
-def expected_goodput(
-    interval_s: float,
-    *,
-    mtbf_s: float,
-    stall_s: float,
-    restart_s: float,
-    background_s: float = 0.0,
-    wait_s: float = 0.0,
-) -> float:
-    """Return the fraction of a long run's time that is training whose result is kept."""
-    segment_s = expected_segment_s(
-        interval_s, mtbf_s=mtbf_s, stall_s=stall_s, restart_s=restart_s, background_s=background_s, wait_s=wait_s
-    )
-    return interval_s / segment_s
+    def segment_s(self, interval_s: float) -> float:
+        """Return the expected seconds from one usable checkpoint to the next, failures and restarts included.
 
+        (M + D) e^((R + B)/M) (e^((t + C)/M) - 1), infinite where a double cannot hold it.
+        """
+        return self._segment_s(interval_s + self.stall_s, self.restart_s + self.background_s)
 
-def expected_run_s(
-    intervals_s: list[tuple[float, int]],
-    *,
-    mtbf_s: float,
-    stall_s: float,
-    restart_s: float,
-    background_s: float = 0.0,
-    wait_s: float = 0.0,
-) -> float:
-    """Return the expected seconds of a run from its first step until its last checkpoint can be used.
+    def goodput(self, interval_s: float) -> float:
+        """Return the fraction of a long run's time that is training whose result is kept."""
+        return interval_s / self.segment_s(interval_s)
 
-    ``intervals_s``: training time of the segments in their order, and how often each follows itself. The first
-    segment begins with nothing on its way, so its checkpoint is usable B later than a later segment's would be:
-    (M + D) e^(R/M) (e^((t + C + B)/M) - 1). The run begins without a restart.
-    """
-    (first_s, times), *rest = intervals_s
-    total_s = expected_segment_s(
-        first_s, mtbf_s=mtbf_s, stall_s=stall_s + background_s, restart_s=restart_s, wait_s=wait_s
-    )
-    for interval_s, count in [(first_s, times - 1), *rest]:
-        if count:
-            total_s += count * expected_segment_s(
-                interval_s,
-                mtbf_s=mtbf_s,
-                stall_s=stall_s,
-                restart_s=restart_s,
-                background_s=background_s,
-                wait_s=wait_s,
-            )
-    return total_s
+    def run_s(self, intervals_s: Sequence[tuple[float, int]]) -> float:
+        """Return the expected seconds of a run from its first step until its last checkpoint can be used.
+
+        ``intervals_s``: training time of the segments in their order, and how often each follows itself. The first
+        segment begins with nothing on its way, so its checkpoint is usable B later than a later segment's would be:
+        (M + D) e^(R/M) (e^((t + C + B)/M) - 1). The run begins without a restart.
+        """
+        (first_s, times), *rest = intervals_s
+        total_s = self._segment_s(first_s + self.stall_s + self.background_s, self.restart_s)
+        return total_s + sum(count * self.segment_s(t_s) for t_s, count in [(first_s, times - 1), *rest] if count)
+
+    def _segment_s(self, exposed_s: float, restart_s: float) -> float:
+        if (restart_s + exposed_s) / self.mtbf_s > 700.0:
+            return math.inf
+        grown = math.exp(restart_s / self.mtbf_s) * math.expm1(exposed_s / self.mtbf_s)
+        return (self.mtbf_s + self.wait_s) * grown

@@ -8,11 +8,9 @@ from typing import Final
 import numpy as np
 
 from sim.reliability.closed_forms import (
+    ExactModel,
     best_interval_s,
     daly_interval_s,
-    expected_goodput,
-    expected_run_s,
-    expected_segment_s,
     young_interval_s,
 )
 from sim.reliability.errors import ReliabilityError
@@ -104,18 +102,25 @@ def choose_cycle(spec: ReliabilitySpec, step_s: float) -> Cycle:
     cycles = [_cycle(spec, step_s, number) for number in candidates]
     if checkpoint.interval_s is not None:
         return min(cycles, key=lambda cycle: abs(cycle.work_s - wanted_s))
-    return min(cycles, key=lambda cycle: _segment_s(spec, cycle) / cycle.num_steps)
+    exact = _exact_model(spec)
+    return min(cycles, key=lambda cycle: exact.segment_s(cycle.work_s) / cycle.num_steps)
 
 
 def expect(spec: ReliabilitySpec, cycle: Cycle) -> Expectation:
     """Return what the exact model expects of a run without a pool of spare nodes."""
-    checkpoint, mtbf_s = spec.checkpoint, spec.mtbf_s
-    stall_s, background_s = checkpoint.stall_s, checkpoint.background_s
-    goodput = expected_goodput(
-        cycle.work_s, mtbf_s=mtbf_s, stall_s=stall_s, restart_s=spec.restart_s, background_s=background_s
-    )
+    goodput = _exact_model(spec).goodput(cycle.work_s)
     elapsed_s = spec.duration_s if spec.duration_s is not None else _expected_run_s(spec, cycle)
-    return Expectation(goodput=goodput, elapsed_s=elapsed_s, interruptions=elapsed_s / mtbf_s)
+    return Expectation(goodput=goodput, elapsed_s=elapsed_s, interruptions=elapsed_s / spec.mtbf_s)
+
+
+def _exact_model(spec: ReliabilitySpec) -> ExactModel:
+    checkpoint = spec.checkpoint
+    return ExactModel(
+        mtbf_s=spec.mtbf_s,
+        stall_s=checkpoint.stall_s,
+        restart_s=spec.restart_s,
+        background_s=checkpoint.background_s,
+    )
 
 
 def _expected_run_s(spec: ReliabilitySpec, cycle: Cycle) -> float:
@@ -123,13 +128,7 @@ def _expected_run_s(spec: ReliabilitySpec, cycle: Cycle) -> float:
     whole, rest = divmod(spec.num_steps, cycle.num_steps)
     intervals_s = [(cycle.work_s, whole)] if whole else []
     intervals_s += [(rest * cycle.step_s, 1)] if rest else []
-    return expected_run_s(
-        intervals_s,
-        mtbf_s=spec.mtbf_s,
-        stall_s=cycle.stall_s,
-        restart_s=spec.restart_s,
-        background_s=cycle.background_s,
-    )
+    return _exact_model(spec).run_s(intervals_s)
 
 
 def _best_s(spec: ReliabilitySpec) -> float:
@@ -148,16 +147,6 @@ def _cycle(spec: ReliabilitySpec, step_s: float, num_steps: int) -> Cycle:
         step_s=step_s,
         stall_s=spec.checkpoint.stall_s,
         background_s=spec.checkpoint.background_s,
-    )
-
-
-def _segment_s(spec: ReliabilitySpec, cycle: Cycle) -> float:
-    return expected_segment_s(
-        cycle.work_s,
-        mtbf_s=spec.mtbf_s,
-        stall_s=cycle.stall_s,
-        restart_s=spec.restart_s,
-        background_s=cycle.background_s,
     )
 
 

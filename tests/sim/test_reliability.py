@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from scipy.special import lambertw
 
 from sim.reliability.closed_forms import (
+    ExactModel,
     best_interval_s,
     daly_interval_s,
-    expected_goodput,
-    expected_segment_s,
     young_interval_s,
 )
 from sim.reliability.errors import ReliabilityError
@@ -126,9 +125,9 @@ def test_best_interval_is_lamberts(mtbf_s: float, ratio: float) -> None:
 def test_no_other_interval_is_better(mtbf_s: float, ratio: float, factor: float) -> None:
     """Expected goodput is greatest at the best interval."""
     stall_s = ratio * mtbf_s
-    known = {"mtbf_s": mtbf_s, "stall_s": stall_s, "restart_s": 0.1 * mtbf_s}
+    exact = ExactModel(mtbf_s=mtbf_s, stall_s=stall_s, restart_s=0.1 * mtbf_s)
     best_s = best_interval_s(mtbf_s, stall_s)
-    assert expected_goodput(best_s, **known) >= expected_goodput(factor * best_s, **known) * (1 - 1e-12)
+    assert exact.goodput(best_s) >= exact.goodput(factor * best_s) * (1 - 1e-12)
 
 
 @given(mtbf_s=st.floats(10, 1e7), ratio=st.floats(1e-10, 1.0))
@@ -253,7 +252,8 @@ def test_waiting_without_spares_is_a_downtime() -> None:
         spares=SpareNodes(num_nodes=0, repair_s=repair_s), num_replications=1_000,
     )  # fmt: skip
     study = study_reliability(spec, 10.0, seed=4)
-    segment_s = expected_segment_s(interval_s, mtbf_s=mtbf_s, stall_s=stall_s, restart_s=restart_s, wait_s=repair_s)
+    exact = ExactModel(mtbf_s=mtbf_s, stall_s=stall_s, restart_s=restart_s, wait_s=repair_s)
+    segment_s = exact.segment_s(interval_s)
     assert study.expected is None
     assert standard_errors_off([o.elapsed_s for o in study.outcomes], 50 * segment_s) < 4
     for outcome in study.outcomes[:20]:
@@ -262,10 +262,12 @@ def test_waiting_without_spares_is_a_downtime() -> None:
 
 def test_closed_form_knows_its_limits() -> None:
     """Without failures a segment takes interval and stall; a segment that never ends takes infinitely long."""
-    assert expected_segment_s(90.0, mtbf_s=1e15, stall_s=10.0, restart_s=5.0) == pytest.approx(100.0)
-    assert expected_goodput(90.0, mtbf_s=1e15, stall_s=10.0, restart_s=5.0) == pytest.approx(0.9)
-    assert expected_segment_s(1e6, mtbf_s=1.0, stall_s=1.0, restart_s=1.0) == math.inf
-    assert expected_goodput(1e6, mtbf_s=1.0, stall_s=1.0, restart_s=1.0) == 0.0
+    reliable = ExactModel(mtbf_s=1e15, stall_s=10.0, restart_s=5.0)
+    assert reliable.segment_s(90.0) == pytest.approx(100.0)
+    assert reliable.goodput(90.0) == pytest.approx(0.9)
+    hopeless = ExactModel(mtbf_s=1.0, stall_s=1.0, restart_s=1.0)
+    assert hopeless.segment_s(1e6) == math.inf
+    assert hopeless.goodput(1e6) == 0.0
 
 
 # --- worked examples and laws -----------------------------------------------------------------------------------
