@@ -135,15 +135,24 @@ def _parameters(section: Any) -> dict[str, Any]:
 
 
 def _plain(key: str, value: Any) -> tuple[str, Any]:
+    name = file_key(key)
     if key.endswith("_bytes_per_s"):
-        return key.removesuffix("_bytes_per_s"), f"{_short(value / 1e9)} GB/s"
+        return name, f"{_short(value / 1e9)} GB/s"
     if key.endswith("_bytes"):
-        return key.removesuffix("_bytes"), f"{_short(value)} B"
+        return name, f"{_short(value)} B"
     if key.endswith("_s"):
-        return key.removesuffix("_s"), _time(value)
+        return name, _time(value)
     if isinstance(value, Sequence):
-        return key, [list(item) if isinstance(item, Sequence) else item for item in value]
-    return key, _short(value)
+        return name, [list(item) if isinstance(item, Sequence) else item for item in value]
+    return name, _short(value)
+
+
+def file_key(parameter: str) -> str:
+    """Return what a file calls a parameter: its name without the unit, which files write at the value."""
+    for unit in ("_bytes_per_s", "_bytes", "_s"):
+        if parameter.endswith(unit):
+            return parameter.removesuffix(unit)
+    return parameter
 
 
 def _time(seconds: float) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from costmodels.calibration.uncertainty import Estimate, estimates
 from costmodels.errors import CostModelError
 
 _OUTLIER: Final = 0.3
@@ -69,8 +70,8 @@ def fit(
     num_evaluations: int = 60,
     outlier: float = _OUTLIER,
     by_length: bool = False,
-) -> dict[str, float]:
-    """Return the parameters under which ``predict`` comes nearest to the measured seconds.
+) -> dict[str, Estimate]:
+    """Return the parameters under which ``predict`` comes nearest to the measured seconds, with their standard errors.
 
     Minimises the sum of soft-l1 losses of log(predicted/measured) over the logarithms of the parameters, within their
     limits (trust region reflective). ``by_length``: a sample weighs as the root of its seconds, between alike and by
@@ -98,7 +99,13 @@ def fit(
         residuals, np.clip(start, low + inside, high - inside), bounds=(low, high), loss="soft_l1", f_scale=outlier,
         diff_step=1e-3, max_nfev=num_evaluations,
     )  # fmt: skip
-    return _named(parameters, found.x)
+    ours = estimates(residuals, found.x, low, high, outlier)
+    return {p.name: estimate for p, estimate in zip(parameters, ours, strict=True)}
+
+
+def values_of(found: Mapping[str, Estimate]) -> dict[str, float]:
+    """Return the fitted numbers alone."""
+    return {name: estimate.value for name, estimate in found.items()}
 
 
 def _named(parameters: Sequence[Parameter], logs: NDArray[np.float64]) -> dict[str, float]:

@@ -4,13 +4,15 @@ The predictions are the simulator's own (``roofline``), so what is fitted is wha
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from costmodels.calibration.batches import batches, predict
-from costmodels.calibration.fitting import CalibrationError, Parameter, fit
+from costmodels.calibration.document import file_key
+from costmodels.calibration.fitting import CalibrationError, Parameter, fit, values_of
 from costmodels.calibration.samples import KernelSample
 from costmodels.calibration.tile_choice import with_chosen_kernels
+from costmodels.calibration.uncertainty import Estimate
 from costmodels.hardware import NodeSpec
 from costmodels.profile import Profile
 from costmodels.timing.streaming import KernelProfile, StreamProfile
@@ -53,11 +55,21 @@ _DECODE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A profile, the node whose rates its fractions are of, and the sections that were fitted."""
+    """A profile, the node whose rates its fractions are of, and the sections that were fitted.
+
+    ``estimates``: every fitted parameter, by the dots that lead to it in the profile's file. Its standard error is
+    with all others of its section free, and those of other sections as they were found.
+    """
 
     profile: Profile
     node: NodeSpec
     sections: tuple[str, ...] = ()
+    estimates: Mapping[str, Estimate] = field(default_factory=dict)
+
+    def with_section(self, section: str, estimates: Mapping[str, Estimate]) -> "Fitted":
+        """Return this with a section more that was fitted, and its estimates."""
+        sections = tuple(dict.fromkeys((*self.sections, section)))
+        return replace(self, sections=sections, estimates={**self.estimates, **estimates})
 
 
 def predict_kernels(samples: Sequence[KernelSample], node: NodeSpec, profile: Profile) -> list[float]:
@@ -146,14 +158,14 @@ def _fit_core(samples: Sequence[KernelSample], start: Fitted) -> Fitted:
         Parameter("k_overhead", max(gemm.k_overhead, 1.0), 0.1, 1e4),
         Parameter("memory_fraction", gemm.memory_fraction, _LEAST_FRACTION, 1.0),
         _latency(gemm.latency_s, samples),
-        *(Parameter(f"peak {d}", best[d], best[d] / 3, best[d] * 3) for d in dtypes),
+        *(Parameter(f"measured.peak.{d}", best[d], best[d] / 3, best[d] * 3) for d in dtypes),
     ]
 
     def fitted(values: Mapping[str, float]) -> Fitted:
-        rates = {d: values[f"peak {d}"] for d in dtypes}
+        rates = {d: values[f"measured.peak.{d}"] for d in dtypes}
         device = start.node.device
         device = replace(device, peak_flop_per_s={**device.peak_flop_per_s, **rates})
-        own = {name: value for name, value in values.items() if not name.startswith("peak ")}
+        own = {name: value for name, value in values.items() if not name.startswith("measured.")}
         section = replace(gemm, peak_fraction=1.0, **own)  # type: ignore[arg-type]
         return _changed(replace(start, node=replace(start.node, device=device)), gemm=section)
 
@@ -214,16 +226,18 @@ def _with_kernels(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
     for sample in samples:
         if sample.kernel:
             by_kernel.setdefault(sample.kernel, []).append(sample)
-    own: dict[str, KernelProfile] = {}
-    for kernel, ours in sorted(by_kernel.items()):
-        if len(ours) >= _LEAST_OF_KERNEL:
-            own[kernel] = _fit_kernel(kernel, ours, start)
-    if not own:
+    found = {
+        kernel: _fit_kernel(kernel, ours, start)
+        for kernel, ours in sorted(by_kernel.items()) if len(ours) >= _LEAST_OF_KERNEL
+    }  # fmt: skip
+    if not found:
         return start
-    return replace(_changed(start, kernels=own), sections=tuple(dict.fromkeys((*start.sections, "kernels"))))
+    own = {kernel: KernelProfile(**values_of(ours)) for kernel, ours in found.items()}
+    paths = {f"kernels.{kernel}.{file_key(name)}": e for kernel, ours in found.items() for name, e in ours.items()}
+    return _changed(start, kernels=own).with_section("kernels", paths)
 
 
-def _fit_kernel(kernel: str, samples: Sequence[KernelSample], start: Fitted) -> KernelProfile:
+def _fit_kernel(kernel: str, samples: Sequence[KernelSample], start: Fitted) -> dict[str, Estimate]:
     parameters = [Parameter("slowdown", 1.0, 0.02, 50.0), _latency(min(s.seconds for s in samples), samples)]
     ours = batches(samples)
 
@@ -232,7 +246,7 @@ def _fit_kernel(kernel: str, samples: Sequence[KernelSample], start: Fitted) -> 
         found: list[float] = predict(ours, start.node, trial).tolist()
         return found
 
-    return KernelProfile(**fit(parameters, predicted, [s.seconds for s in samples], by_length=True))
+    return fit(parameters, predicted, [s.seconds for s in samples], by_length=True)
 
 
 def _latency(start_s: float, samples: Sequence[KernelSample]) -> Parameter:
@@ -258,11 +272,11 @@ def _fit(
         return found
 
     try:
-        seconds = [s.seconds for s in samples]
-        found = fitted(fit(parameters, predicted, seconds, outlier=outlier, by_length=by_length))
+        found = fit(parameters, predicted, [s.seconds for s in samples], outlier=outlier, by_length=by_length)
     except CalibrationError as error:
         raise CalibrationError(f"{section}: {error}") from None
-    return replace(found, sections=tuple(dict.fromkeys((*found.sections, section))))
+    paths = {name if "." in name else f"{section}.{file_key(name)}": e for name, e in found.items()}
+    return fitted(values_of(found)).with_section(section, paths)
 
 
 def _changed(start: Fitted, **sections: object) -> Fitted:

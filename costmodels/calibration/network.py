@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from costmodels.calibration.fitting import CalibrationError, Parameter, fit
+from costmodels.calibration.fitting import CalibrationError, Parameter, fit, values_of
 from costmodels.calibration.kernels import Fitted
 from costmodels.calibration.samples import CollectiveSample
 from costmodels.collectives import (
     NetworkParameters,
+    Protocol,
     collective_cost,
     exclusive_seconds,
     point_to_point_cost,
@@ -19,6 +20,7 @@ from costmodels.hardware import NodeSpec
 from costmodels.profile import Profile, network_parameters
 
 MESSAGE: Final = "send_recv"
+_BANDWIDTH, _LATENCY = "measured.intra_bandwidth", "measured.intra_latency"
 _LEAST_S, _MOST_S = 1e-9, 0.1
 
 
@@ -55,10 +57,10 @@ def fit_network(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates
         return predict_collectives(samples, trial.node, trial.profile)
 
     try:
-        found = _fitted(fit(parameters, predict, [s.seconds for s in samples], by_length=fit_rates), start)
+        found = fit(parameters, predict, [s.seconds for s in samples], by_length=fit_rates)
     except CalibrationError as error:
         raise CalibrationError(f"network: {error}") from None
-    return replace(found, sections=(*found.sections, "network"))
+    return _fitted(values_of(found), start).with_section("network", found)
 
 
 def _with_kinds(samples: Sequence[CollectiveSample], start: Fitted) -> Fitted:
@@ -87,52 +89,57 @@ def _parameters(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates
     collectives = [s for s in samples if s.kind != MESSAGE]
     inside = [s for s in samples if len(s.ranks_per_node) == 1]
     if len(collectives) < len(samples):
-        found.append(_time("point_to_point_latency", network.point_to_point_latency_s))
+        found.append(_time("network.point_to_point_latency", network.point_to_point_latency_s))
     if inside and fit_rates:
         best = max(s.num_bytes / s.seconds for s in inside)
-        found.append(Parameter("intra_bandwidth", best, best / 10, best * 20))
-        found.append(_time("intra_latency", start.node.intra.latency_s))
+        found.append(Parameter(_BANDWIDTH, best, best / 10, best * 20))
+        found.append(_time(_LATENCY, start.node.intra.latency_s))
     elif inside:
-        found.append(Parameter("intra_fraction", network.intra_fraction, 0.01, 1.0))
+        found.append(Parameter("network.intra_fraction", network.intra_fraction, 0.01, 1.0))
     if len(inside) < len(samples):
-        found.append(Parameter("inter_fraction", network.inter_fraction, 0.01, 1.0))
-    for index, protocol in enumerate(network.protocols if collectives else ()):
+        found.append(Parameter("network.inter_fraction", network.inter_fraction, 0.01, 1.0))
+    for protocol in network.protocols if collectives else ():
         if COLLNET.issuperset(protocol.algorithms):  # no sample says whether switches reduced
             continue
-        found.append(_time(f"base_latency {index}", protocol.base_latency_s))
+        found.append(_time(_of(protocol, "base_latency"), protocol.base_latency_s))
         if fit_rates:
-            found.append(Parameter(f"wire_overhead {index}", protocol.wire_overhead, 1.0, 30.0))
+            found.append(Parameter(_of(protocol, "wire_overhead"), protocol.wire_overhead, 1.0, 30.0))
         elif inside:
-            found.append(_time(f"intra_hop {index}", protocol.intra_hop_s))
+            found.append(_time(_of(protocol, "intra_hop"), protocol.intra_hop_s))
         if any(len(s.ranks_per_node) > 1 for s in collectives):
-            found.append(_time(f"inter_hop {index}", protocol.inter_hop_s))
+            found.append(_time(_of(protocol, "inter_hop"), protocol.inter_hop_s))
     return found
 
 
 def _fitted(values: Mapping[str, float], start: Fitted) -> Fitted:
     """Return ``start`` with the values put in; with a fitted link the protocols' own hops inside a node are in it."""
-    network, node, fits_link = start.profile.network, start.node, "intra_bandwidth" in values
+    network, node, fits_link = start.profile.network, start.node, _BANDWIDTH in values
     protocols = tuple(
         replace(
             protocol,
-            base_latency_s=values.get(f"base_latency {index}", protocol.base_latency_s),
-            wire_overhead=values.get(f"wire_overhead {index}", protocol.wire_overhead),
-            intra_hop_s=0.0 if fits_link else values.get(f"intra_hop {index}", protocol.intra_hop_s),
-            inter_hop_s=values.get(f"inter_hop {index}", protocol.inter_hop_s),
+            base_latency_s=values.get(_of(protocol, "base_latency"), protocol.base_latency_s),
+            wire_overhead=values.get(_of(protocol, "wire_overhead"), protocol.wire_overhead),
+            intra_hop_s=0.0 if fits_link else values.get(_of(protocol, "intra_hop"), protocol.intra_hop_s),
+            inter_hop_s=values.get(_of(protocol, "inter_hop"), protocol.inter_hop_s),
         )
-        for index, protocol in enumerate(network.protocols)
+        for protocol in network.protocols
     )
     found = replace(
         network,
-        intra_fraction=1.0 if fits_link else values.get("intra_fraction", network.intra_fraction),
-        inter_fraction=values.get("inter_fraction", network.inter_fraction),
-        point_to_point_latency_s=values.get("point_to_point_latency", network.point_to_point_latency_s),
+        intra_fraction=1.0 if fits_link else values.get("network.intra_fraction", network.intra_fraction),
+        inter_fraction=values.get("network.inter_fraction", network.inter_fraction),
+        point_to_point_latency_s=values.get("network.point_to_point_latency", network.point_to_point_latency_s),
         protocols=protocols,
     )
     if fits_link:
-        intra = replace(node.intra, bandwidth_bytes_per_s=values["intra_bandwidth"], latency_s=values["intra_latency"])
+        intra = replace(node.intra, bandwidth_bytes_per_s=values[_BANDWIDTH], latency_s=values[_LATENCY])
         node = replace(node, intra=intra)
     return replace(start, node=node, profile=replace(start.profile, network=found))
+
+
+def _of(protocol: Protocol, parameter: str) -> str:
+    """Return the name of a protocol's parameter."""
+    return f"network.protocols.{protocol.name}.{parameter}"
 
 
 def _time(name: str, start_s: float) -> Parameter:

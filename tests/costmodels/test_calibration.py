@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from math import log
 
 import pytest
 import yaml
@@ -85,6 +86,11 @@ def test_cpu_parameters_come_back_from_noisy_times() -> None:
         rate = ours.memory_fraction * found.node.device.memory_bandwidth_bytes_per_s
         assert rate == pytest.approx(theirs.memory_fraction * 20e9, rel=0.06)
     assert found.profile.gemm.latency_s == pytest.approx(20e-6, rel=0.15)
+    peak = found.estimates["measured.peak.float32"]
+    assert peak.value == found.node.device.peak("float32")
+    assert peak.standard_error is not None
+    assert abs(log(peak.value / 120e9)) < 3 * peak.standard_error < 0.1
+    assert {path.split(".")[0] for path in found.estimates} == {"measured", "gemm", "elementwise", "optimizer"}
     assert found.sections == ("gemm", "elementwise", "optimizer")
 
 
@@ -134,6 +140,7 @@ def test_network_parameters_come_back() -> None:
     assert found.profile.network.protocols[0].base_latency_s == pytest.approx(400e-6, rel=0.1)
     errors = Residuals.of(predict_collectives(blank, found.node, found.profile), times)
     assert errors.p90 < 0.05
+    assert {"measured.intra_bandwidth", "network.protocols.all_reduce.base_latency"} <= found.estimates.keys()
 
 
 def test_kinds_of_collectives_have_protocols_of_their_own() -> None:
@@ -172,7 +179,7 @@ def test_fit_by_length_leans_to_long_calls() -> None:
     factors = [
         fit([Parameter("factor", 1.0, 0.1, 10)], lambda p: [p["factor"] * x for x in sizes], seconds, by_length=by)[
             "factor"
-        ]
+        ].value
         for by in (False, True)
     ]
     assert factors[0] == pytest.approx(2**0.5, rel=1e-3)
@@ -188,8 +195,8 @@ def test_fit_finds_a_line_exactly(rate: float, fixed: float) -> None:
         parameters, lambda p: [p["fixed"] + x / p["rate"] for x in sizes], [fixed + x / rate for x in sizes],
         num_evaluations=200,
     )  # fmt: skip
-    assert found["rate"] == pytest.approx(rate, rel=1e-3)
-    assert found["fixed"] == pytest.approx(fixed, rel=1e-3)
+    assert found["rate"].value == pytest.approx(rate, rel=1e-3)
+    assert found["fixed"].value == pytest.approx(fixed, rel=1e-3)
 
 
 def test_one_wild_measurement_moves_little() -> None:
@@ -198,7 +205,8 @@ def test_one_wild_measurement_moves_little() -> None:
     times = [1.0 + size for size in sizes]
     times[3] *= 100
     (found,) = fit([Parameter("fixed", 0.5, 1e-3, 1e3)], lambda p: [p["fixed"] + x for x in sizes], times).values()
-    assert found == pytest.approx(1.0, rel=0.25)
+    assert found.value == pytest.approx(1.0, rel=0.25)
+    assert found.standard_error == pytest.approx(0.0, abs=0.3)
 
 
 @pytest.mark.parametrize(

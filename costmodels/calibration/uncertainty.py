@@ -1,0 +1,90 @@
+"""How well measurements settle the parameters that were fitted to them: standard errors, or why there are none."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+_STEP: Final = 1e-3
+"""Derivatives are over so much of a parameter's logarithm, to either side."""
+_AT_LIMIT: Final = 2e-3
+"""A parameter this close to a limit, of the distance between both, lies on it: the search never arrives there."""
+_FLAT: Final = 1e-9
+"""Directions in which the loss bends less than this part of the most are flat: derivatives are no more exact."""
+_TOUCHED: Final = 0.05
+"""A parameter with a larger share in a flat direction is not settled."""
+_LOOSE: Final = 0.25
+"""Standard errors beyond this part of the distance between the limits say no more than the limits do."""
+_LEAST_LEFT: Final = 1e-3
+"""What a fit leaves of a residual that it follows, at least: no division by nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A fitted positive number. ``standard_error``: of its logarithm, so about relative; None for one that is
+    ``at_limit``, and for one that the measurements do not settle.
+    """
+
+    value: float
+    standard_error: float | None = None
+    at_limit: bool = False
+
+
+def estimates(
+    residuals: Callable[[Array], Array], logs: Array, low: Array, high: Array, outlier: float
+) -> list[Estimate]:
+    """Return the parameters that a fit found, with their standard errors.
+
+    ``residuals``: of the logarithms of all parameters; ``logs``: those found, between the limits ``low`` and ``high``;
+    ``outlier``: the scale of the soft-l1 loss that the fit minimised. Parameters at one of their limits count as known
+    while the others' errors are found.
+    """
+    distances, width = residuals(logs), high - low
+    at_limit = np.minimum(logs - low, high - logs) <= _AT_LIMIT * width
+    free = np.flatnonzero(~at_limit)
+    errors = np.full(len(logs), np.nan)
+    if len(distances) > len(free) > 0:
+        slopes = [_slope(residuals, logs, place, (low[place], high[place])) for place in free]
+        errors[free] = standard_errors(np.column_stack(slopes), distances, outlier)
+    is_settled = errors < _LOOSE * width
+    return [
+        Estimate(float(np.exp(log)), float(error) if settled else None, bool(limit))
+        for log, error, settled, limit in zip(logs, errors, is_settled, at_limit, strict=True)
+    ]
+
+
+def standard_errors(slopes: Array, residuals: Array, outlier: float) -> Array:
+    """Return the standard error of every parameter; NaN where no residual depends on it, alone or with others.
+
+    ``slopes``: of each residual (row) over each parameter. The estimate is the sandwich of Huber (1967) for the loss
+    soft l1 with the scale ``outlier``: residuals may vary in size from one to the next; they are taken to be
+    independent of each other, and the model to be right. Each counts as far off as it would be without its own pull on
+    the fit (MacKinnon and White 1985, HC3), which keeps the errors of few measurements from being too small.
+    """
+    spread = 1.0 + (residuals / outlier) ** 2
+    bent = slopes * (spread**-0.75)[:, None]
+    bend, directions = np.linalg.eigh(bent.T @ bent)
+    is_flat = bend <= _FLAT * bend[-1]
+    inverse = (directions[:, ~is_flat] / bend[~is_flat]) @ directions[:, ~is_flat].T
+    own_pull = np.einsum("ij,jk,ik->i", bent, inverse, bent)
+    pulls = slopes * (residuals * spread**-0.5 / np.maximum(1.0 - own_pull, _LEAST_LEFT))[:, None]
+    variances = np.diag(inverse @ (pulls.T @ pulls) @ inverse)
+    is_settled = (np.abs(directions[:, is_flat]) < _TOUCHED).all(axis=1)
+    found: Array = np.where(is_settled, np.sqrt(np.maximum(variances, 0.0)), np.nan)
+    return found
+
+
+def _slope(residuals: Callable[[Array], Array], logs: Array, place: int, limits: Sequence[float]) -> Array:
+    """Return the derivative of all residuals over one logarithm, from values within its limits."""
+    sides = []
+    for step in (-_STEP, _STEP):
+        moved = logs.copy()
+        moved[place] = np.clip(logs[place] + step, *limits)
+        sides.append((moved[place], residuals(moved)))
+    (before, less), (after, more) = sides
+    slope: Array = (more - less) / (after - before)
+    return slope
