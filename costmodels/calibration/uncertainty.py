@@ -1,6 +1,6 @@
 """How well measurements settle the parameters that were fitted to them: standard errors, or why there are none."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,7 +48,7 @@ def estimates(
     free = np.flatnonzero(~at_limit)
     errors = np.full(len(logs), np.nan)
     if len(distances) > len(free) > 0:
-        slopes = [_slope(residuals, logs, place, (low[place], high[place])) for place in free]
+        slopes = [_slope(residuals, logs, place, (low[place], high[place])) for place in free.tolist()]
         errors[free] = standard_errors(np.column_stack(slopes), distances, outlier)
     is_settled = errors < _LOOSE * width
     return [
@@ -78,12 +78,12 @@ def standard_errors(slopes: Array, residuals: Array, outlier: float) -> Array:
     return found
 
 
-def _slope(residuals: Callable[[Array], Array], logs: Array, place: int, limits: Sequence[float]) -> Array:
+def _slope(residuals: Callable[[Array], Array], logs: Array, place: int, limits: tuple[float, float]) -> Array:
     """Return the derivative of all residuals over one logarithm, from values within its limits."""
     sides = []
     for step in (-_STEP, _STEP):
         moved = logs.copy()
-        moved[place] = np.clip(logs[place] + step, *limits)
+        moved[place] = min(max(logs[place] + step, limits[0]), limits[1])
         sides.append((moved[place], residuals(moved)))
     (before, less), (after, more) = sides
     slope: Array = (more - less) / (after - before)

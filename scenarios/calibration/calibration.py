@@ -1,40 +1,23 @@
-"""Measure a machine or read measured tables, fit a profile, and say how well it fits."""
+"""Fit a profile to measurements, and say how well it fits."""
 
-import os
 import platform
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import metadata
-from itertools import chain, zip_longest
-from math import log
-from pathlib import Path
-from statistics import fmean, median
-from typing import Any, Final, Literal, NamedTuple
+from statistics import fmean
+from typing import Any, Final
 
-from backends.registry import load_torch_backend
-from backends.torch.measuring.benchmarks import Benchmark, CollectiveBenchmark, HandoffBenchmark, WindowBenchmark
-from backends.torch.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
-from backends.torch.measuring.rounds import Run, figures_of, quiet
-from backends.torch.measuring.steps import KernelCall, StepBenchmark, StepKernels, kernel_calls
 from costmodels.calibration.document import profile_entry
 from costmodels.calibration.fitting import Residuals
 from costmodels.calibration.kernels import Fitted, fit_kernels, predict_kernels, section_of
 from costmodels.calibration.network import MESSAGE, fit_network, predict_collectives
 from costmodels.calibration.samples import CollectiveSample, KernelSample, Sample, is_held_out
 from costmodels.collectives.traffic import TRAFFIC
-from costmodels.hardware import NodeSpec
-from costmodels.profile import SECTIONS, load_profile, packaged_entry
-from scenarios.calibration.tables import describe_tables, read_samples
+from costmodels.profile import SECTIONS, packaged_entry
 from scenarios.errors import Origin, ScenarioError
-from sim.training.spec import Precision
 
-Device = Literal["cpu", "cuda"]
-HELD_OUT_MEASURED: Final = 5
-"""Of our own measurements, one in so many is kept from the fit."""
-HELD_OUT_TABLES: Final = 2
 MAX_FIT_ROWS: Final = 2000
 """Rows of one table that a fit takes, of those not held out: more settle no parameter better."""
 _LEAST_POINTS: Final = 10
@@ -45,11 +28,19 @@ _LEAST_POINTS: Final = 10
 class Point:
     """One measurement beside what the fitted profile predicts."""
 
-    family: str
-    key: str
-    measured_s: float
+    sample: Sample
     predicted_s: float
     held_out: bool
+
+    @property
+    def family(self) -> str:
+        """Return the family of a kernel, the kind of a collective."""
+        return str(self.sample.family) if isinstance(self.sample, KernelSample) else self.sample.kind
+
+    @property
+    def measured_s(self) -> float:
+        """Return the seconds that were measured."""
+        return self.sample.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,160 +55,7 @@ class Calibration:
     step_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineRequest:
-    """What to measure of this machine.
-
-    ``processes``: how many measure at the same time. ``sessions``: how often processes are started anew; between them
-    the fit decides what is measured next. ``precisions``: those wanted; none: all that the device is calibrated for.
-    ``steps``: plans that run in every round, between the measurements.
-    """
-
-    device: Device
-    budget_s: float
-    processes: int
-    seed: int = 0
-    sessions: int = 2
-    precisions: tuple[Precision, ...] = ()
-    steps: tuple[StepBenchmark, ...] = ()
-
-
-class Named(NamedTuple):
-    """What the keys of figures stand for."""
-
-    calls: Mapping[str, KernelCall]
-    network: Mapping[str, WindowBenchmark]
-
-
-def calibrate_machine(
-    node: NodeSpec, request: MachineRequest, *, measuring: Callable[[float], Any] = nullcontext
-) -> Calibration:
-    """Return a profile fitted to what this machine does, measured with as many processes at once as a job has.
-
-    Sessions share the budget: the first takes the smallest and the largest training steps of all kinds, and all
-    communication; later ones the steps nearest to where the fit so far is worst. On a CPU the node's rates are fitted
-    too, on a GPU the data sheet's hold. ``measuring``: of its seconds, makes a context in which a session runs.
-    Raises ScenarioError where too little was measured, ExecutionError where a process fails.
-    """
-    backend, device, processes = load_torch_backend(), request.device, request.processes
-    network = network_benchmarks(device, processes)
-    jobs = kernel_steps(device, processes, request.precisions)
-    start, fit_rates = Fitted(load_profile(node.device.generation), node), device == "cpu"
-    named = Named(kernel_calls(jobs), {benchmark.key: benchmark for benchmark in network})
-    runs: list[Run] = []
-    for session in range(request.sessions):
-        samples = _samples(figures_of(runs), named)
-        fitted = _fit([s for s in samples if not is_held_out(s.key, HELD_OUT_MEASURED)], start, fit_rates=fit_rates)
-        chosen = refined(jobs, samples, fitted) if session else coarse(jobs)
-        steps = sorted(request.steps, key=lambda step: step.key in figures_of(runs))
-        share_s = request.budget_s / request.sessions
-        with measuring(share_s):
-            runs += backend.measure(
-                _in_turn([*network, *steps, *chosen]), processes=processes, budget_s=share_s,
-                seed=request.seed + session, device=device,
-            )  # fmt: skip
-    figures = figures_of(runs)
-    samples = _samples(figures, named)
-    about = {
-        "measured": f"{len(samples)} benchmarks, medians of {_usual_count(figures)} runs in {request.budget_s:g} s",
-        "runs": {"all": len(runs), "quiet": len(quiet(runs))},
-        "processes": processes,
-        "machine": machine(device),
-        "host_copy_bytes_per_s": {name: float(f"{rate:.3g}") for name, rate in backend.copy_bandwidths().items()},
-        "handoff_us": float(f"{1e6 * _handoff_s(figures):.3g}"),
-    }
-    calibration = _calibrated(samples, start, HELD_OUT_MEASURED, request.seed, about, fit_rates=fit_rates)
-    return replace(calibration, step_times_s={b.key: tuple(figures.get(b.key, ())) for b in request.steps})
-
-
-def calibrate_tables(
-    node: NodeSpec, tables: Sequence[Path], *, system: str | None, seed: int, source: str = ""
-) -> Calibration:
-    """Return a profile of a node fitted to one half of measured tables, checked on the other.
-
-    Sections that no table speaks of stay as they are. ``source``: where the tables come from.
-    Raises ScenarioError for tables that cannot be used.
-    """
-    samples = list(chain.from_iterable(read_samples(path, system) for path in tables))
-    start = Fitted(load_profile(node.device.generation), node)
-    about = describe_tables(tables, system) | ({"source": source} if source else {})
-    return _calibrated(samples, start, HELD_OUT_TABLES, seed, about, fit_rates=False)
-
-
-# --- what to measure ---------------------------------------------------------------------------------------
-
-
-def coarse(jobs: Iterable[StepKernels]) -> list[StepKernels]:
-    """Return the smallest and the largest step of every kind; ``jobs`` come with smaller ones first."""
-    kinds: dict[tuple[Hashable, ...], list[StepKernels]] = defaultdict(list)
-    for job in jobs:
-        kinds[job.kind].append(job)
-    ends = [ours[place] for place in (0, -1) for ours in kinds.values()]
-    return list(dict.fromkeys(ends))
-
-
-def refined(jobs: Sequence[StepKernels], samples: Iterable[Sample], fitted: Fitted) -> list[StepKernels]:
-    """Return all steps: those not measured yet first, and of both those whose neighbours are fitted worst.
-
-    A step's misfit is the mean over its kernels of |log(predicted/measured)|; one that was not measured has that of
-    the nearest of its kind.
-    """
-    kernels = [s for s in samples if isinstance(s, KernelSample)]
-    predicted = predict_kernels(kernels, fitted.node, fitted.profile)
-    errors = {s.key: abs(log(p / s.seconds)) for s, p in zip(kernels, predicted, strict=True)}
-    known = {}
-    for place, job in enumerate(jobs):
-        calls = job.calls()
-        if all(key in errors for key in calls):
-            known[place] = fmean(errors[key] for key in calls)
-
-    def misfit(place: int) -> float:
-        near = [other for other in known if jobs[other].kind == jobs[place].kind]
-        return known[min(near, key=lambda other: abs(other - place))] if near else 1.0
-
-    return [jobs[p] for p in sorted(range(len(jobs)), key=lambda place: (place in known, -misfit(place)))]
-
-
-def _in_turn(benchmarks: Iterable[Benchmark]) -> list[Benchmark]:
-    """Return benchmarks of all kinds by turns, so that whatever time is too short for is not of one kind."""
-    kinds: dict[str, list[Benchmark]] = defaultdict(list)
-    for benchmark in benchmarks:
-        if isinstance(benchmark, CollectiveBenchmark):
-            kinds[f"{benchmark.kind} {benchmark.group}"].append(benchmark)
-        else:
-            kinds[type(benchmark).__name__].append(benchmark)
-    first = kinds.pop(HandoffBenchmark.__name__)
-    turns = chain.from_iterable(zip_longest(*kinds.values()))
-    return [*first, *(benchmark for benchmark in turns if benchmark is not None)]
-
-
-# --- from figures to a profile -----------------------------------------------------------------------------
-
-
-def _handoff_s(figures: Mapping[str, Sequence[float]]) -> float:
-    over, plain = (figures[HandoffBenchmark(hands_over=flag).key] for flag in (True, False))
-    return max(median(over) - median(plain), 0.0)
-
-
-def _usual_count(figures: Mapping[str, Sequence[float]]) -> int:
-    return round(median(len(values) for values in figures.values()))
-
-
-def _samples(figures: Mapping[str, Sequence[float]], named: "Named") -> list[Sample]:
-    """Return the measurements as the fit takes them."""
-    if not figures:
-        return []
-    handoff_s, found = _handoff_s(figures), list[Sample | None]()
-    for key, values in figures.items():
-        if key in named.calls:
-            found.append(kernel_sample(named.calls[key], median(values)))
-        elif key in named.network:
-            share = median(figures[named.network[key].share_key])
-            found.append(network_sample(named.network[key], median(values), handoff_s, share))
-    return [sample for sample in found if sample is not None]
-
-
-def _fit(samples: Sequence[Sample], start: Fitted, *, fit_rates: bool) -> Fitted:
+def fit_sections(samples: Sequence[Sample], start: Fitted, *, fit_rates: bool) -> Fitted:
     """Return the fit of all sections with enough samples."""
     sections: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
@@ -235,10 +73,15 @@ def _section(sample: Sample) -> str:
     return section_of(sample)
 
 
-def _calibrated(
+def calibrated(
     samples: Sequence[Sample], start: Fitted, one_in: int, seed: int, about: Mapping[str, Any], *, fit_rates: bool
 ) -> Calibration:
-    fitted = _fit(_thinned(samples, one_in), start, fit_rates=fit_rates)
+    """Return a profile fitted to the samples but one of ``one_in``, which are kept to check it.
+
+    ``start``: what sections without enough samples keep. ``about``: what the file is to say of the measurements.
+    ``fit_rates``: the node's rates are themselves unknown. Raises ScenarioError where no section has enough samples.
+    """
+    fitted = fit_sections(_thinned(samples, one_in), start, fit_rates=fit_rates)
     if not fitted.sections:
         rule = f"{len(samples)} measurements are too few for any section of a profile, each needs {_LEAST_POINTS}"
         raise ScenarioError(Origin(option="calibrate"), "", rule, "give it a longer --budget, or a larger table")
@@ -253,6 +96,7 @@ def _calibrated(
         "fitted_sections": list(fitted.sections),
         "held_out": f"one of {one_in}, by a hash",
         "residuals": families,
+        **_uncertainty(fitted),
     }
     packaged = packaged_entry(start.profile.name)
     kept = {} if fit_rates else {name: packaged[name] for name in SECTIONS if name not in fitted.sections}
@@ -280,10 +124,25 @@ def _points(samples: Sequence[Sample], fitted: Fitted, one_in: int) -> Iterable[
     predicted = dict(zip((s.key for s in kernels), predict_kernels(kernels, fitted.node, fitted.profile), strict=True))
     for sample in samples:
         if isinstance(sample, KernelSample):
-            family, predicted_s = str(sample.family), predicted[sample.key]
+            predicted_s = predicted[sample.key]
         else:
-            family, (predicted_s,) = sample.kind, predict_collectives([sample], fitted.node, fitted.profile)
-        yield Point(family, sample.key, sample.seconds, predicted_s, is_held_out(sample.key, one_in))
+            (predicted_s,) = predict_collectives([sample], fitted.node, fitted.profile)
+        yield Point(sample, predicted_s, is_held_out(sample.key, one_in))
+
+
+def _uncertainty(fitted: Fitted) -> dict[str, Any]:
+    """Return the relative standard error of every fitted parameter that has one, and why the others have none."""
+    without = {path: e.at_limit for path, e in fitted.estimates.items() if e.standard_error is None}
+    return {
+        "standard_errors": {
+            path: float(f"{estimate.standard_error:.3g}")
+            for path, estimate in fitted.estimates.items() if estimate.standard_error is not None
+        },
+        "without_standard_error": {
+            "at_limit": [path for path, at_limit in without.items() if at_limit],
+            "not_settled": [path for path, at_limit in without.items() if not at_limit],
+        },
+    }  # fmt: skip
 
 
 def _sigma(families: Mapping[str, Mapping[str, float]], before: Mapping[str, float]) -> dict[str, float]:
@@ -325,22 +184,6 @@ def _source(section: str, fitted: Fitted, families: Mapping[str, Mapping[str, fl
         for name, row in rows
     )
     return f"Fitted{f' to {origin}' if origin else ''}; mean absolute error: {errors}"
-
-
-def machine(device: Device) -> dict[str, Any]:
-    """Return what this machine calls itself: processor, usable cores, memory."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        names = [line for line in cpuinfo.read_text(encoding="utf-8").splitlines() if line.startswith("model name")]
-        model = names[0].split(":", 1)[1].strip() if names else model
-    memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    return {"device": device, "processor": model, "cores": num_cores(), "memory": f"{memory_gib:.1f} GiB"}
-
-
-def num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _versions() -> dict[str, str]:

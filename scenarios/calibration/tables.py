@@ -1,15 +1,22 @@
-"""Measured tables as samples to fit a profile to: kernels as Parquet, collectives as CSV."""
+"""Measured tables, and a profile fitted to them: kernels as Parquet, collectives as CSV."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 
+from costmodels.calibration.kernels import Fitted
 from costmodels.calibration.samples import CollectiveSample, KernelSample, Sample
+from costmodels.hardware import NodeSpec
 from costmodels.kernels.tensor import GemmShape, Work
+from costmodels.profile import load_profile
+from scenarios.calibration.calibration import Calibration, calibrated
 from scenarios.errors import Origin, ScenarioError, suggestion
 
+HELD_OUT_TABLES: Final = 2
+"""Of the rows of tables, one in so many is kept from the fit."""
 _GEMM: Final = ("m", "n", "k", "time_s")
 _ATTENTION: Final = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "time_s")
 _COLLECTIVES: Final = ("system", "collective", "n_gpus", "n_nodes", "bytes", "kind", "time_s")
@@ -18,6 +25,21 @@ _DTYPE, _ELEMENT_BYTES = "bfloat16", 2
 _PAGE: Final = 64
 """Tokens of a page of the cache of keys and values."""
 _MAX_ROWS: Final = 5_000_000
+
+
+def calibrate_tables(
+    node: NodeSpec, tables: Sequence[Path], *, system: str | None, seed: int, source: str = ""
+) -> Calibration:
+    """Return a profile of a node fitted to one half of measured tables, checked on the other.
+
+    Sections that no table speaks of stay as they are. ``source``: where the tables come from.
+    Raises ScenarioError for tables that cannot be used.
+    """
+    samples = list(chain.from_iterable(read_samples(path, system) for path in tables))
+    start = Fitted(load_profile(node.device.generation), node)
+    about: dict[str, Any] = {"tables": [path.name for path in tables]}
+    about |= ({"system": system} if system else {}) | ({"source": source} if source else {})
+    return calibrated(samples, start, HELD_OUT_TABLES, seed, about, fit_rates=False)
 
 
 def read_samples(path: Path, system: str | None) -> list[Sample]:
@@ -150,8 +172,3 @@ _FORMATS: Final[Mapping[tuple[str, ...], Callable[[Path, pd.DataFrame, str | Non
     _ATTENTION: _attention_samples,
     _COLLECTIVES: _collective_samples,
 }
-
-
-def describe_tables(paths: Sequence[Path], system: str | None) -> dict[str, Any]:
-    """Return what a profile says of the tables that it was fitted to."""
-    return {"tables": [path.name for path in paths], **({"system": system} if system else {})}

@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scenarios.calibration import calibration
+from scenarios.calibration.calibration import Calibration
+from scenarios.calibration.machine import MachineRequest, calibrate_machine, num_cores
 from scenarios.calibration.request import budget_seconds, checked_node, refuse_unwritable_file, write_profile
+from scenarios.calibration.tables import calibrate_tables
 from scenarios.commands.options import json_option
 from scenarios.commands.progress import measuring
 from scenarios.commands.refusals import refusing_bad_input
@@ -62,12 +64,12 @@ def command(
         spec = checked_node(node, device, from_tables=bool(tables))
         refuse_unwritable_file(out)
         if tables:
-            result = calibration.calibrate_tables(spec, tables, system=system, seed=seed, source=source)
+            result = calibrate_tables(spec, tables, system=system, seed=seed, source=source)
         else:
             budget_s = budget_seconds(budget)
-            count = processes or max(2, calibration.num_cores())
-            request = calibration.MachineRequest(device=device, budget_s=budget_s, processes=count, seed=seed)
-            result = calibration.calibrate_machine(spec, request, measuring=measuring)
+            count = processes or max(2, num_cores())
+            request = MachineRequest(device=device, budget_s=budget_s, processes=count, seed=seed)
+            result = calibrate_machine(spec, request, measuring=measuring)
         measured = f"--device {device} --budget {budget!r}"
         write_profile(result.entry, out, _command_line(out, spec.name, tables, system, source, measured))
     if as_json:
@@ -87,7 +89,7 @@ def _command_line(
     return " ".join([*words, f"--node {node} --out {out.name}"])
 
 
-def _print(result: calibration.Calibration, console: Console, out: Path) -> None:
+def _print(result: Calibration, console: Console, out: Path) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("measured against fitted")
     for words in ("points", "mean error", "half below", "9 of 10 below", "held out", "mean error there"):

@@ -11,7 +11,8 @@ from typing import Any, Final
 from backends.torch.measuring.steps import StepBenchmark
 from costmodels.calibration.document import CalibratedProfile, parse_calibrated
 from costmodels.hardware import load_node
-from scenarios.calibration.calibration import Calibration, MachineRequest, calibrate_machine
+from scenarios.calibration.calibration import Calibration
+from scenarios.calibration.machine import MachineRequest, calibrate_machine
 from scenarios.calibration.request import write_profile
 from scenarios.errors import Origin, ScenarioError
 from scenarios.here.plan_set import PlanSet, with_profile

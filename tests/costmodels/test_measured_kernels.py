@@ -9,8 +9,7 @@ from costmodels.calibration.kernels import predict_kernels
 from costmodels.calibration.samples import KernelSample, is_held_out
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
-from scenarios.calibration.calibration import HELD_OUT_TABLES
-from scenarios.calibration.tables import read_samples
+from scenarios.calibration.tables import HELD_OUT_TABLES, read_samples
 
 NODES = {"a100": "dgx-a100-80g", "h100": "hgx-h100", "h200": "hgx-h200", "b200": "dgx-b200"}
 SHORT_S = 10e-6

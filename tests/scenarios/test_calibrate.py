@@ -12,7 +12,7 @@ from backends.torch.measuring.cases import kernel_sample, kernel_steps
 from costmodels.calibration.kernels import Fitted, predict_kernels
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile, packaged_entry
-from scenarios.calibration.calibration import coarse, refined
+from scenarios.calibration.machine import coarse, refined
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.reading.loader import load_scenario
