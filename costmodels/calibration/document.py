@@ -48,7 +48,7 @@ def profile_entry(
     """
     entry: dict[str, Any] = {"schema": SCHEMA, "node": node.name}
     if measured:
-        entry["measured"] = _rates_entry(node)
+        entry["measured"] = rates_entry(node)
     for name in SECTIONS:
         if name in kept:
             entry[name] = dict(kept[name])
@@ -87,7 +87,8 @@ def parse_calibrated(name: str, entry: Mapping[str, Any]) -> CalibratedProfile:
     return CalibratedProfile(profile, entry["node"], measured)
 
 
-def _rates_entry(node: NodeSpec) -> dict[str, Any]:
+def rates_entry(node: NodeSpec) -> dict[str, Any]:
+    """Return a node's rates as the section ``measured`` of a profile has them."""
     rates = catalogue_rates(node)
     return {
         "peak": {dtype: f"{_short(rate / 1e9)} GFLOP/s" for dtype, rate in rates.peak_flop_per_s.items()},

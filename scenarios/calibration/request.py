@@ -1,7 +1,5 @@
 """What ``simulate calibrate`` is asked for, checked before any work, and the file that it writes."""
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +11,8 @@ from costmodels.errors import CatalogueError, UnitError
 from costmodels.hardware import NodeSpec, load_node
 from costmodels.units import Dimension, format_time, parse_quantity
 from scenarios.errors import Origin, ScenarioError
-from scenarios.results.folder import refuse_unwritable
+from scenarios.results.folder import refuse_unwritable, writing_to
+from traces.files import replacing
 
 DEFAULT_NODE: Final = "local-cpu"
 BUDGETS_S: Final = (2.0, 3600.0)
@@ -26,36 +25,22 @@ def write_profile(entry: Mapping[str, Any], path: Path, command: str) -> None:
     """
     text = f"# Written by: {command}\n" + yaml.safe_dump(dict(entry), sort_keys=False, width=120, allow_unicode=True)
     parse_calibrated(path.stem, yaml.safe_load(text))  # what is written can be read
-    temporary = ""
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.absolute().parent, prefix=".meshtwin-", delete=False, encoding="utf-8"
-        ) as file:
-            temporary = file.name
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        reason = (error.strerror or str(error)).lower()
-        rule = f"the profile cannot be written: {reason}"
-        raise ScenarioError(Origin(option=f"--out {path}"), "", rule, "name a file in a directory with room") from error
+    with writing_to(path.parent), replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
-def refuse_unwritable_file(path: Path) -> None:
-    """Raise ScenarioError, before any work, unless a YAML file can be written at ``path``."""
+def refuse_unwritable_files(path: Path, *others: Path) -> None:
+    """Raise ScenarioError, before any work, unless a YAML file can be written at ``path``, and all others beside it."""
     option = Origin(option=f"--out {path}")
     if path.suffix not in {".yaml", ".yml"}:
         raise ScenarioError(option, "", "a profile is a YAML file", "name a file that ends in .yaml")
     try:
-        is_directory, has_parent = path.is_dir(), path.absolute().parent.is_dir()
+        directories = [name for name in (path, *others) if name.is_dir()]
+        has_parent = path.absolute().parent.is_dir()
     except (OSError, ValueError) as error:
         raise ScenarioError(option, "", "this cannot be the name of a file", "name another file") from error
-    if is_directory:
-        raise ScenarioError(option, "", "this is a directory, not a file", "name a file in it")
+    if directories:
+        raise ScenarioError(option, "", f"{directories[0]} is a directory, not a file", "name a file in it")
     if not has_parent:
         raise ScenarioError(option, "", f"there is no directory {path.parent}", "make it, or name another")
     refuse_unwritable(path.absolute().parent)

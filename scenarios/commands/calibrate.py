@@ -1,6 +1,7 @@
 """``simulate calibrate --out PROFILE.yaml``: measure this machine, or take measured tables, and fit a profile."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,12 +12,14 @@ from rich.text import Text
 
 from scenarios.calibration.calibration import Calibration
 from scenarios.calibration.machine import MachineRequest, calibrate_machine, num_cores
-from scenarios.calibration.request import budget_seconds, checked_node, refuse_unwritable_file, write_profile
+from scenarios.calibration.page import write_calibration_page
+from scenarios.calibration.request import budget_seconds, checked_node, refuse_unwritable_files, write_profile
 from scenarios.calibration.tables import calibrate_tables
 from scenarios.commands.options import json_option
 from scenarios.commands.progress import measuring
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
+from scenarios.results.folder import writing_to
 
 
 @click.command("calibrate")
@@ -62,7 +65,8 @@ def command(
     """Measure this machine, fit a profile, and write it with its residuals; scenarios name it as cluster.profile."""
     with refusing_bad_input():
         spec = checked_node(node, device, from_tables=bool(tables))
-        refuse_unwritable_file(out)
+        page = out.with_suffix(".html")
+        refuse_unwritable_files(out, page)
         if tables:
             result = calibrate_tables(spec, tables, system=system, seed=seed, source=source)
         else:
@@ -71,11 +75,14 @@ def command(
             request = MachineRequest(device=device, budget_s=budget_s, processes=count, seed=seed)
             result = calibrate_machine(spec, request, measuring=measuring)
         measured = f"--device {device} --budget {budget!r}"
-        write_profile(result.entry, out, _command_line(out, spec.name, tables, system, source, measured))
+        line = _command_line(out, spec.name, tables, system, source, measured)
+        write_profile(result.entry, out, line)
+        with writing_to(out.parent):
+            write_calibration_page(result, page, line)
     if as_json:
         click.echo(json.dumps(result.entry["calibration"], indent=2))
     else:
-        _print(result, open_console(), out)
+        _print(result, open_console(), (out, page))
 
 
 def _command_line(
@@ -89,7 +96,7 @@ def _command_line(
     return " ".join([*words, f"--node {node} --out {out.name}"])
 
 
-def _print(result: Calibration, console: Console, out: Path) -> None:
+def _print(result: Calibration, console: Console, written: Sequence[Path]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("measured against fitted")
     for words in ("points", "mean error", "half below", "9 of 10 below", "held out", "mean error there"):
@@ -102,7 +109,7 @@ def _print(result: Calibration, console: Console, out: Path) -> None:
     console.print(table)
     sections = ", ".join(result.entry["calibration"]["fitted_sections"])
     console.print(Text(f"fitted: {sections}; the other sections are those of the packaged profile"), soft_wrap=True)
-    console.print(Text(f"written to {out}"), soft_wrap=True)
+    console.print(Text(f"written to {' and '.join(map(str, written))}"), soft_wrap=True)
 
 
 def _percent(fraction: float | None) -> str:

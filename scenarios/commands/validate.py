@@ -34,7 +34,7 @@ _DEFAULT_BUDGET = "420 s"
 @click.option(
     "--budget", metavar="TIME", help=f"With --here: how long to measure and run plans. Default: {_DEFAULT_BUDGET}."
 )
-@click.option("--out", type=Folder(), metavar="DIR", help="With --here: for summary.json, plans.csv, profile.yaml.")
+@click.option("--out", type=Folder(), metavar="DIR", help="With --here: for summary, plans, the profile and its page.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="With --here: of the orders of runs.")
 @json_option
 def command(

@@ -13,6 +13,7 @@ from costmodels.calibration.document import CalibratedProfile, parse_calibrated
 from costmodels.hardware import load_node
 from scenarios.calibration.calibration import Calibration
 from scenarios.calibration.machine import MachineRequest, calibrate_machine
+from scenarios.calibration.page import write_calibration_page
 from scenarios.calibration.request import write_profile
 from scenarios.errors import Origin, ScenarioError
 from scenarios.here.plan_set import PlanSet, with_profile
@@ -103,7 +104,7 @@ def _summary(plans: PlanSet, rows: list[dict[str, Any]], calibration: Mapping[st
 
 
 def write_outputs(summary: Mapping[str, Any], calibration: Calibration, out: Path, command: str) -> None:
-    """Write summary.json, plans.csv and profile.yaml into a folder."""
+    """Write summary.json, plans.csv, profile.yaml and the calibration's page, profile.html, into a folder."""
     with writing_to(out), all_or_none(out) as staging:
         (staging / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         with (staging / "plans.csv").open("w", newline="", encoding="utf-8") as file:
@@ -111,3 +112,4 @@ def write_outputs(summary: Mapping[str, Any], calibration: Calibration, out: Pat
             writer.writeheader()
             writer.writerows(summary["plans"])
         write_profile(calibration.entry, staging / "profile.yaml", command)
+        write_calibration_page(calibration, staging / "profile.html", command)

@@ -210,12 +210,23 @@ code { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mon
 .tools span { margin-left: 8px; }
 .tip { position: absolute; z-index: 2; pointer-events: none; max-width: 560px; background: var(--panel);
   border: 1px solid var(--line); border-radius: 8px; padding: 8px 12px; font-size: 13px; overflow-wrap: anywhere; }
-.scatter { width: 100%; max-width: 860px; height: auto; margin-top: 6px; font-size: 12px; }
-.scatter text { fill: var(--soft); }
-.scatter path { stroke: var(--line); fill: none; }
-.scatter path.equal { stroke: var(--soft); }
-.scatter polygon.band { fill: var(--accent); opacity: 0.12; }
-.scatter circle { opacity: 0.8; }
+.large { max-width: 860px; margin-top: 6px; }
+.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 330px), 1fr)); gap: 10px 24px; }
+figure { margin: 10px 0 0; min-width: 0; max-width: 560px; }
+figcaption { font-size: 13px; font-weight: 600; margin-bottom: 2px; }
+.plot { width: 100%; height: auto; font-size: 12px; display: block; overflow: visible; }
+.plot text { fill: var(--soft); }
+.plot path { fill: none; }
+.plot .grid { stroke: var(--line); }
+.plot .dots { stroke-width: 2.4; stroke-linecap: round; }
+.plot .guide { stroke: var(--soft); }
+.plot .dashed { stroke-dasharray: 5 4; }
+.plot path.band { fill: var(--accent); opacity: 0.1; }
+.packed { columns: 460px; column-gap: 40px; }
+.packed > div { break-inside: avoid; padding-top: 14px; }
+.packed h3 { margin-top: 0; }
+details { margin: 10px 0 0; }
+summary { cursor: pointer; color: var(--soft); font-size: 13px; }
 @media print { section { break-inside: avoid; } }
 """
 

@@ -154,7 +154,7 @@ def test_scatter_places_points_by_their_ratio() -> None:
     ]
     drawing = scatter(points, NAMES)
     places = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', drawing)]
-    line = re.search(r'class="equal" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', drawing)
+    line = re.search(r'class="guide" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', drawing)
     assert line is not None
     x0, y0, x1, y1 = map(float, line.groups())
     above = [y0 + (y1 - y0) * (x - x0) / (x1 - x0) - y for x, y in places]

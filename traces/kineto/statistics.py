@@ -52,11 +52,14 @@ class CollectiveRate:
     def bus_bandwidth_bytes_per_s(self) -> float | None:
         """Return what every link carries, after the definitions of nccl-tests (doc/PERFORMANCE.md)."""
         rate, ranks = self.algorithm_bandwidth_bytes_per_s, self.num_ranks
-        if rate is None or ranks < 2:
-            return None
-        if self.kind == "all_reduce":
-            return rate * 2 * (ranks - 1) / ranks
-        return rate * (ranks - 1) / ranks if self.kind in _SHARE_OF_GROUP else rate
+        return None if rate is None or ranks < 2 else rate * bus_factor(self.kind, ranks)
+
+
+def bus_factor(kind: str, num_ranks: int) -> float:
+    """Return bus bandwidth over bytes per second, as nccl-tests defines it, of a collective among two ranks or more."""
+    if kind == "all_reduce":
+        return 2 * (num_ranks - 1) / num_ranks
+    return (num_ranks - 1) / num_ranks if kind in _SHARE_OF_GROUP else 1.0
 
 
 def longest_kernels(ranks: Sequence[RankTrace], limit: int) -> tuple[KernelTotal, ...]:

@@ -1,0 +1,200 @@
+"""The page of a calibration: how well each family is predicted, what was fitted and how surely, and where it was."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from math import exp
+from pathlib import Path
+from typing import Any, Final
+
+from costmodels.calibration.document import parse_calibrated
+from costmodels.calibration.network import MESSAGE
+from costmodels.collectives.traffic import TRAFFIC
+from costmodels.hardware import load_node
+from costmodels.units import format_rate, format_time
+from scenarios.calibration.calibration import Calibration, Point
+from scenarios.calibration.parameters import parameter_sections
+from scenarios.calibration.plots import (
+    FITTED,
+    HELD_OUT,
+    against_plot,
+    collective_plot,
+    distribution_plot,
+    error_of,
+    error_plot,
+    group_colour,
+    group_words,
+    groups_of,
+    halves_legend,
+    percent_off,
+)
+from scenarios.report.page import Card, Section, facts, legend, table, write_page
+from scenarios.report.plot import panels
+from scenarios.report.words import percent
+
+FAMILIES: Final = {
+    "gemm": "Matrix products",
+    "attention": "Fused attention",
+    "attention_backward": "Fused attention, backward",
+    "decode": "Attention of new tokens (decoding)",
+    "elementwise": "Memory-bound kernels",
+    "optimizer": "Optimizer",
+}
+_NETWORK: Final = (*TRAFFIC, MESSAGE)
+_CARDS: Final = {
+    "Matrix products": ("gemm",),
+    "Fused attention": ("attention", "attention_backward"),
+    "Decoding": ("decode",),
+    "Memory-bound kernels": ("elementwise",),
+    "Optimizer": ("optimizer",),
+    "Collectives, messages": _NETWORK,
+}
+_FARTHEST: Final = 8
+_MAX_KEY: Final = 150
+_LEAD: Final = (
+    "A point per measurement. The band, and the dashed bell, are one sigma of the profile: the root mean square of the "
+    "held-out errors, weighted by seconds."
+)
+
+
+def write_calibration_page(calibration: Calibration, path: Path, command: str) -> None:
+    """Write the page of a calibration that a command made."""
+    entry, points = calibration.entry, calibration.points
+    about = entry["calibration"]
+    families = dict.fromkeys(p.family for p in points)
+    sections = [_overview(about["residuals"])]
+    sections += [_family(f, points, entry["sigma"].get(f)) for f in FAMILIES if f in families]
+    network = [p for p in points if p.family in _NETWORK]
+    if network:
+        sections += [_family("network", points, entry["sigma"].get("network")), _collectives(network, entry)]
+    sections[1] = replace(sections[1], lead=_LEAD)
+    sections += [*parameter_sections(entry), _origin(about, command)]
+    write_page(path, path.stem, _subtitle(entry), _cards(points), sections)
+
+
+def _subtitle(entry: Mapping[str, Any]) -> str:
+    about = entry["calibration"]
+    if "tables" in about:
+        how = f"fitted to {len(about['tables'])} table{'s' if len(about['tables']) > 1 else ''}"
+    else:
+        how = f"measured with {about['processes']} processes on {about['machine']['processor']}"
+    return f"profile of {entry['node']} · {how} · {about['date'][:10]}"
+
+
+def _of(family: str, points: Sequence[Point]) -> list[Point]:
+    return [p for p in points if (p.family in _NETWORK if family == "network" else p.family == family)]
+
+
+def _cards(points: Sequence[Point]) -> list[Card]:
+    """Return a card per family: the mean error on what nothing was fitted to."""
+    cards = []
+    for words, families in _CARDS.items():
+        ours = [p for p in points if p.family in families]
+        kept = [p for p in ours if p.held_out]
+        if ours:
+            errors = [abs(exp(error_of(p)) - 1) for p in kept or ours]
+            which = f"{len(kept):,} held out" if kept else f"{len(ours):,} fitted"
+            cards.append(Card(words, percent(sum(errors) / len(errors)), f"mean error on {which}"))
+    return cards
+
+
+def _overview(residuals: Mapping[str, Mapping[str, float]]) -> Section:
+    rows = []
+    for family in (family for family in (*FAMILIES, *_NETWORK) if family in residuals):
+        row = residuals[family]
+        cells = [_name(family)]
+        for prefix in ("", "held_out_"):
+            cells.append(f"{row[f'{prefix}points']:,}")
+            cells += [_cell(row, f"{prefix}{key}") for key in ("mean", "bias", "p50", "p90")]
+        rows.append(cells)
+    heads = ("mean error", "with its sign", "half below", "9 of 10 below")
+    columns = ("", "fitted", *heads, "held out", *heads)
+    lead = (
+        "How far predictions are from measurements, |predicted/measured - 1|: on the left what was fitted, on the "
+        "right what was kept from the fit, which is how good the profile is elsewhere."
+    )
+    return Section("Errors", lead, table(columns, rows))
+
+
+def _name(family: str) -> str:
+    return "Messages" if family == MESSAGE else FAMILIES.get(family, family.replace("_", " ").capitalize())
+
+
+def _cell(row: Mapping[str, float], key: str) -> str:
+    if key not in row:
+        return "–"
+    return f"{100 * row[key]:+.1f} %".replace("-", "−") if key.endswith("bias") else percent(row[key])
+
+
+def _family(family: str, points: Sequence[Point], sigma: float | None) -> Section:
+    ours = _of(family, points)
+    drawn = panels(
+        [
+            ("Predicted against measured", against_plot(ours)),
+            ("Error over length", error_plot(ours, sigma)),
+            ("Distribution of errors", distribution_plot(ours, sigma)),
+        ]
+    )
+    heading = FAMILIES.get(family, "Collectives and messages")
+    return Section(heading, "", legend(halves_legend(ours)) + drawn + _farthest(ours))
+
+
+def _farthest(points: Sequence[Point]) -> str:
+    """Return the points that are farthest off, folded away."""
+    chosen = sorted(points, key=lambda p: -abs(error_of(p)))[:_FARTHEST]
+    rows = [
+        (
+            p.sample.key if len(p.sample.key) <= _MAX_KEY else f"{p.sample.key[: _MAX_KEY - 1]}…",
+            (HELD_OUT if p.held_out else FITTED)[0], format_time(p.measured_s), format_time(p.predicted_s),
+            percent_off(exp(error_of(p))),
+        )
+        for p in chosen
+    ]  # fmt: skip
+    body = table(("measurement", "", "measured", "predicted", "off by"), rows, text_columns=2)
+    return f'<details><summary>The {len(rows)} farthest off</summary><div class="long">{body}</div></details>'
+
+
+def _collectives(points: Sequence[Point], entry: Mapping[str, Any]) -> Section:
+    calibrated = parse_calibrated("fitted", entry)
+    node = calibrated.node_spec(load_node(entry["node"]))
+    by_kind = {kind: [p for p in points if p.family == kind] for kind in _NETWORK}
+    parts = [legend([(group_words(group), group_colour(group)) for group in groups_of(points)])]
+    for heading, is_rate in (("Time", False), ("Bus bandwidth", True)):
+        plots = [
+            (_name(kind), collective_plot(ours, node, calibrated.profile, is_rate=is_rate))
+            for kind, ours in by_kind.items() if ours
+        ]  # fmt: skip
+        parts.append(f"<h3>{heading}</h3>{panels(plots)}")
+    lead = (
+        "Measured points, hollow where held out, and the fitted curves. Bus bandwidth is what every link would carry "
+        "in a ring, as nccl-tests counts it."
+    )
+    return Section("Collectives over bytes", lead, "".join(parts))
+
+
+def _origin(about: Mapping[str, Any], command: str) -> Section:
+    """Return where and how the measurements came about."""
+    rows = [("command", f"<code>{escape(command)}</code>")]
+    if "machine" in about:
+        machine = about["machine"]
+        where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory']} of memory"
+        rows += [
+            ("machine", escape(where)),
+            ("processes", f"{about['processes']} at the same time"),
+            ("measured", escape(about["measured"])),
+            ("runs that count", f"{about['runs']['quiet']:,} of {about['runs']['all']:,}: those in which no other "
+             "program took the processor"),
+            ("handoff between streams", format_time(1e-6 * about["handoff_us"])),
+        ]  # fmt: skip
+        copies = about["host_copy_bytes_per_s"].items()
+        rows.append(("copies", ", ".join(f"{k.replace('_', ' ')} {format_rate(v, 'B/s')}" for k, v in copies)))
+    else:
+        rows.append(("tables", escape(", ".join(about["tables"]))))
+        rows += [(key, escape(about[key])) for key in ("system", "source") if key in about]
+    rows += [
+        ("held out", escape(about["held_out"])),
+        ("seed", str(about["seed"])),
+        ("date", escape(about["date"])),
+        ("versions", escape(", ".join(f"{name} {version}" for name, version in about["versions"].items()))),
+    ]
+    return Section("How it was made", "", facts(rows))

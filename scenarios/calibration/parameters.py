@@ -1,0 +1,102 @@
+"""The parameters of a calibrated profile as tables: as packaged, as fitted, and how surely."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from costmodels.calibration.document import rates_entry
+from costmodels.errors import UnitError
+from costmodels.hardware import load_node
+from costmodels.profile import SECTIONS, packaged_entry
+from costmodels.units import Dimension, format_rate, format_time, parse_quantity
+from scenarios.report.page import Section, table
+
+_TITLES: Final = {
+    "measured": "rates of the machine",
+    "gemm": "matrix products",
+    "attention": "fused attention",
+    "decode": "attention of new tokens",
+    "elementwise": "memory-bound kernels",
+    "optimizer": "optimizer",
+    "sustained": "sustained clock",
+    "network": "collectives and messages",
+    "kernels": "kernels by name",
+}
+_QUANTITIES: Final[Mapping[Dimension, Callable[[float], str]]] = {
+    Dimension.TIME: format_time,
+    Dimension.BANDWIDTH: lambda rate: format_rate(rate, "B/s"),
+    Dimension.FLOP_RATE: lambda rate: format_rate(rate, "FLOP/s"),
+    Dimension.BYTES: lambda size: format_rate(size, "B"),
+}
+_LEAD: Final = (
+    "Standard errors (±) are relative, with the other parameters of the section free. There is none where a fit ended "
+    "at a limit of what the parameter may be, and where the measurements do not settle it."
+)
+
+
+def parameter_sections(entry: Mapping[str, Any]) -> list[Section]:
+    """Return a table per fitted section of a profile's file: what it had before, what it has, and the uncertainty."""
+    about, node = entry["calibration"], load_node(entry["node"])
+    before = {**packaged_entry(node.device.generation), "measured": rates_entry(node)}
+    names = [name for name in ("measured", *about["fitted_sections"]) if name in entry and name != "kernels"]
+    parts = []
+    for name in names:
+        old = dict(_flat(before.get(name, {}), name))
+        rows = [
+            (path.removeprefix(f"{name}.").removeprefix("protocols."), old.get(path, "–"), words, certainty)
+            for path, words in _flat(entry[name], name)
+            if (certainty := _certainty(path, about)) or words != old.get(path, words)
+        ]
+        head = ("parameter", "packaged", "fitted", "standard error")
+        parts.append(f"<div><h3>{_TITLES[name]}</h3>{table(head, rows)}</div>")
+    if "kernels" in entry:
+        parts.append(f"<div><h3>{_TITLES['kernels']}</h3>{_kernels(entry['kernels'], about)}</div>")
+    kept = [_TITLES[name] for name in SECTIONS if name not in about["fitted_sections"]]
+    note = f"As packaged, since too little was measured of them: {', '.join(kept)}." if kept else ""
+    return [Section("Parameters", _LEAD, f'<div class="packed">{"".join(parts)}</div>', note=note)]
+
+
+def _kernels(kernels: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            name, f"{kernel['slowdown']:.4g}", _certainty(f"kernels.{name}.slowdown", about),
+            _words(kernel["latency"]), _certainty(f"kernels.{name}.latency", about),
+        )
+        for name, kernel in kernels.items() if name != "source"
+    ]  # fmt: skip
+    return table(("kernel", "slowdown", "±", "fixed time", "±"), rows)
+
+
+def _certainty(path: str, about: Mapping[str, Any]) -> str:
+    """Return the standard error of a parameter, or why it has none; nothing where it was not fitted."""
+    if path in about["standard_errors"]:
+        percents = 100 * about["standard_errors"][path]
+        return f"{percents:.{0 if percents >= 10 else 1}f} %"
+    if path in about["without_standard_error"]["at_limit"]:
+        return "at its limit"
+    return "not settled" if path in about["without_standard_error"]["not_settled"] else ""
+
+
+def _flat(part: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Return the values of a section as (dots that lead there, words); protocols go by their names."""
+    if isinstance(part, Mapping):
+        for key, inner in part.items():
+            if key not in {"source", "name"}:
+                yield from _flat(inner, f"{path}.{key}")
+    elif isinstance(part, list) and part and isinstance(part[0], Mapping):
+        for inner in part:
+            yield from _flat(inner, f"{path}.{inner['name']}")
+    else:
+        yield path, _words(part)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join("x".join(map(str, item)) if isinstance(item, list) else str(item) for item in value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    for dimension, words in _QUANTITIES.items():
+        try:
+            return words(parse_quantity(value, dimension))
+        except UnitError:
+            continue
+    return str(value)

@@ -1,0 +1,177 @@
+"""The page of a calibration says what the profile says, draws every measurement, and stays small."""
+
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from costmodels.calibration.network import predict_collectives
+from costmodels.hardware import load_node
+from costmodels.profile import load_profile
+from scenarios.calibration.calibration import Calibration
+from scenarios.calibration.page import write_calibration_page
+from scenarios.calibration.plots import against_plot, collective_plot, distribution_plot, error_of, error_plot
+from scenarios.calibration.tables import calibrate_tables
+from scenarios.cli import group
+from scenarios.report.plot import Axis, Plot, log_axis
+from scenarios.report.words import percent
+from tests.scenarios.test_pages import elements_of
+
+NODE = load_node("dgx-a100-80g")
+COLUMNS = ("system", "collective", "n_gpus", "n_nodes", "bytes", "kind", "time_s")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return a table of products, and one of collectives of two sizes of group, with some noise."""
+    folder, shuffler = tmp_path_factory.mktemp("tables"), random.Random(3)
+    rows = [(m, n, k) for m in (256, 512, 1024, 2048) for n in (512, 2048, 8192) for k in (256, 1024, 4096, 8192)]
+    products = pd.DataFrame(rows, columns=["m", "n", "k"])
+    noise = np.array([shuffler.lognormvariate(0.0, 0.1) for _ in rows])
+    products["time_s"] = (10e-6 + 2.0 * products.m * products.n * products.k / 156e12) * noise
+    network = [
+        ("one", kind, ranks, 1, 1 << p, "measured", (20e-6 + (1 << p) / 200e9) * shuffler.lognormvariate(0, 0.1))
+        for kind in ("all_reduce", "alltoall") for ranks in (4, 8) for p in range(10, 30)
+    ]  # fmt: skip
+    products.to_parquet(folder / "products.parquet")
+    pd.DataFrame(network, columns=list(COLUMNS)).to_csv(folder / "network.csv", index=False)
+    return [folder / "products.parquet", folder / "network.csv"]
+
+
+@pytest.fixture(scope="module")
+def calibration(tables: list[Path]) -> Calibration:
+    """Return the profile that the tables give."""
+    return calibrate_tables(NODE, tables, system=None, seed=0)
+
+
+@pytest.fixture(scope="module")
+def page(calibration: Calibration, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return its page."""
+    path = tmp_path_factory.mktemp("page") / "mine.html"
+    write_calibration_page(calibration, path, "simulate calibrate --from <table>")
+    return path.read_text(encoding="utf-8")
+
+
+def test_page_is_whole_and_loads_nothing(page: str) -> None:
+    """Tags match, words from outside are escaped, nothing comes from elsewhere, and no script runs."""
+    for tag, attributes, above in elements_of(page).found:
+        assert tag not in {"link", "img", "iframe", "base", "script"}
+        assert not {"src", "href"} & set(attributes)
+        assert tag != "table" or "wide" in above
+    assert "--from &lt;table&gt;" in page
+
+
+def test_page_has_the_errors_and_the_parameters_of_the_file(page: str, calibration: Calibration) -> None:
+    """Mean errors of both halves, every fitted parameter with its standard error or the reason for none, and dates."""
+    about: dict[str, Any] = calibration.entry["calibration"]
+    for row in about["residuals"].values():
+        assert percent(row["mean"]) in page
+        assert percent(row["held_out_mean"]) in page
+    names = [path.split(".", 1)[1].removeprefix("protocols.") for path in about["standard_errors"]]
+    assert names
+    assert [name for name in names if f"<td>{name}</td>" not in page] == []
+    assert page.count("at its limit</td>") == len(about["without_standard_error"]["at_limit"])
+    assert page.count("not settled</td>") == len(about["without_standard_error"]["not_settled"])
+    assert about["date"] in page
+    assert "As packaged, since too little was measured of them: fused attention" in page
+
+
+def test_every_measurement_is_drawn_where_it_belongs(calibration: Calibration) -> None:
+    """One circle per measurement in each plot; predictions that are too long lie above the line of equality."""
+    points = [p for p in calibration.points if p.family == "gemm"]
+    for drawing in (against_plot(points), error_plot(points, 0.1)):
+        places = [float(y) for y in re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"', drawing)]
+        assert len(places) == len(points)
+    drawn = re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"[^>]*><title>([^<]*)', error_plot(points, 0.1))
+    middle = float(re.findall(r'class="guide" d="M[\d.]+ ([\d.]+)L', error_plot(points, 0.1))[0])
+    by_key = {p.sample.key: error_of(p) for p in points}
+    for height, words in drawn:
+        error = by_key[words.split("\n")[0]]
+        assert (float(height) < middle) == (error > 0) or abs(float(height) - middle) < 1
+
+
+def test_distribution_counts_every_row_once(calibration: Calibration) -> None:
+    """The steps of each half add up to all of its rows, those off the axis in the outermost ones."""
+    points = [p for p in calibration.points if p.family == "gemm"]
+    far = [replace(points[0], predicted_s=1e4 * points[0].measured_s), *points]
+    drawing = distribution_plot(far, 0.1)
+    ticks = [
+        (float(y) - 4, float(part)) for y, part in re.findall(r'y="([\d.]+)" text-anchor="end">([\d.]+) %', drawing)
+    ]
+    (bottom, _), (top, highest) = ticks[0], ticks[-1]
+    for half in ("fitted", "held-out"):
+        path = re.search(rf'class="{half}" d="M([^"]*)Z"', drawing)
+        assert path is not None
+        heights = [
+            (bottom - float(corner.split()[1])) / (bottom - top) * highest for corner in path.group(1).split("L")
+        ]
+        assert sum(heights[1:-1:2]) == pytest.approx(100.0, abs=1.0)
+
+
+def test_fitted_curves_are_the_profile_s_own(calibration: Calibration) -> None:
+    """The curve of a group ends where the profile predicts its largest collective, in seconds."""
+    points = [p for p in calibration.points if p.family == "all_reduce"]
+    node, profile = NODE, load_profile("a100")
+    drawing = collective_plot(points, node, profile, is_rate=False)
+    curves = re.findall(r'stroke-width:1.6" d="M([^"]*)"', drawing)
+    assert len(curves) == 2
+    last = max((p.sample for p in points), key=lambda s: (getattr(s, "num_bytes", 0), getattr(s, "ranks_per_node", ())))
+    (alone_s,) = predict_collectives([last], node, profile)  # type: ignore[list-item]
+    (first_s,) = predict_collectives([replace(last, num_bytes=1024)], node, profile)  # type: ignore[list-item,call-arg]
+    begin, end = (float(curves[1].split("L")[place].split()[1]) for place in (0, -1))
+    ticks = {1e-4: "100 us", 1e-3: "1 ms"}
+    places = {
+        seconds: float(found.group(1)) - 4
+        for seconds, words in ticks.items()
+        if (found := re.search(rf'y="([\d.]+)" text-anchor="end">{words}<', drawing))
+    }
+    per_decade = places[1e-4] - places[1e-3]
+    assert begin - end == pytest.approx(per_decade * np.log10(alone_s / first_s), abs=1.0)
+
+
+def test_thousands_of_measurements_stay_small(calibration: Calibration) -> None:
+    """Fourteen thousand points are dots on a grid, the farthest off say what they are, and a plot has 150 KB."""
+    shuffler, point = np.random.default_rng(0), calibration.points[0]
+    times = np.exp(shuffler.uniform(-12, -2, 14_000))
+    many = [
+        replace(point, sample=replace(point.sample, seconds=t), predicted_s=t * f, held_out=i % 2 == 0)
+        for i, (t, f) in enumerate(zip(times.tolist(), np.exp(shuffler.normal(0, 0.2, 14_000)).tolist(), strict=True))
+    ]
+    for drawing in (against_plot(many), error_plot(many, 0.2), distribution_plot(many, 0.2)):
+        assert len(drawing) < 150_000
+    assert error_plot(many, 0.2).count("<title>") == 80
+
+
+def test_axes_keep_order_and_their_ticks_inside() -> None:
+    """Larger values lie further up, ticks are round and within the axis, what is beyond lies on its edge."""
+    for values in ([1e-6, 3.0], [2e-3, 2.1e-3], [0.5, 40.0]):
+        axis = log_axis("time", values, str)
+        parts = axis.part(np.geomspace(axis.low / 10, axis.high * 10, 50))
+        assert (np.diff(parts) >= 0).all()
+        assert (parts[0], parts[-1]) == (0.0, 1.0)
+        assert all(axis.low <= tick <= axis.high for tick in axis.ticks)
+        assert all(0 < axis.part([value])[0] < 1 for value in values)
+    linear = Axis("part", 0.0, 2.0, (), str, is_log=False)
+    across, down = Plot(linear, linear, 100, 100).places([0.0, 2.0], [0.0, 2.0])
+    assert across[0] < across[1]
+    assert down[0] > down[1]
+
+
+def test_calibrate_writes_the_page_beside_the_profile(tmp_path: Path, tables: list[Path]) -> None:
+    """P.yaml comes with P.html; where that is a directory, nothing is measured and nothing written."""
+    options = ["calibrate", "--from", str(tables[0]), "--node", NODE.name, "--out"]
+    result = CliRunner().invoke(group, [*options, str(tmp_path / "p.yaml")])
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.html", "p.yaml"]
+    assert "<title>p</title>" in (tmp_path / "p.html").read_text(encoding="utf-8")
+    (tmp_path / "q.html").mkdir()
+    refused = CliRunner().invoke(group, [*options, str(tmp_path / "q.yaml")])
+    assert refused.exit_code == 2
+    assert "q.html is a directory" in " ".join(refused.output.split())
+    assert not (tmp_path / "q.yaml").exists()
