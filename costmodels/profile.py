@@ -26,6 +26,13 @@ class SustainedProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Float8Profile:
+    """Products of operands of eight bits: as the others are at the peak for eight bits, and this fraction of that."""
+
+    peak_fraction: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkProfile:
     """Collectives: the fraction of link bandwidth inside and between nodes, fixed times, protocols.
 
@@ -58,6 +65,7 @@ class Profile:
     optimizer: StreamProfile
     sustained: SustainedProfile
     network: NetworkProfile
+    float8: Float8Profile = field(default_factory=Float8Profile)
     kernels: Mapping[str, KernelProfile] = field(default_factory=dict)
     sigma: Mapping[str, float] = field(default_factory=dict)
 
@@ -88,6 +96,7 @@ def list_profiles() -> tuple[str, ...]:
 def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
     """Return the profile that a YAML mapping describes. Raises CatalogueError where it breaks a rule."""
     sections = {key: _Section(f"profile {name} {key}", _section(entry, key, name)) for key in SECTIONS}
+    float8 = _section(entry, FLOAT8, name) if FLOAT8 in entry else {"peak_fraction": 1.0}
     own = _Section(f"profile {name} kernels", entry.get("kernels", {}))
     sigma = _Section(f"profile {name} sigma", entry.get("sigma", {}))
     return Profile(
@@ -99,6 +108,7 @@ def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
         optimizer=_stream(sections["optimizer"]),
         sustained=SustainedProfile(clock_fraction=sections["sustained"].fraction("clock_fraction")),
         network=_network(name, sections["network"]),
+        float8=Float8Profile(peak_fraction=_Section(f"profile {name} float8", float8).fraction("peak_fraction")),
         kernels={key: _kernel(own.within(key)) for key in own.entry if key != "source"},
         sigma={key: sigma.number(key) for key in sigma.entry if key != "source"},
     )
@@ -205,6 +215,8 @@ def _network(name: str, network: "_Section") -> NetworkProfile:
 
 
 SECTIONS: Final = ("gemm", "attention", "decode", "elementwise", "optimizer", "sustained", "network")
+FLOAT8: Final = "float8"
+"""A section that a profile has where the device's products of eight bits attain less of their peak than others do."""
 
 
 def _section(entry: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:

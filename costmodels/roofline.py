@@ -74,7 +74,8 @@ def family_times(
 
 
 def _gemm(calls: Calls, dtype: str, device: DeviceSpec, profile: Profile) -> Times:
-    return gemm_times(calls, device.peak(dtype), device, profile.gemm)
+    attained = profile.float8.peak_fraction if dtype.startswith("float8") else 1.0
+    return gemm_times(calls, device.peak(dtype) * attained, device, profile.gemm)
 
 
 def _attention(calls: Calls, dtype: str, device: DeviceSpec, profile: Profile) -> Times:

@@ -16,7 +16,7 @@ from sim.plan.op import Collective, CollectiveKind
 from sim.plan.program import Program
 from sim.training.spec import Precision
 
-TOLERANCES: Final[Mapping[Precision, float]] = {"fp64": 1e-9, "fp32": 1e-3, "fp16": 0.05, "bf16": 0.2}
+TOLERANCES: Final[Mapping[Precision, float]] = {"fp64": 1e-9, "fp32": 1e-3, "fp16": 0.05, "bf16": 0.2, "fp8": 0.5}
 """The largest error, relative to the largest element of a tensor, that rounding may explain on small models."""
 
 

@@ -10,7 +10,7 @@ from costmodels.calibration.measured import MeasuredNode, catalogue_rates, parse
 from costmodels.collectives import Protocol
 from costmodels.errors import CatalogueError, CostModelError
 from costmodels.hardware import NodeSpec
-from costmodels.profile import SECTIONS, Profile, parse_profile
+from costmodels.profile import FLOAT8, SECTIONS, Profile, parse_profile
 
 SCHEMA: Final = "meshtwin.profile/1"
 _DIGITS: Final = 6
@@ -56,6 +56,8 @@ def profile_entry(
             entry[name] = {"source": sources[name], **_network_entry(profile)}
         else:
             entry[name] = {"source": sources[name], **_parameters(getattr(profile, name))}
+    if FLOAT8 in kept:
+        entry[FLOAT8] = dict(kept[FLOAT8])
     if profile.kernels:
         own = {name: _parameters(kernel) for name, kernel in sorted(profile.kernels.items())}
         entry["kernels"] = {"source": sources["kernels"], **own}
@@ -66,7 +68,7 @@ def profile_entry(
 
 def parse_calibrated(name: str, entry: Mapping[str, Any]) -> CalibratedProfile:
     """Return the profile that a mapping holds. Raises CatalogueError where it breaks a rule, naming section and key."""
-    known = {"schema", "node", "measured", "kernels", "sigma", *SECTIONS}
+    known = {"schema", "node", "measured", "kernels", "sigma", FLOAT8, *SECTIONS}
     unknown = sorted(set(entry) - known - {"calibration"})
     if unknown:
         raise CatalogueError(f"a profile has no section {unknown[0]!r}; it has {', '.join(sorted(known))}")

@@ -6,6 +6,7 @@ from typing import Final
 
 from costmodels.kernels.attention import ATTENTION_KERNELS
 from costmodels.kernels.elementwise import ELEMENTWISE_KERNELS
+from costmodels.kernels.float8 import FLOAT8_KERNELS
 from costmodels.kernels.gemm import GEMM_KERNELS
 from costmodels.kernels.gemm_parts import GEMM_PART_KERNELS
 from costmodels.kernels.model_ends import MODEL_END_KERNELS
@@ -17,6 +18,7 @@ KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
         for kernel in (
             *GEMM_KERNELS,
             *GEMM_PART_KERNELS,
+            *FLOAT8_KERNELS,
             *ATTENTION_KERNELS,
             *ELEMENTWISE_KERNELS,
             *MODEL_END_KERNELS,

@@ -9,6 +9,7 @@ from costmodels.errors import KernelError
 
 BYTES_PER_ELEMENT: Final[Mapping[str, int]] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 
 Family = Literal["gemm", "attention", "attention_backward", "decode", "elementwise", "optimizer", "delay", "none"]

@@ -15,7 +15,7 @@ from costmodels.calibration.kernels import Fitted, fit_kernels, predict_kernels,
 from costmodels.calibration.network import MESSAGE, fit_network, predict_collectives
 from costmodels.calibration.samples import CollectiveSample, KernelSample, Sample, is_held_out
 from costmodels.collectives.traffic import TRAFFIC
-from costmodels.profile import SECTIONS, packaged_entry
+from costmodels.profile import FLOAT8, SECTIONS, packaged_entry
 from scenarios.errors import Origin, ScenarioError
 
 MAX_FIT_ROWS: Final = 2000
@@ -99,7 +99,8 @@ def calibrated(
         **_uncertainty(fitted),
     }
     packaged = packaged_entry(start.profile.name)
-    kept = {} if fit_rates else {name: packaged[name] for name in SECTIONS if name not in fitted.sections}
+    standing = {name: packaged[name] for name in (*SECTIONS, FLOAT8) if name in packaged}
+    kept = {} if fit_rates else {name: part for name, part in standing.items() if name not in fitted.sections}
     sources = {name: _source(name, fitted, families, about.get("source", "")) for name in (*SECTIONS, "kernels")}
     sources["sigma"] = (
         "Root mean square of log(measured/predicted), weighted by seconds, over the rows that nothing was fitted to"

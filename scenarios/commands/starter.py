@@ -29,7 +29,7 @@ model:
 training:
   global_batch_size: 128    # sequences per step, over all replicas
   microbatch_size: 2        # sequences per micro-batch of one replica
-  precision: bf16           # fp16, bf16, fp32, fp64
+  precision: bf16           # fp8, fp16, bf16, fp32, fp64
   recompute: selective      # none; selective: attention again in backward; full: whole layers again
   optimizer: adam
 

@@ -158,6 +158,7 @@ def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple
         job = DenseTraining(model=model, training=training, parallel=parallel, seed=checked.seed)
         reliability = _reliability(checked, cluster)
     _refuse_unlike_hosts(document, parallel, cluster)
+    _refuse_unknown_rate(document, training, cluster)
     return Scenario(
         name=checked.name,
         seed=checked.seed,
@@ -170,6 +171,15 @@ def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple
         reliability=reliability,
         document=document,
     )
+
+
+def _refuse_unknown_rate(document: Document, training: TrainingSpec, cluster: ClusterSpec) -> None:
+    """Raise ScenarioError where a device has no arithmetic rate for what products multiply."""
+    for device in cluster.device_types:
+        if training.types.product not in device.peak_flop_per_s:
+            key, rule = "training.precision", f"{device.name} does not multiply in {training.types.product}"
+            remedy = "write precision: bf16, or take nodes whose devices do, as hgx-h100"
+            raise ScenarioError(document.origin(key.split(".")), key, rule, remedy)
 
 
 def _refuse_unlike_hosts(document: Document, parallel: ParallelSpec, cluster: ClusterSpec) -> None:

@@ -10,7 +10,7 @@ from costmodels.calibration.document import CalibratedProfile
 from costmodels.collectives.network import COLLNET
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.errors import CatalogueError
-from costmodels.hardware import NodeSpec, list_nodes, load_node
+from costmodels.hardware import DeviceSpec, NodeSpec, list_nodes, load_node
 from scenarios.errors import ScenarioError, suggestion
 from scenarios.reading.profile_file import read_profile
 from scenarios.reading.schema import MAX_WORLD_SIZE, ClusterSection, DenseScenario, StragglerSection
@@ -46,6 +46,11 @@ class ClusterSpec:
         """Return the hardware of ``node``, with the rates that a profile measured in place of the catalogue's."""
         node = load_node(self.node)
         return node if self.calibrated is None else self.calibrated.node_spec(node)
+
+    @property
+    def device_types(self) -> tuple[DeviceSpec, ...]:
+        """Return the catalogue's devices, one of each type of node."""
+        return tuple(load_node(name).device for name in dict(self.node_types) or (self.node,))
 
     @property
     def world_size(self) -> int:

@@ -312,8 +312,11 @@ class TrainingSection(Section):
     """Sequences per optimizer step, over all replicas."""
     microbatch_size: int = Field(ge=1, le=1_000_000)
     """Sequences per micro-batch of one replica."""
-    precision: Literal["fp16", "bf16", "fp32", "fp64"] = "bf16"
-    """Type of activations and weights; fp16 and bf16 keep fp32 master weights and gradients."""
+    precision: Literal["fp8", "fp16", "bf16", "fp32", "fp64"] = "bf16"
+    """Type of activations and weights; fp16 and bf16 keep fp32 master weights and gradients.
+
+    fp8: as bf16, but the products of the layers take operands cast to eight bits, E4M3, gradients to E5M2.
+    """
     recompute: Recompute = "none"
     """Activations computed again in the backward pass: none, attention's, or whole layers."""
     optimizer: Optimizer = "adam"

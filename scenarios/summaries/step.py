@@ -92,7 +92,7 @@ def rates(scenario: Scenario, run: SimulatedRun, devices: Sequence[tuple[DeviceS
     flop_of = {id(program): _program_flop(program) for program in run.plan.programs}
     flop = _mean(run, {rank: flop_of[id(program)] for rank, program in run.programs.items()})
     hardware_rate = flop / run.plan.num_steps / time_s
-    dtype = PRECISIONS[job.training.precision].activation
+    dtype = PRECISIONS[job.training.precision].product
     peak = sum(device.peak(dtype) * count for device, count in devices) / world
     return {
         "tokens_per_s": job.training.global_batch_size * job.model.sequence_length / time_s,

@@ -8,6 +8,7 @@ from sim.plan.layout import REPLICATED, Layout
 
 BYTES_PER_ELEMENT = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 
 

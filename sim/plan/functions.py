@@ -8,7 +8,7 @@ bias or a norm) is born ``Partial`` over that dimension's axes.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from sim.plan.buffer import Kind
 from sim.plan.errors import LayoutError
@@ -159,15 +159,53 @@ class WeightGradient:
     overlapped: bool = True
     fused: bool = True
 
-    def emit(self, r: TaskTracer, name: str, x: Tensor, dy: Tensor, weight: Parameter, **attributes: Any) -> None:
-        """Write the ops that add x^T dy (of x its ``part``, where there is one) to the weight's gradient."""
-        label, kernel = f"{name}.weight_gradient", f"matmul_{'part_' if 'part' in attributes else ''}weight_gradient"
+    def emit(
+        self, r: TaskTracer, name: str, kernel: str, operands: Sequence[Tensor], weight: Parameter, **attributes: Any
+    ) -> None:
+        """Write the ops that add x^T dy, the kernel's product of its operands, to the weight's gradient."""
+        label = f"{name}.weight_gradient"
         if self.fused:
-            r.update(label, kernel, (x, dy), (weight.gradient,), **attributes)
+            r.update(label, kernel, operands, (weight.gradient,), **attributes)
             return
         layouts = (weight.gradient.layout,)
-        (product,) = r.compute(label, kernel, (x, dy), layouts, kind=Kind.WORKSPACE, **attributes)
+        (product,) = r.compute(label, kernel, operands, layouts, kind=Kind.WORKSPACE, **attributes)
         r.update(f"{label}.add", "add", (product,), (weight.gradient,))
+
+
+Twice = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+"""What each of the two products that share a factor takes for it."""
+
+
+class Operands:
+    """What the products of a linear layer take for an input, a weight and a gradient: these, as they are.
+
+    ``prefix``: what the names of the kernels begin with.
+    """
+
+    prefix = ""
+
+    def attributes(self, _x: Tensor) -> dict[str, Any]:
+        """Return what the kernels are told besides the shapes, for an input x."""
+        return {}
+
+    def weight(self, _t: TaskTracer, weight: Parameter) -> Twice:
+        """Return what the output and the input gradient are made with."""
+        return (weight.value,), (weight.value,)
+
+    def activation(self, _t: TaskTracer, _name: str, x: Tensor) -> Twice:
+        """Return what the output and, as far as it is kept, the weight gradient are made with."""
+        return (x,), (x,)
+
+    def kept(self, r: TaskTracer, _name: str, x: Tensor, _taken: Twice) -> tuple[Tensor, ...]:
+        """Return what the weight gradient is made with, of what ``activation`` returned."""
+        return (r.saved(x),)
+
+    def gradient(self, _r: TaskTracer, _name: str, dy: Tensor) -> Twice:
+        """Return what the input gradient and the weight gradient are made with."""
+        return (dy,), (dy,)
+
+
+AS_THEY_ARE: Final = Operands()
 
 
 def linear(
@@ -180,38 +218,41 @@ def linear(
     contract: int = 1,
     transposed: bool = False,
     weight_gradient: WeightGradient = WeightGradient(),
+    operands: Operands = AS_THEY_ARE,
 ) -> Tensor:
     """Return x[..., *k] times weight[*k, *n] (or weight[n, k] transposed), plus bias[*n].
 
     Over each axis: weight sharded along n gives y sharded there; x and weight sharded along the first
     contracted dimension give a partial y; x sharded along a row dimension keeps it.
     """
-    attributes: dict[str, Any] = {"contract": contract, "transposed": transposed}
-    inputs = (x, weight.value) if bias is None else (x, weight.value, bias.value)
+    attributes: dict[str, Any] = {"contract": contract, "transposed": transposed, **operands.attributes(x)}
+    kernel = f"{operands.prefix}matmul"
     layout = product_layout(x, weight.value, contract, transposed)
     if bias is not None and layout.partial_axes:
         raise LayoutError(f"{name}: a bias added to a partial product would be added once per rank")
-    (y,) = t.compute(name, "matmul", inputs, (layout,), **attributes)
+    taken, factor = operands.activation(t, name, x), operands.weight(t, weight)
+    inputs = (*taken[0], *factor[0]) if bias is None else (*taken[0], *factor[0], bias.value)
+    (y,) = t.compute(name, kernel, inputs, (layout,), **attributes)
     t.program.set_gradient_layout(weight, summed_layout(weight, x, range(len(x.shape) - contract, len(x.shape))))
     if bias is not None:
         t.program.set_gradient_layout(bias, summed_layout(bias, x))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         dy = only(gradients)
-        kept = r.saved(x)
+        kept, given = operands.kept(r, name, x, taken), operands.gradient(r, name, dy)
         dx_layout = input_gradient_layout(x, weight.value)
         if not weight_gradient.overlapped:
-            of_parameters(r, kept, dy)
+            of_parameters(r, (*kept, *given[1]), dy)
         (dx,) = r.compute(
-            f"{name}.input_gradient", "matmul_input_gradient", (dy, weight.value), (dx_layout,),
+            f"{name}.input_gradient", f"{kernel}_input_gradient", (*given[0], *factor[1]), (dx_layout,),
             kind=Kind.WORKSPACE, **attributes,
         )  # fmt: skip
         if weight_gradient.overlapped:
-            of_parameters(r, kept, dy)
+            of_parameters(r, (*kept, *given[1]), dy)
         return [dx]
 
-    def of_parameters(r: TaskTracer, kept: Tensor, dy: Tensor) -> None:
-        weight_gradient.emit(r, name, kept, dy, weight, **attributes)
+    def of_parameters(r: TaskTracer, factors: Sequence[Tensor], dy: Tensor) -> None:
+        weight_gradient.emit(r, name, f"{kernel}_weight_gradient", factors, weight, **attributes)
         if bias is not None:
             r.update(f"{name}.bias_gradient", "bias_gradient", (dy,), (bias.gradient,))
 

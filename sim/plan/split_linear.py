@@ -55,10 +55,10 @@ def split_linear(
         for index, attributes in reversed(parts):
             weight, label = weights[index], f"{name}.part{index}"
             if not weight_gradient.overlapped:
-                weight_gradient.emit(r, label, kept, dy, weight, **attributes)
+                weight_gradient.emit(r, label, "matmul_part_weight_gradient", (kept, dy), weight, **attributes)
             dx = _input_gradient(r, label, dy, weight, dx, input_gradient_layout(x, weight.value), attributes)
             if weight_gradient.overlapped:
-                weight_gradient.emit(r, label, kept, dy, weight, **attributes)
+                weight_gradient.emit(r, label, "matmul_part_weight_gradient", (kept, dy), weight, **attributes)
         return [dx]
 
     t.record((x,), (y,), backward)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from sim.plan import functions as f
 from sim.plan.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.float8 import Float8Operands, cast_weights
 from sim.plan.gradients import backpropagate
 from sim.plan.layout import Layout, Shard
 from sim.plan.mesh import Mesh
@@ -89,6 +90,7 @@ class StageProgramBuilder:
                 overlapped=job.parallel.overlap_tensor_backward, fused=job.training.fused_gradient_accumulation
             ),
             slices={name: choice.num_slices for name, choice in self.choices.items()},
+            operands=Float8Operands() if precision.casts else f.AS_THEY_ARE,
         )
 
     @property
@@ -106,6 +108,8 @@ class StageProgramBuilder:
         called = {call.task for call in pipeline_calls}
         self.tracer.tasks = {name: task for name, task in self.tracer.tasks.items() if name in called}
         calls = self._write_around(pipeline_calls, groups)
+        if self.job.training.types.casts:
+            calls = self._with_casts(calls, groups)
         role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
         return Program(role, dict(self.tracer.buffers), dict(self.tracer.tasks), calls)
 
@@ -125,6 +129,20 @@ class StageProgramBuilder:
             return write_segments(self.job, self.tracer, self.place, self.rank, groups).around(pipeline_calls)
         begin, end = self._write_step(groups)
         return (*(Call(task) for task in begin), *pipeline_calls, *(Call(task) for task in end))
+
+    def _with_casts(self, calls: Sequence[Call], groups: Mapping[int, Sequence[Parameter]]) -> tuple[Call, ...]:
+        """Write the casts of every stage's weights; return the calls with each before the stage's first forward."""
+        result: list[Call] = []
+        waiting = dict(groups)
+        for call in calls:
+            task = self.tracer.tasks[call.task]
+            stage = task.stage % self.place.chain_length
+            if task.phase is Phase.FORWARD and stage in waiting:
+                t = TaskTracer(self.tracer, Scope.STEP)
+                cast_weights(t, waiting.pop(stage))
+                result.append(Call(self.tracer.add_task(f"cast_weights.{stage}", Phase.PREPARE, t.ops).name))
+            result.append(call)
+        return tuple(result)
 
     def _write_step(self, groups: Mapping[int, Sequence[Parameter]]) -> tuple[list[str], list[str]]:
         """Write what data parallelism does before and after forwards and backwards, and what it changes in them."""

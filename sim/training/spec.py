@@ -17,12 +17,12 @@ from sim.training.pipeline.evaluate import StageTimes
 from sim.training.pipeline.rules import SLICES_KEY, check_times
 from sim.training.pipeline.spec import PipelineSpec as PipelineSpec
 from sim.training.pipeline.spec import Recompute, check_schedule
-from sim.training.precision import PRECISIONS, PrecisionTypes
+from sim.training.precision import PRECISIONS, PrecisionTypes, check_casts
 from sim.training.sharding import OsdpSpec as OsdpSpec
 from sim.training.sharding import ShardingSpec as ShardingSpec
 from sim.training.sharding import check_sharding
 
-Precision = Literal["fp16", "bf16", "fp32", "fp64"]
+Precision = Literal["fp8", "fp16", "bf16", "fp32", "fp64"]
 Optimizer = Literal["adam", "sgd"]
 
 
@@ -233,6 +233,12 @@ class DenseTraining:
             parallel.zero_stage, parallel.data_degree, parallel.sharding, parallel.pipeline, osdp=parallel.osdp,
             bucket_bytes=parallel.bucket_bytes, overlaps=parallel.overlap_gradient_sync,
         )  # fmt: skip
+        check_casts(
+            self.training.types,
+            parallel.zero_stage,
+            by_operator=parallel.osdp is not None,
+            is_delayed=bool(parallel.pipeline.gradient_delay),
+        )
         try:
             check_schedule(self.num_microbatches, self.parallel.pipeline)
         except MicrobatchError as error:

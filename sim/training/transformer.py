@@ -39,7 +39,7 @@ class TransformerBuilder:
     """Writes the stages of one model under one strategy.
 
     ``slices``: into how many parts the weight of a linear layer, by name, is split along its input; one if left out.
-    ``part``: the tokens of every sequence that are computed; None: all.
+    ``part``: the tokens of every sequence that are computed; None: all. ``operands``: what the layers' products take.
     """
 
     model: TransformerSpec
@@ -51,6 +51,7 @@ class TransformerBuilder:
     weight_gradient: f.WeightGradient
     slices: Mapping[str, int] = field(default_factory=dict)
     part: TokenSlice | None = None
+    operands: f.Operands = f.AS_THEY_ARE
 
     @property
     def num_tokens(self) -> int:
@@ -117,7 +118,7 @@ class TransformerBuilder:
         shape = (groups, per_group + 2, m.head_size)
         weight = self.weights(t, f"{name}.qkv", (m.hidden_size, *shape), self.shard(1))
         bias = t.program.parameter(f"{name}.qkv.bias", shape, self.shard(0), "zeros") if self._biased else None
-        q, k, v = f.split_qkv(t, f"{name}.qkv", self.linear(t, f"{name}.qkv", x, weight, bias))
+        q, k, v = f.split_qkv(t, f"{name}.qkv", self.product(t, f"{name}.qkv", x, weight, bias))
         if m.family == "llama":
             q = f.rotary(t, f"{name}.rotary_q", q, m.rotary_base, self._start)
             k = f.rotary(t, f"{name}.rotary_k", k, m.rotary_base, self._start)
@@ -126,7 +127,7 @@ class TransformerBuilder:
             v = sliced.append(t, f"{name}.values", v, self.part)
         y = self._attend(t, f"{name}.attention", (q, k, v))
         output = self.weights(t, f"{name}.projection", (m.num_heads, m.head_size, m.hidden_size), self.shard(0))
-        return self.row_output(t, self.linear(t, f"{name}.projection", y, output, contract=2))
+        return self.row_output(t, self.product(t, f"{name}.projection", y, output, contract=2))
 
     def _attend(self, t: TaskTracer, name: str, qkv: Sequence[Tensor]) -> Tensor:
         def attend(tracer: TaskTracer, inputs: Sequence[Tensor]) -> Tensor:
@@ -148,12 +149,12 @@ class TransformerBuilder:
         if m.family == "gpt":
             weight = self.weights(t, f"{name}.fc1", (h, ffn), self.shard(1))
             bias = t.program.parameter(f"{name}.fc1.bias", (ffn,), self.shard(0), "zeros")
-            y = f.elementwise(t, f"{name}.gelu", "gelu", self.linear(t, f"{name}.fc1", x, weight, bias))
+            y = f.elementwise(t, f"{name}.gelu", "gelu", self.product(t, f"{name}.fc1", x, weight, bias))
         else:
             weight = self.weights(t, f"{name}.fc1", (h, 2, ffn), self.shard(2))
-            y = f.elementwise(t, f"{name}.swiglu", "swiglu", self.linear(t, f"{name}.fc1", x, weight))
+            y = f.elementwise(t, f"{name}.swiglu", "swiglu", self.product(t, f"{name}.fc1", x, weight))
         output = self.weights(t, f"{name}.fc2", (ffn, h), self.shard(0))
-        return self.row_output(t, self.linear(t, f"{name}.fc2", y, output))
+        return self.row_output(t, self.product(t, f"{name}.fc2", y, output))
 
     def _residual(self, t: TaskTracer, name: str, y: Tensor, bias_source: str, residual: Tensor) -> Tensor:
         if not self._biased:
@@ -168,6 +169,23 @@ class TransformerBuilder:
         count = self.slices.get(name, 1)
         parts = [Part(dim, index, count) for index in range(count)] if count > 1 else [None]
         return [t.program.parameter(f"{name}.weight", shape, layout, "normal", part=part) for part in parts]
+
+    def product(
+        self,
+        t: TaskTracer,
+        name: str,
+        x: Tensor,
+        weights: Sequence[Parameter],
+        bias: Parameter | None = None,
+        contract: int = 1,
+    ) -> Tensor:
+        """Return a layer's product with a weight, of operands as this strategy wants them."""
+        if len(weights) > 1:
+            return self.linear(t, name, x, weights, bias, contract=contract)
+        return f.linear(
+            t, name, x, weights[0], bias,
+            contract=contract, weight_gradient=self.weight_gradient, operands=self.operands,
+        )  # fmt: skip
 
     def linear(
         self,

@@ -12,6 +12,7 @@ from sim.training.spec import DelaySpec, DenseTraining, PipelineSpec, ShardingSp
 from sim.training.textbook import build_textbook
 from tests.backends.collective_plans import collective_requests
 from tests.backends.delayed_runs import delayed_requests
+from tests.backends.float8_runs import FLOAT8, float8_requests
 from tests.backends.jobs import AIAO, GPT, LLAMA, OFFLOAD, SGD, checked_trainings, sharded_operators, training
 from tests.backends.local_runs import local_requests
 from tests.backends.plans import collective_plan, ring_plan
@@ -29,7 +30,7 @@ LOWER_PRECISIONS = {
         tensor_degree=2, data_degree=2, precision="bf16",
         numbers={"low_precision_gradients": True, "fused_gradient_accumulation": False},
     ),
-}  # fmt: skip
+} | FLOAT8  # fmt: skip
 MUTED_MODEL = {**GPT, "num_layers": 2}
 MUTED = {
     "tensor": training(model=MUTED_MODEL, tensor_degree=4, batch=(1, 1)),
@@ -225,6 +226,7 @@ def all_requests() -> dict[str, ExecutionRequest]:
     requests |= collective_requests()
     requests |= local_requests()
     requests |= delayed_requests()
+    requests |= float8_requests()
     for name, job in MUTED.items():
         plan = build_dense_training(job, name)
         for what, mute in silenced(plan):

@@ -22,6 +22,7 @@ VOCABULARY = {
     "rows", "logits_max",
     "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "copy", "shard", "adam", "sgd", "delay",
     "matmul_part", "matmul_part_input_gradient", "matmul_part_weight_gradient",
+    "cast_float8", "float8_matmul", "float8_matmul_input_gradient", "float8_matmul_weight_gradient",
 }  # fmt: skip
 
 SHAPED = {"gemm", "attention", "attention_backward", "decode"}
@@ -36,6 +37,16 @@ def t(*shape: int, dtype: str = "float16") -> TensorSpec:
 def f32(*shape: int) -> TensorSpec:
     """Return a single-precision tensor."""
     return TensorSpec(shape, "float32")
+
+
+def e4m3(*shape: int) -> TensorSpec:
+    """Return a tensor of eight bits as forwards have it."""
+    return TensorSpec(shape, "float8_e4m3fn")
+
+
+def e5m2(*shape: int) -> TensorSpec:
+    """Return a tensor of eight bits as gradients have it."""
+    return TensorSpec(shape, "float8_e5m2")
 
 
 X, Q, KV, SCORES = t(S, B, H), t(S, B, N, D), t(S, B, G, D), t(B, N, S, S)
@@ -76,6 +87,18 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("matmul_part_input_gradient", [LOGITS, t(V, H // 3), X], {"transposed": True, "part": (1, 3)}, [X]),
     ("matmul_part_weight_gradient", [Q, X, f32(N // 2, D, H)], {"contract": 2, "part": (0, 2)}, [f32(N // 2, D, H)]),
     ("matmul_part_weight_gradient", [X, LOGITS], {"transposed": True, "part": (1, 3)}, [t(V, H // 3)]),
+    ("cast_float8", [X], {"dtype": "float8_e4m3fn", "copies": 1}, [e4m3(S, B, H), f32(1)]),
+    ("cast_float8", [X], {"dtype": "float8_e5m2", "copies": 2}, [e5m2(S, B, H), e5m2(S, B, H), f32(1)]),
+    ("float8_matmul", [e4m3(S, B, H), f32(1), e4m3(H, F), f32(1)], {"dtype": "float16"}, [t(S, B, F)]),
+    ("float8_matmul", [e4m3(S, B, H), f32(1), e4m3(H, F), f32(1), t(F)], {"dtype": "float16"}, [t(S, B, F)]),
+    ("float8_matmul_input_gradient", [e5m2(S, B, F), f32(1), e4m3(H, F), f32(1)], {"dtype": "float16"}, [X]),
+    ("float8_matmul_weight_gradient", [e4m3(S, B, H), f32(1), e5m2(S, B, F), f32(1)], {"dtype": "float16"}, [t(H, F)]),
+    (
+        "float8_matmul_weight_gradient",
+        [e4m3(S, B, N, D), f32(1), e5m2(S, B, H), f32(1), f32(N, D, H)],
+        {"contract": 2, "dtype": "float16"},
+        [f32(N, D, H)],
+    ),
     ("split_qkv", [t(S, B, G, N // G + 2, D)], {}, [Q, KV, KV]),
     ("merge_qkv", [Q, KV, KV], {}, [t(S, B, G, N // G + 2, D)]),
     ("rotary", [Q], {"base": 1e4}, [Q]),
@@ -322,3 +345,18 @@ def test_slices_of_attention_add_up_to_the_whole(cuts: list[int], fused: bool) -
     assert flop == square.flop
     seen = sum((stop - start) * stop for start, stop in pairwise(edges))
     assert executed == pytest.approx(square.executed_flop if fused else square.executed_flop * seen / total**2)
+
+
+def test_a_product_in_eight_bits_does_the_same_work_on_half_the_bytes() -> None:
+    """As much arithmetic as in 16 bits; operands take half the bytes, and what is made as many."""
+    attributes = {"dtype": "float16"}
+    plain = work_of("matmul", [X, t(H, F)])
+    narrow = work_of("float8_matmul", [e4m3(S, B, H), f32(1), e4m3(H, F), f32(1)], attributes)
+    assert (narrow.flop, narrow.gemm, narrow.bytes_written) == (plain.flop, plain.gemm, plain.bytes_written)
+    assert 2 * narrow.bytes_read == plain.bytes_read
+
+
+def test_a_cast_reads_16_bits_and_writes_two_copies_of_8() -> None:
+    """The tensor in two orders: 4 bytes per element in all, and the scale's."""
+    work = work_of("cast_float8", [X], {"dtype": "float8_e4m3fn", "copies": 2})
+    assert work.num_bytes == 4 * X.num_elements + 4

@@ -59,6 +59,8 @@ BAD_VALUES = [
     ("microbatch_size: 2", "microbatch_size: 5", 5, "training.global_batch_size",
      "2304 does not divide by microbatch_size x data degree = 5 x 24 = 120", "choose a multiple of 120, e.g. 2400"),
     ("precision: fp16", "precision: fp61", 5, "training.precision", "not one of", "did you mean fp64?"),
+    ("precision: fp16", "precision: fp8", 5, "training.precision", "a100-sxm4-80gb does not multiply in float8_e4m3fn",
+     "write precision: bf16, or take nodes whose devices do, as hgx-h100"),
     ("num_heads: 96", "num_heads: 95", 4, "model.num_heads", "12288 does not divide by num_heads 95", "a divisor"),
     ("num_heads: 96", "num_heads: 12", 7, "parallel.tensor.degree", "num_heads 12 does not divide by tensor degree 8",
      "a degree that divides 12"),

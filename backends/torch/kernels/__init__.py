@@ -7,12 +7,20 @@ from typing import Final
 from backends.torch.kernels.attention import ATTENTION_KERNELS
 from backends.torch.kernels.context import DTYPES, KernelContext, KernelFunction, RankContext
 from backends.torch.kernels.elementwise import ELEMENTWISE_KERNELS
+from backends.torch.kernels.float8 import FLOAT8_KERNELS
 from backends.torch.kernels.gemm import GEMM_KERNELS
 from backends.torch.kernels.gemm_parts import GEMM_PART_KERNELS
 from backends.torch.kernels.model_ends import MODEL_END_KERNELS
 
 KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
-    {**GEMM_KERNELS, **GEMM_PART_KERNELS, **ATTENTION_KERNELS, **ELEMENTWISE_KERNELS, **MODEL_END_KERNELS}
+    {
+        **GEMM_KERNELS,
+        **GEMM_PART_KERNELS,
+        **FLOAT8_KERNELS,
+        **ATTENTION_KERNELS,
+        **ELEMENTWISE_KERNELS,
+        **MODEL_END_KERNELS,
+    }
 )
 
 __all__ = ["DTYPES", "KERNELS", "KernelContext", "KernelFunction", "RankContext"]

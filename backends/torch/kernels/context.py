@@ -16,6 +16,7 @@ DATA_AXES: Final = ("dp", "dp_shard", "dp_local")
 DTYPES: Final[Mapping[str, torch.dtype]] = {
     "float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
     "int64": torch.int64, "int32": torch.int32, "uint8": torch.uint8, "bool": torch.bool,
+    "float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2,
 }  # fmt: skip
 
 

@@ -1,0 +1,47 @@
+"""Casts to eight bits, and products of such operands: in full width, of the values that the operands stand for."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, wide
+from backends.torch.kernels.gemm import GEMM_KERNELS
+
+_LARGEST_EXPONENT: Final = 126
+"""Of a scale whose inverse is an ordinary float32 too."""
+
+
+def cast_float8(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return copies of x in eight bits, scaled by a power of two so that all fits, and the scale that undoes it.
+
+    A power of two leaves the digits of all but the very smallest elements alone (Micikevicius et al. 2022, section 3).
+    """
+    dtype = DTYPES[attributes["dtype"]]
+    x = wide(inputs[0])
+    largest = x.abs().max().float()
+    exponent = torch.floor(torch.log2(torch.finfo(dtype).max / largest)).clamp(max=_LARGEST_EXPONENT)
+    scale = torch.where(largest > 0, torch.exp2(exponent), 1.0)
+    cast = (x * scale).to(dtype)
+    return cast, *(cast.clone() for _ in range(attributes["copies"] - 1)), (1.0 / scale).reshape(1)
+
+
+def _product(plain: KernelFunction) -> KernelFunction:
+    """Return the product of operands in eight bits that is like a plain one."""
+
+    def product(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+        first, first_scale, second, second_scale, *rest = inputs
+        dtype = DTYPES[attributes["dtype"]]
+        width = torch.float64 if dtype == torch.float64 else torch.float32
+        operands = (first.to(width) * first_scale, second.to(width) * second_scale, *rest)
+        (made,) = plain(context, operands, attributes)
+        return (made if any(made is given for given in rest) else made.to(dtype),)
+
+    return product
+
+
+FLOAT8_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
+    {"cast_float8": cast_float8, **{f"float8_{name}": _product(plain) for name, plain in GEMM_KERNELS.items()}}
+)

@@ -1,0 +1,76 @@
+"""Real runs whose layers' products take operands of eight bits."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from backends.torch.worker import ExecutionRequest
+from sim.plan.op import Compute, Op
+from sim.plan.program import Plan, Program
+from sim.training.builder import build_dense_training
+from sim.training.spec import DenseTraining
+from tests.backends.jobs import AIAO, GPT, LLAMA, SGD, training
+
+
+def float8(model: Mapping[str, Any] = GPT, **keys: Any) -> DenseTraining:
+    """Return a training in fp8."""
+    return training(model=model, precision="fp8", **keys)
+
+
+FLOAT8 = {
+    "fp8, pp2 v2 interleaved x tp2 sp": float8(
+        tensor_degree=2, sequence_parallel=True,
+        pipeline={"degree": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2},
+    ),
+    "fp8, dp2 zero1 x tp2, recompute, bf16 gradients, unfused": float8(
+        data_degree=2, zero_stage=1, tensor_degree=2, recompute="full",
+        numbers={"low_precision_gradients": True, "fused_gradient_accumulation": False},
+    ),
+    "fp8, llama, pp2 zb_h1 x dp2": float8(LLAMA, data_degree=2, pipeline={"degree": 2, "schedule": "zb_h1"}),
+    "fp8, aiao zero1 pp2 x dp2, sgd": float8(data_degree=2, zero_stage=1, pipeline=AIAO, batch=(8, 1), numbers=SGD),
+    "fp8, pp2 chimera x dp2": float8(
+        {**GPT, "num_layers": 2}, data_degree=2, pipeline={"degree": 2, "schedule": "chimera"}, batch=(4, 1)
+    ),
+}  # fmt: skip
+"""Compared, as other low precisions are, with float64 that casts nothing."""
+
+PLAIN: Mapping[str, Any] = {**GPT, "num_layers": 2, "dropout": 0.0}
+WIDE = {
+    "fp8 of float64, one rank": float8(PLAIN, batch=(2, 1)),
+    "fp8 of float64, pp2 x dp2, recompute": float8(
+        PLAIN, pipeline={"degree": 2}, data_degree=2, batch=(4, 1), recompute="full"
+    ),
+    "fp8 of float64, zb_h1": float8(PLAIN, pipeline={"degree": 2, "schedule": "zb_h1"}, batch=(4, 1)),
+    "fp8 of float64, tp2 sp": float8(PLAIN, tensor_degree=2, sequence_parallel=True, batch=(2, 1)),
+}
+"""Casts between float64 tensors: what is left is what the casts do."""
+
+
+def widened(plan: Plan) -> Plan:
+    """Return a plan whose 16 and 32-bit tensors have 64 bits, but for scales."""
+    return replace(plan, programs=tuple(_widened(program) for program in plan.programs))
+
+
+def _widened(program: Program) -> Program:
+    buffers = {
+        name: replace(b, dtype="float64") if b.dtype in {"bfloat16", "float32"} and not name.endswith("scale") else b
+        for name, b in program.buffers.items()
+    }
+    tasks = {name: replace(t, ops=tuple(_widened_op(op) for op in t.ops)) for name, t in program.tasks.items()}
+    return replace(program, buffers=buffers, tasks=tasks)
+
+
+def _widened_op(op: Op) -> Op:
+    if isinstance(op, Compute) and op.attributes.get("dtype") in {"bfloat16", "float32"}:
+        return replace(op, attributes={**op.attributes, "dtype": "float64"})
+    return op
+
+
+def float8_requests() -> dict[str, ExecutionRequest]:
+    """Return the runs of ``WIDE``, gradients and loss kept."""
+    requests = {}
+    for name, job in WIDE.items():
+        plan = widened(build_dense_training(job, name))
+        names = {name for p in plan.programs for name in p.buffers if name == "loss" or name.endswith(".gradient")}
+        requests[name] = ExecutionRequest(plan=plan, keep=frozenset(names))
+    return requests
