@@ -16,6 +16,7 @@ import numpy as np
 import simpy
 from folding import fold_anew, hundred_thousand_ranks
 from measuring import Row, command_cost, interleaved_s, markdown, median_cost
+from profiles import profile_rows
 
 from scenarios.reading.loader import load_scenario
 from scenarios.running.runner import plan_of, pricing_of
@@ -166,7 +167,7 @@ def main() -> int:
     """Print the machine and the table; return the exit code."""
     load = f", load before {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {os.cpu_count()} cores{load}\n")
-    commands = [*command_rows(), *large_rows(), *help_rows()]
+    commands = [*command_rows(), *large_rows(), *profile_rows(COMMAND), *help_rows()]
     rows = [*rate_rows(), *engine_rows(), *topology_rows(), *folding_rows(), *commands]
     print(markdown(rows))
     return 1 if any(row.passed is False for row in rows) else 0

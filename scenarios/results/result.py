@@ -63,8 +63,12 @@ def read_result(path: Path, window: StepWindow | None = None) -> Result:
 
 def _is_profile(path: Path) -> bool:
     """Return whether a path is to be read as a profile: by a file's name, or a folder's lack of a timeline."""
-    if path.is_dir():
-        return not (path / TIMELINE).exists() and any(entry.name.endswith(SUFFIXES) for entry in path.iterdir())
+    try:
+        if path.is_dir():
+            return not (path / TIMELINE).exists() and any(entry.name.endswith(SUFFIXES) for entry in path.iterdir())
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TraceError(str(path), f"this cannot be read: {reason}", "name what you may read") from error
     return path.name.lower().endswith((*SUFFIXES, *ARCHIVES))
 
 

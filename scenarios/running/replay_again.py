@@ -5,7 +5,7 @@ from typing import Any
 
 from scenarios.summaries.replay import summarise, summarise_chakra
 from sim.replay.chakra_run import replay_chakra
-from sim.replay.changes import Changes
+from sim.replay.changes import Changes, as_mapping
 from sim.replay.run import Replayer
 from traces.chakra.file import read_trace
 from traces.errors import TraceError
@@ -17,13 +17,15 @@ from traces.timeline import Timeline
 def profile_again(path: Path, changes: Changes, window: StepWindow | None) -> tuple[dict[str, Any], Timeline]:
     """Return what the PyTorch profiler recorded, with changes."""
     replayer = Replayer(load(path, window))
-    replay = replayer.run(changes)
-    return summarise(path, replayer, replay, changes), to_timeline(replay.trace)
+    unchanged = replayer.run(Changes())
+    replay = replayer.run(changes) if as_mapping(changes) else unchanged
+    return summarise(path, replayer, (unchanged, replay), changes), to_timeline(replay.trace)
 
 
 def chakra_again(path: Path, changes: Changes, window: StepWindow | None) -> tuple[dict[str, Any], Timeline]:
-    """Return the run of a folder of Chakra traces, with changes; they hold one step, so ``window`` chooses nothing."""
-    del window
+    """Return the run of a folder of Chakra traces, with changes. Raises TraceError for chosen steps: they hold one."""
+    if window is not None and window.first is not None:
+        raise TraceError(str(path), "Chakra traces hold one step, of no number", "leave --steps out", key="--steps")
     trace = read_trace(path)
     try:
         runs = replay_chakra(trace, Changes()), replay_chakra(trace, changes)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -13,21 +14,24 @@ from sim.replay.changes import Changes, as_mapping
 from sim.replay.run import Replay, Replayer
 from traces.chakra.node import ChakraTrace
 from traces.kineto.breakdown import Breakdown, break_down
-from traces.kineto.trace import KinetoTrace
+from traces.kineto.doubts import job_size
 from traces.timeline import Timeline
 
 SCHEMA: Final = "meshtwin.replay/1"
+REPRODUCED_WITHIN: Final = 0.03
+"""What an unchanged replay may be off by before its figures are doubtful."""
 _PARTS: Final = {
     "compute": "compute_s", "exposed communication": "exposed_communication_s", "memory": "memory_s", "idle": "idle_s",
 }  # fmt: skip
 
 
-def summarise(path: Path, replayer: Replayer, replay: Replay, changes: Changes) -> dict[str, Any]:
-    """Return all figures of a replay in seconds; ``span_ratio`` is the new time over the measured one.
+def summarise(path: Path, replayer: Replayer, runs: tuple[Replay, Replay], changes: Changes) -> dict[str, Any]:
+    """Return all figures of a replay in seconds; ``runs``: unchanged, which should be as measured, and with changes.
 
-    ``ranks`` has, for every rank, where its time went as measured and as replayed.
+    ``span_ratio`` is the new time over the measured one; ``ranks`` has, for every rank, where its time went as measured
+    and as replayed.
     """
-    measured = replayer.trace
+    measured, (unchanged, replay) = replayer.trace, runs
     return {
         "schema": SCHEMA,
         "path": str(path),
@@ -42,7 +46,7 @@ def summarise(path: Path, replayer: Replayer, replay: Replay, changes: Changes) 
             {"rank": rank.rank, "measured": _parts(break_down(rank.rows)), "replayed": _parts(break_down(after.rows))}
             for rank, after in zip(measured.ranks, replay.trace.ranks, strict=True)
         ],
-        "warnings": [*measured.warnings, *_doubts(replayer, measured, changes)],
+        "warnings": [*measured.warnings, *_doubts(replayer, changes, unchanged.span_s)],
     }
 
 
@@ -74,14 +78,23 @@ def _parts(parts: Breakdown) -> dict[str, float]:
     return {"span_s": parts.span_s, **{key: getattr(parts, key) for key in _PARTS.values()}}
 
 
-def _doubts(replayer: Replayer, trace: KinetoTrace, changes: Changes) -> list[str]:
+def _doubts(replayer: Replayer, changes: Changes, unchanged_s: float) -> list[str]:
     """Return what the answer takes for granted and this trace cannot say."""
+    trace = replayer.trace
     doubts = []
+    off = unchanged_s / replayer.measured_s - 1 if replayer.measured_s else 0.0
+    if abs(off) > REPRODUCED_WITHIN:
+        took = f"unchanged, the replay takes {format_time(unchanged_s)} ({100 * off:+.1f} %)"
+        doubts.append(f"{took}: what waited for what cannot be read from this trace as well as it should")
+    unlaunched = sum(int(np.isnan(rank.rows.launch_s).sum()) for rank in trace.ranks)
+    if unlaunched:
+        count = f"{unlaunched:,} device activities have no launch in the trace"
+        doubts.append(f"{count}: they come after those before them on their stream, whatever the host does")
     if replayer.num_inferred:
         count = f"{replayer.num_inferred:,} dependencies between streams"
         doubts.append(f"{count} are not in the trace: inferred from activities that start when others end")
     communicates = any(rank.rows.facts for rank in trace.ranks)
-    world_size = max(rank.world_size for rank in trace.ranks)
+    world_size = job_size(trace.ranks)
     if communicates and world_size > len(trace.ranks):
         seen = f"{len(trace.ranks):,} of {world_size:,} ranks"
         doubts.append(f"{seen} are here: waiting for the others counts as communication")

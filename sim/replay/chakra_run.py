@@ -12,10 +12,8 @@ from sim.replay.changes import Changes
 from sim.replay.transfers import NetworkSplit, split_network
 from traces.chakra.node import ChakraTrace, Node
 from traces.errors import TraceError
-from traces.timeline import COLLECTIVE_KINDS, Timeline, TimelineBuilder
+from traces.timeline import Timeline, TimelineBuilder
 
-_COLLECTIVES = frozenset({*COLLECTIVE_KINDS, "gather", "scatter"})
-_NETWORK = _COLLECTIVES | {"send", "recv"}
 _REMEDY = "export the traces of all ranks of one run"
 
 
@@ -60,7 +58,7 @@ class _Builder:
                 key = rank, place
                 self.lasting_s[key] = lasting_s = self._lasting_s(node, split)
                 self.begin[key] = self.end[key] = self.graph.add(NodeKind.FIXED, lasting_s)
-                if node.kind in _COLLECTIVES:
+                if node.is_collective:
                     self.graph.durations_s[self.begin[key]] = 0.0
                     self.end[key] = self.graph.add(NodeKind.MEMBER)
                     self.graph.link(self.begin[key], self.end[key])
@@ -80,7 +78,7 @@ class _Builder:
         issued: dict[str, dict[int, list[Place]]] = defaultdict(lambda: defaultdict(list))
         for rank, nodes in self.trace.ranks.items():
             for place, node in enumerate(nodes):
-                if node.kind in _COLLECTIVES:
+                if node.is_collective:
                     issued[node.group][rank].append((rank, place))
         for group, by_rank in issued.items():
             counts = {len(places) for places in by_rank.values()}
@@ -160,14 +158,14 @@ class _Builder:
         sizes: dict[str, list[tuple[int, float]]] = defaultdict(list)
         for nodes in self.trace.ranks.values():
             for node in nodes:
-                if node.kind in _NETWORK:
+                if node.is_collective or node.is_message:
                     sizes[node.kind].append((node.num_bytes, node.duration_s))
         return split_network(sizes) if self.changes.touches_network else NetworkSplit({})
 
     def _lasting_s(self, node: Node, split: NetworkSplit) -> float:
         """Return how long a node lasts by itself, with what is changed."""
         changes = self.changes
-        if node.kind in _NETWORK:
+        if node.is_collective or node.is_message:
             lasting_s = (
                 split.changed_s(node.kind, node.duration_s, changes) if changes.touches_network else node.duration_s
             )

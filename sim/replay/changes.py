@@ -50,6 +50,8 @@ KEYS: Final = {
 }
 """What a user may set, and the field that it is."""
 
+LARGEST_FACTOR: Final = 1e9
+"""Times that are changed by more are lost beside the others, or endless."""
 _KERNELS: Final = re.compile(r"kernels\[(.+)\]")
 _FACTOR: Final = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*x")
 
@@ -80,6 +82,9 @@ def _factor(key: str, value: str) -> float:
     factor = float(found[1]) if found else 0.0
     if not found or not 0.0 < factor < math.inf:
         raise ChangeError(key, f"{value!r} is no factor above 0", "write how many times the measured value: 2x, 0.5x")
+    if not 1.0 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
+        rule = f"{value!r} is no factor from {1.0 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}"
+        raise ChangeError(key, rule, "1000000x makes a part as good as free")
     return factor
 
 

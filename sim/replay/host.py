@@ -6,13 +6,13 @@ waits for the device also comes after the last work that ended before the call r
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from bisect import bisect_right
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from traces.kineto.rank import NO_CORRELATION, Flags, RankTrace
+from traces.kineto.rank import NO_CORRELATION, DeviceRows, Flags, Indices, RankTrace
 from traces.timeline import Floats
 
 WAITING: Final = re.compile(r"(Device|Stream|Event|Ctx)Synchronize")
@@ -44,7 +44,7 @@ class Host:
 
     def moved(self, by_s: float) -> "Host":
         """Return the same calls on a clock that shows more."""
-        calls = (replace(call, start_s=call.start_s + by_s, end_s=call.end_s + by_s) for call in self.calls)
+        calls = (HostCall(c.start_s + by_s, c.end_s + by_s, c.before, c.returned, c.rows) for c in self.calls)
         return Host(tuple(calls), self.launch)
 
 
@@ -91,27 +91,41 @@ class _Waiting:
     def __init__(self, rank: RankTrace) -> None:
         self._spans, self._rows = rank.launches, rank.rows
         self._copies = {int(c): row for row, c in enumerate(rank.rows.correlation.tolist()) if c != NO_CORRELATION}
+        launched = np.flatnonzero(~np.isnan(rank.rows.launch_s))
+        codes = rank.rows.stream.codes[launched]
+        self._all = _ByEnd.of(rank.rows, launched)
+        self._streams = [_ByEnd.of(rank.rows, launched[codes == code]) for code in np.unique(codes).tolist()]
 
     def rows(self, span: int) -> tuple[int, ...]:
         """Return the rows that a call waited for: none for a call that only launches."""
         name, end_s = self._spans.name.at(span), float(self._spans.end_s[span])
         if WAITING.search(name):
             start_s = float(self._spans.start_s[span])
-            return tuple(self._before(start_s, end_s, everything=bool(WHOLE_DEVICE.search(name))))
+            queues = self._streams if WHOLE_DEVICE.search(name) else [self._all]
+            return tuple(row for queue in queues if (row := queue.last(start_s, end_s)) >= 0)
         copy = self._copies.get(int(self._spans.correlation[span]), -1)
         if copy >= 0 and COPY.search(name) and 0.0 <= end_s - self._rows.end_s[copy] <= RETURNS_WITHIN_S:
             return (copy,)
         return ()
 
-    def _before(self, start_s: float, end_s: float, *, everything: bool) -> Iterator[int]:
-        """Yield the last row of every stream, or the last of all, that was launched before and ended in time."""
-        rows = self._rows
-        candidates = np.flatnonzero((rows.launch_s < start_s) & (rows.end_s <= end_s))
-        if not len(candidates):
-            return
-        if not everything:
-            yield int(candidates[np.argmax(rows.end_s[candidates])])
-            return
-        for stream in np.unique(rows.stream.codes[candidates]).tolist():
-            of_stream = candidates[rows.stream.codes[candidates] == stream]
-            yield int(of_stream[np.argmax(rows.end_s[of_stream])])
+
+@dataclass(frozen=True, slots=True)
+class _ByEnd:
+    """Rows by end, and when each ended and was launched."""
+
+    rows: list[int]
+    end_s: list[float]
+    launch_s: list[float]
+
+    @classmethod
+    def of(cls, rows: DeviceRows, chosen: Indices) -> "_ByEnd":
+        """Return the chosen rows by end; of those that end at once the first is the last."""
+        ordered = chosen[np.lexsort((-chosen, rows.end_s[chosen]))]
+        return cls(ordered.tolist(), rows.end_s[ordered].tolist(), rows.launch_s[ordered].tolist())
+
+    def last(self, called_s: float, until_s: float) -> int:
+        """Return the row that was launched before a call and ended last until a moment, -1 for none."""
+        place = bisect_right(self.end_s, until_s) - 1
+        while place >= 0 and not self.launch_s[place] < called_s:
+            place -= 1
+        return self.rows[place] if place >= 0 else -1

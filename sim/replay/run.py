@@ -91,7 +91,7 @@ class Replayer:
             rows = replace(trace.rows, start_s=start_s, end_s=end_s)
             ranks.append(replace(trace, rows=rows, allocated=nothing))
         zeros, unknown = np.zeros(len(ranks)), np.full(len(ranks), np.nan)
-        clock = Alignment(zeros, zeros, unknown, unknown, 0, ())
+        clock = Alignment(zeros, zeros, unknown, unknown, zeros, 0, ())
         replayed = KinetoTrace(tuple(ranks), self.trace.matches, clock, self.trace.warnings)
         return Replay(replayed, _span_s([r.rows.start_s for r in ranks], [r.rows.end_s for r in ranks]))
 

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.cli import main
+from scenarios.running.replay_again import profile_again
 from sim.replay.changes import ChangeError, Changes, parse_changes
+from sim.replay.host import read_host
 from sim.replay.run import Replayer
 from sim.replay.transfers import split_network
 from tests.traces.kineto_traces import activity, all_reduce, document, launch, shared_trace, write
@@ -255,6 +257,7 @@ def test_patterns_choose_kernels(tmp_path: Path) -> None:
         ("cluster.network.bandwidth=2", "write how many times"),
         ("cluster.network.bandwidth=-1x", "no factor above 0"),
         ("cluster.network.bandwidth=1e999x", "no factor above 0"),
+        ("cluster.network.bandwidth=1e-320x", "no factor from 1e-09 to"),
         ("kernels[(]=2x", "no regular expression"),
         ("twice", "write KEY=2x"),
     ],
@@ -280,3 +283,34 @@ def test_the_command_says_measured_and_replayed(tmp_path: Path, capsys: pytest.C
     with pytest.raises(SystemExit) as refused:
         main(["replay", str(path), "--set", "x=2x"])
     assert refused.value.code == 2
+
+
+def test_a_replay_that_does_not_reproduce_the_run_says_so(tmp_path: Path) -> None:
+    """A kernel that begins before its launch makes no sense to a replay: the answer is doubtful, and says so."""
+    events = [
+        launch(1, 1100.0), launch(2, 1105.0), activity("early", 10.0, 5.0, correlation=2),
+        activity("k", 1110.0, 50.0, correlation=1), activity("alone", 1160.0, 5.0, correlation=3),
+    ]  # fmt: skip
+    path = write(tmp_path / "t.json", document(events))
+    summary, _ = profile_again(path, Changes(), None)
+    assert summary["replayed_s"] < 0.9 * summary["measured_s"]
+    assert any(warning.startswith("unchanged, the replay takes") for warning in summary["warnings"])
+    assert any(warning.startswith("1 device activities have no launch") for warning in summary["warnings"])
+
+
+@pytest.mark.parametrize("name", ["cudaStreamSynchronize", "cudaDeviceSynchronize"])
+def test_many_waiting_calls_take_no_longer_each(tmp_path: Path, name: str) -> None:
+    """Work of the replay grows as the trace does, also where the host waits for the device at every kernel."""
+    rows = rows_that_calls_wait_for(tmp_path, name, 3000)
+    assert rows == [(row,) for row in range(2999)]  # nothing is launched after the last
+
+
+def rows_that_calls_wait_for(folder: Path, name: str, count: int) -> list[tuple[int, ...]]:
+    """Return the rows that each waiting call waits for, of kernels that are each waited for."""
+    events = []
+    for number in range(count):
+        at = 100.0 * number
+        events += [launch(2 * number + 1, at), activity("k", at + 5, 30, correlation=2 * number + 1)]
+        events.append({**launch(2 * number + 2, at + 10, dur=40), "name": name})
+    [rank] = load(write(folder / "t.json", document(events))).ranks
+    return [call.rows for call in read_host(rank, 0.0).calls if call.rows]

@@ -1,6 +1,9 @@
 """Chakra execution traces as files."""
 
+import os
 import struct
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +126,16 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, drawn
     assert is_chakra(folder)
 
 
+def cuts_between_nodes(whole: bytes) -> list[int]:
+    """Return where a file may be cut so that each message of it is whole."""
+    cuts, at = [], 0
+    while at < len(whole):
+        length, at = varint(whole, at)
+        at += length
+        cuts.append(at)
+    return cuts[:-1]
+
+
 def test_damaged_and_doubled_files_are_refused(tmp_path: Path) -> None:
     """A file that was cut off, one that is none, and a rank that is there twice are errors that name the file."""
     write_trace(ChakraTrace({0: NODES}, GROUPS), tmp_path, "job")
@@ -131,6 +144,10 @@ def test_damaged_and_doubled_files_are_refused(tmp_path: Path) -> None:
     for raw in (whole[:-3], b"\xff" * 40, whole + b"\x05\x0a\xff\xff\xff\xff"):
         path.write_bytes(raw)
         with pytest.raises(TraceError, match=r"job.0.et: this is no Chakra trace, or only part of one"):
+            read_trace(tmp_path)
+    for raw in (b"", *(whole[:cut] for cut in cuts_between_nodes(whole))):
+        path.write_bytes(raw)
+        with pytest.raises(TraceError, match=r"the file is empty|it has [0-2] nodes of 3"):
             read_trace(tmp_path)
     path.write_bytes(whole)
     (tmp_path / "other.0.et").write_bytes(whole)
@@ -142,4 +159,53 @@ def test_damaged_and_doubled_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other.0.et").unlink()
     (tmp_path / "job.groups.json").write_text("{")
     with pytest.raises(TraceError, match="the process groups cannot be read"):
+        read_trace(tmp_path)
+
+
+@pytest.mark.parametrize("duration_s", [-1e-6, float("nan"), float("inf"), 1e300])
+def test_durations_that_are_none_are_refused(tmp_path: Path, duration_s: float) -> None:
+    """A node that lasts less than nothing, for ever or for no number of seconds is named."""
+    node = Node(id=4, name="gemm", kind="compute", duration_s=duration_s)
+    path = tmp_path / "job.0.et"
+    write_trace(ChakraTrace({0: (replace(node, duration_s=1e-6),)}, {}), tmp_path, "job")
+    path.write_bytes(path.read_bytes().replace(struct.pack("<d", 1e-6), struct.pack("<d", duration_s)))
+    with pytest.raises(TraceError, match=r"node 4 \(gemm\) lasts"):
+        read_trace(tmp_path)
+
+
+def test_nodes_of_one_number_and_traces_of_nothing_are_refused(tmp_path: Path) -> None:
+    """Nobody could tell which of two nodes others wait for; and nothing has no duration."""
+    write_trace(ChakraTrace({0: (NODES[0], NODES[0])}, {}), tmp_path, "job")
+    with pytest.raises(TraceError, match="there are two nodes 0, one is gemm"):
+        read_trace(tmp_path)
+    write_trace(ChakraTrace({0: ()}, {}), tmp_path, "job")
+    with pytest.raises(TraceError, match="no node of these traces computes"):
+        read_trace(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[", "[1]", '{"1": [1e400]}', '{"1": 3}', "[" * 100_000])
+def test_groups_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
+    """Whatever a file of process groups holds that is none, the file is named."""
+    write_trace(ChakraTrace({0: NODES}, {}), tmp_path, "job")
+    (tmp_path / "job.groups.json").write_text(text)
+    with pytest.raises(TraceError, match=r"job\.groups\.json: the process groups cannot be read"):
+        read_trace(tmp_path)
+
+
+def test_what_waits_for_nobody_is_counted(tmp_path: Path) -> None:
+    """Collectives of which ranks have no file or take no part, and messages to ranks without one, are said."""
+    write_trace(ChakraTrace({0: NODES}, {"1": (0, 5)}), tmp_path, "job")
+    assert read_trace(tmp_path).warnings == (
+        "1 collectives lack ranks of their process group: they do not wait for these",
+        "1 messages are sent to, or come from, ranks without a file: they wait for nobody",
+    )
+    write_trace(ChakraTrace({1: NODES[:2]}, {"1": (0, 1)}), tmp_path, "job")
+    assert read_trace(tmp_path).warnings == ()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_file_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """A folder or a pipe under the name of a rank is refused, and not waited for."""
+    make(tmp_path / "job.0.et")
+    with pytest.raises(TraceError, match=r"job\.0\.et: this cannot be read"):
         read_trace(tmp_path)

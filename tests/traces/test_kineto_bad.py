@@ -172,7 +172,7 @@ def test_step_without_device_work_is_refused(tmp_path: Path) -> None:
         {**activity(f"ProfilerStep#{n}", 100 * n, 100), "cat": "user_annotation", "args": {"External id": n}}
         for n in (1, 2)
     ]
-    path = write(tmp_path / "rank0.json", document([*steps, GOOD]))
+    path = write(tmp_path / "rank0.json", document([*steps, GOOD, launch(1, 120)]))
     with pytest.raises(TraceError, match="launched nothing on the device"):
         load(path, StepWindow(2, 2))
 

@@ -11,9 +11,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from traces.chakra.lonely import lonely
 from traces.chakra.node import NO_RANK, ChakraTrace, Node
 from traces.chakra.schema import VERSION, DecodeError, Messages, messages
 from traces.errors import TraceError
@@ -33,13 +35,20 @@ _KINDS: Final = {**{number: kind for kind, number in COLLECTIVES.items()}, 8: "r
 _FILE: Final = re.compile(r"(.*)\.(\d{1,7})\.et")
 _REMEDY: Final = "name a folder with one PREFIX.RANK.et per rank"
 MAX_MESSAGE_BYTES: Final = 1 << 26
+MAX_NAMED: Final = 8
+MAX_DURATION_S: Final = 1e6
+_NUM_NODES: Final = "num_nodes"
+"""An attribute of ours: how many nodes follow, so that a file cut off between two of them is told."""
 
 Values = dict[str, bool | int | float | str]
 
 
 def is_chakra(path: Path) -> bool:
-    """Return whether a folder holds Chakra traces."""
-    return path.is_dir() and any(_FILE.fullmatch(entry.name) for entry in path.iterdir())
+    """Return whether a folder holds Chakra traces: False for one that cannot be read."""
+    try:
+        return path.is_dir() and any(_FILE.fullmatch(entry.name) for entry in path.iterdir())
+    except OSError:
+        return False
 
 
 def write_trace(trace: ChakraTrace, folder: Path, prefix: str) -> None:
@@ -67,9 +76,14 @@ def read_trace(folder: Path) -> ChakraTrace:
     groups = {name: ranks for path in sorted(folder.glob("*.groups.json")) for name, ranks in _groups(path)}
     problems: Counter[str] = Counter()
     ranks = {rank: tuple(_read_rank(files[rank], known, groups, problems)) for rank in sorted(files)}
+    if not any(node.kind for nodes in ranks.values() for node in nodes):
+        raise TraceError(str(folder), "no node of these traces computes or communicates", _REMEDY)
+    problems += lonely(ranks, groups)
     warnings = [f"{count:,} {what}" for what, count in sorted(problems.items())]
-    if missing := sorted(set(range(max(files) + 1)) - files.keys()):
-        warnings.append(f"{len(missing):,} ranks have no file here ({', '.join(map(str, missing[:8]))})")
+    if absent := max(files) + 1 - len(files):
+        missing = islice((rank for rank in range(max(files)) if rank not in files), MAX_NAMED)
+        shown = ", ".join(map(str, missing)) + (", ..." if absent > MAX_NAMED else "")
+        warnings.append(f"{absent:,} ranks have no file here ({shown})")
     return ChakraTrace(ranks, groups, tuple(warnings))
 
 
@@ -79,7 +93,10 @@ def read_trace(folder: Path) -> ChakraTrace:
 def _messages(
     known: Messages, rank: int, nodes: Iterable[Node], groups: Mapping[str, tuple[int, ...]]
 ) -> Iterator[Any]:
-    yield known.metadata(version=VERSION)
+    nodes = tuple(nodes)
+    metadata = known.metadata(version=VERSION)
+    metadata.attr.add(name=_NUM_NODES, int64_val=len(nodes))
+    yield metadata
     for node in nodes:
         message = known.node(
             id=node.id, name=node.name, type=_type_of(node.kind), data_deps=node.after,
@@ -137,13 +154,22 @@ def _framed(message: Any) -> bytes:
 def _read_rank(
     path: Path, known: Messages, groups: Mapping[str, tuple[int, ...]], problems: Counter[str]
 ) -> Iterator[Node]:
-    frames = _frames(path)
+    frames, ids = _frames(path), set[int]()
     try:
-        known.metadata.FromString(next(frames, b""))
+        expected = {a.name: a.int64_val for a in known.metadata.FromString(next(frames, b"")).attr}.get(_NUM_NODES)
         for raw in frames:
-            yield _node(known.node.FromString(raw), groups, problems)
+            node = _node(known.node.FromString(raw), groups, problems)
+            if node.id in ids:
+                raise TraceError(str(path), f"there are two nodes {node.id}, one is {node.name}", _REMEDY)
+            if not 0.0 <= node.duration_s <= MAX_DURATION_S:
+                rule = f"node {node.id} ({node.name}) lasts {node.duration_s:g} s: a duration is at most eleven days"
+                raise TraceError(str(path), rule, _REMEDY)
+            ids.add(node.id)
+            yield node
     except DecodeError as error:
         raise _damaged(path, str(error)) from error
+    if expected not in {None, len(ids)}:
+        raise _damaged(path, f"it has {len(ids):,} nodes of {expected:,}")
 
 
 def _groups(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -151,13 +177,18 @@ def _groups(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
     try:
         for name, ranks in json.loads(path.read_text(encoding="utf-8")).items():
             yield str(name), tuple(int(rank) for rank in ranks)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise TraceError(str(path), f"the process groups cannot be read: {error}", _REMEDY) from error
 
 
 def _frames(path: Path) -> Iterator[bytes]:
     """Yield the messages of a file, undecoded."""
-    raw, at = path.read_bytes(), 0
+    try:
+        raw, at = _content(path), 0
+    except (OSError, MemoryError) as error:
+        raise TraceError(str(path), f"this cannot be read: {str(error).lower()}", _REMEDY) from error
+    if not raw:
+        raise _damaged(path, "the file is empty")
     while at < len(raw):
         length, shift = 0, 0
         while True:
@@ -171,6 +202,13 @@ def _frames(path: Path) -> Iterator[bytes]:
             raise _damaged(path, f"a message of {length:,} bytes begins at byte {at:,} of {len(raw):,}")
         yield raw[at : at + length]
         at += length
+
+
+def _content(path: Path) -> bytes:
+    """Return a file's bytes. Raises OSError for what is no file: nothing is waited for."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is no file")
+    return path.read_bytes()
 
 
 def _damaged(path: Path, problem: str) -> TraceError:

@@ -1,8 +1,12 @@
 """What a Chakra trace says of one op."""
 
 from dataclasses import dataclass
+from typing import Final
 
-NO_RANK = -1
+from traces.timeline import COLLECTIVE_KINDS, MESSAGE_KINDS
+
+NO_RANK: Final = -1
+COLLECTIVES: Final = frozenset({*COLLECTIVE_KINDS, "gather", "scatter"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +30,16 @@ class Node:
     peer: int = NO_RANK
     tag: int = 0
     stream: str = ""
+
+    @property
+    def is_collective(self) -> bool:
+        """Return whether all ranks of a process group take part."""
+        return self.kind in COLLECTIVES
+
+    @property
+    def is_message(self) -> bool:
+        """Return whether it is one end of a message."""
+        return self.kind in MESSAGE_KINDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ reduce, the gathered output, the input of a reduce_scatter, one rank's send buff
 send or recv.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ SEND_RECV: Final = "send_recv"
 UNKNOWN: Final = "communication"
 COMMUNICATION_KINDS: Final = frozenset({*COLLECTIVE_KINDS, *MESSAGE_KINDS, "gather", "scatter", SEND_RECV, UNKNOWN})
 ANNOTATION: Final = "nccl:"
+_RANKS: Final = re.compile(r"\[?\s*\d{1,9}(\s*,\s*\d{1,9})*\s*\]?")
+"""A group written out; torch shortens long ones (``[0, 1, ..., 63]``)."""
+_MAX_DIMS: Final = 64
+"""No tensor of torch has more dimensions."""
 
 _PREFIXES: Final = (
     ("allreduce", "all_reduce"), ("allgather", "all_gather"), ("reducescatter", "reduce_scatter"),
@@ -112,9 +117,7 @@ def annotation_facts(name: str, arguments: Arguments | None) -> Facts | None:
         return Facts(kind)
     for shape, type_name in zip(dims, types, strict=False):
         dtype, size = _TYPES.get(_plain(type_name), ("", 0))
-        elements = 1
-        for extent in shape:
-            elements *= extent
+        elements = math.prod(shape[:_MAX_DIMS])
         if not size or not shape or not 0 <= elements < 1 << 53:
             return Facts(kind)
         total += elements * size
@@ -144,8 +147,8 @@ def _group(arguments: Arguments, groups: Mapping[str, Group]) -> Group:
     """Return the group by its ranks, else by its name in the file, else by name and size alone."""
     size = max(0, _count(arguments.group_size))
     text = arguments.group_ranks if isinstance(arguments.group_ranks, str) else ""
-    ranks = tuple(int(word) for word in re.findall(r"\d+", text))
-    if ranks and "..." not in text and (not size or size == len(set(ranks)) == len(ranks)):
+    ranks = tuple(int(word) for word in re.findall(r"\d+", text)) if _RANKS.fullmatch(text) else ()
+    if ranks and len(set(ranks)) == len(ranks) and size in {0, len(ranks)}:
         return group_of(ranks)
     name = str(arguments.group_name) if arguments.group_name is not None else ""
     if name in groups and (not size or groups[name].size == size):

@@ -7,6 +7,7 @@ are decoded; the others are skipped unread, so a million events take seconds and
 import gzip
 import os
 import re
+import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -24,10 +25,20 @@ MAX_BYTES: Final = 4 << 30
 """The most that one file may hold, decompressed."""
 SUFFIXES: Final = (".json", ".json.gz")
 ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
-REMEDY: Final = "name a trace that torch.profiler wrote (.json or .json.gz), or a folder with one per rank"
+REMEDY: Final = (
+    "name a trace that torch.profiler wrote (.json or .json.gz), or a folder of nothing but these, one per rank"
+)
 _CUT_OFF: Final = "it was cut off while it was written or copied: get a whole copy"
 _CHUNK_BYTES: Final = 16 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_UTF8_MARK: Final = b"\xef\xbb\xbf"
+_OTHER_FORMATS: Final = {
+    _GZIP_MAGIC: "compressed twice", b"PK\3\4": "a zip archive", b"BZh": "compressed by bzip2",
+    b"\xfd7zXZ": "compressed by xz", b"(\xb5/\xfd": "compressed by zstd", b"PAR1": "a Parquet file",
+    b"\xff\xfe": "text of UTF-16 or UTF-32", b"\xfe\xff": "text of UTF-16",
+}  # fmt: skip
+"""What a file is that begins so."""
+_NO_NUMBER: Final = re.compile(rb"-?(nan|inf(inity)?)\b", re.IGNORECASE)
 
 
 class Arguments(msgspec.Struct, gc=False):
@@ -93,7 +104,7 @@ def sources(path: Path) -> Iterator[list[Source]]:
 
     Raises TraceError where there is nothing that could be a trace.
     """
-    if path.is_dir():
+    if _is_folder(path):
         yield _in_folder(path)
     elif path.name.endswith(ARCHIVES):
         with _opened_archive(path) as archive:
@@ -102,23 +113,39 @@ def sources(path: Path) -> Iterator[list[Source]]:
         yield [Source(str(path), lambda: _file_bytes(path))]
 
 
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:  # it lies in a folder without permission
+        raise _unreadable(str(path), error) from error
+
+
 def decode(source: Source) -> Document:
     """Return a file's events, undoing gzip. Raises TraceError where the file is cut off, damaged or no such trace."""
-    raw = _decompressed(source.name, source.read())
-    if not raw.strip():
-        raise TraceError(source.name, "the file is empty", REMEDY)
+    try:
+        return _decoded(source.name, _decompressed(source.name, source.read()))
+    except MemoryError as error:
+        rule = "this takes more memory than there is"
+        raise TraceError(source.name, rule, "record fewer steps, or without shapes and stacks") from error
+
+
+def _decoded(name: str, raw: bytes) -> Document:
+    if not raw or raw.isspace():
+        raise TraceError(name, "the file is empty", REMEDY)
+    if other := next((words for prefix, words in _OTHER_FORMATS.items() if raw.startswith(prefix)), ""):
+        raise TraceError(name, f"this is {other}, where JSON is to be, as text of UTF-8 or gzipped", REMEDY)
     try:
         document = msgspec.json.decode(raw, type=Document)
     except msgspec.ValidationError as error:
         rule = f"this is JSON, but no trace of the PyTorch profiler ({error})"
-        raise TraceError(source.name, rule, REMEDY) from error
+        raise TraceError(name, rule, REMEDY) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _no_json(source.name, raw, error) from error
+        raise _no_json(name, raw, error) from error
     if document.events is None:
-        raise TraceError(source.name, "there is no traceEvents in this file", REMEDY)
+        raise TraceError(name, "there is no traceEvents in this file", REMEDY)
     if not document.events:
         rule = "traceEvents is empty: nothing was recorded"
-        raise TraceError(source.name, rule, "record at least one step while the profiler is active")
+        raise TraceError(name, rule, "record at least one step while the profiler is active")
     return document
 
 
@@ -128,13 +155,19 @@ def _no_json(name: str, raw: bytes, error: Exception) -> TraceError:
         return TraceError(name, "the JSON ends in the middle", _CUT_OFF, line=raw.count(b"\n") + 1)
     found = re.search(r"byte (\d+)", str(error))
     position = int(found[1]) if found else 0
-    rule = f"this is not JSON: {str(error).removeprefix('JSON is malformed: ')}"
-    return TraceError(name, rule, REMEDY, line=raw.count(b"\n", 0, position) + 1)
+    rule, remedy = f"this is not JSON: {str(error).removeprefix('JSON is malformed: ')}", REMEDY
+    if number := _NO_NUMBER.match(raw, position - (raw[position - 1 : position] == b"-")):
+        rule = f"this is not JSON: {number[0].decode()} (byte {position}) is no number there"
+        remedy = "write null in its place"
+    return TraceError(name, rule, remedy, line=raw.count(b"\n", 0, position) + 1)
 
 
 def _in_folder(folder: Path) -> list[Source]:
     try:
-        paths = sorted(entry for entry in folder.iterdir() if entry.name.endswith(SUFFIXES) and entry.is_file())
+        paths = sorted(
+            entry for entry in folder.iterdir()
+            if entry.name.endswith(SUFFIXES) and not entry.name.startswith(".") and entry.is_file()
+        )  # fmt: skip
     except OSError as error:
         raise _unreadable(str(folder), error) from error
     if not paths:
@@ -144,6 +177,8 @@ def _in_folder(folder: Path) -> list[Source]:
 
 @contextmanager
 def _opened_archive(path: Path) -> Iterator[tarfile.TarFile]:
+    if path.exists() and not path.is_file():
+        raise TraceError(str(path), "an archive is to be a file", REMEDY)
     try:
         archive = tarfile.open(path)  # noqa: SIM115 -- closed below; only opening may be refused here
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
@@ -157,8 +192,11 @@ def _opened_archive(path: Path) -> Iterator[tarfile.TarFile]:
 def _in_archive(path: Path, archive: tarfile.TarFile) -> list[Source]:
     try:
         members = sorted((m for m in archive if m.isfile() and m.name.endswith(SUFFIXES)), key=lambda m: m.name)
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        end = _block_at(archive, archive.offset)
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise TraceError(str(path), f"this is no whole tar archive ({error})", _CUT_OFF) from error
+    if end != tarfile.NUL * tarfile.BLOCKSIZE:  # what follows the last member: without it some may be missing
+        raise TraceError(str(path), "this is no whole tar archive (its end is missing)", _CUT_OFF)
     if not members:
         raise TraceError(str(path), "no file in this archive ends in .json or .json.gz", REMEDY)
 
@@ -174,6 +212,13 @@ def _in_archive(path: Path, archive: tarfile.TarFile) -> list[Source]:
     return [Source(f"{path}/{member.name}", reader(member)) for member in members]
 
 
+def _block_at(archive: tarfile.TarFile, offset: int) -> bytes:
+    """Return a block of an archive, or what is left of it."""
+    file = archive.fileobj or _nothing()
+    file.seek(offset)
+    return file.read(tarfile.BLOCKSIZE)
+
+
 def _nothing() -> IO[bytes]:
     raise tarfile.ReadError("a member without content")
 
@@ -182,10 +227,18 @@ def _file_bytes(path: Path) -> bytes:
     """Return a file's bytes; a pipe that nobody writes to opens without waiting, and is empty."""
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            _refuse_device(path, file)
             os.set_blocking(file.fileno(), True)
             return _limited(str(path), file)
+    except TraceError:
+        raise
     except (OSError, ValueError) as error:
         raise _unreadable(str(path), error) from error
+
+
+def _refuse_device(path: Path, file: IO[bytes]) -> None:
+    if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+        raise TraceError(str(path), "this is a device, not a file", REMEDY)
 
 
 def _unreadable(name: str, error: Exception) -> TraceError:
@@ -210,7 +263,7 @@ def _limited(name: str, file: IO[bytes] | gzip.GzipFile) -> bytes:
 def _decompressed(name: str, raw: bytes) -> bytes:
     """Return the bytes without gzip, where there is any."""
     if not raw.startswith(_GZIP_MAGIC):
-        return raw
+        return raw.removeprefix(_UTF8_MARK)
     try:
         with gzip.GzipFile(fileobj=BytesIO(raw), mode="rb") as file:
             return _limited(name, file)

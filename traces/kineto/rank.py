@@ -18,6 +18,7 @@ US: Final = 1e-6
 NO_CORRELATION: Final = -1
 WAIT: Final = "wait"
 SYNC: Final = "sync"
+_MAX_NAMED: Final = 4
 SYNCHRONISATION: Final = frozenset({WAIT, SYNC})
 """Kinds of rows in which the device does nothing: a stream waits for an event, or the host for the device."""
 
@@ -127,17 +128,18 @@ class StepWindow:
 def select_steps(traces: tuple[RankTrace, ...], window: StepWindow) -> tuple[tuple[RankTrace, ...], tuple[str, ...]]:
     """Return the ranks with only the device work that the wanted steps launched, and warnings with counts.
 
-    Raises TraceError for a step that a rank does not have. A single step, or none, is kept whole.
+    Raises TraceError for a step that a rank does not have, and where no step is whole on all ranks. A single step, or
+    none, is kept whole, as is a rank without any.
     """
     numbers = sorted({step.number for trace in traces for step in trace.steps})
     if window.first is None and len(numbers) < 2:
         return traces, ()
-    selected, warnings = [], []
-    unknown = 0
-    for trace in traces:
-        until_s, from_s = _last_start_s(trace), -np.inf
-        if window.first is not None:
-            from_s, until_s = _bounds(trace, window, numbers)
+    if window.first is None:
+        spans, warnings = _whole_steps(traces)
+    else:
+        spans, warnings = [_bounds(trace, window, numbers) for trace in traces], []
+    selected, unknown = [], 0
+    for trace, (from_s, until_s) in zip(traces, spans, strict=True):
         launched = ~np.isnan(trace.rows.launch_s)
         inside = launched & (trace.rows.launch_s >= from_s) & (trace.rows.launch_s < until_s)
         if window.first is None:
@@ -145,18 +147,44 @@ def select_steps(traces: tuple[RankTrace, ...], window: StepWindow) -> tuple[tup
         unknown += int(np.count_nonzero(~launched & ~inside))
         rows = trace.rows.take(np.flatnonzero(inside))
         if not len(rows):
-            raise TraceError(trace.file, "the wanted steps launched nothing on the device", "choose with --steps all")
+            rule = "the wanted steps launched nothing on the device"
+            if not launched.any():
+                rule = f"none of the {len(launched):,} device activities has its launch in the trace, so none a step"
+            raise TraceError(trace.file, rule, "choose with --steps all")
         selected.append(replace(trace, rows=rows, allocated=_memory_within(trace, from_s, until_s)))
     if unknown:
-        warnings.append(f"{unknown:,} device activities have no launch in the trace, so no step: left out")
-    if window.first is None:
-        warnings.append(f"step {numbers[-1]}, the last, may not be whole and is left out: --steps all keeps it")
+        warnings.insert(0, f"{unknown:,} device activities have no launch in the trace, so no step: left out")
     return tuple(selected), tuple(warnings)
 
 
-def _last_start_s(trace: RankTrace) -> float:
-    """Return when the last step begins; a rank without steps keeps everything."""
-    return max((step.start_s for step in trace.steps), default=np.inf)
+def _whole_steps(traces: tuple[RankTrace, ...]) -> tuple[list[tuple[float, float]], list[str]]:
+    """Return from when to when each rank's steps are whole that all ranks have, and what that leaves out.
+
+    A rank without steps keeps everything.
+    """
+    everything = -np.inf, np.inf
+    recorded = [{step.number: step for step in trace.steps} for trace in traces]
+    with_steps = [steps for steps in recorded if steps]
+    whole = set.intersection(*({*steps} - ({max(steps)} if len(steps) > 1 else set()) for steps in with_steps))
+    warnings = []
+    if all(steps.keys() == with_steps[0].keys() for steps in with_steps):
+        last = max(with_steps[0])
+        warnings.append(f"step {last}, the last, may not be whole and is left out: --steps all keeps it")
+        spans = [(-np.inf, steps[last].start_s) if steps else everything for steps in recorded]
+    else:
+        shown = "the ranks recorded different steps: " + ", ".join(
+            f"rank {trace.rank} {min(steps)} to {max(steps)}"
+            for trace, steps in list(zip(traces, recorded, strict=True))[:_MAX_NAMED] if steps
+        )  # fmt: skip
+        if not whole:
+            remedy = "record the same steps on all ranks, or keep everything with --steps all"
+            raise TraceError(traces[0].file, f"{shown}; none is whole on all of them", remedy)
+        first, last = min(whole), max(whole)
+        warnings.append(f"{shown}; {first} to {last} are kept, which all have whole")
+        spans = [(steps[first].start_s, steps[last].end_s) if steps else everything for steps in recorded]
+    if len(with_steps) < len(traces):
+        warnings.append(f"{len(traces) - len(with_steps):,} ranks recorded no steps: all of their work is kept")
+    return spans, warnings
 
 
 def _bounds(trace: RankTrace, window: StepWindow, numbers: list[int]) -> tuple[float, float]:

@@ -27,6 +27,8 @@ from traces.timeline import Words
 
 MAX_DURATION_US: Final = 1e12
 """Longer activities (eleven days) are broken records, as of an event whose end was never written."""
+MAX_START_US: Final = 1e16
+"""No time since 1970 in microseconds, but one in nanoseconds is later."""
 
 _DEVICE: Final = {
     "kernel": "compute", "gpu_memcpy": "memcpy", "memcpy": "memcpy", "gpu_memset": "memset", "memset": "memset",
@@ -38,6 +40,7 @@ _CALL: Final = "record_param_comms"
 _STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _MEMORY: Final = "[memory]"
 _ON_DEVICE: Final = 1
+_ON_THE_DEVICE: Final = "device activities"
 _MAX_WHOLE: Final = (1 << 62) - 1
 _MAX_RANK: Final = (1 << 31) - 1
 
@@ -68,11 +71,9 @@ def read_rank(source: Source) -> RankTrace:
     """Return what one file says. Raises TraceError for a file that is no trace, or has no device activity."""
     document = decode(source)
     found = _sorted_out(document.events or [])
+    _leave_out_far(found)
     if not found.device:
-        broken = sum(found.problems.values())
-        why = f"; {broken:,} broken events were left out" if broken else ""
-        remedy = "record with torch.profiler.ProfilerActivity.CUDA, on a machine with a GPU"
-        raise TraceError(source.name, f"the trace has no device activity{why}", remedy)
+        raise _no_activity(source.name, found.problems)
     origin_us = math.floor(min(event.ts for event in found.device))
     rank, world_size = _identity(document.distributed)
     steps = sorted(found.steps)
@@ -94,6 +95,21 @@ def read_rank(source: Source) -> RankTrace:
         num_events=len(document.events or []),
         problems=found.problems,
     )
+
+
+def _no_activity(file: str, problems: Counter[str]) -> TraceError:
+    """Return the refusal of a trace without device activity that is of use, with what is wrong with most of it."""
+    rule, remedy = (
+        "the trace has no device activity",
+        "record with torch.profiler.ProfilerActivity.CUDA, where a GPU is",
+    )
+    if problems:
+        rule += f"; {problems.total():,} broken events were left out"
+    on_device = Counter({problem: count for problem, count in problems.items() if problem.startswith(_ON_THE_DEVICE)})
+    if on_device:
+        problem, count = on_device.most_common(1)[0]
+        rule, remedy = f"{rule}, of them {count:,} {problem}", "record it again; times are microseconds"
+    return TraceError(file, rule, remedy)
 
 
 def _identity(distributed: Any) -> tuple[int, int]:
@@ -131,13 +147,15 @@ def _sorted_out(events: list[Event]) -> _Found:
 def _usable(event: Event, problems: Counter[str], *, on_device: bool = False) -> bool:
     """Return whether an event has name, start and a sane duration (and a stream); count why not."""
     start, duration = event.ts, event.dur
-    where = "device activities" if on_device else "host calls"
+    where = _ON_THE_DEVICE if on_device else "host calls"
     if not isinstance(event.name, str):
         problem = "without a name"
     elif type(start) not in {int, float} or type(duration) not in {int, float}:
         problem = "without start or duration"
-    elif not math.isfinite(start) or duration < 0:
-        problem = "with a negative duration or no finite start"
+    elif not abs(start) < MAX_START_US:
+        problem = "with a start that is no time in microseconds"
+    elif duration < 0:
+        problem = "with a negative duration"
     elif duration > MAX_DURATION_US:
         problem = "longer than eleven days"
     elif on_device and (event.args is None or not isinstance(event.args.stream, int | str)):
@@ -146,6 +164,16 @@ def _usable(event: Event, problems: Counter[str], *, on_device: bool = False) ->
         return True
     problems[f"{where} {problem}"] += 1
     return False
+
+
+def _leave_out_far(found: _Found) -> None:
+    """Leave out what happened more than eleven days from the other activities: no profile is so long."""
+    starts = np.array([event.ts for event in found.device], dtype=np.float64)
+    middle = np.sort(starts)[(len(starts) - 1) // 2] if len(starts) else 0.0
+    far = np.abs(starts - middle) > MAX_DURATION_US
+    if far.any():
+        found.problems[f"{_ON_THE_DEVICE} more than eleven days from the others"] += int(far.sum())
+        found.device = [event for event, is_far in zip(found.device, far.tolist(), strict=True) if not is_far]
 
 
 def _add_host_event(found: _Found, event: Event) -> None:

@@ -1,7 +1,6 @@
 """All ranks of one profile: read, checked against each other, on one clock, and as a Timeline."""
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,13 +11,19 @@ import numpy as np
 from traces.errors import TraceError
 from traces.kineto.clock import Alignment, align
 from traces.kineto.document import sources
+from traces.kineto.doubts import (
+    doubtful_clocks,
+    impossible_times,
+    left_out,
+    missing_ranks,
+    unequal_spans,
+    unknown_sizes,
+)
 from traces.kineto.matching import Matches, match
 from traces.kineto.rank import DeviceRows, RankTrace, StepWindow, select_steps
 from traces.kineto.read import read_rank
 from traces.timeline import NO_INDEX, Timeline, TimelineBuilder
 
-LARGE_RESIDUAL_S: Final = 1e-3
-MAX_NAMED: Final = 8
 _RANK_IN_NAME: Final = re.compile(r"(?:rank|worker)[_\-.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
@@ -41,7 +46,7 @@ def load(path: Path, window: StepWindow | None = None) -> KinetoTrace:
     with sources(path) as found:
         read = [read_rank(source) for source in found]
     ranks, warnings = _numbered(read)
-    warnings += _left_out(ranks) + _missing(ranks)
+    warnings += [*left_out(ranks), *missing_ranks(ranks)]
     if window is not None:
         ranks, more = select_steps(ranks, window)
         warnings += list(more)
@@ -52,7 +57,13 @@ def load(path: Path, window: StepWindow | None = None) -> KinetoTrace:
             raise TraceError(rank.file, rule, "record a step that computes something")
     matches = match(ranks)
     alignment = align(ranks, matches.collectives)
-    warnings += [*matches.warnings, *_unknown_sizes(ranks), *_doubtful_clocks(ranks, alignment)]
+    warnings += [
+        *impossible_times(ranks),
+        *unequal_spans(ranks),
+        *matches.warnings,
+        *unknown_sizes(ranks),
+        *doubtful_clocks(ranks, alignment),
+    ]
     return KinetoTrace(ranks, matches, alignment, tuple(warnings))
 
 
@@ -124,53 +135,3 @@ def _numbered(read: Sequence[RankTrace]) -> tuple[tuple[RankTrace, ...], list[st
         shown = " and ".join(f"{size} ({file})" for size, file in sorted(sizes.items())[:2])
         raise TraceError("", f"the files are of jobs with different numbers of ranks: {shown}", "keep those of one job")
     return tuple(by_rank[rank] for rank in sorted(by_rank)), warnings
-
-
-def _left_out(ranks: Sequence[RankTrace]) -> list[str]:
-    """Return how many events were of no use, by reason."""
-    problems: Counter[str] = sum((rank.problems for rank in ranks), Counter())
-    return [f"{count:,} {problem}: left out" for problem, count in sorted(problems.items())]
-
-
-def _missing(ranks: Sequence[RankTrace]) -> list[str]:
-    """Return which ranks of the job have no file."""
-    present = {rank.rank for rank in ranks}
-    world_size = max(rank.world_size for rank in ranks)
-    absent = sorted(set(range(world_size)) - present)
-    beyond = sorted(rank for rank in present if world_size and rank >= world_size)
-    warnings = []
-    if absent:
-        shown = ", ".join(map(str, absent[:MAX_NAMED])) + (", ..." if len(absent) > MAX_NAMED else "")
-        warnings.append(f"{len(absent):,} of {world_size:,} ranks have no file here ({shown})")
-    if beyond:
-        shown = ", ".join(map(str, beyond[:MAX_NAMED]))
-        warnings.append(f"ranks {shown} are past the {world_size:,} that the files say the job has")
-    return warnings
-
-
-def _unknown_sizes(ranks: Sequence[RankTrace]) -> list[str]:
-    """Return how many communication kernels do not say their bytes, or their group."""
-    facts = [facts for rank in ranks for facts in rank.rows.facts.values()]
-    no_bytes = sum(fact.num_bytes < 0 for fact in facts)
-    no_group = sum(not fact.group.label for fact in facts)
-    warnings = []
-    if no_bytes:
-        warnings.append(f"{no_bytes:,} communication kernels do not say their bytes: 0 in the timeline, no bandwidth")
-    if no_group:
-        warnings.append(f"{no_group:,} communication kernels do not say their group: taken to be all ranks of the job")
-    return warnings
-
-
-def _doubtful_clocks(ranks: Sequence[RankTrace], alignment: Alignment) -> list[str]:
-    """Return which clocks could not be aligned, or lie apart after it."""
-    warnings = []
-    if alignment.unaligned:
-        shown = ", ".join(str(ranks[rank].rank) for rank in alignment.unaligned[:MAX_NAMED])
-        rule = "share no matched collective with the first rank, not even through others"
-        warnings.append(f"{len(alignment.unaligned):,} ranks {rule} ({shown}): their own clocks are used")
-    large = np.flatnonzero(np.nan_to_num(alignment.residual_s) > LARGE_RESIDUAL_S)
-    if len(large):
-        worst = int(np.nanargmax(alignment.residual_s))
-        shown = f"{1e3 * alignment.residual_s[worst]:.3g} ms on rank {ranks[worst].rank}"
-        warnings.append(f"after alignment the ends of collectives still lie apart on {len(large):,} ranks ({shown})")
-    return warnings

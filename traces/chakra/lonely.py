@@ -1,0 +1,24 @@
+"""What waits for ranks that have no file, or that never come."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from traces.chakra.node import Node
+
+
+def lonely(ranks: Mapping[int, Sequence[Node]], groups: Mapping[str, tuple[int, ...]]) -> Counter[str]:
+    """Return how many collectives and messages lack another end, by what to say of them."""
+    problems: Counter[str] = Counter()
+    issued: dict[str, Counter[int]] = {}
+    for rank, nodes in ranks.items():
+        for node in nodes:
+            if node.is_collective:
+                issued.setdefault(node.group, Counter())[rank] += 1
+            elif node.is_message and node.peer not in ranks:
+                problems["messages are sent to, or come from, ranks without a file: they wait for nobody"] += 1
+    for group, counts in issued.items():
+        if {*groups.get(group, ranks)} - counts.keys():
+            problems["collectives lack ranks of their process group: they do not wait for these"] += max(
+                counts.values()
+            )
+    return problems
