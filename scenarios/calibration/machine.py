@@ -5,7 +5,7 @@ import platform
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, zip_longest
 from math import log
 from pathlib import Path
@@ -17,6 +17,7 @@ from backends.torch.measuring.benchmarks import Benchmark, CollectiveBenchmark, 
 from backends.torch.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
 from backends.torch.measuring.rounds import Run, figures_of, quiet
 from backends.torch.measuring.steps import KernelCall, StepBenchmark, StepKernels, kernel_calls
+from backends.torch.measuring.storage import measure_storage
 from costmodels.calibration.kernels import Fitted, predict_kernels
 from costmodels.calibration.samples import KernelSample, Sample, is_held_out
 from costmodels.hardware import NodeSpec
@@ -27,6 +28,9 @@ from sim.training.spec import Precision
 Device = Literal["cpu", "cuda"]
 HELD_OUT_MEASURED: Final = 5
 """Of our own measurements, one in so many is kept from the fit."""
+_STORAGE_SHARE: Final = 0.05
+_MOST_STORAGE_S: Final = 6.0
+"""The part of the budget that goes to the drive, and the most that it gets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +39,7 @@ class MachineRequest:
 
     ``processes``: how many measure at the same time. ``sessions``: how often processes are started anew; between them
     the fit decides what is measured next. ``precisions``: those wanted; none: all that the device is calibrated for.
-    ``steps``: plans that run in every round, between the measurements.
+    ``steps``: plans that run in every round, between the measurements. ``folder``: on the drive to measure, too.
     """
 
     device: Device
@@ -45,6 +49,7 @@ class MachineRequest:
     sessions: int = 2
     precisions: tuple[Precision, ...] = ()
     steps: tuple[StepBenchmark, ...] = ()
+    folder: Path | None = None
 
 
 class Named(NamedTuple):
@@ -69,13 +74,14 @@ def calibrate_machine(
     jobs = kernel_steps(device, processes, request.precisions)
     start, fit_rates = Fitted(load_profile(node.device.generation), node), device == "cpu"
     named = Named(kernel_calls(jobs), {benchmark.key: benchmark for benchmark in network})
+    storage = _storage(request)
     runs: list[Run] = []
     for session in range(request.sessions):
         samples = [s for s in _samples(figures_of(runs), named) if not _is_kept(s.key)]
         fitted = fit_sections(samples, start, fit_rates=fit_rates)
         chosen = refined(jobs, samples, fitted) if session else coarse(jobs)
         steps = sorted(request.steps, key=lambda step: step.key in figures_of(runs))
-        share_s = request.budget_s / request.sessions
+        share_s = (request.budget_s - _storage_budget_s(request)) / request.sessions
         with measuring(share_s):
             runs += backend.measure(
                 _in_turn([*network, *steps, *chosen]), processes=processes, budget_s=share_s,
@@ -90,9 +96,25 @@ def calibrate_machine(
         "machine": machine(device),
         "host_copy_bytes_per_s": {name: float(f"{rate:.3g}") for name, rate in backend.copy_bandwidths().items()},
         "handoff_us": float(f"{1e6 * _handoff_s(figures):.3g}"),
+        **storage,
     }
     calibration = calibrated(samples, start, HELD_OUT_MEASURED, request.seed, about, fit_rates=fit_rates)
     return replace(calibration, step_times_s={b.key: tuple(figures.get(b.key, ())) for b in request.steps})
+
+
+def _storage_budget_s(request: MachineRequest) -> float:
+    return 0.0 if request.folder is None else min(_STORAGE_SHARE * request.budget_s, _MOST_STORAGE_S)
+
+
+def _storage(request: MachineRequest) -> dict[str, Any]:
+    """Return what a profile says of the drive: nothing if it is not asked for, None if it has no room."""
+    if request.folder is None:
+        return {}
+    found = measure_storage(request.folder, _storage_budget_s(request))
+    if found is None:
+        return {"storage": None}
+    rates = {key: float(f"{getattr(found, key):.3g}") for key in ("write_bytes_per_s", "read_bytes_per_s")}
+    return {"storage": {**asdict(found), **rates}}
 
 
 def coarse(jobs: Iterable[StepKernels]) -> list[StepKernels]:

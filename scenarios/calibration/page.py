@@ -172,6 +172,16 @@ def _collectives(points: Sequence[Point], entry: Mapping[str, Any]) -> Section:
     return Section("Collectives over bytes", lead, "".join(parts))
 
 
+def _storage_words(storage: Mapping[str, Any]) -> str:
+    """Return how fast the drive is, and what was kept from answering in its place."""
+    rates = " and ".join(
+        f"{format_rate(storage[f'{verb}_bytes_per_s'], 'B/s')} {words}"
+        for verb, words in (("write", "written"), ("read", "read"))
+    )
+    where = f" on {storage['filesystem']}" if storage["filesystem"] else ""
+    return escape(f"{rates}{where}, by one process; bypassed: {storage['bypassed']}")
+
+
 def _origin(about: Mapping[str, Any], command: str) -> Section:
     """Return where and how the measurements came about."""
     rows = [("command", f"<code>{escape(command)}</code>")]
@@ -187,6 +197,8 @@ def _origin(about: Mapping[str, Any], command: str) -> Section:
             ("handoff between streams", format_time(1e-6 * about["handoff_us"])),
         ]  # fmt: skip
         copies = about["host_copy_bytes_per_s"].items()
+        if about.get("storage"):
+            rows.append(("storage", _storage_words(about["storage"])))
         rows.append(("copies", ", ".join(f"{k.replace('_', ' ')} {format_rate(v, 'B/s')}" for k, v in copies)))
     else:
         rows.append(("tables", escape(", ".join(about["tables"]))))

@@ -66,10 +66,9 @@ def distribution_plot(points: Sequence[Point], sigma: float | None) -> str:
     for half, ours in _halves(points):
         inside = np.clip([error_of(p) for p in ours], edges[0], edges[-1])
         steps[half] = np.histogram(inside, edges)[0] / len(ours)
-    bell = np.empty(0)
+    bell, places = np.empty(0), np.linspace(edges[0], edges[-1], _CURVE_POINTS)
     if sigma:
-        middles = (edges[1:] + edges[:-1]) / 2
-        bell = np.exp(-((middles / sigma) ** 2) / 2) / (sigma * sqrt(2 * pi)) * (edges[1] - edges[0])
+        bell = np.exp(-((places / sigma) ** 2) / 2) / (sigma * sqrt(2 * pi)) * (edges[1] - edges[0])
     most = 1.08 * max(float(part.max()) for part in (*steps.values(), bell) if len(part))
     parts = Axis("part of the rows", 0.0, most, _even_ticks(most), lambda part: f"{100 * part:.3g} %", is_log=False)
     plot = Plot(axis, parts)
@@ -79,7 +78,7 @@ def distribution_plot(points: Sequence[Point], sigma: float | None) -> str:
         look = f'style="fill:{colour};fill-opacity:0.14;stroke:{colour};stroke-width:1.5"'
         marks.append(plot.area(xs, ys, f'{look} class="{name.replace(" ", "-")}"'))
     if sigma:
-        marks.append(plot.line(np.exp(middles), bell, 'class="guide dashed"'))
+        marks.append(plot.line(np.exp(places), bell, 'class="guide dashed"'))
     return plot.svg(marks, "distribution of the errors")
 
 
@@ -197,8 +196,9 @@ def _error_axis(points: Sequence[Point], title: str) -> Axis:
     """Return an axis of predicted/measured that all but one point in 200 lie within."""
     sizes = np.abs([error_of(p) for p in points])
     limit = min(max(1.1 * float(np.quantile(sizes, 0.995)), _LEAST_LIMIT), _MOST_LIMIT)
-    inside = [ratio for ratio in _RATIOS if log(ratio) <= limit]
-    named = sorted({min(inside, key=lambda ratio: abs(log(ratio) - part)) for part in (0.4 * limit, limit)})
+    farthest = max(ratio for ratio in _RATIOS if log(ratio) <= limit)
+    nearer = min(_RATIOS, key=lambda ratio: abs(log(ratio) - 0.4 * log(farthest)))
+    named = sorted({nearer, farthest})
     ticks = (*(1 / ratio for ratio in reversed(named)), 1.0, *named)
     return Axis(title, exp(-limit), exp(limit), ticks, percent_off)
 

@@ -72,7 +72,9 @@ def command(
         else:
             budget_s = budget_seconds(budget)
             count = processes or max(2, num_cores())
-            request = MachineRequest(device=device, budget_s=budget_s, processes=count, seed=seed)
+            request = MachineRequest(
+                device=device, budget_s=budget_s, processes=count, seed=seed, folder=out.absolute().parent
+            )
             result = calibrate_machine(spec, request, measuring=measuring)
         measured = f"--device {device} --budget {budget!r}"
         line = _command_line(out, spec.name, tables, system, source, measured)

@@ -46,6 +46,8 @@ def test_this_machine_is_calibrated_in_seconds(tmp_path: Path) -> None:
     told = json.loads(result.output)
     assert told["processes"] == 2
     assert told["fitted_sections"]
+    assert told["storage"]["write_bytes_per_s"] > 1e6
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.html", "mine.yaml"]
     assert read_profile(out).measured is not None
     before = simulate(load_scenario(TINY)).summary["iteration_time_s"]
     after = simulate(load_scenario(TINY, [f"cluster.profile={out}"])).summary["iteration_time_s"]
