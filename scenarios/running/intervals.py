@@ -3,7 +3,7 @@
 from typing import Final
 
 from sim.engine.pricing import ClusterPricing
-from sim.engine.uncertainty import NETWORK, ModelErrors
+from sim.engine.uncertainty.errors import NETWORK, ModelErrors
 
 ASSUMED: Final = {"gemm": 0.05, "attention": 0.05, "elementwise": 0.1, "optimizer": 0.1, NETWORK: 0.1}
 """Deviations where a profile states none: of products and attention about what held-out kernels of A100, H100, H200 and
@@ -18,7 +18,9 @@ STEP: Final = 0.015
 def errors_of(pricing: ClusterPricing) -> ModelErrors:
     """Return the errors of a profile's models: those on rows that nothing was fitted to, else the assumed ones.
 
-    Of whole steps it is what the framework's constants leave, where that is more than is assumed.
+    Of whole steps it is what the framework's constants leave, where that is more than is assumed. Devices differ
+    by what the cluster's jitter says.
     """
     step = max(STEP, pricing.software.step_spread)
-    return ModelErrors(sigma={**ASSUMED, **pricing.profile.sigma}, common=COMMON, step=step)
+    sigma, variation = {**ASSUMED, **pricing.profile.sigma}, pricing.variation
+    return ModelErrors(sigma=sigma, common=COMMON, step=step, jitter=variation.sigma, drawn=variation)

@@ -13,7 +13,8 @@ from sim.engine.critical_path import CriticalPath, critical_path
 from sim.engine.link_use import LinkUse
 from sim.engine.memory import peak_live_chunks
 from sim.engine.run import SimulatedRun
-from sim.engine.uncertainty import ModelErrors, step_time_interval
+from sim.engine.uncertainty.errors import ModelErrors
+from sim.engine.uncertainty.interval import step_time_interval
 from sim.plan.buffer import Tier
 from sim.plan.description import describe
 from sim.plan.program import Program
@@ -45,7 +46,7 @@ def summarise(
         "algorithm": algorithm_of(scenario.job),
         "world_size": run.plan.mesh.size,
         "iteration_time_s": run.iteration_time_s,
-        "iteration_time_interval_s": _interval(path, errors),
+        **_interval(path, errors),
         "makespan_s": run.makespan_s,
         "max_rank_span_s": run.max_rank_span_s,
         **rates(scenario, run, devices),
@@ -64,9 +65,13 @@ def summarise(
     }
 
 
-def _interval(path: CriticalPath, errors: ModelErrors | None) -> list[float] | None:
-    """Return from where to where the step time lies in 90 % of cases."""
-    return None if errors is None else list(step_time_interval(path, errors))
+def _interval(path: CriticalPath, errors: ModelErrors | None) -> dict[str, Any]:
+    """Return from where to where the step time lies in 90 % of cases, and how that was found."""
+    found = None if errors is None else step_time_interval(path, errors)
+    return {
+        "iteration_time_interval_s": list(found.bounds) if found else None,
+        "iteration_time_interval_method": found.method if found else None,
+    }
 
 
 def _token_slices(scenario: Scenario) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from sim.engine.memory import kept_bytes, memory_use
 from sim.engine.pricing import ClusterPricing
 from sim.engine.run import SimulatedRun
 from sim.engine.simulate import simulate
-from sim.engine.uncertainty import Interval, step_time_interval
+from sim.engine.uncertainty.interval import Interval, step_time_interval
 from sim.plan.buffer import Kind
 from sim.plan.program import Program
 from traces.published import UNITS, PublishedRow, PublishedTable, load_table, published_tables
@@ -155,7 +155,7 @@ def _interval(run: SimulatedRun, pricing: Pricing) -> Interval | None:
     """Return what holds the step time in 90 % of cases, None where times are stated."""
     if not isinstance(pricing, ClusterPricing):
         return None
-    return step_time_interval(critical_path(run), errors_of(pricing))
+    return step_time_interval(critical_path(run), errors_of(pricing)).bounds
 
 
 def _activation_bytes(scenario: Scenario) -> Prediction:

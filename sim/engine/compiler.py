@@ -324,7 +324,8 @@ class RankCompiler:
             open_end = any(row[op] == NO_PATH for row in offsets for op in table.shape.last.values())
             early = any(max(row[op] for row in offsets) == NO_PATH for op in range(len(durations_s)))
             fits = not (open_end or early)
-            self._patterns[key] = Pattern(entries, offsets, durations_s, main_exit, span_s) if fits else None
+            waits = table.shape.predecessors
+            self._patterns[key] = Pattern(entries, offsets, durations_s, main_exit, span_s, waits) if fits else None
         return self._patterns[key]
 
     def _as_block(self, node: int, pattern: Pattern) -> Block:

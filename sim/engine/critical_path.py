@@ -8,7 +8,6 @@ path from the begin of one step to that of the next, a period long.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -90,11 +89,10 @@ class _Walk:
 
     def __post_init__(self) -> None:
         graph = self.run.graph
-        counts = np.fromiter(map(len, graph.successors), dtype=np.int64, count=len(graph.successors))
-        after = np.fromiter(chain.from_iterable(graph.successors), dtype=np.int64, count=int(counts.sum()))
+        before, after = self.run.edges
         order = np.argsort(after, kind="stable")
-        self.before = np.repeat(np.arange(len(counts)), counts)[order]
-        self.first = np.searchsorted(after[order], np.arange(len(counts) + 1))
+        self.before = before[order]
+        self.first = np.searchsorted(after[order], np.arange(len(graph.kinds) + 1))
         self.units = sorted((unit for unit in graph.units if unit[3] is not SENT), key=lambda unit: unit[2])
         self.bases = np.array([unit[2] for unit in self.units], dtype=np.int64)
         self.exits = {node: (b, op) for b, block in graph.blocks.items() for op, node in block.exits.items()}

@@ -35,7 +35,7 @@ class Pattern:
     """How a coalesced call runs: ``offsets[k][j]`` is the start of op j after the release of entry k.
 
     ``main_exit`` is the op at whose end the block's own node is done, ``span_s`` when that is after its only
-    entry (0 where there are several).
+    entry (0 where there are several). ``predecessors``: what each op waits for inside the call.
     """
 
     entries: tuple[int, ...]
@@ -43,6 +43,7 @@ class Pattern:
     durations_s: list[float]
     main_exit: int
     span_s: float
+    predecessors: tuple[tuple[int, ...], ...] = ()
 
 
 SENT = Pattern((0,), [[0.0]], [0.0], 0, 0.0)
@@ -163,9 +164,13 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class PricedTask:
-    """One task as one simulated rank runs it: what each op demands."""
+    """One task as one simulated rank runs it: what each op demands.
+
+    ``launches_s``: host time of launching each op, none: it takes none; what ops wait for it is in their latencies.
+    """
 
     activities: tuple[Activity, ...]
+    launches_s: tuple[float, ...] = ()
 
     @property
     def durations_s(self) -> list[float]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -68,6 +69,14 @@ class SimulatedRun:
         if (id(program), tier) not in self._memory:
             self._memory[id(program), tier] = memory_use(program, tier)
         return self._memory[id(program), tier]
+
+    @cached_property
+    def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which nodes wait for which: what comes before and what after, by edge."""
+        successors = self.graph.successors
+        counts = np.fromiter(map(len, successors), dtype=np.int64, count=len(successors))
+        after = np.fromiter(chain.from_iterable(successors), dtype=np.int64, count=int(counts.sum()))
+        return np.repeat(np.arange(len(counts)), counts), after
 
     # --- one number for the step ---------------------------------------------------------------------------
 

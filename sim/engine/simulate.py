@@ -118,8 +118,9 @@ def _price(plan: Plan, pricing: Pricing, folding: Folding, rank: int) -> dict[st
         activity = pricing.price(plan, program, op, rank)
         return folding.folded(op, rank, activity) if isinstance(op, LinkOp) else activity
 
+    launches_s = {name: pricing.launches_s(task) for name, task in program.tasks.items()}
     return {
-        name: PricedTask(launched(task, pricing.launches_s(task), [price(op) for op in task.ops]))
+        name: PricedTask(launched(task, launches_s[name], [price(op) for op in task.ops]), launches_s[name])
         for name, task in program.tasks.items()
     }
 

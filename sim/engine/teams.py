@@ -167,12 +167,24 @@ def _patterns(tables: Sequence[TaskTable], entries: Sequence[tuple[int, int]]) -
         return None
     places = tuple(place * num_ops + op for place, op in entries)
     main_exit = tables[0].shape.last[MAIN_STREAM]
-    whole = Pattern(places, [list(chain(*starts)) for starts in offsets], list(chain(*durations)), main_exit, 0.0)
+    starts_s, durations_s = [list(chain(*starts)) for starts in offsets], list(chain(*durations))
+    whole = Pattern(places, starts_s, durations_s, main_exit, 0.0, _predecessors(tables))
     parts = [
         Pattern(places, [starts[place] for starts in offsets], durations[place], table.shape.last[MAIN_STREAM], 0.0)
         for place, table in enumerate(tables)
     ]
     return whole, parts
+
+
+def _predecessors(tables: Sequence[TaskTable]) -> tuple[tuple[int, ...], ...]:
+    """Return what each op waits for, ops one rank after the other; a joint op for what its parts on all ranks do."""
+    num_ops, joint = len(tables[0].task.ops), frozenset(tables[0].joint_ops)
+    own = [
+        [tuple(place * num_ops + i for i in waits) for waits in table.shape.predecessors]
+        for place, table in enumerate(tables)
+    ]
+    together = {op: tuple(chain.from_iterable(waits[op] for waits in own)) for op in joint}
+    return tuple(together.get(op, waits[op]) for waits in own for op in range(num_ops))
 
 
 def _starts(

@@ -97,6 +97,7 @@ SUMMARY = {
     *("model_flop_per_s_per_device", "hardware_flop_per_s_per_device", "mfu", "hfu"),
     *("bubble_fraction", "exposed_communication_fraction", "fits_memory", "memory_capacity_bytes", "critical_path_s"),
     "iteration_time_interval_s",
+    "iteration_time_interval_method",
     *("roles.role", "roles.first_rank", "roles.num_ranks", "roles.peak_memory_bytes", "roles.memory_by_kind_bytes"),
     *("roles.memory_capacity_bytes", "roles.peak_host_memory_bytes"),
     *("roles.peak_live_microbatches", "roles.busy_s", "roles.exposed_s"),

@@ -1,0 +1,1 @@
+"""How sure a predicted step time is."""

@@ -1,0 +1,113 @@
+"""How long calls and their ops take with drawn durations of the ops."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sim.engine.uncertainty.longest_path import Floats
+
+Predecessors = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTimes:
+    """One task of one rank: its ops' durations with their waits for launches, and each launch's host time.
+
+    ``rows``: of each op the row of the drawn factors that it errs with. ``launches_s`` may be empty: launching takes
+    no time.
+    """
+
+    durations_s: tuple[float, ...]
+    rows: tuple[int, ...]
+    predecessors: Predecessors
+    launches_s: tuple[float, ...] = ()
+
+    def drawn_s(self, factors: Floats) -> Floats:
+        """Return durations with drawn factors, ops x draws; what could begin sooner waits longer for its launch."""
+        alone_s, none_s = self._alone_s(), np.zeros(factors.shape[1])
+        drawn_s: Floats = factors[list(self.rows)] * alone_s[:, None]
+        host_s, ends_s = 0.0, list[Floats]()
+        for op, launch_s in enumerate(self.launches_s):
+            host_s += launch_s
+            ready_s = latest([ends_s[i] for i in self.predecessors[op]]) if self.predecessors[op] else none_s
+            drawn_s[op] += np.maximum(host_s - ready_s, 0.0)
+            ends_s.append(ready_s + drawn_s[op])
+        return drawn_s
+
+    def _alone_s(self) -> Floats:
+        """Return the durations without waits for launches (see ``sim.engine.launching``)."""
+        alone_s, host_s, ends_s = np.array(self.durations_s), 0.0, list[float]()
+        for op, launch_s in enumerate(self.launches_s):
+            host_s += launch_s
+            ready_s = max((ends_s[i] for i in self.predecessors[op]), default=0.0)
+            ends_s.append(ready_s + self.durations_s[op])
+            alone_s[op] -= max(host_s - ready_s, 0.0)
+        return alone_s
+
+
+@dataclass(frozen=True, slots=True)
+class OpRatios:
+    """Of ops of a task, how many times as long as predicted they last; ``rows``: the row of each op asked for."""
+
+    task: TaskTimes
+    rows: dict[int, int] = field(default_factory=dict, compare=False)
+
+    def drawn(self, factors: Floats) -> list[Floats]:
+        """Return the rows in their order, from the factors of all ops."""
+        drawn_s, predicted_s = self.task.drawn_s(factors), self.task.durations_s
+        return [drawn_s[op] / (predicted_s[op] or 1.0) for op in self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class CallTimes:
+    """When ops of a call that is one event end after one of its entries let go; ``rows``: by entry's slot and op.
+
+    ``tasks``: that of every rank. Ops are counted over ranks, one rank after the other, in ``predecessors`` too; an op
+    that is ``joint``, one collective of all ranks, has there what it waits for on any of them.
+    """
+
+    tasks: tuple[TaskTimes, ...]
+    entries: tuple[int, ...]
+    predecessors: Predecessors
+    joint: tuple[int, ...]
+    rows: dict[tuple[int, int], int] = field(default_factory=dict, compare=False)
+
+    def drawn(self, factors: Floats) -> list[Floats]:
+        """Return the rows in their order, in seconds, from the factors of all ops."""
+        num_ops, drawn_s = len(self.tasks[0].durations_s), [task.drawn_s(factors) for task in self.tasks]
+        for other_s in drawn_s[1:]:
+            other_s[list(self.joint)] = drawn_s[0][list(self.joint)]
+        durations_s = np.concatenate(drawn_s)
+        order = [place * num_ops + op for op in range(num_ops) for place in range(len(self.tasks))]
+        found: dict[int, Mapping[int, Floats]] = {}
+        for slot in dict.fromkeys(slot for slot, _ in self.rows):
+            entry = self.entries[slot]
+            parts = range(entry % num_ops, len(order), num_ops) if entry % num_ops in self.joint else (entry,)
+            found[slot] = _ends_after(parts, durations_s, self.predecessors, order)
+        return [found[slot][op] for slot, op in self.rows]
+
+
+def _ends_after(
+    entry: Iterable[int], durations_s: Floats, predecessors: Predecessors, order: Iterable[int]
+) -> Mapping[int, Floats]:
+    """Return when the ops that an entry leads to end after its release, a value per draw: longest paths.
+
+    ``entry``: the op that it lets go, or its parts on all ranks. ``order``: ops, each after all that it waits for.
+    """
+    entries, ends_s = set(entry), dict[int, Floats]()
+    for op in order:
+        waited = [ends_s[i] for i in predecessors[op] if i in ends_s]
+        if waited:
+            ends_s[op] = latest(waited) + durations_s[op]
+        elif op in entries:
+            ends_s[op] = durations_s[op]
+    return ends_s
+
+
+def latest(ends_s: Sequence[Floats]) -> Floats:
+    """Return the latest of several ends, draw by draw."""
+    latest_s = ends_s[0]
+    for other_s in ends_s[1:]:
+        latest_s = np.maximum(latest_s, other_s)
+    return latest_s

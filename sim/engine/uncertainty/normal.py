@@ -1,0 +1,24 @@
+"""Random numbers by name, and equally likely parts of a normal distribution."""
+
+from statistics import NormalDist
+from zlib import crc32
+
+import numpy as np
+
+from sim.engine.uncertainty.longest_path import Floats
+
+
+def generator(seed: int, name: object) -> np.random.Generator:
+    """Return the generator of whatever has this name; those of others do not change what it draws."""
+    return np.random.Generator(np.random.PCG64([seed, crc32(repr(name).encode())]))
+
+
+def normal_quantiles(probabilities: Floats) -> Floats:
+    """Return the quantiles of a standard normal distribution; probabilities are more than 0 and less than 1."""
+    return np.array([NormalDist().inv_cdf(probability) for probability in probabilities.tolist()])
+
+
+def even_probabilities(count: int) -> Floats:
+    """Return the middles of so many equal parts of 0 to 1, in order."""
+    middles: Floats = (np.arange(count) + 0.5) / count
+    return middles

@@ -1,0 +1,247 @@
+"""A finished run with other durations: who waited for whom stays, and with it how much contention slowed whom.
+
+What an op lasted is taken as it came out, whoever it shared resources with, and is scaled by how much its own kernel
+or message errs. Calls that were one event are taken apart: the longest paths through their ops are looked for anew.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeVar
+
+import numpy as np
+
+from sim.engine.graph import SENT, NodeKind, Pattern
+from sim.engine.run import SimulatedRun
+from sim.engine.shape import analyse
+from sim.engine.uncertainty.calls import CallTimes, OpRatios, TaskTimes
+from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
+from sim.engine.uncertainty.longest_path import Durations, Floats, Ints, Levels
+
+FactorRow = Callable[[ErrorClass, int], int]
+"""Gives the row, among the drawn factors, of the one with which a class of calls errs on a simulated rank."""
+Derived = CallTimes | OpRatios
+CallRow = Callable[[tuple[int, int]], int]
+Key = TypeVar("Key")
+_LASTING: Final = (NodeKind.FIXED, NodeKind.SHARED, NodeKind.MEMBER)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Retiming:
+    """A run's nodes, as ``Durations`` has them, in levels.
+
+    ``derived``: rows that are not drawn but follow from those that are; ``rows[n]`` is ~k where it is row k of these.
+    ``begins``: the nodes at whose ends the run's steps begin; none where it is one step.
+    """
+
+    run: SimulatedRun
+    levels: Levels
+    base_s: Floats
+    rows: Ints
+    derived: tuple[Derived, ...]
+    begins: Ints
+
+    def relative_times(self, factors: Floats) -> Floats:
+        """Return how many times as long as predicted a step takes with drawn factors (rows x draws), per draw."""
+        derived = np.empty((sum(len(part.rows) for part in self.derived), factors.shape[1]))
+        for part in self.derived:
+            derived[list(part.rows.values())] = part.drawn(factors)
+        rows = np.where(self.rows < 0, len(factors) + ~self.rows, self.rows)
+        ends_s = self.levels.ends_s(Durations(self.base_s, rows, np.concatenate([factors, derived])))
+        times_s: Floats = self._times_s(ends_s) / self._predicted_s
+        return times_s
+
+    @property
+    def _predicted_s(self) -> float:
+        return self.run.makespan_s if self.run.num_steps == 1 else self.run.iteration_time_s
+
+    def _times_s(self, ends_s: Floats) -> Floats:
+        """Return the makespan, or the period as the run has found it."""
+        if self.run.num_steps == 1:
+            latest_s: Floats = ends_s.max(axis=0)
+            return latest_s
+        first = -2 if self.run.is_steady else (len(self.begins) - 1) // 2
+        periods_s: Floats = np.diff(ends_s[self.levels.place[self.begins[first:]]], axis=0).mean(axis=0)
+        return periods_s
+
+
+def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) -> Retiming:
+    """Return what decides how long a run takes, of a run that has ended."""
+    nodes, rows = _Nodes(run), _Rows(run, classes, factor_row)
+    blocks = _add_units(nodes, rows)
+    _add_blocks(nodes, rows, blocks)
+    _add_journeys(nodes)
+    begins = [nodes.begin_of(node) for node in run.first_nodes] if run.num_steps > 1 else []
+    before, after = nodes.dependencies()
+    return Retiming(
+        run,
+        Levels.of(len(nodes.base_s), before, after),
+        np.array(nodes.base_s),
+        np.array([row or 0 for row in nodes.rows], dtype=np.int64),
+        rows.derived,
+        np.array(begins, dtype=np.int64),
+    )
+
+
+@dataclass(slots=True)
+class _Nodes:
+    """A run's nodes and more: how long each lasts, by which row, and what waits for what.
+
+    ``entries``: by block and slot the node at whose end it is released. ``more``: what waits beside the run's own.
+    """
+
+    run: SimulatedRun
+    base_s: list[float] = field(init=False)
+    rows: list[int | None] = field(init=False)
+    entries: dict[tuple[int, int], int] = field(init=False)
+    more: list[tuple[int, int]] = field(default_factory=list)
+    _released: dict[int, int] = field(default_factory=dict)
+    _begins: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        graph, loop = self.run.graph, self.run.loop
+        lasting = np.isin(np.array(graph.kinds, dtype=np.int64), _LASTING)
+        lasting[[node for joint in graph.joints for node in joint.members[1:]]] = False
+        self.base_s = np.where(lasting, np.array(loop.ends_s) - np.array(loop.starts_s), 0.0).tolist()
+        self.rows = [None] * len(self.base_s)
+        self.entries = {place: node for node, place in graph.entries.items()}
+
+    def add(self, base_s: float = 0.0, row: int | None = None) -> int:
+        """Add a node; return its number."""
+        self.base_s.append(base_s)
+        self.rows.append(row)
+        return len(self.rows) - 1
+
+    def entry(self, block: int, slot: int) -> int:
+        """Return the node at whose end an entry of a block is released: of its only one all that it waits for."""
+        if (block, slot) not in self.entries:
+            self.entries[block, slot] = self._released[block] = self.add()
+        return self.entries[block, slot]
+
+    def begin_of(self, node: int) -> int:
+        """Return a node that ends when a node begins."""
+        begin = self._begins[node] = self.add()
+        return begin
+
+    def dependencies(self) -> tuple[Ints, Ints]:
+        """Return the edges: their first ends, their second ends. A collective's members are its first one."""
+        graph, joint = self.run.graph, np.arange(len(self.rows))
+        for node, index in graph.joint_of.items():
+            joint[node] = graph.joints[index].members[0]
+        before, after = (joint[ends] for ends in self.run.edges)
+        more = list(self.more)
+        for node, begin in self._begins.items():
+            entries = [self.entries[place] for place in self.entries if place[0] == node]
+            waited = entries or before[after == joint[node]].tolist()
+            more += [(other, begin) for other in waited]
+        for block, begin in self._released.items():
+            after[after == block] = begin
+        added = np.array(more, dtype=np.int64).reshape(-1, 2)
+        return np.concatenate([before, added[:, 0]]), np.concatenate([after, added[:, 1]])
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows of ops and calls; those alike have the same."""
+
+    run: SimulatedRun
+    classes: ErrorClasses
+    factor_row: FactorRow
+    _ratios: dict[OpRatios, OpRatios] = field(default_factory=dict)
+    _call_times: dict[CallTimes, CallTimes] = field(default_factory=dict)
+    _num_derived: int = 0
+    _tasks: dict[tuple[int, str], TaskTimes] = field(default_factory=dict)
+    _calls: dict[tuple[Sequence[int], int], CallRow] = field(default_factory=dict)
+
+    @property
+    def derived(self) -> tuple[Derived, ...]:
+        """Return what has rows that are not drawn."""
+        return (*self._ratios, *self._call_times)
+
+    def of_ops(self, rank: int, task: str) -> list[int]:
+        """Return the rows by which the ops of a rank's task last longer or shorter."""
+        times = self._task(rank, task)
+        if not times.launches_s:
+            return list(times.rows)
+        ratios = OpRatios(times)
+        rows = self._ratios.setdefault(ratios, ratios).rows
+        return [self._derived_row(rows, op) for op in range(len(times.rows))]
+
+    def of_call(self, ranks: Sequence[int], task: str, pattern: Pattern, joint: tuple[int, ...] = ()) -> CallRow:
+        """Return what gives the rows of a call that is one event, by entry and op."""
+        key = (ranks, id(pattern))
+        if key not in self._calls:
+            tasks = tuple(self._task(rank, task) for rank in ranks)
+            call = CallTimes(tasks, pattern.entries, pattern.predecessors, joint)
+            rows = self._call_times.setdefault(call, call).rows
+            self._calls[key] = partial(self._derived_row, rows)
+        return self._calls[key]
+
+    def _derived_row(self, rows: dict[Key, int], key: Key) -> int:
+        if key not in rows:
+            rows[key] = self._num_derived
+            self._num_derived += 1
+        return ~rows[key]
+
+    def _task(self, rank: int, name: str) -> TaskTimes:
+        if (rank, name) not in self._tasks:
+            program, priced = self.run.programs[rank], self.run.priced[rank][name]
+            task = program.tasks[name]
+            rows = tuple(self.factor_row(self.classes.of(program, op), rank) for op in task.ops)
+            waits = analyse(task).predecessors if priced.launches_s else ()
+            self._tasks[rank, name] = TaskTimes(tuple(priced.durations_s), rows, waits, priced.launches_s)
+        return self._tasks[rank, name]
+
+
+def _add_units(nodes: _Nodes, rows: _Rows) -> dict[int, tuple[int, int, str]]:
+    """Give ops and calls their rows; return of each block a rank, the call's index and its task."""
+    run, blocks, sent = nodes.run, dict[int, tuple[int, int, str]](), list[tuple[int, int]]()
+    names = {rank: [call.task for call in program.calls] for rank, program in run.programs.items()}
+    of_ops: dict[tuple[int, str], list[int]] = {}
+    of_calls: dict[tuple[int, int], int] = {}
+    for rank, index, node, pattern in run.graph.units:
+        task = names[rank][index % len(names[rank])]
+        if pattern is None or pattern is SENT:
+            if (rank, task) not in of_ops:
+                of_ops[rank, task] = rows.of_ops(rank, task)
+            found = of_ops[rank, task]
+            if pattern is SENT:
+                sent.append((node, found[0]))
+            else:
+                nodes.rows[node : node + len(found)] = found
+        elif node in run.graph.blocks:
+            blocks.setdefault(node, (rank, index, task))
+        else:
+            if (rank, id(pattern)) not in of_calls:
+                of_calls[rank, id(pattern)] = rows.of_call((rank,), task, pattern)((0, pattern.main_exit))
+            nodes.base_s[node], nodes.rows[node] = 1.0, of_calls[rank, id(pattern)]
+    for node, row in sent:  # one node with its receive
+        nodes.rows[node] = row
+    return blocks
+
+
+def _add_blocks(nodes: _Nodes, rows: _Rows, blocks: Mapping[int, tuple[int, int, str]]) -> None:
+    """Let the exits of blocks wait for their entries and for what is between."""
+    graph = nodes.run.graph
+    joint_ops = {(ranks[0], index): ops for ranks, index, ops in graph.team_calls}
+    calls: dict[int, CallRow] = {}
+    for node, (rank, index, task) in blocks.items():
+        block = graph.blocks[node]
+        joint = joint_ops[block.ranks[0], index] if block.ranks else ()
+        row_of = calls[node] = rows.of_call(block.ranks or (rank,), task, block.pattern, joint)
+        for op, done in ((block.pattern.main_exit, node), *block.exits.items()):
+            for slot in range(len(block.pattern.entries)):
+                through = nodes.add(1.0, row_of((slot, op)))
+                nodes.more += [(nodes.entry(node, slot), through), (through, done)]
+    for node, (block_node, slot, op) in graph.early_exits.items():
+        nodes.base_s[node], nodes.rows[node] = 1.0, calls[block_node]((slot, op))
+
+
+def _add_journeys(nodes: _Nodes) -> None:
+    """Let messages on their way err as their sends do."""
+    graph = nodes.run.graph
+    for send, receive in graph.messages:
+        if send != receive:
+            between = (node for node in graph.successors[send] if nodes.rows[node] is None)
+            for node in between if graph.kinds[receive] == NodeKind.JOIN else (receive,):
+                nodes.rows[node] = nodes.rows[send]
