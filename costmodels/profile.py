@@ -54,7 +54,8 @@ class Profile:
 
     ``kernels``: by name, kernels that were measured to differ from their family. ``sigma``: by family, the
     root mean square of log(measured/predicted), weighted by seconds, over measurements that nothing was fitted to; of
-    devices that were not measured an assumption, and where there is none either the family is missing.
+    devices that were not measured an assumption, and where there is none either the family is missing. ``jitter``: by
+    family, the standard deviation of the logarithm of the times of devices of one type; missing where it is not known.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Profile:
     float8: Float8Profile = field(default_factory=Float8Profile)
     kernels: Mapping[str, KernelProfile] = field(default_factory=dict)
     sigma: Mapping[str, float] = field(default_factory=dict)
+    jitter: Mapping[str, float] = field(default_factory=dict)
 
 
 @cache
@@ -98,7 +100,7 @@ def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
     sections = {key: _Section(f"profile {name} {key}", _section(entry, key, name)) for key in SECTIONS}
     float8 = _section(entry, FLOAT8, name) if FLOAT8 in entry else {"peak_fraction": 1.0}
     own = _Section(f"profile {name} kernels", entry.get("kernels", {}))
-    sigma = _Section(f"profile {name} sigma", entry.get("sigma", {}))
+    sigma, jitter = (_Section(f"profile {name} {key}", entry.get(key, {})) for key in ("sigma", "jitter"))
     return Profile(
         name=name,
         gemm=_gemm(sections["gemm"]),
@@ -111,6 +113,7 @@ def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
         float8=Float8Profile(peak_fraction=_Section(f"profile {name} float8", float8).fraction("peak_fraction")),
         kernels={key: _kernel(own.within(key)) for key in own.entry if key != "source"},
         sigma={key: sigma.number(key) for key in sigma.entry if key != "source"},
+        jitter={key: jitter.number(key) for key in jitter.entry if key != "source"},
     )
 
 

@@ -61,14 +61,15 @@ def profile_entry(
     if profile.kernels:
         own = {name: _parameters(kernel) for name, kernel in sorted(profile.kernels.items())}
         entry["kernels"] = {"source": sources["kernels"], **own}
-    if profile.sigma:
-        entry["sigma"] = {"source": sources["sigma"], **{name: _short(v) for name, v in profile.sigma.items()}}
+    for name, values in (("sigma", profile.sigma), ("jitter", profile.jitter)):
+        if values:
+            entry[name] = {"source": sources[name], **{family: _short(value) for family, value in values.items()}}
     return {**entry, "calibration": dict(calibration)}
 
 
 def parse_calibrated(name: str, entry: Mapping[str, Any]) -> CalibratedProfile:
     """Return the profile that a mapping holds. Raises CatalogueError where it breaks a rule, naming section and key."""
-    known = {"schema", "node", "measured", "kernels", "sigma", FLOAT8, *SECTIONS}
+    known = {"schema", "node", "measured", "kernels", "sigma", "jitter", FLOAT8, *SECTIONS}
     unknown = sorted(set(entry) - known - {"calibration"})
     if unknown:
         raise CatalogueError(f"a profile has no section {unknown[0]!r}; it has {', '.join(sorted(known))}")

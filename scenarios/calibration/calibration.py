@@ -105,6 +105,7 @@ def calibrated(
     sources["sigma"] = (
         "Root mean square of log(measured/predicted), weighted by seconds, over the rows that nothing was fitted to"
     )
+    sources["jitter"] = "Standard deviation of log(seconds) over processes that run the same step at the same time"
     entry = profile_entry(
         fitted.profile, fitted.node, sources=sources, measured=fit_rates, calibration=calibration, kept=kept
     )

@@ -18,9 +18,11 @@ from backends.torch.measuring.cases import kernel_sample, kernel_steps, network_
 from backends.torch.measuring.rounds import Run, figures_of, quiet
 from backends.torch.measuring.steps import KernelCall, StepBenchmark, StepKernels, kernel_calls
 from backends.torch.measuring.storage import measure_storage
+from costmodels.calibration.jitter import device_jitter
 from costmodels.calibration.kernels import Fitted, predict_kernels
 from costmodels.calibration.samples import KernelSample, Sample, is_held_out
 from costmodels.hardware import NodeSpec
+from costmodels.kernels import KERNELS
 from costmodels.profile import load_profile
 from scenarios.calibration.calibration import Calibration, calibrated, fit_sections
 from sim.training.spec import Precision
@@ -98,6 +100,7 @@ def calibrate_machine(
         "handoff_us": float(f"{1e6 * _handoff_s(figures):.3g}"),
         **storage,
     }
+    start = replace(start, profile=replace(start.profile, jitter=device_jitter(_by_family(runs, named))))
     calibration = calibrated(samples, start, HELD_OUT_MEASURED, request.seed, about, fit_rates=fit_rates)
     return replace(calibration, step_times_s={b.key: tuple(figures.get(b.key, ())) for b in request.steps})
 
@@ -146,6 +149,16 @@ def refined(jobs: Sequence[StepKernels], samples: Iterable[Sample], fitted: Fitt
         return known[min(near, key=lambda other: abs(other - place))] if near else 1.0
 
     return [jobs[p] for p in sorted(range(len(jobs)), key=lambda place: (place in known, -misfit(place)))]
+
+
+def _by_family(runs: Sequence[Run], named: Named) -> Iterable[Mapping[str, Sequence[float]]]:
+    """Yield of every quiet run of a training step what each rank's kernels took, by family."""
+    for run in quiet(runs):
+        families: dict[str, list[float]] = {}
+        for key in (key for key in run.figures if key in named.calls):
+            before_s = families.get(family := KERNELS[named.calls[key].op.kernel].family, [0.0] * len(run.by_rank))
+            families[family] = [one_s + figures[key] for one_s, figures in zip(before_s, run.by_rank, strict=True)]
+        yield families
 
 
 def _is_kept(key: str) -> bool:

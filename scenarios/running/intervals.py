@@ -19,8 +19,10 @@ def errors_of(pricing: ClusterPricing) -> ModelErrors:
     """Return the errors of a profile's models: those on rows that nothing was fitted to, else the assumed ones.
 
     Of whole steps it is what the framework's constants leave, where that is more than is assumed. Devices differ
-    by what the cluster's jitter says.
+    by what the cluster's jitter says, where it says something of a family, else by what its profile has measured.
     """
     step = max(STEP, pricing.software.step_spread)
     sigma, variation = {**ASSUMED, **pricing.profile.sigma}, pricing.variation
-    return ModelErrors(sigma=sigma, common=COMMON, step=step, jitter=variation.sigma, drawn=variation)
+    stated = {family: value for family, value in variation.sigma.items() if value > 0.0}
+    jitter = {**pricing.profile.jitter, **stated}
+    return ModelErrors(sigma=sigma, common=COMMON, step=step, jitter=jitter, drawn=variation)

@@ -3,8 +3,9 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from math import log
+from math import e, log, sqrt
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from costmodels.calibration.document import parse_calibrated, profile_entry
 from costmodels.calibration.fitting import CalibrationError, Parameter, Residuals, fit
+from costmodels.calibration.jitter import device_jitter
 from costmodels.calibration.kernels import Fitted, fit_kernels, predict_kernels
 from costmodels.calibration.measured import catalogue_rates
 from costmodels.calibration.network import fit_network, predict_collectives
@@ -228,9 +230,20 @@ def test_split_by_hash_keeps_its_share_and_its_rows() -> None:
     assert chosen == [key for key in keys if is_held_out(key, 2)]
 
 
+def test_jitter_is_what_devices_differ_by_at_the_same_time() -> None:
+    """Drawn factors per device come back; what slows all devices of a round, and a device by itself, say nothing."""
+    random = np.random.default_rng(0)
+    rounds = [
+        {"gemm": np.exp(random.normal(place, 0.03, 4)).tolist(), "optimizer": [float(1 + place)]}
+        for place in range(400)
+    ]
+    assert device_jitter(rounds) == {"gemm": pytest.approx(0.03, rel=0.06)}
+    assert device_jitter([{"gemm": [1.0, e]}]) == {"gemm": pytest.approx(sqrt(0.5))}
+
+
 def entry_of(profile: Profile, *, is_measured: bool) -> dict[str, object]:
     """Return a profile's mapping as its file would hold it."""
-    sources = dict.fromkeys((*SECTIONS, "kernels", "sigma"), "made up")
+    sources = dict.fromkeys((*SECTIONS, "kernels", "sigma", "jitter"), "made up")
     entry = profile_entry(profile, GPU, sources=sources, measured=is_measured, calibration={"seed": 0})
     loaded: dict[str, object] = yaml.safe_load(yaml.safe_dump(entry))
     return loaded
@@ -239,11 +252,12 @@ def entry_of(profile: Profile, *, is_measured: bool) -> dict[str, object]:
 @pytest.mark.parametrize("name", ["a100", "h100", "b200", "v100", "cpu"])
 def test_profile_round_trips_through_yaml(name: str) -> None:
     """Every number of a packaged profile is the same, to six digits, after being written and read."""
-    profile = load_profile(name)
+    profile = replace(load_profile(name), jitter={"gemm": 0.02})
     found = parse_calibrated(name, entry_of(profile, is_measured=True))
     assert found.node == GPU.name
     again = parse_calibrated(name, entry_of(found.profile, is_measured=True))
     assert again.profile.network == found.profile.network
+    assert found.profile.jitter == {"gemm": 0.02}
     for section in (*SECTIONS[:-1], "kernels", "sigma"):
         assert getattr(again.profile, section) == getattr(found.profile, section)
     assert found.profile.gemm.latency_s == pytest.approx(profile.gemm.latency_s, rel=1e-5)

@@ -53,7 +53,7 @@ def test_without_sharing_the_engine_takes_as_long(
         assert retimed(run, [lambda *_: 1.0, factor, lambda *_: 3.0]) == pytest.approx(expected, rel=1e-9)
 
 
-@SETTINGS
+@settings(SETTINGS, max_examples=5)
 @given(data=st.data(), keys=aiao_keys())
 def test_the_period_of_overlapping_steps_is_retimed(data: Any, keys: dict[str, Any]) -> None:
     """Of steps without a barrier, the period is the engine's where it looks at as many of them."""

@@ -12,6 +12,7 @@ QUIET: Final = 0.97
 class Run:
     """One run of a benchmark. ``figures``: seconds by key, of one or several things that it measures.
 
+    ``by_rank``: those of each rank that had a part in it.
     ``cpu_share``: processor time of a rank over time, mean over ranks. What a rank waits for makes it less than 1, and
     is the same in every run; other programs make it less now and then.
     """
@@ -19,6 +20,7 @@ class Run:
     benchmark: str
     figures: Mapping[str, float]
     cpu_share: float
+    by_rank: tuple[Mapping[str, float], ...] = ()
 
 
 def quiet(runs: Sequence[Run]) -> list[Run]:

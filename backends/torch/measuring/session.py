@@ -52,7 +52,8 @@ def _together(ranks: Sequence[Run], slowest: Set[str]) -> Run:
     for key, value in chain.from_iterable(run.figures.items() for run in ranks):
         found.setdefault(key, []).append(value)
     figures = {key: max(values) if key in slowest else fmean(values) for key, values in found.items()}
-    return Run(ranks[0].benchmark, figures, fmean(run.cpu_share for run in ranks))
+    by_rank = tuple(run.figures for run in ranks)
+    return Run(ranks[0].benchmark, figures, fmean(run.cpu_share for run in ranks), by_rank)
 
 
 def copy_bandwidths(num_bytes: int = 1 << 26, repeats: int = 10) -> Mapping[str, float]:
