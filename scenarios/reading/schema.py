@@ -443,6 +443,8 @@ class DataSection(Section):
     """In the place of a zero_stage: shard the operators that memory asks for, those that cost least time."""
     overlap_gradient_sync: bool = True
     """Synchronise gradients while the backward pass still runs."""
+    overlap_parameter_gather: bool = False
+    """zero_stage 1: gather what a step updates under the next step's forwards."""
     deferred_sync: FractionOrAuto = "auto"
     """aiao: part of the gradients of all but a rank's first stage that is synchronised in the next step's forwards."""
     bucket: Bytes | None = None

@@ -128,7 +128,7 @@ class StageProgramBuilder:
         if self.job.parallel.pipeline.schedule == "aiao":
             return write_segments(self.job, self.tracer, self.place, self.rank, groups).around(pipeline_calls)
         begin, end = self._write_step(groups)
-        return (*(Call(task) for task in begin), *pipeline_calls, *(Call(task) for task in end))
+        return (*begin, *pipeline_calls, *end)
 
     def _with_casts(self, calls: Sequence[Call], groups: Mapping[int, Sequence[Parameter]]) -> tuple[Call, ...]:
         """Write the casts of every stage's weights; return the calls with each before the stage's first forward."""
@@ -144,15 +144,18 @@ class StageProgramBuilder:
             result.append(call)
         return tuple(result)
 
-    def _write_step(self, groups: Mapping[int, Sequence[Parameter]]) -> tuple[list[str], list[str]]:
+    def _write_step(self, groups: Mapping[int, Sequence[Parameter]]) -> tuple[list[Call], list[Call]]:
         """Write what data parallelism does before and after forwards and backwards, and what it changes in them."""
-        if self.job.parallel.osdp is not None:
-            return write_operator_step(self.job, self.tracer, self.place, self.rank, groups, self.choices)
-        if self.job.parallel.sharding.offload is not None:
-            return write_offloaded_step(self.job, self.tracer, self.place, self.rank, groups)
-        shards = self.job.parallel.zero_stage > 1 and self.job.parallel.data_degree > 1
-        write = write_sharded_step if shards else write_step_end
-        return write(self.job, self.tracer, self.place, self.rank, groups)
+        parallel, around = self.job.parallel, (self.job, self.tracer, self.place, self.rank, groups)
+        if parallel.osdp is not None:
+            begin, end = write_operator_step(*around, self.choices)
+        elif parallel.sharding.offload is not None:
+            begin, end = write_offloaded_step(*around)
+        elif parallel.zero_stage > 1 and parallel.data_degree > 1:
+            begin, end = write_sharded_step(*around)
+        else:
+            return write_step_end(*around)
+        return [Call(task) for task in begin], [Call(task) for task in end]
 
     # --- one virtual stage ---------------------------------------------------------------------------------
 

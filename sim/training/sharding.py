@@ -122,6 +122,16 @@ def check_sharding(
         )
 
 
+def check_parameter_gather(zero_stage: int, pipeline: PipelineSpec) -> None:
+    """Raise SpecError where no gather of updated parameters could be left to the next step's forwards."""
+    key = "parallel.data.overlap_parameter_gather"
+    if zero_stage != 1:
+        rule = f"updated parameters are gathered with zero_stage 1, and zero_stage is {zero_stage}"
+        raise SpecError(key, rule, "leave it out, or write zero_stage: 1")
+    if pipeline.schedule == "aiao":
+        raise SpecError(key, "aiao leaves gathers to the next step's forwards by itself", "leave it out")
+
+
 def _remedy(degrees: Sequence[int]) -> str:
     """Return which of the degrees that share out evenly to write, the largest few, if there are some."""
     if not degrees:

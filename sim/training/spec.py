@@ -20,7 +20,7 @@ from sim.training.pipeline.spec import Recompute, check_schedule
 from sim.training.precision import PRECISIONS, PrecisionTypes, check_casts
 from sim.training.sharding import OsdpSpec as OsdpSpec
 from sim.training.sharding import ShardingSpec as ShardingSpec
-from sim.training.sharding import check_sharding
+from sim.training.sharding import check_parameter_gather, check_sharding
 
 Precision = Literal["fp8", "fp16", "bf16", "fp32", "fp64"]
 Optimizer = Literal["adam", "sgd"]
@@ -176,6 +176,8 @@ class ParallelSpec:
     osdp: OsdpSpec | None = None
     """Sharding by operator, in the place of a ZeRO stage."""
     overlap_gradient_sync: bool = True
+    overlap_parameter_gather: bool = False
+    """ZeRO 1: what a step updates is gathered under the next step's forwards."""
     deferred_sync: float | None = None
     """aiao: part of the gradients of all but a rank's first stage that is synchronised in the next step's forwards.
 
@@ -233,6 +235,8 @@ class DenseTraining:
             parallel.zero_stage, parallel.data_degree, parallel.sharding, parallel.pipeline, osdp=parallel.osdp,
             bucket_bytes=parallel.bucket_bytes, overlaps=parallel.overlap_gradient_sync,
         )  # fmt: skip
+        if parallel.overlap_parameter_gather:
+            check_parameter_gather(parallel.zero_stage, parallel.pipeline)
         check_casts(
             self.training.types,
             parallel.zero_stage,

@@ -81,6 +81,7 @@ KEYS = {
     "parallel.pipeline.blocking_messages",
     *("model.gradient_sync", "parallel.data.deferred_sync"),
     *("parallel.data.degree", "parallel.data.zero_stage", "parallel.data.overlap_gradient_sync"),
+    "parallel.data.overlap_parameter_gather",
     *("parallel.data.bucket", "parallel.axis_order"),
     *("parallel.data.shard_degree", "parallel.data.gradient_sync", "parallel.data.prefetch"),
     *("parallel.data.reshard_after_forward", "parallel.data.local_degree", "parallel.data.offload"),

@@ -297,6 +297,14 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "pipeline": {"schedule": "aiao", "virtual_stages": 4},
     },
     "aiao, pp2 v2 x tp2": {"tensor_degree": 2, "pipeline": AIAO},
+    "dp2 zero1 x pp2, gathers overlapped": {
+        "data_degree": 2, "zero_stage": 1, "overlap_parameter_gather": True, "bucket_bytes": 4000,
+        "pipeline": {"degree": 2},
+    },
+    "dp2 zero1 x tp2 sp, gathers overlapped, sgd": {
+        "tensor_degree": 2, "sequence_parallel": True, "data_degree": 2, "zero_stage": 1,
+        "overlap_parameter_gather": True, "numbers": SGD,
+    },
     "aiao, pp2 v2 x dp2, nothing deferred": {"data_degree": 2, "deferred_sync": 0.0, "pipeline": AIAO},
     "aiao, pp2 v2 x dp2 zero1": {"data_degree": 2, "zero_stage": 1, "pipeline": AIAO, "batch": (8, 1)},
     "aiao, v2 x tp2 sp x dp2 zero1, sgd": {

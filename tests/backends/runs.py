@@ -88,13 +88,14 @@ DEFERRING = {
     "adam": JOBS["aiao, pp2 v2 x dp2"],
     "sgd": JOBS["aiao, pp2 v2 x dp2, llama, sgd"],
     "zero1": JOBS["aiao, pp2 v2 x dp2 zero1"],
+    "gathers": JOBS["dp2 zero1 x pp2, gathers overlapped"],
 }
 WRONG_STEPS = {
     f"{what} ({name})": (name, what)
     for name, what in (
         ("adam", "deferred sync dropped"), ("adam", "optimizer before sync"), ("adam", "optimizer of the step itself"),
         ("adam", "cleared before summed"), ("adam", "wrong step count"), ("sgd", "deferred sync dropped"),
-        ("sgd", "optimizer before sync"), ("zero1", "deferred sync dropped"),
+        ("sgd", "optimizer before sync"), ("zero1", "deferred sync dropped"), ("gathers", "deferred sync dropped"),
     )
 }  # fmt: skip
 """What may go wrong where work is left to the next step; each must be noticed."""

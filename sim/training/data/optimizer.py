@@ -11,7 +11,7 @@ from math import prod
 
 from sim.plan.buffer import Buffer, Initial, Kind, Scope, Tier
 from sim.plan.op import Collective, CollectiveKind
-from sim.plan.program import Phase
+from sim.plan.program import Call, Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.training.data.axes import data_axes, shard_axes
 from sim.training.data.buckets import Bucket, make_buckets
@@ -30,8 +30,8 @@ MOMENTS: Mapping[Optimizer, tuple[str, ...]] = {"adam": ("exp_avg", "exp_avg_sq"
 
 def write_step_end(
     job: DenseTraining, tracer: ProgramTracer, place: Placement, rank: int, groups: Mapping[int, Sequence[Parameter]]
-) -> tuple[list[str], list[str]]:
-    """Write the tasks before and after a rank's forwards and backwards; return their names in call order.
+) -> tuple[list[Call], list[Call]]:
+    """Write the tasks before and after a rank's forwards and backwards; return their calls.
 
     ``groups``: the rank's parameters by stage of the model.
     """
@@ -43,7 +43,9 @@ def write_step_end(
         data_axis=DATA_AXIS,
         tied=writer.holds_tied(rank),
     )
-    return [writer.write_zero()], writer.write_sync_and_update(buckets)
+    end = [Call(name) for name in writer.write_sync_and_update(buckets)]
+    gathers = writer.write_deferred_gathers(buckets) if writer.defers_gathers else []
+    return [*gathers, Call(writer.write_zero())], end
 
 
 def step_end_writer(job: DenseTraining, tracer: ProgramTracer, place: Placement, rank: int) -> "StepEndWriter":
@@ -93,10 +95,22 @@ class StepEndWriter:
             shard = shards[bucket.index]
             if shard is None:
                 self.update(t, bucket)
+            elif self.defers_gathers:
+                self.update_piece(t, bucket, shard, self.kept_piece(bucket))
             else:
                 self.update_shard(t, bucket, shard)
             names += self.finish(f"optimizer.{bucket.index}", Phase.OPTIMIZER, t)
         return names + self.write_loss_sync()
+
+    def write_deferred_gathers(self, buckets: Sequence[Bucket]) -> list[Call]:
+        """Write the gathers that are left to the next step's forwards; those come first that are needed first."""
+        calls = []
+        for bucket in reversed(buckets):
+            t = TaskTracer(self.tracer, Scope.STEP)
+            self.gather(t, bucket, self.kept_piece(bucket))
+            names = self.finish(f"deferred_gather.{bucket.index}", Phase.OPTIMIZER, t)
+            calls += [Call(name, lag=1) for name in names]
+        return calls
 
     # --- pieces --------------------------------------------------------------------------------------------
 
@@ -115,6 +129,11 @@ class StepEndWriter:
     def data_degree(self) -> int:
         """Return the number of data-parallel replicas."""
         return self.tracer.mesh.degree(*data_axes(self.tracer.mesh))
+
+    @property
+    def defers_gathers(self) -> bool:
+        """Return whether the step after this one gathers what this one updates."""
+        return self.job.parallel.overlap_parameter_gather and self.data_degree > 1
 
     @property
     def shard_axes(self) -> tuple[str, ...]:
@@ -243,6 +262,16 @@ class StepEndWriter:
             initial = self.own_shard(bucket)
             updated = [self.flat(f"{name}.master", parameters, dtype, *persistent, initial=initial), *moments, piece]
         self.optimize(t, name, gradient, updated)
+
+    def kept_piece(self, bucket: Bucket) -> Tensor:
+        """Return this rank's flat piece of a bucket's parameters, which is kept from its update to its gather."""
+        name = f"shard.{bucket.index}"
+        if name not in self.tracer.buffers:
+            own = self.own_shard(bucket)
+            kept = (self.tracer.parameter_dtype, Kind.PARAMETER, Scope.PERSISTENT)
+            return self.flat(name, bucket.parameters, *kept, initial=own)
+        buffer = self.tracer.buffers[name]
+        return Tensor(buffer.name, buffer.shape, buffer.dtype)
 
     def own_shard(self, bucket: Bucket) -> Initial:
         """Return that a buffer starts as this rank's flat piece of a bucket's parameters."""

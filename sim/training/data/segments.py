@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from sim.plan.buffer import Buffer, Kind, Scope
+from sim.plan.buffer import Scope
 from sim.plan.program import Call, Phase
-from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
+from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer
 from sim.training.data.buckets import Bucket, make_buckets
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
 from sim.training.pipeline.placement import Placement
@@ -156,21 +156,13 @@ class SegmentWriter:
             return self._whole(str(stage), buckets, sharded=True)
         sync, update, gather = (TaskTracer(self.tracer, Scope.STEP) for _ in range(3))
         for bucket in buckets:
-            gradient, piece = self.step_end.sync(sync, bucket, sharded=True), self._piece(bucket)
+            gradient, piece = self.step_end.sync(sync, bucket, sharded=True), self.step_end.kept_piece(bucket)
             assert gradient is not None
             self.step_end.update_piece(update, bucket, gradient, piece)
             self.step_end.gather(gather, bucket, piece)
         self.calls.end += self._calls(f"gradient_sync.{stage}", Phase.GRADIENT_SYNC, sync)
         self.calls.begin[:0] = self._calls(f"deferred_gather.{stage}", Phase.OPTIMIZER, gather, lag=1)
         return self._calls(f"optimizer.{stage}", Phase.OPTIMIZER, update)
-
-    def _piece(self, bucket: Bucket) -> Tensor:
-        """Return this rank's piece of a bucket's parameters, which is kept from its update to its gather."""
-        total = sum(p.value.spec.num_elements for p in bucket.parameters)
-        shape = (-(-total // self.tracer.mesh.degree(*self.step_end.shard_axes)),)
-        name, dtype = f"shard.{bucket.index}", self.tracer.parameter_dtype
-        initial = self.step_end.own_shard(bucket)
-        return self.tracer.tensor(Buffer(name, shape, dtype, Kind.PARAMETER, Scope.PERSISTENT, initial=initial))
 
     def _calls(self, name: str, phase: Phase, t: TaskTracer, lag: int = 0) -> list[Call]:
         return [Call(task, lag=lag) for task in self.step_end.finish(name, phase, t)]
