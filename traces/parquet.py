@@ -1,6 +1,7 @@
 """Timelines as Parquet files: one row per op, and who the ranks are and what they hold in the file's metadata.
 
-Which rows of two ranks belong together (arrows between tracks) is not kept. Identical timelines give identical bytes.
+Rows of several ranks that belong together share a number in the column ``transfer``. Identical timelines give identical
+bytes.
 """
 
 import base64
@@ -20,7 +21,7 @@ from traces.errors import TraceError
 from traces.files import replacing
 from traces.timeline import COLUMNS, Timeline, TimelineBuilder, Words
 
-SCHEMA_NAME: Final = "meshtwin.timeline/1"
+SCHEMA_NAME: Final = "meshtwin.timeline/2"
 ROWS_PER_GROUP: Final = 1 << 20
 MAX_MEMORY_POINTS: Final = 1 << 20
 """Points of the memory curves in a file's metadata; longer curves are thinned, every peak stays."""
@@ -31,16 +32,18 @@ MAX_PACKED_BYTES: Final = 1 << 28
 _METADATA_KEY: Final = b"meshtwin"
 _REMEDY: Final = "name a timeline.parquet that simulate wrote with --out"
 _WORD_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
+TRANSFER: Final = "transfer"
+FILE_COLUMNS: Final = (*COLUMNS, TRANSFER)
 _TYPES: Final = {
     "rank": pa.int32(), "stream": _WORD_TYPE, "name": _WORD_TYPE, "kind": _WORD_TYPE, "start_s": pa.float64(),
     "end_s": pa.float64(), "microbatch": pa.int32(), "stage": pa.int32(), "bytes": pa.int64(), "flop": pa.float64(),
-    "group": _WORD_TYPE,
+    "group": _WORD_TYPE, "transfer": pa.int64(),
 }  # fmt: skip
 
 
 def write_timeline(timeline: Timeline, path: Path) -> None:
-    """Write one row per op, sorted by rank, start and end, with the columns of ``COLUMNS``."""
-    schema = pa.schema([(column, _TYPES[column]) for column in COLUMNS], {_METADATA_KEY: _metadata(timeline)})
+    """Write one row per op, sorted by rank, start and end, with the columns of ``FILE_COLUMNS``."""
+    schema = pa.schema([(column, _TYPES[column]) for column in FILE_COLUMNS], {_METADATA_KEY: _metadata(timeline)})
     options = {"compression": "zstd", "use_dictionary": _word_columns(), "write_statistics": True}
     with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, **options) as writer:
         for table in _tables(timeline, schema):
@@ -48,7 +51,7 @@ def write_timeline(timeline: Timeline, path: Path) -> None:
 
 
 def read_timeline(path: Path) -> Timeline:
-    """Return the timeline of a file, without its messages.
+    """Return the timeline of a file.
 
     Raises TraceError for a file that is missing, cut off, no Parquet, or no timeline of this schema.
     """
@@ -59,7 +62,7 @@ def read_timeline(path: Path) -> Timeline:
     try:
         with pq.ParquetFile(path) as file:
             metadata = _read_metadata(path, file.schema_arrow)
-            table = file.read(columns=list(COLUMNS))
+            table = file.read(columns=list(FILE_COLUMNS))
         return _timeline(path, table, metadata)
     except TraceError:
         raise
@@ -75,9 +78,11 @@ def _word_columns() -> list[str]:
 
 def _tables(timeline: Timeline, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the rows in pieces of one row group each (one empty piece of an empty timeline)."""
+    transfer = timeline.messages.numbers(len(timeline))
     for start in range(0, max(1, len(timeline)), ROWS_PER_GROUP):
         rows = slice(start, start + ROWS_PER_GROUP)
-        yield pa.table([_arrow(getattr(timeline, column), rows) for column in COLUMNS], schema=schema)
+        columns = [*(getattr(timeline, column) for column in COLUMNS), transfer]
+        yield pa.table([_arrow(column, rows) for column in columns], schema=schema)
 
 
 def _arrow(column: Words | NDArray[Any], rows: slice) -> pa.Array:
@@ -128,7 +133,7 @@ def _read_metadata(path: Path, schema: pa.Schema) -> dict[str, Any]:
     if content.get("schema") != SCHEMA_NAME:
         rule = f"the schema is {str(content.get('schema'))[:60]!r}, where {SCHEMA_NAME!r} is read"
         raise TraceError(str(path), rule, "write it again with this version of simulate")
-    for column in COLUMNS:
+    for column in FILE_COLUMNS:
         index = schema.get_field_index(column)
         found = schema.field(index).type if index >= 0 else None
         if found != _TYPES[column]:
@@ -154,12 +159,14 @@ def _timeline(path: Path, table: pa.Table, metadata: dict[str, Any]) -> Timeline
     columns = {column: _from_arrow(table.column(column)) for column in COLUMNS}
     columns["num_bytes"] = columns.pop("bytes")
     builder.extend(**columns)
+    codes, words = columns["kind"]
+    builder.extend_transfers(_from_arrow(table.column(TRANSFER)), Words(codes, tuple(words)))
     return builder.build()
 
 
 def _check_values(path: Path, table: pa.Table) -> None:
     """Raise TraceError for empty cells, and for ops that end before they start or never."""
-    for column in COLUMNS:
+    for column in FILE_COLUMNS:
         if table.column(column).null_count:
             raise TraceError(str(path), "every row needs a value, some have none", _REMEDY, key=column)
     starts, ends = table.column("start_s"), table.column("end_s")

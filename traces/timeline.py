@@ -132,6 +132,16 @@ class Messages:
     member: Rows
     collective: Rows
 
+    def numbers(self, num_rows: int) -> Rows:
+        """Return for each row a number that it shares with the other ends of its message or collective, NO_INDEX for
+        none. Messages come after collectives.
+        """
+        result = np.full(num_rows, NO_INDEX, dtype=np.int64)
+        result[self.member] = self.collective
+        first = int(self.collective.max()) + 1 if len(self.collective) else 0
+        result[self.send] = result[self.recv] = first + np.arange(len(self.send))
+        return result
+
 
 @dataclass(frozen=True, slots=True)
 class Spans:
@@ -354,6 +364,19 @@ class TimelineBuilder:
             self._messages["collective"].single.append(self._num_collectives)
         self._num_collectives += 1
 
+    def extend_transfers(self, numbers: ArrayLike, kinds: Words) -> None:
+        """Say which of all rows so far belong together: those of one number (``Messages.numbers``), by their kinds."""
+        shared = _flat(numbers)
+        sends, receives = (np.flatnonzero((shared >= 0) & kinds.equal(kind)) for kind in MESSAGE_KINDS)
+        _, ours, theirs = np.intersect1d(shared[sends], shared[receives], return_indices=True)
+        self.extend_messages(sends[ours], receives[theirs])
+        members = np.flatnonzero((shared >= 0) & ~kinds.isin(MESSAGE_KINDS))
+        members = members[np.argsort(shared[members], kind="stable")]
+        found, number = np.unique(shared[members], return_inverse=True)
+        self._messages["member"].extend(members)
+        self._messages["collective"].extend(self._num_collectives + number)
+        self._num_collectives += len(found)
+
     def add_memory(self, rank: int, time_s: ArrayLike, num_bytes: ArrayLike) -> None:
         """Add steps of a rank's memory curve: it holds ``num_bytes`` from ``time_s`` on."""
         times = _flat(time_s)
@@ -432,4 +455,4 @@ def _time_order(rank: Ints, start_s: Floats, end_s: Floats) -> Rows | None:
 
 
 COLUMNS: Final = tuple(entry.name for entry in fields(Timeline))[:11]
-"""The columns that timeline.parquet has, in order of the class."""
+"""The columns of rows, in order of the class."""

@@ -64,7 +64,7 @@ _STEP_LEAD: Final = (
 )
 _PATH_NOTE: Final = (
     "The critical path is read off times: before an op comes the one on its rank that was over last, and before a "
-    "collective or a message its last rank to begin, where the file says which. Its parts add up to the step."
+    "collective or a message its last rank to come, where the file says which. Its parts add up to the step."
 )
 _TOTALS_LEAD: Final = "All ops, aligned or not; seconds are summed over ranks."
 

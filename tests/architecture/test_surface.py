@@ -147,7 +147,20 @@ SWEEP = {
     *("points.data_sent_bytes_per_rank", "points.peak_live_microbatches", "points.peak_live_activations"),
 }
 
-COLUMNS = ("rank", "stream", "name", "kind", "start_s", "end_s", "microbatch", "stage", "bytes", "flop", "group")
+COLUMNS = (
+    "rank",
+    "stream",
+    "name",
+    "kind",
+    "start_s",
+    "end_s",
+    "microbatch",
+    "stage",
+    "bytes",
+    "flop",
+    "group",
+    "transfer",
+)
 
 
 def scenario_keys(schema: dict, node: dict, prefix: str = "") -> set[str]:

@@ -11,7 +11,7 @@ import pytest
 
 import traces.parquet as parquet_module
 from traces.errors import TraceError
-from traces.parquet import SCHEMA_NAME, read_timeline, write_timeline
+from traces.parquet import FILE_COLUMNS, SCHEMA_NAME, read_timeline, write_timeline
 from traces.timeline import COLUMNS, Timeline, TimelineBuilder
 
 MakeTimeline = Callable[..., Timeline]
@@ -31,6 +31,8 @@ def test_timeline_survives_the_file(make_timeline: MakeTimeline, tmp_path: Path)
         ]
     for key in ("rank", "time_s", "bytes"):
         np.testing.assert_array_equal(getattr(back.memory, key), getattr(timeline.memory, key))
+    for key in ("send", "recv", "member", "collective"):
+        np.testing.assert_array_equal(getattr(back.messages, key), getattr(timeline.messages, key))
 
 
 def test_pandas_reads_the_documented_columns(make_timeline: MakeTimeline, tmp_path: Path) -> None:
@@ -39,7 +41,10 @@ def test_pandas_reads_the_documented_columns(make_timeline: MakeTimeline, tmp_pa
     write_timeline(timeline, tmp_path / "timeline.parquet")
     frame = pd.read_parquet(tmp_path / "timeline.parquet")
     documented = {"rank", "stream", "name", "kind", "start_s", "end_s", "microbatch", "stage", "bytes", "flop", "group"}
-    assert set(frame.columns) == documented == set(COLUMNS)
+    assert set(frame.columns) == {*documented, "transfer"} == set(FILE_COLUMNS)
+    assert documented == set(COLUMNS)
+    shared = frame[frame.transfer >= 0].groupby("transfer").kind.agg(list).tolist()
+    assert sorted(shared) == [["all_reduce"] * 3, *[["send", "recv"]] * 4]
     assert len(frame) == len(timeline)
     assert frame.loc[frame.kind == "all_reduce", "group"].tolist() == ["dp"] * 3
 
