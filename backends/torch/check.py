@@ -1,6 +1,6 @@
 """Does an executed rank hold what the dense reference says it should?"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backends.torch.interpreter import Interpreter
 from backends.torch.reference import Reference
-from backends.torch.slicing import buffer_slice
+from backends.torch.slicing import buffer_slice, flat_piece
 from sim.plan.buffer import Buffer, Kind, Scope
 from sim.plan.op import Collective, CollectiveKind
 from sim.plan.program import Program
@@ -40,7 +40,7 @@ class CheckReport:
 
 def kept_for_check(program: Program) -> frozenset[str]:
     """Return the step's buffers that a check needs after the step: sharded sums of gradients that are not kept."""
-    return frozenset(op.writes[0] for op in _gradient_scatters(program))
+    return frozenset(name for op in _gradient_scatters(program) for name in op.writes)
 
 
 def check_rank(interpreter: Interpreter, reference: Reference, precision: Precision) -> CheckReport:
@@ -114,19 +114,35 @@ def _pairs(interpreter: Interpreter, reference: Reference) -> Iterator[Pair]:
         elif buffer.global_shape and name not in unsummed:
             yield _whole(interpreter, buffer, slot.tensor, reference)
     for op in scatters:
-        tensor = slots[op.writes[0], None].tensor
-        if tensor is not None:
-            yield from _flat(interpreter, program.buffers[op.writes[0]], op.reads, op.axes, tensor, reference)
+        tensors = [tensor for name in op.writes if (tensor := slots[name, None].tensor) is not None]
+        if len(tensors) == len(op.writes):
+            yield from _scattered(interpreter, op, tensors, reference)
+
+
+def _scattered(
+    interpreter: Interpreter, op: Collective, tensors: Sequence[Tensor], reference: Reference
+) -> Iterator[Pair]:
+    """Yield what a rank's piece of the summed gradients holds, wherever it lies."""
+    first = interpreter.program.buffers[op.writes[0]]
+    if op.reads != op.writes:
+        yield from _flat(interpreter, first, op.reads, op.axes, tensors[0], reference)
+        return
+    mesh, flat = interpreter.plan.mesh, torch.cat([tensor.reshape(-1) for tensor in tensors])
+    size = -(-flat.numel() // mesh.degree(*op.axes))
+    piece = flat_piece(flat, mesh.index(interpreter.rank, op.axes), size)
+    pairs = _flat(interpreter, first, op.reads, op.axes, piece, reference)
+    for name, pair in zip((*op.writes, op.writes[-1]), pairs, strict=True):  # the last one is the padding
+        yield pair._replace(name=name)
 
 
 def _gradient_scatters(program: Program) -> Iterator[Collective]:
-    """Yield what makes a step's own sums of gradients; those that are accumulated in kept shards are not among them."""
+    """Yield what makes a step's own sums of gradients, in place or not; not those that are added to kept shards."""
     for task in program.tasks.values():
         for op in task.ops:
             flat = isinstance(op, Collective) and op.kind is CollectiveKind.REDUCE_SCATTER and op.dim is None
             if flat and all(program.buffers[name].kind is Kind.GRADIENT for name in op.reads):
                 assert isinstance(op, Collective)
-                if program.buffers[op.writes[0]].scope is Scope.STEP:
+                if op.reads == op.writes or program.buffers[op.writes[0]].scope is Scope.STEP:
                     yield op
 
 

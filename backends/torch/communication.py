@@ -1,19 +1,23 @@
 """Collectives and messages on the buffers of a plan.
 
-A muted op communicates nothing: an all_reduce or broadcast keeps what is there, an all_gather repeats the local
+A muted op communicates nothing: what works in place and a broadcast keep what is there, an all_gather repeats the local
 piece, a reduce_scatter takes the local slice, a reduce the root's own term, an all_to_all leaves zeros for what others
 would have sent, a recv gives zeros, a barrier waits for nobody. Checks must notice each of them (but the barrier).
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from backends.torch.collectives import GroupCollectives
-from backends.torch.slicing import flat_piece
+from backends.torch.slicing import flat_piece, write_piece
 from sim.plan.op import Collective, CollectiveKind
+
+_FLAT: Final = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+"""What may work in place on the pieces of a flat vector."""
 
 
 def run_collective(
@@ -28,6 +32,8 @@ def run_collective(
     """Communicate ``reads`` into ``writes`` within a group, whose order is the group's order of ranks."""
     if op.kind is CollectiveKind.ALL_REDUCE:
         _all_reduce(op, writes, group, muted=muted)
+    elif op.dim is None and op.reads == op.writes and op.kind in _FLAT:
+        _in_place(op, writes, group, muted=muted)
     elif op.kind is CollectiveKind.ALL_GATHER:
         _all_gather(op, reads, writes, group, muted=muted)
     elif op.kind is CollectiveKind.REDUCE_SCATTER:
@@ -78,6 +84,22 @@ def _reduce_scatter(
         piece.view(-1).copy_(terms[group.position])
     else:
         group.reduce_scatter(piece.view(-1), terms, op.reduction)
+
+
+def _in_place(op: Collective, tensors: Sequence[Tensor], group: GroupCollectives, *, muted: bool) -> None:
+    """Sum this rank's piece of a flat vector, or get the others' pieces of theirs."""
+    if muted:
+        return
+    flat = _flat(tensors)
+    size = -(-flat.numel() // group.size)
+    if op.kind is CollectiveKind.ALL_GATHER:
+        pieces = flat.new_empty((group.size, size))
+        group.all_gather(pieces, flat_piece(flat, group.position, size))
+        _unflatten(pieces.view(-1), tensors)
+    else:
+        piece = flat.new_empty(size)
+        group.reduce_scatter(piece, flat_piece(flat, 0, group.size * size).view(group.size, size), op.reduction)
+        write_piece(tensors, group.position, piece)
 
 
 def _broadcast(

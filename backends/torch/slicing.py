@@ -49,3 +49,13 @@ def flat_piece(flat: Tensor, index: int, size: int) -> Tensor:
     own = flat[index * size : (index + 1) * size]
     piece[: own.numel()] = own
     return piece
+
+
+def write_piece(tensors: Sequence[Tensor], index: int, piece: Tensor) -> None:
+    """Write the ``index``-th piece of the concatenation of flattened tensors; what is past its end is dropped."""
+    start = index * piece.numel()
+    for tensor in tensors:
+        end = min(max(start + piece.numel(), 0), tensor.numel())
+        begin = min(max(start, 0), end)
+        tensor.view(-1)[begin:end] = piece[begin - start : end - start]
+        start -= tensor.numel()

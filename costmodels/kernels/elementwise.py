@@ -5,10 +5,11 @@ rough count per element of the largest tensor (transcendentals as several operat
 time on a device with more than about 10 FLOP per byte of bandwidth.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from costmodels.kernels.tensor import (
     Attributes,
+    Count,
     Kernel,
     TensorSpec,
     Work,
@@ -16,8 +17,6 @@ from costmodels.kernels.tensor import (
     statistics_dtype,
     total_bytes,
 )
-
-Count = Callable[[Sequence[TensorSpec], Sequence[TensorSpec], Attributes], Work]
 
 
 def streaming(flop_per_element: float, reread: Sequence[int] = ()) -> Count:
@@ -158,12 +157,6 @@ def _copy_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSp
     return (inputs[1],)
 
 
-def _shard_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
-    total = sum(tensor.num_elements for tensor in inputs)
-    require(len({tensor.dtype for tensor in inputs}) == 1, "all buffers must have one dtype", *inputs)
-    return (inputs[0].like(-(-total // attributes["parts"])),)
-
-
 def _append_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     """Return the cache with x[s, ...] at its rows from ``start`` on: the one given, or a new one of ``rows`` rows."""
     x, *given = inputs
@@ -212,5 +205,4 @@ ELEMENTWISE_KERNELS = (
     Kernel("copy", "elementwise", (2, 2), _copy_outputs, _copying),
     Kernel("zero", "elementwise", (1, _MANY), _like_all, _writing),
     Kernel("zeros", "elementwise", (0, 0), _zeros_outputs, _writing),
-    Kernel("shard", "elementwise", (1, _MANY), _shard_outputs, _copying),
 )

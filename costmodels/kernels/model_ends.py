@@ -1,12 +1,24 @@
 """Both ends of a language model, the optimizers and the delay: tokens, embedding, loss, Adam, SGD."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from costmodels.kernels.elementwise import streaming
-from costmodels.kernels.tensor import Attributes, Kernel, TensorSpec, Work, require, statistics_dtype, total_bytes
+from costmodels.kernels.tensor import (
+    Attributes,
+    Count,
+    Kernel,
+    TensorSpec,
+    Work,
+    require,
+    statistics_dtype,
+    total_bytes,
+)
 
 _ADAM_FLOP_PER_PARAMETER = 13
 """Two moments (3 each), two bias corrections, square root, division, epsilon, step, subtraction."""
+_SGD_FLOP_PER_PARAMETER = 2
+"""One multiplication, one subtraction."""
 
 
 def _tokens_outputs(_inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
@@ -92,11 +104,55 @@ def _adam_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: A
 
 
 def _sgd_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
-    """Return the work of parameter and gradient read, one multiplication and one subtraction, the parameter written.
+    """Return the work of parameter and gradient read, the parameter written.
 
     The low-precision copy is written only.
     """
-    return Work(0.0, 2.0 * inputs[0].num_elements, total_bytes(inputs[:2]), total_bytes(outputs))
+    flop = float(_SGD_FLOP_PER_PARAMETER * inputs[0].num_elements)
+    return Work(0.0, flop, total_bytes(inputs[:2]), total_bytes(outputs))
+
+
+class _PieceOperands(NamedTuple):
+    """What an optimizer reads that updates one rank's flat piece of some parameters, in place."""
+
+    state: Sequence[TensorSpec]
+    gradients: Sequence[TensorSpec]
+    parameters: Sequence[TensorSpec]
+
+    @classmethod
+    def of(cls, inputs: Sequence[TensorSpec], attributes: Attributes) -> "_PieceOperands":
+        last = len(inputs) - attributes["num_parameters"]
+        first = last - attributes["num_gradients"]
+        return cls(inputs[:first], inputs[first:last], inputs[last:])
+
+
+def _elements(tensors: Sequence[TensorSpec]) -> int:
+    return sum(tensor.num_elements for tensor in tensors)
+
+
+def _piece_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return state and parameters. There are gradients for all parameters, or for the piece alone."""
+    operands, size = _PieceOperands.of(inputs, attributes), attributes["size"]
+    require(all(tensor.shape == (size,) for tensor in operands.state), f"the state must be [{size}]", *operands.state)
+    fits = _elements(operands.gradients) in {_elements(operands.parameters), size}
+    require(fits, f"there must be a gradient per parameter, or {size}", *operands.gradients)
+    return (*operands.state, *operands.parameters)
+
+
+def _piece_work(num_moments: int, flop_per_parameter: int) -> Count:
+    """Return a count: state and gradients of the piece read, state and parameters written.
+
+    Parameters are read too where the state has no copy of them in higher precision.
+    """
+
+    def count(inputs: Sequence[TensorSpec], _outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
+        operands, size = _PieceOperands.of(inputs, attributes), attributes["size"]
+        gradient, parameter = (tensors[0].like(size).num_bytes for tensors in operands[1:])
+        state = total_bytes(operands.state)
+        read = state + gradient + (parameter if len(operands.state) == num_moments else 0)
+        return Work(0.0, float(flop_per_parameter * size), read, state + parameter)
+
+    return count
 
 
 def _delay_outputs(_inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
@@ -120,5 +176,7 @@ MODEL_END_KERNELS = (
     Kernel("cross_entropy_backward", "elementwise", (3, 3), _cross_entropy_backward_outputs, streaming(3)),
     Kernel("adam", "optimizer", (4, 5), _optimizer_outputs, _adam_work),
     Kernel("sgd", "optimizer", (2, 3), _optimizer_outputs, _sgd_work),
+    Kernel("adam_piece", "optimizer", (4, float("inf")), _piece_outputs, _piece_work(2, _ADAM_FLOP_PER_PARAMETER)),
+    Kernel("sgd_piece", "optimizer", (2, float("inf")), _piece_outputs, _piece_work(0, _SGD_FLOP_PER_PARAMETER)),
     Kernel("delay", "delay", (0, float("inf")), _delay_outputs, _delay_work),
 )

@@ -82,6 +82,10 @@ class Work:
         return self.bytes_read + self.bytes_written
 
 
+Count = Callable[[Sequence[TensorSpec], Sequence[TensorSpec], Attributes], Work]
+"""The work of a call, from what it reads, what it writes and its attributes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """The one definition of a kernel's output shapes and work.
@@ -94,7 +98,7 @@ class Kernel:
     family: Family
     num_inputs: tuple[int, float]
     infer: Callable[[Sequence[TensorSpec], Attributes], tuple[TensorSpec, ...]]
-    count: Callable[[Sequence[TensorSpec], Sequence[TensorSpec], Attributes], Work]
+    count: Count
 
     def outputs(self, inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
         """Return the specs of what the kernel writes, in order; an accumulated buffer keeps its spec.

@@ -327,6 +327,8 @@ class TrainingSection(Section):
     adam_epsilon: Positive = 1e-8
     fused_gradient_accumulation: bool = True
     """Weight-gradient products add to the accumulated gradient themselves; false: a second kernel does."""
+    gradient_placeholders: bool = False
+    """Fused accumulation leaves autograd tensors in the gradients' places, as Transformer Engine and Megatron-LM do."""
     low_precision_gradients: bool = False
     """Accumulate and synchronise gradients in the type of the weights, not in fp32."""
     method: Method = "backprop"

@@ -123,7 +123,9 @@ def _check_reduce_scatter(program: Program, op: Collective, parts: int, position
 
 
 def _check_pieces(program: Program, op: Collective, parts: int, piece: Sequence[str], whole: Sequence[str]) -> None:
-    """Check that the pieces of ``parts`` ranks are the whole; a flat one may be padded."""
+    """Check that the pieces of ``parts`` ranks are the whole; a flat one may be padded, or lie in the whole."""
+    if op.dim is None and op.reads == op.writes:
+        return
     if op.dim is None:
         size, total = _elements(program, piece), _elements(program, whole)
         _require(parts * size >= total, f"{parts} pieces of {size} elements cannot hold {total}")

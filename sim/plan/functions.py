@@ -8,12 +8,12 @@ bias or a norm) is born ``Partial`` over that dimension's axes.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from sim.plan.buffer import Kind
+from sim.plan.buffer import Buffer, Kind, Scope
 from sim.plan.errors import LayoutError
 from sim.plan.layout import PARTIAL, Layout, Partial, Shard
-from sim.plan.op import Reduction
+from sim.plan.op import Compute, Reduction
 from sim.plan.tracing import Gradients, Parameter, TaskTracer, Tensor
 
 
@@ -154,10 +154,14 @@ class WeightGradient:
 
     ``overlapped``: after the input gradient, while the collective on that one runs; else before it.
     ``fused``: the product itself adds to the accumulated gradient; else a second kernel adds what it made.
+    ``placeholder``: autograd wants a gradient all the same, and gets a tensor that nobody fills. ``kept``: one for all
+    weights of a shape, for good (Transformer Engine, get_dummy_wgrad); ``fresh``: a new one each time (Megatron-LM's
+    own linear layers).
     """
 
     overlapped: bool = True
     fused: bool = True
+    placeholder: Literal["none", "kept", "fresh"] = "none"
 
     def emit(
         self, r: TaskTracer, name: str, kernel: str, operands: Sequence[Tensor], weight: Parameter, **attributes: Any
@@ -166,10 +170,23 @@ class WeightGradient:
         label = f"{name}.weight_gradient"
         if self.fused:
             r.update(label, kernel, operands, (weight.gradient,), **attributes)
+            self._hold_place(r, label, operands, weight)
             return
         layouts = (weight.gradient.layout,)
         (product,) = r.compute(label, kernel, operands, layouts, kind=Kind.WORKSPACE, **attributes)
         r.update(f"{label}.add", "add", (product,), (weight.gradient,))
+
+    def _hold_place(self, r: TaskTracer, label: str, operands: Sequence[Tensor], weight: Parameter) -> None:
+        """Make what autograd gets in the gradient's place, while what the product took is still there."""
+        spec, kept = weight.value.spec, self.placeholder == "kept"
+        shape = "x".join(map(str, spec.shape))
+        name = f"gradient_placeholder.{shape}" if kept else f"{label}.placeholder{r.part}"
+        if self.placeholder == "none" or (kept and name in r.program.buffers):
+            return
+        scope = Scope.PERSISTENT if kept else Scope.MICROBATCH
+        place = r.program.tensor(Buffer(name, spec.shape, spec.dtype, Kind.WORKSPACE, scope))
+        reads, writes = tuple(operand.name for operand in operands), (place.name,)
+        r.emit(Compute(r.unique(f"{label}.placeholder"), "delay", reads, writes, {"duration_s": 0.0}))
 
 
 Twice = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]

@@ -58,7 +58,9 @@ class Collective:
     With ``dim`` set, one buffer is gathered or scattered along that dimension. With ``dim`` None the
     buffers count as one flat vector, in order: all_reduce works in place (``reads == writes``),
     reduce_scatter reads many and writes this rank's flat piece (zero-padded to equal pieces),
-    all_gather reads the flat piece and writes many.
+    all_gather reads the flat piece and writes many. Where these two write what they read, they work in place: this
+    rank's piece of the vector becomes the sum, and the other pieces are no longer of use; or the others' pieces come
+    from their ranks.
 
     broadcast and reduce have a ``root``, a position in the group. broadcast writes what the root reads; other ranks
     need not read. reduce writes the sum at the root and zeros elsewhere (so that the two are each other's conjugates);

@@ -87,7 +87,9 @@ class StageProgramBuilder:
             recompute=job.training.recompute,
             loss_scale=1.0 / (job.training.global_batch_size * job.model.sequence_length),
             weight_gradient=f.WeightGradient(
-                overlapped=job.parallel.overlap_tensor_backward, fused=job.training.fused_gradient_accumulation
+                overlapped=job.parallel.overlap_tensor_backward,
+                fused=job.training.fused_gradient_accumulation,
+                placeholder="kept" if job.training.gradient_placeholders else "none",
             ),
             slices={name: choice.num_slices for name, choice in self.choices.items()},
             operands=Float8Operands() if precision.casts else f.AS_THEY_ARE,

@@ -143,11 +143,21 @@ class TrainingSpec:
     adam_epsilon: float = 1e-8
     fused_gradient_accumulation: bool = True
     """Weight-gradient products add to the accumulated gradient themselves; else a second kernel does."""
+    gradient_placeholders: bool = False
+    """Where gradients are accumulated so, backward still hands autograd tensors of the weights' shapes."""
     low_precision_gradients: bool = False
     """Accumulate and synchronise gradients in the type of the weights, not in 32 bits."""
     method: Method = "backprop"
     local_update: LocalUpdate | None = None
     """Local updates: whether a block also learns from the next one's loss. None: left out, which is greedy."""
+
+    def __post_init__(self) -> None:
+        if self.gradient_placeholders and not self.fused_gradient_accumulation:
+            raise SpecError(
+                "training.gradient_placeholders",
+                "placeholders stand for gradients that products have added themselves; here a second kernel adds them",
+                "leave it out, or fused_gradient_accumulation: true",
+            )
 
     @property
     def update(self) -> LocalUpdate:

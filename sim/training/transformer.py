@@ -6,7 +6,7 @@ replicated (Shoeybi et al. 2019). Parameter names are those of the dense model.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from sim.plan import functions as f
@@ -94,7 +94,10 @@ class TransformerBuilder:
         x = self.column_input(t, self.norm(t, names.norm, x))
         shape = (self.model.vocab_size, self.model.hidden_size)
         own = [] if names.shared else self.weights(t, names.head, shape, self.shard(0), dim=1)
-        logits = self.linear(t, names.head, x, own or [self.word_table(t, names.shared)], transposed=True)
+        head = self
+        if self.weight_gradient.placeholder == "kept":
+            head = replace(self, weight_gradient=replace(self.weight_gradient, placeholder="fresh"))
+        logits = head.linear(t, names.head, x, own or [self.word_table(t, names.shared)], transposed=True)
         return f.cross_entropy(t, names.loss, logits, self.tokens(t, names.labels, shift=1), loss, self.loss_scale)
 
     def layer(self, t: TaskTracer, index: int, x: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     "llama, pp4": {"model": LLAMA, "pipeline": {"degree": 4}},
     "llama, tp2 sp x dp2 zero1": {
         "model": LLAMA, "tensor_degree": 2, "sequence_parallel": True, "data_degree": 2, "zero_stage": 1,
-        "bucket_bytes": 4000,
+        "bucket_bytes": 4000, "numbers": {"gradient_placeholders": True},
     },
     "scatter-gather pipeline x tp2": {
         "tensor_degree": 2, "pipeline": {"degree": 2, "scatter_gather": True}, "overlap_gradient_sync": False,

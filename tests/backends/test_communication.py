@@ -72,10 +72,20 @@ def test_flat_collectives_pad_the_last_piece(results: dict[str, Execution]) -> N
     odd = values(execution, "odd")
     for rank, piece in enumerate(values(execution, "piece")):
         row = group_of(rank, ROWS)
-        flat = np.concatenate([sum(X[r] for r in row).ravel(), sum(odd[r] for r in row), [0.0]])
+        flat = np.concatenate([sum(X[r] for r in row).ravel(), sum(odd[r] for r in row).ravel(), [0.0]])
         np.testing.assert_allclose(piece, np.split(flat, 2)[row.index(rank)], rtol=1e-14, atol=1e-14)
         np.testing.assert_allclose(values(execution, "back.x")[rank].ravel(), flat[:12], rtol=1e-14, atol=1e-14)
         np.testing.assert_allclose(values(execution, "back.odd")[rank], flat[12:17], rtol=1e-14, atol=1e-14)
+
+
+def test_flat_collectives_in_place_sum_each_piece_where_it_lies(results: dict[str, Execution]) -> None:
+    """Scattered and gathered in place, 17 elements hold their sums over two ranks, the last piece one element short."""
+    execution = results["collectives"]
+    odd = values(execution, "odd")
+    for rank, (x, last) in enumerate(zip(values(execution, "own.x"), values(execution, "own.odd"), strict=True)):
+        row = group_of(rank, ROWS)
+        np.testing.assert_allclose(x, sum(X[r] for r in row), rtol=1e-14, atol=1e-14)
+        np.testing.assert_allclose(last, sum(odd[r] for r in row), rtol=1e-14, atol=1e-14)
 
 
 def test_ranks_that_both_send_first_do_not_wait_for_ever(results: dict[str, Execution]) -> None:

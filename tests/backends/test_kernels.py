@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as nn
 
 from backends.torch.kernels import DTYPES, KERNELS, KernelContext, RankContext
+from backends.torch.slicing import flat_piece
 from costmodels.kernels import KERNELS as COST_KERNELS
 from costmodels.kernels import TensorSpec
 from sim.plan.buffer import Buffer, Kind
@@ -381,14 +382,6 @@ def test_copy_writes_over_its_second_input() -> None:
     assert_close([target, source_after], [before, before])
 
 
-def test_shard_is_a_piece_of_the_padded_concatenation() -> None:
-    """Seven elements over two ranks: four, and three with a zero."""
-    a, b = random(3), random(2, 2, seed=1)
-    pieces = [run("shard", a, b, rank=rank, axes=("tp",), parts=2)[0] for rank in (0, 1)]
-    expected = torch.cat([a, b.reshape(-1), torch.zeros(1, dtype=torch.float64)])
-    assert_close([torch.cat(pieces)], [expected])
-
-
 # --- both ends of the model --------------------------------------------------------------------------------
 
 TOKENS = {"sequence_length": S, "microbatch_size": B, "vocab_size": V}
@@ -478,6 +471,29 @@ def test_sgd_matches_torch() -> None:
     KERNELS["sgd"](KernelContext(rank_context()), (parameter, leaf.grad, copy), {"learning_rate": 0.03})
     assert_close([parameter], [leaf.detach()])
     assert torch.equal(copy, parameter.bfloat16())
+
+
+@pytest.mark.parametrize("kernel", ["adam", "sgd"])
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("own_gradients", [False, True])
+def test_pieces_of_both_ranks_are_the_whole_update(kernel: str, *, mixed: bool, own_gradients: bool) -> None:
+    """Ranks that update four and three of seven parameters do what one update does, and leave the others alone."""
+    values, gradients = [random(3), random(2, 2, seed=1)], [random(3, seed=2), random(2, 2, seed=3)]
+    before, slope = (torch.cat([x.reshape(-1) for x in tensors]) for tensors in (values, gradients))
+    numbers = {"learning_rate": 0.01, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-6, "step": 1}
+    moments = [torch.zeros(7, dtype=torch.float64) for _ in range(2 if kernel == "adam" else 0)]
+    after = before.clone()
+    KERNELS[kernel](KernelContext(rank_context()), (after, slope, *moments), numbers)
+    for rank, mine in ((0, slice(0, 4)), (1, slice(4, 7))):
+        state = [torch.zeros(4, dtype=torch.float64) for _ in moments]
+        state = [flat_piece(before, rank, 4), *state] if mixed else state
+        slopes = [flat_piece(slope, rank, 4)] if own_gradients else gradients
+        updated = [x.clone() for x in values]
+        counts = {"size": 4, "axes": ("tp",), "num_gradients": len(slopes), "num_parameters": 2}
+        run(f"{kernel}_piece", *state, *slopes, *updated, rank=rank, **numbers, **counts)
+        expected = before.clone()
+        expected[mine] = after[mine]
+        assert_close([torch.cat([x.reshape(-1) for x in updated])], [expected])
 
 
 def test_delay_sleeps_and_gives_what_the_plan_declares() -> None:

@@ -20,7 +20,8 @@ VOCABULARY = {
     "flash_attention_backward", "decode_attention",
     "gelu", "gelu_backward", "swiglu", "swiglu_backward", "add", "slice", "append",
     "rows", "logits_max",
-    "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "copy", "shard", "adam", "sgd", "delay",
+    "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "copy", "adam", "adam_piece", "sgd",
+    "sgd_piece", "delay",
     "matmul_part", "matmul_part_input_gradient", "matmul_part_weight_gradient",
     "cast_float8", "float8_matmul", "float8_matmul_input_gradient", "float8_matmul_weight_gradient",
 }  # fmt: skip
@@ -52,6 +53,9 @@ def e5m2(*shape: int) -> TensorSpec:
 X, Q, KV, SCORES = t(S, B, H), t(S, B, N, D), t(S, B, G, D), t(B, N, S, S)
 IDS, STAT, MASK = t(S, B, dtype="int64"), f32(S, B), t(S, B, H, dtype="uint8")
 LOGITS, EXP = t(S, B, V), f32(S, B, V)
+
+PIECE = {"size": 2, "num_gradients": 2, "num_parameters": 2}
+"""Seven parameters in two tensors, of which a rank updates two."""
 
 CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorSpec]]] = [
     ("tokens", [], {"sequence_length": S, "microbatch_size": B}, [IDS]),
@@ -133,9 +137,16 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("zero", [f32(H), f32(H, F)], {}, [f32(H), f32(H, F)]),
     ("zeros", [], {"shapes": ((H,), (H, F)), "dtype": "float32"}, [f32(H), f32(H, F)]),
     ("copy", [f32(H, F), f32(H, F)], {}, [f32(H, F)]),
-    ("shard", [f32(3), f32(4)], {"parts": 4}, [f32(2)]),
     ("adam", [f32(H)] * 4, {}, [f32(H)] * 3),
     ("adam", [*[f32(H)] * 4, t(H)], {}, [*[f32(H)] * 3, t(H)]),
+    ("adam_piece", [*[f32(2)] * 3, f32(3), f32(4), t(3), t(4)], PIECE, [*[f32(2)] * 3, t(3), t(4)]),
+    (
+        "adam_piece",
+        [*[f32(2)] * 2, f32(2), f32(3), f32(4)],
+        PIECE | {"num_gradients": 1},
+        [f32(2), f32(2), f32(3), f32(4)],
+    ),
+    ("sgd_piece", [f32(3), f32(4), f32(3), f32(4)], PIECE, [f32(3), f32(4)]),
     ("sgd", [f32(H)] * 2, {}, [f32(H)]),
     ("sgd", [f32(H), f32(H), t(H)], {}, [f32(H), t(H)]),
     ("delay", [X], {"duration_s": 2.0}, []),
@@ -206,7 +217,9 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("rotary", [t(S, B, N, 3)], {}),
         ("add_positions", [X, t(S - 1, H)], {}),
         ("copy", [f32(3), t(3)], {}),
-        ("shard", [f32(3), t(3)], {"parts": 2}),
+        ("adam_piece", [*[f32(3)] * 3, f32(3), f32(4), t(3), t(4)], PIECE),
+        ("adam_piece", [*[f32(2)] * 3, f32(3), f32(3), t(3), t(4)], PIECE),
+        ("adam_piece", [*[f32(2)] * 3, f32(3), f32(4), t(3), t(4)], {"size": 2}),
     ],
 )
 def test_misfit_is_refused_by_name(name: str, inputs: Sequence[TensorSpec], attributes: Mapping[str, Any]) -> None:
@@ -300,6 +313,19 @@ def test_adam_moves_the_known_bytes_per_parameter() -> None:
     """Mixed-precision Adam reads 16 and writes 14 bytes per parameter."""
     work = work_of("adam", [*[f32(1000)] * 4, t(1000)])
     assert (work.bytes_read, work.bytes_written) == (16_000, 14_000)
+
+
+def test_an_optimizer_of_a_piece_moves_that_piece_alone() -> None:
+    """Of parameters shared out among ranks, a rank moves the bytes of its own, whatever else the buffers hold."""
+    state = [f32(250)] * 3
+    for gradients in ([f32(600), f32(400)], [f32(250)]):
+        attributes = {"size": 250, "num_gradients": len(gradients), "num_parameters": 2}
+        of_piece = work_of("adam_piece", [*state, *gradients, t(600), t(400)], attributes)
+        assert of_piece == work_of("adam", [*[f32(250)] * 4, t(250)])
+    whole = {"size": 1000, "num_gradients": 1, "num_parameters": 1}
+    for kernel, one in (("adam", 2), ("sgd", 0)):
+        piece = work_of(f"{kernel}_piece", [f32(1000)] * (one + 2), whole)
+        assert piece == work_of(kernel, [f32(1000)] * (one + 2))
 
 
 def test_sgd_moves_the_known_bytes_per_parameter() -> None:

@@ -37,7 +37,7 @@ LLAMA = GPT | {
     "dropout": 0.0,
 }  # fmt: skip
 
-_TRAINING_KEYS = {"precision", "recompute"}
+_TRAINING_KEYS = {"precision", "recompute", "gradient_placeholders", "fused_gradient_accumulation"}
 _PIPELINE_KEYS = {
     "schedule",
     "virtual_stages",

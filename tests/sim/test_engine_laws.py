@@ -15,9 +15,10 @@ from sim.engine.folding import Folding, fold, no_fold
 from sim.engine.run import SimulatedRun
 from sim.engine.simulate import simulate
 from sim.engine.timeline import timeline
+from sim.plan.buffer import Kind
 from sim.plan.check import check
-from sim.plan.op import Collective, Recv
-from sim.plan.program import Plan
+from sim.plan.op import Collective, CollectiveKind, Compute, Op, Recv
+from sim.plan.program import Plan, Program, Task
 from tests.sim.jobs import GPT, as_array, dense_plan, op_times, pricing_on
 from tests.sim.reference import ReferenceEngine, hazards
 from tests.sim.strategies import NODES, aiao_keys, dense_keys, dense_plans
@@ -83,14 +84,33 @@ def test_steps_without_a_barrier_coalesced_equal_step_by_step(
     assert_same_times(run, op_times(single))
 
 
+def with_pieces_apart(program: Program) -> Program:
+    """Return a program whose optimizer updates its own state alone, from which parameters are then gathered."""
+
+    def changed(op: Op) -> Op:
+        if isinstance(op, Compute) and op.kernel == "adam_piece":
+            return replace(op, writes=tuple(n for n in op.writes if program.buffers[n].kind is Kind.OPTIMIZER))
+        return op
+
+    def gathering(task: Task) -> Task:
+        ops = [changed(op) for op in task.ops]
+        state = next((op.writes[0] for op in ops if op.name.startswith("adam.")), None)
+        gathers = isinstance(ops[-1], Collective) and ops[-1].kind is CollectiveKind.ALL_GATHER and state is not None
+        return replace(task, ops=(*ops[:-1], replace(ops[-1], reads=(state,)) if gathers else ops[-1]))
+
+    return replace(program, tasks={name: gathering(task) for name, task in program.tasks.items()})
+
+
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_an_op_done_before_its_block_may_begin_lets_others_go(recompute: str) -> None:
     """Gathered parameters let a forward's ops go at different times; who waits for one waits no longer than for it.
 
-    Such calls stay blocks: they are the few that an optimizer of the step before leads into.
+    Here it is the gather of the step before's parameters. Such calls stay blocks: they are the few that an optimizer of
+    that step leads into.
     """
     keys = {"schedule": "aiao", "virtual_stages": 2, "zero_stage": 1, "overlap_gradient_sync": True, "pp": 3, "m": 8}
     plan = dense_plan(**keys, tp=2, dp=2, sequence_parallel=True, recompute=recompute, model=GPT | {"num_layers": 6})
+    plan = replace(plan, programs=tuple(map(with_pieces_apart, plan.programs)))
     pricing = pricing_on("dgx-a100-80g", plan.mesh.size, devices_per_node=2)
     run, single = simulate(plan, pricing), simulate(plan, pricing, coalesce=False)
     assert run.graph.early_exits

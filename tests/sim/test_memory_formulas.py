@@ -1,11 +1,15 @@
 """Activations that traced plans keep, against published closed forms."""
 
+from math import prod
+
 import pytest
 
-from costmodels.memory import activation_bytes_per_layer, logits_extra_bytes
+from costmodels.memory import activation_bytes_per_layer, allocated_bytes, logits_extra_bytes
 from sim.engine.memory import memory_use
+from sim.plan.buffer import Scope
+from sim.plan.liveness import lifetimes
 from sim.plan.program import Program
-from tests.sim.jobs import GPT, dense_plan
+from tests.sim.jobs import GPT, LLAMA, dense_plan
 
 SIZES = [(6144, 64, 4), (12288, 96, 1), (20480, 128, 1)]
 """(hidden, heads, micro-batch) of the 22B, 175B and 530B models of Korthikanti et al. 2022."""
@@ -64,3 +68,25 @@ def test_the_model_ends_keep_embedding_mask_final_norm_and_logits(tp: int) -> No
     )
     mask = s * b * h / tp
     assert held_bytes(program) - layer == pytest.approx(extra + mask, rel=0.02)
+
+
+@pytest.mark.parametrize(("tp", "tied"), [(1, False), (2, False), (2, True)])
+def test_placeholders_are_a_layers_weights_once_and_the_output_layers_for_a_while(tp: int, *, tied: bool) -> None:
+    """Whatever the depth, a 16-bit tensor per shape of weight is kept, and one of the output layer's comes and goes."""
+    model = LLAMA | {"num_layers": 3, "vocab_size": 4096, "tied_embeddings": tied}
+    keys = {"tp": tp, "sequence_parallel": tp > 1, "model": model, "precision": "bf16", "m": 2}
+    (plain,), (program,) = (dense_plan(**keys, gradient_placeholders=held).programs for held in (False, True))
+    shapes = {
+        b.shape
+        for n, b in plain.buffers.items()
+        if n.startswith("layer0.") and n.endswith(".weight") and "norm" not in n
+    }
+    assert len(shapes) == 4
+    weights = [allocated_bytes(2 * prod(shape)) for shape in shapes]
+    kept = memory_use(program).before_bytes - memory_use(plain).before_bytes
+    assert set(kept.tolist()) == {sum(weights)}
+    added = program.buffers.keys() - plain.buffers.keys()
+    (fresh,) = (b for n, b in program.buffers.items() if n in added and b.scope is Scope.MICROBATCH)
+    assert fresh.num_bytes == 2 * 4096 * model["hidden_size"] // tp
+    births = [name for life in lifetimes(program) for _, name in life.births].count(fresh.name)
+    assert births == 2

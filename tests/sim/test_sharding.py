@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.memory import allocated_bytes
+from sim.engine.memory import memory_use
 from sim.engine.run import SimulatedRun
 from sim.engine.simulate import simulate
 from sim.plan.buffer import Kind, Scope
@@ -56,6 +58,17 @@ def test_model_states_are_those_of_zeros_table_1(
     per_parameter = held / job.model.num_parameters
     assert per_parameter == pytest.approx(bytes_per_parameter, rel=1e-5)
     assert 7.5e9 * per_parameter == pytest.approx(published_bytes, rel=3e-3)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_stage_1_synchronises_and_updates_in_place(precision: Any) -> None:
+    """After the last backward nothing lives but what always does: shards are parts of gradients and of parameters."""
+    (program,) = dense_plan(dp=4, m=2, model=WIDE, zero_stage=1, precision=precision).programs
+    use, persistent = memory_use(program), [b for b in program.buffers.values() if b.scope is Scope.PERSISTENT]
+    end = max(i for i, call in enumerate(program.calls) if call.task == "backward.0") + 1
+    held = sum(allocated_bytes(b.num_bytes) for b in persistent)
+    assert use.peak_bytes > held
+    assert set(use.peak_bytes_of[end:].tolist()) == {held}
 
 
 def most_live_bytes(program: Program, kind: Kind) -> int:

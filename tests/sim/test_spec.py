@@ -70,6 +70,8 @@ SMALL = GPT | {"num_layers": 4}
          "list 2 of none, selective, full"),
         ({"pp": 8}, "parallel.pipeline.degree", "4 layers cannot fill 8 virtual stages (degree 8 x virtual_stages 1)",
          "smaller degree"),
+        ({"gradient_placeholders": True, "fused_gradient_accumulation": False}, "training.gradient_placeholders",
+         "a second kernel adds them", "fused_gradient_accumulation: true"),
     ],
 )  # fmt: skip
 def test_bad_specification_names_key_rule_and_remedy(keys: dict[str, Any], key: str, rule: str, remedy: str) -> None:

@@ -237,18 +237,6 @@ def copy(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) ->
     return (target.copy_(source),)
 
 
-def shard(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return this rank's piece of the zero-padded concatenation of the flattened buffers."""
-    parts = attributes["parts"]
-    flat = torch.cat([x.reshape(-1) for x in inputs])
-    size = -(-flat.numel() // parts)
-    start = context.index(attributes["axes"]) * size
-    piece = flat.new_zeros(size)
-    own = flat[start : start + size]
-    piece[: own.numel()] = own
-    return (piece,)
-
-
 ELEMENTWISE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
     {
         "dropout": dropout,
@@ -274,6 +262,5 @@ ELEMENTWISE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "zero": zero,
         "zeros": zeros,
         "copy": copy,
-        "shard": shard,
     }
 )

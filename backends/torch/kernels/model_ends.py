@@ -9,6 +9,7 @@ from torch import Tensor
 
 from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, wide
 from backends.torch.randomness import token_ids
+from backends.torch.slicing import flat_piece, write_piece
 
 
 def tokens(context: KernelContext, _: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
@@ -129,6 +130,37 @@ def sgd(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> t
     return (parameter, *copies)
 
 
+def _update_piece(
+    update: KernelFunction, num_moments: int, context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
+) -> tuple[Tensor, ...]:
+    """Update this rank's piece of the concatenated parameters, and its state, in place.
+
+    The gradients are of all parameters, of which this rank's piece counts, or that piece.
+    """
+    last = len(inputs) - attributes["num_parameters"]
+    first = last - attributes["num_gradients"]
+    state, gradients, parameters = inputs[:first], inputs[first:last], inputs[last:]
+    size, index = attributes["size"], context.index(attributes["axes"])
+    flat, slopes = (torch.cat([x.reshape(-1) for x in tensors]) for tensors in (parameters, gradients))
+    own = flat_piece(flat, index, size)
+    slope = slopes if slopes.numel() == size else flat_piece(slopes, index, size)
+    is_mixed = len(state) > num_moments
+    operands = (state[0], slope, *state[1:], own) if is_mixed else (own, slope, *state)
+    update(context, operands, attributes)
+    write_piece(parameters, index, own)
+    return (*state, *parameters)
+
+
+def adam_piece(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Do what ``adam`` does, on this rank's piece of several parameters."""
+    return _update_piece(adam, 2, context, inputs, attributes)
+
+
+def sgd_piece(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Do what ``sgd`` does, on this rank's piece of several parameters."""
+    return _update_piece(sgd, 0, context, inputs, attributes)
+
+
 def delay(context: KernelContext, _: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Pass ``duration_s`` seconds; return zeros."""
     context.rank.sleep(attributes["duration_s"])
@@ -150,6 +182,8 @@ MODEL_END_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "cross_entropy_backward": cross_entropy_backward,
         "adam": adam,
         "sgd": sgd,
+        "adam_piece": adam_piece,
+        "sgd_piece": sgd_piece,
         "delay": delay,
     }
 )

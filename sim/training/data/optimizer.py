@@ -2,7 +2,8 @@
 
 ZeRO stage 0: all_reduce of every bucket, each rank updates all its parameters.
 ZeRO stage 1 (Rajbhandari et al. 2020): reduce_scatter of every bucket, each rank updates its flat piece
-with its piece of the optimizer state, all_gather of the updated parameters.
+with its piece of the optimizer state, all_gather of the updated parameters. All three work in place, as Megatron-LM's
+distributed optimizer does: a rank's piece of a bucket is a part of its gradients, and of its parameters.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from sim.plan.buffer import Buffer, Initial, Kind, Scope, Tier
-from sim.plan.op import Collective, CollectiveKind
+from sim.plan.op import Collective, CollectiveKind, Compute
 from sim.plan.program import Call, Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.training.data.axes import data_axes, shard_axes
@@ -85,20 +86,20 @@ class StepEndWriter:
     def write_sync_and_update(self, buckets: Sequence[Bucket]) -> list[str]:
         """Write gradient synchronisation and optimizer, bucket by bucket."""
         sharded = self.job.parallel.zero_stage == 1 and self.data_degree > 1
-        names, shards = [], {}
+        names = []
         for bucket in buckets:
             t = TaskTracer(self.tracer, Scope.STEP)
-            shards[bucket.index] = self.sync(t, bucket, sharded=sharded)
+            self.sync(t, bucket, sharded=sharded)
             names += self.finish(f"gradient_sync.{bucket.index}", Phase.GRADIENT_SYNC, t)
         for bucket in buckets:
             t = TaskTracer(self.tracer, Scope.STEP)
-            shard = shards[bucket.index]
-            if shard is None:
-                self.update(t, bucket)
-            elif self.defers_gathers:
-                self.update_piece(t, bucket, shard, self.kept_piece(bucket))
+            gradients = [p.gradient for p in bucket.parameters]
+            if self.defers_gathers:
+                self.update_piece(t, bucket, gradients)
+            elif sharded:
+                self.update_shard(t, bucket, gradients)
             else:
-                self.update_shard(t, bucket, shard)
+                self.update(t, bucket)
             names += self.finish(f"optimizer.{bucket.index}", Phase.OPTIMIZER, t)
         return names + self.write_loss_sync()
 
@@ -107,7 +108,7 @@ class StepEndWriter:
         calls = []
         for bucket in reversed(buckets):
             t = TaskTracer(self.tracer, Scope.STEP)
-            self.gather(t, bucket, self.kept_piece(bucket))
+            self.gather(t, bucket)
             names = self.finish(f"deferred_gather.{bucket.index}", Phase.OPTIMIZER, t)
             calls += [Call(name, lag=1) for name in names]
         return calls
@@ -155,10 +156,8 @@ class StepEndWriter:
         """Add a task unless it is empty; return its name, if any."""
         return [self.tracer.add_task(name, phase, t.ops).name] if t.ops else []
 
-    def sync(
-        self, t: TaskTracer, bucket: Bucket, *, sharded: bool, span: tuple[int, int] | None = None
-    ) -> Tensor | None:
-        """Write a bucket's collectives; return this rank's flat piece of the sum where it is sharded.
+    def sync(self, t: TaskTracer, bucket: Bucket, *, sharded: bool, span: tuple[int, int] | None = None) -> None:
+        """Write a bucket's collectives. ``sharded``: a rank needs its flat piece of the sum alone.
 
         ``span``: the elements that are summed over replicas now; None: all.
         """
@@ -170,16 +169,12 @@ class StepEndWriter:
         elif self.copies:
             self.all_reduce(t, "copies", gradients, (PIPELINE_AXIS,), COPIES_STREAM, self.copies)
         if self.data_degree == 1:
-            return None
+            return
         if not sharded:
             self.sum_replicas(t, "all_reduce", gradients, span)
-            return None
-        name, dtype = f"gradient_shard.{bucket.index}", gradients[0].dtype
-        shard = self.flat(name, bucket.parameters, dtype, Kind.GRADIENT, Scope.STEP)
-        reads = tuple(g.name for g in gradients)
-        name = t.unique("reduce_scatter")
-        t.emit(Collective(name, CollectiveKind.REDUCE_SCATTER, (DATA_AXIS,), reads, (shard.name,), DATA_AXIS))
-        return shard
+            return
+        names, name = tuple(g.name for g in gradients), t.unique("reduce_scatter")
+        t.emit(Collective(name, CollectiveKind.REDUCE_SCATTER, (DATA_AXIS,), names, names, DATA_AXIS))
 
     def all_reduce(
         self,
@@ -242,57 +237,56 @@ class StepEndWriter:
         )  # fmt: skip
         self.optimize(t, source, parameter.gradient, [master, *moments, parameter.value])
 
-    def update_shard(self, t: TaskTracer, bucket: Bucket, gradient: Tensor) -> None:
-        """Write the optimizer's step on this rank's flat piece of a bucket, and the gather of all pieces."""
-        values = [p.value for p in bucket.parameters]
-        (piece,) = t.compute(
-            f"shard.{bucket.index}", "shard", values, (values[0].layout,), kind=Kind.WORKSPACE,
-            axes=self.shard_axes, parts=self.tracer.mesh.degree(*self.shard_axes),
-        )  # fmt: skip
-        self.update_piece(t, bucket, gradient, piece)
-        self.gather(t, bucket, piece)
+    def update_shard(self, t: TaskTracer, bucket: Bucket, gradients: Sequence[Tensor]) -> None:
+        """Write the optimizer's step on this rank's flat piece of a bucket, and the gather of all pieces.
 
-    def update_piece(self, t: TaskTracer, bucket: Bucket, gradient: Tensor, piece: Tensor) -> None:
-        """Write the optimizer's step on this rank's flat piece of a bucket's parameters."""
-        parameters, name = bucket.parameters, f"shard.{bucket.index}"
-        dtype, persistent = self.precision.master, (Kind.OPTIMIZER, Scope.PERSISTENT)
-        moments = [self.flat(f"{name}.{label}", parameters, dtype, *persistent) for label in self.moments]
-        updated = [piece, *moments]
-        if self.precision.mixed:
-            initial = self.own_shard(bucket)
-            updated = [self.flat(f"{name}.master", parameters, dtype, *persistent, initial=initial), *moments, piece]
-        self.optimize(t, name, gradient, updated)
+        ``gradients``: those of the bucket, of which this rank's piece is summed, or that piece.
+        """
+        self.update_piece(t, bucket, gradients)
+        self.gather(t, bucket)
 
-    def kept_piece(self, bucket: Bucket) -> Tensor:
-        """Return this rank's flat piece of a bucket's parameters, which is kept from its update to its gather."""
-        name = f"shard.{bucket.index}"
-        if name not in self.tracer.buffers:
-            own = self.own_shard(bucket)
-            kept = (self.tracer.parameter_dtype, Kind.PARAMETER, Scope.PERSISTENT)
-            return self.flat(name, bucket.parameters, *kept, initial=own)
-        buffer = self.tracer.buffers[name]
-        return Tensor(buffer.name, buffer.shape, buffer.dtype)
+    def update_piece(self, t: TaskTracer, bucket: Bucket, gradients: Sequence[Tensor]) -> None:
+        """Write the optimizer's step on this rank's flat piece of a bucket's parameters, in place."""
+        name, rule = f"shard.{bucket.index}", self.job.training.optimizer
+        state, values = self._piece_state(bucket, name), [p.value for p in bucket.parameters]
+        reads = tuple(tensor.name for tensor in (*state, *gradients, *values))
+        writes = tuple(tensor.name for tensor in (*state, *values))
+        attributes = {
+            "axes": self.shard_axes, "size": self._piece_size(bucket.parameters),
+            "num_gradients": len(gradients), "num_parameters": len(values), **self._numbers,
+        }  # fmt: skip
+        t.emit(Compute(t.unique(f"{rule}.{name}"), f"{rule}_piece", reads, writes, attributes))
 
-    def own_shard(self, bucket: Bucket) -> Initial:
-        """Return that a buffer starts as this rank's flat piece of a bucket's parameters."""
-        return Initial("shard", of=tuple(p.value.name for p in bucket.parameters), axes=self.shard_axes)
+    def _piece_state(self, bucket: Bucket, name: str) -> list[Tensor]:
+        """Return what the optimizer keeps of a piece: its moments, after a master copy under mixed precision."""
+        kept = (bucket.parameters, self.precision.master, Kind.OPTIMIZER, Scope.PERSISTENT)
+        moments = [self.flat(f"{name}.{label}", *kept) for label in self.moments]
+        if not self.precision.mixed:
+            return moments
+        initial = Initial("shard", of=tuple(p.value.name for p in bucket.parameters), axes=self.shard_axes)
+        return [self.flat(f"{name}.master", *kept, initial=initial), *moments]
 
-    def gather(self, t: TaskTracer, bucket: Bucket, piece: Tensor) -> None:
-        """Write the all_gather of everybody's piece into a bucket's parameters."""
+    def gather(self, t: TaskTracer, bucket: Bucket, piece: Tensor | None = None) -> None:
+        """Write the all_gather of everybody's piece into a bucket's parameters; None: each lies there already."""
         writes = tuple(p.value.name for p in bucket.parameters)
+        reads = writes if piece is None else (piece.name,)
         gather = t.unique("all_gather")
-        t.emit(Collective(gather, CollectiveKind.ALL_GATHER, self.shard_axes, (piece.name,), writes, DATA_AXIS))
+        t.emit(Collective(gather, CollectiveKind.ALL_GATHER, self.shard_axes, reads, writes, DATA_AXIS))
 
     def flat(
         self, name: str, parameters: Sequence[Parameter], dtype: str, kind: Kind, scope: Scope,
         initial: Initial | None = None, tier: Tier = Tier.DEVICE,
     ) -> Tensor:  # fmt: skip
         """Return a new buffer for this rank's flat piece of some parameters; a persistent one starts with zeros."""
-        total = sum(prod(p.value.shape) for p in parameters)
-        shape = (-(-total // self.tracer.mesh.degree(*self.shard_axes)),)
         if scope is Scope.PERSISTENT and initial is None:
             initial = Initial("zeros")
+        shape = (self._piece_size(parameters),)
         return self.tracer.tensor(Buffer(name, shape, dtype, kind, scope, tier, initial))
+
+    def _piece_size(self, parameters: Sequence[Parameter]) -> int:
+        """Return how many elements a rank's flat piece of some parameters has."""
+        total = sum(prod(p.value.shape) for p in parameters)
+        return -(-total // self.tracer.mesh.degree(*self.shard_axes))
 
     @property
     def moments(self) -> tuple[str, ...]:
@@ -301,18 +295,19 @@ class StepEndWriter:
 
     def optimize(self, t: TaskTracer, name: str, gradient: Tensor, updated: Sequence[Tensor]) -> None:
         """Write one optimizer step; ``updated``: parameter, its moments, and a low-precision copy if there is one."""
-        training, rate = self.job.training, self.job.training.learning_rate
+        rule = self.job.training.optimizer
+        t.optimize(f"{rule}.{name}", rule, gradient, updated, **self._numbers)
+
+    @property
+    def _numbers(self) -> dict[str, float]:
+        """Return what the optimizer's kernel needs to know."""
+        training = self.job.training
         if training.optimizer == "sgd":
-            t.optimize(f"sgd.{name}", "sgd", gradient, updated, learning_rate=rate)
-            return
-        t.optimize(
-            f"adam.{name}",
-            "adam",
-            gradient,
-            updated,
-            learning_rate=rate,
-            beta1=training.adam_beta1,
-            beta2=training.adam_beta2,
-            epsilon=training.adam_epsilon,
-            step=1,
-        )
+            return {"learning_rate": training.learning_rate}
+        return {
+            "learning_rate": training.learning_rate,
+            "beta1": training.adam_beta1,
+            "beta2": training.adam_beta2,
+            "epsilon": training.adam_epsilon,
+            "step": 1,
+        }

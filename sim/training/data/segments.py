@@ -114,11 +114,11 @@ class SegmentWriter:
         """Write a segment's synchronisation after its backwards; return the calls that update it, at the end."""
         sync, update = TaskTracer(self.tracer, Scope.STEP), TaskTracer(self.tracer, Scope.STEP)
         for bucket in buckets:
-            shard = self.step_end.sync(sync, bucket, sharded=sharded)
-            if shard is None:
-                self.step_end.update(update, bucket)
+            self.step_end.sync(sync, bucket, sharded=sharded)
+            if sharded:
+                self.step_end.update_shard(update, bucket, [p.gradient for p in bucket.parameters])
             else:
-                self.step_end.update_shard(update, bucket, shard)
+                self.step_end.update(update, bucket)
         self.calls.end += self._calls(f"gradient_sync.{name}", Phase.GRADIENT_SYNC, sync)
         return self._calls(f"optimizer.{name}", Phase.OPTIMIZER, update)
 
@@ -156,10 +156,9 @@ class SegmentWriter:
             return self._whole(str(stage), buckets, sharded=True)
         sync, update, gather = (TaskTracer(self.tracer, Scope.STEP) for _ in range(3))
         for bucket in buckets:
-            gradient, piece = self.step_end.sync(sync, bucket, sharded=True), self.step_end.kept_piece(bucket)
-            assert gradient is not None
-            self.step_end.update_piece(update, bucket, gradient, piece)
-            self.step_end.gather(gather, bucket, piece)
+            self.step_end.sync(sync, bucket, sharded=True)
+            self.step_end.update_piece(update, bucket, [p.gradient for p in bucket.parameters])
+            self.step_end.gather(gather, bucket)
         self.calls.end += self._calls(f"gradient_sync.{stage}", Phase.GRADIENT_SYNC, sync)
         self.calls.begin[:0] = self._calls(f"deferred_gather.{stage}", Phase.OPTIMIZER, gather, lag=1)
         return self._calls(f"optimizer.{stage}", Phase.OPTIMIZER, update)

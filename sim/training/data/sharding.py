@@ -255,7 +255,7 @@ class ShardedStepWriter:
             if self.gathering is not None:
                 self._update_unit(t, unit, gradient)
             else:
-                self.step_end.update_shard(t, Bucket(index, unit.parameters), gradient)
+                self.step_end.update_shard(t, Bucket(index, unit.parameters), [gradient])
             names += self.step_end.finish(f"optimizer.{unit.name}", Phase.OPTIMIZER, t)
         return names
 
