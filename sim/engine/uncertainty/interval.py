@@ -11,11 +11,11 @@ from sim.engine.uncertainty.draws import Erring, drawn
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses, ModelErrors
 from sim.engine.uncertainty.first_order import Source, relative_deviation, sensitivities
 from sim.engine.uncertainty.longest_path import Floats
-from sim.engine.uncertainty.retiming import retiming
+from sim.engine.uncertainty.retiming import num_nodes, retiming
 
 NUM_DRAWS: Final = 128
-MOST_NODES: Final = 1_000_000
-"""Runs with more nodes are not sampled: it takes about 4 us per node, and memory for 9 draws at once."""
+MOST_NODES: Final = 500_000
+"""Runs that take more are not sampled: each takes about 5 us and, with what else there is to keep, 400 bytes."""
 _AT_ONCE: Final = 1 << 23
 """Moments that are held at the same time, 8 bytes each."""
 _NORMAL_90: Final = 1.6448536269514722
@@ -46,11 +46,12 @@ class StepInterval(NamedTuple):
 def step_time_interval(path: CriticalPath, errors: ModelErrors, most_nodes: int = MOST_NODES) -> StepInterval:
     """Return the interval of a run's step time: the 5 and 95 % quantiles of drawn runs.
 
-    Of a run with more than ``most_nodes`` it is what errors of the critical path make of it, and no jitter.
+    Of a run whose retiming takes more than ``most_nodes`` it is what errors of the critical path make of it, without
+    jitter.
     """
     classes = ErrorClasses()
     moved, time_s = sensitivities(path, errors, classes), path.run.iteration_time_s
-    if len(path.run.graph.kinds) > most_nodes:
+    if num_nodes(path.run) > most_nodes:
         spread = _NORMAL_90 * relative_deviation(moved)
         bounds = Interval(time_s * math.exp(-spread), time_s * math.exp(spread))
         return StepInterval(bounds, Method.FIRST_ORDER)
@@ -78,6 +79,6 @@ def _relative_times(
     run = path.run
     retimed = retiming(run, classes, factor_row)
     draws = drawn(list(erring), errors, moved, run, num_draws)
-    width = max(_AT_ONCE // max(len(run.graph.kinds), 1), 1)
+    width = max(_AT_ONCE // max(num_nodes(run), 1), 1)
     parts = [retimed.relative_times(draws.factors[:, begin : begin + width]) for begin in range(0, num_draws, width)]
     return np.concatenate(parts) * draws.step

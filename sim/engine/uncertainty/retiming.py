@@ -65,6 +65,12 @@ class Retiming:
         return periods_s
 
 
+def num_nodes(run: SimulatedRun) -> int:
+    """Return how many nodes there are to retime: the run's own, and one between each entry and exit of a block."""
+    blocks = run.graph.blocks.values()
+    return len(run.graph.kinds) + sum(len(block.pattern.entries) * (len(block.exits) + 1) for block in blocks)
+
+
 def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) -> Retiming:
     """Return what decides how long a run takes, of a run that has ended."""
     nodes, rows = _Nodes(run), _Rows(run, classes, factor_row)
