@@ -153,6 +153,8 @@ def _attention(attention: "_Section") -> AttentionProfile:
         cache_speedup=attention.number("cache_speedup", least=1.0),
         backward_ratio=attention.fraction("backward_ratio"),
         latency_s=attention.time("latency"),
+        score_s=attention.time("score") if "score" in attention.entry else 0.0,
+        key_tile=int(attention.number("key_tile", least=1.0)) if "key_tile" in attention.entry else 64,
     )
 
 

@@ -37,6 +37,8 @@ _GEMM: Final = {
     "memory_fraction": (0.3, 1.0), "memory_ramp_bytes": (1e3, 1e8), "overlap": (1.0, 20.0),
     "memory_overlap": (1.0, 20.0), "latency_s": (5e-7, 1.5e-5),
 }  # fmt: skip
+_SCORE_S: Final = (1e-11, 1e-7)
+"""Of a processor's softmax, per score."""
 _LEAST_FOR_CHOICE: Final = 500
 """Measurements from which the library's tiles and splits are chosen; with fewer they stay as they are."""
 _CHOICES: Final = 2
@@ -176,7 +178,7 @@ def _fit_attention(samples: Sequence[KernelSample], start: Fitted, fit_rates: bo
     limits = {"peak_fraction": (_LEAST_FRACTION, 1.0), "memory_fraction": (_LEAST_FRACTION, 1.0)} if fit_rates else {}
     chosen: dict[str, tuple[float, float]] = limits or dict(_ATTENTION)
     if fit_rates:
-        chosen["latency_s"] = (_LEAST_LATENCY_S, _MOST_LATENCY_S)
+        chosen |= {"latency_s": (_LEAST_LATENCY_S, _MOST_LATENCY_S), "score_s": _SCORE_S}
     if any(s.family == "attention_backward" for s in samples):
         chosen["backward_ratio"] = (_LEAST_FRACTION, 1.0)
     return _fit_section("attention", chosen)(samples, start, fit_rates)

@@ -13,7 +13,7 @@ from costmodels.hardware import DeviceSpec
 from costmodels.timing.times import Array, Calls, Times, cache_speedup, throttling, waves
 
 _QUERY_TILES: Final = (16, 32, 64, 128)
-_KEY_TILE: Final = 64
+_DECODE_KEYS: Final = 64
 _SPLITS: Final = (1, 2, 4, 8, 16, 32, 64)
 _BACKWARD_FLOP: Final = 2.5
 
@@ -22,9 +22,11 @@ _BACKWARD_FLOP: Final = 2.5
 class AttentionProfile:
     """Fused attention over whole sequences.
 
-    ``peak_fraction``: of the peak that a block's products reach, softmax included; ``throttle``, ``throttle_after_s``:
-    see ``throttling``. ``step_s``: a block's least time per 64 keys. ``tail``: share of the longest block that the
-    others wait for. ``memory_fraction``: of the memory bandwidth; ``cache_fraction``, ``cache_speedup``: tensors of
+    ``peak_fraction``: of the peak that a block's products reach, with what of the softmax hides behind them;
+    ``score_s``: time of the whole device per score that the softmax (an exponential, a maximum, a sum) adds, as on
+    processors that do one after the other. ``throttle``, ``throttle_after_s``: see ``throttling``. ``key_tile``: keys
+    that a block takes at a time, whole; ``step_s``: its least time for them. ``tail``: share of the longest block that
+    the others wait for. ``memory_fraction``: of the memory bandwidth; ``cache_fraction``, ``cache_speedup``: tensors of
     less than this fraction of the cache move this many times as fast. ``backward_ratio``: the backward's rate of the
     forward's.
     """
@@ -39,6 +41,8 @@ class AttentionProfile:
     cache_speedup: float
     backward_ratio: float
     latency_s: float
+    score_s: float = 0.0
+    key_tile: int = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,18 +71,19 @@ def attention_times(
     """Return the times of causal attention of m new queries to n keys, the last m of which are their own."""
     units = device.num_multiprocessors
     rate = peak_flop_per_s * attention.peak_fraction / units
-    longest = np.ceil(calls.n / _KEY_TILE)
+    longest = np.ceil(calls.n / attention.key_tile)
     best_s = np.full_like(calls.m, np.inf)
     for rows in _QUERY_TILES:
         per_head = np.ceil(calls.m / rows)
-        mean = ((calls.n - calls.m) + (per_head + 1.0) / 2.0 * rows) / _KEY_TILE
+        mean = ((calls.n - calls.m) + (per_head + 1.0) / 2.0 * rows) / attention.key_tile
         fill = calls.batch * per_head / units
-        step_s = 4.0 * rows * _KEY_TILE * calls.k / rate
+        step_s = rows * attention.key_tile * (4.0 * calls.k / rate + attention.score_s * units)
         last_s = longest * np.maximum(step_s, attention.step_s)
         shared_s = fill * np.clip(mean, 1.0, longest) * step_s
         tail_s = attention.tail * last_s * (1.0 - 1.0 / np.maximum(fill, 1.0))
         best_s = np.minimum(best_s, np.maximum(last_s, shared_s + tail_s))
-    best_s = np.maximum(best_s, 2.0 * calls.batch * calls.m * calls.n * calls.k / (rate * units))
+    causal = calls.batch * calls.m * calls.n / 2.0
+    best_s = np.maximum(best_s, causal * (4.0 * calls.k / (rate * units) + attention.score_s))
     busy = throttling(calls.executed_flop, peak_flop_per_s, attention.throttle, attention.throttle_after_s)
     compute_s = best_s * busy * (_BACKWARD_FLOP / attention.backward_ratio if backward else 1.0)
     return Times(np.full_like(best_s, attention.latency_s), compute_s, moving_s(calls.num_bytes, device, attention))
@@ -103,14 +108,14 @@ def decode_times(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, decod
     best_s, best_memory_s = np.full_like(calls.m, np.inf), np.zeros_like(calls.m)
     for split in _SPLITS:
         blocks = calls.batch * split
-        block_s = decode.block_s + np.ceil(calls.n / (_KEY_TILE * split)) * decode.step_s
+        block_s = decode.block_s + np.ceil(calls.n / (_DECODE_KEYS * split)) * decode.step_s
         busy_s = waves(blocks / units, decode.wave_quantisation) * block_s
         rate = np.minimum(
             bandwidth * decode.memory_fraction, np.minimum(blocks, units) * decode.block_bandwidth_bytes_per_s
         )
         memory_s, p = key_bytes / rate, decode.overlap
         whole_s = (busy_s**p + memory_s**p) ** (1.0 / p) + (decode.split_s if split > 1 else 0.0)
-        better = (whole_s < best_s) & (calls.n >= _KEY_TILE * split if split > 1 else True)
+        better = (whole_s < best_s) & (calls.n >= _DECODE_KEYS * split if split > 1 else True)
         best_memory_s = np.where(better, key_bytes / (bandwidth * decode.memory_fraction), best_memory_s)
         best_s = np.where(better, whole_s, best_s)
     fixed_s = decode.latency_s + decode.query_passes * query_bytes / 2.0 / bandwidth

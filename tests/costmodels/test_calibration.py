@@ -122,6 +122,36 @@ def test_gpu_fractions_come_back_under_the_data_sheet() -> None:
     assert found.profile.gemm.latency_s == pytest.approx(9e-6, rel=0.2)
 
 
+def attention(family: Family, tokens: int, head: int, heads: int) -> KernelSample:
+    """Return causal attention of float32 without a time yet."""
+    flop, size = 4.0 * heads * tokens**2 * head, 4 * heads * tokens * head
+    work = Work(flop, flop / 2, 3 * size, size, GemmShape(tokens, tokens, head, heads))
+    return KernelSample(
+        key=f"{family} {tokens} {head} {heads}", family=family, dtype="float32", work=work, seconds=1.0
+    )  # fmt: skip
+
+
+def test_softmax_and_products_of_attention_are_told_apart() -> None:
+    """On a CPU the time per score and the rate of the products come back from heads of several sizes; a GPU has no such
+    term, and keeps the tiles of its library.
+    """
+    profile = load_profile("cpu")
+    truth = replace(profile.attention, peak_fraction=0.6, score_s=2e-9, latency_s=10e-6, backward_ratio=0.9)
+    samples = [
+        attention(family, tokens, head, heads)
+        for family in ("attention", "attention_backward")
+        for tokens in (32, 128, 512) for head in (16, 32, 64, 128) for heads in (2, 8)
+    ]  # fmt: skip
+    noisy = measured(samples, Fitted(replace(profile, attention=truth), CPU), 0.03)
+    found = fit_kernels(noisy, Fitted(profile, CPU), fit_rates=True)
+    assert found.profile.attention.score_s == pytest.approx(2e-9, rel=0.1)
+    assert found.profile.attention.peak_fraction == pytest.approx(0.6, rel=0.05)
+    assert found.profile.attention.backward_ratio == pytest.approx(0.9, rel=0.05)
+    assert found.estimates["attention.score"].standard_error is not None
+    for name in ("a100", "h100", "h200", "b200"):
+        assert (load_profile(name).attention.score_s, load_profile(name).attention.key_tile) == (0.0, 64)
+
+
 def test_network_parameters_come_back() -> None:
     """Link, message and collective times of a made-up machine are predicted again within the noise."""
     profile = load_profile("cpu")

@@ -1,6 +1,7 @@
 """Kernel times: limits, monotonicity, and measured kernels."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,8 +10,11 @@ from hypothesis import strategies as st
 from costmodels.errors import CatalogueError, KernelError
 from costmodels.hardware import DeviceSpec, list_devices, list_nodes, load_device, load_node
 from costmodels.kernels import KERNELS, TensorSpec, Work
+from costmodels.kernels.tensor import GemmShape
 from costmodels.profile import load_profile, network_parameters
 from costmodels.roofline import KernelTime, kernel_time
+from costmodels.timing.attention import attention_times
+from costmodels.timing.times import Calls
 
 A100 = load_device("a100-sxm4-80gb")
 
@@ -59,6 +63,19 @@ def test_fused_backward_is_slower_than_forward(s: int, b: int, n: int) -> None:
     backward = timed("flash_attention_backward", [q, q, q, q, q, lse])
     assert backward.compute_s >= 2.5 / 0.86 * forward.compute_s * (1 - 1e-9)
     assert forward.compute_s >= 2 * b * n * s * s * 128 / A100.peak("bfloat16")
+
+
+@given(blocks=st.integers(16, 64), heads=st.integers(1, 8), score_s=st.floats(1e-10, 1e-8))
+def test_softmax_adds_its_time_per_score_of_the_triangle(blocks: int, heads: int, score_s: float) -> None:
+    """On a CPU core attention takes longer by the time per score, half of the square and the diagonal's tiles."""
+    device, tokens = load_device("cpu-core"), 128 * blocks
+    times = []
+    for profile in (0.0, score_s):
+        attention = replace(load_profile("cpu").attention, score_s=profile)
+        calls = Calls.of([Work(0.0, 0.0, 0, 0, GemmShape(tokens, tokens, 64, heads))], "float32")
+        times.append(attention_times(calls, device.peak("float32"), device, attention, backward=False).compute_s[0])
+    scores = heads * tokens**2 / 2
+    assert scores * score_s * (1 - 1e-9) <= times[1] - times[0] <= scores * score_s * (1 + 2 * 16 / tokens)
 
 
 def test_elementwise_kernel_is_bound_by_memory() -> None:
