@@ -59,24 +59,25 @@ class Residuals:
         return cls(len(size), float(size.mean()), float(p50), float(p90), float(errors.mean()), sigma)
 
 
-Predict = Callable[[Mapping[str, float]], Sequence[float]]
+Predict = Callable[[Mapping[str, float]], Sequence[float] | NDArray[np.float64]]
 
 
 def fit(
     parameters: Sequence[Parameter],
     predict: Predict,
-    seconds: Sequence[float],
+    seconds: Sequence[float] | NDArray[np.float64],
     *,
     num_evaluations: int = 60,
     outlier: float = _OUTLIER,
     by_length: bool = False,
+    weights: Sequence[float] | NDArray[np.float64] | None = None,
 ) -> dict[str, Estimate]:
     """Return the parameters under which ``predict`` comes nearest to the measured seconds, with their standard errors.
 
     Minimises the sum of soft-l1 losses of log(predicted/measured) over the logarithms of the parameters, within their
     limits (trust region reflective). ``by_length``: a sample weighs as the root of its seconds, between alike and by
-    what it adds to a step. Raises CalibrationError with fewer samples than parameters, or for
-    seconds that are not positive.
+    what it adds to a step. ``weights``: of the samples, as factors of their distances. Raises CalibrationError with
+    fewer samples than parameters, or for seconds that are not positive.
     """
     if len(seconds) < len(parameters):
         names = ", ".join(p.name for p in parameters)
@@ -87,12 +88,14 @@ def fit(
     low, high = (np.log([getattr(p, side) for p in parameters]) for side in ("least", "most"))
     start = np.log([min(max(p.start, p.least), p.most) for p in parameters])
     inside = 1e-3 * (high - low)
-    weights = np.exp(0.25 * (logs - logs.max())) if by_length else np.ones_like(logs)
+    scales = np.ones_like(logs) if weights is None else np.asarray(weights, dtype=float)
+    if by_length:
+        scales = scales * np.exp(0.25 * (logs - logs.max()))
 
     def residuals(x: NDArray[np.float64]) -> NDArray[np.float64]:
         predicted = predict(_named(parameters, x))
         distances = np.log(np.maximum(np.asarray(predicted, dtype=float), 1e-15)) - logs
-        weighted: NDArray[np.float64] = weights * distances
+        weighted: NDArray[np.float64] = scales * distances
         return weighted
 
     found = least_squares(

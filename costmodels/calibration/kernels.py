@@ -10,8 +10,8 @@ from typing import Final
 from costmodels.calibration.batches import batches, predict
 from costmodels.calibration.document import file_key
 from costmodels.calibration.fitting import CalibrationError, Parameter, fit, values_of
+from costmodels.calibration.products import fit_products
 from costmodels.calibration.samples import KernelSample
-from costmodels.calibration.tile_choice import with_chosen_kernels
 from costmodels.calibration.uncertainty import Estimate
 from costmodels.hardware import NodeSpec
 from costmodels.profile import Profile
@@ -29,19 +29,8 @@ _ALTERNATIONS: Final = 2
 _LEAST_OF_KERNEL: Final = 4
 """Measurements of one kernel from which it gets its own two parameters."""
 
-_GEMM: Final = {
-    "peak_fraction": (0.3, 1.0), "throttle": (1e-3, 0.6), "throttle_after_s": (1e-5, 0.1),
-    "throttle_sharpness": (1.0, 8.0), "k_overhead": (1.0, 3e3), "step_s": (1e-10, 4e-7),
-    "cache_bandwidth_bytes_per_s": (5e11, 1e14), "epilogue": (0.01, 30.0), "split_s": (1e-8, 2e-5),
-    "split_passes": (0.02, 20.0), "split_cache_fraction": (0.01, 30.0), "wave_quantisation": (0.01, 1.0),
-    "memory_fraction": (0.3, 1.0), "memory_ramp_bytes": (1e3, 1e8), "overlap": (1.0, 20.0),
-    "memory_overlap": (1.0, 20.0), "latency_s": (5e-7, 1.5e-5),
-}  # fmt: skip
 _SCORE_S: Final = (1e-11, 1e-7)
 """Of a processor's softmax, per score."""
-_LEAST_FOR_CHOICE: Final = 500
-"""Measurements from which the library's tiles and splits are chosen; with fewer they stay as they are."""
-_CHOICES: Final = 2
 _ATTENTION: Final = {
     "peak_fraction": (0.2, 1.0), "throttle": (1e-3, 0.6), "throttle_after_s": (1e-5, 0.1), "step_s": (1e-9, 3e-6),
     "tail": (1e-3, 1.0), "memory_fraction": (0.05, 1.0), "cache_fraction": (0.01, 4.0), "cache_speedup": (1.01, 8.0),
@@ -133,22 +122,14 @@ def _with_bandwidth(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
 
 
 def _fit_gemm(samples: Sequence[KernelSample], start: Fitted, fit_rates: bool) -> Fitted:
-    """Return the fit of matrix products; of a GPU's, also which tiles and splits its library is seen to use.
-
-    What is chosen and what is fitted take turns, as each depends on the other.
-    """
+    """Return the fit of matrix products; of a GPU's, also which tiles and splits its library is seen to use."""
     if fit_rates:
         return _fit_core(samples, start)
-    fit_numbers = _fit_section("gemm", _GEMM)
-    found = fit_numbers(samples, start, fit_rates)
-    if len(samples) < _LEAST_FOR_CHOICE:
-        return found
-    for _ in range(_CHOICES):
-        gemm = with_chosen_kernels(
-            batches(samples), [s.seconds for s in samples], found.node.device, found.profile.gemm
-        )
-        found = fit_numbers(samples, replace(_changed(found, gemm=gemm), sections=start.sections), fit_rates)
-    return found
+    try:
+        gemm, estimates = fit_products(samples, start.node.device, start.profile.gemm)
+    except CalibrationError as error:
+        raise CalibrationError(f"gemm: {error}") from None
+    return _changed(start, gemm=gemm).with_section("gemm", _by_path("gemm", estimates))
 
 
 def _fit_core(samples: Sequence[KernelSample], start: Fitted) -> Fitted:
@@ -277,8 +258,12 @@ def _fit(
         found = fit(parameters, predicted, [s.seconds for s in samples], outlier=outlier, by_length=by_length)
     except CalibrationError as error:
         raise CalibrationError(f"{section}: {error}") from None
-    paths = {name if "." in name else f"{section}.{file_key(name)}": e for name, e in found.items()}
-    return fitted(values_of(found)).with_section(section, paths)
+    return fitted(values_of(found)).with_section(section, _by_path(section, found))
+
+
+def _by_path(section: str, found: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Return estimates by the dots that lead to them in the profile's file."""
+    return {name if "." in name else f"{section}.{file_key(name)}": e for name, e in found.items()}
 
 
 def _changed(start: Fitted, **sections: object) -> Fitted:

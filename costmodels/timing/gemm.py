@@ -2,13 +2,14 @@
 
 The output is cut into tiles, each computed by one multiprocessor in a loop over k; k may be split over several, whose
 sums are then added up. Three things may bound the loop, and none overlaps the others perfectly: the arithmetic units,
-the cache that tiles are loaded from, and the time from one k-step's load to its use. The library is taken to choose the
-tile and the split that end first. The soft maximum of times that overlap is their p-norm. Sources: NVIDIA, Matrix
-Multiplication Background User's Guide (tiles, waves); CUTLASS, efficient_gemm.md (split k); Williams et al. 2009
-(roofline).
+the cache that tiles are loaded from, and the time from one k-step's load to its use. A library ranks its tiles and
+splits by an estimate of its own, which differs from the times that the kernels then take in how much of a last wave it
+counts, and what it takes the cache and a split to cost; the first of its ranking is what runs. The soft maximum of
+times that overlap is their p-norm. Sources: NVIDIA, Matrix Multiplication Background User's Guide (tiles, waves);
+CUTLASS, efficient_gemm.md (split k); Williams et al. 2009 (roofline).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
@@ -33,14 +34,18 @@ class GemmProfile:
 
     ``peak_fraction``: of the peak that the loop over k reaches; ``throttle``, ``throttle_after_s``,
     ``throttle_sharpness``: see ``throttling``.
-    ``k_overhead``: prologue and epilogue of a tile, in steps of k. ``step_s``: from the load of 128 bytes of k to their
-    use. ``cache_bandwidth_bytes_per_s``: of all multiprocessors together. ``epilogue``: passes over the output that a
-    tile cannot overlap. ``split_s``, ``split_passes``: fixed time, and passes over the partial sums, when k is split;
+    ``k_overhead``: prologue and epilogue of a tile, in elements of k; ``later_overhead``: the part of it that the tiles
+    after a multiprocessor's first pay, whose loads may start before. ``step_s``: from the load of 128 bytes of k to
+    their use. ``cache_bandwidth_bytes_per_s``: of all multiprocessors together. ``epilogue``: passes over the output
+    that a tile cannot overlap. ``block_s``: to hand out one block, of a tile and a part of k. ``split_s``,
+    ``split_part_s``, ``split_passes``: fixed time, time per part, and passes over the partial sums, when k is split;
     ``split_cache_fraction``: partial sums of much less than this fraction of the cache never reach the memory.
     ``wave_quantisation``: see ``waves``. ``memory_fraction``: of the memory bandwidth; ``memory_ramp_bytes``: a call of
     so few bytes takes twice as long for them, one of 100 times as many a tenth longer. ``overlap``,
     ``memory_overlap``: exponents of the p-norms within a multiprocessor, and between these and the memory; the larger,
     the better do they overlap. ``tiles``: rows and columns of the library's tiles; ``splits``: of k, that it may use.
+    ``ranked_quantisation``, ``ranked_cache``, ``ranked_split``: by what the library ranks them: its
+    ``wave_quantisation``, and how many times the cache's bandwidth and a split's cost it counts with.
     """
 
     peak_fraction: float
@@ -48,10 +53,13 @@ class GemmProfile:
     throttle_after_s: float
     throttle_sharpness: float
     k_overhead: float
+    later_overhead: float
     step_s: float
     cache_bandwidth_bytes_per_s: float
     epilogue: float
+    block_s: float
     split_s: float
+    split_part_s: float
     split_passes: float
     split_cache_fraction: float
     wave_quantisation: float
@@ -60,51 +68,95 @@ class GemmProfile:
     overlap: float
     memory_overlap: float
     latency_s: float
+    ranked_quantisation: float
+    ranked_cache: float
+    ranked_split: float
     tiles: tuple[tuple[int, int], ...]
     splits: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Rows and columns of tiles, and parts of k; each of shape (calls, 1), or (1, kernels) for all of a library."""
+
+    rows: Array
+    columns: Array
+    splits: Array
+
+    def depth(self, calls: Calls) -> Array:
+        """Return how much of k each block has, in whole steps."""
+        whole: Array = np.ceil(calls.k[:, None] / (self.splits * _K_STEP)) * _K_STEP
+        return whole
+
+    def blocks(self, calls: Calls) -> Array:
+        """Return the number of blocks: tiles of the output times parts of k."""
+        m, n, batch = (column[:, None] for column in (calls.m, calls.n, calls.batch))
+        return np.ceil(m / self.rows) * np.ceil(n / self.columns) * batch * self.splits
+
+
 def gemm_times(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> Times:
     """Return the times of (batched) products on a device whose arithmetic units have a peak rate for their dtype."""
+    kernels = chosen_kernels(calls, peak_flop_per_s, device, gemm)
+    units_s, whole_s = (seconds[:, 0] for seconds in kernel_times(calls, kernels, peak_flop_per_s, device, gemm))
     memory_s = _memory_s(calls, device, gemm)
-    units_s, whole_s = candidate_times(calls, peak_flop_per_s, device, gemm)
-    best = np.argmin(whole_s, axis=1)[:, None]
-    chosen_s = np.take_along_axis(whole_s, best, axis=1)[:, 0]
-    busy_s = np.take_along_axis(units_s, best, axis=1)[:, 0]
-    return Times(gemm.latency_s + chosen_s - np.maximum(busy_s, memory_s), busy_s, memory_s)
+    return Times(gemm.latency_s + whole_s - np.maximum(units_s, memory_s), units_s, memory_s)
 
 
-def candidate_times(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> tuple[Array, Array]:
-    """Return the seconds of the multiprocessors and of all, less the fixed time, per call and candidate.
+def library_kernels(gemm: GemmProfile) -> Kernels:
+    """Return all that the library may choose from: tiles times splits, the splits varying fastest."""
+    return Kernels(*(column[None, :] for column in _candidates(gemm.tiles, gemm.splits)))
 
-    Candidates are tiles times splits, the splits varying fastest; infinite where a split is refused.
-    """
-    splits = _candidates(gemm.tiles, gemm.splits)[2][None, :]
-    units_s, depth = _units_s(calls, peak_flop_per_s, device, gemm)
+
+def chosen_kernels(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> Kernels:
+    """Return the kernel that the library takes for each call: the first by its own ranking."""
+    everything = library_kernels(gemm)
+    best = np.argmin(ranked_times(calls, everything, peak_flop_per_s, device, gemm), axis=1)
+    return Kernels(*(column[0, best][:, None] for column in (everything.rows, everything.columns, everything.splits)))
+
+
+def ranked_times(
+    calls: Calls, kernels: Kernels, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile
+) -> Array:
+    """Return the seconds that a library ranks kernels by, per call and kernel; infinite for a split that it refuses."""
+    library = replace(
+        gemm, wave_quantisation=gemm.ranked_quantisation,
+        cache_bandwidth_bytes_per_s=gemm.cache_bandwidth_bytes_per_s * gemm.ranked_cache,
+        split_s=gemm.split_s * gemm.ranked_split, split_part_s=gemm.split_part_s * gemm.ranked_split,
+        split_passes=gemm.split_passes * gemm.ranked_split,
+    )  # fmt: skip
+    _, whole_s = kernel_times(calls, kernels, peak_flop_per_s, device, library)
+    refused = (kernels.splits > 1) & (kernels.depth(calls) < _LEAST_SPLIT_K)
+    return np.where(refused, np.inf, whole_s)
+
+
+def kernel_times(
+    calls: Calls, kernels: Kernels, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile
+) -> tuple[Array, Array]:
+    """Return the seconds of the multiprocessors and of all, less the fixed time, per call and kernel."""
+    units_s = _units_s(calls, kernels, peak_flop_per_s, device, gemm)
     whole_s = _norm(gemm.memory_overlap, units_s, _memory_s(calls, device, gemm)[:, None])
-    whole_s += np.where(splits > 1, _reduction_s(calls, device, gemm), 0.0)
+    whole_s += np.where(kernels.splits > 1, _reduction_s(calls, kernels, device, gemm), 0.0)
     slower = throttling(
         calls.executed_flop, peak_flop_per_s, gemm.throttle, gemm.throttle_after_s, gemm.throttle_sharpness
     )[:, None]
-    refused = (splits > 1) & (depth < _LEAST_SPLIT_K)
-    return units_s * slower, np.where(refused, np.inf, whole_s * slower)
+    return units_s * slower, whole_s * slower
 
 
-def _units_s(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> tuple[Array, Array]:
-    """Return how long the multiprocessors take, and how much of k each block has, per call and candidate."""
-    rows, columns, splits = (column[None, :] for column in _candidates(gemm.tiles, gemm.splits))
-    m, n, k, batch = (column[:, None] for column in (calls.m, calls.n, calls.k, calls.batch))
-    units, area = device.num_multiprocessors, rows * columns
-    fill = np.ceil(m / rows) * np.ceil(n / columns) * batch * splits / units
-    depth = np.ceil(k / (splits * _K_STEP)) * _K_STEP
+def _units_s(calls: Calls, kernels: Kernels, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> Array:
+    """Return how long the multiprocessors take, per call and kernel."""
+    units, area, depth = device.num_multiprocessors, kernels.rows * kernels.columns, kernels.depth(calls)
+    blocks = kernels.blocks(calls)
+    fill = blocks / units
     in_turn = waves(fill, gemm.wave_quantisation) * units
-    compute_s = in_turn * 2.0 * area * (depth + gemm.k_overhead) / (peak_flop_per_s * gemm.peak_fraction)
+    overhead = gemm.k_overhead * (units + gemm.later_overhead * (in_turn - units))
+    compute_s = 2.0 * area * (in_turn * depth + overhead) / (peak_flop_per_s * gemm.peak_fraction)
     steps = (depth + gemm.k_overhead) * calls.element_bytes / _STEP_BYTES
     waiting_s = np.maximum(1.0, fill / _RESIDENT) * steps * gemm.step_s
-    loading_s = in_turn * (rows + columns) * depth * calls.element_bytes / gemm.cache_bandwidth_bytes_per_s
-    blocks = np.maximum(fill, 1.0) * units
-    storing_s = blocks * area * calls.element_bytes * gemm.epilogue / device.memory_bandwidth_bytes_per_s
-    return _norm(gemm.overlap, compute_s, loading_s + storing_s, waiting_s), depth
+    side = kernels.rows + kernels.columns
+    loading_s = in_turn * side * depth * calls.element_bytes / gemm.cache_bandwidth_bytes_per_s
+    stored = np.maximum(blocks, units) * area * calls.element_bytes
+    storing_s = stored * gemm.epilogue / device.memory_bandwidth_bytes_per_s
+    return _norm(gemm.overlap, compute_s, loading_s + storing_s, waiting_s) + blocks * gemm.block_s
 
 
 def _memory_s(calls: Calls, device: DeviceSpec, gemm: GemmProfile) -> Array:
@@ -114,12 +166,12 @@ def _memory_s(calls: Calls, device: DeviceSpec, gemm: GemmProfile) -> Array:
     return seconds
 
 
-def _reduction_s(calls: Calls, device: DeviceSpec, gemm: GemmProfile) -> Array:
-    """Return how long adding up the partial sums of a split k takes, per call and candidate."""
-    splits = _candidates(gemm.tiles, gemm.splits)[2][None, :]
-    num_bytes = splits * (calls.m * calls.n * calls.batch)[:, None] * _PARTIAL_BYTES
+def _reduction_s(calls: Calls, kernels: Kernels, device: DeviceSpec, gemm: GemmProfile) -> Array:
+    """Return how long adding up the partial sums of a split k takes, per call and kernel."""
+    num_bytes = kernels.splits * (calls.m * calls.n * calls.batch)[:, None] * _PARTIAL_BYTES
     spilled = num_bytes / (num_bytes + gemm.split_cache_fraction * device.l2_cache_bytes)
-    seconds: Array = gemm.split_s + spilled * num_bytes * gemm.split_passes / device.memory_bandwidth_bytes_per_s
+    adding_s = spilled * num_bytes * gemm.split_passes / device.memory_bandwidth_bytes_per_s
+    seconds: Array = gemm.split_s + kernels.splits * gemm.split_part_s + adding_s
     return seconds
 
 

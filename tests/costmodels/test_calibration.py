@@ -114,7 +114,10 @@ def test_gpu_fractions_come_back_under_the_data_sheet() -> None:
     profile = load_profile("a100")
     truth = Fitted(replace(profile, gemm=replace(profile.gemm, peak_fraction=0.6, latency_s=9e-6)), GPU)
     samples = [
-        product(m, n, k, "bfloat16") for m in (64, 256, 1024, 4096) for n in (512, 2048, 4096) for k in (512, 4096)
+        product(m, n, k, "bfloat16")
+        for m in (64, 256, 1024, 4096)
+        for n in (512, 1024, 2048, 4096)
+        for k in (256, 1024, 4096, 16384)
     ]
     found = fit_kernels(measured(samples, truth, 0.02), Fitted(profile, GPU), fit_rates=False)
     assert found.node == GPU

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from costmodels.kernels.tensor import GemmShape
 from costmodels.profile import load_profile, network_parameters
 from costmodels.roofline import KernelTime, kernel_time
 from costmodels.timing.attention import attention_times
+from costmodels.timing.gemm import kernel_times, library_kernels, ranked_times
 from costmodels.timing.times import Calls
 
 A100 = load_device("a100-sxm4-80gb")
@@ -45,14 +47,42 @@ def test_product_is_never_faster_than_the_data_sheet(name: str, m: int, n: int, 
     assert time.latency_s > 0
 
 
+def fastest_s(m: int, n: int, k: int, device: DeviceSpec) -> float:
+    """Return what a product takes with the fastest of the library's kernels, whatever the library chooses."""
+    kernel, inputs, gemm = KERNELS["matmul"], [half(m, k), half(k, n)], load_profile(device.generation).gemm
+    calls = Calls.of([kernel.work(inputs, kernel.outputs(inputs, {}), {})], "bfloat16")
+    peak, kernels = device.peak("bfloat16"), library_kernels(gemm)
+    _, whole_s = kernel_times(calls, kernels, peak, device, gemm)
+    allowed = np.isfinite(ranked_times(calls, kernels, peak, device, gemm))
+    return float(gemm.latency_s + whole_s[allowed].min())
+
+
 @pytest.mark.parametrize("generation", ["a100", "h100", "h200", "b200"])
 @given(m=dims, n=dims, k=dims, more=st.integers(1, 8192))
-def test_larger_product_is_never_faster(generation: str, m: int, n: int, k: int, more: int) -> None:
-    """More rows, more columns or a longer sum never shorten a product, whatever tile and split are then the fastest."""
+def test_larger_product_is_never_faster_than_a_smaller_can_be(
+    generation: str, m: int, n: int, k: int, more: int
+) -> None:
+    """With more rows, more columns or a longer sum no product beats the fastest kernel of the smaller one.
+
+    What a library chooses may be slower: its ranking is its own, and real libraries' products do get faster with size.
+    """
     device = next(load_device(name) for name in list_devices() if load_device(name).generation == generation)
-    base = timed("matmul", [half(m, k), half(k, n)], device).alone_s
-    for rows, columns, depth in ((m + more, n, k), (m, n + more, k), (m, n, k + more)):
+    base = fastest_s(m, n, k, device)
+    for rows, columns, depth in ((m, n, k), (m + more, n, k), (m, n + more, k), (m, n, k + more)):
         assert timed("matmul", [half(rows, depth), half(depth, columns)], device).alone_s >= base * (1 - 1e-12)
+
+
+@given(m=dims, n=dims, k=dims)
+def test_a_library_that_ranks_by_the_times_takes_the_fastest(m: int, n: int, k: int) -> None:
+    """With the ranking's numbers those of the kernels, what runs is the fastest kernel."""
+    profile = load_profile("a100")
+    honest = replace(
+        profile.gemm, ranked_quantisation=profile.gemm.wave_quantisation, ranked_cache=1.0, ranked_split=1.0
+    )
+    kernel, inputs = KERNELS["matmul"], [half(m, k), half(k, n)]
+    work = kernel.work(inputs, kernel.outputs(inputs, {}), {})
+    time = kernel_time(work, kernel.family, "bfloat16", A100, replace(profile, gemm=honest))
+    assert time.alone_s == pytest.approx(fastest_s(m, n, k, A100), rel=1e-9)
 
 
 @given(s=st.integers(1, 64).map(lambda blocks: 128 * blocks), b=st.integers(1, 8), n=st.integers(1, 64))

@@ -37,7 +37,7 @@ def test_a_librarys_kernels_are_found_again(tiles: tuple[tuple[int, int], ...], 
     library = replace(profile, gemm=replace(profile.gemm, tiles=tiles, splits=splits))
     seconds = predict(ours, NODE, library)
     start = replace(profile.gemm, tiles=((64, 128), (96, 64)), splits=(1, 8))
-    chosen = with_chosen_kernels(ours, seconds.tolist(), NODE.device, start)
+    chosen = with_chosen_kernels(ours, seconds, np.ones_like(seconds), NODE.device, start)
     errors = np.abs(predict(ours, NODE, replace(profile, gemm=chosen)) / seconds - 1.0)
     before = np.abs(predict(ours, NODE, replace(profile, gemm=start)) / seconds - 1.0)
     assert errors.mean() < 0.005
@@ -46,9 +46,26 @@ def test_a_librarys_kernels_are_found_again(tiles: tuple[tuple[int, int], ...], 
     assert 1 in chosen.splits
 
 
+@pytest.mark.parametrize(("number", "value"), [("ranked_cache", 0.5), ("ranked_split", 4.0)])
+def test_a_librarys_ranking_is_found_again(number: str, value: float) -> None:
+    """From times of a library that prefers large tiles, or shuns splits, the same preference is found."""
+    profile, ours = load_profile("a100"), batches(products())
+    gemm = replace(
+        profile.gemm, tiles=((64, 64), (64, 128), (128, 256)), splits=(1, 4),
+        ranked_quantisation=profile.gemm.wave_quantisation, ranked_cache=1.0, ranked_split=1.0,
+    )  # fmt: skip
+    library = replace(gemm, **{number: value})
+    seconds = predict(ours, NODE, replace(profile, gemm=library))
+    chosen = with_chosen_kernels(ours, seconds, np.ones_like(seconds), NODE.device, gemm)
+    errors, before = (np.abs(predict(ours, NODE, replace(profile, gemm=g)) / seconds - 1.0) for g in (chosen, gemm))
+    assert before.mean() > 0.01
+    assert errors.mean() < 0.5 * before.mean()
+    assert (getattr(chosen, number) - 1.0) * (value - 1.0) > 0.0
+
+
 def test_what_fits_stays() -> None:
     """Where the times are already those of the tiles and splits at hand, none is added that gains nothing."""
     profile, ours = load_profile("a100"), batches(products())
     gemm = replace(profile.gemm, tiles=((64, 64), (128, 256)), splits=(1, 4))
     seconds = predict(ours, NODE, replace(profile, gemm=gemm))
-    assert with_chosen_kernels(ours, seconds.tolist(), NODE.device, gemm) == gemm
+    assert with_chosen_kernels(ours, seconds, np.ones_like(seconds), NODE.device, gemm) == gemm

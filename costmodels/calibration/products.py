@@ -1,0 +1,113 @@
+"""Fit matrix products on a device whose rates are the data sheet's: numbers, tiles, splits, and the library's ranking.
+
+Which kernel a call runs depends on the numbers, and jumps; the numbers are fitted to the kernels that the library is
+taken to have chosen, and both take turns. So no derivative crosses a jump.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from costmodels.calibration.batches import Batch, batches
+from costmodels.calibration.fitting import Parameter, fit, values_of
+from costmodels.calibration.samples import KernelSample
+from costmodels.calibration.tile_choice import with_chosen_kernels
+from costmodels.calibration.uncertainty import Estimate
+from costmodels.hardware import DeviceSpec
+from costmodels.timing.gemm import GemmProfile, Kernels, chosen_kernels, kernel_times
+from costmodels.timing.times import Array
+
+LIMITS: Final[Mapping[str, tuple[float, float]]] = {
+    "peak_fraction": (0.3, 1.0), "throttle": (1e-3, 0.6), "throttle_after_s": (1e-5, 0.1),
+    "throttle_sharpness": (1.0, 8.0), "k_overhead": (1.0, 3e3), "later_overhead": (0.01, 1.0), "step_s": (1e-10, 4e-7),
+    "cache_bandwidth_bytes_per_s": (5e11, 1e14), "epilogue": (0.01, 30.0), "block_s": (1e-11, 1e-6),
+    "split_s": (1e-8, 2e-5), "split_part_s": (1e-10, 1e-6), "split_passes": (0.02, 20.0),
+    "split_cache_fraction": (0.01, 30.0), "wave_quantisation": (0.01, 1.0), "memory_fraction": (0.3, 1.0),
+    "memory_ramp_bytes": (1e3, 1e8), "overlap": (1.0, 20.0), "memory_overlap": (1.0, 20.0), "latency_s": (5e-7, 1.5e-5),
+}  # fmt: skip
+"""Least and most of every number that is fitted."""
+_OUTLIER: Final = 0.03
+"""Libraries choose kernels by rules of their own, which leaves residuals with a long tail."""
+_LONG_S: Final = 10e-6
+_LONG_WEIGHT: Final = 4.0
+"""Shorter calls are fixed time above all, and make up little of a step; they weigh a quarter of the others."""
+_LEAST_FOR_CHOICE: Final = 500
+"""Measurements from which the library's tiles, splits and ranking are chosen; with fewer they stay as they are."""
+_CAUTIOUS: Final[Mapping[str, Any]] = {
+    "tiles": ((32, 64), (64, 32), (64, 64), (64, 128), (128, 64), (64, 256), (256, 64), (128, 128), (128, 256)),
+    "ranked_cache": 0.5,
+    "ranked_split": 2.0,
+}
+"""Another start of the search, which ends where no small change helps: common tiles, and a library that prefers large
+ones to splits.
+"""
+_TURNS: Final = 8
+_EVALUATIONS: Final = 12
+_LAST_EVALUATIONS: Final = 60
+"""Of a turn's fit, which the next goes on from, and of the last."""
+
+
+def fit_products(
+    samples: Sequence[KernelSample], device: DeviceSpec, gemm: GemmProfile
+) -> tuple[GemmProfile, Mapping[str, Estimate]]:
+    """Return the section of matrix products fitted to the samples, from where it stands, and its numbers' estimates.
+
+    The estimates' standard errors are with each call's kernel as the library is taken to have chosen it.
+    Raises CalibrationError with fewer samples than numbers.
+    """
+    ours, seconds = batches(samples), np.array([s.seconds for s in samples])
+    weights = np.where(seconds > _LONG_S, _LONG_WEIGHT, 1.0)
+    starts = [gemm] if len(samples) < _LEAST_FOR_CHOICE else [gemm, replace(gemm, **_CAUTIOUS)]
+    found = [_taken_turns(ours, seconds, weights, device, start) for start in starts]
+    best = min(found, key=lambda one: _error(ours, seconds, weights, device, one))
+    return _fit_numbers(ours, seconds, weights, device, best, _LAST_EVALUATIONS)
+
+
+def _taken_turns(
+    ours: Sequence[Batch], seconds: Array, weights: Array, device: DeviceSpec, gemm: GemmProfile
+) -> GemmProfile:
+    """Return the best of some turns, each of the library's choice and then of the numbers."""
+    turns = [gemm]
+    for _ in range(_TURNS):
+        if len(seconds) >= _LEAST_FOR_CHOICE:
+            gemm = with_chosen_kernels(ours, seconds, weights, device, gemm)
+        gemm, _ = _fit_numbers(ours, seconds, weights, device, gemm, _EVALUATIONS)
+        turns.append(gemm)
+    return min(turns, key=lambda turn: _error(ours, seconds, weights, device, turn))
+
+
+def _error(ours: Sequence[Batch], seconds: Array, weights: Array, device: DeviceSpec, gemm: GemmProfile) -> float:
+    """Return the weighted mean of |predicted/measured - 1|."""
+    predicted = _seconds(ours, _chosen(ours, device, gemm), device, gemm)
+    return float(np.average(np.abs(predicted / seconds - 1.0), weights=weights))
+
+
+def _fit_numbers(
+    ours: Sequence[Batch], seconds: Array, weights: Array, device: DeviceSpec, gemm: GemmProfile, num_evaluations: int
+) -> tuple[GemmProfile, Mapping[str, Estimate]]:
+    """Return the profile with the numbers fitted that hold for the kernels as chosen before, and their estimates."""
+    kernels = _chosen(ours, device, gemm)
+    parameters = [Parameter(name, getattr(gemm, name), *limits) for name, limits in LIMITS.items()]
+
+    def predicted(values: Mapping[str, float]) -> Array:
+        return _seconds(ours, kernels, device, replace(gemm, **values))  # type: ignore[arg-type]
+
+    found = fit(
+        parameters, predicted, seconds, num_evaluations=num_evaluations, outlier=_OUTLIER, weights=weights
+    )  # fmt: skip
+    return replace(gemm, **values_of(found)), found  # type: ignore[arg-type]
+
+
+def _chosen(ours: Sequence[Batch], device: DeviceSpec, gemm: GemmProfile) -> list[Kernels]:
+    return [chosen_kernels(batch.calls, device.peak(batch.dtype), device, gemm) for batch in ours]
+
+
+def _seconds(ours: Sequence[Batch], kernels: Sequence[Kernels], device: DeviceSpec, gemm: GemmProfile) -> Array:
+    """Return the seconds of all samples, each with its kernel, in the order in which ``batches`` had them."""
+    seconds = np.zeros(sum(len(batch.rows) for batch in ours))
+    for batch, chosen in zip(ours, kernels, strict=True):
+        _, whole_s = kernel_times(batch.calls, chosen, device.peak(batch.dtype), device, gemm)
+        seconds[batch.rows] = gemm.latency_s + whole_s[:, 0]
+    return seconds
