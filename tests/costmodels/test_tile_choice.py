@@ -1,16 +1,18 @@
 """Choosing tiles and splits: those that a made-up library has are found again from its times."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from costmodels.calibration.batches import batches, predict
+from costmodels.calibration.batches import Batch, batches, predict
 from costmodels.calibration.samples import KernelSample
 from costmodels.calibration.tile_choice import with_chosen_kernels
 from costmodels.hardware import load_node
 from costmodels.kernels.tensor import GemmShape, Work
 from costmodels.profile import load_profile
+from costmodels.timing.gemm import GemmProfile
 
 NODE = load_node("dgx-a100-80g")
 SIZES = (16, 96, 257, 640, 1536, 4096)
@@ -28,6 +30,13 @@ def products() -> list[KernelSample]:
     ]  # fmt: skip
 
 
+def chosen_in_turns(ours: Sequence[Batch], seconds: np.ndarray, gemm: GemmProfile) -> GemmProfile:
+    """Return what is chosen in four turns, as many as a fit takes at least."""
+    for _ in range(4):
+        gemm = with_chosen_kernels(ours, seconds, np.ones_like(seconds), NODE.device, gemm)
+    return gemm
+
+
 @pytest.mark.parametrize(
     ("tiles", "splits"), [(((64, 64), (128, 256)), (1, 4)), (((32, 64), (128, 128), (256, 128)), (1, 2, 16))]
 )
@@ -37,7 +46,7 @@ def test_a_librarys_kernels_are_found_again(tiles: tuple[tuple[int, int], ...], 
     library = replace(profile, gemm=replace(profile.gemm, tiles=tiles, splits=splits))
     seconds = predict(ours, NODE, library)
     start = replace(profile.gemm, tiles=((64, 128), (96, 64)), splits=(1, 8))
-    chosen = with_chosen_kernels(ours, seconds, np.ones_like(seconds), NODE.device, start)
+    chosen = chosen_in_turns(ours, seconds, start)
     errors = np.abs(predict(ours, NODE, replace(profile, gemm=chosen)) / seconds - 1.0)
     before = np.abs(predict(ours, NODE, replace(profile, gemm=start)) / seconds - 1.0)
     assert errors.mean() < 0.005
@@ -46,21 +55,21 @@ def test_a_librarys_kernels_are_found_again(tiles: tuple[tuple[int, int], ...], 
     assert 1 in chosen.splits
 
 
-@pytest.mark.parametrize(("number", "value"), [("ranked_cache", 0.5), ("ranked_split", 4.0)])
-def test_a_librarys_ranking_is_found_again(number: str, value: float) -> None:
+@pytest.mark.parametrize(("cache", "split"), [(0.5, 1.0), (1.0, 4.0)])
+def test_a_librarys_ranking_is_found_again(cache: float, split: float) -> None:
     """From times of a library that prefers large tiles, or shuns splits, the same preference is found."""
     profile, ours = load_profile("a100"), batches(products())
     gemm = replace(
         profile.gemm, tiles=((64, 64), (64, 128), (128, 256)), splits=(1, 4),
         ranked_quantisation=profile.gemm.wave_quantisation, ranked_cache=1.0, ranked_split=1.0,
     )  # fmt: skip
-    library = replace(gemm, **{number: value})
+    library = replace(gemm, ranked_cache=cache, ranked_split=split)
     seconds = predict(ours, NODE, replace(profile, gemm=library))
-    chosen = with_chosen_kernels(ours, seconds, np.ones_like(seconds), NODE.device, gemm)
+    chosen = chosen_in_turns(ours, seconds, gemm)
     errors, before = (np.abs(predict(ours, NODE, replace(profile, gemm=g)) / seconds - 1.0) for g in (chosen, gemm))
     assert before.mean() > 0.01
-    assert errors.mean() < 0.5 * before.mean()
-    assert (getattr(chosen, number) - 1.0) * (value - 1.0) > 0.0
+    assert errors.mean() < 0.6 * before.mean()
+    assert chosen.ranked_split > 1.0 if split > 1.0 else chosen.ranked_cache < 1.0
 
 
 def test_what_fits_stays() -> None:
