@@ -10,6 +10,7 @@ from rich.text import Text
 
 from costmodels.units import format_bytes, format_time
 from scenarios.summaries.algorithm import algorithm_words
+from traces.comparison.compare import difference_s
 from traces.comparison.critical_path import IDLE
 
 MAX_OPS: Final = 8
@@ -75,8 +76,8 @@ def _step_parts(summary: Mapping[str, Any]) -> Table:
 
 
 def _both(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    difference_s = row["first_s"] - row["second_s"]
-    return _time(row, "first_s"), _time(row, "second_s"), _more({"difference_s": difference_s})
+    more_s = difference_s(row["first_s"], row["second_s"])
+    return _time(row, "first_s"), _time(row, "second_s"), _more({"difference_s": more_s})
 
 
 def print_explanation(explanation: Mapping[str, Any], console: Console) -> None:

@@ -1,6 +1,7 @@
 """The page of two timelines side by side: how far apart, both under each other, what explains it, op by op."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,11 +13,14 @@ from scenarios.report.op_colours import op_colours
 from scenarios.report.op_lanes import op_lanes
 from scenarios.report.page import Card, Section, legend, table, write_page
 from scenarios.report.scatter import BAND, Point, in_band, scatter
-from traces.comparison.compare import NUM_LARGEST, Comparison, Totals
+from traces.comparison.compare import NUM_LARGEST, Comparison, Totals, difference_s
+from traces.comparison.mismatch import Mismatch
 from traces.comparison.step_time import StepTime
 from traces.timeline import NO_INDEX
 
 MAX_POINTS: Final = 2_000
+MAX_EXAMPLES: Final = 4
+"""Mismatches of each kind that are shown."""
 MAX_NAME: Final = 160
 """Characters of an op's name in a table: the names of templated kernels have thousands."""
 
@@ -141,7 +145,7 @@ def _parts(steps: tuple[StepTime, StepTime], key: str) -> tuple[str, ...]:
 
 
 def _side_times(first_s: float, second_s: float) -> tuple[str, ...]:
-    return format_time(first_s), format_time(second_s), _difference(first_s - second_s)
+    return format_time(first_s), format_time(second_s), _difference(difference_s(first_s, second_s))
 
 
 def _scatter(comparison: Comparison, names: Names) -> list[Section]:
@@ -155,7 +159,7 @@ def _scatter(comparison: Comparison, names: Names) -> list[Section]:
     points = [
         Point(
             _short(entry.key), colours.legend[colour_of[codes[entry.key.split(" | ", maxsplit=1)[0]]]][1],
-            entry.first_s / entry.num_first, entry.second_s / entry.num_second,
+            entry.first_s / entry.num_first, entry.second_s / entry.num_second, by_name=entry.key in codes,
         )
         for entry in comparison.by_op if entry.first_s > 0 and entry.second_s > 0
     ]  # fmt: skip
@@ -169,6 +173,8 @@ def _scatter(comparison: Comparison, names: Names) -> list[Section]:
         f"lie in the band of {100 * BAND:.0f} % more or less, with {_percent(inside_s / whole_s)} "
         "of their seconds."
     )
+    if not all(point.by_name for point in drawn):
+        lead += " Rings are ops that have another name on each side, aligned by kind and place."
     note = f"The {MAX_POINTS:,} longest of {len(points):,} are drawn." if len(points) > MAX_POINTS else ""
     heading = f"{names[0].capitalize()} against {names[1]}"
     return [Section(heading, lead, legend(colours.legend) + scatter(drawn, names), note=note)]
@@ -199,12 +205,18 @@ def _mismatches(comparison: Comparison, names: Names) -> Section:
         (example.what, f"{example.rank}", example.stream, _short(example.name),
          "" if example.microbatch == NO_INDEX else f"{example.microbatch}", _short(example.first),
          _short(example.second))
-        for example in comparison.examples
+        for example in _few_of_each(comparison.examples)
     ]  # fmt: skip
     counts = ", ".join(f"{count:,} {what}" for what, count in comparison.mismatches.items() if count)
     columns = ("difference", "rank", "stream", "op", "micro-batch", *names)
     lead = f"Found: {counts}. Missing: {names[0]} alone; extra: {names[1]} alone. The first few of each:"
     return Section("Not the same work", lead, _long(table(columns, rows, text_columns=len(columns))))
+
+
+def _few_of_each(examples: Sequence[Mismatch]) -> Iterator[Mismatch]:
+    """Yield the first examples of each kind of mismatch."""
+    for _, alike in groupby(examples, key=lambda example: example.what):
+        yield from islice(alike, MAX_EXAMPLES)
 
 
 def _long(body: str) -> str:

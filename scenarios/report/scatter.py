@@ -13,16 +13,18 @@ BAND: Final = 0.2
 """The part that a point may be off to lie in the band."""
 _SIZE: Final = (720, 460)
 _BAND_CORNERS: Final = 65
+_RING: Final = 'fill="none" stroke-width="1.5" pointer-events="all"'
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An op, or a group of ops of one name: seconds of each side, both positive."""
+    """An op, or a group of ops of one name (of one each side where not ``by_name``): seconds of both, positive."""
 
     words: str
     colour: str
     first_s: float
     second_s: float
+    by_name: bool = True
 
 
 def scatter(points: Sequence[Point], names: tuple[str, str]) -> str:
@@ -36,7 +38,8 @@ def scatter(points: Sequence[Point], names: tuple[str, str]) -> str:
     for point in points:
         times = f"{first} {format_time(point.first_s)}, {second} {format_time(point.second_s)}"
         words = f"{point.words}\n{times}, {100 * (point.first_s / point.second_s - 1):+.1f} %"
-        marks.append(plot.circles([(point.second_s, point.first_s, words)], f'fill="{point.colour}" opacity="0.8"'))
+        look = f'fill="{point.colour}" opacity="0.8"' if point.by_name else f'{_RING} stroke="{point.colour}"'
+        marks.append(plot.circles([(point.second_s, point.first_s, words)], look))
     return f'<div class="large">{plot.svg(marks, f"{first} against {second}, op by op")}</div>'
 
 

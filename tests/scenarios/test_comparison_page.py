@@ -16,7 +16,7 @@ from scenarios.report import write_comparison
 from scenarios.report.op_lanes import op_lanes
 from scenarios.report.scatter import Point, in_band, scatter
 from tests.traces.conftest import pipeline
-from traces.comparison.compare import compare
+from traces.comparison.compare import Totals, compare
 from traces.timeline import Timeline, TimelineBuilder
 
 NAMES = ("simulated", "executed")
@@ -143,6 +143,29 @@ def test_large_timelines_are_drawn_in_part_and_say_so() -> None:
     assert not (partner == -1)[single].any()
     known = partner >= 0
     assert (partner[partner[known]] == np.flatnonzero(known)).all()
+
+
+def test_rounding_is_no_difference(tmp_path: Path) -> None:
+    """What only the order of adding up tells apart is shown as 0, and explains nothing."""
+    page = page_of(pipeline(), stretched(pipeline(), 1.0 + 1e-15), tmp_path)
+    assert "No op took another time." in page
+    assert not re.search(r"e-\d+ ns", page)
+    assert Totals("a", 1, 1, 1.0, 1.0 + 1e-15).difference_s == 0.0
+    assert Totals("a", 1, 1, 1.0, 1.0 + 1e-9).difference_s == pytest.approx(-1e-9)
+
+
+def test_ops_aligned_by_kind_are_rings_in_the_scatter(tmp_path: Path) -> None:
+    """An op with another name on each side is told from those of one name, and the text says how."""
+    sides = []
+    for name in ("gemm_128", "gemm_256"):
+        builder = TimelineBuilder()
+        for place, op in enumerate(("norm", name, "softmax")):
+            builder.add(rank=0, stream="s", name=op, kind="compute", start_s=place, end_s=place + 0.5)
+        sides.append(builder.build())
+    page = page_of(sides[0], sides[1], tmp_path)
+    assert page.count('fill="none" stroke-width="1.5" pointer-events="all"') == 1
+    assert "Rings are ops that have another name" in page
+    assert "Rings are" not in page_of(sides[0], sides[0], tmp_path)
 
 
 def test_scatter_places_points_by_their_ratio() -> None:

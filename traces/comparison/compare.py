@@ -16,6 +16,13 @@ from traces.errors import TraceError
 from traces.timeline import Floats, Timeline
 
 NUM_LARGEST: Final = 10
+ROUNDING_S: Final = 1e-12
+"""Sums of times that differ by less, a picosecond, differ by how they were added up."""
+
+
+def difference_s(first_s: float, second_s: float) -> float:
+    """Return the first less the second, 0 where only rounding tells them apart."""
+    return first_s - second_s if abs(first_s - second_s) > ROUNDING_S else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +37,8 @@ class Totals:
 
     @property
     def difference_s(self) -> float:
-        """Return the first less the second."""
-        return self.first_s - self.second_s
+        """Return the first less the second, without rounding."""
+        return difference_s(self.first_s, self.second_s)
 
     @property
     def error(self) -> float | None:
