@@ -148,7 +148,7 @@ def _plain(key: str, value: Any) -> tuple[str, Any]:
         return name, _time(value)
     if isinstance(value, Sequence):
         return name, [list(item) if isinstance(item, Sequence) else item for item in value]
-    return name, _short(value)
+    return name, value if isinstance(value, int) else _short(value)
 
 
 def file_key(parameter: str) -> str:

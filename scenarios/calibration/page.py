@@ -192,8 +192,8 @@ def _origin(about: Mapping[str, Any], command: str) -> Section:
             ("machine", escape(where)),
             ("processes", f"{about['processes']} at the same time"),
             ("measured", escape(about["measured"])),
-            ("runs that count", f"{about['runs']['quiet']:,} of {about['runs']['all']:,}: those in which no other "
-             "program took the processor"),
+            ("runs that count", f"{about['runs']['quiet']:,} of {about['runs']['all']:,}: those that got the most of "
+             "the processor"),
             ("handoff between streams", format_time(1e-6 * about["handoff_us"])),
         ]  # fmt: skip
         copies = about["host_copy_bytes_per_s"].items()
