@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,21 @@ def test_more_bandwidth_shortens_transfers_and_not_the_waiting_before_them(
     folder = record(Run(ranks), tmp_path_factory.mktemp("run"))
     changed = Replayer(load(folder)).run(Changes(bandwidth=network))
     assert changed.span_s * 1e6 == pytest.approx(Run(ranks, network=network).span_us, rel=1e-6, abs=1e-3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(ranks=programs(), part=st.sampled_from(("compute", "copies", "bandwidth", "host")))
+def test_faster_is_never_slower_and_all_twice_as_fast_is_half(
+    tmp_path_factory: pytest.TempPathFactory, ranks: list[list[Step]], part: str
+) -> None:
+    """The span falls as any one part gets faster; with everything twice as fast each run takes half as long."""
+    replayer = Replayer(load(record(Run(ranks), tmp_path_factory.mktemp("run"))))
+    spans_s = [replayer.run(Changes(**{part: factor})).span_s for factor in (0.5, 1.0, 3.0, 1e9)]
+    assert all(later_s <= before_s + 1e-12 for before_s, later_s in pairwise(spans_s))
+    twice = Changes(compute=2.0, copies=2.0, bandwidth=2.0, latency=0.5, host=2.0)
+    assert replayer.run(twice).span_s == pytest.approx(spans_s[1] / 2, rel=1e-9)
+    nothing = parse_changes(("kernels[.]=1000000000x", "cluster.host.speed=1000000000x"))
+    assert 0.0 <= replayer.run(nothing).span_s <= 1e-6 * spans_s[1]
 
 
 def test_a_stream_that_starts_when_another_ends_is_taken_to_have_waited_for_it(tmp_path: Path) -> None:
