@@ -21,6 +21,11 @@ UNFUSED_SOFTMAX_BACKWARD: Final = 5
 Forward: to float32, scale, two to make the mask, fill, softmax, to half precision. Backward: two casts, softmax, fill,
 scale.
 """
+NATIVE_PART: Final = 0.5
+"""Of an op's launch in forward, what a kernel of its backward takes where that is not stated.
+
+Assumption: autograd spends on an op what forward does, and its backward has two kernels, for input and for weight.
+"""
 _SOFTMAX: Final = frozenset({"causal_softmax", "causal_softmax_backward"})
 _BATCHED: Final = "attention_"
 
@@ -30,16 +35,18 @@ class Software:
     """Constants of a framework. As it stands it adds nothing.
 
     ``launch_s``: host time per kernel that Python launches (forward, recomputation); ``native_launch_s``: per kernel
-    that autograd launches, per collective and message. ``rank_skew_s``: standard deviation of when the members of a
-    collective come. ``product_slowdown``, ``memory_bound_slowdown``, ``optimizer_slowdown``: how many times as long
-    products, memory-bound kernels and the optimizer's take as under the profile; ``unaligned_slowdown``: products,
-    beside that, of a matrix whose rows are no multiple of 16 bytes. ``fused_softmax``: a scaled, masked softmax is one
-    kernel. ``step_spread``: standard deviation of the logarithm of measured over predicted steps that these constants
-    leave, beside the errors of kernels and network.
+    that autograd launches, per collective and message; None: ``NATIVE_PART`` of ``launch_s``. ``task_launch_s``: host
+    time of a micro-batch's forward or backward before its first kernel. ``rank_skew_s``: standard deviation of when
+    the members of a collective come. ``product_slowdown``, ``memory_bound_slowdown``, ``optimizer_slowdown``: how many
+    times as long products, memory-bound kernels and the optimizer's take as under the profile;
+    ``unaligned_slowdown``: products, beside that, of a matrix whose rows are no multiple of 16 bytes.
+    ``fused_softmax``: a scaled, masked softmax is one kernel. ``step_spread``: standard deviation of the logarithm of
+    measured over predicted steps that these constants leave, beside the errors of kernels and network.
     """
 
     launch_s: float = 0.0
-    native_launch_s: float = 0.0
+    native_launch_s: float | None = None
+    task_launch_s: float = 0.0
     rank_skew_s: float = 0.0
     product_slowdown: float = 1.0
     unaligned_slowdown: float = 1.0
@@ -51,11 +58,16 @@ class Software:
     @property
     def launches(self) -> bool:
         """Return whether launching takes any time."""
-        return max(self.launch_s, self.native_launch_s) > 0.0
+        return max(self.launch_s, self.from_autograd_s, self.task_launch_s) > 0.0
+
+    @property
+    def from_autograd_s(self) -> float:
+        """Return the host time per kernel that autograd launches, per collective and message."""
+        return NATIVE_PART * self.launch_s if self.native_launch_s is None else self.native_launch_s
 
     def kernel_launch_s(self, kernel: str, *, native: bool) -> float:
         """Return the host time of launching a kernel; ``native``: from autograd, not from Python."""
-        each_s = self.native_launch_s if native else self.launch_s
+        each_s = self.from_autograd_s if native else self.launch_s
         if self.fused_softmax or kernel not in _SOFTMAX:
             return each_s
         return each_s * (UNFUSED_SOFTMAX_BACKWARD if native else UNFUSED_SOFTMAX_FORWARD)

@@ -34,8 +34,10 @@ class MeasuredStep:
     fitted: bool
 
     def predicted_s(self, constants: Mapping[str, Any]) -> float:
-        """Return the step time under a framework with these constants."""
-        software = replace(self.pricing.software, **constants)
+        """Return the step time under a framework with those of these constants that its scenario has."""
+        own = self.pricing.software
+        used = {name: value for name, value in constants.items() if getattr(own, name) != getattr(Software(), name)}
+        software = replace(own, **used)
         return simulate(self.plan, self.pricing.with_software(software)).iteration_time_s
 
 
@@ -68,9 +70,10 @@ def fit_software(
 ) -> SoftwareFit:
     """Return the constants, of those named, that fit the fitted steps best, from those of the first step's scenario.
 
-    ``every``: take one fitted step of so many, for speed. Robust least squares on logarithms (soft l1 beyond 3 %), in
-    the logarithms of the constants over their starts. Raises ValueError for a constant that no framework has or that
-    starts at 0.
+    A constant that a scenario leaves at its default stays there, so that tables may share some and have others of
+    their own. ``every``: take one fitted step of so many, for speed. Least squares of logarithms up to 1 %, beyond it
+    least absolute ones (soft l1), as tables are judged by their mean absolute error; in the logarithms of the constants
+    over their starts. Raises ValueError for a constant that no framework has or that starts at 0.
     """
     start = np.array([_start(steps[0].pricing.software, name) for name in names])
     fitted = [step for step in steps if step.fitted][::every]
@@ -85,7 +88,7 @@ def fit_software(
         return found
 
     best = least_squares(
-        residuals, np.ones(len(names)), loss="soft_l1", f_scale=0.03, diff_step=0.05, xtol=5e-3, ftol=5e-3, max_nfev=4
+        residuals, np.ones(len(names)), loss="soft_l1", f_scale=0.01, diff_step=0.05, xtol=5e-3, ftol=5e-3, max_nfev=8
     )
     return SoftwareFit(constants_at(best.x), _residuals(steps, constants_at(best.x)))
 
@@ -96,7 +99,7 @@ def _start(software: Software, name: str) -> float:
     if name not in known:
         message = f"a framework has no constant {name}; it has {', '.join(sorted(known))}"
         raise ValueError(message)
-    start = float(getattr(software, name))
+    start = float(getattr(software, name) or 0.0)
     if start <= 0.0:
         message = f"{name} needs a start above 0 in the scenario"
         raise ValueError(message)

@@ -148,8 +148,10 @@ class SoftwareSection(Section):
 
     launch: DurationOrZero = 0.0
     """Host time per kernel that Python launches: forward, and recomputation."""
-    native_launch: DurationOrZero = 0.0
-    """Host time per kernel that autograd launches, and per collective or message of a forward or backward."""
+    native_launch: DurationOrZero | None = None
+    """Host time per kernel that autograd launches, per collective or message of a forward or backward; default half."""
+    task_launch: DurationOrZero = 0.0
+    """Host time of every forward or backward of a micro-batch before its first kernel: the schedule, the next batch."""
     rank_skew: DurationOrZero = 0.0
     """Standard deviation of when the members of a collective come."""
     product_slowdown: Factor = 1.0

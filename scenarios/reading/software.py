@@ -9,6 +9,7 @@ def software_of(section: SoftwareSection) -> Software:
     return Software(
         launch_s=section.launch,
         native_launch_s=section.native_launch,
+        task_launch_s=section.task_launch,
         rank_skew_s=section.rank_skew,
         product_slowdown=section.product_slowdown,
         unaligned_slowdown=section.unaligned_slowdown,

@@ -28,7 +28,8 @@ from sim.plan.op import Collective, Compute, Copy, Op, Send
 from sim.plan.program import Phase, Plan, Program, Task
 
 _BACKWARD: Final = frozenset({Phase.BACKWARD, Phase.BACKWARD_INPUT})
-_LAUNCHED: Final = _BACKWARD | {Phase.FORWARD, Phase.HEAD, Phase.SEND}
+_CALLED: Final = _BACKWARD | {Phase.FORWARD, Phase.HEAD}
+_LAUNCHED: Final = _CALLED | {Phase.SEND}
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,15 @@ class ClusterPricing:
         if not self.software.launches or task.phase not in _LAUNCHED:
             return ()
         in_backward = task.phase in _BACKWARD
-        return tuple(
+        each_s = [
             self.software.kernel_launch_s(op.kernel, native=in_backward and not is_recomputed(op))
             if isinstance(op, Compute)
-            else self.software.native_launch_s
+            else self.software.from_autograd_s
             for op in task.ops
-        )
+        ]
+        if task.phase in _CALLED:
+            each_s[:1] = [first_s + self.software.task_launch_s for first_s in each_s[:1]]
+        return tuple(each_s)
 
     def _number(self, program: Program, op: Compute | Collective) -> int:
         """Return a number per signature: ops alike in all but names and ranks have the same."""

@@ -60,7 +60,10 @@ KEYS = {
     *(f"cluster.jitter.{family}" for family in ("gemm", "attention", "elementwise", "optimizer")),
     *(f"network.algorithm.{kind}" for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast")),
     *(f"network.algorithm.{kind}" for kind in ("reduce", "all_to_all", "barrier")),
-    *(f"software.{key}" for key in ("launch", "native_launch", "rank_skew", "step_spread", "fused_softmax")),
+    *(
+        f"software.{key}"
+        for key in ("launch", "native_launch", "task_launch", "rank_skew", "step_spread", "fused_softmax")
+    ),
     *(f"software.{key}_slowdown" for key in ("product", "unaligned", "memory_bound", "optimizer")),
     *("model.family", "model.preset", "model.huggingface"),
     *("model.num_layers", "model.hidden_size", "model.num_heads", "model.num_kv_heads", "model.ffn_hidden_size"),

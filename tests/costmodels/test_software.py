@@ -1,5 +1,7 @@
 """What a framework adds: late members of a collective, slow paths of libraries, launches."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,3 +75,11 @@ def test_an_unfused_softmax_is_several_launches() -> None:
     assert unfused.kernel_launch_s("gelu", native=True) == fused.kernel_launch_s("gelu", native=True) == 1.0
     assert not Software().launches
     assert unfused.launches
+
+
+def test_autograd_takes_half_a_launch_per_kernel_unless_said() -> None:
+    """Backward's launches follow forward's, also where these are replaced; a stated time, even none, is kept."""
+    assert Software(launch_s=2.0).kernel_launch_s("gelu_backward", native=True) == 1.0
+    assert replace(Software(launch_s=2.0), launch_s=6.0).from_autograd_s == 3.0
+    assert Software(launch_s=2.0, native_launch_s=0.0).from_autograd_s == 0.0
+    assert Software(task_launch_s=1.0).launches

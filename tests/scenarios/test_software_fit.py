@@ -57,6 +57,12 @@ def test_constants_that_cannot_be_fitted_are_refused(steps: list[MeasuredStep], 
         fit_software(steps, [name])
 
 
+def test_a_constant_that_a_scenario_leaves_out_stays_out(steps: list[MeasuredStep]) -> None:
+    """Tables share only what all of them have: a constant of others changes nothing."""
+    step = steps[0]
+    assert step.predicted_s({"memory_bound_slowdown": 3.0, "rank_skew_s": 1e-3}) == step.predicted_s({})
+
+
 def test_fast_path_equals_the_scenario(steps: list[MeasuredStep]) -> None:
     """Prices with other constants are those of a scenario that has them."""
     step = steps[0]

@@ -71,3 +71,24 @@ def test_only_forwards_backwards_and_messages_are_launched_one_by_one() -> None:
     again = Compute("op0.recomputed", "gelu", (), ())
     backward = Task("backward", Phase.BACKWARD, (again, forward.ops[0]))
     assert pricing.launches_s(backward) == (2.0, 1.0)
+
+
+def test_a_task_is_called_once() -> None:
+    """What a call takes comes before the first kernel of a forward or backward, not of a message or the optimizer."""
+    pricing, _ = prices(Software(launch_s=2.0, task_launch_s=8.0))
+    forward = chain(2)
+    assert pricing.launches_s(forward) == (10.0, 2.0)
+    assert pricing.launches_s(replace(forward, phase=Phase.BACKWARD)) == (9.0, 1.0)
+    assert pricing.launches_s(replace(forward, phase=Phase.SEND)) == (2.0, 2.0)
+    assert pricing.launches_s(replace(forward, phase=Phase.OPTIMIZER)) == ()
+    assert pricing.launches_s(replace(forward, ops=())) == ()
+
+
+def test_a_launch_bound_step_grows_by_its_calls() -> None:
+    """A longer call delays every micro-batch's forward and backward: by its time each, where the host is the slower."""
+    base = Software(launch_s=1e-3)
+    plan = plan_of(load_scenario(TINY))
+    calls = max(sum(program.tasks[call.task].phase in (Phase.FORWARD, Phase.BACKWARD) for call in program.calls)
+                for program in plan.programs)  # fmt: skip
+    added_s = prices(replace(base, task_launch_s=1e-3))[1] - prices(base)[1]
+    assert calls * 1e-3 <= added_s * (1.0 + 1e-9)
