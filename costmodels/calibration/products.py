@@ -4,16 +4,16 @@ Which kernel a call runs depends on the numbers, and jumps; the numbers are fitt
 taken to have chosen, and both take turns. So no derivative crosses a jump.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from costmodels.calibration.batches import Batch, batches
 from costmodels.calibration.fitting import Parameter, fit, values_of
 from costmodels.calibration.samples import KernelSample
-from costmodels.calibration.tile_choice import with_chosen_kernels
+from costmodels.calibration.tile_choice import TILES, with_chosen_kernels
 from costmodels.calibration.uncertainty import Estimate
 from costmodels.hardware import DeviceSpec
 from costmodels.timing.gemm import GemmProfile, Kernels, chosen_kernels, kernel_times
@@ -35,14 +35,9 @@ _LONG_WEIGHT: Final = 4.0
 """Shorter calls are fixed time above all, and make up little of a step; they weigh a quarter of the others."""
 _LEAST_FOR_CHOICE: Final = 500
 """Measurements from which the library's tiles, splits and ranking are chosen; with fewer they stay as they are."""
-_CAUTIOUS: Final[Mapping[str, Any]] = {
-    "tiles": ((32, 64), (64, 32), (64, 64), (64, 128), (128, 64), (64, 256), (256, 64), (128, 128), (128, 256)),
-    "ranked_cache": 0.5,
-    "ranked_split": 2.0,
-}
-"""Another start of the search, which ends where no small change helps: common tiles, and a library that prefers large
-ones to splits.
-"""
+_NUM_STARTS: Final = 8
+_TILES_AT_START: Final = 8
+"""The search ends where no small change helps, so it begins several times, each time from other tiles."""
 _TURNS: Final = 8
 _EVALUATIONS: Final = 12
 _LAST_EVALUATIONS: Final = 60
@@ -59,10 +54,19 @@ def fit_products(
     """
     ours, seconds = batches(samples), np.array([s.seconds for s in samples])
     weights = np.where(seconds > _LONG_S, _LONG_WEIGHT, 1.0)
-    starts = [gemm] if len(samples) < _LEAST_FOR_CHOICE else [gemm, replace(gemm, **_CAUTIOUS)]
-    found = [_taken_turns(ours, seconds, weights, device, start) for start in starts]
+    found = [_taken_turns(ours, seconds, weights, device, start) for start in _starts(gemm, len(samples))]
     best = min(found, key=lambda one: _error(ours, seconds, weights, device, one))
     return _fit_numbers(ours, seconds, weights, device, best, _LAST_EVALUATIONS)
+
+
+def _starts(gemm: GemmProfile, num_samples: int) -> Iterator[GemmProfile]:
+    """Yield where the search begins: where the section stands, and with random tiles, rankings as honest as may be."""
+    yield gemm
+    random = np.random.default_rng(_NUM_STARTS)
+    for _ in range(_NUM_STARTS if num_samples >= _LEAST_FOR_CHOICE else 0):
+        chosen = sorted(random.choice(len(TILES), _TILES_AT_START, replace=False).tolist())
+        ranked = {"ranked_cache": random.choice([0.5, 1.0, 2.0]), "ranked_split": random.choice([1.0, 2.0])}
+        yield replace(gemm, tiles=tuple(TILES[i] for i in chosen), **{k: float(v) for k, v in ranked.items()})  # type: ignore[arg-type]
 
 
 def _taken_turns(

@@ -18,8 +18,8 @@ from costmodels.collectives.traffic import TRAFFIC
 from costmodels.profile import FLOAT8, SECTIONS, packaged_entry
 from scenarios.errors import Origin, ScenarioError
 
-MAX_FIT_ROWS: Final = 2000
-"""Rows of one table that a fit takes, of those not held out: more settle no parameter better."""
+MAX_FIT_ROWS: Final = 8000
+"""Rows of one table that a fit takes, of those not held out."""
 _LEAST_POINTS: Final = 10
 """Measurements that a section is fitted from, at least; with fewer it keeps what it started from."""
 
