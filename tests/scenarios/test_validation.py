@@ -82,7 +82,7 @@ QUICK = {
 """Of tables that take long, the rows that are predicted here; ``simulate validate`` predicts all."""
 
 
-LOOSER = {"mlperf_gpt3_h100": (0.12, 0.12)}
+LOOSER = {"mlperf_gpt3_h100": (0.12, 0.12), "megatron_b200_step_time": (0.05, 0.12)}
 """Tables of steps that promise less: mean and worst."""
 
 
@@ -97,7 +97,7 @@ def test_published_measurements_are_predicted(name: str, tmp_path: Path) -> None
     table = only_table((TABLES[name],), rows if name in QUICK else None)
     assert table["passed"]
     mean, worst = {"activation_bytes": (0.02, 0.02), "collective_time_s": (0.2, 0.9)}.get(
-        table["prediction"], (0.2, 0.5) if name in QUICK else LOOSER.get(name, (0.05, 0.12))
+        table["prediction"], (0.2, 0.5) if name in QUICK else LOOSER.get(name, (0.04, 0.1))
     )
     assert table["thresholds"]["mean"] <= mean
     assert table["thresholds"]["worst"] <= worst
