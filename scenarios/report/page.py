@@ -187,6 +187,7 @@ th { text-align: left; color: var(--soft); font-weight: 500; font-size: 13px; }
 th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); }
 .long td { overflow-wrap: anywhere; min-width: 5em; }
 th.n, td.n { text-align: right; padding: 5px 0 5px 14px; white-space: nowrap; }
+.packed td.n { white-space: normal; }
 h3 { font-size: 14px; font-weight: 600; margin: 18px 0 4px; }
 .wide { overflow-x: auto; }
 .bar { display: block; width: 240px; max-width: 22vw; }
