@@ -65,8 +65,8 @@ def _starts(gemm: GemmProfile, num_samples: int) -> Iterator[GemmProfile]:
     random = np.random.default_rng(_NUM_STARTS)
     for _ in range(_NUM_STARTS if num_samples >= _LEAST_FOR_CHOICE else 0):
         chosen = sorted(random.choice(len(TILES), _TILES_AT_START, replace=False).tolist())
-        ranked = {"ranked_cache": random.choice([0.5, 1.0, 2.0]), "ranked_split": random.choice([1.0, 2.0])}
-        yield replace(gemm, tiles=tuple(TILES[i] for i in chosen), **{k: float(v) for k, v in ranked.items()})  # type: ignore[arg-type]
+        cache, split = float(random.choice([0.5, 1.0, 2.0])), float(random.choice([1.0, 2.0]))
+        yield replace(gemm, tiles=tuple(TILES[i] for i in chosen), ranked_cache=cache, ranked_split=split)
 
 
 def _taken_turns(

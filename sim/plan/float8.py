@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from sim.plan.buffer import Buffer, Kind, Scope
-from sim.plan.functions import Operands, Twice
+from sim.plan.linear import Products, Twice
 from sim.plan.op import Compute
 from sim.plan.tracing import Parameter, TaskTracer, Tensor
 
@@ -17,8 +17,8 @@ E4M3: Final = "float8_e4m3fn"
 E5M2: Final = "float8_e5m2"
 
 
-class Float8Operands(Operands):
-    """Operands cast to eight bits, each with its scale."""
+class Float8Products(Products):
+    """Products of operands that are cast to eight bits, each with its scale."""
 
     prefix = "float8_"
 

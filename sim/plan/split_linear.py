@@ -8,8 +8,9 @@ from typing import Any
 
 from sim.plan.buffer import Kind
 from sim.plan.errors import LayoutError
-from sim.plan.functions import WeightGradient, input_gradient_layout, product_layout, summed_layout
+from sim.plan.functions import summed_layout
 from sim.plan.layout import Layout
+from sim.plan.linear import WeightGradient, input_gradient_layout, product_layout
 from sim.plan.op import Compute
 from sim.plan.tracing import Gradients, Parameter, TaskTracer, Tensor
 
@@ -25,7 +26,7 @@ def split_linear(
     contract: int = 1,
     transposed: bool = False,
 ) -> Tensor:
-    """Return ``functions.linear`` of two or more equal parts of a weight, in order; the last product adds the bias.
+    """Return ``linear`` of two or more equal parts of a weight, in order; the last product adds the bias.
 
     Backward takes the parts in reverse, and needs each once.
     """

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from sim.plan import functions as f
 from sim.plan.buffer import Buffer, Initial, Kind, Scope
-from sim.plan.float8 import Float8Operands, cast_weights
+from sim.plan.float8 import Float8Products, cast_weights
 from sim.plan.gradients import backpropagate
 from sim.plan.layout import Layout, Shard
+from sim.plan.linear import Products, WeightGradient
 from sim.plan.mesh import Mesh
 from sim.plan.op import Collective, CollectiveKind, Direction, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program
@@ -86,13 +87,14 @@ class StageProgramBuilder:
             sequence_parallel=job.parallel.sequence_parallel,
             recompute=job.training.recompute,
             loss_scale=1.0 / (job.training.global_batch_size * job.model.sequence_length),
-            weight_gradient=f.WeightGradient(
-                overlapped=job.parallel.overlap_tensor_backward,
-                fused=job.training.fused_gradient_accumulation,
-                placeholder="kept" if job.training.gradient_placeholders else "none",
+            products=(Float8Products if precision.casts else Products)(
+                WeightGradient(
+                    overlapped=job.parallel.overlap_tensor_backward,
+                    fused=job.training.fused_gradient_accumulation,
+                    placeholder="kept" if job.training.gradient_placeholders else "none",
+                )
             ),
             slices={name: choice.num_slices for name, choice in self.choices.items()},
-            operands=Float8Operands() if precision.casts else f.AS_THEY_ARE,
         )
 
     @property

@@ -14,6 +14,7 @@ from sim.plan import token_slices as sliced
 from sim.plan.buffer import Part
 from sim.plan.gradients import checkpoint
 from sim.plan.layout import REPLICATED, Layout, sharded
+from sim.plan.linear import Products, linear
 from sim.plan.split_linear import split_linear
 from sim.plan.token_slices import TokenSlice
 from sim.plan.tracing import Parameter, TaskTracer, Tensor
@@ -39,7 +40,7 @@ class TransformerBuilder:
     """Writes the stages of one model under one strategy.
 
     ``slices``: into how many parts the weight of a linear layer, by name, is split along its input; one if left out.
-    ``part``: the tokens of every sequence that are computed; None: all. ``operands``: what the layers' products take.
+    ``part``: the tokens of every sequence that are computed; None: all. ``products``: how the layers' are made.
     """
 
     model: TransformerSpec
@@ -48,10 +49,9 @@ class TransformerBuilder:
     sequence_parallel: bool
     recompute: Recompute
     loss_scale: float
-    weight_gradient: f.WeightGradient
+    products: Products
     slices: Mapping[str, int] = field(default_factory=dict)
     part: TokenSlice | None = None
-    operands: f.Operands = f.AS_THEY_ARE
 
     @property
     def num_tokens(self) -> int:
@@ -95,8 +95,9 @@ class TransformerBuilder:
         shape = (self.model.vocab_size, self.model.hidden_size)
         own = [] if names.shared else self.weights(t, names.head, shape, self.shard(0), dim=1)
         head = self
-        if self.weight_gradient.placeholder == "kept":
-            head = replace(self, weight_gradient=replace(self.weight_gradient, placeholder="fresh"))
+        if self.products.weight_gradient.placeholder == "kept":
+            fresh = replace(self.products.weight_gradient, placeholder="fresh")
+            head = replace(self, products=Products(fresh))
         logits = head.linear(t, names.head, x, own or [self.word_table(t, names.shared)], transposed=True)
         return f.cross_entropy(t, names.loss, logits, self.tokens(t, names.labels, shift=1), loss, self.loss_scale)
 
@@ -185,10 +186,7 @@ class TransformerBuilder:
         """Return a layer's product with a weight, of operands as this strategy wants them."""
         if len(weights) > 1:
             return self.linear(t, name, x, weights, bias, contract=contract)
-        return f.linear(
-            t, name, x, weights[0], bias,
-            contract=contract, weight_gradient=self.weight_gradient, operands=self.operands,
-        )  # fmt: skip
+        return linear(t, name, x, weights[0], bias, contract=contract, products=self.products)
 
     def linear(
         self,
@@ -201,8 +199,9 @@ class TransformerBuilder:
     ) -> Tensor:
         """Return a product with a weight, or its parts, whose gradient is computed as this strategy wants it."""
         if len(weights) > 1:
-            return split_linear(t, name, x, weights, bias, weight_gradient=self.weight_gradient, **attributes)
-        return f.linear(t, name, x, weights[0], bias, weight_gradient=self.weight_gradient, **attributes)
+            weight_gradient = self.products.weight_gradient
+            return split_linear(t, name, x, weights, bias, weight_gradient=weight_gradient, **attributes)
+        return linear(t, name, x, weights[0], bias, products=Products(self.products.weight_gradient), **attributes)
 
     def norm(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
         """Return the family's norm of x."""

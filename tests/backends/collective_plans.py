@@ -8,9 +8,10 @@ from backends.torch.algorithms import ExplicitCollectives
 from backends.torch.worker import ExecutionRequest
 from costmodels.collectives import STEP_LISTS
 from sim.plan.buffer import Buffer, Initial, Kind, Scope
-from sim.plan.functions import all_to_all, broadcast, linear, reduce
+from sim.plan.functions import all_to_all, broadcast, reduce
 from sim.plan.gradients import backpropagate
 from sim.plan.layout import Layout, sharded
+from sim.plan.linear import linear
 from sim.plan.mesh import Mesh
 from sim.plan.op import Collective, CollectiveKind, Compute, Op, Reduction
 from sim.plan.program import Call, Phase, Plan, Program, Task

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sim.plan.buffer import Buffer, Kind
 from sim.plan.check import check
 from sim.plan.errors import CheckError, LayoutError, PlanError
-from sim.plan.functions import linear
 from sim.plan.layout import PARTIAL, REPLICATED, Layout, Shard
+from sim.plan.linear import linear
 from sim.plan.mesh import Mesh
 from sim.plan.op import Collective, CollectiveKind, Op, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program

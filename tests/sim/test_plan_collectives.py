@@ -18,9 +18,10 @@ from sim.engine.pricing import ClusterPricing
 from sim.plan.buffer import Buffer, Kind, Scope
 from sim.plan.check import check
 from sim.plan.errors import CheckError, LayoutError, PlanError
-from sim.plan.functions import all_to_all, broadcast, linear, reduce
+from sim.plan.functions import all_to_all, broadcast, reduce
 from sim.plan.gradients import backpropagate
 from sim.plan.layout import PARTIAL, REPLICATED, Layout, Shard, sharded
+from sim.plan.linear import linear
 from sim.plan.mesh import Mesh
 from sim.plan.op import Collective, CollectiveKind, Op, Reduction
 from sim.plan.program import Call, Phase, Plan, Program, Task
