@@ -149,7 +149,8 @@ def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple
     algorithms = forced_algorithms(document, checked, cluster)
     document, model = _model(document, checked)
     parallel = _parallel(document, checked, cluster, model.sequence_length)
-    training = TrainingSpec(**checked.training.model_dump() | {"method": _method(checked)})
+    with located(document):
+        training = TrainingSpec(**checked.training.model_dump() | {"method": _method(checked)})
     num_microbatches = training.global_batch_size // (training.microbatch_size * parallel.data_degree)
     num_passes = max(1, len(parallel.pipeline.token_slices)) * num_microbatches
     _refuse_many_calls(document, parallel.pipeline.num_virtual_stages, num_passes)

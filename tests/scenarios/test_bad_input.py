@@ -61,6 +61,8 @@ BAD_VALUES = [
     ("precision: fp16", "precision: fp61", 5, "training.precision", "not one of", "did you mean fp64?"),
     ("precision: fp16", "precision: fp8", 5, "training.precision", "a100-sxm4-80gb does not multiply in float8_e4m3fn",
      "write precision: bf16, or take nodes whose devices do, as hgx-h100"),
+    ("precision: fp16", "precision: fp16, gradient_placeholders: true, fused_gradient_accumulation: false", 5,
+     "training.gradient_placeholders", "here a second kernel adds them", "leave it out"),
     ("num_heads: 96", "num_heads: 95", 4, "model.num_heads", "12288 does not divide by num_heads 95", "a divisor"),
     ("num_heads: 96", "num_heads: 12", 7, "parallel.tensor.degree", "num_heads 12 does not divide by tensor degree 8",
      "a degree that divides 12"),
