@@ -16,7 +16,7 @@ from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
 from scenarios.library import FOLDER, scenario_names
 from scenarios.reading.model_presets import load_presets
-from scenarios.reading.schema import TrainingSection
+from scenarios.reading.schema.training import TrainingSection
 from scenarios.reading.yaml_tree import read_document
 from sim.training.pipeline.rules import TRAITS
 

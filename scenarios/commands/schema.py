@@ -4,7 +4,7 @@ import json
 
 import click
 
-from scenarios.reading.schema import json_schema
+from scenarios.reading.schema.scenario import json_schema
 
 
 @click.command("schema")

@@ -7,7 +7,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from scenarios.errors import Origin, ScenarioError, nearest, suggestion
-from scenarios.reading.schema import MODEL_SECTIONS, DenseScenario, HuggingFaceModel, PresetModel, Section
+from scenarios.reading.schema.model import MODEL_SECTIONS, HuggingFaceModel, PresetModel
+from scenarios.reading.schema.scenario import DenseScenario
+from scenarios.reading.schema.values import Section
 from scenarios.reading.yaml_tree import Document, KeyPath, describe
 
 SectionType = TypeVar("SectionType", bound=Section)

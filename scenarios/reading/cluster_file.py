@@ -9,7 +9,9 @@ from scenarios.errors import ScenarioError, suggestion
 from scenarios.reading.checking import check_document, refuse_nulls
 from scenarios.reading.machine import devices_of_nodes, locating, refuse_many, refuse_missing_devices, with_stragglers
 from scenarios.reading.overrides import apply_overrides
-from scenarios.reading.schema import ClusterSection, DenseScenario, Section
+from scenarios.reading.schema.cluster import ClusterSection
+from scenarios.reading.schema.scenario import DenseScenario
+from scenarios.reading.schema.values import Section
 from scenarios.reading.yaml_tree import Document, KeyPath, describe, read_document
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology

@@ -3,7 +3,8 @@
 from math import prod
 
 from scenarios.errors import ScenarioError
-from scenarios.reading.schema import MAX_WORLD_SIZE, ParallelSection
+from scenarios.reading.schema.parallel import ParallelSection
+from scenarios.reading.schema.values import MAX_WORLD_SIZE
 from scenarios.reading.yaml_tree import Document
 
 AXES = ("tensor", "pipeline", "data")

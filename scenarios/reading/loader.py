@@ -20,19 +20,10 @@ from scenarios.reading.machine import ClusterSpec, cluster_spec, forced_algorith
 from scenarios.reading.model_presets import load_presets
 from scenarios.reading.overrides import apply_overrides
 from scenarios.reading.reliability import reliability_spec
-from scenarios.reading.schema import (
-    MAX_MICROBATCHES,
-    DelayPipelineSection,
-    DelayScenario,
-    DenseScenario,
-    GptModel,
-    HuggingFaceModel,
-    LlamaModel,
-    OsdpSection,
-    PipelineSection,
-    PresetModel,
-    scenario_class,
-)
+from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, PresetModel
+from scenarios.reading.schema.parallel import DelayPipelineSection, OsdpSection, PipelineSection
+from scenarios.reading.schema.scenario import DelayScenario, DenseScenario, scenario_class
+from scenarios.reading.schema.values import MAX_MICROBATCHES
 from scenarios.reading.software import software_of
 from scenarios.reading.token_slices import stated_slices
 from scenarios.reading.yaml_tree import Document, KeyPath, read_document

@@ -13,7 +13,9 @@ from costmodels.errors import CatalogueError
 from costmodels.hardware import DeviceSpec, NodeSpec, list_nodes, load_node
 from scenarios.errors import ScenarioError, suggestion
 from scenarios.reading.profile_file import read_profile
-from scenarios.reading.schema import MAX_WORLD_SIZE, ClusterSection, DenseScenario, StragglerSection
+from scenarios.reading.schema.cluster import ClusterSection, StragglerSection
+from scenarios.reading.schema.scenario import DenseScenario
+from scenarios.reading.schema.values import MAX_WORLD_SIZE
 from scenarios.reading.yaml_tree import Document, KeyPath
 from sim.cluster.cluster import Cluster
 from sim.cluster.topology.errors import TopologyError

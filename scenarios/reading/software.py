@@ -1,7 +1,7 @@
 """The framework of a scenario."""
 
 from costmodels.software import Software
-from scenarios.reading.schema import SoftwareSection
+from scenarios.reading.schema.cluster import SoftwareSection
 
 
 def software_of(section: SoftwareSection) -> Software:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from scenarios.cli import COMMANDS, group
 from scenarios.reading.loader import load_scenario
-from scenarios.reading.schema import json_schema
+from scenarios.reading.schema.scenario import json_schema
 from scenarios.running.runner import simulate
 from scenarios.summaries.trace import summarise
 from scenarios.sweep.run import prepare, run

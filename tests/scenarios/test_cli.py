@@ -13,7 +13,7 @@ import pytest
 from scenarios.cli import COMMANDS, HELP, main
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.loader import load_scenario
-from scenarios.reading.schema import json_schema
+from scenarios.reading.schema.scenario import json_schema
 from traces.kineto.rank import StepWindow
 
 ROOT = Path(__file__).parents[2]

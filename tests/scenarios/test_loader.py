@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scenarios.commands.starter import STARTER
 from scenarios.errors import ScenarioError
 from scenarios.reading.loader import ClusterSpec, load_scenario
-from scenarios.reading.schema import DenseScenario, json_schema
+from scenarios.reading.schema.scenario import DenseScenario, json_schema
 from scenarios.reading.yaml_tree import read_document
 from sim.training.spec import DenseTraining, PipelineSpec, TextbookTraining
 

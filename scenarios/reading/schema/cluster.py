@@ -1,0 +1,111 @@
+"""The machine, and what the framework on it costs."""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from scenarios.reading.quantities import DurationOrZero, refusal
+from scenarios.reading.schema.values import Section, Spread
+
+Factor = Annotated[float, Field(ge=0.1, le=100, allow_inf_nan=False)]
+Word = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+def _name_or_mapping(value: object) -> object:
+    if isinstance(value, dict) or (isinstance(value, str) and value):
+        return value
+    raise refusal(
+        "a topology is a name or a mapping", "write topology: superpod-h100, or keys below it (see docs/clusters.md)"
+    )
+
+
+def _number_or_name(value: object) -> object:
+    if (isinstance(value, str) and value) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise refusal("a device is a number or a name", "write device: 17, or device: node 2 gpu 1")
+
+
+class StragglerSection(Section):
+    """A device or a link that is slower than it should be."""
+
+    device: Annotated[Any, AfterValidator(_number_or_name)] = Field(
+        default=None, json_schema_extra={"type": ["integer", "string"]}
+    )
+    """Number or name of a device: `17`, `node 2 gpu 1`."""
+    link: str | None = Field(default=None, min_length=1, max_length=200)
+    """Name of a link, one direction: `node 3 nic 0 out`, `leaf 0 to spine 1`."""
+    slowdown: float = Field(ge=1, le=1e6, allow_inf_nan=False)
+    """How many times as long it takes."""
+
+
+class JitterSection(Section):
+    """How much devices of one type differ: by family of kernels, the standard deviation of the logarithm of times."""
+
+    gemm: Spread = 0.0
+    attention: Spread = 0.0
+    """Fused attention, forward and backward."""
+    elementwise: Spread = 0.0
+    optimizer: Spread = 0.0
+
+
+class AlgorithmSection(Section):
+    """How each kind of collective is done; `auto`: what is fastest alone, as NCCL chooses."""
+
+    all_reduce: Word = "auto"
+    all_gather: Word = "auto"
+    reduce_scatter: Word = "auto"
+    broadcast: Word = "auto"
+    reduce: Word = "auto"
+    all_to_all: Word = "auto"
+    barrier: Word = "auto"
+
+
+class NetworkSection(Section):
+    """How the network is used."""
+
+    algorithm: AlgorithmSection = AlgorithmSection()
+
+
+class SoftwareSection(Section):
+    """What the framework adds to the times of the device and the network; default: nothing."""
+
+    launch: DurationOrZero = 0.0
+    """Host time per kernel that Python launches: forward, and recomputation."""
+    native_launch: DurationOrZero | None = None
+    """Host time per kernel that autograd launches, per collective or message of a forward or backward; default half."""
+    task_launch: DurationOrZero = 0.0
+    """Host time of every forward or backward of a micro-batch before its first kernel: the schedule, the next batch."""
+    rank_skew: DurationOrZero = 0.0
+    """Standard deviation of when the members of a collective come."""
+    product_slowdown: Factor = 1.0
+    """How many times as long matrix products take as under the profile."""
+    unaligned_slowdown: Factor = 1.0
+    """The same, beside product_slowdown, of products with a matrix whose rows are no multiple of 16 bytes."""
+    memory_bound_slowdown: Factor = 1.0
+    """How many times as long memory-bound kernels, but for the optimizer's, take as under the profile."""
+    optimizer_slowdown: Factor = 1.0
+    """How many times as long the optimizer's kernels take as under the profile."""
+    step_spread: Spread = 0.0
+    """Standard deviation of the logarithm of measured over predicted steps that the constants leave; for intervals."""
+    fused_softmax: bool = True
+    """`attention: core`: the scaled, masked softmax is one kernel; false: seven launches, and five in backward."""
+
+
+class ClusterSection(Section):
+    """The machine."""
+
+    node: str | None = Field(default=None, min_length=1, max_length=200)
+    """Node type of the hardware catalogue; `simulate list` names them. Needed where no topology says it."""
+    num_nodes: int = Field(ge=1, le=1_000_000)
+    """Number of nodes."""
+    devices_per_node: int | None = Field(default=None, ge=1, le=10_000)
+    """Devices used of every node; default all that it has."""
+    profile: str | None = Field(default=None, min_length=1, max_length=4000)
+    """File that `simulate calibrate` wrote, relative to the scenario; default the packaged profile of the devices."""
+    topology: Annotated[Any, AfterValidator(_name_or_mapping)] = Field(
+        default=None, json_schema_extra={"type": ["string", "object"]}
+    )
+    """Links of the cluster: a name of the topology catalogue, or a mapping; default one switch below all nodes."""
+    stragglers: tuple[StragglerSection, ...] = Field(default=(), strict=False, max_length=10_000)
+    """Devices and links that are slower than they should be."""
+    jitter: JitterSection = JitterSection()

@@ -1,0 +1,135 @@
+"""The model: its family and sizes, or where they are to be read."""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from scenarios.reading.quantities import Duration, DurationOrZero
+from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
+
+Layers = Annotated[int, Field(ge=1, le=10_000)]
+Width = Annotated[int, Field(ge=1, le=1_000_000)]
+Heads = Annotated[int, Field(ge=1, le=100_000)]
+SequenceLength = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Vocabulary = Annotated[int, Field(ge=2, le=100_000_000)]
+RotaryBase = Annotated[float, Field(gt=1, le=1e12, allow_inf_nan=False)]
+Attention = Literal["core", "flash"]
+
+
+class GptModel(Section):
+    """A GPT as Megatron-LM trains it: learned positions, layer norm, biases, GELU, dropout."""
+
+    family: Literal["gpt"]
+    num_layers: Layers
+    hidden_size: Width
+    num_heads: Heads
+    sequence_length: SequenceLength
+    vocab_size: Vocabulary
+    """Rows of the embedding table, padding included."""
+    num_kv_heads: Heads | None = None
+    """Key and value heads; default num_heads."""
+    ffn_hidden_size: Width | None = None
+    """Width of the feed-forward layer; default 4 x hidden_size."""
+    tied_embeddings: bool = True
+    """Input embedding and output layer share one table."""
+    attention: Attention = "core"
+    """`core`: scores, softmax and context as separate kernels; `flash`: one fused kernel."""
+    dropout: Probability = 0.1
+    """Probability of every dropout; Megatron-LM's default is 0.1."""
+
+
+class LlamaModel(Section):
+    """A Llama: rotary positions, RMS norm, no biases, SwiGLU, grouped-query attention."""
+
+    family: Literal["llama"]
+    num_layers: Layers
+    hidden_size: Width
+    num_heads: Heads
+    sequence_length: SequenceLength
+    vocab_size: Vocabulary
+    """Rows of the embedding table, padding included."""
+    ffn_hidden_size: Width
+    """Width of the gate and of the up projection."""
+    num_kv_heads: Heads | None = None
+    """Key and value heads; default num_heads."""
+    tied_embeddings: bool = False
+    """Input embedding and output layer share one table."""
+    attention: Attention = "flash"
+    """`core`: scores, softmax and context as separate kernels; `flash`: one fused kernel."""
+    dropout: Probability = 0.0
+    """Llamas have none."""
+    rotary_base: RotaryBase = 10000.0
+    """Base of the rotary frequencies (theta)."""
+
+
+class _ModelOverrides(Section):
+    """Keys that may be written over those of a preset or a Hugging Face configuration."""
+
+    num_layers: Layers | None = None
+    hidden_size: Width | None = None
+    num_heads: Heads | None = None
+    sequence_length: SequenceLength | None = None
+    vocab_size: Vocabulary | None = None
+    num_kv_heads: Heads | None = None
+    ffn_hidden_size: Width | None = None
+    tied_embeddings: bool | None = None
+    attention: Attention | None = None
+    dropout: Probability | None = None
+    rotary_base: RotaryBase | None = None
+
+
+class PresetModel(_ModelOverrides):
+    """A published model by name; further keys are written over the preset's."""
+
+    preset: str = Field(min_length=1, max_length=200)
+    """Name of a preset; `simulate list` names them."""
+
+
+class HuggingFaceModel(_ModelOverrides):
+    """A model from a Hugging Face config.json; further keys are written over the file's."""
+
+    huggingface: str = Field(min_length=1, max_length=4000)
+    """Path of the config.json, relative to the scenario file."""
+
+
+class DelayModel(Section):
+    """A textbook workload: every stage takes the stated times. Times are per stage and micro-batch."""
+
+    family: Literal["delay"]
+    forward: Duration
+    backward_input: Duration
+    backward_weight: DurationOrZero
+    hop: DurationOrZero = 0.0
+    """Added to every dependency between ranks."""
+    gradient_sync: DurationOrZero = 0.0
+    """Time to synchronise all gradients of a rank with its replicas."""
+    auxiliary: DurationOrZero = 0.0
+    """method local: time of the auxiliary heads of a stage, forward and backward."""
+
+
+MODEL_SECTIONS: Final[dict[str, type[Section]]] = {
+    "gpt": GptModel,
+    "llama": LlamaModel,
+    "preset": PresetModel,
+    "huggingface": HuggingFaceModel,
+}
+
+
+def model_kind(value: object) -> str:
+    """Return which kind of model a mapping describes, empty if none that is known."""
+    if not isinstance(value, dict):
+        return "" if not isinstance(value, Section) else type(value).__name__.removesuffix("Model").lower()
+    for kind in ("preset", "huggingface"):
+        if kind in value:
+            return kind
+    family = value.get("family")
+    return family if isinstance(family, str) and family in {"gpt", "llama"} else ""
+
+
+Model = Annotated[
+    Annotated[GptModel, Tag("gpt")]
+    | Annotated[LlamaModel, Tag("llama")]
+    | Annotated[PresetModel, Tag("preset")]
+    | Annotated[HuggingFaceModel, Tag("huggingface")],
+    Discriminator(model_kind),
+]

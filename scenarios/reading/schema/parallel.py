@@ -1,0 +1,184 @@
+"""How the work lies over the ranks."""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field
+
+from scenarios.reading.quantities import Bytes, Degree, FractionOrAuto, refusal
+from scenarios.reading.schema.values import MAX_TOKENS, MAX_WORLD_SIZE, MicrobatchCount, Section
+from sim.training.pipeline.rules import Schedule
+from sim.training.pipeline.spec import Recompute
+from sim.training.sharding import GradientSync, Offload
+
+MAX_PIECES: Final = 10_000
+
+Axis = Literal["pp", "dp", "tp"]
+
+
+def _each_once(axes: tuple[str, ...]) -> tuple[str, ...]:
+    if sorted(axes) != ["dp", "pp", "tp"]:
+        raise refusal(f"every mesh axis belongs here once, got {', '.join(axes)}", "list pp, dp and tp once each")
+    return axes
+
+
+def _stated_slices(value: object) -> object:
+    if isinstance(value, list):
+        value = tuple(value)
+    if _is_count(value):
+        return value
+    if isinstance(value, tuple) and 0 < len(value) <= MAX_PIECES and all(_is_count(item) for item in value):
+        return value
+    raise refusal("slices are a number of 1 or more, or lengths in tokens", "write 4, or [704, 688, 656]")
+
+
+def _slices(value: object) -> object:
+    return value if value == "auto" else _stated_slices(value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_TOKENS
+
+
+_STATED_SLICES: Final = [
+    {"type": "integer", "minimum": 1, "maximum": MAX_TOKENS},
+    {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": MAX_TOKENS}, "minItems": 1},
+]
+StatedSlices = Annotated[Any, AfterValidator(_stated_slices), Field(json_schema_extra={"anyOf": _STATED_SLICES})]
+TokenSlices = Annotated[
+    Any, AfterValidator(_slices), Field(json_schema_extra={"anyOf": [*_STATED_SLICES, {"const": "auto"}]})
+]
+
+
+class TensorSection(Section):
+    """Tensor parallelism."""
+
+    method: Literal["1d"] = "1d"
+    """`1d`: Megatron-LM's column and row split."""
+    degree: Degree = 1
+    sequence_parallel: bool = False
+    """Split the sequence over the tensor-parallel ranks outside the matrix products."""
+    overlap_backward: bool = True
+    """Communicate a product's input gradient while its weight gradient is computed; false: afterwards."""
+
+
+class PipelineSection(Section):
+    """Pipeline parallelism."""
+
+    degree: Degree = 1
+    schedule: Schedule = "1f1b"
+    virtual_stages: int = Field(default=1, ge=1, le=10_000)
+    """Stages per rank; 2 or more with interleaved_1f1b, 2 with zb_v and dualpipe_v."""
+    microbatch_group_size: MicrobatchCount | None = None
+    """interleaved_1f1b: micro-batches that run through a stage before the rank's next one; default as Megatron-LM."""
+    max_live_microbatches: MicrobatchCount | None = None
+    """zb_auto: micro-batches that a rank may keep; default the degree."""
+    actions: str | None = Field(default=None, min_length=1, max_length=4000)
+    """custom: a CSV of actions, a row per rank, as torch writes it; the path is relative to the scenario file."""
+    optimizer_barrier: bool | None = None
+    """All ranks wait for each other between steps (default, but with aiao); false: each goes on when it can."""
+    layers_per_stage: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = Field(
+        default=(), strict=False, max_length=10_000
+    )
+    """Layers of every virtual stage in model order; default as evenly as Megatron-LM would."""
+    recompute_per_stage: tuple[Recompute, ...] = Field(default=(), strict=False, max_length=10_000)
+    """What every virtual stage computes again, in model order; default what training.recompute says."""
+    token_slices: TokenSlices = None
+    """terapipe, seq_1f1b: how many slices a sequence has, their lengths, or `auto`: the fastest (default)."""
+    slice_granularity: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
+    """token_slices auto: lengths are multiples of this many tokens; default 1/128 of the sequence, or a little more."""
+    blocking_messages: bool = False
+    """gpipe, terapipe: a message holds up the computing of both its ranks, as a broadcast in a group of two does."""
+    scatter_gather: bool = False
+    """Send 1/t of a replicated boundary tensor per tensor-parallel rank, gather on arrival."""
+
+
+class DelayPipelineSection(Section):
+    """Pipeline parallelism of a textbook workload."""
+
+    degree: int = Field(default=1, ge=1, le=10_000)
+    schedule: Schedule = "1f1b"
+    virtual_stages: int = Field(default=1, ge=1, le=10_000)
+    """Stages per rank; 2 or more with interleaved_1f1b, 2 with zb_v and dualpipe_v."""
+    microbatch_group_size: MicrobatchCount | None = None
+    """interleaved_1f1b: micro-batches that run through a stage before the rank's next one; default as Megatron-LM."""
+    max_live_microbatches: MicrobatchCount | None = None
+    """zb_auto: micro-batches that a rank may keep; default the degree."""
+    actions: str | None = Field(default=None, min_length=1, max_length=4000)
+    """custom: a CSV of actions, a row per rank, as torch writes it; the path is relative to the scenario file."""
+    token_slices: StatedSlices = None
+    """terapipe, seq_1f1b: a number of slices of a sequence, or their lengths, of which only the ratios count."""
+    optimizer_barrier: bool | None = None
+    """All ranks wait for each other between steps (default, but with aiao); false: each goes on when it can."""
+
+
+class OsdpSection(Section):
+    """Sharding operator by operator: no more than memory asks for (OSDP)."""
+
+    memory_limit: Bytes | None = None
+    """What a rank may use; default the memory of the device."""
+    splits: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(
+        default=(1,), strict=False, min_length=1, max_length=16
+    )
+    """Numbers of slices that a linear layer may be split into along its input, where that divides."""
+    gap: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    """By which part of the least time the chosen one may be longer, to choose sooner."""
+
+
+class DataSection(Section):
+    """Data parallelism."""
+
+    degree: Degree = 1
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
+    """ZeRO: replicas keep shards of 0: nothing, 1: the optimizer state, 2: gradients too, 3: parameters too (FSDP)."""
+    shard_degree: int | None = Field(default=None, ge=2, le=MAX_WORLD_SIZE)
+    """zero_stage 2, 3: replicas that share one set of shards (HSDP, MiCS); default all."""
+    local_degree: int | None = Field(default=None, ge=2, le=MAX_WORLD_SIZE)
+    """zero_stage 3: neighbours among those; gather between them and others like them first, then inside (MiCS)."""
+    gradient_sync: GradientSync | None = None
+    """zero_stage 2, 3, osdp: shard gradients after every micro-batch (default), or once a step (no_sync)."""
+    prefetch: int | None = Field(default=None, ge=0, le=10_000)
+    """zero_stage 3, osdp: units gathered ahead of the one that computes; default 1."""
+    reshard_after_forward: bool | None = None
+    """zero_stage 3: free gathered parameters after forward (default); false: keep them until backward."""
+    offload: Offload | None = None
+    """zero_stage 2: `optimizer` keeps gradients, master weights and moments on the host, and updates there."""
+    osdp: OsdpSection | None = None
+    """In the place of a zero_stage: shard the operators that memory asks for, those that cost least time."""
+    overlap_gradient_sync: bool = True
+    """Synchronise gradients while the backward pass still runs."""
+    overlap_parameter_gather: bool = False
+    """zero_stage 1: gather what a step updates under the next step's forwards."""
+    deferred_sync: FractionOrAuto = "auto"
+    """aiao: part of the gradients of all but a rank's first stage that is synchronised in the next step's forwards."""
+    bucket: Bytes | None = None
+    """Gradients are synchronised in buckets of this size; default one per virtual stage, in ZeRO 2 of 5e8 numbers."""
+
+
+class ParallelSection(Section):
+    """How the work lies over the ranks."""
+
+    tensor: TensorSection = TensorSection()
+    pipeline: PipelineSection = PipelineSection()
+    data: DataSection = DataSection()
+    axis_order: Annotated[tuple[Axis, ...], AfterValidator(_each_once)] = Field(
+        default=("pp", "dp", "tp"),
+        strict=False,
+        json_schema_extra={"minItems": 3, "maxItems": 3, "uniqueItems": True},
+    )
+    """Mesh axes; the last varies fastest over ranks."""
+
+
+class DelayDataSection(Section):
+    """Data parallelism of a textbook workload, whose cost is model.gradient_sync."""
+
+    overlap_gradient_sync: bool = True
+    """Synchronise a stage's gradients while other stages' backward passes still run."""
+    deferred_sync: FractionOrAuto = "auto"
+    """aiao: part of the gradients of all but a rank's first stage that is synchronised in the next step's forwards."""
+
+
+class DelayParallelSection(Section):
+    """How a textbook workload lies over the ranks."""
+
+    pipeline: DelayPipelineSection = DelayPipelineSection()
+    data: DelayDataSection = DelayDataSection()

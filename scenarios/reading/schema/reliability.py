@@ -1,0 +1,50 @@
+"""A long run on hardware that fails."""
+
+from pydantic import Field
+
+from scenarios.reading.quantities import Duration, DurationOrZero, IntervalOrAuto, LongDuration
+from scenarios.reading.schema.values import Section
+
+
+class CheckpointSection(Section):
+    """How the state of a long run is saved."""
+
+    save: Duration
+    """From the beginning of a save until it can be restarted from."""
+    interval: IntervalOrAuto = "auto"
+    """Training time between two saves; `auto`: the best. Rounded to whole steps."""
+    stall: DurationOrZero | None = None
+    """Asynchronous saving: how long training stands still for a save; default all of it."""
+
+
+class SparesSection(Section):
+    """Nodes that stand by."""
+
+    num_nodes: int = Field(ge=0, le=1_000_000)
+    """Number of nodes that wait to replace a failed one."""
+    repair: LongDuration
+    """From a node's failure until it stands by again."""
+
+
+class ReliabilitySection(Section):
+    """A long run of the training job on hardware that fails. At least one MTBF, and one of duration and steps."""
+
+    mtbf_per_device: LongDuration | None = None
+    """Mean time between failures of one device."""
+    mtbf_per_nic: LongDuration | None = None
+    """Mean time between failures of one network adapter."""
+    mtbf_per_node: LongDuration | None = None
+    """Mean time between failures of one node, its devices and adapters not counted."""
+    mtbf_of_job: LongDuration | None = None
+    """Mean time between interruptions that no node is to blame for: software, the network."""
+    checkpoint: CheckpointSection
+    restart: DurationOrZero
+    """From a failure until training goes on: detection, rescheduling, loading."""
+    duration: LongDuration | None = None
+    """How long the job has the machine."""
+    steps: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    """How many training steps the job has to do."""
+    spares: SparesSection | None = None
+    """Default: a replacement is always at hand."""
+    replications: int = Field(default=100, ge=2, le=10_000)
+    """Runs that are simulated, each with failures of its own."""

@@ -1,0 +1,57 @@
+"""Batch, numbers and optimizer."""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from scenarios.reading.schema.values import MAX_MICROBATCHES, Probability, Section
+from sim.training.method import LocalUpdate, Method
+from sim.training.pipeline.spec import Recompute
+from sim.training.spec import Optimizer
+
+MAX_BATCH: Final = 1_000_000_000
+
+Positive = Annotated[float, Field(gt=0, le=1e3, allow_inf_nan=False)]
+
+
+class TrainingSection(Section):
+    """Batch, numbers and optimizer of dense training."""
+
+    global_batch_size: int = Field(ge=1, le=MAX_BATCH)
+    """Sequences per optimizer step, over all replicas."""
+    microbatch_size: int = Field(ge=1, le=1_000_000)
+    """Sequences per micro-batch of one replica."""
+    precision: Literal["fp8", "fp16", "bf16", "fp32", "fp64"] = "bf16"
+    """Type of activations and weights; fp16 and bf16 keep fp32 master weights and gradients.
+
+    fp8: as bf16, but the products of the layers take operands cast to eight bits, E4M3, gradients to E5M2.
+    """
+    recompute: Recompute = "none"
+    """Activations computed again in the backward pass: none, attention's, or whole layers."""
+    optimizer: Optimizer = "adam"
+    """`sgd`: plain stochastic gradient descent, without momentum."""
+    learning_rate: Positive = 1e-3
+    adam_beta1: Probability = 0.9
+    adam_beta2: Probability = 0.95
+    adam_epsilon: Positive = 1e-8
+    fused_gradient_accumulation: bool = True
+    """Weight-gradient products add to the accumulated gradient themselves; false: a second kernel does."""
+    gradient_placeholders: bool = False
+    """Fused accumulation leaves autograd tensors in the gradients' places, as Transformer Engine and Megatron-LM do."""
+    low_precision_gradients: bool = False
+    """Accumulate and synchronise gradients in the type of the weights, not in fp32."""
+    method: Method = "backprop"
+    """`backprop` (default, but with schedule local), or `local`: blocks of layers with losses of their own."""
+    local_update: LocalUpdate | None = None
+    """method local: `greedy` (default), or `overlapping`: a block also learns from the next block's loss."""
+
+
+class DelayTrainingSection(Section):
+    """Training of a textbook workload."""
+
+    num_microbatches: int = Field(ge=1, le=MAX_MICROBATCHES)
+    """Micro-batches per step."""
+    method: Method = "backprop"
+    """`backprop` (default, but with schedule local), or `local`: blocks of layers with losses of their own."""
+    local_update: LocalUpdate | None = None
+    """method local: `greedy` (default), or `overlapping`: a block also learns from the next block's loss."""
