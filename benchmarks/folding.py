@@ -8,7 +8,8 @@ from sim.engine.folding import Folding, fold
 from sim.engine.pricing import ClusterPricing
 from sim.plan.program import Plan
 from sim.training.builder import build_dense_training
-from sim.training.spec import DenseTraining, ParallelSpec, PipelineSpec, TrainingSpec, TransformerSpec
+from sim.training.model import TransformerSpec
+from sim.training.spec import DenseTraining, ParallelSpec, PipelineSpec, TrainingSpec
 
 NUM_NODES = 12_500
 LEAF_SPINE = {"nodes": "hgx-h100", "fabric": {"kind": "leaf-spine", "leaf_ports": 512, "spines": 128}}

@@ -15,8 +15,9 @@ from torch.nn import functional as nn
 
 from backends.torch.kernels import DTYPES
 from backends.torch.randomness import dropout_key, initial_normal, kept_by_dropout, token_ids
+from sim.training.model import TransformerSpec
 from sim.training.precision import PRECISIONS
-from sim.training.spec import DenseTraining, TransformerSpec
+from sim.training.spec import DenseTraining
 
 _INITIAL_DEVIATION: Final = 0.02
 _NORM_EPSILON: Final = 1e-5

@@ -31,6 +31,7 @@ from sim.reliability.errors import ReliabilityError
 from sim.reliability.spec import ReliabilitySpec
 from sim.training.errors import SpecError
 from sim.training.method import LOCAL_SCHEDULE, Method
+from sim.training.model import TransformerSpec
 from sim.training.pipeline.rules import SLICED_SCHEDULES
 from sim.training.spec import (
     DelaySpec,
@@ -41,7 +42,6 @@ from sim.training.spec import (
     ShardingSpec,
     TextbookTraining,
     TrainingSpec,
-    TransformerSpec,
 )
 
 MAX_PIPELINE_CALLS = 1_000_000

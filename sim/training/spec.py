@@ -12,6 +12,7 @@ from sim.training.errors import MicrobatchError, SpecError
 from sim.training.method import LocalUpdate as LocalUpdate
 from sim.training.method import Method as Method
 from sim.training.method import check_auxiliary, check_blocks, check_delay, check_method
+from sim.training.model import TransformerSpec
 from sim.training.pipeline.deferral import check_deferral, check_segments, deferred_part
 from sim.training.pipeline.evaluate import StageTimes
 from sim.training.pipeline.rules import SLICES_KEY, check_times
@@ -24,90 +25,6 @@ from sim.training.sharding import check_parameter_gather, check_sharding
 
 Precision = Literal["fp8", "fp16", "bf16", "fp32", "fp64"]
 Optimizer = Literal["adam", "sgd"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerSpec:
-    """A decoder-only transformer.
-
-    ``gpt``: learned positions, layer norm, biases, GELU, dropout (Megatron-LM's GPT).
-    ``llama``: rotary positions, RMS norm, no biases, SwiGLU, grouped-query attention.
-    """
-
-    family: Literal["gpt", "llama"]
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    sequence_length: int
-    vocab_size: int
-    num_kv_heads: int
-    ffn_hidden_size: int
-    tied_embeddings: bool
-    attention: Literal["core", "flash"]
-    """``core``: scores, softmax and context as separate kernels, scores kept; ``flash``: one fused kernel."""
-    dropout: float = 0.0
-    rotary_base: float = 10000.0
-
-    def __post_init__(self) -> None:
-        if self.hidden_size % self.num_heads:
-            raise SpecError(
-                "model.num_heads",
-                f"hidden_size {self.hidden_size} does not divide by num_heads {self.num_heads}",
-                f"choose a divisor of {self.hidden_size}",
-            )
-        if self.num_heads % self.num_kv_heads:
-            raise SpecError(
-                "model.num_kv_heads",
-                f"num_heads {self.num_heads} does not divide by num_kv_heads {self.num_kv_heads}",
-                f"choose a divisor of {self.num_heads}",
-            )
-        if self.family == "llama" and self.dropout:
-            raise SpecError("model.dropout", "the llama family has no dropout", "leave it out")
-        if self.family == "llama" and self.head_size % 2:
-            raise SpecError(
-                "model.num_heads",
-                f"rotary positions need an even head size, {self.hidden_size} / {self.num_heads} = {self.head_size}",
-                "choose another num_heads",
-            )
-
-    @property
-    def head_size(self) -> int:
-        """Return the width of one attention head."""
-        return self.hidden_size // self.num_heads
-
-    @property
-    def layer_parameters(self) -> int:
-        """Return the number of parameters of one layer."""
-        h, f, kv = self.hidden_size, self.ffn_hidden_size, self.num_kv_heads * self.head_size
-        if self.family == "gpt":
-            return h * (h + 2 * kv) + (h + 2 * kv) + h * h + h + h * f + f + f * h + h + 4 * h
-        return h * (h + 2 * kv) + h * h + 3 * h * f + 2 * h
-
-    @property
-    def num_parameters(self) -> int:
-        """Return the number of parameters, a tied embedding counted once."""
-        h = self.hidden_size
-        embeddings = self.vocab_size * h * (1 if self.tied_embeddings else 2)
-        positions, final_norm = (self.sequence_length * h, 2 * h) if self.family == "gpt" else (0, h)
-        return self.num_layers * self.layer_parameters + embeddings + positions + final_norm
-
-    def model_flop(self, num_sequences: int) -> float:
-        """Return the FLOP that training ``num_sequences`` sequences needs: forward and backward, nothing twice.
-
-        Every matrix product counts 2MKN forward and twice that backward; attention counts in full, no
-        causal skipping; the rest counts nothing. For GPT this is 72·B·s·L·h²·(1 + s/6h + V/12Lh)
-        (Narayanan et al. 2021, section 3; Korthikanti et al. 2022, appendix A).
-        """
-        s, h = self.sequence_length, self.hidden_size
-        per_token = self.num_layers * (self.layer_products + 2 * s * h) + h * self.vocab_size
-        return 6.0 * num_sequences * s * per_token
-
-    @property
-    def layer_products(self) -> int:
-        """Return the multiplications of one layer's products with weights, per token."""
-        h, kv = self.hidden_size, self.num_kv_heads * self.head_size
-        mlp = (2 if self.family == "gpt" else 3) * h * self.ffn_hidden_size
-        return h * (h + 2 * kv) + h * h + mlp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

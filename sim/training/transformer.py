@@ -18,8 +18,8 @@ from sim.plan.linear import Products, linear
 from sim.plan.split_linear import split_linear
 from sim.plan.token_slices import TokenSlice
 from sim.plan.tracing import Parameter, TaskTracer, Tensor
+from sim.training.model import TransformerSpec
 from sim.training.pipeline.spec import Recompute
-from sim.training.spec import TransformerSpec
 
 TENSOR_AXIS = "tp"
 DATA_AXIS = "dp"

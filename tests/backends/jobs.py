@@ -9,17 +9,10 @@ from scenarios.choices.decide import decided
 from sim.cluster.cluster import Cluster
 from sim.engine.activity import Pricing
 from sim.engine.pricing import ClusterPricing
+from sim.training.model import TransformerSpec
 from sim.training.pipeline.actions import parse_orders
 from sim.training.sharding import Choice
-from sim.training.spec import (
-    DenseTraining,
-    OsdpSpec,
-    ParallelSpec,
-    PipelineSpec,
-    ShardingSpec,
-    TrainingSpec,
-    TransformerSpec,
-)
+from sim.training.spec import DenseTraining, OsdpSpec, ParallelSpec, PipelineSpec, ShardingSpec, TrainingSpec
 
 GPT: Mapping[str, Any] = {
     "family": "gpt", "num_layers": 4, "hidden_size": 16, "num_heads": 4, "num_kv_heads": 4, "sequence_length": 8,

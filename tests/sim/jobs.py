@@ -14,15 +14,8 @@ from sim.engine.simulate import simulate
 from sim.engine.textbook import TextbookPricing
 from sim.plan.program import Plan
 from sim.training.builder import build_dense_training
-from sim.training.spec import (
-    DelaySpec,
-    DenseTraining,
-    ParallelSpec,
-    PipelineSpec,
-    TextbookTraining,
-    TrainingSpec,
-    TransformerSpec,
-)
+from sim.training.model import TransformerSpec
+from sim.training.spec import DelaySpec, DenseTraining, ParallelSpec, PipelineSpec, TextbookTraining, TrainingSpec
 from sim.training.textbook import build_textbook
 
 OpTimes = dict[tuple[int, int, int], tuple[float, float]]

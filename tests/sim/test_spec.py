@@ -8,15 +8,8 @@ from hypothesis import strategies as st
 
 from sim.plan.buffer import Kind
 from sim.training.errors import SpecError
-from sim.training.spec import (
-    DelaySpec,
-    ParallelSpec,
-    PipelineSpec,
-    TextbookTraining,
-    TransformerSpec,
-    check_batch,
-    split_layers,
-)
+from sim.training.model import TransformerSpec
+from sim.training.spec import DelaySpec, ParallelSpec, PipelineSpec, TextbookTraining, check_batch, split_layers
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan
 
 SMALL = GPT | {"num_layers": 4}

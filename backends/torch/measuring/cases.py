@@ -17,8 +17,9 @@ from sim.plan.description import kernel_work
 from sim.plan.op import CollectiveKind
 from sim.plan.program import Program
 from sim.training.builder import build_dense_training
+from sim.training.model import TransformerSpec
 from sim.training.pipeline.rules import Schedule
-from sim.training.spec import DenseTraining, ParallelSpec, PipelineSpec, Precision, TrainingSpec, TransformerSpec
+from sim.training.spec import DenseTraining, ParallelSpec, PipelineSpec, Precision, TrainingSpec
 
 _SIZES: Final = {
     "cpu": (
