@@ -20,6 +20,7 @@ from sim.training.data.operators import write_operator_step
 from sim.training.data.optimizer import write_step_end
 from sim.training.data.segments import write_segments
 from sim.training.data.sharding import write_sharded_step
+from sim.training.mesh_axes import DATA_AXIS, PIPELINE_AXIS, TENSOR_AXIS
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders, placement
@@ -27,9 +28,8 @@ from sim.training.pipeline.split import split_backward
 from sim.training.pipeline.token_slices import slice_calls
 from sim.training.sharding import Choice
 from sim.training.spec import DenseTraining, split_layers
-from sim.training.transformer import DATA_AXIS, TENSOR_AXIS, TransformerBuilder
+from sim.training.transformer import TransformerBuilder
 
-PIPELINE_AXIS = "pp"
 MAIN_STREAM = "compute"
 
 

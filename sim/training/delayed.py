@@ -14,16 +14,16 @@ from sim.plan.mesh import Mesh
 from sim.plan.op import Compute, Op
 from sim.plan.program import Call, Phase, Plan, Program
 from sim.plan.tracing import Parameter, TaskTracer
-from sim.training.builder import PIPELINE_AXIS, StageProgramBuilder
+from sim.training.builder import StageProgramBuilder
 from sim.training.data.buckets import Bucket, make_buckets
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
+from sim.training.mesh_axes import DATA_AXIS, PIPELINE_AXIS, TENSOR_AXIS
 from sim.training.pipeline.actions import Action
 from sim.training.pipeline.calls import pipeline_calls
 from sim.training.pipeline.schedules import orders, placement
 from sim.training.pipeline.two_versions import NUM_STEPS, with_updates
 from sim.training.spec import DenseTraining, TextbookTraining
 from sim.training.textbook import RankWriter
-from sim.training.transformer import DATA_AXIS, TENSOR_AXIS
 
 
 def build_delayed_training(job: DenseTraining, name: str) -> Plan:

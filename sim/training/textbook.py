@@ -11,6 +11,7 @@ from sim.plan.mesh import Mesh
 from sim.plan.op import Compute, Direction, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program, Task
 from sim.plan.token_slices import TokenSlice, token_slices
+from sim.training.mesh_axes import PIPELINE_AXIS
 from sim.training.pipeline.actions import Action
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
@@ -18,7 +19,6 @@ from sim.training.pipeline.schedules import orders, placement
 from sim.training.pipeline.token_slices import slice_calls
 from sim.training.spec import TextbookTraining
 
-PIPELINE_AXIS = "pp"
 SYNC_STREAM = "dp"
 
 

@@ -9,7 +9,7 @@ Layouts of activations name ``dp`` for all of them.
 from collections.abc import Iterator
 
 from sim.plan.mesh import Mesh
-from sim.training.transformer import DATA_AXIS
+from sim.training.mesh_axes import DATA_AXIS
 
 SHARD_AXIS = "dp_shard"
 LOCAL_AXIS = "dp_local"

@@ -19,9 +19,9 @@ from sim.training.data.axes import shard_axes
 from sim.training.data.buckets import Bucket
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
 from sim.training.data.units import Unit, bucket_units, with_reductions, zeros
+from sim.training.mesh_axes import DATA_AXIS
 from sim.training.pipeline.placement import Placement
 from sim.training.spec import DenseTraining
-from sim.training.transformer import DATA_AXIS
 
 TO_HOST: Final = "d2h"
 TO_DEVICE: Final = "h2d"

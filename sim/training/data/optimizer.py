@@ -16,12 +16,11 @@ from sim.plan.program import Call, Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.training.data.axes import data_axes, shard_axes
 from sim.training.data.buckets import Bucket, make_buckets
+from sim.training.mesh_axes import DATA_AXIS, PIPELINE_AXIS
 from sim.training.pipeline.placement import Placement
 from sim.training.precision import PrecisionTypes
 from sim.training.spec import DenseTraining, Optimizer
-from sim.training.transformer import DATA_AXIS
 
-PIPELINE_AXIS = "pp"
 EMBEDDING_STREAM = "embedding"
 COPIES_STREAM = "copies"
 

@@ -18,9 +18,9 @@ from sim.plan.program import Call, Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer
 from sim.training.data.buckets import Bucket, make_buckets
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
+from sim.training.mesh_axes import DATA_AXIS
 from sim.training.pipeline.placement import Placement
 from sim.training.spec import DenseTraining
-from sim.training.transformer import DATA_AXIS
 
 
 @dataclass(slots=True)

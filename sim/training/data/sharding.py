@@ -19,7 +19,7 @@ from sim.plan.program import Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.training.data.axes import replica_axes, shard_axes
 from sim.training.data.buckets import Bucket
-from sim.training.data.optimizer import EMBEDDING_STREAM, PIPELINE_AXIS, StepEndWriter
+from sim.training.data.optimizer import EMBEDDING_STREAM, StepEndWriter
 from sim.training.data.units import (
     END_UNIT,
     Gathers,
@@ -31,9 +31,9 @@ from sim.training.data.units import (
     with_reductions,
     zeros,
 )
+from sim.training.mesh_axes import DATA_AXIS, PIPELINE_AXIS
 from sim.training.pipeline.placement import Placement
 from sim.training.spec import DenseTraining
-from sim.training.transformer import DATA_AXIS
 
 REPLICA_STREAM = "dp_replicas"
 

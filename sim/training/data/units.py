@@ -14,7 +14,7 @@ from sim.plan.buffer import BYTES_PER_ELEMENT
 from sim.plan.op import Collective, CollectiveKind, Compute, Op
 from sim.plan.tracing import Parameter, Tensor
 from sim.training.data.buckets import TIED_SOURCE, make_buckets
-from sim.training.transformer import DATA_AXIS
+from sim.training.mesh_axes import DATA_AXIS
 
 BUCKET_ELEMENTS: Final = 500_000_000
 _AT_ONCE: Final = 2

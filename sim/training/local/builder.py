@@ -16,12 +16,13 @@ from sim.plan.mesh import Mesh
 from sim.plan.op import Op
 from sim.plan.program import Phase, Plan
 from sim.plan.tracing import Parameter, TaskTracer, Tensor
-from sim.training.builder import PIPELINE_AXIS, Pass, StageProgramBuilder
+from sim.training.builder import Pass, StageProgramBuilder
 from sim.training.local.order import local_calls
+from sim.training.mesh_axes import DATA_AXIS, PIPELINE_AXIS, TENSOR_AXIS
 from sim.training.pipeline.schedules import placement
 from sim.training.pipeline.split import split_backward
 from sim.training.spec import DenseTraining
-from sim.training.transformer import DATA_AXIS, TENSOR_AXIS, HeadNames, TransformerBuilder
+from sim.training.transformer import HeadNames, TransformerBuilder
 
 
 def build_local_training(job: DenseTraining, name: str) -> Plan:

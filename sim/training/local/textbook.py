@@ -7,10 +7,11 @@ from sim.plan.mesh import Mesh
 from sim.plan.program import Phase, Plan
 from sim.plan.token_slices import TokenSlice
 from sim.training.local.order import local_calls
+from sim.training.mesh_axes import PIPELINE_AXIS
 from sim.training.pipeline.actions import Action
 from sim.training.pipeline.schedules import placement
 from sim.training.spec import TextbookTraining
-from sim.training.textbook import PIPELINE_AXIS, RankWriter
+from sim.training.textbook import RankWriter
 
 
 def build_local_textbook(job: TextbookTraining, name: str) -> Plan:

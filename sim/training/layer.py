@@ -1,0 +1,113 @@
+"""What the layers of a model are made of under one strategy: weights, products, norms, and the layouts between them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.plan import functions as f
+from sim.plan.buffer import Part
+from sim.plan.layout import REPLICATED, Layout, sharded
+from sim.plan.linear import Products, linear
+from sim.plan.split_linear import split_linear
+from sim.plan.token_slices import TokenSlice
+from sim.plan.tracing import Parameter, TaskTracer, Tensor
+from sim.training.mesh_axes import TENSOR_AXIS
+from sim.training.model import TransformerSpec
+from sim.training.pipeline.spec import Recompute
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBuilder:
+    """Writes the pieces of a layer of one model under one strategy.
+
+    ``slices``: into how many parts the weight of a linear layer, by name, is split along its input; one if left out.
+    ``part``: the tokens of every sequence that are computed; None: all. ``products``: how the layers' are made.
+    """
+
+    model: TransformerSpec
+    microbatch_size: int
+    tensor_parallel: bool
+    sequence_parallel: bool
+    recompute: Recompute
+    loss_scale: float
+    products: Products
+    slices: Mapping[str, int] = field(default_factory=dict)
+    part: TokenSlice | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Return how many tokens of a sequence a task computes."""
+        return self.part.num_tokens if self.part else self.model.sequence_length
+
+    @property
+    def start(self) -> int:
+        """Return the position of the first token that a task computes."""
+        return self.part.start if self.part else 0
+
+    @property
+    def biased(self) -> bool:
+        """Return whether linear layers have biases."""
+        return self.model.family == "gpt"
+
+    # --- products and norms --------------------------------------------------------------------------------
+
+    def weights(
+        self, t: TaskTracer, name: str, shape: tuple[int, ...], layout: Layout, *, dim: int = 0
+    ) -> list[Parameter]:
+        """Return the weight of a linear layer, in parts along its input dimension where it is split."""
+        count = self.slices.get(name, 1)
+        parts = [Part(dim, index, count) for index in range(count)] if count > 1 else [None]
+        return [t.program.parameter(f"{name}.weight", shape, layout, "normal", part=part) for part in parts]
+
+    def product(
+        self,
+        t: TaskTracer,
+        name: str,
+        x: Tensor,
+        weights: Sequence[Parameter],
+        bias: Parameter | None = None,
+        contract: int = 1,
+    ) -> Tensor:
+        """Return a layer's product with a weight, of operands as this strategy wants them."""
+        if len(weights) > 1:
+            return self.linear(t, name, x, weights, bias, contract=contract)
+        return linear(t, name, x, weights[0], bias, contract=contract, products=self.products)
+
+    def linear(
+        self,
+        t: TaskTracer,
+        name: str,
+        x: Tensor,
+        weights: Sequence[Parameter],
+        bias: Parameter | None = None,
+        **attributes: Any,
+    ) -> Tensor:
+        """Return a product with a weight, or its parts, whose gradient is computed as this strategy wants it."""
+        if len(weights) > 1:
+            weight_gradient = self.products.weight_gradient
+            return split_linear(t, name, x, weights, bias, weight_gradient=weight_gradient, **attributes)
+        return linear(t, name, x, weights[0], bias, products=Products(self.products.weight_gradient), **attributes)
+
+    def norm(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
+        """Return the family's norm of x."""
+        h = (self.model.hidden_size,)
+        weight = t.program.parameter(f"{name}.weight", h, REPLICATED, "ones")
+        if self.model.family == "llama":
+            return f.rms_norm(t, name, x, weight)
+        return f.layer_norm(t, name, x, weight, t.program.parameter(f"{name}.bias", h, REPLICATED, "zeros"))
+
+    # --- layouts -------------------------------------------------------------------------------------------
+
+    def shard(self, dim: int) -> Layout:
+        """Return the layout of a weight that tensor parallelism splits along ``dim``."""
+        return sharded(dim, (TENSOR_AXIS,)) if self.tensor_parallel else REPLICATED
+
+    def column_input(self, t: TaskTracer, x: Tensor) -> Tensor:
+        """Return x whole on every rank, as a column-parallel product wants it."""
+        return f.all_gather(t, x, TENSOR_AXIS, 0, regather=True) if self.sequence_parallel else x
+
+    def row_output(self, t: TaskTracer, x: Tensor) -> Tensor:
+        """Return the sum of a row-parallel product, as the residual stream lies."""
+        if not self.tensor_parallel:
+            return x
+        return f.reduce_scatter(t, x, TENSOR_AXIS, 0) if self.sequence_parallel else f.all_reduce(t, x, TENSOR_AXIS)
