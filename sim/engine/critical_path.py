@@ -86,6 +86,8 @@ class _Walk:
     exits: dict[int, tuple[int, int]] = field(init=False)
     entry_nodes: dict[tuple[int, int], int] = field(init=False)
     tolerance_s: float = field(init=False)
+    ways: dict[tuple[Pattern, int, int], tuple[int, ...]] = field(init=False, default_factory=dict)
+    """Ops of a pattern that lead from an entry (its slot) to an op, the last first: found once for all its calls."""
 
     def __post_init__(self) -> None:
         graph = self.run.graph
@@ -167,16 +169,31 @@ class _Walk:
         program = self.run.programs[ranks[0]]
         ops = program.tasks[program.calls[call].task].ops
         offsets, durations = pattern.offsets[entry], pattern.durations_s
+        way = self.ways.get((pattern, entry, op))
+        if way is None:
+            way = self.ways[pattern, entry, op] = self._way(pattern, entry, op, len(ops))
+        for at in way:
+            start_s, (place, own) = begin_s + offsets[at], divmod(at, len(ops))
+            yield Step(ranks[place], call, ops[own], start_s, start_s + durations[at])
+
+    def _way(self, pattern: Pattern, entry: int, op: int, num_ops: int) -> tuple[int, ...]:
+        """Return the ops, each ``num_ops`` of them one rank's, that lead from an entry to an op, the last first."""
+        offsets, durations, is_one_rank = (
+            pattern.offsets[entry],
+            pattern.durations_s,
+            len(pattern.durations_s) == num_ops,
+        )
+        way = [op]
         while True:
-            start_s, (place, own) = offsets[op], divmod(op, len(ops))
-            yield Step(ranks[place], call, ops[own], begin_s + start_s, begin_s + start_s + durations[op])
+            start_s, place = offsets[op], op // num_ops
             earlier = [
-                i for i in range(op if len(ranks) == 1 else len(durations))
+                i for i in range(op if is_one_rank else len(durations))
                 if abs(offsets[i] + durations[i] - start_s) <= self.tolerance_s and durations[i] > 0.0
             ]  # fmt: skip
             if start_s <= self.tolerance_s or not earlier:
-                return
-            op = min(earlier, key=lambda i: (i // len(ops) != place, -i))
+                return tuple(way)
+            op = min(earlier, key=lambda i: (i // num_ops != place, -i))
+            way.append(op)
 
     def _unit(self, node: int) -> Unit:
         """Return the call that a node belongs to; one of no rank for a message on its way."""

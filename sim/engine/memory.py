@@ -44,6 +44,8 @@ def memory_use(program: Program, tier: Tier = Tier.DEVICE) -> MemoryUse:
         for name, buffer in program.buffers.items()
     }
     base = sum(sizes[n] for n, buffer in program.buffers.items() if buffer.scope is Scope.PERSISTENT)
+    if not any(sizes.values()):
+        return _nothing(len(program.calls))
     lives = lifetimes(program)
     changes: dict[int, _CallChange] = {}
     net, most, op = (np.empty(len(lives), dtype=np.int64) for _ in range(3))
@@ -58,6 +60,12 @@ def memory_use(program: Program, tier: Tier = Tier.DEVICE) -> MemoryUse:
     at = int(np.argmax(peaks)) if len(lives) else -1
     peak = int(peaks[at]) if at >= 0 else base
     return MemoryUse(peak, _by_kind(program, sizes, lives, at, op), before, after, peaks, op)
+
+
+def _nothing(num_calls: int) -> MemoryUse:
+    """Return the memory of a tier in which a program has nothing."""
+    zeros = np.zeros(num_calls, dtype=np.int64)
+    return MemoryUse(0, {str(kind): 0 for kind in Kind}, zeros, 0, zeros, zeros)
 
 
 def _change(life: CallLife, sizes: Mapping[str, int]) -> _CallChange:

@@ -40,6 +40,26 @@ class TaskTimes:
     wired: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Calls of one task of one rank: which, the node of each, and which of them run by which pattern (None: by none).
+
+    ``is_single``: whose ops are nodes of their own.
+    """
+
+    calls: NDArray[np.int64]
+    nodes: NDArray[np.int64]
+    rows_of: Mapping[Pattern | None, NDArray[np.int64]]
+    is_single: NDArray[np.bool_]
+
+    def within(self, calls: range) -> "_Calls":
+        """Return those among ``calls``, which are in a row."""
+        kept = (self.calls >= calls.start) & (self.calls < calls.stop)
+        row = np.cumsum(kept) - 1
+        rows_of = {pattern: row[rows[kept[rows]]] for pattern, rows in self.rows_of.items() if kept[rows].any()}
+        return _Calls(self.calls[kept], self.nodes[kept], rows_of, self.is_single[kept])
+
+
 @dataclass
 class SimulatedRun:
     """What the engine found out about a step; ``wall_time_s`` is what it took to fold, price, compile and run.
@@ -190,46 +210,44 @@ class SimulatedRun:
         return float(min(found, default=0.0))
 
     @cached_property
-    def _units(self) -> dict[int, dict[str, list[Unit]]]:
-        """Return the calls of each rank's tasks."""
+    def _calls(self) -> dict[int, dict[str, "_Calls"]]:
+        """Return the calls of each rank's tasks, over all steps."""
         table: dict[int, dict[str, list[Unit]]] = {rank: {} for rank in self.programs}
         for unit in self.graph.units:
             rank, index, _, _ = unit
             calls = self.programs[rank].calls
             table[rank].setdefault(calls[index % len(calls)].task, []).append(unit)
-        return table
+        return {rank: {name: _calls(units) for name, units in tasks.items()} for rank, tasks in table.items()}
 
     def _task_times(self, rank: int, calls: range) -> Iterator[TaskTimes]:
         """Yield the times of some of a rank's calls, counted over all steps."""
-        for name, units in self._units[rank].items():
-            chosen = units if self.num_steps == 1 else [unit for unit in units if unit[1] in calls]
-            if chosen:
-                yield self._times(rank, self.programs[rank].tasks[name], chosen)
+        for name, every in self._calls[rank].items():
+            chosen = every if self.num_steps == 1 else every.within(calls)
+            if len(chosen.calls):
+                yield self._times(self.programs[rank].tasks[name], chosen)
 
-    def _times(self, rank: int, task: Task, units: list[Unit]) -> TaskTimes:
+    def _times(self, task: Task, units: "_Calls") -> TaskTimes:
         num_ops = len(task.ops)
-        starts = np.empty((len(units), num_ops))
-        ends = np.empty((len(units), num_ops))
-        rows_of: dict[Pattern, list[int]] = {}
-        for row, (_, _, node, pattern) in enumerate(units):
+        starts = np.empty((len(units.calls), num_ops))
+        ends = np.empty((len(units.calls), num_ops))
+        for pattern, rows in units.rows_of.items():
+            nodes = units.nodes[rows]
             if pattern is None:
-                starts[row] = self._node_starts[node : node + num_ops]
-                ends[row] = self._node_ends[node : node + num_ops]
+                ops = nodes[:, None] + np.arange(num_ops)
+                starts[rows], ends[rows] = self._node_starts[ops], self._node_ends[ops]
             else:
-                rows_of.setdefault(pattern, []).append(row)
-        for pattern, rows in rows_of.items():
-            released = self._released([units[row][2] for row in rows], pattern)
-            starts[rows] = (released[:, :, None] + np.array(pattern.offsets)[None, :, :]).max(axis=1)
-            ends[rows] = starts[rows] + np.array(pattern.durations_s)
-        calls = np.array([call for _, call, _, _ in units])
-        nodes = np.array([node if pattern is None or pattern is SENT else -1 for _, _, node, pattern in units])
-        return TaskTimes(task, calls, nodes, starts, ends, wired=units[0][3] is SENT)
+                offsets, durations_s = np.array(pattern.offsets), np.array(pattern.durations_s)
+                released = self._released(nodes, pattern)
+                starts[rows] = (released[:, :, None] + offsets[None, :, :]).max(axis=1)
+                ends[rows] = starts[rows] + durations_s
+        own = np.where(units.is_single, units.nodes, -1)
+        return TaskTimes(task, units.calls, own, starts, ends, wired=SENT in units.rows_of)
 
-    def _released(self, nodes: list[int], pattern: Pattern) -> Times:
+    def _released(self, nodes: NDArray[np.int64], pattern: Pattern) -> Times:
         """Return when each entry of each block was released, blocks x entries."""
         if len(pattern.entries) == 1:
             return self._released_s[nodes][:, None]
-        return np.array([self.graph.blocks[node].released_s for node in nodes])
+        return np.array([self.graph.blocks[node].released_s for node in nodes.tolist()])
 
     @cached_property
     def _released_s(self) -> Times:
@@ -264,3 +282,19 @@ def _first_forward(program: Program) -> int:
     """Return the index of a program's first forward, of its first call where it has none."""
     phases = (program.tasks[call.task].phase for call in program.calls)
     return next((index for index, phase in enumerate(phases) if phase is Phase.FORWARD), 0)
+
+
+def _calls(units: list[Unit]) -> _Calls:
+    """Return the calls that these units stand for."""
+    rows_of: dict[Pattern | None, list[int]] = {}
+    for row, (_, _, _, pattern) in enumerate(units):
+        rows_of.setdefault(pattern, []).append(row)
+    is_single = np.zeros(len(units), dtype=np.bool_)
+    for pattern in (None, SENT):
+        is_single[rows_of.get(pattern, [])] = True
+    return _Calls(
+        np.array([call for _, call, _, _ in units]),
+        np.array([node for _, _, node, _ in units]),
+        {pattern: np.array(rows) for pattern, rows in rows_of.items()},
+        is_single,
+    )

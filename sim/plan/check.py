@@ -1,16 +1,26 @@
 """Refuse plans that could not run, before anything runs."""
 
 from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from sim.plan.buffer import Buffer, Scope, Tier
+from sim.plan.buffer import Scope, Tier
 from sim.plan.check_collectives import check_collective, check_groups, where
 from sim.plan.errors import CheckError
 from sim.plan.op import Collective, Compute, Copy, Op, Recv, Send
 from sim.plan.program import Call, Plan, Program, Task
 from sim.plan.steps import drain, first_step, longest_lag
 
-Issue = tuple[Op, Call]
-"""An op, and the call that issues it."""
+_INSTANCED = (Scope.MICROBATCH, Scope.STEP)
+"""Scopes of buffers that hold nothing until something is written."""
+
+
+class _Message(NamedTuple):
+    """One end of a message: its op, the call that issues it, its size in bytes."""
+
+    op: Send | Recv
+    call: Call
+    num_bytes: int
 
 
 def check(plan: Plan) -> None:
@@ -89,44 +99,42 @@ def _check_reads(program: Program) -> None:
     needs, gives = {}, {}
     for name, task in program.tasks.items():
         needs[name], gives[name] = _needs_and_gives(program, task)
-    written: set[tuple[str, int | None]] = set()
+    written: dict[tuple[Scope, int | None], set[str]] = defaultdict(set)
     for call in program.calls:
-        for buffer, op in needs[call.task]:
-            if _instance(buffer, call.microbatch) not in written:
+        for scope in _INSTANCED:
+            instances = written[scope, call.microbatch if scope is Scope.MICROBATCH else None]
+            missing = needs[call.task][scope].keys() - instances
+            if missing:
+                name, op = next((name, op) for name, op in needs[call.task][scope].items() if name in missing)
                 raise CheckError(
-                    f"{where(program, op)}: reads {buffer.name!r} of micro-batch {call.microbatch} in task "
+                    f"{where(program, op)}: reads {name!r} of micro-batch {call.microbatch} in task "
                     f"{call.task!r} before anything writes it"
                 )
-        written.update(_instance(buffer, call.microbatch) for buffer in gives[call.task])
+            instances |= gives[call.task][scope]
 
 
-def _needs_and_gives(program: Program, task: Task) -> tuple[list[tuple[Buffer, Op]], list[Buffer]]:
-    """Return what a task reads before writing it, and what it writes that another task touches."""
+def _needs_and_gives(program: Program, task: Task) -> tuple[dict[Scope, dict[str, Op]], dict[Scope, set[str]]]:
+    """Return what a task reads before writing it, and what it writes that another task touches, by scope."""
     others = {b for t in program.tasks.values() if t is not task for op in t.ops for b in (*op.reads, *op.writes)}
-    needs: dict[str, Op] = {}
-    written: dict[str, None] = {}
+    needs: dict[Scope, dict[str, Op]] = {scope: {} for scope in _INSTANCED}
+    written: set[str] = set()
     for op in task.ops:
         for name in op.reads:
-            if name not in written and program.buffers[name].scope is not Scope.PERSISTENT:
-                needs.setdefault(name, op)
-        written.update(dict.fromkeys(op.writes))
-    return (
-        [(program.buffers[name], op) for name, op in needs.items()],
-        [program.buffers[name] for name in written if name in others],
-    )
-
-
-def _instance(buffer: Buffer, microbatch: int | None) -> tuple[str, int | None]:
-    return buffer.name, microbatch if buffer.scope is Scope.MICROBATCH else None
+            scope = program.buffers[name].scope
+            if name not in written and scope is not Scope.PERSISTENT:
+                needs[scope].setdefault(name, op)
+        written.update(op.writes)
+    shared = written & others
+    return needs, {scope: {name for name in shared if program.buffers[name].scope is scope} for scope in _INSTANCED}
 
 
 def _check_messages(plan: Plan) -> None:
-    sent = {id(program): _by_channel(program) for program in plan.programs}
+    ends = {id(program): _by_channel(program) for program in plan.programs}
     for program in plan.programs:
         rank = plan.ranks_of(program)[0]
-        for (axis, offset, direction, is_send), issued in sent[id(program)].items():
+        for (axis, offset, direction, is_send), issued in ends[id(program)].items():
             peer = plan.program_of(plan.mesh.shift(rank, axis, offset))
-            answers = sent[id(peer)].get((axis, -offset, direction, not is_send), [])
+            answers = ends[id(peer)].get((axis, -offset, direction, not is_send), [])
             verb, other = ("sends", "receives") if is_send else ("receives", "sends")
             if len(issued) != len(answers):
                 raise CheckError(
@@ -134,25 +142,36 @@ def _check_messages(plan: Plan) -> None:
                     f"peer, role {peer.role_name}, {other} {len(answers)}"
                 )
             for mine, theirs in zip(issued, answers, strict=True):
-                _check_message(program, peer, mine, theirs)
+                if _what_it_is(mine) != _what_it_is(theirs):
+                    raise CheckError(_mismatch(program, peer, mine, theirs))
 
 
-def _by_channel(program: Program) -> dict[tuple[str, int, str, bool], list[Issue]]:
-    channels: dict[tuple[str, int, str, bool], list[Issue]] = defaultdict(list)
-    messages = {name: [op for op in task.ops if isinstance(op, Send | Recv)] for name, task in program.tasks.items()}
+def _by_channel(program: Program) -> dict[tuple[str, int, str, bool], list[_Message]]:
+    channels: dict[tuple[str, int, str, bool], list[_Message]] = defaultdict(list)
+    messages = {name: list(_messages(program, task)) for name, task in program.tasks.items()}
     for call in program.calls:
-        for op in messages[call.task]:
-            channels[op.axis, op.offset, op.direction, isinstance(op, Send)].append((op, call))
+        for channel, op, num_bytes in messages[call.task]:
+            channels[channel].append(_Message(op, call, num_bytes))
     return channels
 
 
-def _check_message(program: Program, peer: Program, mine: Issue, theirs: Issue) -> None:
-    (op, call), (answer, other) = mine, theirs
-    size = sum(program.buffers[name].num_bytes for name in (*op.reads, *op.writes))
-    expected = sum(peer.buffers[name].num_bytes for name in (*answer.reads, *answer.writes))
-    if (call.microbatch, call.lag, size) != (other.microbatch, other.lag, expected):
-        here, there = (" of the step before" if lag else "" for lag in (call.lag, other.lag))
-        raise CheckError(
-            f"{where(program, op)} of micro-batch {call.microbatch}{here} ({size} bytes) meets {where(peer, answer)} "
-            f"of micro-batch {other.microbatch}{there} ({expected} bytes)"
-        )
+def _messages(program: Program, task: Task) -> Iterator[tuple[tuple[str, int, str, bool], Send | Recv, int]]:
+    """Yield the channel, the op and the size in bytes of every message that a task sends or receives."""
+    for op in task.ops:
+        if isinstance(op, Send | Recv):
+            num_bytes = sum(program.buffers[name].num_bytes for name in (*op.reads, *op.writes))
+            yield (op.axis, op.offset, op.direction, isinstance(op, Send)), op, num_bytes
+
+
+def _what_it_is(message: _Message) -> tuple[int | None, int, int]:
+    """Return what both ends of a message must agree in."""
+    return message.call.microbatch, message.call.lag, message.num_bytes
+
+
+def _mismatch(program: Program, peer: Program, mine: _Message, theirs: _Message) -> str:
+    (op, call, num_bytes), (answer, other, expected) = mine, theirs
+    here, there = (" of the step before" if lag else "" for lag in (call.lag, other.lag))
+    return (
+        f"{where(program, op)} of micro-batch {call.microbatch}{here} ({num_bytes} bytes) meets {where(peer, answer)} "
+        f"of micro-batch {other.microbatch}{there} ({expected} bytes)"
+    )
