@@ -39,8 +39,10 @@ class CheckReport:
 
 
 def kept_for_check(program: Program) -> frozenset[str]:
-    """Return the step's buffers that a check needs after the step: sharded sums of gradients that are not kept."""
-    return frozenset(name for op in _gradient_scatters(program) for name in op.writes)
+    """Return the step's buffers that a check needs after the step: summed gradients, whole or sharded, of that step."""
+    steps = {n for n, b in program.buffers.items() if b.kind is Kind.GRADIENT and b.scope is Scope.STEP}
+    unsummed = {name for op in _flat_scatters(program) if op.reads != op.writes for name in op.reads}
+    return frozenset(steps - unsummed) | {name for op in _gradient_scatters(program) for name in op.writes}
 
 
 def check_rank(interpreter: Interpreter, reference: Reference, precision: Precision) -> CheckReport:
@@ -104,7 +106,7 @@ def _pairs(interpreter: Interpreter, reference: Reference) -> Iterator[Pair]:
     unsummed = {name for op in scatters for name in op.reads}
     for (name, _), slot in slots.items():
         buffer = program.buffers[name]
-        if buffer.scope is not Scope.PERSISTENT or slot.tensor is None or buffer.initial is None:
+        if slot.tensor is None or buffer.initial is None:
             continue
         if buffer.initial.source in reference.losses:
             loss = reference.losses[buffer.initial.source].reshape(slot.tensor.shape)
@@ -137,13 +139,19 @@ def _scattered(
 
 def _gradient_scatters(program: Program) -> Iterator[Collective]:
     """Yield what makes a step's own sums of gradients, in place or not; not those that are added to kept shards."""
+    for op in _flat_scatters(program):
+        if op.reads == op.writes or program.buffers[op.writes[0]].scope is Scope.STEP:
+            yield op
+
+
+def _flat_scatters(program: Program) -> Iterator[Collective]:
+    """Yield the collectives that leave a rank its piece of some gradients' sum."""
     for task in program.tasks.values():
         for op in task.ops:
             flat = isinstance(op, Collective) and op.kind is CollectiveKind.REDUCE_SCATTER and op.dim is None
             if flat and all(program.buffers[name].kind is Kind.GRADIENT for name in op.reads):
                 assert isinstance(op, Collective)
-                if op.reads == op.writes or program.buffers[op.writes[0]].scope is Scope.STEP:
-                    yield op
+                yield op
 
 
 def _whole(interpreter: Interpreter, buffer: Buffer, actual: Tensor, reference: Reference) -> Pair:

@@ -72,8 +72,10 @@ def _bias_dropout_add_outputs(inputs: Sequence[TensorSpec], attributes: Attribut
     return (x, _mask_of(x)) if attributes["probability"] > 0 else (x,)
 
 
-def _bias_gradient_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
-    dx, gradient = inputs
+def _bias_gradient_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the gradient that is added to, or a new one of ``dims`` dimensions."""
+    dx, *given = inputs
+    gradient = given[0] if given else dx.like(*dx.shape[-attributes["dims"] :])
     count = len(gradient.shape)
     require(
         dx.shape[-count:] == gradient.shape, "the bias gradient must be the trailing dimensions of dx", dx, gradient
@@ -95,8 +97,10 @@ def _layer_norm_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[Te
 
 
 def _layer_norm_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    """Return dx and the gradients of weight and bias: those that are added to, or new ones."""
     _check_weight(inputs[1], inputs[2])
-    return (inputs[1], inputs[5], inputs[6])
+    require(len(inputs) != 6, "both gradients must be given, or none", *inputs)
+    return (inputs[1], *(inputs[5:] or (inputs[2], inputs[2])))
 
 
 def _rms_norm_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
@@ -106,7 +110,7 @@ def _rms_norm_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[Tens
 
 def _rms_norm_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
     _check_weight(inputs[1], inputs[2])
-    return (inputs[1], inputs[4])
+    return (inputs[1], *(inputs[4:] or (inputs[2],)))
 
 
 def _split_qkv_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
@@ -184,12 +188,12 @@ ELEMENTWISE_KERNELS = (
     Kernel("dropout", "elementwise", (1, 1), _dropout_outputs, streaming(10)),
     Kernel("dropout_backward", "elementwise", (2, 2), _like_equals, streaming(2)),
     Kernel("bias_dropout_add", "elementwise", (3, 3), _bias_dropout_add_outputs, streaming(12)),
-    Kernel("bias_gradient", "elementwise", (2, 2), _bias_gradient_outputs, streaming(1)),
+    Kernel("bias_gradient", "elementwise", (1, 2), _bias_gradient_outputs, streaming(1)),
     Kernel("layer_norm", "elementwise", (3, 3), _layer_norm_outputs, streaming(8)),
     # two passes over dy and x: one along rows for dx, one along columns for the weight and bias gradients
-    Kernel("layer_norm_backward", "elementwise", (7, 7), _layer_norm_backward_outputs, streaming(16, reread=(0, 1))),
+    Kernel("layer_norm_backward", "elementwise", (5, 7), _layer_norm_backward_outputs, streaming(16, reread=(0, 1))),
     Kernel("rms_norm", "elementwise", (2, 2), _rms_norm_outputs, streaming(5)),
-    Kernel("rms_norm_backward", "elementwise", (5, 5), _rms_norm_backward_outputs, streaming(12, reread=(0, 1))),
+    Kernel("rms_norm_backward", "elementwise", (4, 5), _rms_norm_backward_outputs, streaming(12, reread=(0, 1))),
     Kernel("split_qkv", "elementwise", (1, 1), _split_qkv_outputs, streaming(0)),
     Kernel("merge_qkv", "elementwise", (3, 3), _merge_qkv_outputs, streaming(0)),
     Kernel("rotary", "elementwise", (1, 1), _rotary_outputs, streaming(3)),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sim.plan import functions as f
+from sim.plan.assigned_gradients import assign_gradients
 from sim.plan.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.float8 import Float8Products, cast_weights
 from sim.plan.gradients import backpropagate
@@ -11,7 +12,7 @@ from sim.plan.layout import Layout, Shard
 from sim.plan.linear import Products, WeightGradient
 from sim.plan.mesh import Mesh
 from sim.plan.op import Collective, CollectiveKind, Direction, Recv, Send
-from sim.plan.program import Call, Phase, Plan, Program
+from sim.plan.program import Call, Phase, Plan, Program, Task
 from sim.plan.token_slices import TokenSlice, token_slices
 from sim.plan.tracing import Parameter, ProgramTracer, Record, TaskTracer, Tensor
 from sim.training.data.axes import split_data_axis
@@ -114,8 +115,13 @@ class StageProgramBuilder:
         calls = self._write_around(pipeline_calls, groups)
         if self.job.training.types.casts:
             calls = self._with_casts(calls, groups)
+        return self.program(self.tracer.tasks, calls)
+
+    def program(self, tasks: Mapping[str, Task], calls: Sequence[Call]) -> Program:
+        """Return the rank's program of these tasks, its gradients assigned or cleared as the job wants it."""
         role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
-        return Program(role, dict(self.tracer.buffers), dict(self.tracer.tasks), calls)
+        program = Program(role, dict(self.tracer.buffers), dict(tasks), tuple(calls))
+        return assign_gradients(program) if self.job.training.set_gradients_to_none else program
 
     def _write_stages(self) -> dict[int, list[Parameter]]:
         """Write the tasks of all virtual stages; return their parameters by stage of the model."""

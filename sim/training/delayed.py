@@ -58,8 +58,7 @@ class DelayedProgramBuilder(StageProgramBuilder):
         calls = with_updates(pipeline_calls, stage, self.job.num_microbatches, updates, clear, f"newest.{stage}")
         called = {call.task for call in calls}
         tasks = {name: task for name, task in self.tracer.tasks.items() if name in called}
-        role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
-        return Program(role, dict(self.tracer.buffers), tasks, tuple(calls))
+        return self.program(tasks, calls)
 
     def _newest(self, parameter: Parameter) -> Parameter:
         """Add the newest version of a parameter, and say that the one that is used lies behind it."""

@@ -64,6 +64,8 @@ class TrainingSpec:
     """Where gradients are accumulated so, backward still hands autograd tensors of the weights' shapes."""
     low_precision_gradients: bool = False
     """Accumulate and synchronise gradients in the type of the weights, not in 32 bits."""
+    set_gradients_to_none: bool = False
+    """No gradient is cleared before a step: the first backward that would add to one assigns it."""
     method: Method = "backprop"
     local_update: LocalUpdate | None = None
     """Local updates: whether a block also learns from the next one's loss. None: left out, which is greedy."""
@@ -74,6 +76,13 @@ class TrainingSpec:
                 "training.gradient_placeholders",
                 "placeholders stand for gradients that products have added themselves; here a second kernel adds them",
                 "leave it out, or fused_gradient_accumulation: true",
+            )
+        if self.set_gradients_to_none and self.types.gradient != self.types.parameter:
+            raise SpecError(
+                "training.set_gradients_to_none",
+                f"a gradient that backward assigns has its weight's type, {self.types.parameter}, and here it is "
+                f"accumulated in {self.types.gradient}",
+                "leave it out, or low_precision_gradients: true",
             )
 
     @property
@@ -164,6 +173,8 @@ class DenseTraining:
         )  # fmt: skip
         if parallel.overlap_parameter_gather:
             check_parameter_gather(parallel.zero_stage, parallel.pipeline)
+        if self.training.set_gradients_to_none:
+            check_whole_gradients(parallel)
         check_casts(
             self.training.types,
             parallel.zero_stage,
@@ -220,6 +231,18 @@ def check_batch(training: TrainingSpec, parallel: ParallelSpec) -> None:
             f"{training.microbatch_size} x {parallel.data_degree} = {per_round}",
             f"choose a multiple of {per_round}, e.g. {-(-training.global_batch_size // per_round) * per_round}",
         )
+
+
+def check_whole_gradients(parallel: ParallelSpec) -> None:
+    """Raise SpecError where gradients are added up in shards, which stay and are cleared."""
+    if parallel.osdp is None and parallel.zero_stage < 2:
+        return
+    how = "osdp" if parallel.osdp is not None else f"zero_stage {parallel.zero_stage}"
+    raise SpecError(
+        "training.set_gradients_to_none",
+        f"{how} adds gradients up in shards that are there from step to step",
+        "leave it out, or write zero_stage: 1",
+    )
 
 
 def check_tensor(model: TransformerSpec, parallel: ParallelSpec) -> None:

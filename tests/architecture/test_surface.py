@@ -73,7 +73,7 @@ KEYS = {
     *("training.recompute", "training.optimizer", "training.learning_rate"),
     *("training.adam_beta1", "training.adam_beta2", "training.adam_epsilon"),
     *("training.fused_gradient_accumulation", "training.low_precision_gradients", "parallel.tensor.overlap_backward"),
-    "training.gradient_placeholders",
+    *("training.gradient_placeholders", "training.set_gradients_to_none"),
     *("parallel.tensor.method", "parallel.tensor.degree", "parallel.tensor.sequence_parallel"),
     *("parallel.pipeline.degree", "parallel.pipeline.schedule", "parallel.pipeline.virtual_stages"),
     *("parallel.pipeline.layers_per_stage", "parallel.pipeline.scatter_gather", "parallel.pipeline.actions"),

@@ -1,6 +1,7 @@
 """Tiny trainings that run for real in a blink."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from costmodels.hardware import load_node
@@ -306,6 +307,13 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 
+ASSIGNED = (
+    "one rank", "llama, tp2 sp x dp2 zero1", "zb_v, scatter-gather, pp2 x tp2", "dualpipe_v, pp2 x dp2 zero1",
+    "chimera, pp2 x tp2 sp", "terapipe, pp2 x tp2 sp, recompute full", "aiao, pp2 v2 x dp2",
+    "aiao, pp2 v2 x dp2 zero1",
+)  # fmt: skip
+"""Trainings that also run without clearing gradients, fused and not by turns."""
+
 
 def checked_trainings() -> dict[str, DenseTraining]:
     """Return every training that must reproduce the dense reference in float64."""
@@ -315,6 +323,10 @@ def checked_trainings() -> dict[str, DenseTraining]:
         for recompute in RECOMPUTES
     }
     others = {name: training(**strategy) for name, strategy in OTHERS.items()}
+    for index, name in enumerate(ASSIGNED):
+        numbers = {"set_gradients_to_none": True, "fused_gradient_accumulation": bool(index % 2)}
+        old = others[name]
+        others[f"{name}, assigned"] = replace(old, training=replace(old.training, **numbers))
     return jobs | {name: decided(job, prices, 0) for name, job in others.items()}
 
 

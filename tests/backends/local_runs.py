@@ -17,7 +17,7 @@ UNTIED: Mapping[str, Any] = {**GPT, "tied_embeddings": False}
 def local(update: str, model: Mapping[str, Any] = UNTIED, **keys: Any) -> DenseTraining:
     """Return a training by local updates."""
     pipeline = {"schedule": "local"} | keys.pop("pipeline")
-    numbers = {"method": "local", "local_update": update}
+    numbers = {"method": "local", "local_update": update, **keys.pop("numbers", {})}
     return training(model=model, pipeline=pipeline, numbers=numbers, **keys)
 
 
@@ -29,6 +29,10 @@ LOCAL = {
     ),
     "local, greedy, pp2 x dp2 zero1, recompute full": local(
         "greedy", pipeline={"degree": 2}, data_degree=2, zero_stage=1, recompute="full"
+    ),
+    "local, overlapping, pp2 v2, gradients assigned": local(
+        "overlapping", pipeline={"degree": 2, "virtual_stages": 2}, batch=(2, 1),
+        numbers={"set_gradients_to_none": True, "fused_gradient_accumulation": False},
     ),
     "local, overlapping, pp4": local("overlapping", pipeline={"degree": 4}, batch=(3, 1)),
     "local, overlapping, llama, pp2 v2 x dp2": local(

@@ -132,12 +132,13 @@ def test_parts_of_a_product_sum_to_the_whole(
 
 
 def test_bias_gradient_sums_over_all_but_the_bias_dimensions() -> None:
-    """One and several trailing dimensions alike, added to what is there."""
+    """One and several trailing dimensions alike, added to what is there, or made anew."""
     dx = random(S, B, G, 4, D)
     for shape in ((D,), (G, 4, D)):
         gradient = random(*shape, seed=4)
-        expected = gradient + dx.sum(tuple(range(5 - len(shape))))
-        assert_close(run("bias_gradient", dx, gradient), [expected])
+        total = dx.sum(tuple(range(5 - len(shape))))
+        assert_close(run("bias_gradient", dx, gradient.clone()), [gradient + total])
+        assert_close(run("bias_gradient", dx, dims=len(shape)), [total])
 
 
 # --- attention ---------------------------------------------------------------------------------------------
@@ -278,6 +279,7 @@ def test_layer_norm_matches_torch() -> None:
     dx, *updated = run("layer_norm_backward", dy, x, weight, mean, rstd, *sums)
     assert updated[0] is sums[0]
     assert_close([dx, *sums], [expected[0], 1 + expected[1], 1 + expected[2]])
+    assert_close(run("layer_norm_backward", dy, x, weight, mean, rstd), expected)
 
 
 def test_rms_norm_matches_torch() -> None:
@@ -289,6 +291,7 @@ def test_rms_norm_matches_torch() -> None:
     total = torch.ones(H, dtype=torch.float64)
     dx, _ = run("rms_norm_backward", dy, x, weight, rstd, total)
     assert_close([dx, total], [expected[0], 1 + expected[1]])
+    assert_close(run("rms_norm_backward", dy, x, weight, rstd), expected)
 
 
 def test_gelu_and_swiglu_match_torch() -> None:

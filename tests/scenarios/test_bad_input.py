@@ -63,6 +63,8 @@ BAD_VALUES = [
      "write precision: bf16, or take nodes whose devices do, as hgx-h100"),
     ("precision: fp16", "precision: fp16, gradient_placeholders: true, fused_gradient_accumulation: false", 5,
      "training.gradient_placeholders", "here a second kernel adds them", "leave it out"),
+    ("precision: fp16", "precision: fp16, set_gradients_to_none: true", 5, "training.set_gradients_to_none",
+     "its weight's type, float16, and here it is accumulated in float32", "leave it out"),
     ("num_heads: 96", "num_heads: 95", 4, "model.num_heads", "12288 does not divide by num_heads 95", "a divisor"),
     ("num_heads: 96", "num_heads: 12", 7, "parallel.tensor.degree", "num_heads 12 does not divide by tensor degree 8",
      "a degree that divides 12"),

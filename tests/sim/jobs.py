@@ -30,7 +30,10 @@ LLAMA = GPT | {
     "dropout": 0.0,
 }  # fmt: skip
 
-_TRAINING_KEYS = {"precision", "recompute", "gradient_placeholders", "fused_gradient_accumulation"}
+_TRAINING_KEYS = {
+    "precision", "recompute", "gradient_placeholders", "fused_gradient_accumulation", "low_precision_gradients",
+    "set_gradients_to_none",
+}  # fmt: skip
 _PIPELINE_KEYS = {
     "schedule",
     "virtual_stages",

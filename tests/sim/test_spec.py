@@ -65,6 +65,10 @@ SMALL = GPT | {"num_layers": 4}
          "smaller degree"),
         ({"gradient_placeholders": True, "fused_gradient_accumulation": False}, "training.gradient_placeholders",
          "a second kernel adds them", "fused_gradient_accumulation: true"),
+        ({"set_gradients_to_none": True}, "training.set_gradients_to_none",
+         "its weight's type, bfloat16, and here it is accumulated in float32", "low_precision_gradients: true"),
+        ({"set_gradients_to_none": True, "precision": "fp32", "zero_stage": 2, "dp": 2},
+         "training.set_gradients_to_none", "zero_stage 2 adds gradients up in shards", "zero_stage: 1"),
     ],
 )  # fmt: skip
 def test_bad_specification_names_key_rule_and_remedy(keys: dict[str, Any], key: str, rule: str, remedy: str) -> None:

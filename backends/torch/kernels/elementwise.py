@@ -59,9 +59,12 @@ def bias_dropout_add(context: KernelContext, inputs: Sequence[Tensor], attribute
     return residual + _dropped(biased, mask, attributes["probability"]), mask
 
 
-def bias_gradient(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Add the sum of dx over all but the bias's dimensions to the gradient of the bias."""
-    dx, gradient = inputs
+def bias_gradient(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Add the sum of dx over all but the bias's dimensions to the gradient of the bias; return it alone without one."""
+    dx, *given = inputs
+    if not given:
+        return (dx.flatten(0, -1 - attributes["dims"]).sum(0),)
+    (gradient,) = given
     gradient += dx.reshape(-1, *gradient.shape).sum(0, dtype=gradient.dtype)
     return (gradient,)
 
@@ -81,16 +84,15 @@ def layer_norm(_: KernelContext, inputs: Sequence[Tensor], attributes: Attribute
 
 
 def layer_norm_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return dx; add to the gradients of weight and bias."""
-    dy, x, weight, mean, rstd, weight_gradient, bias_gradient_ = inputs
+    """Return dx; add to the gradients of weight and bias, or make them."""
+    dy, x, weight, mean, rstd, *given = inputs
     normed = (wide(x) - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
     dys = wide(dy)
     dnormed = dys * wide(weight)
     projected = normed * (dnormed * normed).mean(-1, keepdim=True)
     dx = (dnormed - dnormed.mean(-1, keepdim=True) - projected) * rstd.unsqueeze(-1)
-    weight_gradient += (dys * normed).flatten(0, -2).sum(0)
-    bias_gradient_ += dys.flatten(0, -2).sum(0)
-    return dx.to(x.dtype), weight_gradient, bias_gradient_
+    sums = [terms.flatten(0, -2).sum(0) for terms in (dys * normed, dys)]
+    return dx.to(x.dtype), *_accumulated(given, sums, weight)
 
 
 def rms_norm(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
@@ -102,13 +104,19 @@ def rms_norm(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes)
 
 
 def rms_norm_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return dx; add to the gradient of the weight."""
-    dy, x, weight, rstd, weight_gradient = inputs
+    """Return dx; add to the gradient of the weight, or make it."""
+    dy, x, weight, rstd, *given = inputs
     normed, dys = wide(x) * rstd.unsqueeze(-1), wide(dy)
     dnormed = dys * wide(weight)
     dx = (dnormed - normed * (dnormed * normed).mean(-1, keepdim=True)) * rstd.unsqueeze(-1)
-    weight_gradient += (dys * normed).flatten(0, -2).sum(0)
-    return dx.to(x.dtype), weight_gradient
+    return dx.to(x.dtype), *_accumulated(given, [(dys * normed).flatten(0, -2).sum(0)], weight)
+
+
+def _accumulated(given: Sequence[Tensor], terms: Sequence[Tensor], weight: Tensor) -> list[Tensor]:
+    """Return the gradients that are given with the terms added; new ones in the weight's type where none are."""
+    if not given:
+        return [term.to(weight.dtype) for term in terms]
+    return [gradient.add_(term) for gradient, term in zip(given, terms, strict=True)]
 
 
 # --- activations -------------------------------------------------------------------------------------------

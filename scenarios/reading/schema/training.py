@@ -40,6 +40,8 @@ class TrainingSection(Section):
     """Fused accumulation leaves autograd tensors in the gradients' places, as Transformer Engine and Megatron-LM do."""
     low_precision_gradients: bool = False
     """Accumulate and synchronise gradients in the type of the weights, not in fp32."""
+    set_gradients_to_none: bool = False
+    """No gradient is cleared before a step; the first micro-batch's backward assigns what later ones add to."""
     method: Method = "backprop"
     """`backprop` (default, but with schedule local), or `local`: blocks of layers with losses of their own."""
     local_update: LocalUpdate | None = None
