@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "trace": ("trace", "Show what the PyTorch profiler recorded, as time per rank and collective."),
     "replay": ("replay", "Run a recorded profile again with other speeds: what if the network were twice as fast?"),
     "export": ("export", "Write a scenario's step as Chakra execution traces, for other simulators."),
+    "fit": ("fit", "Fit constants of a framework or a profile to measured step times."),
     "validate": ("validate", "Predict published measurements; fail past their thresholds."),
     "schedule": ("schedule", "Print a scenario's pipeline schedule as CSV, a row of actions per rank, or draw it."),
     "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),

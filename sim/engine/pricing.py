@@ -55,10 +55,16 @@ class ClusterPricing:
     _collectives: dict[tuple[object, ...], Activity] = field(default_factory=dict, repr=False)
     _uses: dict[tuple[object, ...], LinkUse] = field(default_factory=dict, repr=False)
 
-    def with_software(self, software: Software) -> "ClusterPricing":
-        """Return the prices of the same cluster under another framework; times of kernels are not kept."""
-        other = ClusterPricing(self.cluster, self.profile, self.profiles, self.algorithms, self.variation, software)
-        other.__dict__["network"] = self.network
+    def under(self, software: Software, profile: Profile | None = None) -> "ClusterPricing":
+        """Return the prices of the same cluster under another framework, and another profile in the place of its own.
+
+        Times of kernels are not kept.
+        """
+        profile = profile or self.profile
+        profiles = {name: profile if known is self.profile else known for name, known in self.profiles.items()}
+        other = ClusterPricing(self.cluster, profile, profiles, self.algorithms, self.variation, software)
+        if profile.network == self.profile.network:
+            other.__dict__["network"] = self.network
         return other
 
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:

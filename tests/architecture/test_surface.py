@@ -31,6 +31,7 @@ OPTIONS = {
     "trace": {"path", "--steps", "--out", "--json"},
     "replay": {"path", "--set", "--steps", "--out", "--json"},
     "export": {"scenario", "--set", "--out"},
+    "fit": {"tables", "--constant", "--every", "--json"},
     "validate": {"tables", "--data", "--markdown", "--json", "--here", "--budget", "--out", "--seed"},
     "schedule": {"scenario", "--set", "--out"},
     "schema": set(),

@@ -125,6 +125,7 @@ def test_frozen_surface() -> None:
         "sweep": ["--jobs", "--json", "--out", "--set", "scenario"],
         "export": ["--out", "--set", "scenario"],
         "compare": ["--fail-above", "--json", "--out", "--steps", "first", "second"],
+        "fit": ["--constant", "--every", "--json", "tables"],
         "validate": ["--budget", "--data", "--here", "--json", "--markdown", "--out", "--seed", "tables"],
         "schedule": ["--out", "--set", "scenario"],
         "schema": [],

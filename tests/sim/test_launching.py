@@ -46,7 +46,7 @@ def prices(software: Software) -> tuple[ClusterPricing, float]:
     scenario = load_scenario(TINY, ["cluster.node=dgx-a100-80g"])
     pricing = pricing_of(scenario)
     assert isinstance(pricing, ClusterPricing)
-    pricing = pricing.with_software(software)
+    pricing = pricing.under(software)
     return pricing, simulate(plan_of(scenario), pricing).iteration_time_s
 
 

@@ -41,7 +41,7 @@ def test_without_sharing_the_engine_takes_as_long(
     """With nothing shared, retiming is exact: any technique, coalesced, folded or not, with stragglers and launches."""
     plan = dense_plan(**keys)
     pricing = data.draw(clusters(plan.mesh.size))
-    pricing = pricing.with_software(LAUNCHES) if launched else pricing
+    pricing = pricing.under(LAUNCHES) if launched else pricing
     how: dict[str, Any] = {"coalesce": coalesce, "fold": fold if folded else no_fold}
     factor = drawn_factor(ERRORS, data.draw(st.integers(0, 2**20)))
     run = simulate(plan, Erring(pricing, lambda *_: 1.0, alone=True), **how)

@@ -1,0 +1,98 @@
+"""Constants that step times settle: a framework's (``software.launch``), a profile's (``profile.gemm.step``).
+
+They are named as a scenario's section ``software`` and a profile's file name them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Final
+
+from costmodels.profile import Profile
+from costmodels.software import Software
+from costmodels.units import format_time
+from scenarios.errors import Origin, ScenarioError, suggestion
+from sim.engine.pricing import ClusterPricing
+
+SOFTWARE: Final = "software"
+PROFILE: Final = "profile"
+_UNITS: Final = ("", "_s", "_bytes", "_bytes_per_s")
+_AT_MOST_1: Final = ("fraction", "quantisation")
+"""How fields of a profile end that are parts of something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A positive number of a framework (no ``section``) or of a section of a profile. ``field``: in SI units."""
+
+    section: str
+    key: str
+    field: str
+
+    @property
+    def name(self) -> str:
+        """Return what the command line calls it."""
+        return f"{PROFILE}.{self.section}.{self.key}" if self.section else f"{SOFTWARE}.{self.key}"
+
+    @property
+    def most(self) -> float:
+        """Return its upper limit."""
+        return 1.0 if self.section and self.field.endswith(_AT_MOST_1) else float("inf")
+
+    def value(self, pricing: ClusterPricing) -> float:
+        """Return it as a scenario has it; 0 where it has none."""
+        return float(getattr(_part(pricing, self.section), self.field) or 0.0)
+
+    def text(self, value: float) -> str:
+        """Return a value of it as a file holds it."""
+        return format_time(value) if self.field.endswith("_s") and "per_s" not in self.field else f"{value:.4g}"
+
+
+def parse_constant(name: str) -> Constant:
+    """Return the constant of a name. Raises ScenarioError where there is none."""
+    known = {constant.name: constant for constant in _known()}
+    if name not in known:
+        raise ScenarioError(Origin(option="--constant"), "", f"there is no constant {name!r}", suggestion(name, known))
+    return known[name]
+
+
+def applied(pricing: ClusterPricing, constants: Mapping[Constant, float]) -> ClusterPricing:
+    """Return the prices with other constants; one of the framework only where the scenario has it at all.
+
+    So tables that are fitted together may share some and have others of their own.
+    """
+    own = pricing.software
+    software: dict[str, Any] = {
+        c.field: value for c, value in constants.items() if not c.section and not _is_default(own, c.field)
+    }
+    profile = pricing.profile
+    for constant, value in constants.items():
+        if constant.section:
+            section = replace(getattr(profile, constant.section), **{constant.field: value})
+            profile = replace(profile, **{constant.section: section})
+    return pricing.under(replace(own, **software), profile)
+
+
+def _known() -> list[Constant]:
+    """Return all constants that there are, a framework's first."""
+    found = [
+        _constant("", field.name) for field in fields(Software) if field.name not in {"fused_softmax", "step_spread"}
+    ]
+    for section in fields(Profile):
+        if is_dataclass(section.type) and isinstance(section.type, type):
+            numbers = [field for field in fields(section.type) if field.type is float]
+            found += [_constant(section.name, field.name) for field in numbers]
+    return found
+
+
+def _constant(section: str, field: str) -> Constant:
+    """Return a constant by its field, whose key has no unit."""
+    unit = max((unit for unit in _UNITS if field.endswith(unit)), key=len)
+    return Constant(section, field.removesuffix(unit), field)
+
+
+def _part(pricing: ClusterPricing, section: str) -> Any:
+    return getattr(pricing.profile, section) if section else pricing.software
+
+
+def _is_default(software: Software, field: str) -> bool:
+    return bool(getattr(software, field) == getattr(Software(), field))

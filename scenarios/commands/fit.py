@@ -1,0 +1,68 @@
+"""``simulate fit TABLE.yaml ... --constant NAME``: what a framework or a device must be like for measured steps."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from scenarios.calibration.step_fit import StepFit, fit_steps, measured_steps, summarise_fit
+from scenarios.commands.options import json_option
+from scenarios.commands.refusals import refusing_bad_input
+from scenarios.console.answer import open_console
+
+
+@click.command("fit")
+@click.argument("tables", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TABLE.yaml...")
+@click.option(
+    "--constant",
+    "names",
+    multiple=True,
+    required=True,
+    metavar="NAME",
+    help="What to fit: software.KEY, as a scenario has it, or profile.SECTION.KEY; repeatable.",
+)
+@click.option(
+    "--every", type=click.IntRange(1), default=1, show_default=True, help="Fit to one row of so many, for speed."
+)
+@json_option
+def command(tables: tuple[Path, ...], names: tuple[str, ...], every: int, as_json: bool) -> None:
+    """Fit constants to the rows of tables whose group is `fitted` (all rows, without groups); judge by the others."""
+    with refusing_bad_input():
+        fit = fit_steps(measured_steps(tables), names, every=every, progress=_shown)
+    summary = summarise_fit(fit)
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+    else:
+        _print(fit, summary, open_console())
+
+
+def _shown(line: str) -> None:
+    """Show how far a fit is, on a terminal; nothing elsewhere."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        console.print(Text(line, "dim"))
+
+
+def _print(fit: StepFit, summary: Mapping[str, Any], console: Console) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("constant")
+    for words in ("start", "fitted", "standard error"):
+        table.add_column(words, justify="right")
+    for constant, estimate in fit.found.items():
+        error = "at its limit" if estimate.at_limit else "not settled"
+        if estimate.standard_error is not None:
+            error = f"{100 * estimate.standard_error:.1f} %"
+        table.add_row(constant.name, constant.text(fit.starts[constant]), constant.text(estimate.value), error)
+    console.print(table)
+    for label, key in (("fitted", "fitted"), ("held out", "held_out")):
+        if (figures := summary[key]) is not None:
+            mean, most, worst = (100 * figures[key] for key in ("mean_absolute_error", "percentile_95", "worst"))
+            console.print(
+                Text(f"{label}: {figures['rows']} rows, off by {mean:.1f} % on average, 95 % of them by at most "
+                     f"{most:.1f} %, the worst {worst:.1f} %"), soft_wrap=True,
+            )  # fmt: skip

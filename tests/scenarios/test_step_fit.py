@@ -1,0 +1,134 @@
+"""Constants of a framework and a profile come back from step times that were simulated with them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from costmodels.calibration.samples import is_held_out
+from costmodels.software import Software
+from scenarios.calibration.constants import parse_constant
+from scenarios.calibration.step_fit import MeasuredStep, fit_steps, measured_steps
+from scenarios.cli import group
+from scenarios.errors import ScenarioError
+from scenarios.running.intervals import STEP, errors_of
+from sim.engine.simulate import simulate
+from traces.published import load_table, published_tables
+
+TABLES = {path.stem: path for path in published_tables()}
+ROWS = "row,num_layers,microbatch_size,half,time\n1,2,1,fitted,1\n2,4,1,fitted,1\n3,4,8,fitted,1\n4,2,16,held out,1\n"
+SIDECAR = """\
+citation: Nobody
+source: Arithmetic
+licence: facts
+row: row
+group: half
+base:
+  name: Small
+  cluster: {node: dgx-a100-80g, num_nodes: 1, devices_per_node: 1}
+  model: {family: gpt, num_layers: 2, hidden_size: 2048, num_heads: 16, sequence_length: 512, vocab_size: 50257}
+  training: {global_batch_size: 16, microbatch_size: 1, precision: fp16}
+  software: {launch: 100 us, native_launch: 50 us, unaligned_slowdown: 2.0}
+columns: {model.num_layers: num_layers, training.microbatch_size: microbatch_size}
+measured: {prediction: iteration_time_s, unit: s, columns: [{column: time}]}
+thresholds: {mean: 0.05, worst: 0.12}
+"""
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> list[MeasuredStep]:
+    """Return four steps, one of them held out."""
+    (tmp_path / "small.yaml").write_text(SIDECAR, encoding="utf-8")
+    (tmp_path / "small.csv").write_text(ROWS, encoding="utf-8")
+    return measured_steps([tmp_path / "small.yaml"])
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [
+        {"software.launch": 130e-6, "software.unaligned_slowdown": 2.5},
+        {"profile.sustained.clock_fraction": 0.8, "software.unaligned_slowdown": 2.5},
+    ],
+    ids=["framework", "both"],
+)
+def test_constants_come_back(steps: list[MeasuredStep], truth: dict[str, float]) -> None:
+    """Steps simulated with known constants give them back; the row that is held out is predicted as well."""
+    known = {parse_constant(name): value for name, value in truth.items()}
+    measured = [replace(step, measured_s=step.predicted_s(known)) for step in steps]
+    fit = fit_steps(measured, list(truth))
+    assert {c.name: estimate.value for c, estimate in fit.found.items()} == pytest.approx(truth, rel=0.02)
+    assert np.abs(fit.residuals).max() < 0.01
+    assert (len(fit.errors(fitted=True)), len(fit.errors(fitted=False))) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["software.speed"], "there is no constant 'software.speed'"),
+        (["profile.gemm.tiles"], "there is no constant"),
+        (["software.rank_skew"], "a start above 0"),
+        (["software.launch", "software.native_launch", "profile.gemm.step"], "3 rows to fit to cannot settle 3"),
+    ],
+)
+def test_constants_that_cannot_be_fitted_are_refused(steps: list[MeasuredStep], names: list[str], message: str) -> None:
+    """A constant that there is not, that starts at 0, and as many of them as there are rows are refused."""
+    with pytest.raises(ScenarioError, match=message):
+        fit_steps(steps, names)
+
+
+def test_a_constant_that_a_scenario_leaves_out_stays_out(steps: list[MeasuredStep]) -> None:
+    """Tables share only what all of them have: a constant of others changes nothing."""
+    others = {parse_constant("software.memory_bound_slowdown"): 3.0, parse_constant("software.rank_skew"): 1e-3}
+    assert steps[0].predicted_s(others) == steps[0].predicted_s({})
+
+
+def test_fast_path_equals_the_scenario(steps: list[MeasuredStep]) -> None:
+    """Prices with other constants are those of a scenario that has them."""
+    step = steps[0]
+    assert step.pricing.software.unaligned_slowdown == 2.0
+    assert step.predicted_s({}) == simulate(step.plan, step.pricing).iteration_time_s
+    assert step.predicted_s({parse_constant("software.launch"): 1e-3}) > step.predicted_s({})
+
+
+def test_rates_are_taken_as_the_times_they_stand_for(tmp_path: Path) -> None:
+    """A table of rates gives the step times that have these rates."""
+    sidecar = SIDECAR.replace("prediction: iteration_time_s, unit: s", "prediction: tokens_per_s, unit: tokens/s")
+    (tmp_path / "small.yaml").write_text(sidecar, encoding="utf-8")
+    (tmp_path / "small.csv").write_text(ROWS.replace(",1\n", ",2048\n"), encoding="utf-8")
+    for step in measured_steps([tmp_path / "small.yaml"]):
+        assert step.measured_s == pytest.approx(16 * 512 / 2048)
+
+
+def test_the_command_prints_what_it_found(tmp_path: Path) -> None:
+    """`simulate fit --json` tells constants, errors of both halves and rows; a table of memory is refused with 2."""
+    (tmp_path / "small.yaml").write_text(SIDECAR, encoding="utf-8")
+    (tmp_path / "small.csv").write_text(ROWS, encoding="utf-8")
+    words = ["fit", str(tmp_path / "small.yaml"), "--constant", "software.launch"]
+    answer = CliRunner().invoke(group, [*words, "--json"])
+    found = json.loads(answer.output)
+    assert [constant["name"] for constant in found["constants"]] == ["software.launch"]
+    assert (found["fitted"]["rows"], found["held_out"]["rows"], len(found["rows"])) == (3, 1, 4)
+    shown = CliRunner().invoke(group, words)
+    assert "held out: 1 rows" in shown.output or "held out: 1 row" in shown.output
+    memory = SIDECAR.replace("prediction: iteration_time_s, unit: s", "prediction: peak_memory_bytes, unit: GiB")
+    (tmp_path / "small.yaml").write_text(memory, encoding="utf-8")
+    refused = CliRunner().invoke(group, words)
+    assert refused.exit_code == 2
+    assert "not to peak_memory_bytes" in refused.output
+
+
+def test_what_constants_leave_widens_the_interval(steps: list[MeasuredStep]) -> None:
+    """Errors of whole steps are those that the constants leave, and no less than is assumed of every step."""
+    wide = steps[0].pricing.under(Software(step_spread=0.1))
+    assert errors_of(wide).step == 0.1
+    assert errors_of(steps[0].pricing).step == STEP
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(TABLES) if name.startswith("megatron_deepspeed_a100")])
+def test_halves_of_the_packaged_rows_are_those_of_the_hash(name: str) -> None:
+    """No row was moved from one half to the other."""
+    for row in load_table(TABLES[name]).rows:
+        assert (row.group == "held out") is is_held_out(f"{name} {row.name}", 2)
