@@ -15,6 +15,7 @@ from torch.nn import functional as nn
 
 from backends.torch.kernels import DTYPES
 from backends.torch.randomness import dropout_key, initial_normal, kept_by_dropout, token_ids
+from backends.torch.reference_latent import latent_qkv, latent_shapes
 from sim.training.model import TransformerSpec
 from sim.training.precision import PRECISIONS
 from sim.training.spec import DenseTraining
@@ -109,15 +110,16 @@ def _adam(job: DenseTraining, parameter: Tensor, gradient: Tensor, moments: tupl
 def parameter_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
     """Return the global shape of every parameter of the dense model."""
     h, f, v = model.hidden_size, model.ffn_hidden_size, model.vocab_size
-    groups, head = model.num_kv_heads, model.head_size
+    groups, head, latent = model.num_kv_heads, model.head_size, model.latent_attention
     slots = model.num_heads // groups + 2
+    qkv = {"qkv.weight": (h, groups, slots, head)} if latent is None else latent_shapes(latent, h, model.num_heads)
     gpt = model.family == "gpt"
     shapes: dict[str, tuple[int, ...]] = {"embedding.word": (v, h)}
     if gpt:
         shapes["embedding.position"] = (model.sequence_length, h)
     for i in range(model.num_layers):
         layer = {
-            "norm1.weight": (h,), "qkv.weight": (h, groups, slots, head),
+            "norm1.weight": (h,), **qkv,
             "projection.weight": (model.num_heads, head, h), "norm2.weight": (h,),
             "fc1.weight": (h, f) if gpt else (h, 2, f), "fc2.weight": (f, h),
         }  # fmt: skip
@@ -226,7 +228,22 @@ class DenseModel:
         return self._dropped(y, f"{layer}.{salt}", batch_dim=1)
 
     def _attention(self, index: int, x: Tensor) -> Tensor:
-        m, p, name = self._spec, self.parameters, f"layer{index}"
+        m, name = self._spec, f"layer{index}"
+        q, k, v = self._qkv(name, x)
+        scores = torch.einsum("sbnd,tbnd->bnst", q, k) / sqrt(q.shape[-1])
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=self.device).triu(1)
+        probabilities = scores.masked_fill(future, -torch.inf).softmax(-1)
+        if m.attention == "core":
+            probabilities = self._dropped(probabilities, f"{name}.attention", batch_dim=0)
+        context = torch.einsum("bnst,tbnd->sbnd", probabilities, v)
+        return torch.einsum("sbnd,ndh->sbh", context, self.parameters[f"{name}.projection.weight"])
+
+    def _qkv(self, name: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values [s, b, n, d], of every head its own."""
+        m, p = self._spec, self.parameters
+        if m.latent_attention is not None:
+            own = {key.removeprefix(f"{name}."): value for key, value in p.items() if key.startswith(f"{name}.")}
+            return latent_qkv(x, own, m.latent_attention, self._turned, _NORM_EPSILON)
         qkv = torch.einsum("sbh,hgcd->sbgcd", x, p[f"{name}.qkv.weight"])
         if m.family == "gpt":
             qkv = qkv + p[f"{name}.qkv.bias"]
@@ -234,14 +251,7 @@ class DenseModel:
         q, k, v = qkv[:, :, :, :-2].flatten(2, 3), qkv[:, :, :, -2], qkv[:, :, :, -1]
         if m.family == "llama":
             q, k = self._turned(q), self._turned(k)
-        k, v = k.repeat_interleave(repeats, 2), v.repeat_interleave(repeats, 2)
-        scores = torch.einsum("sbnd,tbnd->bnst", q, k) / sqrt(m.head_size)
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=self.device).triu(1)
-        probabilities = scores.masked_fill(future, -torch.inf).softmax(-1)
-        if m.attention == "core":
-            probabilities = self._dropped(probabilities, f"{name}.attention", batch_dim=0)
-        context = torch.einsum("bnst,tbnd->sbnd", probabilities, v)
-        return torch.einsum("sbnd,ndh->sbh", context, p[f"{name}.projection.weight"])
+        return q, k.repeat_interleave(repeats, 2), v.repeat_interleave(repeats, 2)
 
     def _turned(self, x: Tensor) -> Tensor:
         """Return rotary positions as complex numbers: pair (i, i + d/2) times e^(i position base^(-2i/d))."""

@@ -9,6 +9,7 @@ from costmodels.kernels.elementwise import ELEMENTWISE_KERNELS
 from costmodels.kernels.float8 import FLOAT8_KERNELS
 from costmodels.kernels.gemm import GEMM_KERNELS
 from costmodels.kernels.gemm_parts import GEMM_PART_KERNELS
+from costmodels.kernels.latent import LATENT_KERNELS
 from costmodels.kernels.model_ends import MODEL_END_KERNELS
 from costmodels.kernels.tensor import BYTES_PER_ELEMENT, Attributes, Family, GemmShape, Kernel, TensorSpec, Work
 
@@ -21,6 +22,7 @@ KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
             *FLOAT8_KERNELS,
             *ATTENTION_KERNELS,
             *ELEMENTWISE_KERNELS,
+            *LATENT_KERNELS,
             *MODEL_END_KERNELS,
         )
     }

@@ -1,6 +1,7 @@
 """Self-attention: as separate kernels (scores, softmax, context) and fused (flash).
 
-Queries are [s, b, n, d], keys and values [s, b, g, d] with g dividing n (grouped-query attention).
+Queries are [s, b, n, d], keys [s, b, g, d] and values [s, b, g, e] with g dividing n (grouped-query attention); as a
+rule e is d (not so in DeepSeek-AI 2024, DeepSeek-V2, section 2.1).
 ``flop`` counts the full square of scores, as the papers do (Narayanan et al. 2021; Korthikanti et al. 2022).
 The separate kernels also execute the full square; the fused ones skip what the causal mask hides, about half,
 and the fused backward computes the scores again: 5 products instead of 4 (Dao 2023, FlashAttention-2, section 3.1).
@@ -151,39 +152,49 @@ def _context_backward_work(inputs: Sequence[TensorSpec], _: Sequence[TensorSpec]
     return _products(2, probs, v.shape[3], reads, (probs, seen), v.shape[0])
 
 
+def _check_fused(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
+    _check_heads(q, k)
+    require(k.shape[:3] == v.shape[:3], "k and v must have one shape, head sizes apart", k, v)
+
+
 def _flash_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     q, k, v = inputs
-    _check_heads(q, k)
-    require(k.shape == v.shape, "k and v must have one shape", k, v)
+    _check_fused(q, k, v)
     _num_keys(q, k, attributes)
-    return (q, TensorSpec((q.shape[1], q.shape[2], q.shape[0]), statistics_dtype(q)))
+    return (q.like(*q.shape[:3], v.shape[3]), TensorSpec((q.shape[1], q.shape[2], q.shape[0]), statistics_dtype(q)))
+
+
+def _fused_shape(q: TensorSpec, keys: int, widths: Sequence[int]) -> GemmShape:
+    """Return the shape of fused products whose factors are so wide; the head size is the mean, rounded."""
+    return GemmShape(q.shape[0], keys, round(sum(widths) / len(widths)), q.shape[1] * q.shape[2])
 
 
 def _flash_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
     q, k, v = inputs
-    keys = _num_keys(q, k, attributes)
+    keys, widths = _num_keys(q, k, attributes), (q.shape[3], v.shape[3])
     scores = q.like(q.shape[1], q.shape[2], q.shape[0], keys)
-    work = _products(2, scores, q.shape[3], (q, _seen(k, keys), _seen(v, keys)), outputs, k.shape[0])
-    shape = GemmShape(q.shape[0], keys, q.shape[3], q.shape[1] * q.shape[2])
+    work = _products(1, scores, sum(widths), (q, _seen(k, keys), _seen(v, keys)), outputs, k.shape[0])
     executed = work.executed_flop * _causal_fraction(q.shape[0], keys)
-    return Work(work.flop, executed, work.bytes_read, work.bytes_written, shape)
+    return Work(work.flop, executed, work.bytes_read, work.bytes_written, _fused_shape(q, keys, widths))
 
 
 def _flash_backward_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     dy, q, k, v, y, _lse, *given = inputs
-    _check_heads(q, k)
-    require(
-        dy.shape == q.shape == y.shape and k.shape == v.shape, "dy, q, y and k, v must each have one shape", *inputs
-    )
+    _check_fused(q, k, v)
+    fits = dy.shape == y.shape == (*q.shape[:3], v.shape[3])
+    require(fits, "dy and y must be as many as q, each as wide as v", *inputs)
     return (q, *_gradients((k, v), given, _num_keys(q, k, attributes)))
 
 
 def _flash_backward_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
     dy, q, k, v, y, lse, *given = inputs
-    forward = _flash_work((q, k, v), (q, lse), attributes)
-    seen = _seen(k, _num_keys(q, k, attributes)).num_bytes
-    read = total_bytes((dy, q, y, lse)) + (2 + len(given)) * seen
-    return Work(2 * forward.flop, 2.5 * forward.executed_flop, read, q.num_bytes + 2 * seen, forward.gemm)
+    forward, keys = _flash_work((q, k, v), (y, lse), attributes), _num_keys(q, k, attributes)
+    query, value = q.shape[3], v.shape[3]
+    widths = (query, value, value, query, query)  # scores again; gradients of probabilities, values, queries and keys
+    executed = forward.executed_flop * sum(widths) / (query + value)
+    seen = total_bytes((_seen(k, keys), _seen(v, keys)))
+    read = total_bytes((dy, q, y, lse)) + (2 if given else 1) * seen
+    return Work(2 * forward.flop, executed, read, q.num_bytes + seen, _fused_shape(q, keys, widths))
 
 
 def _decode_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:

@@ -129,9 +129,12 @@ def _merge_qkv_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[Ten
     return (dq.like(s, b, groups, dq.shape[2] // groups + 2, head_size),)
 
 
-def _rotary_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
-    require(inputs[0].shape[-1] % 2 == 0, "rotary positions need an even head size", inputs[0])
-    return (inputs[0],)
+def _rotary_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return x with its last ``width`` channels turned, of which there must be an even number; default all."""
+    (x,) = inputs
+    width = attributes.get("width", x.shape[-1])
+    require(width % 2 == 0 and 0 < width <= x.shape[-1], "rotary positions turn pairs of channels that there are", x)
+    return (x,)
 
 
 def _swiglu_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:

@@ -1,4 +1,4 @@
-"""Read a model from a Hugging Face ``config.json``: Llama and GPT-2 style.
+"""Read a model from a Hugging Face ``config.json``: Llama, DeepSeek and GPT-2 style.
 
 Whatever would change the layers' shapes or work and is not modelled is refused by name. Not refused, because it
 changes neither: ``rope_scaling`` (other rotation angles, the same rotations), epsilons, initialisation,
@@ -111,23 +111,41 @@ def _once(path: Path, text: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]
 
 def _read_llama(config: Config) -> dict[str, Any]:
     heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size")
-    config.require("hidden_act", ("silu",), "the feed-forward layer is SwiGLU")
-    config.require("attention_dropout", (0, 0.0), "the llama family has no dropout")
-    config.require("pretraining_tp", (1,), "tensor parallelism is the scenario's choice")
     if hidden % heads:
         rule = f"hidden_size {hidden} does not divide by num_attention_heads {heads}"
         raise config.refuse("num_attention_heads", rule, "choose a model whose heads split hidden_size evenly")
     if (size := config.integer("head_dim", default=hidden // heads)) * heads != hidden:
         rule = f"heads of {size} are not modelled: hidden_size / heads = {hidden // heads}"
         raise config.refuse("head_dim", rule, "choose a model whose heads split hidden_size evenly")
+    return _llama_family(config) | {"num_kv_heads": config.integer("num_key_value_heads", default=heads)}
+
+
+def _read_deepseek(config: Config) -> dict[str, Any]:
+    """Return a model with multi-head latent attention."""
+    config.require("num_key_value_heads", (config.integer("num_attention_heads"),), "every head has keys of its own")
+    latent = {
+        "kv_rank": config.integer("kv_lora_rank"),
+        "head_size": config.integer("qk_nope_head_dim"),
+        "rotary_head_size": config.integer("qk_rope_head_dim"),
+        "value_head_size": config.integer("v_head_dim"),
+    }
+    if config.values.get("q_lora_rank") is not None:
+        latent["q_rank"] = config.integer("q_lora_rank")
+    return _llama_family(config) | {"latent_attention": latent}
+
+
+def _llama_family(config: Config) -> dict[str, Any]:
+    """Return what all models of the llama family have, whatever their heads."""
+    config.require("hidden_act", ("silu",), "the feed-forward layer is SwiGLU")
+    config.require("attention_dropout", (0, 0.0), "the llama family has no dropout")
+    config.require("pretraining_tp", (1,), "tensor parallelism is the scenario's choice")
     rope = config.values.get("rope_parameters")
     nested = rope.get("rope_theta") if isinstance(rope, dict) else None
     return {
         "family": "llama",
         "num_layers": config.integer("num_hidden_layers"),
-        "hidden_size": hidden,
-        "num_heads": heads,
-        "num_kv_heads": config.integer("num_key_value_heads", default=heads),
+        "hidden_size": config.integer("hidden_size"),
+        "num_heads": config.integer("num_attention_heads"),
         "ffn_hidden_size": config.integer("intermediate_size"),
         "sequence_length": config.integer("max_position_embeddings"),
         "vocab_size": config.integer("vocab_size"),
@@ -172,6 +190,8 @@ def _flag(config: Config, name: str, *, default: bool) -> bool:
 
 
 _READERS: Final[dict[str, Callable[[Config], dict[str, Any]]]] = {
+    "deepseek_v2": _read_deepseek,
+    "deepseek_v3": _read_deepseek,
     "gpt2": _read_gpt2,
     "llama": _read_llama,
     "mistral": _read_llama,

@@ -30,6 +30,7 @@ from scenarios.reading.yaml_tree import Document, KeyPath, read_document
 from sim.reliability.errors import ReliabilityError
 from sim.reliability.spec import ReliabilitySpec
 from sim.training.errors import SpecError
+from sim.training.latent import LatentAttention
 from sim.training.method import LOCAL_SCHEDULE, Method
 from sim.training.model import TransformerSpec
 from sim.training.pipeline.rules import SLICED_SCHEDULES
@@ -232,6 +233,8 @@ def _transformer(document: Document, section: GptModel | LlamaModel) -> Transfor
     keys["num_kv_heads"] = section.num_kv_heads or section.num_heads
     keys["ffn_hidden_size"] = section.ffn_hidden_size or 4 * section.hidden_size
     with located(document):
+        if keys.get("latent_attention") is not None:
+            keys["latent_attention"] = LatentAttention(**keys["latent_attention"])
         return TransformerSpec(**keys)
 
 

@@ -164,17 +164,20 @@ def elementwise(t: TaskTracer, name: str, kernel: str, x: Tensor, **attributes: 
     return y
 
 
-def rotary(t: TaskTracer, name: str, x: Tensor, base: float, start: int = 0) -> Tensor:
-    """Return x[s, b, n, d] turned by its position, from ``start`` on (Su et al. 2021); backward needs nothing kept."""
+def rotary(t: TaskTracer, name: str, x: Tensor, base: float, start: int = 0, width: int | None = None) -> Tensor:
+    """Return x[s, b, n, d] turned by its position, from ``start`` on (Su et al. 2021); backward needs nothing kept.
+
+    ``width``: how many channels, the last of each head, are turned; None: all.
+    """
     attributes: dict[str, Any] = {"base": base} | ({"start": start} if start else {})
+    attributes |= {} if width is None else {"width": width}
     (y,) = t.compute(name, "rotary", (x,), (x.layout,), **attributes)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        return r.compute(
-            f"{name}.backward", "rotary_backward", (only(gradients),), (x.layout,), kind=Kind.WORKSPACE, **attributes
-        )
+        dy = only(gradients)  # it may still be a sum to be made: turning is linear
+        return r.compute(f"{name}.backward", "rotary_backward", (dy,), (dy.layout,), kind=Kind.WORKSPACE, **attributes)
 
-    t.record((x,), (y,), backward)
+    t.record((x,), (y,), backward, settles=False)
     return y
 
 

@@ -6,26 +6,34 @@ from sim.plan import functions as f
 from sim.plan import token_slices as sliced
 from sim.plan.gradients import checkpoint
 from sim.plan.tracing import TaskTracer, Tensor
+from sim.training.latent_attention import latent_qkv
 from sim.training.layer import LayerBuilder
 
 
 def attention(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> Tensor:
-    """Return causal self-attention of x, of multi-head or grouped-query heads (Ainslie et al. 2023)."""
-    m, x = b.model, b.column_input(t, x)
-    groups, per_group = m.num_kv_heads, m.num_heads // m.num_kv_heads
-    shape = (groups, per_group + 2, m.head_size)
-    weight = b.weights(t, f"{name}.qkv", (m.hidden_size, *shape), b.shard(1))
-    bias = t.program.parameter(f"{name}.qkv.bias", shape, b.shard(0), "zeros") if b.biased else None
-    q, k, v = f.split_qkv(t, f"{name}.qkv", b.product(t, f"{name}.qkv", x, weight, bias))
-    if m.family == "llama":
-        q = f.rotary(t, f"{name}.rotary_q", q, m.rotary_base, b.start)
-        k = f.rotary(t, f"{name}.rotary_k", k, m.rotary_base, b.start)
+    """Return causal self-attention of x, of whatever heads the model has."""
+    m = b.model
+    latent = m.latent_attention
+    q, k, v = _qkv(b, t, name, x) if latent is None else latent_qkv(b, t, name, x, latent)
     if b.part:
         k = sliced.append(t, f"{name}.keys", k, b.part)
         v = sliced.append(t, f"{name}.values", v, b.part)
     y = attend(b, t, f"{name}.attention", (q, k, v))
     output = b.weights(t, f"{name}.projection", (m.num_heads, m.head_size, m.hidden_size), b.shard(0))
     return b.row_output(t, b.product(t, f"{name}.projection", y, output, contract=2))
+
+
+def _qkv(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values of multi-head or grouped-query attention (Ainslie et al. 2023)."""
+    m = b.model
+    shape = (m.num_kv_heads, m.num_heads // m.num_kv_heads + 2, m.head_size)
+    weight = b.weights(t, f"{name}.qkv", (m.hidden_size, *shape), b.shard(1))
+    bias = t.program.parameter(f"{name}.qkv.bias", shape, b.shard(0), "zeros") if b.biased else None
+    q, k, v = f.split_qkv(t, f"{name}.qkv", b.product(t, f"{name}.qkv", b.column_input(t, x), weight, bias))
+    if m.family == "llama":
+        q = f.rotary(t, f"{name}.rotary_q", q, m.rotary_base, b.start)
+        k = f.rotary(t, f"{name}.rotary_k", k, m.rotary_base, b.start)
+    return q, k, v
 
 
 def attend(b: LayerBuilder, t: TaskTracer, name: str, qkv: Sequence[Tensor]) -> Tensor:

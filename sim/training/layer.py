@@ -89,8 +89,8 @@ class LayerBuilder:
         return linear(t, name, x, weights[0], bias, products=Products(self.products.weight_gradient), **attributes)
 
     def norm(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
-        """Return the family's norm of x."""
-        h = (self.model.hidden_size,)
+        """Return the family's norm of x over its last dimension."""
+        h = (x.shape[-1],)
         weight = t.program.parameter(f"{name}.weight", h, REPLICATED, "ones")
         if self.model.family == "llama":
             return f.rms_norm(t, name, x, weight)

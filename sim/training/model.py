@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sim.training.errors import SpecError
+from sim.training.latent import LatentAttention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +28,31 @@ class TransformerSpec:
     """``core``: scores, softmax and context as separate kernels, scores kept; ``flash``: one fused kernel."""
     dropout: float = 0.0
     rotary_base: float = 10000.0
+    latent_attention: LatentAttention | None = None
+    """How queries, keys and values are made of compressed vectors; None: of the hidden state itself."""
 
     def __post_init__(self) -> None:
+        if self.family == "llama" and self.dropout:
+            raise SpecError("model.dropout", "the llama family has no dropout", "leave it out")
+        if self.latent_attention is not None:
+            self._check_latent()
+        else:
+            self._check_heads()
+
+    def _check_latent(self) -> None:
+        """Raise SpecError where latent attention does not go with the rest of the model."""
+        if self.family != "llama":
+            rule, remedy = f"it is built for the llama family, and this is {self.family}", "leave it out"
+            raise SpecError("model.latent_attention", rule, remedy)
+        if self.num_kv_heads != self.num_heads:
+            raise SpecError(
+                "model.num_kv_heads",
+                f"under latent attention every head has keys and values of its own, {self.num_heads} in all",
+                "leave it out",
+            )
+
+    def _check_heads(self) -> None:
+        """Raise SpecError where heads do not divide what they share."""
         if self.hidden_size % self.num_heads:
             raise SpecError(
                 "model.num_heads",
@@ -41,8 +65,6 @@ class TransformerSpec:
                 f"num_heads {self.num_heads} does not divide by num_kv_heads {self.num_kv_heads}",
                 f"choose a divisor of {self.num_heads}",
             )
-        if self.family == "llama" and self.dropout:
-            raise SpecError("model.dropout", "the llama family has no dropout", "leave it out")
         if self.family == "llama" and self.head_size % 2:
             raise SpecError(
                 "model.num_heads",
@@ -52,7 +74,9 @@ class TransformerSpec:
 
     @property
     def head_size(self) -> int:
-        """Return the width of one attention head."""
+        """Return the width of one attention head; of latent attention that of its output."""
+        if self.latent_attention is not None:
+            return self.latent_attention.value_head_size
         return self.hidden_size // self.num_heads
 
     @property
@@ -60,8 +84,8 @@ class TransformerSpec:
         """Return the number of parameters of one layer."""
         h, f, kv = self.hidden_size, self.ffn_hidden_size, self.num_kv_heads * self.head_size
         if self.family == "gpt":
-            return h * (h + 2 * kv) + (h + 2 * kv) + h * h + h + h * f + f + f * h + h + 4 * h
-        return h * (h + 2 * kv) + h * h + 3 * h * f + 2 * h
+            return self.layer_products + (h + 2 * kv) + h + f + h + 4 * h
+        return self.layer_products + 2 * h + (self.latent_attention.norm_parameters if self.latent_attention else 0)
 
     @property
     def num_parameters(self) -> int:
@@ -78,13 +102,30 @@ class TransformerSpec:
         causal skipping; the rest counts nothing. For GPT this is 72·B·s·L·h²·(1 + s/6h + V/12Lh)
         (Narayanan et al. 2021, section 3; Korthikanti et al. 2022, appendix A).
         """
-        s, h = self.sequence_length, self.hidden_size
-        per_token = self.num_layers * (self.layer_products + 2 * s * h) + h * self.vocab_size
-        return 6.0 * num_sequences * s * per_token
+        s = self.sequence_length
+        layers = self.num_layers * (self.layer_products + s * self.score_products)
+        return 6.0 * num_sequences * s * (layers + self.hidden_size * self.vocab_size)
 
     @property
     def layer_products(self) -> int:
         """Return the multiplications of one layer's products with weights, per token."""
+        return self.attention_products + self.mlp_products
+
+    @property
+    def attention_products(self) -> int:
+        """Return the multiplications of attention's products with weights, per token and layer."""
         h, kv = self.hidden_size, self.num_kv_heads * self.head_size
-        mlp = (2 if self.family == "gpt" else 3) * h * self.ffn_hidden_size
-        return h * (h + 2 * kv) + h * h + mlp
+        if self.latent_attention is not None:
+            return self.latent_attention.products(h, self.num_heads)
+        return h * (h + 2 * kv) + h * h
+
+    @property
+    def mlp_products(self) -> int:
+        """Return the multiplications of the MLP's products, per token and layer."""
+        return (2 if self.family == "gpt" else 3) * self.hidden_size * self.ffn_hidden_size
+
+    @property
+    def score_products(self) -> int:
+        """Return the multiplications of all heads per query and key: for the score, and for what it weighs."""
+        query = self.latent_attention.query_head_size if self.latent_attention else self.head_size
+        return self.num_heads * (query + self.head_size)

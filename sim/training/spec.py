@@ -143,6 +143,7 @@ class DenseTraining:
     def __post_init__(self) -> None:
         check_batch(self.training, self.parallel)
         check_tensor(self.model, self.parallel)
+        check_latent(self.model, self.parallel)
         check_token_slices(self.model, self.parallel)
         check_method(self.training.method, self.training.local_update, self.parallel.pipeline)
         parallel = self.parallel
@@ -216,7 +217,7 @@ class DenseTraining:
             flop += (
                 sum(layers[1:-1])
                 * tokens
-                * (2.0 * model.layer_products + 8.0 * model.sequence_length * model.hidden_size)
+                * (2.0 * model.layer_products + 4.0 * model.sequence_length * model.score_products)
             )
         return flop
 
@@ -268,6 +269,16 @@ def check_tensor(model: TransformerSpec, parallel: ParallelSpec) -> None:
             "parallel.tensor.sequence_parallel",
             "sequence parallelism splits the sequence over the tensor-parallel ranks, and there is only one",
             "write sequence_parallel: false, or a tensor degree of 2 or more",
+        )
+
+
+def check_latent(model: TransformerSpec, parallel: ParallelSpec) -> None:
+    """Raise SpecError for what is not built with latent attention."""
+    if model.latent_attention is not None and parallel.osdp is not None:
+        raise SpecError(
+            "parallel.data.osdp",
+            "osdp is not built with latent_attention: it knows one projection to queries, keys and values",
+            "leave it out, or write zero_stage: 3",
         )
 
 

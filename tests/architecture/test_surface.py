@@ -70,6 +70,8 @@ KEYS = {
     *("model.num_layers", "model.hidden_size", "model.num_heads", "model.num_kv_heads", "model.ffn_hidden_size"),
     *("model.sequence_length", "model.vocab_size", "model.tied_embeddings", "model.attention", "model.dropout"),
     *("model.rotary_base", "model.forward", "model.backward_input", "model.backward_weight", "model.hop"),
+    *(f"model.latent_attention.{key}" for key in ("q_rank", "kv_rank", "head_size", "rotary_head_size")),
+    "model.latent_attention.value_head_size",
     *("training.global_batch_size", "training.microbatch_size", "training.num_microbatches", "training.precision"),
     *("training.recompute", "training.optimizer", "training.learning_rate"),
     *("training.adam_beta1", "training.adam_beta2", "training.adam_epsilon"),

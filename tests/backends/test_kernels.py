@@ -157,10 +157,10 @@ def separate_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]
     return run("attention_context", probs, v)[0], probs
 
 
-@pytest.mark.parametrize("sequence", [S, 300])
-def test_attention_matches_torch(sequence: int) -> None:
-    """Separate and fused kernels equal torch's attention, grouped heads and several query blocks included."""
-    q, k, v = random(sequence, 1, N, D), random(sequence, 1, G, D, seed=1), random(sequence, 1, G, D, seed=2)
+@pytest.mark.parametrize(("sequence", "width"), [(S, D), (300, D), (300, 3)])
+def test_attention_matches_torch(sequence: int, width: int) -> None:
+    """Separate and fused kernels equal torch's: grouped heads, several query blocks, values of another width."""
+    q, k, v = random(sequence, 1, N, D), random(sequence, 1, G, D, seed=1), random(sequence, 1, G, width, seed=2)
     expected = attention(q, k, v)
     y, lse = run("flash_attention", q, k, v)
     assert_close([y, separate_attention(q, k, v)[0]], [expected, expected])
@@ -175,11 +175,11 @@ def test_decoding_is_the_last_query_of_causal_attention() -> None:
     assert_close([y], [attention(q, k, v)[-1:]])
 
 
-@pytest.mark.parametrize("sequence", [S, 300])
-def test_attention_gradients_match_torch(sequence: int) -> None:
+@pytest.mark.parametrize(("sequence", "width"), [(S, D), (300, D), (300, 3)])
+def test_attention_gradients_match_torch(sequence: int, width: int) -> None:
     """Separate and fused backward kernels equal autograd through torch's attention."""
-    q, k, v = random(sequence, 1, N, D), random(sequence, 1, G, D, seed=1), random(sequence, 1, G, D, seed=2)
-    dy = random(sequence, 1, N, D, seed=3)
+    q, k, v = random(sequence, 1, N, D), random(sequence, 1, G, D, seed=1), random(sequence, 1, G, width, seed=2)
+    dy = random(sequence, 1, N, width, seed=3)
     expected = gradients(attention, (q, k, v), dy)
     y, lse = run("flash_attention", q, k, v)
     assert_close(run("flash_attention_backward", dy, q, k, v, y, lse), expected)
@@ -264,6 +264,37 @@ def test_rotary_turns_pairs_by_position_and_backward_turns_back() -> None:
     first, second = x[5, :, :, 1], x[5, :, :, 1 + D // 2]
     assert_close([y[5, :, :, 1]], [first * angle.cos() - second * angle.sin()])
     assert_close(run("rotary_backward", y, base=100.0), [x])
+
+
+def test_rotary_of_some_channels_leaves_the_others() -> None:
+    """The last ones are turned as a head of their own would be, and turned back."""
+    x = random(S, B, N, 7)
+    (y,) = run("rotary", x, base=100.0, width=4)
+    assert_close([y[..., :3], y[..., 3:]], [x[..., :3], *run("rotary", x[..., 3:].contiguous(), base=100.0)])
+    assert_close(run("rotary_backward", y, base=100.0, width=4), [x])
+
+
+def test_latent_is_split_and_merged_again() -> None:
+    """The channels of positions become one head, and come back behind the latent's."""
+    x = random(S, B, 9)
+    latent, position = run("split_latent", x, kv_rank=5)
+    assert_close([latent, position[:, :, 0]], [x[..., :5], x[..., 5:]])
+    assert_close(run("merge_latent", latent, position), [x])
+
+
+def test_latent_heads_share_the_channels_of_positions() -> None:
+    """Keys are a head's own channels and the shared ones; backward is autograd's, the shared ones' a sum over heads."""
+
+    def keys_and_values(kv: Tensor, position: Tensor) -> Tensor:
+        k = torch.cat((kv[..., :4], position.expand(S, B, N, 2)), -1)
+        return torch.cat((k, kv[..., 4:]), -1)
+
+    kv, position = random(S, B, N, 7), random(S, B, 1, 2, seed=1)
+    dk, dv = random(S, B, N, 6, seed=2), random(S, B, N, 3, seed=3)
+    k, v = run("latent_heads", kv, position, head_size=4)
+    assert_close([torch.cat((k, v), -1)], [keys_and_values(kv, position)])
+    expected = gradients(keys_and_values, (kv, position), torch.cat((dk, dv), -1))
+    assert_close(run("latent_heads_backward", dk, dv, head_size=4), expected)
 
 
 # --- element-wise ------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ VOCABULARY = {
     "rms_norm_backward", "matmul", "matmul_input_gradient", "matmul_weight_gradient", "split_qkv", "merge_qkv",
     "rotary", "rotary_backward", "attention_scores", "attention_scores_backward", "causal_softmax",
     "causal_softmax_backward", "attention_context", "attention_context_backward", "flash_attention",
-    "flash_attention_backward", "decode_attention",
+    "flash_attention_backward", "decode_attention", "split_latent", "merge_latent", "latent_heads",
+    "latent_heads_backward",
     "gelu", "gelu_backward", "swiglu", "swiglu_backward", "add", "slice", "append",
     "rows", "logits_max",
     "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "copy", "adam", "adam_piece", "sgd",
@@ -119,6 +120,18 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("flash_attention", [Q, KV, KV], {}, [Q, f32(B, N, S)]),
     ("decode_attention", [t(1, B, N, D), KV, KV], {}, [t(1, B, N, D)]),
     ("flash_attention_backward", [Q, Q, KV, KV, Q, f32(B, N, S)], {}, [Q, KV, KV]),
+    ("rotary", [Q], {"base": 1e4, "width": 2}, [Q]),
+    ("flash_attention", [Q, KV, t(S, B, G, 3)], {}, [t(S, B, N, 3), f32(B, N, S)]),
+    (
+        "flash_attention_backward",
+        [t(S, B, N, 3), Q, KV, t(S, B, G, 3), t(S, B, N, 3), f32(B, N, S)],
+        {},
+        [Q, KV, t(S, B, G, 3)],
+    ),
+    ("split_latent", [t(S, B, 9)], {"kv_rank": 5}, [t(S, B, 5), t(S, B, 1, 4)]),
+    ("merge_latent", [t(S, B, 5), t(S, B, 1, 4)], {}, [t(S, B, 9)]),
+    ("latent_heads", [t(S, B, N, 7), t(S, B, 1, 2)], {"head_size": 4}, [t(S, B, N, 6), t(S, B, N, 3)]),
+    ("latent_heads_backward", [t(S, B, N, 6), t(S, B, N, 3)], {"head_size": 4}, [t(S, B, N, 7), t(S, B, 1, 2)]),
     ("gelu", [X], {}, [X]),
     ("gelu_backward", [X, X], {}, [X]),
     ("swiglu", [t(S, B, 2, F)], {}, [t(S, B, F)]),
@@ -218,6 +231,15 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("add", [X, Q], {}),
         ("layer_norm", [X, t(F), t(F)], {}),
         ("rotary", [t(S, B, N, 3)], {}),
+        ("rotary", [Q], {"width": 1}),
+        ("rotary", [Q], {"width": D + 2}),
+        ("flash_attention", [Q, KV, t(S, B, 2, D)], {}),
+        ("flash_attention_backward", [Q, Q, KV, t(S, B, G, 3), Q, f32(B, N, S)], {}),
+        ("split_latent", [t(S, B, 9)], {"kv_rank": 9}),
+        ("split_latent", [t(S, B, 9)], {}),
+        ("merge_latent", [t(S, B, 5), t(S, B, 2, 4)], {}),
+        ("latent_heads", [t(S, B, N, 7), t(S, B, N, 2)], {"head_size": 4}),
+        ("latent_heads_backward", [t(S, B, N, 4), t(S, B, N, 3)], {"head_size": 4}),
         ("add_positions", [X, t(S - 1, H)], {}),
         ("copy", [f32(3), t(3)], {}),
         ("adam_piece", [*[f32(3)] * 3, f32(3), f32(4), t(3), t(4)], PIECE),
@@ -272,6 +294,25 @@ def test_attention_counts_the_full_square(s: int, b: int, g: int, r: int, d: int
     assert (forward, backward) == (square, 2 * square)
     assert (fused.flop, fused_backward.flop) == (square, 2 * square)
     assert (fused.executed_flop, fused_backward.executed_flop) == (square / 2, 2.5 * square / 2)
+
+
+@given(s=small, b=small, n=small, d=small, e=small)
+def test_attention_of_unequal_widths_counts_every_product_at_its_own(s: int, b: int, n: int, d: int, e: int) -> None:
+    """Of queries and keys d wide and values e: forward d + e, backward 2d + 2e, with the scores again 3d + 2e."""
+    q, v, rows = t(s, b, n, d), t(s, b, n, e), 2.0 * b * n * s * s
+    scores = t(b, n, s, s)
+    forward, backward = (
+        work_of("flash_attention", [q, q, v]), work_of("flash_attention_backward", [v, q, q, v, v, f32(b, n, s)]),
+    )  # fmt: skip
+    assert (forward.flop, backward.flop) == (rows * (d + e), 2 * rows * (d + e))
+    assert forward.executed_flop == pytest.approx(rows / 2 * (d + e))
+    assert backward.executed_flop == pytest.approx(rows / 2 * (3 * d + 2 * e))
+    assert forward.num_bytes == 2 * s * b * n * (2 * d + 2 * e) + 4 * b * n * s
+    assert backward.num_bytes == 2 * s * b * n * (4 * d + 4 * e) + 4 * b * n * s
+    separate = work_of("attention_scores", [q, q]).flop + work_of("attention_context", [scores, v]).flop
+    assert separate == forward.flop
+    assert forward.gemm is not None
+    assert abs(forward.gemm.k - (d + e) / 2) <= 0.5
 
 
 def test_decoding_reads_every_key_and_value_once() -> None:

@@ -9,6 +9,7 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.huggingface import read_model
 from scenarios.reading.loader import load_scenario
 from scenarios.reading.model_presets import load_presets
+from sim.training.latent import LatentAttention
 
 PARAMETERS = {
     # Hugging Face's counts of the published weights
@@ -30,6 +31,14 @@ LLAMA = {
     "vocab_size": 128256, "rope_theta": 500000.0, "tie_word_embeddings": False, "hidden_act": "silu",
     "rms_norm_eps": 1e-05, "attention_bias": False, "attention_dropout": 0.0, "pretraining_tp": 1,
     "rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "torch_dtype": "bfloat16",
+}  # fmt: skip
+DEEPSEEK = {
+    "model_type": "deepseek_v2", "architectures": ["DeepseekV2ForCausalLM"], "hidden_size": 2048,
+    "intermediate_size": 10944, "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "max_position_embeddings": 163840, "vocab_size": 102400, "rope_theta": 10000, "hidden_act": "silu",
+    "attention_bias": False, "attention_dropout": 0.0, "pretraining_tp": 1, "tie_word_embeddings": False,
+    "rope_scaling": {"type": "yarn", "factor": 40},
 }  # fmt: skip
 GPT2 = {
     "model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "n_positions": 1024, "n_ctx": 1024,
@@ -97,6 +106,15 @@ def test_gpt2_configuration_is_read(write, tmp_path) -> None:
     assert (model.family, model.tied_embeddings, model.dropout) == ("gpt", True, 0.1)
 
 
+def test_latent_attention_of_a_configuration_is_read(write, tmp_path) -> None:
+    """A DeepSeek-V2 without experts has the stated widths; what compresses queries may be null, as in V2-Lite."""
+    latent = {"kv_rank": 512, "head_size": 128, "rotary_head_size": 64, "value_head_size": 128}
+    assert load(write, tmp_path, DEEPSEEK).latent_attention == LatentAttention(**latent)
+    compressed = load(write, tmp_path, DEEPSEEK | {"q_lora_rank": 1536, "model_type": "deepseek_v3"})
+    assert compressed.latent_attention == LatentAttention(q_rank=1536, **latent)
+    assert (compressed.num_kv_heads, compressed.ffn_hidden_size) == (16, 10944)
+
+
 def test_configuration_keys_are_overridden(write, tmp_path) -> None:
     """The scenario's keys stand over the file's, here a shorter sequence and a padded vocabulary."""
     model = load(write, tmp_path, GPT2, sequence_length=512, vocab_size=50304)
@@ -114,7 +132,7 @@ def test_missing_keys_have_hugging_face_defaults(write, tmp_path) -> None:
 
 @pytest.mark.parametrize(("base", "key", "value", "words"), [
     (LLAMA, "model_type", "mixtral", "models of type 'mixtral' (text) are not modelled"),
-    (LLAMA, "model_type", "qwen2", "known: gpt2, llama, mistral"),
+    (LLAMA, "model_type", "qwen2", "known: deepseek_v2, deepseek_v3, gpt2, llama, mistral"),
     (LLAMA, "model_type", None, "models of type nothing"),
     (LLAMA, "sliding_window", 4096, "sliding-window attention"),
     (LLAMA, "attention_bias", True, "biases in the attention"),
@@ -135,6 +153,10 @@ def test_missing_keys_have_hugging_face_defaults(write, tmp_path) -> None:
     (LLAMA, "num_attention_heads", 33, "hidden_size 4096 does not divide by num_attention_heads 33"),
     (LLAMA, "num_attention_heads", 10**30, "must be at most 1,000,000,000,000, got 1000"),
     (LLAMA, "head_dim", 10**4000, "must be at most 1,000,000,000,000, got 1000"),
+    (DEEPSEEK, "num_key_value_heads", 2, "2 is not modelled: every head has keys of its own"),
+    (DEEPSEEK, "kv_lora_rank", None, "required and missing"),
+    (DEEPSEEK, "v_head_dim", "128", "a whole number of 1 or more belongs here"),
+    (DEEPSEEK, "hidden_act", "gelu", '"gelu" is not modelled'),
     (GPT2, "resid_pdrop", float("nan"), "a number belongs here, not nan"),
     (GPT2, "resid_pdrop", 0.2, "one dropout probability is modelled"),
     (GPT2, "activation_function", "relu", "the activation is GELU"),

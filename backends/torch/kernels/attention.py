@@ -1,6 +1,6 @@
 """Causal attention: as separate kernels, and fused over blocks of queries.
 
-Queries are [s, b, n, d], keys and values [s, b, g, d]; kv head j serves query heads j*r .. j*r+r-1.
+Queries are [s, b, n, d], keys [s, b, g, d], values [s, b, g, e]; kv head j serves query heads j*r .. j*r+r-1.
 With ``context``, keys and values are caches of which that many rows and one per query are seen, the queries' own last;
 gradients of the caches that are given as the last inputs are added to in place.
 """
@@ -135,8 +135,8 @@ def flash_attention_backward(_: KernelContext, inputs: Sequence[Tensor], attribu
     b, n, s = row_sums.shape
     row_sums, lse = (x.reshape(b, k.shape[2], n // k.shape[2], s, 1) for x in (row_sums, lse))
     dq = torch.empty_like(queries)
-    shape = (*queries.shape[:3], _seen(q, k, attributes).shape[0], keys.shape[4])
-    dk, dv = (torch.zeros(shape, dtype=wide(k).dtype, device=k.device) for _ in range(2))
+    shape = (*queries.shape[:3], _seen(q, k, attributes).shape[0])
+    dk, dv = (torch.zeros((*shape, x.shape[4]), dtype=wide(x).dtype, device=x.device) for x in (keys, values))
     for block, seen in _blocks(q, k, attributes):
         rows = (..., block, slice(None))
         probs = torch.exp(_block_scores(queries[rows], keys[..., :seen, :]) - lse[rows])

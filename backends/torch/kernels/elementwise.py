@@ -162,17 +162,19 @@ def swiglu_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Att
 def _turned(x: Tensor, attributes: Attributes, sign: float) -> Tensor:
     """Return x[s, b, n, d] with its half-split pairs turned by sign x position x base^(-2i/d).
 
-    Positions are counted from ``start``.
+    Positions are counted from ``start``. With ``width``, d is that and counts the last channels; others stay.
     """
-    half = x.shape[-1] // 2
-    values = wide(x)
+    width = attributes.get("width", x.shape[-1])
+    half, still = width // 2, x.shape[-1] - width
+    values = wide(x[..., still:])
     powers = torch.arange(half, dtype=values.dtype, device=x.device) / half
     start = attributes.get("start", 0)
     positions = torch.arange(start, start + x.shape[0], dtype=values.dtype, device=x.device)
     angles = (positions[:, None] * attributes["base"] ** -powers)[:, None, None, :]
     cosine, sine = torch.cos(angles), sign * torch.sin(angles)
     first, second = values[..., :half], values[..., half:]
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(x.dtype)
+    turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(x.dtype)
+    return torch.cat((x[..., :still], turned), -1) if still else turned
 
 
 def rotary(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:

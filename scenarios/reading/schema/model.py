@@ -16,6 +16,21 @@ RotaryBase = Annotated[float, Field(gt=1, le=1e12, allow_inf_nan=False)]
 Attention = Literal["core", "flash"]
 
 
+class LatentAttentionSection(Section):
+    """Multi-head latent attention, as DeepSeek-V2 has it: keys and values compressed to one vector per token."""
+
+    kv_rank: Width
+    """Width of the compressed keys and values."""
+    head_size: Width
+    """Channels of a head's query and key that positions do not turn."""
+    rotary_head_size: Width
+    """Channels beside these that positions turn; those of the key are shared by all heads."""
+    value_head_size: Width
+    """Channels of a head's value and output."""
+    q_rank: Width | None = None
+    """Width of the compressed queries; left out: queries are projected from the hidden state."""
+
+
 class GptModel(Section):
     """A GPT as Megatron-LM trains it: learned positions, layer norm, biases, GELU, dropout."""
 
@@ -60,6 +75,8 @@ class LlamaModel(Section):
     """Llamas have none."""
     rotary_base: RotaryBase = 10000.0
     """Base of the rotary frequencies (theta)."""
+    latent_attention: LatentAttentionSection | None = None
+    """Queries, keys and values are made of compressed vectors; left out: of the hidden state."""
 
 
 class _ModelOverrides(Section):
@@ -76,6 +93,7 @@ class _ModelOverrides(Section):
     attention: Attention | None = None
     dropout: Probability | None = None
     rotary_base: RotaryBase | None = None
+    latent_attention: LatentAttentionSection | None = None
 
 
 class PresetModel(_ModelOverrides):

@@ -1,0 +1,50 @@
+"""Multi-head latent attention: what lies between its projections and its scores."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from backends.torch.kernels.context import Attributes, KernelContext, KernelFunction, wide
+
+
+def split_latent(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the first ``kv_rank`` channels of x[s, b, r+p], and the others as one head's [s, b, 1, p]."""
+    (x,), rank = inputs, attributes["kv_rank"]
+    latent, position = x[..., :rank], x[..., rank:].unsqueeze(2)
+    dense = torch.contiguous_format
+    return latent.clone(memory_format=dense), position.clone(memory_format=dense)
+
+
+def merge_latent(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return x[s, b, r+p] of what it was split into."""
+    latent, position = inputs
+    return (torch.cat((latent, position.squeeze(2)), -1),)
+
+
+def latent_heads(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return k[s, b, n, d+p] and v[s, b, n, e] of kv[s, b, n, d+e] and a position part [s, b, 1, p] for all heads."""
+    kv, position = inputs
+    key, value = kv[..., : attributes["head_size"]], kv[..., attributes["head_size"] :]
+    k = torch.cat((key, position.expand(-1, -1, kv.shape[2], -1)), -1)
+    return k, value.clone(memory_format=torch.contiguous_format)
+
+
+def latent_heads_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the gradients of kv and, summed over heads, of the position part."""
+    dk, dv = inputs
+    size = attributes["head_size"]
+    dposition = wide(dk[..., size:]).sum(2, keepdim=True).to(dk.dtype)
+    return torch.cat((dk[..., :size], dv), -1), dposition
+
+
+LATENT_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
+    {
+        "split_latent": split_latent,
+        "merge_latent": merge_latent,
+        "latent_heads": latent_heads,
+        "latent_heads_backward": latent_heads_backward,
+    }
+)
