@@ -36,7 +36,9 @@ class Software:
 
     ``launch_s``: host time per kernel that Python launches (forward, recomputation); ``native_launch_s``: per kernel
     that autograd launches, per collective and message; None: ``NATIVE_PART`` of ``launch_s``. ``task_launch_s``: host
-    time of a micro-batch's forward or backward before its first kernel. ``rank_skew_s``: standard deviation of when
+    time of a micro-batch's forward or backward before its first kernel; ``graph_launch_s``: that of launching one as a
+    whole, which is a captured graph then and whose kernels need no launch of their own (None: it is none; messages
+    between ranks stay outside). ``rank_skew_s``: standard deviation of when
     the members of a collective come. ``product_slowdown``, ``memory_bound_slowdown``, ``optimizer_slowdown``: how many
     times as long products, memory-bound kernels and the optimizer's take as under the profile;
     ``unaligned_slowdown``: products, beside that, of a matrix whose rows are no multiple of 16 bytes.
@@ -47,6 +49,7 @@ class Software:
     launch_s: float = 0.0
     native_launch_s: float | None = None
     task_launch_s: float = 0.0
+    graph_launch_s: float | None = None
     rank_skew_s: float = 0.0
     product_slowdown: float = 1.0
     unaligned_slowdown: float = 1.0
@@ -58,7 +61,7 @@ class Software:
     @property
     def launches(self) -> bool:
         """Return whether launching takes any time."""
-        return max(self.launch_s, self.from_autograd_s, self.task_launch_s) > 0.0
+        return max(self.launch_s, self.from_autograd_s, self.task_launch_s, self.graph_launch_s or 0.0) > 0.0
 
     @property
     def from_autograd_s(self) -> float:

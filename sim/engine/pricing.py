@@ -84,6 +84,8 @@ class ClusterPricing:
         """Return the host time per op of a forward, backward or send; nothing else is held up by launches."""
         if not self.software.launches or task.phase not in _LAUNCHED:
             return ()
+        if task.phase in _CALLED and self.software.graph_launch_s is not None:
+            return _whole(len(task.ops), self.software.task_launch_s + self.software.graph_launch_s)
         in_backward = task.phase in _BACKWARD
         each_s = [
             self.software.kernel_launch_s(op.kernel, native=in_backward and not is_recomputed(op))
@@ -253,6 +255,11 @@ class ClusterPricing:
         pairs = pair_bytes(program, op, range(groups.shape[1])) if op.sizes else ()
         num_bytes = collective_bytes(program, op)
         return self.network.collectives(op.kind, num_bytes, groups, self._algorithm(op), op.root, pairs)
+
+
+def _whole(num_ops: int, launch_s: float) -> tuple[float, ...]:
+    """Return the host time per op of a task that is launched as one."""
+    return (launch_s, *[0.0] * (num_ops - 1)) if num_ops else ()
 
 
 def _kernel_signature(program: Program, op: Compute) -> tuple[object, ...]:

@@ -63,7 +63,15 @@ KEYS = {
     *(f"network.algorithm.{kind}" for kind in ("reduce", "all_to_all", "barrier")),
     *(
         f"software.{key}"
-        for key in ("launch", "native_launch", "task_launch", "rank_skew", "step_spread", "fused_softmax")
+        for key in (
+            "launch",
+            "native_launch",
+            "task_launch",
+            "graph_launch",
+            "rank_skew",
+            "step_spread",
+            "fused_softmax",
+        )
     ),
     *(f"software.{key}_slowdown" for key in ("product", "unaligned", "memory_bound", "optimizer")),
     *("model.family", "model.preset", "model.huggingface"),

@@ -1,5 +1,6 @@
 """From a scenario file to the builders' specifications."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import jsonschema
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 from scenarios.commands.starter import STARTER
 from scenarios.errors import ScenarioError
 from scenarios.reading.loader import ClusterSpec, load_scenario
+from scenarios.reading.schema.cluster import SoftwareSection
 from scenarios.reading.schema.scenario import DenseScenario, json_schema
+from scenarios.reading.software import software_of
 from scenarios.reading.yaml_tree import read_document
 from sim.training.spec import DenseTraining, PipelineSpec, TextbookTraining
 
@@ -188,3 +191,16 @@ def test_starter_file_is_a_valid_scenario(write) -> None:
         load_scenario(
             write(STARTER, (line, uncommented)), ["cluster.num_nodes=4"] if "devices_per_node" in line else []
         )
+
+
+def test_every_key_of_software_reaches_the_framework() -> None:
+    """What a scenario says of the framework is what prices are made with, key by key, in SI units."""
+    stated = {
+        "launch": "1 ms", "native_launch": "2 ms", "task_launch": "3 ms", "graph_launch": "4 ms", "rank_skew": "5 ms",
+        "product_slowdown": 1.1, "unaligned_slowdown": 1.2, "memory_bound_slowdown": 1.3, "optimizer_slowdown": 1.4,
+        "step_spread": 0.5, "fused_softmax": False,
+    }  # fmt: skip
+    assert set(stated) == set(SoftwareSection.model_fields)
+    seconds = {f"{key}_s": float(text.split()[0]) * 1e-3 for key, text in stated.items() if isinstance(text, str)}
+    expected = seconds | {key: value for key, value in stated.items() if not isinstance(value, str)}
+    assert asdict(software_of(SoftwareSection.model_validate(stated))) == expected

@@ -50,6 +50,9 @@ def prices(software: Software) -> tuple[ClusterPricing, float]:
     return pricing, simulate(plan_of(scenario), pricing).iteration_time_s
 
 
+PRICING, _ = prices(Software())
+
+
 def test_a_launch_bound_step_grows_with_the_launches() -> None:
     """Where every kernel is short, twice the launch time is nearly twice the step; no constant makes it shorter."""
     _, alone_s = prices(Software())
@@ -84,6 +87,9 @@ def test_a_task_is_called_once() -> None:
     assert pricing.launches_s(replace(forward, ops=())) == ()
 
 
+PRICING, _ = prices(Software())
+
+
 def test_a_launch_bound_step_grows_by_its_calls() -> None:
     """A longer call delays every micro-batch's forward and backward: by its time each, where the host is the slower."""
     base = Software(launch_s=1e-3)
@@ -92,3 +98,33 @@ def test_a_launch_bound_step_grows_by_its_calls() -> None:
                 for program in plan.programs)  # fmt: skip
     added_s = prices(replace(base, task_launch_s=1e-3))[1] - prices(base)[1]
     assert calls * 1e-3 <= added_s * (1.0 + 1e-9)
+
+
+@given(st.lists(SECONDS, min_size=1, max_size=20), SECONDS, SECONDS)
+def test_a_captured_chain_waits_for_one_launch(kernels_s: list[float], launch_s: float, graph_s: float) -> None:
+    """A captured chain lasts its one launch and its kernels; an eager one no less, if its launches are no shorter."""
+    task, kernels = chain(len(kernels_s)), [Activity(0.0, (("compute", s),) if s else ()) for s in kernels_s]
+    software = Software(launch_s=launch_s, graph_launch_s=graph_s)
+    each_s = replace(PRICING, software=software).launches_s(task)
+    captured_s = sum(activity.duration_s for activity in launched(task, each_s, kernels))
+    assert captured_s == pytest.approx(graph_s + sum(kernels_s))
+    eager = replace(PRICING, software=replace(software, graph_launch_s=None))
+    eager_s = sum(activity.duration_s for activity in launched(task, eager.launches_s(task), kernels))
+    assert eager_s >= captured_s - 1e-9 or launch_s < graph_s
+
+
+def test_capture_ends_a_launch_bound_regime() -> None:
+    """Where the host is what a step waits for, captured passes take little more than the device needs."""
+    _, alone_s = prices(Software())
+    _, eager_s = prices(Software(launch_s=1e-3))
+    _, captured_s = prices(Software(launch_s=1e-3, native_launch_s=0.0, graph_launch_s=1e-6))
+    assert eager_s > 10 * alone_s
+    assert alone_s < captured_s < 1.1 * alone_s
+
+
+def test_messages_are_not_captured() -> None:
+    """A send between stages is launched by itself, whatever is captured."""
+    send = Task("send", Phase.SEND, chain(1).ops)
+    pricing, _ = prices(Software(launch_s=2.0, native_launch_s=1.0, graph_launch_s=5.0))
+    assert pricing.launches_s(chain(3)) == (5.0, 0.0, 0.0)
+    assert pricing.launches_s(send) != ()

@@ -75,6 +75,8 @@ class SoftwareSection(Section):
     """Host time per kernel that autograd launches, per collective or message of a forward or backward; default half."""
     task_launch: DurationOrZero = 0.0
     """Host time of every forward or backward of a micro-batch before its first kernel: the schedule, the next batch."""
+    graph_launch: DurationOrZero | None = None
+    """Forwards and backwards are captured (CUDA graphs), each launched whole in this host time; default: eager."""
     rank_skew: DurationOrZero = 0.0
     """Standard deviation of when the members of a collective come."""
     product_slowdown: Factor = 1.0
