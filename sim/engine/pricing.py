@@ -232,12 +232,16 @@ class ClusterPricing:
         return beyond
 
     def loads(self, plan: Plan, exchanges: Iterator[Exchange]) -> Iterator[tuple[Exchange, Load]]:
-        """Yield what exchanges put on links; of several that use links in the same proportions, only the first."""
+        """Yield what exchanges put on links; of several over the same axes in the same proportions, only the first.
+
+        Axes of degree 1 name the same groups in several ways, and folding knows groups by their axes.
+        """
         seen = set[tuple[object, ...]]()
         for exchange in exchanges:
             op, use = exchange.op, self.use_of(exchange)
             latencies = _numbered(use.latencies_s)
-            key = (type(op), getattr(op, "root", 0), _proportions(exchange.groups, use), latencies.tobytes())
+            named = (op.axes, op.members, op.root) if isinstance(op, Collective) else ()
+            key = (type(op), named, _proportions(exchange.groups, use), latencies.tobytes())
             if key not in seen:
                 seen.add(key)
                 self._uses[_same(exchange)] = use
