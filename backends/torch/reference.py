@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nn
 
+from backends.torch.expert_reference import expert_shapes, through_experts
 from backends.torch.kernels import DTYPES
 from backends.torch.randomness import dropout_key, initial_normal, kept_by_dropout, token_ids
 from backends.torch.reference_latent import latent_qkv, latent_shapes
@@ -121,13 +122,16 @@ def parameter_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
         layer = {
             "norm1.weight": (h,), **qkv,
             "projection.weight": (model.num_heads, head, h), "norm2.weight": (h,),
-            "fc1.weight": (h, f) if gpt else (h, 2, f), "fc2.weight": (f, h),
         }  # fmt: skip
         if gpt:
             layer |= {
-                "norm1.bias": (h,), "qkv.bias": (groups, slots, head), "projection.bias": (h,),
-                "norm2.bias": (h,), "fc1.bias": (f,), "fc2.bias": (h,),
+                "norm1.bias": (h,), "qkv.bias": (groups, slots, head), "projection.bias": (h,), "norm2.bias": (h,),
             }  # fmt: skip
+        if model.has_experts(i):
+            layer |= expert_shapes(model)
+        else:
+            layer |= {"fc1.weight": (h, f) if gpt else (h, 2, f), "fc2.weight": (f, h)}
+            layer |= {"fc1.bias": (f,), "fc2.bias": (h,)} if gpt else {}
         shapes |= {f"layer{i}.{name}": shape for name, shape in layer.items()}
     shapes["final_norm.weight"] = (h,)
     if gpt:
@@ -189,7 +193,12 @@ class DenseModel:
             x = x + self._branch(
                 self._attention(i, self._norm(x, f"layer{i}.norm1")), f"layer{i}", "projection", "attention_out"
             )
-            x = x + self._branch(self._mlp(i, self._norm(x, f"layer{i}.norm2")), f"layer{i}", "fc2", "mlp_out")
+            normed = self._norm(x, f"layer{i}.norm2")
+            if self._spec.has_experts(i):
+                y = through_experts(self._spec, self.parameters, f"layer{i}", normed, self.job.training.microbatch_size)
+                x = x + self._dropped(y, f"layer{i}.mlp_out", batch_dim=1)
+            else:
+                x = x + self._branch(self._mlp(i, normed), f"layer{i}", "fc2", "mlp_out")
         return x
 
     def loss_of(self, x: Tensor, norm: str, table: str) -> Tensor:

@@ -11,6 +11,7 @@ from costmodels.kernels.gemm import GEMM_KERNELS
 from costmodels.kernels.gemm_parts import GEMM_PART_KERNELS
 from costmodels.kernels.latent import LATENT_KERNELS
 from costmodels.kernels.model_ends import MODEL_END_KERNELS
+from costmodels.kernels.moe import MOE_KERNELS
 from costmodels.kernels.tensor import BYTES_PER_ELEMENT, Attributes, Family, GemmShape, Kernel, TensorSpec, Work
 
 KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
@@ -24,6 +25,7 @@ KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
             *ELEMENTWISE_KERNELS,
             *LATENT_KERNELS,
             *MODEL_END_KERNELS,
+            *MOE_KERNELS,
         )
     }
 )

@@ -30,6 +30,7 @@ from scenarios.reading.yaml_tree import Document, KeyPath, read_document
 from sim.reliability.errors import ReliabilityError
 from sim.reliability.spec import ReliabilitySpec
 from sim.training.errors import SpecError
+from sim.training.experts import ExpertsSpec
 from sim.training.latent import LatentAttention
 from sim.training.method import LOCAL_SCHEDULE, Method
 from sim.training.model import TransformerSpec
@@ -235,6 +236,8 @@ def _transformer(document: Document, section: GptModel | LlamaModel) -> Transfor
     with located(document):
         if keys.get("latent_attention") is not None:
             keys["latent_attention"] = LatentAttention(**keys["latent_attention"])
+        if section.experts is not None:
+            keys["experts"] = ExpertsSpec(**section.experts.model_dump())
         return TransformerSpec(**keys)
 
 
@@ -252,6 +255,7 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
                 document, section.pipeline, degrees["pipeline"], _method(checked), (sequence_length, multiple)
             ),
             data_degree=degrees["data"],
+            expert_degree=section.expert.degree,
             zero_stage=section.data.zero_stage,
             sharding=ShardingSpec(**section.data.model_dump(include=set(ShardingSpec.__dataclass_fields__))),
             osdp=None if section.data.osdp is None else _osdp(section.data.osdp),

@@ -53,12 +53,12 @@ def task_of(name: str) -> str:
 def phase_of(name: str, stream: str = "compute") -> Phase:
     """Return the phase that an op's or task's name begins with.
 
-    A pass waits for its tensor-parallel collectives, so they are part of it. Whatever else a task does on another
-    stream than ``compute`` runs beside it: it gathers parameters, or synchronises gradients.
+    A pass waits for its tensor-parallel collectives and its experts' exchanges, so they are part of it. Whatever else a
+    task does on another stream than ``compute`` runs beside it: it gathers parameters, or synchronises gradients.
     """
     task = task_of(name)
     phase = next((phase for prefix, phase in _PREFIXES.items() if task.startswith(prefix)), OTHER)
-    is_own = phase.is_communication or stream == "compute" or (stream == "tp" and phase in PASSES)
+    is_own = phase.is_communication or stream == "compute" or (stream in {"tp", "ep"} and phase in PASSES)
     return phase if is_own else SYNC
 
 

@@ -15,7 +15,7 @@ from sim.plan.op import Collective, CollectiveKind, Direction, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program, Task
 from sim.plan.token_slices import TokenSlice, token_slices
 from sim.plan.tracing import Parameter, ProgramTracer, Record, TaskTracer, Tensor
-from sim.training.data.axes import split_data_axis
+from sim.training.data.axes import split_data_axis, split_experts
 from sim.training.data.offload import write_offloaded_step
 from sim.training.data.operators import write_operator_step
 from sim.training.data.optimizer import write_step_end
@@ -42,7 +42,7 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None)
         DATA_AXIS: job.parallel.data_degree,
         TENSOR_AXIS: job.parallel.tensor_degree,
     }
-    axes = tuple((axis, degrees[axis]) for axis in job.parallel.axis_order)
+    axes = split_experts(tuple((axis, degrees[axis]) for axis in job.parallel.axis_order), job.parallel.expert_degree)
     sharding = job.parallel.sharding
     mesh = Mesh(split_data_axis(axes, sharding.shard_degree, sharding.local_degree))
     place, rank_orders = placement(pipeline), orders(pipeline, job.num_microbatches)

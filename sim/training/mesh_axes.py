@@ -4,4 +4,6 @@ from typing import Final
 
 PIPELINE_AXIS: Final = "pp"
 DATA_AXIS: Final = "dp"
+EXPERT_AXIS: Final = "ep"
+"""The data-parallel ranks that share out experts; ``dp`` then counts how often each expert is there."""
 TENSOR_AXIS: Final = "tp"

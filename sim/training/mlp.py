@@ -6,15 +6,18 @@ from sim.training.layer import LayerBuilder
 
 
 def mlp(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> Tensor:
-    """Return the family's MLP of x: of two products around GELU, or of a gate, SwiGLU and a product."""
-    h, ffn = b.model.hidden_size, b.model.ffn_hidden_size
-    x = b.column_input(t, x)
+    """Return the family's MLP of x."""
+    return b.row_output(t, two_products(b, t, name, b.column_input(t, x), b.model.ffn_hidden_size, biased=b.biased))
+
+
+def two_products(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, width: int, *, biased: bool) -> Tensor:
+    """Return two products of x around GELU, or a gate, SwiGLU and a product; a sum over tensor-parallel ranks."""
+    h = b.model.hidden_size
     if b.model.family == "gpt":
-        weight = b.weights(t, f"{name}.fc1", (h, ffn), b.shard(1))
-        bias = t.program.parameter(f"{name}.fc1.bias", (ffn,), b.shard(0), "zeros")
+        weight = b.weights(t, f"{name}.fc1", (h, width), b.shard(1))
+        bias = t.program.parameter(f"{name}.fc1.bias", (width,), b.shard(0), "zeros") if biased else None
         y = f.elementwise(t, f"{name}.gelu", "gelu", b.product(t, f"{name}.fc1", x, weight, bias))
     else:
-        weight = b.weights(t, f"{name}.fc1", (h, 2, ffn), b.shard(2))
+        weight = b.weights(t, f"{name}.fc1", (h, 2, width), b.shard(2))
         y = f.elementwise(t, f"{name}.swiglu", "swiglu", b.product(t, f"{name}.fc1", x, weight))
-    output = b.weights(t, f"{name}.fc2", (ffn, h), b.shard(0))
-    return b.row_output(t, b.product(t, f"{name}.fc2", y, output))
+    return b.product(t, f"{name}.fc2", y, b.weights(t, f"{name}.fc2", (width, h), b.shard(0)))

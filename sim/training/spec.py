@@ -13,6 +13,12 @@ from sim.training.method import LocalUpdate as LocalUpdate
 from sim.training.method import Method as Method
 from sim.training.method import check_auxiliary, check_blocks, check_delay, check_method
 from sim.training.model import TransformerSpec
+from sim.training.moe.rules import (
+    check_expert_degree,
+    check_expert_techniques,
+    check_expert_widths,
+    check_shared_out,
+)
 from sim.training.pipeline.deferral import check_deferral, check_segments, deferred_part
 from sim.training.pipeline.evaluate import StageTimes
 from sim.training.pipeline.rules import SLICES_KEY, check_times
@@ -107,6 +113,8 @@ class ParallelSpec:
     """Sum a product's input gradient over the tensor-parallel ranks while its weight gradient is computed."""
     pipeline: PipelineSpec = field(default_factory=PipelineSpec)
     data_degree: int = 1
+    expert_degree: int = 1
+    """Data-parallel ranks that share out the experts."""
     zero_stage: int = 0
     sharding: ShardingSpec = field(default_factory=ShardingSpec)
     osdp: OsdpSpec | None = None
@@ -182,6 +190,7 @@ class DenseTraining:
             by_operator=parallel.osdp is not None,
             is_delayed=bool(parallel.pipeline.gradient_delay),
         )
+        self._check_experts()
         try:
             check_schedule(self.num_microbatches, self.parallel.pipeline)
         except MicrobatchError as error:
@@ -189,6 +198,16 @@ class DenseTraining:
             raise error.naming("training.global_batch_size", error.num_valid * per_round) from error
         split_layers(self.model.num_layers, self.parallel.pipeline)
         _check_recompute(self.parallel.pipeline)
+
+    def _check_experts(self) -> None:
+        parallel, training = self.parallel, self.training
+        check_expert_degree(self.model, parallel.expert_degree, parallel.data_degree)
+        check_expert_widths(self.model, parallel.tensor_degree)
+        check_expert_techniques(
+            self.model, parallel.pipeline, is_local=training.method == "local", by_operator=parallel.osdp is not None,
+            casts=training.types.casts,
+        )  # fmt: skip
+        check_shared_out(parallel.expert_degree, parallel.zero_stage, parallel.pipeline)
 
     def recompute_of(self, stage: int) -> Recompute:
         """Return what a virtual stage of the model computes again in its backward."""

@@ -17,6 +17,7 @@ from sim.training.attention import attention
 from sim.training.layer import LayerBuilder
 from sim.training.mesh_axes import DATA_AXIS
 from sim.training.mlp import mlp
+from sim.training.moe.layer import expert_mlp
 
 
 class HeadNames(NamedTuple):
@@ -89,8 +90,12 @@ class TransformerBuilder(LayerBuilder):
         name = f"layer{index}"
         y = attention(self, t, name, self.norm(t, f"{name}.norm1", x))
         x = self._residual(t, f"{name}.attention_out", y, f"{name}.projection.bias", x)
-        y = mlp(self, t, name, self.norm(t, f"{name}.norm2", x))
-        return self._residual(t, f"{name}.mlp_out", y, f"{name}.fc2.bias", x)
+        normed = self.norm(t, f"{name}.norm2", x)
+        if self.model.has_experts(index):
+            y = expert_mlp(self, t, name, normed)
+            y = f.dropout(t, f"{name}.mlp_out", y, self.model.dropout, batch_dim=1, spans=self._spans)
+            return f.add(t, f"{name}.mlp_out", y, x)
+        return self._residual(t, f"{name}.mlp_out", mlp(self, t, name, normed), f"{name}.fc2.bias", x)
 
     def _residual(self, t: TaskTracer, name: str, y: Tensor, bias_source: str, residual: Tensor) -> Tensor:
         if not self.biased:

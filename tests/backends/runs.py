@@ -12,13 +12,14 @@ from sim.training.spec import DelaySpec, DenseTraining, PipelineSpec, ShardingSp
 from sim.training.textbook import build_textbook
 from tests.backends.collective_plans import collective_requests
 from tests.backends.delayed_runs import delayed_requests
+from tests.backends.expert_runs import EXPERTS, expert_requests
 from tests.backends.float8_runs import FLOAT8, float8_requests
 from tests.backends.jobs import AIAO, GPT, LLAMA, OFFLOAD, SGD, checked_trainings, sharded_operators, training
 from tests.backends.latent_runs import LATENT_JOBS, latent_requests
 from tests.backends.local_runs import local_requests
 from tests.backends.plans import collective_plan, ring_plan
 
-JOBS = checked_trainings() | LATENT_JOBS
+JOBS = checked_trainings() | LATENT_JOBS | EXPERTS
 LOWER_PRECISIONS = {
     name: training(tensor_degree=2, data_degree=2, zero_stage=stage, precision=precision)
     for name, precision, stage in (
@@ -230,6 +231,7 @@ def all_requests() -> dict[str, ExecutionRequest]:
     requests |= delayed_requests()
     requests |= float8_requests()
     requests |= latent_requests()
+    requests |= expert_requests()
     for name, job in MUTED.items():
         plan = build_dense_training(job, name)
         for what, mute in silenced(plan):

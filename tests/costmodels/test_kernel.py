@@ -24,6 +24,9 @@ VOCABULARY = {
     "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "copy", "adam", "adam_piece", "sgd",
     "sgd_piece", "delay",
     "matmul_part", "matmul_part_input_gradient", "matmul_part_weight_gradient",
+    "router_matmul", "router_matmul_input_gradient", "router_matmul_weight_gradient", "route", "route_backward",
+    "dispatch", "dispatch_backward", "combine", "combine_backward",
+    "grouped_matmul", "grouped_matmul_input_gradient", "grouped_matmul_weight_gradient",
     "cast_float8", "float8_matmul", "float8_matmul_input_gradient", "float8_matmul_weight_gradient",
 }  # fmt: skip
 
@@ -54,6 +57,8 @@ def e5m2(*shape: int) -> TensorSpec:
 X, Q, KV, SCORES = t(S, B, H), t(S, B, N, D), t(S, B, G, D), t(B, N, S, S)
 IDS, STAT, MASK = t(S, B, dtype="int64"), f32(S, B), t(S, B, H, dtype="uint8")
 LOGITS, EXP = t(S, B, V), f32(S, B, V)
+E, K, C = 4, 2, 10
+SCORED, SLOTS = f32(S, B, E), TensorSpec((S, B, K), "int32")
 
 PIECE = {"size": 2, "num_gradients": 2, "num_parameters": 2}
 """Seven parameters in two tensors, of which a rank updates two."""
@@ -107,6 +112,20 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
         {"contract": 2, "dtype": "float16"},
         [f32(N, D, H)],
     ),
+    ("router_matmul", [X, t(H, E)], {}, [SCORED]),
+    ("router_matmul_input_gradient", [SCORED, t(H, E)], {}, [X]),
+    ("router_matmul_weight_gradient", [X, SCORED, f32(H, E)], {}, [f32(H, E)]),
+    ("router_matmul_weight_gradient", [X, SCORED], {}, [t(H, E)]),
+    ("route", [SCORED], {"top_k": K}, [f32(S, B, K), SLOTS, SLOTS]),
+    ("route_backward", [f32(S, B, K), SCORED, SLOTS], {}, [SCORED]),
+    ("dispatch", [X, SLOTS], {"num_experts": E, "capacity": C}, [t(E, C, H)]),
+    ("dispatch_backward", [t(E, C, H), SLOTS], {}, [X]),
+    ("combine", [t(E, C, H), f32(S, B, K), SLOTS], {}, [X]),
+    ("combine_backward", [X, t(E, C, H), f32(S, B, K), SLOTS], {}, [t(E, C, H), f32(S, B, K)]),
+    ("grouped_matmul", [t(E, C, H), t(E, H, 2, F)], {}, [t(E, C, 2, F)]),
+    ("grouped_matmul_input_gradient", [t(E, C, 2, F), t(E, H, 2, F)], {}, [t(E, C, H)]),
+    ("grouped_matmul_weight_gradient", [t(E, C, H), t(E, C, 2, F), f32(E, H, 2, F)], {}, [f32(E, H, 2, F)]),
+    ("grouped_matmul_weight_gradient", [t(E, C, H), t(E, C, 2, F)], {}, [t(E, H, 2, F)]),
     ("split_qkv", [t(S, B, G, N // G + 2, D)], {}, [Q, KV, KV]),
     ("merge_qkv", [Q, KV, KV], {}, [t(S, B, G, N // G + 2, D)]),
     ("rotary", [Q], {"base": 1e4}, [Q]),
@@ -216,6 +235,11 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("matmul_part", [X, t(H // 3, F)], {}),
         ("matmul_part_weight_gradient", [X, t(S, B, F), f32(H, F)], {"part": (0, 3)}),
         ("attention_scores", [Q, t(S, B, 4, D)], {}),
+        ("route", [SCORED], {"top_k": E + 1}),
+        ("dispatch", [t(S, B + 1, H), SLOTS], {"num_experts": E, "capacity": C}),
+        ("combine", [t(E, C, H), f32(S, B, K + 1), SLOTS], {}),
+        ("grouped_matmul", [t(E, C, H), t(E + 1, H, F)], {}),
+        ("grouped_matmul_weight_gradient", [t(E, C, H), t(E, C + 1, F)], {}),
         ("swiglu", [X], {}),
         ("split_qkv", [t(S, B, G, 2, D)], {}),
         ("slice", [X], {"dim": 0, "parts": 3}),

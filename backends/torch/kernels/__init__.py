@@ -12,6 +12,7 @@ from backends.torch.kernels.gemm import GEMM_KERNELS
 from backends.torch.kernels.gemm_parts import GEMM_PART_KERNELS
 from backends.torch.kernels.latent import LATENT_KERNELS
 from backends.torch.kernels.model_ends import MODEL_END_KERNELS
+from backends.torch.kernels.moe import MOE_KERNELS
 
 KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
     {
@@ -22,6 +23,7 @@ KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         **ELEMENTWISE_KERNELS,
         **LATENT_KERNELS,
         **MODEL_END_KERNELS,
+        **MOE_KERNELS,
     }
 )
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from sim.plan.buffer import Buffer
 from sim.plan.mesh import Mesh
 
-DATA_AXES: Final = ("dp", "dp_shard", "dp_local")
+DATA_AXES: Final = ("dp", "ep", "dp_shard", "dp_local")
 """The axes over which samples are dealt out; a mesh need not have all."""
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {

@@ -6,6 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from scenarios.reading.quantities import Duration, DurationOrZero
 from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
+from sim.training.experts import Routing
 
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -31,6 +32,24 @@ class LatentAttentionSection(Section):
     """Width of the compressed queries; left out: queries are projected from the hidden state."""
 
 
+class ExpertsSection(Section):
+    """Experts in the place of the MLP of a layer: a router sends every token to some of them."""
+
+    num_experts: int = Field(ge=2, le=100_000)
+    top_k: int = Field(ge=1, le=100_000)
+    """Experts that a token goes to."""
+    ffn_hidden_size: Width
+    """Width of one expert."""
+    shared_ffn_hidden_size: int = Field(default=0, ge=0, le=1_000_000)
+    """Width of the experts that every token goes to; 0: there are none."""
+    first_dense_layers: int = Field(default=0, ge=0, le=10_000)
+    """So many first layers have an MLP, of width model.ffn_hidden_size, and no experts."""
+    capacity_factor: Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)] = 1.0
+    """Slots of an expert for a rank's tokens, over its even share; num_experts / top_k and more drop no choice."""
+    routing: Routing = "learned"
+    """`learned`: to the experts that the router scores highest; `balanced`: in turn, as benchmarks force it."""
+
+
 class GptModel(Section):
     """A GPT as Megatron-LM trains it: learned positions, layer norm, biases, GELU, dropout."""
 
@@ -51,6 +70,8 @@ class GptModel(Section):
     """`core`: scores, softmax and context as separate kernels; `flash`: one fused kernel."""
     dropout: Probability = 0.1
     """Probability of every dropout; Megatron-LM's default is 0.1."""
+    experts: ExpertsSection | None = None
+    """In the place of the MLPs; without biases."""
 
 
 class LlamaModel(Section):
@@ -77,6 +98,8 @@ class LlamaModel(Section):
     """Base of the rotary frequencies (theta)."""
     latent_attention: LatentAttentionSection | None = None
     """Queries, keys and values are made of compressed vectors; left out: of the hidden state."""
+    experts: ExpertsSection | None = None
+    """In the place of the MLPs."""
 
 
 class _ModelOverrides(Section):
@@ -94,6 +117,7 @@ class _ModelOverrides(Section):
     dropout: Probability | None = None
     rotary_base: RotaryBase | None = None
     latent_attention: LatentAttentionSection | None = None
+    experts: ExpertsSection | None = None
 
 
 class PresetModel(_ModelOverrides):

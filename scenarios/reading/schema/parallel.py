@@ -111,6 +111,13 @@ class DelayPipelineSection(Section):
     """All ranks wait for each other between steps (default, but with aiao); false: each goes on when it can."""
 
 
+class ExpertParallelSection(Section):
+    """Expert parallelism."""
+
+    degree: int = Field(default=1, ge=1, le=MAX_WORLD_SIZE)
+    """Data-parallel ranks that share out the experts, and exchange tokens; divides data.degree."""
+
+
 class OsdpSection(Section):
     """Sharding operator by operator: no more than memory asks for (OSDP)."""
 
@@ -160,6 +167,7 @@ class ParallelSection(Section):
     tensor: TensorSection = TensorSection()
     pipeline: PipelineSection = PipelineSection()
     data: DataSection = DataSection()
+    expert: ExpertParallelSection = ExpertParallelSection()
     axis_order: Annotated[tuple[Axis, ...], AfterValidator(_each_once)] = Field(
         default=("pp", "dp", "tp"),
         strict=False,

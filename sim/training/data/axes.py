@@ -3,13 +3,14 @@
 ``dp`` alone counts all replicas. With ``dp_shard`` beside it, ``dp`` counts the groups and ``dp_shard`` the ranks of
 one (torch's hybrid sharding; Zhang et al. 2022, MiCS): it varies faster, so a group lies as close together as can be.
 With ``dp_local`` the ranks that share one set of shards are so many neighbours, as often as the axis before counts.
+With ``ep`` each rank of a group of so many has its part of the experts, and ``dp`` counts the groups.
 Layouts of activations name ``dp`` for all of them.
 """
 
 from collections.abc import Iterator
 
 from sim.plan.mesh import Mesh
-from sim.training.mesh_axes import DATA_AXIS
+from sim.training.mesh_axes import DATA_AXIS, EXPERT_AXIS
 
 SHARD_AXIS = "dp_shard"
 LOCAL_AXIS = "dp_local"
@@ -24,6 +25,15 @@ def split_data_axis(axes: Axes, shard_degree: int | None, local_degree: int | No
     ``local_degree``: of those, neighbours; None: no such axis.
     """
     return tuple(_split(axes, shard_degree, local_degree or 1))
+
+
+def split_experts(axes: Axes, expert_degree: int) -> Axes:
+    """Return the axes of a mesh with the ``expert_degree`` replicas that share out experts on an axis of their own."""
+    if expert_degree == 1:
+        return axes
+    place = next(index for index, (axis, _) in enumerate(axes) if axis == DATA_AXIS)
+    parts = ((DATA_AXIS, axes[place][1] // expert_degree), (EXPERT_AXIS, expert_degree))
+    return (*axes[:place], *parts, *axes[place + 1 :])
 
 
 def _split(axes: Axes, shard_degree: int | None, local_degree: int) -> Iterator[tuple[str, int]]:
@@ -41,15 +51,23 @@ def _split(axes: Axes, shard_degree: int | None, local_degree: int) -> Iterator[
 
 def data_axes(mesh: Mesh) -> tuple[str, ...]:
     """Return the axes that all replicas lie along."""
-    return (DATA_AXIS, *(axis for axis in (SHARD_AXIS, LOCAL_AXIS) if mesh.degree(axis) > 1))
+    return (DATA_AXIS, *(axis for axis in (EXPERT_AXIS, SHARD_AXIS, LOCAL_AXIS) if mesh.degree(axis) > 1))
 
 
-def shard_axes(mesh: Mesh) -> tuple[str, ...]:
+def sum_axes(mesh: Mesh, *, of_experts: bool = False) -> tuple[str, ...]:
+    """Return the axes over which replicas' gradients are summed; ``of_experts``: those that ``ep`` shares out."""
+    return (DATA_AXIS,) if of_experts or mesh.degree(EXPERT_AXIS) == 1 else (DATA_AXIS, EXPERT_AXIS)
+
+
+def shard_axes(mesh: Mesh, *, of_experts: bool = False) -> tuple[str, ...]:
     """Return the axes over which shards are shared out, in the order of the shards.
 
+    ``of_experts``: shards of what ``ep`` shares out already.
     Neighbours hold shards that are far apart, so that those of the ranks at one place among their neighbours are one
     run: what is gathered over the last axis, and then over the first, comes in order.
     """
+    if mesh.degree(EXPERT_AXIS) > 1:
+        return sum_axes(mesh, of_experts=of_experts)
     base = SHARD_AXIS if mesh.degree(SHARD_AXIS) > 1 else DATA_AXIS
     return (LOCAL_AXIS, base) if mesh.degree(LOCAL_AXIS) > 1 else (base,)
 

@@ -6,6 +6,7 @@ from itertools import chain
 
 from sim.plan.buffer import BYTES_PER_ELEMENT
 from sim.plan.tracing import Parameter
+from sim.training.mesh_axes import EXPERT_AXIS
 
 TIED_SOURCE = "embedding.word"
 
@@ -23,6 +24,16 @@ class Bucket:
     partial_axes: tuple[str, ...] = ()
     tied: bool = False
 
+    @property
+    def of_experts(self) -> bool:
+        """Return whether these are experts that the ranks of ``ep`` share out, of which none has what others have."""
+        return is_shared_out(self.parameters[0])
+
+
+def is_shared_out(parameter: Parameter) -> bool:
+    """Return whether the ranks of ``ep`` each hold a part of a parameter, as they do of experts."""
+    return parameter.value.layout.get(EXPERT_AXIS) is not None
+
 
 def make_buckets(
     groups: Mapping[int, Sequence[Parameter]], *, bucket_bytes: int, overlap: bool, data_axis: str, tied: bool
@@ -32,11 +43,14 @@ def make_buckets(
     Backward runs the last virtual stage first and the last parameter first. Gradients that another axis
     must sum, and the tied embedding, wait for the very last backward, so they go in buckets of their own
     at the end and hold up nobody. Without ``overlap`` all ordinary gradients are one bucket, ready only
-    when the last one is (Megatron-LM v3's blocking all_reduce after the pipeline flush).
+    when the last one is (Megatron-LM v3's blocking all_reduce after the pipeline flush). Experts that ranks share out
+    have fewer replicas than the rest, and buckets of their own.
     """
     ready = [list(reversed(groups[stage])) for stage in sorted(groups, reverse=True)]
     ordinary = [[p for p in group if not _waits(p, data_axis, tied)] for group in ready]
-    chunks = [part for group in ordinary for part in _cut(group, bucket_bytes)] if overlap else [list(chain(*ordinary))]
+    together = ordinary if overlap else [list(chain(*ordinary))]
+    alike = [[p for p in group if is_shared_out(p) is shared] for group in together for shared in (False, True)]
+    chunks = [part for group in alike for part in _cut(group, bucket_bytes if overlap else 0)]
     flat = [p for group in ready for p in group]
     summed = [p for p in flat if _other_axes(p, data_axis) and not (tied and p.source == TIED_SOURCE)]
     late = [p for p in flat if tied and p.source == TIED_SOURCE]

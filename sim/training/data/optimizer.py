@@ -14,8 +14,8 @@ from sim.plan.buffer import Buffer, Initial, Kind, Scope, Tier
 from sim.plan.op import Collective, CollectiveKind, Compute
 from sim.plan.program import Call, Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
-from sim.training.data.axes import data_axes, shard_axes
-from sim.training.data.buckets import Bucket, make_buckets
+from sim.training.data.axes import data_axes, shard_axes, sum_axes
+from sim.training.data.buckets import Bucket, is_shared_out, make_buckets
 from sim.training.mesh_axes import DATA_AXIS, PIPELINE_AXIS
 from sim.training.pipeline.placement import Placement
 from sim.training.precision import PrecisionTypes
@@ -84,28 +84,27 @@ class StepEndWriter:
 
     def write_sync_and_update(self, buckets: Sequence[Bucket]) -> list[str]:
         """Write gradient synchronisation and optimizer, bucket by bucket."""
-        sharded = self.job.parallel.zero_stage == 1 and self.data_degree > 1
         names = []
         for bucket in buckets:
             t = TaskTracer(self.tracer, Scope.STEP)
-            self.sync(t, bucket, sharded=sharded)
+            self.sync(t, bucket, sharded=self.shards(bucket))
             names += self.finish(f"gradient_sync.{bucket.index}", Phase.GRADIENT_SYNC, t)
         for bucket in buckets:
             t = TaskTracer(self.tracer, Scope.STEP)
             gradients = [p.gradient for p in bucket.parameters]
-            if self.defers_gathers:
-                self.update_piece(t, bucket, gradients)
-            elif sharded:
-                self.update_shard(t, bucket, gradients)
-            else:
+            if not self.shards(bucket):
                 self.update(t, bucket)
+            elif self.defers_gathers:
+                self.update_piece(t, bucket, gradients)
+            else:
+                self.update_shard(t, bucket, gradients)
             names += self.finish(f"optimizer.{bucket.index}", Phase.OPTIMIZER, t)
         return names + self.write_loss_sync()
 
     def write_deferred_gathers(self, buckets: Sequence[Bucket]) -> list[Call]:
         """Write the gathers that are left to the next step's forwards; those come first that are needed first."""
         calls = []
-        for bucket in reversed(buckets):
+        for bucket in reversed([bucket for bucket in buckets if self.shards(bucket)]):
             t = TaskTracer(self.tracer, Scope.STEP)
             self.gather(t, bucket)
             names = self.finish(f"deferred_gather.{bucket.index}", Phase.OPTIMIZER, t)
@@ -135,10 +134,14 @@ class StepEndWriter:
         """Return whether the step after this one gathers what this one updates."""
         return self.job.parallel.overlap_parameter_gather and self.data_degree > 1
 
-    @property
-    def shard_axes(self) -> tuple[str, ...]:
-        """Return the axes over which flat pieces are shared out."""
-        return shard_axes(self.tracer.mesh)
+    def shards(self, bucket: Bucket) -> bool:
+        """Return whether ZeRO-1 shares out the optimizer state of a bucket: there are replicas to do so."""
+        axes = sum_axes(self.tracer.mesh, of_experts=bucket.of_experts)
+        return self.job.parallel.zero_stage == 1 and self.tracer.mesh.degree(*axes) > 1
+
+    def shard_axes(self, parameters: Sequence[Parameter]) -> tuple[str, ...]:
+        """Return the axes over which flat pieces of some parameters are shared out."""
+        return shard_axes(self.tracer.mesh, of_experts=is_shared_out(parameters[0]))
 
     @property
     def has_loss(self) -> bool:
@@ -167,13 +170,14 @@ class StepEndWriter:
             self.all_reduce(t, "tie", gradients, (PIPELINE_AXIS,), EMBEDDING_STREAM, tuple(sorted(self.ends)))
         elif self.copies:
             self.all_reduce(t, "copies", gradients, (PIPELINE_AXIS,), COPIES_STREAM, self.copies)
-        if self.data_degree == 1:
+        axes = sum_axes(self.tracer.mesh, of_experts=bucket.of_experts)
+        if self.tracer.mesh.degree(*axes) == 1:
             return
         if not sharded:
-            self.sum_replicas(t, "all_reduce", gradients, span)
+            self.sum_replicas(t, "all_reduce", gradients, axes, span)
             return
         names, name = tuple(g.name for g in gradients), t.unique("reduce_scatter")
-        t.emit(Collective(name, CollectiveKind.REDUCE_SCATTER, (DATA_AXIS,), names, names, DATA_AXIS))
+        t.emit(Collective(name, CollectiveKind.REDUCE_SCATTER, axes, names, names, DATA_AXIS))
 
     def all_reduce(
         self,
@@ -190,14 +194,19 @@ class StepEndWriter:
         t.emit(op)
 
     def sum_replicas(
-        self, t: TaskTracer, name: str, tensors: Sequence[Tensor], span: tuple[int, int] | None = None
+        self,
+        t: TaskTracer,
+        name: str,
+        tensors: Sequence[Tensor],
+        axes: tuple[str, ...],
+        span: tuple[int, int] | None = None,
     ) -> None:
         """Write the sum over replicas of some elements of flattened tensors, of all where there is no ``span``.
 
         Tensors that the span does not touch do not take part.
         """
         if span is None:
-            return self.all_reduce(t, name, tensors, (DATA_AXIS,), DATA_AXIS)
+            return self.all_reduce(t, name, tensors, axes, DATA_AXIS)
         touched: list[str] = []
         start = begin = 0
         for tensor in tensors:
@@ -208,8 +217,7 @@ class StepEndWriter:
             start = end
         if touched:
             names, part = tuple(touched), (span[0] - begin, span[1] - begin)
-            kind = CollectiveKind.ALL_REDUCE
-            t.emit(Collective(t.unique(name), kind, (DATA_AXIS,), names, names, DATA_AXIS, span=part))
+            t.emit(Collective(t.unique(name), CollectiveKind.ALL_REDUCE, axes, names, names, DATA_AXIS, span=part))
         return None
 
     def update(self, t: TaskTracer, bucket: Bucket) -> None:
@@ -251,7 +259,7 @@ class StepEndWriter:
         reads = tuple(tensor.name for tensor in (*state, *gradients, *values))
         writes = tuple(tensor.name for tensor in (*state, *values))
         attributes = {
-            "axes": self.shard_axes, "size": self._piece_size(bucket.parameters),
+            "axes": self.shard_axes(bucket.parameters), "size": self._piece_size(bucket.parameters),
             "num_gradients": len(gradients), "num_parameters": len(values), **self._numbers,
         }  # fmt: skip
         t.emit(Compute(t.unique(f"{rule}.{name}"), f"{rule}_piece", reads, writes, attributes))
@@ -262,15 +270,16 @@ class StepEndWriter:
         moments = [self.flat(f"{name}.{label}", *kept) for label in self.moments]
         if not self.precision.mixed:
             return moments
-        initial = Initial("shard", of=tuple(p.value.name for p in bucket.parameters), axes=self.shard_axes)
+        of = tuple(p.value.name for p in bucket.parameters)
+        initial = Initial("shard", of=of, axes=self.shard_axes(bucket.parameters))
         return [self.flat(f"{name}.master", *kept, initial=initial), *moments]
 
     def gather(self, t: TaskTracer, bucket: Bucket, piece: Tensor | None = None) -> None:
         """Write the all_gather of everybody's piece into a bucket's parameters; None: each lies there already."""
         writes = tuple(p.value.name for p in bucket.parameters)
         reads = writes if piece is None else (piece.name,)
-        gather = t.unique("all_gather")
-        t.emit(Collective(gather, CollectiveKind.ALL_GATHER, self.shard_axes, reads, writes, DATA_AXIS))
+        gather, axes = t.unique("all_gather"), self.shard_axes(bucket.parameters)
+        t.emit(Collective(gather, CollectiveKind.ALL_GATHER, axes, reads, writes, DATA_AXIS))
 
     def flat(
         self, name: str, parameters: Sequence[Parameter], dtype: str, kind: Kind, scope: Scope,
@@ -285,7 +294,7 @@ class StepEndWriter:
     def _piece_size(self, parameters: Sequence[Parameter]) -> int:
         """Return how many elements a rank's flat piece of some parameters has."""
         total = sum(prod(p.value.shape) for p in parameters)
-        return -(-total // self.tracer.mesh.degree(*self.shard_axes))
+        return -(-total // self.tracer.mesh.degree(*self.shard_axes(parameters)))
 
     @property
     def moments(self) -> tuple[str, ...]:

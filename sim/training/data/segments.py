@@ -136,7 +136,7 @@ class SegmentWriter:
                 gradients = [p.gradient for p in bucket.parameters]
                 if first:
                     self.step_end.sync(now, bucket, sharded=False, span=(0, first))
-                self.step_end.sum_replicas(later, "all_reduce_deferred", gradients, (first, total))
+                self.step_end.sum_replicas(later, "all_reduce_deferred", gradients, (DATA_AXIS,), (first, total))
             self.step_end.update(update, bucket)
         zero = TaskTracer(self.tracer, Scope.STEP)
         zero.update("zero_gradients", "zero", (), [p.gradient for bucket in buckets for p in bucket.parameters])

@@ -1,0 +1,81 @@
+"""Layers of experts of the dense reference: every token's choices are looked up one expert after the other.
+
+Slots are counted where the plan counts them, in one rank's tokens of one micro-batch; as samples are dealt out in runs
+of a micro-batch, those are so many samples in a row, whatever the strategy.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as nn
+
+from sim.training.experts import ExpertsSpec
+from sim.training.model import TransformerSpec
+
+Activation = Callable[[Tensor, Tensor], Tensor]
+"""The hidden values of tokens [T, h] under a weight: [h, f], or [h, 2, f] where it has a gate."""
+
+
+def expert_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a layer's router and experts, by name within the layer."""
+    spec, h = model.experts, model.hidden_size
+    assert spec is not None
+    gates = () if model.family == "gpt" else (2,)
+    f, shared = spec.ffn_hidden_size, spec.shared_ffn_hidden_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "router.weight": (h, spec.num_experts),
+        "experts.fc1.weight": (spec.num_experts, h, *gates, f), "experts.fc2.weight": (spec.num_experts, f, h),
+    }  # fmt: skip
+    return shapes | ({"shared.fc1.weight": (h, *gates, shared), "shared.fc2.weight": (shared, h)} if shared else {})
+
+
+def through_experts(
+    model: TransformerSpec, parameters: Mapping[str, Tensor], layer: str, x: Tensor, microbatch_size: int
+) -> Tensor:
+    """Return what a layer's experts add for x[s, b, h], of all samples of a global batch."""
+    assert model.experts is not None
+    p = {name.removeprefix(f"{layer}."): value for name, value in parameters.items() if name.startswith(f"{layer}.")}
+    activation = _gelu if model.family == "gpt" else _swiglu
+    microbatches = torch.split_with_sizes(x, [microbatch_size] * (x.shape[1] // microbatch_size), 1)
+    out = [_routed(model.experts, p, part.flatten(0, 1), activation).view_as(part) for part in microbatches]
+    y = torch.cat(out, 1)
+    if "shared.fc1.weight" in p:
+        y = y + (activation(x.flatten(0, 1), p["shared.fc1.weight"]) @ p["shared.fc2.weight"]).view_as(x)
+    return y
+
+
+def _routed(spec: ExpertsSpec, p: Mapping[str, Tensor], x: Tensor, activation: Activation) -> Tensor:
+    """Return the weighted outputs of the experts that tokens x[T, h] are routed to and have a slot for them."""
+    shares = (x @ p["router.weight"]).softmax(-1)
+    if spec.routing == "balanced":
+        chosen = (torch.arange(len(x) * spec.top_k, device=x.device) % spec.num_experts).view(len(x), -1)
+    else:
+        chosen = shares.argsort(-1, descending=True)[:, : spec.top_k]
+    weights = shares.gather(1, chosen)
+    if spec.top_k > 1:
+        weights = weights / weights.sum(1, keepdim=True)
+    kept = _kept(chosen, spec.num_experts, spec.capacity(len(x)))
+    y = torch.zeros_like(x)
+    for expert in range(spec.num_experts):
+        tokens, choice = ((chosen == expert) & kept).nonzero(as_tuple=True)
+        hidden = activation(x[tokens], p["experts.fc1.weight"][expert])
+        y = y.index_add(0, tokens, weights[tokens, choice, None] * (hidden @ p["experts.fc2.weight"][expert]))
+    return y
+
+
+def _kept(chosen: Tensor, num_experts: int, capacity: int) -> Tensor:
+    """Return which choices [T, k] find a slot: all first choices are served before all second ones, in token order."""
+    in_turn: Tensor = nn.one_hot(chosen.T.flatten(), num_experts)
+    place: Tensor = (in_turn.cumsum(0) * in_turn).sum(1)
+    return (place <= capacity).view(chosen.shape[1], -1).T
+
+
+def _swiglu(x: Tensor, weight: Tensor) -> Tensor:
+    gate, value = torch.einsum("th,hcf->ctf", x, weight)
+    hidden: Tensor = nn.silu(gate) * value
+    return hidden
+
+
+def _gelu(x: Tensor, weight: Tensor) -> Tensor:
+    return nn.gelu(x @ weight, approximate="tanh")

@@ -1,0 +1,177 @@
+"""A layer of experts: router, choice of experts, dispatch to slots, grouped products, combination.
+
+Dispatched tokens are [E, C, h]: C slots for each of E experts. ``experts`` and ``slots`` are [s, b, k], of every
+token's k choices; slots are numbered over all experts, and E C stands for a choice that found none.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from backends.torch.kernels.context import Attributes, KernelContext, KernelFunction, wide
+
+# --- router --------------------------------------------------------------------------------------------------------
+
+
+def router_matmul(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return x w in 32 bits at least."""
+    x, weight = inputs
+    return (wide(x) @ wide(weight),)
+
+
+def router_matmul_input_gradient(
+    _: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes
+) -> tuple[Tensor, ...]:
+    """Return dy w^T in the weight's type."""
+    dy, weight = inputs
+    return ((dy @ wide(weight).T).to(weight.dtype),)
+
+
+def router_matmul_weight_gradient(
+    _: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes
+) -> tuple[Tensor, ...]:
+    """Add x^T dy to the gradient of w; return it alone, in the type of x, where there is none to add to."""
+    x, dy, *accumulated = inputs
+    product = wide(x).flatten(0, -2).T @ dy.flatten(0, -2)
+    return (accumulated[0].add_(product) if accumulated else product.to(x.dtype),)
+
+
+# --- choice --------------------------------------------------------------------------------------------------------
+
+
+def route(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the weights of the chosen experts, the experts, and a slot of each choice.
+
+    ``balanced``: experts are dealt out in turn, whatever the logits say; else those of the largest ``top_k``.
+    """
+    (logits,), top_k = inputs, attributes["top_k"]
+    num_experts = logits.shape[-1]
+    if attributes["balanced"]:
+        choices = torch.arange(logits[..., :1].numel() * top_k, device=logits.device) % num_experts
+        experts = choices.view(*logits.shape[:-1], top_k)
+    else:
+        experts = logits.topk(top_k, -1).indices
+    slots = _slots(experts.flatten(0, -2), num_experts, attributes["capacity"]).view(experts.shape)
+    return _weights(logits, experts), experts.to(torch.int32), slots.to(torch.int32)
+
+
+def _weights(logits: Tensor, experts: Tensor) -> Tensor:
+    """Return the softmax over the chosen experts, of a single one its share among all (Fedus et al. 2021)."""
+    if experts.shape[-1] == 1:
+        return logits.softmax(-1).gather(-1, experts)
+    return logits.gather(-1, experts).softmax(-1)
+
+
+def _slots(experts: Tensor, num_experts: int, capacity: int) -> Tensor:
+    """Return the slot of every choice of experts[T, k]: first come, first served, all first choices before second."""
+    flat = experts.T.flatten()
+    order = flat.argsort(stable=True)
+    counts = flat.bincount(minlength=num_experts)
+    starts = counts.cumsum(0) - counts
+    places = torch.empty_like(flat)
+    places[order] = torch.arange(flat.numel(), device=flat.device) - starts[flat[order]]
+    slots = torch.where(places < capacity, flat * capacity + places, num_experts * capacity)
+    return slots.view(experts.shape[1], -1).T.contiguous()
+
+
+def route_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the gradient of the logits."""
+    gradient, logits, chosen = inputs
+    experts = chosen.long()
+    weights = _weights(logits, experts)
+    if experts.shape[-1] == 1:
+        return ((weights * gradient) * (-logits.softmax(-1)).scatter_add(-1, experts, torch.ones_like(weights)),)
+    change = weights * (gradient - (weights * gradient).sum(-1, keepdim=True))
+    return (torch.zeros_like(logits).scatter_add_(-1, experts, change),)
+
+
+# --- dispatch and combination --------------------------------------------------------------------------------------
+
+
+def _from_slots(y: Tensor, slots: Tensor) -> Tensor:
+    """Return the rows [s, b, k, h] of y[E, C, h] that are in the slots; zeros for choices that have none."""
+    rows = y.flatten(0, 1)
+    found = slots < rows.shape[0]
+    return rows[slots.long().clamp(max=rows.shape[0] - 1)] * found[..., None].to(y.dtype)
+
+
+def _into_slots(rows: Tensor, slots: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return a tensor [E, C, h] with rows [s, b, k, h] in their slots, and zeros in those that are left."""
+    num_slots = shape[0] * shape[1]
+    filled = rows.new_zeros(num_slots + 1, rows.shape[-1])
+    filled[slots.long()] = rows
+    return filled[:num_slots].clone().view(*shape[:2], -1)
+
+
+def dispatch(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return x in the slots of its choices."""
+    x, slots = inputs
+    rows = x.unsqueeze(-2).expand(*slots.shape, -1)
+    return (_into_slots(rows, slots, (attributes["num_experts"], attributes["capacity"])),)
+
+
+def dispatch_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the sum of dy over the choices of every token."""
+    dy, slots = inputs
+    return (wide(_from_slots(dy, slots)).sum(-2).to(dy.dtype),)
+
+
+def combine(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the weighted sum of y over the choices of every token."""
+    y, weights, slots = inputs
+    return ((wide(_from_slots(y, slots)) * weights[..., None]).sum(-2).to(y.dtype),)
+
+
+def combine_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the gradients of y and of the weights."""
+    dout, y, weights, slots = inputs
+    rows = wide(dout).unsqueeze(-2)
+    dy = _into_slots((rows * weights[..., None]).to(y.dtype), slots, y.shape)
+    return dy, (rows * wide(_from_slots(y, slots))).sum(-1)
+
+
+# --- grouped products ----------------------------------------------------------------------------------------------
+
+
+def grouped_matmul(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return x[g, m, k] times w[g, k, *n], group by group."""
+    x, weight = inputs
+    return (torch.bmm(x, weight.flatten(2)).view(*x.shape[:2], *weight.shape[2:]),)
+
+
+def grouped_matmul_input_gradient(
+    _: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes
+) -> tuple[Tensor, ...]:
+    """Return dy w^T, group by group."""
+    dy, weight = inputs
+    return (torch.bmm(dy.flatten(2), weight.flatten(2).mT),)
+
+
+def grouped_matmul_weight_gradient(
+    _: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes
+) -> tuple[Tensor, ...]:
+    """Add x^T dy to the gradient of w, group by group; return it alone where there is none to add to."""
+    x, dy, *accumulated = inputs
+    product = torch.bmm(x.mT, dy.flatten(2)).view(x.shape[0], x.shape[2], *dy.shape[2:])
+    return (accumulated[0].add_(product) if accumulated else product,)
+
+
+MOE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
+    {
+        "router_matmul": router_matmul,
+        "router_matmul_input_gradient": router_matmul_input_gradient,
+        "router_matmul_weight_gradient": router_matmul_weight_gradient,
+        "route": route,
+        "route_backward": route_backward,
+        "dispatch": dispatch,
+        "dispatch_backward": dispatch_backward,
+        "combine": combine,
+        "combine_backward": combine_backward,
+        "grouped_matmul": grouped_matmul,
+        "grouped_matmul_input_gradient": grouped_matmul_input_gradient,
+        "grouped_matmul_weight_gradient": grouped_matmul_weight_gradient,
+    }
+)

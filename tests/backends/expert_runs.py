@@ -1,0 +1,101 @@
+"""Tiny trainings with experts that run for real, of which each must reproduce the dense reference."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from backends.torch.worker import ExecutionRequest
+from sim.plan.op import Collective, CollectiveKind
+from sim.plan.program import Plan
+from sim.training.builder import build_dense_training
+from sim.training.experts import ExpertsSpec
+from tests.backends.jobs import GPT, LLAMA, training
+from tests.backends.latent_runs import MODEL as LATENT_MODEL
+
+
+def experts(**keys: Any) -> ExpertsSpec:
+    """Return four experts of which a token goes to two, if these have slots."""
+    return ExpertsSpec(**{"num_experts": 4, "top_k": 2, "ffn_hidden_size": 12, **keys})
+
+
+MIXTURE: Mapping[str, Any] = {**LLAMA, "num_layers": 2, "experts": experts()}
+SHARED: Mapping[str, Any] = {
+    **LLAMA, "experts": experts(num_experts=8, top_k=3, shared_ffn_hidden_size=8, first_dense_layers=1),
+}  # fmt: skip
+
+EXPERTS = {
+    "experts, one rank": training(model=MIXTURE, batch=(4, 2)),
+    "experts, dp4": training(model=MIXTURE, data_degree=4, batch=(8, 1)),
+    "experts, ep4": training(model=MIXTURE, data_degree=4, expert_degree=4, batch=(8, 1)),
+    "experts, ep2 x dp2": training(model=MIXTURE, data_degree=4, expert_degree=2, batch=(8, 2), bucket_bytes=4000),
+    "experts, ep2 x dp2 zero1": training(
+        model=SHARED, data_degree=4, expert_degree=2, zero_stage=1, batch=(8, 1), bucket_bytes=4000
+    ),
+    "experts, ep4 zero1, recompute full": training(
+        model=SHARED, data_degree=4, expert_degree=4, zero_stage=1, batch=(8, 1), recompute="full"
+    ),
+    "experts, ep2 x pp2": training(
+        model=SHARED, data_degree=2, expert_degree=2, pipeline={"degree": 2}, recompute="selective"
+    ),
+    "experts, ep2 x pp2 interleaved, zero1, gathers overlapped": training(
+        model=SHARED, data_degree=2, expert_degree=2, zero_stage=1, overlap_parameter_gather=True,
+        pipeline={"degree": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2},
+    ),
+    "experts, ep2 x pp2 zb_h1, unfused": training(
+        model=SHARED, data_degree=2, expert_degree=2, pipeline={"degree": 2, "schedule": "zb_h1"},
+        numbers={"fused_gradient_accumulation": False},
+    ),
+    "experts, ep2 x pp2 dualpipe": training(
+        model=SHARED, data_degree=2, expert_degree=2, batch=(8, 1), pipeline={"degree": 2, "schedule": "dualpipe"}
+    ),
+    "experts, ep2 x tp2, weight gradients first": training(
+        model=SHARED, data_degree=2, expert_degree=2, tensor_degree=2, overlap_tensor_backward=False
+    ),
+    "experts, ep2 x tp2 sp zero1": training(
+        model=SHARED, data_degree=2, expert_degree=2, tensor_degree=2, sequence_parallel=True, zero_stage=1
+    ),
+    "experts, gpt, ep2 x tp2 sp": training(
+        model={**GPT, "num_layers": 2, "experts": experts(shared_ffn_hidden_size=8)}, data_degree=2, expert_degree=2,
+        tensor_degree=2, sequence_parallel=True,
+    ),
+    "experts, one each, ep2 x dp2": training(
+        model={**MIXTURE, "experts": experts(top_k=1)}, data_degree=4, expert_degree=2, batch=(8, 1),
+        overlap_gradient_sync=False,
+    ),
+    "experts, none dropped, other axis order, ep2": training(
+        model={**MIXTURE, "experts": experts(capacity_factor=2.0)}, data_degree=2, expert_degree=2, tensor_degree=2,
+        axis_order=("pp", "tp", "dp"),
+    ),
+    "experts, balanced, ep2, gradients assigned": training(
+        model={**MIXTURE, "experts": experts(routing="balanced")}, data_degree=2, expert_degree=2,
+        numbers={"set_gradients_to_none": True},
+    ),
+    "experts, latent attention, ep2 x tp2 sp": training(
+        model={**LATENT_MODEL, "experts": experts(shared_ffn_hidden_size=8)}, data_degree=2, expert_degree=2,
+        tensor_degree=2, sequence_parallel=True,
+    ),
+    "experts, zero3 dp2": training(model=MIXTURE, data_degree=2, zero_stage=3),
+}  # fmt: skip
+
+EXCHANGING = EXPERTS["experts, ep2 x dp2"]
+
+
+def exchanges(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the task and the name of every all_to_all."""
+    for task in plan.programs[0].tasks.values():
+        for op in task.ops:
+            if isinstance(op, Collective) and op.kind is CollectiveKind.ALL_TO_ALL:
+                yield task.name, op.name
+
+
+def expert_requests() -> dict[str, ExecutionRequest]:
+    """Return runs whose exchanges, or sums of experts, are left out, and one that shows who found a slot."""
+    plan = build_dense_training(EXCHANGING, "exchanging")
+    sums = {op.name for task in plan.programs[0].tasks.values() for op in task.ops if isinstance(op, Collective)
+            and op.kind is CollectiveKind.ALL_REDUCE and op.axes == ("dp",)}  # fmt: skip
+    muted = {f"all_to_all {name}": {name} for _, name in exchanges(plan)} | {"all_reduce of experts": sums}
+    requests = {
+        f"without {what} (experts)": ExecutionRequest(plan=plan, check_against=EXCHANGING, mute=frozenset(names))
+        for what, names in muted.items()
+    }
+    slots = frozenset(name for name in plan.programs[0].buffers if name.endswith(".slots"))
+    return requests | {"slots": ExecutionRequest(plan=plan, keep=slots)}
