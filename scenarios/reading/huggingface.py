@@ -1,4 +1,4 @@
-"""Read a model from a Hugging Face ``config.json``: Llama, DeepSeek and GPT-2 style.
+"""Read a model from a Hugging Face ``config.json``: Llama, Mixtral, DeepSeek and GPT-2 style.
 
 Whatever would change the layers' shapes or work and is not modelled is refused by name. Not refused, because it
 changes neither: ``rope_scaling`` (other rotation angles, the same rotations), epsilons, initialisation,
@@ -77,7 +77,7 @@ def read_model(path: Path) -> dict[str, Any]:
         rule = f"models of type {describe(kind)} are not modelled"
         raise config.refuse("model_type", rule, suggestion(str(kind), _READERS))
     for key, why in _NOT_MODELLED.items():
-        if config.values.get(key):
+        if config.values.get(key) and key not in _READ_BY.get(kind, ()):
             raise config.refuse(key, f"not modelled: {why}", "choose a model without it")
     return _READERS[kind](config)
 
@@ -118,6 +118,17 @@ def _read_llama(config: Config) -> dict[str, Any]:
         rule = f"heads of {size} are not modelled: hidden_size / heads = {hidden // heads}"
         raise config.refuse("head_dim", rule, "choose a model whose heads split hidden_size evenly")
     return _llama_family(config) | {"num_kv_heads": config.integer("num_key_value_heads", default=heads)}
+
+
+def _read_mixtral(config: Config) -> dict[str, Any]:
+    """Return a model whose every layer has experts as wide as a llama's MLP."""
+    model = _read_llama(config)
+    experts = {
+        "num_experts": config.integer("num_local_experts", default=8),
+        "top_k": config.integer("num_experts_per_tok", default=2),
+        "ffn_hidden_size": model["ffn_hidden_size"],
+    }
+    return model | {"experts": experts}
 
 
 def _read_deepseek(config: Config) -> dict[str, Any]:
@@ -195,7 +206,10 @@ _READERS: Final[dict[str, Callable[[Config], dict[str, Any]]]] = {
     "gpt2": _read_gpt2,
     "llama": _read_llama,
     "mistral": _read_llama,
+    "mixtral": _read_mixtral,
 }
+_READ_BY: Final = {"mixtral": ("num_local_experts",)}
+"""By type of model, keys of ``_NOT_MODELLED`` that are modelled of it."""
 _NOT_MODELLED: Final = {
     "sliding_window": "sliding-window attention",
     "attention_bias": "biases in the attention of a llama",

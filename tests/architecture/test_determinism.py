@@ -34,7 +34,7 @@ def same(first: Path, second: Path) -> None:
     "name",
     [
         "textbook-interleaved", "tiny-gpt-2x2", "gpt-3.6b-data-parallel-64-a100", "llama-2-70b-zero1-64-a100",
-        "llama-2-13b-fsdp-64-a100",
+        "llama-2-13b-fsdp-64-a100", "mixtral-8x7b-64-h100",
     ],
 )  # fmt: skip
 def test_hash_seeds_change_nothing(root: Path, tmp_path: Path, name: str) -> None:

@@ -19,6 +19,7 @@ PARAMETERS = {
     "llama-3-8b": 8_030_261_248,
     "llama-3-70b": 70_553_706_496,
     "llama-3-405b": 405_853_388_800,
+    "mixtral-8x7b": 46_702_792_704,
 }
 
 SC21 = ["1.7b", "3.6b", "7.5b", "18.4b", "39.1b", "76.1b", "145.6b", "310.1b", "529.6b", "1008b"]
@@ -31,6 +32,11 @@ LLAMA = {
     "vocab_size": 128256, "rope_theta": 500000.0, "tie_word_embeddings": False, "hidden_act": "silu",
     "rms_norm_eps": 1e-05, "attention_bias": False, "attention_dropout": 0.0, "pretraining_tp": 1,
     "rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "torch_dtype": "bfloat16",
+}  # fmt: skip
+MIXTRAL = LLAMA | {
+    "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 8, "num_experts_per_tok": 2,
+    "max_position_embeddings": 32768, "vocab_size": 32000, "rope_theta": 1000000.0, "rope_scaling": None,
+    "sliding_window": None, "router_aux_loss_coef": 0.02, "output_router_logits": False,
 }  # fmt: skip
 DEEPSEEK = {
     "model_type": "deepseek_v2", "architectures": ["DeepseekV2ForCausalLM"], "hidden_size": 2048,
@@ -61,7 +67,7 @@ def preset_model(write, name: str):
 
 
 @pytest.mark.parametrize(("name", "parameters"), PARAMETERS.items())
-def test_llama_presets_have_the_published_number_of_parameters(write, name: str, parameters: int) -> None:
+def test_presets_have_the_published_number_of_parameters(write, name: str, parameters: int) -> None:
     """Counted from the preset's shapes, to the last parameter."""
     assert preset_model(write, name).num_parameters == parameters
 
@@ -92,6 +98,20 @@ def test_every_preset_cites_its_source() -> None:
         *(f"gpt-3-{size}" for size in GPT3),
     }
     assert all("arXiv" in preset.source and "20" in preset.source for preset in presets.values())
+
+
+def test_mixtral_configuration_is_read(write, tmp_path) -> None:
+    """Mixtral's config.json gives the same model as the preset; a llama with experts is still refused."""
+    assert load(write, tmp_path, MIXTRAL, sequence_length=4096) == preset_model(write, "mixtral-8x7b")
+    with pytest.raises(ScenarioError, match="mixture of experts"):
+        load(write, tmp_path, LLAMA | {"num_local_experts": 8})
+
+
+def test_a_token_of_mixtral_uses_a_part_of_it(write) -> None:
+    """12.9 billion of 46.7 (Jiang et al. 2024, section 2.1): embedding, attention, router and two of eight experts."""
+    model = preset_model(write, "mixtral-8x7b")
+    products = model.num_layers * (model.attention_products + model.experts.products(4096, 3))
+    assert products + 2 * 32000 * 4096 == pytest.approx(12.9e9, rel=0.01)
 
 
 def test_llama_configuration_is_read(write, tmp_path) -> None:
@@ -131,7 +151,7 @@ def test_missing_keys_have_hugging_face_defaults(write, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("base", "key", "value", "words"), [
-    (LLAMA, "model_type", "mixtral", "models of type 'mixtral' (text) are not modelled"),
+    (LLAMA, "model_type", "bloom", "models of type 'bloom' (text) are not modelled"),
     (LLAMA, "model_type", "qwen2", "known: deepseek_v2, deepseek_v3, gpt2, llama, mistral"),
     (LLAMA, "model_type", None, "models of type nothing"),
     (LLAMA, "sliding_window", 4096, "sliding-window attention"),
