@@ -9,6 +9,7 @@ from costmodels.kernels.elementwise import ELEMENTWISE_KERNELS
 from costmodels.kernels.float8 import FLOAT8_KERNELS
 from costmodels.kernels.gemm import GEMM_KERNELS
 from costmodels.kernels.gemm_parts import GEMM_PART_KERNELS
+from costmodels.kernels.gemm_pieces import GEMM_PIECE_KERNELS
 from costmodels.kernels.latent import LATENT_KERNELS
 from costmodels.kernels.model_ends import MODEL_END_KERNELS
 from costmodels.kernels.moe import MOE_KERNELS
@@ -20,6 +21,7 @@ KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
         for kernel in (
             *GEMM_KERNELS,
             *GEMM_PART_KERNELS,
+            *GEMM_PIECE_KERNELS,
             *FLOAT8_KERNELS,
             *ATTENTION_KERNELS,
             *ELEMENTWISE_KERNELS,

@@ -205,7 +205,7 @@ ELEMENTWISE_KERNELS = (
     Kernel("gelu_backward", "elementwise", (2, 2), _like_equals, streaming(20)),
     Kernel("swiglu", "elementwise", (1, 1), _swiglu_outputs, streaming(4)),
     Kernel("swiglu_backward", "elementwise", (2, 2), _swiglu_backward_outputs, streaming(8)),
-    Kernel("add", "elementwise", (2, 2), _like_equals, streaming(1)),
+    Kernel("add", "elementwise", (2, _MANY), _like_equals, streaming(1)),
     Kernel("append", "elementwise", (1, 2), _append_outputs, _append_work),
     Kernel("rows", "elementwise", (1, 1), _rows_outputs, _copying),
     Kernel("slice", "elementwise", (1, 1), _slice_outputs, _copying),

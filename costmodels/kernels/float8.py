@@ -1,7 +1,8 @@
 """Casts to eight bits, and matrix products of such operands (Micikevicius et al. 2022, FP8 Formats for Deep Learning).
 
 A tensor in eight bits comes with its scale, one float32: what its elements are multiplied by to get their values. So a
-product takes two pairs, and then what the plain product takes: a bias, or the gradient to add to. ``dtype`` is the type
+product takes two pairs, or more where an operand is given in pieces, and then what the plain product takes: a bias, or
+what it writes into. ``dtype`` is the type
 of what it makes. A cast writes ``copies`` of the tensor: Hopper's tensor cores take operands of eight bits only with
 the summed dimension innermost, so what two products sum over in two ways is written in two orders (cuBLAS,
 cublasLtMatmul).
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 
 from costmodels.kernels.elementwise import streaming
 from costmodels.kernels.gemm import GEMM_KERNELS
+from costmodels.kernels.gemm_pieces import GEMM_PIECE_KERNELS
 from costmodels.kernels.tensor import Attributes, Kernel, TensorSpec, Work, require
 
 
@@ -19,25 +21,34 @@ def _cast_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple
     return (*[copy] * attributes["copies"], TensorSpec((1,), "float32"))
 
 
-def _operands(inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def num_factors(attributes: Attributes) -> int:
+    """Return how many tensors with scales a product takes: two, or more where one factor is given in pieces."""
+    return int(attributes["pieces"]) + 1 if "in_pieces" in attributes else 2
+
+
+def _operands(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     """Return what the plain product takes: the inputs without the scales."""
-    first, first_scale, second, second_scale, *rest = inputs
-    scales = (first_scale, second_scale)
+    end = 2 * num_factors(attributes)
+    scales = inputs[1:end:2]
     require(all(scale == TensorSpec((1,), "float32") for scale in scales), "a scale is one float32", *scales)
-    return (first, second, *rest)
+    return (*inputs[0:end:2], *inputs[end:])
+
+
+def _like_all(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    return tuple(inputs)
 
 
 def _product(plain: Kernel) -> Kernel:
     """Return the product of operands in eight bits that is like a plain one."""
 
     def outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
-        operands = _operands(inputs)
+        operands = _operands(inputs, attributes)
         (made,) = plain.outputs(operands, attributes)
-        accumulates = len(operands) == 3 and made is operands[2]
+        accumulates = made is operands[-1] and len(operands) > num_factors(attributes)
         return (made if accumulates else TensorSpec(made.shape, attributes["dtype"]),)
 
     def work(inputs: Sequence[TensorSpec], made: Sequence[TensorSpec], attributes: Attributes) -> Work:
-        return plain.work(_operands(inputs), made, attributes)
+        return plain.work(_operands(inputs, attributes), made, attributes)
 
     least, most = plain.num_inputs
     return Kernel(f"float8_{plain.name}", plain.family, (least + 2, most + 2), outputs, work)
@@ -46,5 +57,6 @@ def _product(plain: Kernel) -> Kernel:
 FLOAT8_KERNELS = (
     # one pass: what made x knows the largest magnitude, or steps before do (Transformer Engine's delayed scaling)
     Kernel("cast_float8", "elementwise", (1, 1), _cast_outputs, streaming(2)),
-    *(_product(kernel) for kernel in GEMM_KERNELS),
+    Kernel("transpose_float8", "elementwise", (1, float("inf")), _like_all, streaming(0)),
+    *(_product(kernel) for kernel in (*GEMM_KERNELS, *GEMM_PIECE_KERNELS)),
 )

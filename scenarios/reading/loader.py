@@ -251,6 +251,7 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
             tensor_degree=degrees["tensor"],
             sequence_parallel=section.tensor.sequence_parallel,
             overlap_tensor_backward=section.tensor.overlap_backward,
+            collective_matmul=section.tensor.collective_matmul,
             pipeline=_pipeline(
                 document, section.pipeline, degrees["pipeline"], _method(checked), (sequence_length, multiple)
             ),

@@ -58,7 +58,9 @@ def phase_of(name: str, stream: str = "compute") -> Phase:
     """
     task = task_of(name)
     phase = next((phase for prefix, phase in _PREFIXES.items() if task.startswith(prefix)), OTHER)
-    is_own = phase.is_communication or stream == "compute" or (stream in {"tp", "ep"} and phase in PASSES)
+    is_own = (
+        phase.is_communication or stream == "compute" or (stream.partition("_")[0] in {"tp", "ep"} and phase in PASSES)
+    )
     return phase if is_own else SYNC
 
 

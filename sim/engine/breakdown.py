@@ -58,7 +58,7 @@ def counted_stream(op: Op) -> str:
 
 def _by_priority(streams: Iterable[str]) -> list[str]:
     first = {"tp": 0, "ep": 1, "dp": 2}
-    return sorted(streams, key=lambda stream: (first.get(stream, 3), stream))
+    return sorted(streams, key=lambda stream: (first.get(stream.partition("_")[0], 3), stream))
 
 
 def _sorted_spans(parts: list[tuple[Times, Times]], begin_s: float, end_s: float) -> tuple[Times, Times]:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 
@@ -18,13 +17,11 @@ from sim.plan.mesh import Mesh
 from sim.plan.op import Collective, Send
 from sim.plan.program import Program
 
-PIPELINE: Final = "pp"
-
 
 def sent_bytes(run: SimulatedRun, pricing: ClusterPricing) -> dict[str, float]:
     """Return the bytes that the mean rank sends in a step, by what for: ``tp``, ``pp``, ``dp``, ...
 
-    Keys are streams, all of the pipeline's as ``pp``. A message is its payload. Of a collective a rank sends what the
+    Keys are streams, and of messages their axis. A message is its payload. Of a collective a rank sends what the
     mean member of its group does by the algorithm's flows; what a protocol adds does not count. Without an algorithm
     named, it is the one that ends first on a network of the cluster's nominal latencies.
     """
@@ -54,8 +51,7 @@ class _SentBytes:
         for name, count in Counter(call.task for call in program.calls).items():
             for op in program.tasks[name].ops:
                 if isinstance(op, Send | Collective):
-                    stream = counted_stream(op)
-                    purpose = PIPELINE if stream.startswith(f"{PIPELINE}_") else stream
+                    purpose = op.axis if isinstance(op, Send) else counted_stream(op)
                     totals[purpose] = totals.get(purpose, 0.0) + count * self._of_op(program, op, rank)
         return totals
 

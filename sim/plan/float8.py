@@ -5,7 +5,7 @@ step, by a task of its own; the cast input is what the backward keeps, unless it
 anew.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from sim.plan.buffer import Buffer, Kind, Scope
@@ -51,6 +51,23 @@ class Float8Products(Products):
     def gradient(self, r: TaskTracer, name: str, dy: Tensor) -> Twice:
         """Return dy in E5M2."""
         return _cast_twice(r, f"{name}.output_gradient", dy, E5M2, Kind.WORKSPACE)
+
+    def piece(self, t: TaskTracer, name: str, x: Tensor) -> tuple[Tensor, ...]:
+        """Return x in E4M3, with its own scale."""
+        return _cast(t, name, x, E4M3, Kind.ACTIVATION)
+
+    def gradient_piece(self, r: TaskTracer, name: str, dy: Tensor) -> tuple[Tensor, ...]:
+        """Return dy in E5M2, with its own scale."""
+        return _cast(r, name, dy, E5M2, Kind.WORKSPACE)
+
+    def turned(self, r: TaskTracer, name: str, pieces: Sequence[tuple[Tensor, ...]]) -> Sequence[tuple[Tensor, ...]]:
+        """Return copies of all pieces as they lie for the other product, made in one pass."""
+        tensors = [piece[0] for piece in pieces]
+        turned = r.compute(
+            f"{name}.transposed", "transpose_float8", tensors, [x.layout for x in tensors],
+            labels=[f"piece{number}" for number in range(len(pieces))], kind=Kind.WORKSPACE,
+        )  # fmt: skip
+        return [(x, piece[1]) for x, piece in zip(turned, pieces, strict=True)]
 
 
 def cast_weights(t: TaskTracer, parameters: Iterable[Parameter]) -> None:

@@ -87,6 +87,18 @@ class Products:
         """Return what the input gradient and the weight gradient are made with."""
         return (dy,), (dy,)
 
+    def piece(self, _t: TaskTracer, _name: str, x: Tensor) -> tuple[Tensor, ...]:
+        """Return what travels of a piece of an input, and is kept of it."""
+        return (x,)
+
+    def gradient_piece(self, _r: TaskTracer, _name: str, dy: Tensor) -> tuple[Tensor, ...]:
+        """Return what travels of a piece of an output's gradient."""
+        return (dy,)
+
+    def turned(self, _r: TaskTracer, _name: str, pieces: Sequence[tuple[Tensor, ...]]) -> Sequence[tuple[Tensor, ...]]:
+        """Return all pieces as the weight gradient takes them."""
+        return pieces
+
 
 PLAIN: Final = Products()
 

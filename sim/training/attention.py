@@ -20,7 +20,7 @@ def attention(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> Tensor:
         v = sliced.append(t, f"{name}.values", v, b.part)
     y = attend(b, t, f"{name}.attention", (q, k, v))
     output = b.weights(t, f"{name}.projection", (m.num_heads, m.head_size, m.hidden_size), b.shard(0))
-    return b.row_output(t, b.product(t, f"{name}.projection", y, output, contract=2))
+    return b.row(t, f"{name}.projection", y, output, contract=2)
 
 
 def _qkv(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -29,7 +29,7 @@ def _qkv(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> tuple[Tensor, 
     shape = (m.num_kv_heads, m.num_heads // m.num_kv_heads + 2, m.head_size)
     weight = b.weights(t, f"{name}.qkv", (m.hidden_size, *shape), b.shard(1))
     bias = t.program.parameter(f"{name}.qkv.bias", shape, b.shard(0), "zeros") if b.biased else None
-    q, k, v = f.split_qkv(t, f"{name}.qkv", b.product(t, f"{name}.qkv", b.column_input(t, x), weight, bias))
+    q, k, v = f.split_qkv(t, f"{name}.qkv", b.column(t, f"{name}.qkv", x, weight, bias))
     if m.family == "llama":
         q = f.rotary(t, f"{name}.rotary_q", q, m.rotary_base, b.start)
         k = f.rotary(t, f"{name}.rotary_k", k, m.rotary_base, b.start)

@@ -95,6 +95,7 @@ class StageProgramBuilder:
                     placeholder="kept" if job.training.gradient_placeholders else "none",
                 )
             ),
+            collective_matmul=job.parallel.collective_matmul,
             slices={name: choice.num_slices for name, choice in self.choices.items()},
         )
 

@@ -24,12 +24,12 @@ def _queries(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, latent: Laten
     heads = (b.model.num_heads, latent.query_head_size)
     if latent.q_rank is None:
         weight = b.weights(t, f"{name}.q", (b.model.hidden_size, *heads), b.shard(1))
-        q = b.product(t, f"{name}.q", b.column_input(t, x), weight)
+        q = b.column(t, f"{name}.q", x, weight)
     else:
         down = b.weights(t, f"{name}.q_down", (b.model.hidden_size, latent.q_rank), REPLICATED)
         compressed = b.norm(t, f"{name}.q_norm", b.product(t, f"{name}.q_down", x, down))
         up = b.weights(t, f"{name}.q_up", (latent.q_rank, *heads), b.shard(1))
-        q = b.product(t, f"{name}.q_up", b.column_input(t, compressed), up)
+        q = b.column(t, f"{name}.q_up", compressed, up)
     return f.rotary(t, f"{name}.rotary_q", q, b.model.rotary_base, b.start, width=latent.rotary_head_size)
 
 
@@ -40,8 +40,8 @@ def _keys_and_values(
     down = b.weights(t, f"{name}.kv_down", (b.model.hidden_size, width), REPLICATED)
     both = b.product(t, f"{name}.kv_down", x, down)
     compressed, position = split_latent(t, f"{name}.kv_down.split", both, latent.kv_rank)
-    compressed = b.column_input(t, b.norm(t, f"{name}.kv_norm", compressed))
+    compressed = b.norm(t, f"{name}.kv_norm", compressed)
     heads = (b.model.num_heads, latent.kv_head_size)
-    kv = b.product(t, f"{name}.kv_up", compressed, b.weights(t, f"{name}.kv_up", (latent.kv_rank, *heads), b.shard(1)))
+    kv = b.column(t, f"{name}.kv_up", compressed, b.weights(t, f"{name}.kv_up", (latent.kv_rank, *heads), b.shard(1)))
     position = f.rotary(t, f"{name}.rotary_k", b.column_input(t, position), b.model.rotary_base, b.start)
     return latent_heads(t, f"{name}.heads", kv, position, latent.head_size)

@@ -8,6 +8,7 @@ from sim.plan import functions as f
 from sim.plan.buffer import Part
 from sim.plan.layout import REPLICATED, Layout, sharded
 from sim.plan.linear import Products, linear
+from sim.plan.ring_linear import gathered_linear, scattered_linear
 from sim.plan.split_linear import split_linear
 from sim.plan.token_slices import TokenSlice
 from sim.plan.tracing import Parameter, TaskTracer, Tensor
@@ -22,6 +23,7 @@ class LayerBuilder:
 
     ``slices``: into how many parts the weight of a linear layer, by name, is split along its input; one if left out.
     ``part``: the tokens of every sequence that are computed; None: all. ``products``: how the layers' are made.
+    ``collective_matmul``: those of sequence parallelism in pieces, which are gathered and scattered meanwhile.
     """
 
     model: TransformerSpec
@@ -31,6 +33,7 @@ class LayerBuilder:
     recompute: Recompute
     loss_scale: float
     products: Products
+    collective_matmul: bool = False
     slices: Mapping[str, int] = field(default_factory=dict)
     part: TokenSlice | None = None
 
@@ -58,6 +61,20 @@ class LayerBuilder:
         count = self.slices.get(name, 1)
         parts = [Part(dim, index, count) for index in range(count)] if count > 1 else [None]
         return [t.program.parameter(f"{name}.weight", shape, layout, "normal", part=part) for part in parts]
+
+    def column(
+        self, t: TaskTracer, name: str, x: Tensor, weights: Sequence[Parameter], bias: Parameter | None = None
+    ) -> Tensor:
+        """Return the product of x, which lies as the residual stream, with a weight that is split along its output."""
+        if self.collective_matmul:
+            return gathered_linear(t, name, x, weights[0], bias, axis=TENSOR_AXIS, products=self.products)
+        return self.product(t, name, self.column_input(t, x), weights, bias)
+
+    def row(self, t: TaskTracer, name: str, x: Tensor, weights: Sequence[Parameter], contract: int = 1) -> Tensor:
+        """Return the product of x with a weight that is split along its input, as the residual stream lies."""
+        if self.collective_matmul:
+            return scattered_linear(t, name, x, weights[0], axis=TENSOR_AXIS, contract=contract, products=self.products)
+        return self.row_output(t, self.product(t, name, x, weights, contract=contract))
 
     def product(
         self,

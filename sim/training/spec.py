@@ -111,6 +111,8 @@ class ParallelSpec:
     sequence_parallel: bool = False
     overlap_tensor_backward: bool = True
     """Sum a product's input gradient over the tensor-parallel ranks while its weight gradient is computed."""
+    collective_matmul: bool = False
+    """Gather and scatter what sequence parallelism cuts piece by piece, beside the products of the other pieces."""
     pipeline: PipelineSpec = field(default_factory=PipelineSpec)
     data_degree: int = 1
     expert_degree: int = 1
@@ -289,6 +291,19 @@ def check_tensor(model: TransformerSpec, parallel: ParallelSpec) -> None:
             "sequence parallelism splits the sequence over the tensor-parallel ranks, and there is only one",
             "write sequence_parallel: false, or a tensor degree of 2 or more",
         )
+    if parallel.collective_matmul:
+        _check_collective_matmul(parallel)
+
+
+def _check_collective_matmul(parallel: ParallelSpec) -> None:
+    """Raise SpecError where no product has rows that are gathered or scattered, and for what is not built."""
+    key = "parallel.tensor.collective_matmul"
+    if not parallel.sequence_parallel:
+        rule = "it cuts up the gathers and reduce_scatters of sequence parallelism, and sequence_parallel is false"
+        raise SpecError(key, rule, "leave it out, or write sequence_parallel: true and a tensor degree of 2 or more")
+    if parallel.osdp is not None:
+        rule = "it is not built with osdp, which may cut the weights of products into slices"
+        raise SpecError(key, rule, "leave it, or osdp, out")
 
 
 def check_latent(model: TransformerSpec, parallel: ParallelSpec) -> None:

@@ -89,6 +89,7 @@ KEYS = {
     *("training.fused_gradient_accumulation", "training.low_precision_gradients", "parallel.tensor.overlap_backward"),
     *("training.gradient_placeholders", "training.set_gradients_to_none"),
     *("parallel.tensor.method", "parallel.tensor.degree", "parallel.tensor.sequence_parallel"),
+    "parallel.tensor.collective_matmul",
     *("parallel.pipeline.degree", "parallel.pipeline.schedule", "parallel.pipeline.virtual_stages"),
     *("parallel.pipeline.layers_per_stage", "parallel.pipeline.scatter_gather", "parallel.pipeline.actions"),
     "parallel.pipeline.recompute_per_stage",

@@ -28,6 +28,9 @@ FLOAT8 = {
     ),
     "fp8, llama, pp2 zb_h1 x dp2": float8(LLAMA, data_degree=2, pipeline={"degree": 2, "schedule": "zb_h1"}),
     "fp8, aiao zero1 pp2 x dp2, sgd": float8(data_degree=2, zero_stage=1, pipeline=AIAO, batch=(8, 1), numbers=SGD),
+    "fp8, collective matmul, tp4": float8(
+        {**GPT, "num_layers": 2}, tensor_degree=4, sequence_parallel=True, collective_matmul=True, batch=(2, 1)
+    ),
     "fp8, pp2 chimera x dp2": float8(
         {**GPT, "num_layers": 2}, data_degree=2, pipeline={"degree": 2, "schedule": "chimera"}, batch=(4, 1)
     ),
@@ -42,6 +45,9 @@ WIDE = {
     ),
     "fp8 of float64, zb_h1": float8(PLAIN, pipeline={"degree": 2, "schedule": "zb_h1"}, batch=(4, 1)),
     "fp8 of float64, tp2 sp": float8(PLAIN, tensor_degree=2, sequence_parallel=True, batch=(2, 1)),
+    "fp8 of float64, tp2 sp, collective matmul": float8(
+        PLAIN, tensor_degree=2, sequence_parallel=True, collective_matmul=True, batch=(2, 1)
+    ),
 }
 """Casts between float64 tensors: what is left is what the casts do."""
 

@@ -314,6 +314,24 @@ ASSIGNED = (
 )  # fmt: skip
 """Trainings that also run without clearing gradients, fused and not by turns."""
 
+_RING: Mapping[str, Any] = {"tensor_degree": 2, "sequence_parallel": True, "collective_matmul": True}
+RINGS: Mapping[str, Mapping[str, Any]] = {
+    "collective matmul, tp4": {**_RING, "tensor_degree": 4, "batch": (2, 1)},
+    "collective matmul, llama, zero1 tp2 x dp2, weight gradients first": {
+        "model": LLAMA, **_RING, "data_degree": 2, "zero_stage": 1, "overlap_tensor_backward": False,
+        "numbers": {"fused_gradient_accumulation": False},
+    },
+    "collective matmul, zb_h1, pp2 x tp2, recompute full": {
+        **_RING, "pipeline": {"degree": 2, "schedule": "zb_h1"}, "recompute": "full",
+    },
+    "collective matmul, zero3 tp2 x dp2": {"model": LLAMA, **_RING, "data_degree": 2, "zero_stage": 3},
+    "collective matmul, seq_1f1b, pp2 x tp2, recompute selective": {
+        **_RING, "batch": (2, 1), "recompute": "selective",
+        "pipeline": {"degree": 2, "schedule": "seq_1f1b", "token_slices": (4, 4)},
+    },
+}  # fmt: skip
+"""Gathers and reduce_scatters of sequence parallelism in pieces, beside the products that they feed."""
+
 
 def checked_trainings() -> dict[str, DenseTraining]:
     """Return every training that must reproduce the dense reference in float64."""
@@ -322,7 +340,7 @@ def checked_trainings() -> dict[str, DenseTraining]:
         for name, strategy in (STRATEGIES | SHARDED).items()
         for recompute in RECOMPUTES
     }
-    others = {name: training(**strategy) for name, strategy in OTHERS.items()}
+    others = {name: training(**strategy) for name, strategy in (*OTHERS.items(), *RINGS.items())}
     for index, name in enumerate(ASSIGNED):
         numbers = {"set_gradients_to_none": True, "fused_gradient_accumulation": bool(index % 2)}
         old = others[name]

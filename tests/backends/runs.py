@@ -102,6 +102,12 @@ WRONG_STEPS = {
 }  # fmt: skip
 """What may go wrong where work is left to the next step; each must be noticed."""
 
+RING_MESSAGES = (
+    ("forward", "layer1.qkv.input.piece1"), ("forward", "layer0.fc2.term1"),
+    ("backward", "layer1.fc1.regathered.piece1"), ("backward", "layer0.projection.output_gradient.piece1"),
+)  # fmt: skip
+"""Of collective matmuls, a message of each kind: each is silenced alone."""
+
 
 def textbook_plan(duration_s: float, ranks: int = 4) -> Plan:
     """Return 1F1B with stated times."""
@@ -236,6 +242,12 @@ def all_requests() -> dict[str, ExecutionRequest]:
         plan = build_dense_training(job, name)
         for what, mute in silenced(plan):
             requests[f"without {what} ({name})"] = ExecutionRequest(plan=plan, check_against=job, mute=mute)
+    ring = training(model=MUTED_MODEL, tensor_degree=2, sequence_parallel=True, collective_matmul=True, batch=(1, 1))
+    plan = build_dense_training(ring, "ring")
+    for direction, piece in RING_MESSAGES:
+        requests[f"without messages {direction} {piece}"] = ExecutionRequest(
+            plan=plan, check_against=ring, mute=frozenset({piece, f"{piece}.send"})
+        )
     for name, job in SHARDED.items():
         plan = build_dense_training(job, name)
         for op_name, kind in every_data_collective(plan).items():

@@ -131,6 +131,28 @@ def test_parts_of_a_product_sum_to_the_whole(
         assert_close([again], [last + bias])
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_products_of_pieces_of_rows_are_those_of_the_whole(rank: int) -> None:
+    """Each piece fills its rank's rows, its own first, and rows, bias and weight gradients are the whole product's."""
+    x, w, bias, dy = random(S, B, H), random(H, F, seed=1), random(F, seed=2), random(S, B, F, seed=3)
+    given = {"pieces": 2, "axes": ("tp",)}
+    own = [[whole.chunk(2)[(rank + number) % 2].contiguous() for number in range(2)] for whole in (x, dy)]
+    y: tuple[Tensor, ...] = ()
+    dx: tuple[Tensor, ...] = ()
+    for number, (x_piece, dy_piece) in enumerate(zip(*own, strict=True)):
+        told = {**given, "piece": number, "fills": number > 0}
+        y = run("matmul_piece", x_piece, w, bias, *y, rank=rank, **told)
+        dx = run("matmul_piece_input_gradient", dy_piece, w, *dx, rank=rank, **told)
+        (rows,) = run("matmul_rows", x, w, rank=rank, piece=number, **given)
+        assert_close([rows], [(x @ w).chunk(2)[(rank + number) % 2]])
+    assert_close([*y, *dx], [x @ w + bias, dy @ w.T])
+    before, expected = random(H, F, seed=4), torch.einsum("sbk,sbn->kn", x, dy)
+    for in_pieces, operands in (("x", (*own[0], dy)), ("dy", (x, *own[1]))):
+        kernel, told = "matmul_pieces_weight_gradient", {**given, "in_pieces": in_pieces}
+        accumulated = run(kernel, *operands, before.clone(), rank=rank, **told)
+        assert_close([*accumulated, *run(kernel, *operands, rank=rank, **told)], [before + expected, expected])
+
+
 def test_bias_gradient_sums_over_all_but_the_bias_dimensions() -> None:
     """One and several trailing dimensions alike, added to what is there, or made anew."""
     dx = random(S, B, G, 4, D)

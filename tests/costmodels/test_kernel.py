@@ -27,6 +27,9 @@ VOCABULARY = {
     "router_matmul", "router_matmul_input_gradient", "router_matmul_weight_gradient", "route", "route_backward",
     "dispatch", "dispatch_backward", "combine", "combine_backward",
     "grouped_matmul", "grouped_matmul_input_gradient", "grouped_matmul_weight_gradient",
+    "matmul_piece", "matmul_piece_input_gradient", "matmul_rows", "matmul_pieces_weight_gradient",
+    "float8_matmul_piece", "float8_matmul_piece_input_gradient", "float8_matmul_rows",
+    "float8_matmul_pieces_weight_gradient", "transpose_float8",
     "cast_float8", "float8_matmul", "float8_matmul_input_gradient", "float8_matmul_weight_gradient",
 }  # fmt: skip
 
@@ -100,6 +103,43 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("matmul_part_input_gradient", [LOGITS, t(V, H // 3), X], {"transposed": True, "part": (1, 3)}, [X]),
     ("matmul_part_weight_gradient", [Q, X, f32(N // 2, D, H)], {"contract": 2, "part": (0, 2)}, [f32(N // 2, D, H)]),
     ("matmul_part_weight_gradient", [X, LOGITS], {"transposed": True, "part": (1, 3)}, [t(V, H // 3)]),
+    ("add", [X, X, X], {}, [X]),
+    ("matmul_piece", [t(2, B, H), t(H, F)], {"pieces": 4, "fills": False}, [t(S, B, F)]),
+    ("matmul_piece", [t(2, B, H), t(H, F), t(F), t(S, B, F)], {"pieces": 4, "fills": True}, [t(S, B, F)]),
+    ("matmul_piece_input_gradient", [t(2, B, F), t(H, F), X], {"pieces": 4, "fills": True}, [X]),
+    ("matmul_rows", [Q, t(N, D, H)], {"contract": 2, "pieces": 4}, [t(2, B, H)]),
+    (
+        "matmul_pieces_weight_gradient",
+        [*[t(4, B, H)] * 2, t(S, B, F), f32(H, F)],
+        {"pieces": 2, "in_pieces": "x"},
+        [f32(H, F)],
+    ),
+    ("matmul_pieces_weight_gradient", [X, *[t(4, B, F)] * 2], {"pieces": 2, "in_pieces": "dy"}, [t(H, F)]),
+    ("transpose_float8", [e4m3(2, B, H)] * 4, {}, [e4m3(2, B, H)] * 4),
+    (
+        "float8_matmul_piece",
+        [e4m3(2, B, H), f32(1), e4m3(H, F), f32(1), t(F), t(S, B, F)],
+        {"pieces": 4, "fills": True, "dtype": "float16"},
+        [t(S, B, F)],
+    ),
+    (
+        "float8_matmul_piece_input_gradient",
+        [e5m2(2, B, F), f32(1), e4m3(H, F), f32(1)],
+        {"pieces": 4, "fills": False, "dtype": "float16"},
+        [X],
+    ),
+    (
+        "float8_matmul_rows",
+        [e4m3(S, B, N, D), f32(1), e4m3(N, D, H), f32(1)],
+        {"contract": 2, "pieces": 4, "dtype": "float16"},
+        [t(2, B, H)],
+    ),
+    (
+        "float8_matmul_pieces_weight_gradient",
+        [e4m3(S, B, H), f32(1), *[e5m2(4, B, F), f32(1)] * 2, f32(H, F)],
+        {"pieces": 2, "in_pieces": "dy", "dtype": "float16"},
+        [f32(H, F)],
+    ),
     ("cast_float8", [X], {"dtype": "float8_e4m3fn", "copies": 1}, [e4m3(S, B, H), f32(1)]),
     ("cast_float8", [X], {"dtype": "float8_e5m2", "copies": 2}, [e5m2(S, B, H), e5m2(S, B, H), f32(1)]),
     ("float8_matmul", [e4m3(S, B, H), f32(1), e4m3(H, F), f32(1)], {"dtype": "float16"}, [t(S, B, F)]),
@@ -234,6 +274,10 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("matmul_part", [X, t(H // 3, F), t(S, B, F + 1)], {"part": (0, 3)}),
         ("matmul_part", [X, t(H // 3, F)], {}),
         ("matmul_part_weight_gradient", [X, t(S, B, F), f32(H, F)], {"part": (0, 3)}),
+        ("matmul_piece", [t(2, B, H), t(H, F), t(S, B, F)], {"pieces": 2, "fills": True}),
+        ("matmul_piece", [t(2, B, H), t(H, F)], {}),
+        ("matmul_rows", [X, t(H, F)], {"pieces": 3}),
+        ("matmul_pieces_weight_gradient", [t(4, B, H), t(S, B, F)], {"pieces": 2, "in_pieces": "x"}),
         ("attention_scores", [Q, t(S, B, 4, D)], {}),
         ("route", [SCORED], {"top_k": E + 1}),
         ("dispatch", [t(S, B + 1, H), SLOTS], {"num_experts": E, "capacity": C}),
@@ -286,6 +330,24 @@ def test_statistics_are_float64_in_float64() -> None:
 
 
 small = st.integers(1, 64)
+
+
+@given(count=st.integers(2, 8), rows=st.integers(1, 4), n=small, k=small)
+def test_products_of_all_pieces_cost_what_the_whole_does(count: int, rows: int, n: int, k: int) -> None:
+    """As many FLOP; of bytes each piece reads the weight anew."""
+    piece, whole, w, y = t(rows, 1, k), t(rows * count, 1, k), t(k, n), t(rows * count, 1, n)
+    product = work_of("matmul", [whole, w])
+    filling = {"pieces": count, "fills": True}
+    pieces = {
+        "matmul_piece": work_of("matmul_piece", [piece, w, y], filling),
+        "matmul_rows": work_of("matmul_rows", [whole, w], {"pieces": count}),
+    }
+    for work in pieces.values():
+        assert count * work.flop == product.flop
+        assert count * work.num_bytes == product.num_bytes + (count - 1) * w.num_bytes
+    assert work_of("matmul_weight_gradient", [whole, y]) == work_of(
+        "matmul_pieces_weight_gradient", [*[piece] * count, y], {"pieces": count, "in_pieces": "x"}
+    )
 
 
 @given(m=small, n=small, k=small)

@@ -124,6 +124,10 @@ BAD_VALUES = [
     ("global_batch_size: 2304", "global_batch_size: 2400", 8, "parallel.pipeline.schedule",
      "interleaved_1f1b needs a multiple of 8 micro-batches (the pipeline degree), got 50",
      "the next valid number is 56: write training.global_batch_size: 2688"),
+    ("sequence_parallel: false", "sequence_parallel: false, collective_matmul: true", 7,
+     "parallel.tensor.collective_matmul", "sequence_parallel is false", "write sequence_parallel: true"),
+    ("degree: 8, sequence_parallel: false", "degree: 8, sequence_parallel: false, collective_matmul: ring", 7,
+     "parallel.tensor.collective_matmul", "true or false belongs here, not 'ring'", "without quotes"),
     ("sequence_parallel: false", "sequence_parallel: no", 7, "parallel.tensor.sequence_parallel",
      "true or false belongs here, not 'no'", "without quotes"),
 ]  # fmt: skip

@@ -73,16 +73,18 @@ def dense_keys(draw: Any, most_ranks: int = 8, most_stage: int = 3) -> dict[str,
     schedule = draw(st.sampled_from(["gpipe", "1f1b", *(_PIPELINED if pp > 1 else ())]))
     v = 1 if schedule in {"gpipe", "1f1b", "zb_h1"} else 2
     model = draw(st.sampled_from([GPT, LLAMA])) | {"tied_embeddings": draw(st.booleans()), "num_layers": pp * v + 1}
+    sequence_parallel, data = tp > 1 and draw(st.booleans()), _sharding(draw, schedule, dp, most_stage)
     return {
         "tp": tp, "pp": pp, "dp": dp, "schedule": schedule, "virtual_stages": v,
         "m": _num_microbatches(draw, schedule, pp),
         "b": draw(st.integers(1, 2)),
         "model": model | (WIDE if draw(st.booleans()) else {}),
-        "sequence_parallel": tp > 1 and draw(st.booleans()),
+        "sequence_parallel": sequence_parallel,
+        "collective_matmul": sequence_parallel and "osdp" not in data and draw(st.booleans()),
         "scatter_gather": draw(st.booleans()),
         "recompute": draw(st.sampled_from(["none", "selective", "full"])),
         "precision": draw(st.sampled_from(["bf16", "fp32"])),
-        **_sharding(draw, schedule, dp, most_stage),
+        **data,
         "axis_order": draw(st.sampled_from(AXIS_ORDERS)),
     }  # fmt: skip
 

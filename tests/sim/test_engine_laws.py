@@ -228,7 +228,7 @@ def test_better_hardware_is_never_slower_where_nothing_is_contended(
     model = keys["model"] | {"tied_embeddings": False}
     plan = dense_plan(**keys | {
         "tp": tp, "dp": dp, "pp": pp, "model": model, "schedule": "1f1b", "virtual_stages": 1,
-        "sequence_parallel": False,
+        "sequence_parallel": False, "collective_matmul": False,
     })  # fmt: skip
     slow = simulate(plan, pricing_on(node, plan.mesh.size, devices_per_node=per_node))
     fast_node = scaled(load_node(node), bandwidth=bandwidth, latency=latency, memory=memory, flop=flop)

@@ -86,7 +86,7 @@ def one_group(draw: Any) -> dict[str, Any]:
     tp, dp, pp = draw(st.sampled_from([(4, 1, 1), (1, 3, 1), (1, 1, 3)]))
     model = keys["model"] | {"tied_embeddings": False, "num_layers": 3}
     alone = {"tp": tp, "dp": dp, "pp": pp, "model": model, "schedule": "1f1b", "virtual_stages": 1}
-    return keys | alone | {"sequence_parallel": False}
+    return keys | alone | {"sequence_parallel": False, "collective_matmul": False}
 
 
 @LAW

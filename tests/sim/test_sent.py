@@ -32,17 +32,19 @@ def test_pipelines_send_every_boundary_forward_and_back(p: int, rounds: int, b: 
     assert found["pp"] == pytest.approx(2 * (p * v - 1) * m * b * BOUNDARY_ELEMENTS * ELEMENT_BYTES / p)
 
 
-@pytest.mark.parametrize(("t", "m"), [(2, 1), (4, 3)])
-def test_sequence_parallel_ranks_send_what_their_layers_gather_and_scatter(t: int, m: int) -> None:
+@pytest.mark.parametrize(("t", "m", "collective_matmul"), [(2, 1, False), (4, 3, False), (2, 1, True), (4, 3, True)])
+def test_sequence_parallel_ranks_send_what_their_layers_gather_and_scatter(
+    t: int, m: int, collective_matmul: bool
+) -> None:
     """A layer sends (t-1)/t of its activations ten times per micro-batch, and sums replicated gradients once a step.
 
     Two gathers and two scatters forward, four such backward (Korthikanti et al. 2022, section 4.2.2), and the inputs of
-    both weight gradients gathered again. Norms and the biases of split rows are 6 h numbers of 32 bits.
+    both weight gradients gathered again. Norms and the biases of split rows are 6 h numbers of 32 bits. In pieces these
+    are as many bytes.
     """
+    keys = {"sequence_parallel": True, "collective_matmul": collective_matmul}
     h, s = GPT["hidden_size"], GPT["sequence_length"]
-    deep, shallow = (
-        sent(t, tp=t, m=m, sequence_parallel=True, model=GPT | {"num_layers": layers})["tp"] for layers in (6, 2)
-    )
+    deep, shallow = (sent(t, tp=t, m=m, **keys, model=GPT | {"num_layers": layers})["tp"] for layers in (6, 2))
     layer_bytes = (t - 1) / t * (10 * m * s * h * ELEMENT_BYTES + 2 * 6 * h * 4)
     assert (deep - shallow) / 4 == pytest.approx(layer_bytes)
 

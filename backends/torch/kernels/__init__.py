@@ -10,6 +10,7 @@ from backends.torch.kernels.elementwise import ELEMENTWISE_KERNELS
 from backends.torch.kernels.float8 import FLOAT8_KERNELS
 from backends.torch.kernels.gemm import GEMM_KERNELS
 from backends.torch.kernels.gemm_parts import GEMM_PART_KERNELS
+from backends.torch.kernels.gemm_pieces import GEMM_PIECE_KERNELS
 from backends.torch.kernels.latent import LATENT_KERNELS
 from backends.torch.kernels.model_ends import MODEL_END_KERNELS
 from backends.torch.kernels.moe import MOE_KERNELS
@@ -18,6 +19,7 @@ KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
     {
         **GEMM_KERNELS,
         **GEMM_PART_KERNELS,
+        **GEMM_PIECE_KERNELS,
         **FLOAT8_KERNELS,
         **ATTENTION_KERNELS,
         **ELEMENTWISE_KERNELS,

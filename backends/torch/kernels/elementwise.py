@@ -204,8 +204,10 @@ def merge_qkv(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attribute
 
 
 def add(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return a + b."""
-    return (inputs[0] + inputs[1],)
+    """Return the sum of all inputs, rounded once."""
+    if len(inputs) == 2:
+        return (inputs[0] + inputs[1],)
+    return (torch.stack([wide(x) for x in inputs]).sum(0).to(inputs[0].dtype),)
 
 
 def append(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:

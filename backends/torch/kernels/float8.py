@@ -9,6 +9,8 @@ from torch import Tensor
 
 from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, wide
 from backends.torch.kernels.gemm import GEMM_KERNELS
+from backends.torch.kernels.gemm_pieces import GEMM_PIECE_KERNELS
+from costmodels.kernels.float8 import num_factors
 
 _LARGEST_EXPONENT: Final = 126
 """Of a scale whose inverse is an ordinary float32 too."""
@@ -32,16 +34,29 @@ def _product(plain: KernelFunction) -> KernelFunction:
     """Return the product of operands in eight bits that is like a plain one."""
 
     def product(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-        first, first_scale, second, second_scale, *rest = inputs
+        end = 2 * num_factors(attributes)
+        rest = inputs[end:]
         dtype = DTYPES[attributes["dtype"]]
         width = torch.float64 if dtype == torch.float64 else torch.float32
-        operands = (first.to(width) * first_scale, second.to(width) * second_scale, *rest)
+        pairs = zip(inputs[0:end:2], inputs[1:end:2], strict=True)
+        operands = (*(factor.to(width) * scale for factor, scale in pairs), *rest)
         (made,) = plain(context, operands, attributes)
         return (made if any(made is given for given in rest) else made.to(dtype),)
 
     return product
 
 
+def transpose_float8(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return copies: in which order elements lie, no other kernel here asks."""
+    return tuple(x.clone() for x in inputs)
+
+
+_PRODUCTS: Final = {**GEMM_KERNELS, **GEMM_PIECE_KERNELS}
+
 FLOAT8_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
-    {"cast_float8": cast_float8, **{f"float8_{name}": _product(plain) for name, plain in GEMM_KERNELS.items()}}
+    {
+        "cast_float8": cast_float8,
+        "transpose_float8": transpose_float8,
+        **{f"float8_{name}": _product(plain) for name, plain in _PRODUCTS.items()},
+    }
 )

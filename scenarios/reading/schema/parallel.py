@@ -59,6 +59,8 @@ class TensorSection(Section):
     """Split the sequence over the tensor-parallel ranks outside the matrix products."""
     overlap_backward: bool = True
     """Communicate a product's input gradient while its weight gradient is computed; false: afterwards."""
+    collective_matmul: bool = False
+    """sequence_parallel: gather inputs and scatter sums in pieces, each beside the products of the others."""
 
 
 class PipelineSection(Section):

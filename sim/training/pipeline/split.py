@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from sim.plan.op import Op
+from sim.plan.op import Op, Recv, Send
 
 
 def split_backward(ops: Sequence[Op], targets: Collection[str]) -> tuple[list[Op], list[Op]]:
@@ -11,15 +11,15 @@ def split_backward(ops: Sequence[Op], targets: Collection[str]) -> tuple[list[Op
 
     ``targets`` holds the gradient that goes to the stage before. What it does not need feeds nothing but gradients of
     parameters, and may run later. An op also stays in the first part where a later op of that part overwrites what
-    it reads, and where it writes nothing (a wait for the arriving gradient). The ops are copies: an op belongs to one
-    task.
+    it reads, where it writes nothing (a wait for the arriving gradient), and where it is a message, so that all ranks
+    exchange theirs in one order. The ops are copies: an op belongs to one task.
     """
     needed, overwritten = set(targets), set[str]()
     first: list[Op] = []
     later: list[Op] = []
     for op in reversed(ops):
-        waits = not op.writes
-        if waits or not needed.isdisjoint(op.writes) or not overwritten.isdisjoint(op.reads):
+        stays = not op.writes or isinstance(op, Send | Recv)
+        if stays or not needed.isdisjoint(op.writes) or not overwritten.isdisjoint(op.reads):
             first.append(replace(op))
             needed.update(op.reads)
             overwritten.update(op.writes)
