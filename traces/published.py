@@ -47,7 +47,9 @@ PREDICTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "busy_fraction": "fraction",
     }
 )
-"""Results of a simulation that may be compared, with their dimension; the activations are the first stage's.
+"""Results of a simulation that may be compared, with their dimension.
+
+Activations are those of the first stage, the peak memory that of the rank that needs most.
 
 ``busy_fraction``: part of a step in which a rank computes, mean over ranks, 0..1.
 """

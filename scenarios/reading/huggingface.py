@@ -1,8 +1,9 @@
 """Read a model from a Hugging Face ``config.json``: Llama, Mixtral, DeepSeek and GPT-2 style.
 
 Whatever would change the layers' shapes or work and is not modelled is refused by name. Not refused, because it
-changes neither: ``rope_scaling`` (other rotation angles, the same rotations), epsilons, initialisation,
-token ids and generation settings.
+changes neither: ``rope_scaling`` (other rotation angles, the same rotations), how experts are scored and grouped,
+epsilons, initialisation, token ids and generation settings. Nor ``num_nextn_predict_layers``: layers that predict
+further tokens, which Hugging Face's own model leaves out.
 """
 
 import json
@@ -142,7 +143,26 @@ def _read_deepseek(config: Config) -> dict[str, Any]:
     }
     if config.values.get("q_lora_rank") is not None:
         latent["q_rank"] = config.integer("q_lora_rank")
-    return _llama_family(config) | {"latent_attention": latent}
+    quantization = config.values.get("quantization_config") or {"quant_method": "fp8"}
+    if not isinstance(quantization, dict) or quantization.get("quant_method") != "fp8":
+        raise config.refuse("quantization_config", "only fp8 is read over, the form that V3 is published in", _OWN)
+    experts = {"experts": _deepseek_experts(config)} if config.values.get("n_routed_experts") else {}
+    return _llama_family(config) | {"latent_attention": latent} | experts
+
+
+def _deepseek_experts(config: Config) -> dict[str, int]:
+    config.require("moe_layer_freq", (1,), "all layers after the first dense ones have experts")
+    width = config.integer("moe_intermediate_size")
+    dense, shared = (
+        config.integer(key) if config.values.get(key) else 0 for key in ("first_k_dense_replace", "n_shared_experts")
+    )
+    return {
+        "num_experts": config.integer("n_routed_experts"),
+        "top_k": config.integer("num_experts_per_tok"),
+        "ffn_hidden_size": width,
+        "shared_ffn_hidden_size": shared * width,
+        "first_dense_layers": dense,
+    }
 
 
 def _llama_family(config: Config) -> dict[str, Any]:
@@ -208,7 +228,8 @@ _READERS: Final[dict[str, Callable[[Config], dict[str, Any]]]] = {
     "mistral": _read_llama,
     "mixtral": _read_mixtral,
 }
-_READ_BY: Final = {"mixtral": ("num_local_experts",)}
+_DEEPSEEK: Final = ("n_routed_experts", "quantization_config")
+_READ_BY: Final = {"deepseek_v2": _DEEPSEEK, "deepseek_v3": _DEEPSEEK, "mixtral": ("num_local_experts",)}
 """By type of model, keys of ``_NOT_MODELLED`` that are modelled of it."""
 _NOT_MODELLED: Final = {
     "sliding_window": "sliding-window attention",

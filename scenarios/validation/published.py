@@ -173,8 +173,8 @@ def _touched_by_layers(program: Program) -> set[str]:
 
 
 def _peak_memory_bytes(scenario: Scenario) -> Prediction:
-    """Return the first stage's peak memory."""
-    return Prediction(float(memory_use(plan_of(scenario).programs[0]).peak_bytes))
+    """Return the peak memory of the rank that needs most."""
+    return Prediction(float(max(memory_use(program).peak_bytes for program in plan_of(scenario).programs)))
 
 
 def _busy_fraction(scenario: Scenario) -> Prediction:

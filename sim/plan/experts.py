@@ -126,13 +126,13 @@ def grouped_linear(t: TaskTracer, name: str, x: Tensor, weight: Parameter, weigh
         dy = only(gradients)
         kernel, operands = "grouped_matmul_weight_gradient", (x, dy)
         if not weight_gradient.overlapped:
-            weight_gradient.emit(r, name, kernel, operands, weight)
+            weight_gradient.emit(r, name, kernel, operands, weight, grouped=True)
         dx = r.compute(
             f"{name}.input_gradient", "grouped_matmul_input_gradient", (dy, weight.value),
             (input_gradient_layout(x, weight.value),), kind=Kind.WORKSPACE,
         )  # fmt: skip
         if weight_gradient.overlapped:
-            weight_gradient.emit(r, name, kernel, operands, weight)
+            weight_gradient.emit(r, name, kernel, operands, weight, grouped=True)
         return dx
 
     t.record((x,), (y,), backward)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
+from costmodels.kernels import TensorSpec
 from sim.plan.buffer import Buffer, Kind, Scope
 from sim.plan.errors import LayoutError
 from sim.plan.functions import only, summed_layout
@@ -28,21 +29,33 @@ class WeightGradient:
     placeholder: Literal["none", "kept", "fresh"] = "none"
 
     def emit(
-        self, r: TaskTracer, name: str, kernel: str, operands: Sequence[Tensor], weight: Parameter, **attributes: Any
+        self,
+        r: TaskTracer,
+        name: str,
+        kernel: str,
+        operands: Sequence[Tensor],
+        weight: Parameter,
+        *,
+        grouped: bool = False,
+        **attributes: Any,
     ) -> None:
-        """Write the ops that add x^T dy, the kernel's product of its operands, to the weight's gradient."""
+        """Write the ops that add x^T dy, the kernel's product of its operands, to the weight's gradient.
+
+        ``grouped``: along its first dimension the weight is many, which autograd knows one by one.
+        """
         label = f"{name}.weight_gradient"
         if self.fused:
             r.update(label, kernel, operands, (weight.gradient,), **attributes)
-            self._hold_place(r, label, operands, weight)
+            shape = weight.value.shape[1:] if grouped else weight.value.shape
+            self._hold_place(r, label, operands, weight.value.spec.like(*shape))
             return
         layouts = (weight.gradient.layout,)
         (product,) = r.compute(label, kernel, operands, layouts, kind=Kind.WORKSPACE, **attributes)
         r.update(f"{label}.add", "add", (product,), (weight.gradient,))
 
-    def _hold_place(self, r: TaskTracer, label: str, operands: Sequence[Tensor], weight: Parameter) -> None:
+    def _hold_place(self, r: TaskTracer, label: str, operands: Sequence[Tensor], spec: TensorSpec) -> None:
         """Make what autograd gets in the gradient's place, while what the product took is still there."""
-        spec, kept = weight.value.spec, self.placeholder == "kept"
+        kept = self.placeholder == "kept"
         shape = "x".join(map(str, spec.shape))
         name = f"gradient_placeholder.{shape}" if kept else f"{label}.placeholder{r.part}"
         if self.placeholder == "none" or (kept and name in r.program.buffers):

@@ -6,6 +6,7 @@ from typing import Any
 from backends.torch.worker import ExecutionRequest
 from sim.plan.op import Collective
 from sim.training.builder import build_dense_training
+from sim.training.experts import ExpertsSpec
 from sim.training.latent import LatentAttention
 from tests.backends.jobs import LLAMA, training
 
@@ -16,7 +17,18 @@ FULL_QUERIES: Mapping[str, Any] = {
     **MODEL, "latent_attention": LatentAttention(kv_rank=5, head_size=4, rotary_head_size=2, value_head_size=6),
 }  # fmt: skip
 
+DEEPSEEK: Mapping[str, Any] = {
+    **MODEL,
+    "experts": ExpertsSpec(
+        num_experts=4, top_k=2, ffn_hidden_size=6, shared_ffn_hidden_size=12, first_dense_layers=1, capacity_factor=2.0
+    ),
+}
+"""Latent attention, a dense layer, and one with shared and routed experts, of which none is ever full."""
+
 LATENT_JOBS = {
+    "latent, experts, tp2 sp x ep2 zero1": training(
+        model=DEEPSEEK, tensor_degree=2, sequence_parallel=True, data_degree=2, expert_degree=2, zero_stage=1
+    ),
     "latent, tp4": training(model=MODEL, tensor_degree=4, batch=(2, 1)),
     "latent, tp2 sp x dp2 zero1": training(
         model=MODEL, tensor_degree=2, sequence_parallel=True, data_degree=2, zero_stage=1

@@ -20,6 +20,9 @@ PARAMETERS = {
     "llama-3-70b": 70_553_706_496,
     "llama-3-405b": 405_853_388_800,
     "mixtral-8x7b": 46_702_792_704,
+    "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v3": 671_026_419_200 - 58 * 256,  # without the biases that balance 58 layers' experts
 }
 
 SC21 = ["1.7b", "3.6b", "7.5b", "18.4b", "39.1b", "76.1b", "145.6b", "310.1b", "529.6b", "1008b"]
@@ -45,6 +48,13 @@ DEEPSEEK = {
     "max_position_embeddings": 163840, "vocab_size": 102400, "rope_theta": 10000, "hidden_act": "silu",
     "attention_bias": False, "attention_dropout": 0.0, "pretraining_tp": 1, "tie_word_embeddings": False,
     "rope_scaling": {"type": "yarn", "factor": 40},
+}  # fmt: skip
+DEEPSEEK_V3 = DEEPSEEK | {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536,
+    "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
+    "moe_layer_freq": 1, "n_group": 8, "topk_group": 4, "scoring_func": "sigmoid", "vocab_size": 129280,
+    "num_nextn_predict_layers": 1, "quantization_config": {"quant_method": "fp8", "fmt": "e4m3"},
 }  # fmt: skip
 GPT2 = {
     "model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "n_positions": 1024, "n_ctx": 1024,
@@ -135,6 +145,11 @@ def test_latent_attention_of_a_configuration_is_read(write, tmp_path) -> None:
     assert (compressed.num_kv_heads, compressed.ffn_hidden_size) == (16, 10944)
 
 
+def test_deepseek_v3_configuration_is_read(write, tmp_path) -> None:
+    """Its config.json gives the preset's model, but for the length of sequences; scores of experts change no shape."""
+    assert load(write, tmp_path, DEEPSEEK_V3, sequence_length=4096) == preset_model(write, "deepseek-v3")
+
+
 def test_configuration_keys_are_overridden(write, tmp_path) -> None:
     """The scenario's keys stand over the file's, here a shorter sequence and a padded vocabulary."""
     model = load(write, tmp_path, GPT2, sequence_length=512, vocab_size=50304)
@@ -176,6 +191,9 @@ def test_missing_keys_have_hugging_face_defaults(write, tmp_path) -> None:
     (DEEPSEEK, "num_key_value_heads", 2, "2 is not modelled: every head has keys of its own"),
     (DEEPSEEK, "kv_lora_rank", None, "required and missing"),
     (DEEPSEEK, "v_head_dim", "128", "a whole number of 1 or more belongs here"),
+    (DEEPSEEK_V3, "moe_layer_freq", 2, "all layers after the first dense ones have experts"),
+    (DEEPSEEK_V3, "quantization_config", {"quant_method": "awq"}, "only fp8 is read over"),
+    (DEEPSEEK_V3, "num_experts_per_tok", None, "required and missing"),
     (DEEPSEEK, "hidden_act", "gelu", '"gelu" is not modelled'),
     (GPT2, "resid_pdrop", float("nan"), "a number belongs here, not nan"),
     (GPT2, "resid_pdrop", 0.2, "one dropout probability is modelled"),

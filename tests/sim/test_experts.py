@@ -42,6 +42,15 @@ def collectives(plan: Plan) -> list[tuple[str, Collective, int]]:
     ]
 
 
+def test_placeholders_stand_for_one_expert() -> None:
+    """Autograd knows the experts of a grouped product one by one: of each shape one tensor is kept, for all of them."""
+    keys = {"model": mixture(), "precision": "bf16", "gradient_placeholders": True}
+    (program,) = dense_plan(**keys).programs
+    shapes = {b.shape for name, b in program.buffers.items() if name.startswith("gradient_placeholder.")}
+    assert {(H, 2, F), (F, H)} <= shapes
+    assert not any(shape[0] == 8 and len(shape) > 2 and shape[1:] in {(H, 2, F), (F, H)} for shape in shapes)
+
+
 # --- slots and sizes -----------------------------------------------------------------------------------------------
 
 
