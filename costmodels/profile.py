@@ -12,6 +12,7 @@ import yaml
 from costmodels.collectives import NetworkParameters, Protocol
 from costmodels.errors import CatalogueError, UnitError
 from costmodels.hardware import NodeSpec, nearest_names
+from costmodels.spread import NETWORK, Spread
 from costmodels.timing.attention import AttentionProfile, DecodeProfile
 from costmodels.timing.gemm import GemmProfile
 from costmodels.timing.streaming import KernelProfile, StreamProfile
@@ -52,10 +53,10 @@ class NetworkProfile:
 class Profile:
     """All efficiencies of one device generation. Compared by identity: loading twice gives the same object.
 
-    ``kernels``: by name, kernels that were measured to differ from their family. ``sigma``: by family, the
-    root mean square of log(measured/predicted), weighted by seconds, over measurements that nothing was fitted to; of
-    devices that were not measured an assumption, and where there is none either the family is missing. ``jitter``: by
-    family, the standard deviation of the logarithm of the times of devices of one type; missing where it is not known.
+    ``kernels``: by name, kernels that were measured to differ from their family. ``spread``: by family, how far
+    measurements lie from predictions; ``step_spread``: standard deviation of the logarithm of measured over predicted
+    steps, beside what the families explain. ``jitter``: by family, the standard deviation of the logarithm of the times
+    of devices of one type; missing where it is not known.
     """
 
     name: str
@@ -68,7 +69,8 @@ class Profile:
     network: NetworkProfile
     float8: Float8Profile = field(default_factory=Float8Profile)
     kernels: Mapping[str, KernelProfile] = field(default_factory=dict)
-    sigma: Mapping[str, float] = field(default_factory=dict)
+    spread: Mapping[str, Spread] = field(default_factory=dict)
+    step_spread: float = 0.0
     jitter: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -100,7 +102,8 @@ def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
     sections = {key: _Section(f"profile {name} {key}", _section(entry, key, name)) for key in SECTIONS}
     float8 = _section(entry, FLOAT8, name) if FLOAT8 in entry else {"peak_fraction": 1.0}
     own = _Section(f"profile {name} kernels", entry.get("kernels", {}))
-    sigma, jitter = (_Section(f"profile {name} {key}", entry.get(key, {})) for key in ("sigma", "jitter"))
+    jitter = _Section(f"profile {name} jitter", entry.get("jitter", {}))
+    spread = _Section(f"profile {name} {SPREAD_SECTION}", entry.get(SPREAD_SECTION, {}))
     return Profile(
         name=name,
         gemm=_gemm(sections["gemm"]),
@@ -112,7 +115,8 @@ def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
         network=_network(name, sections["network"]),
         float8=Float8Profile(peak_fraction=_Section(f"profile {name} float8", float8).fraction("peak_fraction")),
         kernels={key: _kernel(own.within(key)) for key in own.entry if key != "source"},
-        sigma={key: sigma.number(key) for key in sigma.entry if key != "source"},
+        spread={family: _spread(spread.within(family)) for family in SPREAD},
+        step_spread=_sourced(spread.within(STEP)).number("deviation"),
         jitter={key: jitter.number(key) for key in jitter.entry if key != "source"},
     )
 
@@ -191,6 +195,36 @@ def _kernel(kernel: "_Section") -> KernelProfile:
     return KernelProfile(slowdown=kernel.number("slowdown", least=1e-3), latency_s=kernel.time("latency"))
 
 
+def _spread(family: "_Section") -> Spread:
+    """Return a family's errors: a deviation, or several by predicted time, and what calls have in common of them."""
+    stated = _sourced(family).get("deviation")
+    by_length = _Section(f"{family.where} deviation", stated if isinstance(stated, Mapping) else {"1 s": stated})
+    deviation = sorted((_length(key, by_length), by_length.number(key)) for key in by_length.entry)
+    near = "near" in family.entry
+    spread = Spread(
+        deviation=tuple(deviation),
+        common=family.fraction("common", least=0.0),
+        near=family.fraction("near", least=0.0) if near else 0.0,
+        octaves=family.number("octaves", least=1e-3) if near else 1.0,
+    )
+    if not deviation or spread.common + spread.near > _ONE:
+        raise CatalogueError(f"{family.where} needs a deviation, and 'common' and 'near' may be 1 together")
+    return spread
+
+
+def _length(key: str, section: "_Section") -> float:
+    try:
+        return max(float(parse_quantity(key, Dimension.TIME)), 1e-12)
+    except UnitError as error:
+        raise CatalogueError(f"{section.where}: {error}") from None
+
+
+def _sourced(section: "_Section") -> "_Section":
+    if not str(section.entry.get("source", "")).strip():
+        raise CatalogueError(f"{section.where} needs a source")
+    return section
+
+
 def network_parameters(node: NodeSpec, profile: Profile) -> NetworkParameters:
     """Return what the links of a cluster of such nodes attain under a profile."""
     return NetworkParameters(
@@ -226,6 +260,13 @@ def _network(name: str, network: "_Section") -> NetworkProfile:
 
 
 SECTIONS: Final = ("gemm", "attention", "decode", "elementwise", "optimizer", "sustained", "network")
+SPREAD_SECTION: Final = "spread"
+SPREAD: Final = ("gemm", "attention", "decode", "elementwise", "optimizer", NETWORK)
+"""Families whose errors every profile states, measured or assumed. Backward attention errs as attention does."""
+_ONE: Final = 1.002
+"""What two parts of a whole may come to, as they are written: rounded."""
+STEP: Final = "step"
+"""What the errors of whole steps are called among the families'."""
 FLOAT8: Final = "float8"
 """A section that a profile has where the device's products of eight bits attain less of their peak than others do."""
 

@@ -10,7 +10,8 @@ from costmodels.calibration.measured import MeasuredNode, catalogue_rates, parse
 from costmodels.collectives import Protocol
 from costmodels.errors import CatalogueError, CostModelError
 from costmodels.hardware import NodeSpec
-from costmodels.profile import FLOAT8, SECTIONS, Profile, parse_profile
+from costmodels.profile import FLOAT8, SECTIONS, SPREAD, SPREAD_SECTION, STEP, Profile, parse_profile
+from costmodels.spread import Spread
 
 SCHEMA: Final = "meshtwin.profile/1"
 _DIGITS: Final = 6
@@ -61,15 +62,18 @@ def profile_entry(
     if profile.kernels:
         own = {name: _parameters(kernel) for name, kernel in sorted(profile.kernels.items())}
         entry["kernels"] = {"source": sources["kernels"], **own}
-    for name, values in (("sigma", profile.sigma), ("jitter", profile.jitter)):
-        if values:
-            entry[name] = {"source": sources[name], **{family: _short(value) for family, value in values.items()}}
+    if profile.jitter:
+        jitter = {family: _short(value) for family, value in profile.jitter.items()}
+        entry["jitter"] = {"source": sources["jitter"], **jitter}
+    step = {"source": sources[f"{SPREAD_SECTION}.{STEP}"], "deviation": _short(profile.step_spread)}
+    families = {name: spread_entry(profile.spread[name], sources[f"{SPREAD_SECTION}.{name}"]) for name in SPREAD}
+    entry[SPREAD_SECTION] = {STEP: step, **families}
     return {**entry, "calibration": dict(calibration)}
 
 
 def parse_calibrated(name: str, entry: Mapping[str, Any]) -> CalibratedProfile:
     """Return the profile that a mapping holds. Raises CatalogueError where it breaks a rule, naming section and key."""
-    known = {"schema", "node", "measured", "kernels", "sigma", "jitter", FLOAT8, *SECTIONS}
+    known = {"schema", "node", "measured", "kernels", SPREAD_SECTION, "jitter", FLOAT8, *SECTIONS}
     unknown = sorted(set(entry) - known - {"calibration"})
     if unknown:
         raise CatalogueError(f"a profile has no section {unknown[0]!r}; it has {', '.join(sorted(known))}")
@@ -99,6 +103,16 @@ def rates_entry(node: NodeSpec) -> dict[str, Any]:
         "intra_bandwidth": f"{_short(rates.intra_bandwidth_bytes_per_s / 1e9)} GB/s",
         "intra_latency": _time(rates.intra_latency_s),
     }
+
+
+def spread_entry(spread: Spread, source: str) -> dict[str, Any]:
+    """Return a family's errors as the section ``spread`` of a profile has them."""
+    if len(spread.deviation) == 1:
+        deviation: Any = _round(spread.deviation[0][1])
+    else:
+        deviation = {f"{seconds * 1e6:.3g} us": _round(value) for seconds, value in spread.deviation}
+    entry = {"source": source, "deviation": deviation, "common": _round(spread.common)}
+    return entry | ({"near": _round(spread.near), "octaves": _round(spread.octaves)} if spread.near else {})
 
 
 def _network_entry(profile: Profile) -> dict[str, Any]:
@@ -161,6 +175,11 @@ def file_key(parameter: str) -> str:
 
 def _time(seconds: float) -> str:
     return f"{_short(seconds * 1e6)} us"
+
+
+def _round(value: float) -> float:
+    """Return an estimate to as many digits as it is known to, at most."""
+    return float(f"{value:.3g}")
 
 
 def _short(value: float) -> float:

@@ -6,22 +6,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import metadata
-from statistics import fmean
 from typing import Any, Final
 
 from costmodels.calibration.document import profile_entry
 from costmodels.calibration.fitting import Residuals
 from costmodels.calibration.kernels import Fitted, fit_kernels, predict_kernels, section_of
-from costmodels.calibration.network import MESSAGE, fit_network, predict_collectives
+from costmodels.calibration.network import fit_network, predict_collectives
 from costmodels.calibration.samples import CollectiveSample, KernelSample, Sample, is_held_out
-from costmodels.collectives.traffic import TRAFFIC
-from costmodels.profile import FLOAT8, SECTIONS, packaged_entry
+from costmodels.calibration.spread import Erred, spread_of
+from costmodels.profile import FLOAT8, SECTIONS, SPREAD, SPREAD_SECTION, STEP, packaged_entry
+from costmodels.spread import NETWORK, Spread, kernel_place, spread_family, transfer_place
 from scenarios.errors import Origin, ScenarioError
 
 MAX_FIT_ROWS: Final = 8000
 """Rows of one table that a fit takes, of those not held out."""
 _LEAST_POINTS: Final = 10
 """Measurements that a section is fitted from, at least; with fewer it keeps what it started from."""
+SPREAD_SOURCE: Final = (
+    "log(measured/predicted) of what nothing was fitted to: the root mean square, by predicted time; what calls share: "
+    "least squares to mean products of pairs"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +89,9 @@ def calibrated(
     if not fitted.sections:
         rule = f"{len(samples)} measurements are too few for any section of a profile, each needs {_LEAST_POINTS}"
         raise ScenarioError(Origin(option="calibrate"), "", rule, "give it a longer --budget, or a larger table")
-    points = tuple(_points(samples, fitted, one_in))
-    families = residuals(points)
-    fitted = replace(fitted, profile=replace(fitted.profile, sigma=_sigma(families, fitted.profile.sigma)))
+    points = tuple(points_of(samples, fitted, one_in))
+    families, spreads = residuals(points), measured_spreads(points)
+    fitted = replace(fitted, profile=replace(fitted.profile, spread={**fitted.profile.spread, **spreads}))
     calibration = {
         **about,
         "seed": seed,
@@ -102,9 +106,8 @@ def calibrated(
     standing = {name: packaged[name] for name in (*SECTIONS, FLOAT8) if name in packaged}
     kept = {} if fit_rates else {name: part for name, part in standing.items() if name not in fitted.sections}
     sources = {name: _source(name, fitted, families, about.get("source", "")) for name in (*SECTIONS, "kernels")}
-    sources["sigma"] = (
-        "Root mean square of log(measured/predicted), weighted by seconds, over the rows that nothing was fitted to"
-    )
+    for family in (*SPREAD, STEP):
+        sources[f"{SPREAD_SECTION}.{family}"] = _spread_source(family, spreads, packaged[SPREAD_SECTION])
     sources["jitter"] = "Standard deviation of log(seconds) over processes that run the same step at the same time"
     entry = profile_entry(
         fitted.profile, fitted.node, sources=sources, measured=fit_rates, calibration=calibration, kept=kept
@@ -121,7 +124,8 @@ def _thinned(samples: Sequence[Sample], one_in: int) -> list[Sample]:
     return [s for ours in sections.values() for s in ours[:: -(-len(ours) // MAX_FIT_ROWS)]]
 
 
-def _points(samples: Sequence[Sample], fitted: Fitted, one_in: int) -> Iterable[Point]:
+def points_of(samples: Sequence[Sample], fitted: Fitted, one_in: int) -> Iterable[Point]:
+    """Yield measurements beside what a profile predicts; one of ``one_in`` is held out."""
     kernels = [s for s in samples if isinstance(s, KernelSample)]
     predicted = dict(zip((s.key for s in kernels), predict_kernels(kernels, fitted.node, fitted.profile), strict=True))
     for sample in samples:
@@ -147,16 +151,32 @@ def _uncertainty(fitted: Fitted) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _sigma(families: Mapping[str, Mapping[str, float]], before: Mapping[str, float]) -> dict[str, float]:
-    """Return how far what was held out lies from its prediction, beside that of families not measured now.
+def measured_spreads(points: Sequence[Point]) -> dict[str, Spread]:
+    """Return how far what was held out lies from its prediction, by family; a family without such points is missing.
 
-    Collectives and messages have one for all: their root mean square.
+    Collectives and messages are one family.
     """
-    found = {name: row["held_out_sigma"] for name, row in families.items() if "held_out_sigma" in row}
-    network = [found.pop(name) for name in (*TRAFFIC, MESSAGE) if name in found]
-    if network:
-        found["network"] = fmean(value**2 for value in network) ** 0.5
-    return {**before, **found}
+    calls: dict[str, list[Erred]] = defaultdict(list)
+    for point in points:
+        if point.held_out:
+            family, erred = _erred(point)
+            calls[family].append(erred)
+    return {family: spread_of(ours) for family, ours in calls.items()}
+
+
+def _erred(point: Point) -> tuple[str, Erred]:
+    sample = point.sample
+    if isinstance(sample, CollectiveSample):
+        place = transfer_place((sample.kind, sample.ranks_per_node), sample.num_bytes)
+        return NETWORK, Erred(place, point.predicted_s, sample.seconds)
+    place = kernel_place(sample.family, sample.kernel, sample.work)
+    return spread_family(sample.family), Erred(place, point.predicted_s, sample.seconds)
+
+
+def _spread_source(family: str, measured: Mapping[str, Spread], packaged: Mapping[str, Any]) -> str:
+    if family not in measured:
+        return str(packaged[family]["source"])
+    return SPREAD_SOURCE
 
 
 def residuals(points: Sequence[Point]) -> dict[str, dict[str, float]]:

@@ -11,6 +11,7 @@ from costmodels.calibration.document import parse_calibrated
 from costmodels.calibration.network import MESSAGE
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.hardware import load_node
+from costmodels.spread import NETWORK, Spread, spread_family
 from costmodels.units import format_rate, format_time
 from scenarios.calibration.calibration import Calibration, Point
 from scenarios.calibration.parameters import parameter_sections
@@ -52,8 +53,8 @@ _CARDS: Final = {
 _FARTHEST: Final = 8
 _MAX_KEY: Final = 150
 _LEAD: Final = (
-    "A point per measurement. The band, and the dashed bell, are one sigma of the profile: the root mean square of the "
-    "held-out errors, weighted by seconds."
+    "A point per measurement. The band, and the dashed bell, are the profile's standard deviation, which goes with the "
+    "length of a call: the root mean square of the held-out errors."
 )
 
 
@@ -63,10 +64,11 @@ def write_calibration_page(calibration: Calibration, path: Path, command: str) -
     about = entry["calibration"]
     families = dict.fromkeys(p.family for p in points)
     sections = [_overview(about["residuals"])]
-    sections += [_family(f, points, entry["sigma"].get(f)) for f in FAMILIES if f in families]
+    spread = parse_calibrated("fitted", entry).profile.spread
+    sections += [_family(f, points, spread.get(spread_family(f))) for f in FAMILIES if f in families]
     network = [p for p in points if p.family in _NETWORK]
     if network:
-        sections += [_family("network", points, entry["sigma"].get("network")), _collectives(network, entry)]
+        sections += [_family(NETWORK, points, spread[NETWORK]), _collectives(network, entry)]
     sections[1] = replace(sections[1], lead=_LEAD)
     sections += [*parameter_sections(entry), _origin(about, command)]
     write_page(path, path.stem, _subtitle(entry), _cards(points), sections)
@@ -82,7 +84,7 @@ def _subtitle(entry: Mapping[str, Any]) -> str:
 
 
 def _of(family: str, points: Sequence[Point]) -> list[Point]:
-    return [p for p in points if (p.family in _NETWORK if family == "network" else p.family == family)]
+    return [p for p in points if (p.family in _NETWORK if family == NETWORK else p.family == family)]
 
 
 def _cards(points: Sequence[Point]) -> list[Card]:
@@ -126,13 +128,13 @@ def _cell(row: Mapping[str, float], key: str) -> str:
     return f"{100 * row[key]:+.1f} %".replace("-", "−") if key.endswith("bias") else percent(row[key])
 
 
-def _family(family: str, points: Sequence[Point], sigma: float | None) -> Section:
+def _family(family: str, points: Sequence[Point], spread: Spread | None) -> Section:
     ours = _of(family, points)
     drawn = panels(
         [
             ("Predicted against measured", against_plot(ours)),
-            ("Error over length", error_plot(ours, sigma)),
-            ("Distribution of errors", distribution_plot(ours, sigma)),
+            ("Error over length", error_plot(ours, spread)),
+            ("Distribution of errors", distribution_plot(ours, spread)),
         ]
     )
     heading = FAMILIES.get(family, "Collectives and messages")

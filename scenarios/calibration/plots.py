@@ -11,6 +11,7 @@ from costmodels.calibration.network import predict_collectives
 from costmodels.calibration.samples import CollectiveSample
 from costmodels.hardware import NodeSpec
 from costmodels.profile import Profile
+from costmodels.spread import Spread
 from costmodels.units import format_rate, format_time
 from scenarios.calibration.calibration import Point
 from scenarios.report.plot import Array, Axis, Plot, log_axis
@@ -45,20 +46,23 @@ def against_plot(points: Sequence[Point]) -> str:
     return plot.svg(marks, "predicted against measured time")
 
 
-def error_plot(points: Sequence[Point], sigma: float | None) -> str:
-    """Return predicted/measured over measured seconds, with a band of one ``sigma``."""
+def error_plot(points: Sequence[Point], spread: Spread | None) -> str:
+    """Return predicted/measured over measured seconds, with a band of one standard deviation."""
     plot = Plot(log_axis("measured", [p.measured_s for p in points], format_time), _error_axis(points, "error"))
     ends, marks = [plot.x.low, plot.x.high], []
-    if sigma:
-        around = [exp(-sigma), exp(-sigma), exp(sigma), exp(sigma)]
-        marks.append(plot.area([*ends, *reversed(ends)], around, 'class="band"'))
+    if spread:
+        inside = [seconds for seconds, _ in spread.deviation if ends[0] < seconds < ends[1]]
+        lengths = [ends[0], *inside, ends[1]]
+        deviations = np.array([spread.at(seconds) for seconds in lengths])
+        around = [*np.exp(-deviations), *np.exp(deviations[::-1])]
+        marks.append(plot.area([*lengths, *reversed(lengths)], around, 'class="band"'))
     marks.append(plot.line(ends, [1.0, 1.0], 'class="guide"'))
     marks += _clouds(plot, points, lambda p: p.predicted_s / p.measured_s)
     return plot.svg(marks, "error over measured time")
 
 
-def distribution_plot(points: Sequence[Point], sigma: float | None) -> str:
-    """Return how errors are distributed, those fitted and those held out, with the bell of ``sigma``."""
+def distribution_plot(points: Sequence[Point], spread: Spread | None) -> str:
+    """Return how errors are distributed, those fitted and those held out, with the bell that the profile states."""
     axis = _error_axis(points, "predicted / measured")
     num_bins = int(np.clip(2 * sqrt(len(points)), *_BINS)) // 2 * 2
     edges = np.linspace(log(axis.low), log(axis.high), num_bins + 1)
@@ -67,8 +71,8 @@ def distribution_plot(points: Sequence[Point], sigma: float | None) -> str:
         inside = np.clip([error_of(p) for p in ours], edges[0], edges[-1])
         steps[half] = np.histogram(inside, edges)[0] / len(ours)
     bell, places = np.empty(0), np.linspace(edges[0], edges[-1], _CURVE_POINTS)
-    if sigma:
-        bell = np.exp(-((places / sigma) ** 2) / 2) / (sigma * sqrt(2 * pi)) * (edges[1] - edges[0])
+    if spread:
+        bell = _bell(places, [spread.at(p.predicted_s) for p in points]) * (edges[1] - edges[0])
     most = 1.08 * max(float(part.max()) for part in (*steps.values(), bell) if len(part))
     parts = Axis("part of the rows", 0.0, most, _even_ticks(most), lambda part: f"{100 * part:.3g} %", is_log=False)
     plot = Plot(axis, parts)
@@ -77,9 +81,16 @@ def distribution_plot(points: Sequence[Point], sigma: float | None) -> str:
         xs, ys = np.repeat(np.exp(edges), 2), np.concatenate([[0.0], np.repeat(heights, 2), [0.0]])
         look = f'style="fill:{colour};fill-opacity:0.14;stroke:{colour};stroke-width:1.5"'
         marks.append(plot.area(xs, ys, f'{look} class="{name.replace(" ", "-")}"'))
-    if sigma:
+    if spread:
         marks.append(plot.line(np.exp(places), bell, 'class="guide dashed"'))
     return plot.svg(marks, "distribution of the errors")
+
+
+def _bell(places: Array, deviations: Sequence[float]) -> Array:
+    """Return the density at some places of errors that are normal, each with its own deviation."""
+    own = np.maximum(np.array(deviations), 1e-6)[:, None]
+    densities: Array = (np.exp(-((places / own) ** 2) / 2) / (own * sqrt(2 * pi))).mean(axis=0)
+    return densities
 
 
 def halves_legend(points: Sequence[Point]) -> list[tuple[str, str]]:

@@ -101,22 +101,26 @@ def _figures(errors: Sequence[float]) -> dict[str, float]:
     }
 
 
+def predicted(table: PublishedTable, row: PublishedRow) -> Prediction:
+    """Return what a row is predicted to be, in SI units."""
+    if table.prediction == "collective_time_s":
+        return Prediction(collective_time_s(entry_of(table, row), table.path, where_of(table, row)))
+    scenario = scenario_from_mapping(entry_of(table, row), table.path, where_of(table, row))
+    if scenario.cluster is None and table.prediction != "iteration_time_s":
+        rule, remedy = f"a textbook workload has no {table.prediction}", "compare iteration_time_s"
+        raise ScenarioError(Origin(str(table.path)), "measured.prediction", rule, remedy)
+    return _PREDICT[table.prediction](scenario)
+
+
 def _predict(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:
     """Return one row's measured and predicted value in the table's unit, and the relative error."""
-    if table.prediction == "collective_time_s":
-        predicted, interval = Prediction(collective_time_s(entry_of(table, row), table.path, where_of(table, row)))
-    else:
-        scenario = scenario_from_mapping(entry_of(table, row), table.path, where_of(table, row))
-        if scenario.cluster is None and table.prediction != "iteration_time_s":
-            rule, remedy = f"a textbook workload has no {table.prediction}", "compare iteration_time_s"
-            raise ScenarioError(Origin(str(table.path)), "measured.prediction", rule, remedy)
-        predicted, interval = _PREDICT[table.prediction](scenario)
+    value, interval = predicted(table, row)
     _, factor = UNITS[table.unit]
     return {
         "name": row.name,
         "measured": row.measured / factor,
-        "predicted": predicted / factor,
-        "error": predicted / row.measured - 1.0,
+        "predicted": value / factor,
+        "error": value / row.measured - 1.0,
         "interval": [bound / factor for bound in interval] if interval else None,
         "inside": interval[0] <= row.measured <= interval[1] if interval else None,
     }

@@ -22,7 +22,7 @@ from costmodels.collectives.traffic import TRAFFIC
 from costmodels.errors import CatalogueError
 from costmodels.hardware import load_node
 from costmodels.kernels.tensor import Family, GemmShape, Work
-from costmodels.profile import SECTIONS, Profile, load_profile
+from costmodels.profile import SECTIONS, SPREAD, STEP, Profile, load_profile
 
 CPU, GPU = load_node("local-cpu"), load_node("dgx-a100-80g")
 
@@ -276,7 +276,8 @@ def test_jitter_is_what_devices_differ_by_at_the_same_time() -> None:
 
 def entry_of(profile: Profile, *, is_measured: bool) -> dict[str, object]:
     """Return a profile's mapping as its file would hold it."""
-    sources = dict.fromkeys((*SECTIONS, "kernels", "sigma", "jitter"), "made up")
+    families = (f"spread.{family}" for family in (*SPREAD, STEP))
+    sources = dict.fromkeys((*SECTIONS, "kernels", "jitter", *families), "made up")
     entry = profile_entry(profile, GPU, sources=sources, measured=is_measured, calibration={"seed": 0})
     loaded: dict[str, object] = yaml.safe_load(yaml.safe_dump(entry))
     return loaded
@@ -291,9 +292,13 @@ def test_profile_round_trips_through_yaml(name: str) -> None:
     again = parse_calibrated(name, entry_of(found.profile, is_measured=True))
     assert again.profile.network == found.profile.network
     assert found.profile.jitter == {"gemm": 0.02}
-    for section in (*SECTIONS[:-1], "kernels", "sigma"):
+    for section in (*SECTIONS[:-1], "kernels", "step_spread"):
         assert getattr(again.profile, section) == getattr(found.profile, section)
     assert found.profile.gemm.latency_s == pytest.approx(profile.gemm.latency_s, rel=1e-5)
+    for family in SPREAD:
+        stated, written = profile.spread[family], found.profile.spread[family]
+        assert written.at(1e-4) == pytest.approx(stated.at(1e-4), rel=0.01)
+        assert (written.common, written.near) == pytest.approx((stated.common, stated.near))
     assert found.profile.gemm.tiles == profile.gemm.tiles
     assert found.measured == catalogue_rates(GPU)
     assert found.node_spec(GPU) == GPU

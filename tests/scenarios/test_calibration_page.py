@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from costmodels.calibration.network import predict_collectives
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
+from costmodels.spread import Spread
 from scenarios.calibration.calibration import Calibration
 from scenarios.calibration.page import write_calibration_page
 from scenarios.calibration.plots import against_plot, collective_plot, distribution_plot, error_of, error_plot
@@ -24,6 +25,7 @@ from scenarios.report.words import percent
 from tests.scenarios.test_pages import elements_of
 
 NODE = load_node("dgx-a100-80g")
+SPREAD = Spread(deviation=((1e-5, 0.2), (1e-2, 0.1)), common=0.0)
 COLUMNS = ("system", "collective", "n_gpus", "n_nodes", "bytes", "kind", "time_s")
 
 
@@ -85,11 +87,11 @@ def test_page_has_the_errors_and_the_parameters_of_the_file(page: str, calibrati
 def test_every_measurement_is_drawn_where_it_belongs(calibration: Calibration) -> None:
     """One circle per measurement in each plot; predictions that are too long lie above the line of equality."""
     points = [p for p in calibration.points if p.family == "gemm"]
-    for drawing in (against_plot(points), error_plot(points, 0.1)):
+    for drawing in (against_plot(points), error_plot(points, SPREAD)):
         places = [float(y) for y in re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"', drawing)]
         assert len(places) == len(points)
-    drawn = re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"[^>]*><title>([^<]*)', error_plot(points, 0.1))
-    middle = float(re.findall(r'class="guide" d="M[\d.]+ ([\d.]+)L', error_plot(points, 0.1))[0])
+    drawn = re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"[^>]*><title>([^<]*)', error_plot(points, SPREAD))
+    middle = float(re.findall(r'class="guide" d="M[\d.]+ ([\d.]+)L', error_plot(points, SPREAD))[0])
     by_key = {p.sample.key: error_of(p) for p in points}
     for height, words in drawn:
         error = by_key[words.split("\n")[0]]
@@ -100,7 +102,7 @@ def test_distribution_counts_every_row_once(calibration: Calibration) -> None:
     """The steps of each half add up to all of its rows, those off the axis in the outermost ones."""
     points = [p for p in calibration.points if p.family == "gemm"]
     far = [replace(points[0], predicted_s=1e4 * points[0].measured_s), *points]
-    drawing = distribution_plot(far, 0.1)
+    drawing = distribution_plot(far, SPREAD)
     ticks = [
         (float(y) - 4, float(part)) for y, part in re.findall(r'y="([\d.]+)" text-anchor="end">([\d.]+) %', drawing)
     ]
@@ -143,9 +145,9 @@ def test_thousands_of_measurements_stay_small(calibration: Calibration) -> None:
         replace(point, sample=replace(point.sample, seconds=t), predicted_s=t * f, held_out=i % 2 == 0)
         for i, (t, f) in enumerate(zip(times.tolist(), np.exp(shuffler.normal(0, 0.2, 14_000)).tolist(), strict=True))
     ]
-    for drawing in (against_plot(many), error_plot(many, 0.2), distribution_plot(many, 0.2)):
+    for drawing in (against_plot(many), error_plot(many, SPREAD), distribution_plot(many, SPREAD)):
         assert len(drawing) < 150_000
-    assert error_plot(many, 0.2).count("<title>") == 80
+    assert error_plot(many, SPREAD).count("<title>") == 80
 
 
 def test_axes_keep_order_and_their_ticks_inside() -> None:

@@ -12,6 +12,7 @@ from backends.torch.measuring.benchmarks import Benchmark, WindowBenchmark
 from backends.torch.measuring.cases import kernel_sample
 from backends.torch.measuring.rounds import Run
 from backends.torch.measuring.steps import StepKernels
+from costmodels.calibration.document import parse_calibrated
 from costmodels.calibration.kernels import predict_kernels
 from costmodels.calibration.samples import is_held_out
 from costmodels.hardware import load_node
@@ -26,7 +27,7 @@ REACHED = 44
 
 def fitted_part(calibration: Calibration) -> dict[str, Any]:
     """Return all of a profile's file that a fit decides: not the errors on held-out rows, nor the words about them."""
-    entry = {name: part for name, part in calibration.entry.items() if name not in {"sigma", "calibration"}}
+    entry = {name: part for name, part in calibration.entry.items() if name not in {"spread", "calibration"}}
     numbers = {
         name: {key: value for key, value in part.items() if key != "source"} if isinstance(part, Mapping) else part
         for name, part in entry.items()
@@ -54,7 +55,10 @@ def test_tables_are_fitted_without_their_other_half(tmp_path: Path) -> None:
         found.append(calibrate_tables(load_node("dgx-a100-80g"), [path], system=None, seed=0))
     true, absurd = found
     assert fitted_part(true) == fitted_part(absurd)
-    assert absurd.entry["sigma"]["gemm"] > 10 * true.entry["sigma"]["gemm"]
+    one, other = (
+        parse_calibrated("made", dict(found.entry)).profile.spread["gemm"].at(1e-4) for found in (true, absurd)
+    )
+    assert other > 10 * one
 
 
 class MadeUpMachine:

@@ -1,13 +1,15 @@
 """Prices that are off by drawn factors: what full runs of the engine are made with that intervals are held against."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from costmodels.spread import Spread
 from sim.engine.activity import Activity, Pricing
-from sim.engine.uncertainty.errors import ErrorClass, ModelErrors, error_class
+from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses, ModelErrors
+from sim.engine.uncertainty.loadings import loadings
 from sim.engine.uncertainty.normal import generator
 from sim.plan.op import Op
 from sim.plan.program import Plan, Program
@@ -27,7 +29,7 @@ class Erring:
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
         """Return the op's demands, all of them times its factor."""
         activity = self.pricing.price(plan, program, op, rank)
-        factor = self.factor(error_class(program, op), rank)
+        factor = self.factor(ErrorClasses().of(program, op), rank)
         if self.alone:
             return Activity(activity.duration_s * factor)
         demands = tuple((resource, seconds * factor) for resource, seconds in activity.demands)
@@ -38,19 +40,27 @@ class Erring:
         return getattr(self.pricing, name)
 
 
+def model_errors(
+    sigma: Mapping[str, float], common: float = 0.5, step: float = 0.0, jitter: Mapping[str, float] | None = None
+) -> ModelErrors:
+    """Return errors with one deviation per family, whatever calls take, and nothing that neighbours share."""
+    spread = {family: Spread(deviation=((1.0, value),), common=common) for family, value in sigma.items()}
+    return ModelErrors(spread=spread, step=step, jitter=jitter or {})
+
+
 def drawn_factor(errors: ModelErrors, seed: int) -> Factor:
-    """Return factors as the errors say, one set of them."""
+    """Return factors as the errors say, one set of them; of what neighbours share nothing."""
 
     @cache
     def normal(source: object) -> float:
         return float(generator(seed, ("test", source)).standard_normal())
 
     def factor(found: ErrorClass, rank: int) -> float:
-        common, own = math.sqrt(errors.common), math.sqrt(1.0 - errors.common)
-        logarithm = errors.of(found.kind) * (common * normal(found.kind) + own * normal(found))
-        jitter = errors.jitter.get(found.kind, 0.0)
+        loaded = loadings([found], {}, errors)
+        logarithm = sum(value * normal(of) for of, value in zip(loaded.sources, loaded.matrix[0], strict=True))
+        jitter = errors.jitter.get(found.family, 0.0)
         if jitter:
-            logarithm += jitter * normal((found.kind, rank)) - jitter**2 / 2
+            logarithm += jitter * normal((found.family, rank)) - jitter**2 / 2
         return math.exp(logarithm)
 
     return factor

@@ -12,17 +12,17 @@ from costmodels.software import Software
 from sim.engine.folding import fold, no_fold
 from sim.engine.run import SimulatedRun
 from sim.engine.simulate import simulate
-from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses, ModelErrors
+from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
 from sim.engine.uncertainty.longest_path import Durations, Levels
 from sim.engine.uncertainty.retiming import retiming
-from tests.sim.erring import Erring, Factor, drawn_factor
+from tests.sim.erring import Erring, Factor, drawn_factor, model_errors
 from tests.sim.jobs import dense_plan
 from tests.sim.strategies import aiao_keys, dense_keys
 from tests.sim.topology_strategies import clusters
 
 SETTINGS = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 FAMILIES = ("gemm", "attention", "elementwise", "optimizer", "network")
-ERRORS = ModelErrors(sigma=dict.fromkeys(FAMILIES, 0.5), common=0.3, step=0.0)
+ERRORS = model_errors(dict.fromkeys(FAMILIES, 0.5), common=0.3, step=0.0)
 LAUNCHES = Software(launch_s=3e-6, native_launch_s=1e-6)
 
 

@@ -1,21 +1,21 @@
 """Drawn errors of the cost models: factors by which calls take longer than predicted.
 
-Every source of errors has a generator of its own, so runs that share a kernel's shape and a seed share its errors, and
-nothing depends on what else is drawn. In the one direction in which the step time moves to first order, the draws are
-replaced by as many equally likely parts of a normal distribution, in the same order: where nothing else decides, their
-quantiles are those of first order, however few they are.
+Every source of errors has a generator of its own, so what a source draws depends on nothing else that is drawn. In the
+one direction in which the step time moves to first order, the draws are replaced by as many equally likely parts of a
+normal distribution, in the same order: where nothing else decides, their quantiles are those of first order, however
+few they are.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sim.engine.run import SimulatedRun
 from sim.engine.uncertainty.errors import ErrorClass, ModelErrors
-from sim.engine.uncertainty.first_order import STEP, Source, relative_deviation
+from sim.engine.uncertainty.first_order import relative_deviation
 from sim.engine.uncertainty.jitter import jitter_logarithms
+from sim.engine.uncertainty.loadings import STEP, Loadings, Source
 from sim.engine.uncertainty.longest_path import Floats
 from sim.engine.uncertainty.normal import even_probabilities, generator, normal_quantiles
 
@@ -32,38 +32,26 @@ class Draws:
 
 
 def drawn(
-    erring: Sequence[Erring], errors: ModelErrors, moved: Mapping[Source, float], run: SimulatedRun, num_draws: int
+    erring: Sequence[Erring], errors: ModelErrors, loaded: Loadings, moved: Floats, run: SimulatedRun, num_draws: int
 ) -> Draws:
-    """Return drawn factors of what errs, in that order. ``moved``: what moves the step time, to first order."""
-    normal = _normals(erring, moved, run.plan.seed, num_draws)
-    common, own = math.sqrt(errors.common), math.sqrt(1.0 - errors.common)
+    """Return drawn factors of what errs, in that order. ``moved``: by how much each source moves the step time."""
+    normal = _normals((*loaded.sources, STEP), np.append(moved, errors.step), run.plan.seed, num_draws)
+    of_class = loaded.matrix @ normal[:-1]
+    logarithms = of_class[[loaded.classes[found] for found, _ in erring]]
     jitter = jitter_logarithms(run, errors, num_draws)
-    factors = np.empty((len(erring), num_draws))
     for row, (found, rank) in enumerate(erring):
-        factors[row] = errors.of(found.kind) * (common * normal[found.kind] + own * normal[found])
         if rank is not None:
-            factors[row] += jitter[rank, found.kind]
-    return Draws(np.exp(factors), np.exp(errors.step * normal[STEP]))
+            logarithms[row] += jitter[rank, found.family]
+    return Draws(np.exp(logarithms), np.exp(errors.step * normal[-1]))
 
 
-def _normals(
-    erring: Sequence[Erring], moved: Mapping[Source, float], seed: int, num_draws: int
-) -> Mapping[Source, Floats]:
-    """Return standard normal draws of every source of errors, even along the direction that ``moved`` is."""
-    drawn_of = {source: _of_source(source, seed, num_draws) for source in moved}
-    for found, _ in erring:
-        for source in (found.kind, found):
-            if source not in drawn_of:
-                drawn_of[source] = _of_source(source, seed, num_draws)
-    deviation = relative_deviation(moved)
+def _normals(sources: Sequence[Source], moved: Floats, seed: int, num_draws: int) -> Floats:
+    """Return standard normal draws, sources x draws, even along the direction that ``moved`` is."""
+    normal = np.array([generator(seed, source).standard_normal(num_draws) for source in sources])
+    deviation = relative_deviation(moved, 0.0)
     if deviation > 0.0:
-        along = sum((value / deviation * drawn_of[source] for source, value in moved.items()), np.zeros(num_draws))
+        direction = moved / deviation
+        along = direction @ normal
         order = np.argsort(np.argsort(along, kind="stable"), kind="stable")
-        missing = normal_quantiles(even_probabilities(num_draws))[order] - along
-        for source, value in moved.items():
-            drawn_of[source] += value / deviation * missing
-    return drawn_of
-
-
-def _of_source(source: Source, seed: int, num_draws: int) -> Floats:
-    return generator(seed, source).standard_normal(num_draws)
+        normal += direction[:, None] * (normal_quantiles(even_probabilities(num_draws))[order] - along)
+    return normal

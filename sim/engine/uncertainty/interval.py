@@ -9,7 +9,8 @@ import numpy as np
 from sim.engine.critical_path import CriticalPath
 from sim.engine.uncertainty.draws import Erring, drawn
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses, ModelErrors
-from sim.engine.uncertainty.first_order import Source, relative_deviation, sensitivities
+from sim.engine.uncertainty.first_order import path_shares, relative_deviation, sensitivities
+from sim.engine.uncertainty.loadings import loadings
 from sim.engine.uncertainty.longest_path import Floats
 from sim.engine.uncertainty.retiming import num_nodes, retiming
 
@@ -49,36 +50,38 @@ def step_time_interval(path: CriticalPath, errors: ModelErrors, most_nodes: int 
     Of a run whose retiming takes more than ``most_nodes`` it is what errors of the critical path make of it, without
     jitter.
     """
-    classes = ErrorClasses()
-    moved, time_s = sensitivities(path, errors, classes), path.run.iteration_time_s
+    time_s = path.run.iteration_time_s
     if num_nodes(path.run) > most_nodes:
-        spread = _NORMAL_90 * relative_deviation(moved)
+        spread = _NORMAL_90 * step_deviation(path, errors)
         bounds = Interval(time_s * math.exp(-spread), time_s * math.exp(spread))
         return StepInterval(bounds, Method.FIRST_ORDER)
-    times = time_s * _relative_times(path, errors, classes, moved, NUM_DRAWS)
-    low_s, high_s = np.quantile(times, (0.05, 0.95), method="hazen")
+    low_s, high_s = np.quantile(drawn_step_times_s(path, errors, NUM_DRAWS), (0.05, 0.95), method="hazen")
     return StepInterval(Interval(float(low_s), float(high_s)), Method.SAMPLED)
+
+
+def step_deviation(path: CriticalPath, errors: ModelErrors) -> float:
+    """Return the standard deviation of the logarithm of a run's step time to first order, without jitter."""
+    classes = ErrorClasses()
+    shares = path_shares(path, classes)
+    loaded = loadings(list(shares), classes.predicted_s(path.run), errors)
+    return relative_deviation(sensitivities(shares, loaded), errors.step)
 
 
 def drawn_step_times_s(path: CriticalPath, errors: ModelErrors, num_draws: int) -> Floats:
     """Return step times with so many drawn sets of errors, in seconds."""
-    classes = ErrorClasses()
-    moved = sensitivities(path, errors, classes)
-    return path.run.iteration_time_s * _relative_times(path, errors, classes, moved, num_draws)
-
-
-def _relative_times(
-    path: CriticalPath, errors: ModelErrors, classes: ErrorClasses, moved: dict[Source, float], num_draws: int
-) -> Floats:
-    erring: dict[Erring, int] = {}
+    classes, erring = ErrorClasses(), dict[Erring, int]()
 
     def factor_row(found: ErrorClass, rank: int) -> int:
-        device = rank if errors.jitter.get(found.kind, 0.0) > 0.0 else None
+        device = rank if errors.jitter.get(found.family, 0.0) > 0.0 else None
         return erring.setdefault((found, device), len(erring))
 
     run = path.run
     retimed = retiming(run, classes, factor_row)
-    draws = drawn(list(erring), errors, moved, run, num_draws)
+    shares = path_shares(path, classes)
+    found = list(dict.fromkeys([*shares, *(of for of, _ in erring)]))
+    loaded = loadings(found, classes.predicted_s(run), errors)
+    draws = drawn(list(erring), errors, loaded, sensitivities(shares, loaded), run, num_draws)
     width = max(_AT_ONCE // max(num_nodes(run), 1), 1)
     parts = [retimed.relative_times(draws.factors[:, begin : begin + width]) for begin in range(0, num_draws, width)]
-    return np.concatenate(parts) * draws.step
+    times_s: Floats = run.iteration_time_s * np.concatenate(parts) * draws.step
+    return times_s

@@ -1,0 +1,92 @@
+"""How far calls lie from what a profile predicts, and which of them err alike.
+
+The logarithm of measured over predicted is taken to be normal, with a standard deviation that goes with how long a call
+is predicted to take: launches, waves and caches count for less the longer it is. Two calls of a family have in common
+
+    common + near exp(-distance / octaves)
+
+of its variance: their distance is that of their shapes, each number of which counts in octaves (powers of two), and is
+endless between series (other kernels of a memory-bound family, other kinds or groups of collectives). It is the
+exponential covariance with a nugget of geostatistics (Cressie, Statistics for Spatial Data, 1993, section 2.3).
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import log2
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.kernels.tensor import Work
+
+NETWORK: Final = "network"
+"""The family of what moves bytes: collectives, messages, copies."""
+_ALIKE: Final = {"attention_backward": "attention"}
+"""Families that err as another does."""
+
+
+class Place(NamedTuple):
+    """Where a call stands in its family: its series, and in it the base-two logarithms of what its shape is made of."""
+
+    series: Hashable
+    octaves: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Errors of a family's calls.
+
+    ``deviation``: predicted seconds and the standard deviation there, by seconds; between these it goes with the
+    logarithm of the seconds, and beyond them it stays. ``common``, ``near``: parts of the variance, from 0 to 1
+    together; ``octaves``: the distance at which e times less of ``near`` is shared. The rest is of a kernel and shape.
+    """
+
+    deviation: tuple[tuple[float, float], ...]
+    common: float
+    near: float = 0.0
+    octaves: float = 1.0
+
+    @property
+    def own(self) -> float:
+        """Return the part of the variance that a call shares only with those of its kernel and shape."""
+        return max(1.0 - self.common - self.near, 0.0)
+
+    def at(self, predicted_s: float) -> float:
+        """Return the standard deviation of a call that is predicted to take so many seconds."""
+        seconds, deviations = zip(*self.deviation, strict=True)
+        return float(np.interp(np.log(max(predicted_s, 1e-12)), np.log(seconds), deviations))
+
+    def correlation(self, places: Sequence[Place]) -> NDArray[np.float64]:
+        """Return the correlations of what ``near`` is between calls at places, all with all."""
+        series = {name: number for number, name in enumerate(dict.fromkeys(place.series for place in places))}
+        found = np.zeros((len(places), len(places)))
+        for number in range(len(series)):
+            ours = [row for row, place in enumerate(places) if series[place.series] == number]
+            found[np.ix_(ours, ours)] = np.exp(-distances([places[row] for row in ours]) / self.octaves)
+        return found
+
+
+def spread_family(family: str) -> str:
+    """Return whose errors a family of kernels has: of some its own are not told apart."""
+    return _ALIKE.get(family, family)
+
+
+def kernel_place(family: str, kernel: str, work: Work) -> Place:
+    """Return a kernel's place: of products and attention all in one series, by shape; of others by kernel and bytes."""
+    shape = work.gemm
+    if shape is not None:
+        return Place("", tuple(log2(max(number, 1)) for number in (shape.m, shape.n, shape.k, shape.batch)))
+    return Place(kernel or family, (log2(max(work.num_bytes, 1)),))
+
+
+def transfer_place(kind: Hashable, num_bytes: int) -> Place:
+    """Return the place of a collective, message or copy; ``kind`` tells apart its kind and group."""
+    return Place(kind, (log2(max(num_bytes, 1)),))
+
+
+def distances(places: Sequence[Place]) -> NDArray[np.float64]:
+    """Return how far apart places of one series are, in octaves, all from all."""
+    octaves = np.array([place.octaves for place in places])
+    found: NDArray[np.float64] = np.sqrt(((octaves[:, None] - octaves[None]) ** 2).sum(axis=-1))
+    return found

@@ -1,0 +1,66 @@
+"""Memory-bound kernels of a profile with shapes: their bytes, from the operator that launched them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from traces.kineto.pointwise import PointwiseKernel, pointwise_kernels
+
+BIG = [1024, 256]
+
+
+def trace(folder: Path, *calls: tuple[str, list[Any], list[str], list[float]]) -> Path:
+    """Write a profile in which operators, one after the other, each launch kernels of some microseconds."""
+    events: list[dict[str, Any]] = []
+    for number, (name, shapes, types, kernels) in enumerate(calls):
+        at = 100.0 * number
+        arguments = {"Input Dims": shapes, "Input type": types}
+        events.append({"ph": "X", "cat": "cpu_op", "name": name, "ts": at, "dur": 50, "tid": 1, "args": arguments})
+        for place, duration in enumerate(kernels):
+            said = {"correlation": 10 * number + place + 1, "stream": 7}
+            launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "tid": 1, "args": said}
+            events.append(launch | {"ts": at + 5 + place, "dur": 1})
+            events.append(
+                {"ph": "X", "cat": "kernel", "name": "k", "ts": at + 60, "dur": duration, "tid": 7, "args": said}
+            )
+    path = folder / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "types", "tensors"),
+    [
+        ("aten::add", [BIG, BIG, []], ["float", "float", "Scalar"], 3),
+        ("aten::mul", [BIG, []], ["float", "Scalar"], 2),
+        ("aten::fill_", [BIG, []], ["float", "Scalar"], 1),
+        ("aten::copy_", [BIG, BIG, []], ["float", "float", "Scalar"], 2),
+        ("aten::tanh_backward", [BIG, BIG], ["float", "float"], 3),
+        ("aten::native_layer_norm", [BIG, [], [256], [256], []], ["float", "", "float", "float", "Scalar"], 2),
+        ("aten::sigmoid", [BIG], ["c10::BFloat16"], 1),
+    ],
+)
+def test_bytes_are_those_of_what_is_read_and_written(
+    tmp_path: Path, name: str, shapes: list[Any], types: list[str], tensors: int
+) -> None:
+    """Operands of the first's shape and one result; a number is none, and half as wide elements are half as many."""
+    (found,) = pointwise_kernels(trace(tmp_path, (name, shapes, types, [16])))
+    assert found == PointwiseKernel(name.removeprefix("aten::"), tensors * 4 * 1024 * 256, 16 * 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "types", "kernels"),
+    [
+        ("aten::add", [BIG, [256], []], ["float", "float", "Scalar"], [5.0]),
+        ("aten::add", [BIG, BIG, []], ["float", "float", "Scalar"], [5.0, 6.0]),
+        ("aten::mm", [BIG, [256, 64]], ["float", "float"], [5.0]),
+        ("aten::add", [], [], [5.0]),
+    ],
+)
+def test_what_cannot_be_told_is_left_out(
+    tmp_path: Path, name: str, shapes: list[Any], types: list[str], kernels: list[float]
+) -> None:
+    """Broadcasting, several kernels of one operator, other operators, and a profile without shapes give nothing."""
+    assert pointwise_kernels(trace(tmp_path, (name, shapes, types, kernels))) == []
