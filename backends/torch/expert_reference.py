@@ -32,21 +32,27 @@ def expert_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
 
 def through_experts(
     model: TransformerSpec, parameters: Mapping[str, Tensor], layer: str, x: Tensor, microbatch_size: int
-) -> Tensor:
-    """Return what a layer's experts add for x[s, b, h], of all samples of a global batch."""
+) -> tuple[Tensor, Tensor]:
+    """Return what a layer's experts make of x[s, b, h], of all samples of a global batch.
+
+    Beside it what they add to the loss, the mean over micro-batches.
+    """
     assert model.experts is not None
     p = {name.removeprefix(f"{layer}."): value for name, value in parameters.items() if name.startswith(f"{layer}.")}
     activation = _gelu if model.family == "gpt" else _swiglu
     microbatches = torch.split_with_sizes(x, [microbatch_size] * (x.shape[1] // microbatch_size), 1)
-    out = [_routed(model.experts, p, part.flatten(0, 1), activation).view_as(part) for part in microbatches]
-    y = torch.cat(out, 1)
+    found = [_routed(model.experts, p, part.flatten(0, 1), activation) for part in microbatches]
+    y = torch.cat([out.view_as(part) for (out, _), part in zip(found, microbatches, strict=True)], 1)
     if "shared.fc1.weight" in p:
         y = y + (activation(x.flatten(0, 1), p["shared.fc1.weight"]) @ p["shared.fc2.weight"]).view_as(x)
-    return y
+    return y, model.experts.balance_loss * torch.stack([balance for _, balance in found]).mean()
 
 
-def _routed(spec: ExpertsSpec, p: Mapping[str, Tensor], x: Tensor, activation: Activation) -> Tensor:
-    """Return the weighted outputs of the experts that tokens x[T, h] are routed to and have a slot for them."""
+def _routed(spec: ExpertsSpec, p: Mapping[str, Tensor], x: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
+    """Return the weighted outputs of the experts that tokens x[T, h] are routed to and have a slot for them.
+
+    Beside it, E times the sum over experts of mean share and part of the choices: 1 where experts are equally busy.
+    """
     shares = (x @ p["router.weight"]).softmax(-1)
     if spec.routing == "balanced":
         chosen = (torch.arange(len(x) * spec.top_k, device=x.device) % spec.num_experts).view(len(x), -1)
@@ -61,7 +67,8 @@ def _routed(spec: ExpertsSpec, p: Mapping[str, Tensor], x: Tensor, activation: A
         tokens, choice = ((chosen == expert) & kept).nonzero(as_tuple=True)
         hidden = activation(x[tokens], p["experts.fc1.weight"][expert])
         y = y.index_add(0, tokens, weights[tokens, choice, None] * (hidden @ p["experts.fc2.weight"][expert]))
-    return y
+    asked = torch.stack([(chosen == expert).to(x.dtype).mean() for expert in range(spec.num_experts)])
+    return y, spec.num_experts * (shares.mean(0) * asked).sum()
 
 
 def _kept(chosen: Tensor, num_experts: int, capacity: int) -> Tensor:

@@ -5,7 +5,7 @@ seed. Everything is computed in float64; parameters start as the plan's precisio
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import Final
 
@@ -55,11 +55,11 @@ class Objective:
 
 
 def backpropagation(model: TransformerSpec) -> Objective:
-    """Return the one loss at the model's end."""
+    """Return the one loss at the model's end, and beside it what layers of experts add."""
 
     def evaluate(dense: DenseModel) -> tuple[Tensor, Mapping[str, Tensor]]:
         loss = dense.loss()
-        return loss, {"loss": loss.detach()}
+        return sum(dense.balance, loss), {"loss": loss.detach()}
 
     return Objective(parameter_shapes(model), evaluate)
 
@@ -162,12 +162,16 @@ def _initial_parameters(
 
 @dataclass(frozen=True, slots=True)
 class DenseModel:
-    """The dense model of a job with some parameters, on one step's global batch."""
+    """The dense model of a job with some parameters, on one step's global batch.
+
+    ``balance``: what the layers of experts that were gone through add to the loss.
+    """
 
     job: DenseTraining
     parameters: Mapping[str, Tensor]
     step: int
     device: torch.device
+    balance: list[Tensor] = field(default_factory=list)
 
     @property
     def _spec(self) -> TransformerSpec:
@@ -195,7 +199,9 @@ class DenseModel:
             )
             normed = self._norm(x, f"layer{i}.norm2")
             if self._spec.has_experts(i):
-                y = through_experts(self._spec, self.parameters, f"layer{i}", normed, self.job.training.microbatch_size)
+                samples = self.job.training.microbatch_size
+                y, balance = through_experts(self._spec, self.parameters, f"layer{i}", normed, samples)
+                self.balance.append(balance)
                 x = x + self._dropped(y, f"layer{i}.mlp_out", batch_dim=1)
             else:
                 x = x + self._branch(self._mlp(i, normed), f"layer{i}", "fc2", "mlp_out")

@@ -21,6 +21,7 @@ SENT: Final = {
     "tensor_sent_bytes_per_rank": "tp",
     "pipeline_sent_bytes_per_rank": "pp",
     "data_sent_bytes_per_rank": "dp",
+    "expert_sent_bytes_per_rank": "ep",
 }
 
 

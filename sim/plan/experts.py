@@ -35,10 +35,14 @@ class Routes:
     capacity: int
 
 
-def route(t: TaskTracer, name: str, logits: Tensor, *, top_k: int, capacity: int, balanced: bool) -> Routes:
+def route(
+    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, capacity: int, balanced: bool, balance_loss: float = 0.0
+) -> Routes:
     """Return the choices of logits[s, b, E]: ``top_k`` experts each, and their slots as far as there are any.
 
     ``capacity``: slots per expert. ``balanced``: experts are dealt out in turn, whatever the logits say.
+    ``balance_loss``: times E sum_e f_e p_e each token adds to the loss, f_e being the part of the choices that fell on
+    expert e, and p_e the token's share of the softmax (Fedus et al. 2021, equation 4, over all choices).
     """
     attributes: dict[str, Any] = {"top_k": top_k, "capacity": capacity, "balanced": balanced}
     weights, experts, slots = t.compute(
@@ -48,7 +52,7 @@ def route(t: TaskTracer, name: str, logits: Tensor, *, top_k: int, capacity: int
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
             f"{name}.backward", "route_backward", (only(gradients), logits, experts), (logits.layout,),
-            kind=Kind.WORKSPACE,
+            kind=Kind.WORKSPACE, balance_loss=balance_loss,
         )  # fmt: skip
 
     t.record((logits,), (weights,), backward)

@@ -29,6 +29,9 @@ class ExpertsSpec:
     routing: Routing = "learned"
     """``balanced``: experts are dealt out in turn, as benchmarks force them to be."""
 
+    balance_loss: float = 0.0
+    """Coefficient of the loss that keeps experts equally busy, per layer, of the choices of every rank's tokens."""
+
     def __post_init__(self) -> None:
         if self.top_k > self.num_experts:
             raise SpecError(

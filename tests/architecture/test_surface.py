@@ -81,7 +81,7 @@ KEYS = {
     *(f"model.latent_attention.{key}" for key in ("q_rank", "kv_rank", "head_size", "rotary_head_size")),
     "model.latent_attention.value_head_size",
     *(f"model.experts.{key}" for key in ("num_experts", "top_k", "ffn_hidden_size", "shared_ffn_hidden_size")),
-    *(f"model.experts.{key}" for key in ("first_dense_layers", "capacity_factor", "routing")),
+    *(f"model.experts.{key}" for key in ("first_dense_layers", "capacity_factor", "routing", "balance_loss")),
     "parallel.expert.degree",
     *("training.global_batch_size", "training.microbatch_size", "training.num_microbatches", "training.precision"),
     *("training.recompute", "training.optimizer", "training.learning_rate"),
@@ -163,6 +163,7 @@ SWEEP = {
     *("points.bubble_fraction", "points.exposed_communication_fraction", "points.algorithm"),
     *("points.peak_memory_bytes", "points.memory_capacity_bytes", "points.fits_memory"),
     *("points.sent_bytes_per_rank", "points.tensor_sent_bytes_per_rank", "points.pipeline_sent_bytes_per_rank"),
+    "points.expert_sent_bytes_per_rank",
     *("points.data_sent_bytes_per_rank", "points.peak_live_microbatches", "points.peak_live_activations"),
 }
 

@@ -19,7 +19,8 @@ def experts(**keys: Any) -> ExpertsSpec:
 
 MIXTURE: Mapping[str, Any] = {**LLAMA, "num_layers": 2, "experts": experts()}
 SHARED: Mapping[str, Any] = {
-    **LLAMA, "experts": experts(num_experts=8, top_k=3, shared_ffn_hidden_size=8, first_dense_layers=1),
+    **LLAMA,
+    "experts": experts(num_experts=8, top_k=3, shared_ffn_hidden_size=8, first_dense_layers=1, balance_loss=0.3),
 }  # fmt: skip
 
 EXPERTS = {

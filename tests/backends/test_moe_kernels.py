@@ -78,9 +78,13 @@ def test_combination_undoes_dispatch(case: dict[str, Any]) -> None:
         assert_close([back], [x])
 
 
+@pytest.mark.parametrize("balance_loss", [0.0, 0.7])
 @pytest.mark.parametrize("top_k", [1, 2, 3])
-def test_weights_are_the_softmax_renormalised(top_k: int) -> None:
-    """Those of the chosen add up to one, in the ratios of the whole softmax; a single one keeps its share of it."""
+def test_weights_are_the_softmax_renormalised(top_k: int, balance_loss: float) -> None:
+    """Those of the chosen add up to one, in the ratios of the whole softmax; a single one keeps its share of it.
+
+    The balance loss of T tokens is T c E sum_e f_e p_e, c from each.
+    """
     logits = random(S, B, E)
     shares = logits.softmax(-1)
     best, experts = shares.topk(top_k, -1)
@@ -93,7 +97,14 @@ def test_weights_are_the_softmax_renormalised(top_k: int) -> None:
         found = scores.softmax(-1).gather(-1, experts)
         return found / found.sum(-1, keepdim=True) if top_k > 1 else found
 
-    assert_close(run("route_backward", dw, logits, chosen), gradients(reference, (logits,), dw))
+    def balance(scores: Tensor) -> Tensor:
+        parts = torch.stack([(experts == e).to(scores.dtype).mean() for e in range(E)])
+        return balance_loss * S * B * E * (parts * scores.softmax(-1).mean((0, 1))).sum()
+
+    [of_weights] = gradients(reference, (logits,), dw)
+    [of_balance] = gradients(balance, (logits,), torch.ones((), dtype=torch.float64))
+    found = run("route_backward", dw, logits, chosen, balance_loss=balance_loss)
+    assert_close(found, [of_weights + of_balance])
 
 
 def test_balanced_routing_gives_every_expert_as_many() -> None:

@@ -157,7 +157,7 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("router_matmul_weight_gradient", [X, SCORED, f32(H, E)], {}, [f32(H, E)]),
     ("router_matmul_weight_gradient", [X, SCORED], {}, [t(H, E)]),
     ("route", [SCORED], {"top_k": K}, [f32(S, B, K), SLOTS, SLOTS]),
-    ("route_backward", [f32(S, B, K), SCORED, SLOTS], {}, [SCORED]),
+    ("route_backward", [f32(S, B, K), SCORED, SLOTS], {"balance_loss": 0.0}, [SCORED]),
     ("dispatch", [X, SLOTS], {"num_experts": E, "capacity": C}, [t(E, C, H)]),
     ("dispatch_backward", [t(E, C, H), SLOTS], {}, [X]),
     ("combine", [t(E, C, H), f32(S, B, K), SLOTS], {}, [X]),

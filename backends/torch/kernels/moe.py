@@ -77,15 +77,23 @@ def _slots(experts: Tensor, num_experts: int, capacity: int) -> Tensor:
     return slots.view(experts.shape[1], -1).T.contiguous()
 
 
-def route_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the gradient of the logits."""
+def route_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the gradient of the logits, of the weights and of the loss that keeps experts equally busy."""
     gradient, logits, chosen = inputs
     experts = chosen.long()
     weights = _weights(logits, experts)
     if experts.shape[-1] == 1:
-        return ((weights * gradient) * (-logits.softmax(-1)).scatter_add(-1, experts, torch.ones_like(weights)),)
-    change = weights * (gradient - (weights * gradient).sum(-1, keepdim=True))
-    return (torch.zeros_like(logits).scatter_add_(-1, experts, change),)
+        change = (weights * gradient) * (-logits.softmax(-1)).scatter_add(-1, experts, torch.ones_like(weights))
+    else:
+        of_chosen = weights * (gradient - (weights * gradient).sum(-1, keepdim=True))
+        change = torch.zeros_like(logits).scatter_add_(-1, experts, of_chosen)
+    if attributes["balance_loss"]:
+        num_experts = logits.shape[-1]
+        parts = experts.flatten().bincount(minlength=num_experts).to(logits.dtype) / experts.numel()
+        shares = logits.softmax(-1)
+        pull = shares * (parts - (shares * parts).sum(-1, keepdim=True))
+        change += attributes["balance_loss"] * num_experts * pull
+    return (change,)
 
 
 # --- dispatch and combination --------------------------------------------------------------------------------------

@@ -48,6 +48,8 @@ class ExpertsSection(Section):
     """Slots of an expert for a rank's tokens, over its even share; num_experts / top_k and more drop no choice."""
     routing: Routing = "learned"
     """`learned`: to the experts that the router scores highest; `balanced`: in turn, as benchmarks force it."""
+    balance_loss: Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)] = 0.0
+    """Coefficient of the auxiliary loss that keeps the experts of a layer equally busy."""
 
 
 class GptModel(Section):

@@ -39,8 +39,10 @@ def router(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, spec: ExpertsSp
 def routed_experts(b: LayerBuilder, t: TaskTracer, name: str, logits: Tensor, x: Tensor, spec: ExpertsSpec) -> Tensor:
     """Return the weighted outputs of the chosen experts for x[s, b, h]; a sum over tensor-parallel ranks."""
     capacity = spec.capacity(x.shape[0] * x.shape[1])
-    balanced = spec.routing == "balanced"
-    routes = ex.route(t, f"{name}.route", logits, top_k=spec.top_k, capacity=capacity, balanced=balanced)
+    routes = ex.route(
+        t, f"{name}.route", logits, top_k=spec.top_k, capacity=capacity, balanced=spec.routing == "balanced",
+        balance_loss=spec.balance_loss * b.loss_scale,
+    )  # fmt: skip
     is_shared = t.mesh.degree(EXPERT_AXIS) > 1
     y = ex.dispatch(t, f"{name}.dispatch", x, routes, EXPERT_AXIS if is_shared else "")
     if is_shared:
