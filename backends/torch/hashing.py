@@ -21,12 +21,12 @@ def key_of(*parts: int | str) -> int:
     return int.from_bytes(sha256(repr(parts).encode()).digest()[:8], "little", signed=True)
 
 
-def global_index(shape: Sequence[int], starts: Sequence[int], sizes: Sequence[int], device: torch.device) -> Tensor:
-    """Return the row-major index, in a tensor of ``shape``, of each element of the slice at ``starts``."""
-    index = torch.zeros((1,) * len(shape), dtype=torch.int64, device=device)
-    for dim, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-        positions = torch.arange(start, start + size, dtype=torch.int64, device=device) * prod(shape[dim + 1 :])
-        index = index + positions.reshape([size if d == dim else 1 for d in range(len(shape))])
+def global_index(shape: Sequence[int], places: Sequence[Tensor]) -> Tensor:
+    """Return the row-major index, in a tensor of ``shape``, of the elements at places (int64) of each dimension."""
+    index = torch.zeros((1,) * len(shape), dtype=torch.int64, device=places[0].device if places else None)
+    for dim, positions in enumerate(places):
+        steps = positions * prod(shape[dim + 1 :])
+        index = index + steps.reshape([-1 if d == dim else 1 for d in range(len(shape))])
     return index
 
 

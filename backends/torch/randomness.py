@@ -13,7 +13,8 @@ def initial_normal(
     seed: int, source: str, shape: Sequence[int], starts: Sequence[int], sizes: Sequence[int], *, device: torch.device
 ) -> Tensor:
     """Return a slice of the standard normal tensor of global ``shape`` that belongs to a parameter, in float64."""
-    return normal(key_of("parameter", seed, source), global_index(shape, starts, sizes, device))
+    places = [torch.arange(start, start + n, device=device) for start, n in zip(starts, sizes, strict=True)]
+    return normal(key_of("parameter", seed, source), global_index(shape, places))
 
 
 def token_ids(
@@ -22,43 +23,34 @@ def token_ids(
     *,
     first_sample: int,
     num_samples: int,
-    positions: range,
+    positions: Tensor,
     vocab_size: int,
-    device: torch.device,
 ) -> Tensor:
     """Return the token ids [positions, samples] of some samples of a step's global batch."""
-    samples = torch.arange(first_sample, first_sample + num_samples, dtype=torch.int64, device=device)
-    places = torch.arange(positions.start, positions.stop, dtype=torch.int64, device=device)
-    return integers(key_of("tokens", seed, step), (samples[None, :] << 32) + places[:, None], vocab_size)
+    samples = torch.arange(first_sample, first_sample + num_samples, dtype=torch.int64, device=positions.device)
+    return integers(key_of("tokens", seed, step), (samples[None, :] << 32) + positions[:, None], vocab_size)
 
 
 def kept_by_dropout(
     key: int,
     shape: Sequence[int],
-    starts: Sequence[int],
-    sizes: Sequence[int],
+    places: Sequence[Tensor],
     *,
     batch_dim: int,
     first_sample: int,
     probability: float,
-    device: torch.device,
 ) -> Tensor:
-    """Return a mask (uint8, 1: kept) of the slice of ``sizes`` at ``starts`` of a tensor of ``shape``.
+    """Return a mask (uint8, 1: kept) of the elements at these places of each dimension of a tensor of ``shape``.
 
     An element's fate depends on its sample's number in the global batch and its place within the sample,
     so neither micro-batches nor sharding change it.
     """
     inside = [1 if dim == batch_dim else n for dim, n in enumerate(shape)]
-    places = global_index(
-        inside,
-        [0 if dim == batch_dim else n for dim, n in enumerate(starts)],
-        [1 if dim == batch_dim else n for dim, n in enumerate(sizes)],
-        device,
-    )
-    batch = sizes[batch_dim]
-    samples = torch.arange(first_sample, first_sample + batch, dtype=torch.int64, device=device)
+    index = global_index(inside, [x[:1] * 0 if dim == batch_dim else x for dim, x in enumerate(places)])
+    batch = len(places[batch_dim])
+    samples = torch.arange(first_sample, first_sample + batch, dtype=torch.int64, device=index.device)
     samples = samples.reshape([batch if dim == batch_dim else 1 for dim in range(len(shape))])
-    return (uniform(key, samples * prod(inside) + places) >= probability).to(torch.uint8)
+    return (uniform(key, samples * prod(inside) + index) >= probability).to(torch.uint8)
 
 
 def dropout_key(seed: int, step: int, salt: str) -> int:

@@ -217,16 +217,17 @@ class DenseModel:
         return token_ids(
             self.job.seed, self.step,
             first_sample=0, num_samples=self.job.training.global_batch_size,
-            positions=range(shift, shift + m.sequence_length), vocab_size=m.vocab_size, device=self.device,
+            positions=torch.arange(m.sequence_length, device=self.device) + shift, vocab_size=m.vocab_size,
         )  # fmt: skip
 
     def _dropped(self, x: Tensor, salt: str, *, batch_dim: int) -> Tensor:
         probability = self._spec.dropout
         if not probability:
             return x
+        places = [torch.arange(n, device=self.device) for n in x.shape]
         kept = kept_by_dropout(
-            dropout_key(self.job.seed, self.step, salt), x.shape, [0] * x.dim(), x.shape,
-            batch_dim=batch_dim, first_sample=0, probability=probability, device=self.device,
+            dropout_key(self.job.seed, self.step, salt), x.shape, places,
+            batch_dim=batch_dim, first_sample=0, probability=probability,
         )  # fmt: skip
         return x * kept / (1 - probability)
 

@@ -11,6 +11,8 @@ The fused softmax reads the lower triangle only and writes the whole square
 A slice of a sequence: ``context`` tokens of it come before the queries, and keys and values are the first rows of
 caches for the whole sequence. Scores are then [b, n, s, context + s], which the separate kernels execute, while
 ``flop`` counts all rows of the caches: however a sequence is sliced, its slices' FLOP are those of the full square.
+Keys and values of which all queries see all (``causal`` false) are a block below the diagonal; ``flop`` counts its
+mirror image above too, which nobody computes.
 Gradients of the caches, where given as the last inputs, are added to in place; without them the slice must reach the
 caches' end.
 """
@@ -164,18 +166,26 @@ def _flash_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tupl
     return (q.like(*q.shape[:3], v.shape[3]), TensorSpec((q.shape[1], q.shape[2], q.shape[0]), statistics_dtype(q)))
 
 
-def _fused_shape(q: TensorSpec, keys: int, widths: Sequence[int]) -> GemmShape:
+def _is_causal(attributes: Attributes) -> bool:
+    """Return whether queries see the keys up to their own, not all."""
+    return bool(attributes.get("causal", True))
+
+
+def _fused_shape(q: TensorSpec, keys: int, widths: Sequence[int], attributes: Attributes) -> GemmShape:
     """Return the shape of fused products whose factors are so wide; the head size is the mean, rounded."""
-    return GemmShape(q.shape[0], keys, round(sum(widths) / len(widths)), q.shape[1] * q.shape[2])
+    head_size = round(sum(widths) / len(widths))
+    return GemmShape(q.shape[0], keys, head_size, q.shape[1] * q.shape[2], _is_causal(attributes))
 
 
 def _flash_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
     q, k, v = inputs
     keys, widths = _num_keys(q, k, attributes), (q.shape[3], v.shape[3])
     scores = q.like(q.shape[1], q.shape[2], q.shape[0], keys)
-    work = _products(1, scores, sum(widths), (q, _seen(k, keys), _seen(v, keys)), outputs, k.shape[0])
-    executed = work.executed_flop * _causal_fraction(q.shape[0], keys)
-    return Work(work.flop, executed, work.bytes_read, work.bytes_written, _fused_shape(q, keys, widths))
+    causal = _is_causal(attributes)
+    rows = k.shape[0] if causal else 2 * keys
+    work = _products(1, scores, sum(widths), (q, _seen(k, keys), _seen(v, keys)), outputs, rows)
+    executed = work.executed_flop * (_causal_fraction(q.shape[0], keys) if causal else 1.0)
+    return Work(work.flop, executed, work.bytes_read, work.bytes_written, _fused_shape(q, keys, widths, attributes))
 
 
 def _flash_backward_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
@@ -194,7 +204,25 @@ def _flash_backward_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorS
     executed = forward.executed_flop * sum(widths) / (query + value)
     seen = total_bytes((_seen(k, keys), _seen(v, keys)))
     read = total_bytes((dy, q, y, lse)) + (2 if given else 1) * seen
-    return Work(2 * forward.flop, executed, read, q.num_bytes + seen, _fused_shape(q, keys, widths))
+    return Work(2 * forward.flop, executed, read, q.num_bytes + seen, _fused_shape(q, keys, widths, attributes))
+
+
+def _merge_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return y and its log-sum-exp, into whose rows from ``start`` on a result over other keys is merged."""
+    part, part_lse, y, lse = inputs
+    fits = part.shape[1:] == y.shape[1:] and 0 <= attributes["start"] <= y.shape[0] - part.shape[0]
+    require(fits, "part must be rows of y", part, y)
+    rows = (part, part_lse), (y, lse)
+    fits = all(sums.shape == (*x.shape[1:3], x.shape[0]) for x, sums in rows)
+    require(fits, "a result [s,b,n,d] needs its log-sum-exp [b,n,s]", *inputs)
+    return (y, lse)
+
+
+def _merge_work(inputs: Sequence[TensorSpec], _: Sequence[TensorSpec], _attributes: Attributes) -> Work:
+    """Return the work of scaling and adding up two results; rows that the part has not are not touched."""
+    part, part_lse, *_whole = inputs
+    touched = total_bytes((part, part_lse))
+    return Work(0.0, 3.0 * part.num_elements + 6.0 * part_lse.num_elements, 2 * touched, touched)
 
 
 def _decode_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
@@ -220,6 +248,7 @@ ATTENTION_KERNELS = (
     Kernel("attention_context", "gemm", (2, 2), _context_outputs, _context_work),
     Kernel("attention_context_backward", "gemm", (3, 4), _context_backward_outputs, _context_backward_work),
     Kernel("flash_attention", "attention", (3, 3), _flash_outputs, _flash_work),
+    Kernel("merge_attention", "elementwise", (4, 4), _merge_outputs, _merge_work),
     Kernel("decode_attention", "decode", (3, 3), _decode_outputs, _decode_work),
     Kernel("flash_attention_backward", "attention_backward", (6, 8), _flash_backward_outputs, _flash_backward_work),
 )

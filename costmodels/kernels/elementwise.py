@@ -179,10 +179,31 @@ def _append_work(inputs: Sequence[TensorSpec], _outputs: Sequence[TensorSpec], _
 
 
 def _rows_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
-    (x,) = inputs
+    """Return ``count`` rows of x from ``start`` on, or of what lies along another dimension ``dim``."""
+    (x,), dim = inputs, attributes.get("dim", 0)
     start, count = attributes["start"], attributes["count"]
-    require(start >= 0 and 0 < count <= x.shape[0] - start, f"there must be {count} rows from {start} on", x)
-    return (x.like(count, *x.shape[1:]),)
+    require(start >= 0 and 0 < count <= x.shape[dim] - start, f"there must be {count} rows from {start} on", x)
+    return (x.like(*x.shape[:dim], count, *x.shape[dim + 1 :]),)
+
+
+def _add_rows_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return a sum with x added to its rows from ``start`` on: the one given, or zeros of ``rows`` rows."""
+    return _append_outputs(inputs, attributes)
+
+
+def _add_rows_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+    """Return the work of adding x to what was given, of which other rows are not touched, or to zeros."""
+    x, *given = inputs
+    written = x.num_bytes if given else outputs[0].num_bytes
+    return Work(0.0, float(x.num_elements), (1 + len(given)) * x.num_bytes, written)
+
+
+def _take_chunks_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return x with its rows, in as many equal chunks as ``order`` has, in that order."""
+    (x,), order = inputs, attributes["order"]
+    require(sorted(order) == list(range(len(order))), f"{order} must name every chunk once", x)
+    require(bool(order) and x.shape[0] % len(order) == 0, f"rows must make {len(order)} equal chunks", x)
+    return (x,)
 
 
 _MANY = float("inf")
@@ -207,7 +228,9 @@ ELEMENTWISE_KERNELS = (
     Kernel("swiglu_backward", "elementwise", (2, 2), _swiglu_backward_outputs, streaming(8)),
     Kernel("add", "elementwise", (2, _MANY), _like_equals, streaming(1)),
     Kernel("append", "elementwise", (1, 2), _append_outputs, _append_work),
+    Kernel("add_rows", "elementwise", (1, 2), _add_rows_outputs, _add_rows_work),
     Kernel("rows", "elementwise", (1, 1), _rows_outputs, _copying),
+    Kernel("take_chunks", "elementwise", (1, 1), _take_chunks_outputs, _copying),
     Kernel("slice", "elementwise", (1, 1), _slice_outputs, _copying),
     Kernel("copy", "elementwise", (2, 2), _copy_outputs, _copying),
     Kernel("zero", "elementwise", (1, _MANY), _like_all, _writing),

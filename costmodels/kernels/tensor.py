@@ -50,6 +50,8 @@ class TensorSpec:
 class GemmShape:
     """``batch`` products [m, k] x [k, n]; for fused attention m queries, n keys, head size k, batch of heads.
 
+    ``causal``: in fused attention the last query sees all keys, and one before it a key less; else all see all.
+
     For ``decode`` m query heads share n keys of size k, batch of key heads.
     """
 
@@ -57,6 +59,7 @@ class GemmShape:
     n: int
     k: int
     batch: int = 1
+    causal: bool = True
 
 
 @dataclass(frozen=True, slots=True)

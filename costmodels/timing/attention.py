@@ -68,22 +68,22 @@ class DecodeProfile:
 def attention_times(
     calls: Calls, peak_flop_per_s: float, device: DeviceSpec, attention: AttentionProfile, *, backward: bool
 ) -> Times:
-    """Return the times of causal attention of m new queries to n keys, the last m of which are their own."""
+    """Return the times of attention of m queries to n keys: causal, the last m of which are their own, or to all."""
     units = device.num_multiprocessors
     rate = peak_flop_per_s * attention.peak_fraction / units
     longest = np.ceil(calls.n / attention.key_tile)
     best_s = np.full_like(calls.m, np.inf)
     for rows in _QUERY_TILES:
         per_head = np.ceil(calls.m / rows)
-        mean = ((calls.n - calls.m) + (per_head + 1.0) / 2.0 * rows) / attention.key_tile
+        mean = (calls.n - calls.causal * (calls.m - (per_head + 1.0) / 2.0 * rows)) / attention.key_tile
         fill = calls.batch * per_head / units
         step_s = rows * attention.key_tile * (4.0 * calls.k / rate + attention.score_s * units)
         last_s = longest * np.maximum(step_s, attention.step_s)
         shared_s = fill * np.clip(mean, 1.0, longest) * step_s
         tail_s = attention.tail * last_s * (1.0 - 1.0 / np.maximum(fill, 1.0))
         best_s = np.minimum(best_s, np.maximum(last_s, shared_s + tail_s))
-    causal = calls.batch * calls.m * calls.n / 2.0
-    best_s = np.maximum(best_s, causal * (4.0 * calls.k / (rate * units) + attention.score_s))
+    least = calls.batch * calls.m * calls.n * (1.0 - calls.causal / 2.0)
+    best_s = np.maximum(best_s, least * (4.0 * calls.k / (rate * units) + attention.score_s))
     busy = throttling(calls.executed_flop, peak_flop_per_s, attention.throttle, attention.throttle_after_s)
     compute_s = best_s * busy * (_BACKWARD_FLOP / attention.backward_ratio if backward else 1.0)
     return Times(np.full_like(best_s, attention.latency_s), compute_s, moving_s(calls.num_bytes, device, attention))

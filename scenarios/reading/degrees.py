@@ -7,7 +7,9 @@ from scenarios.reading.schema.parallel import ParallelSection
 from scenarios.reading.schema.values import MAX_WORLD_SIZE
 from scenarios.reading.yaml_tree import Document
 
-AXES = ("tensor", "pipeline", "data")
+AXES = ("tensor", "context", "pipeline", "data")
+_OPTIONAL = frozenset({"context"})
+"""Axes that messages name only where they are used."""
 
 
 def resolve_degrees(
@@ -35,7 +37,8 @@ def resolve_degrees(
         return fixed
     if open_axes and world_size % product == 0:
         return {axis: fixed.get(axis, world_size // product) for axis in AXES}
-    worked_out = f"{' x '.join(f'{axis} {degree}' for axis, degree in fixed.items())} = {product}"
+    named = {axis: degree for axis, degree in fixed.items() if degree > 1 or axis not in _OPTIONAL}
+    worked_out = f"{' x '.join(f'{axis} {degree}' for axis, degree in named.items())} = {product}"
     verb = "does not divide" if open_axes else "but"
     axis, remedy = _remedy(fixed, num_nodes, devices_per_node)
     key = f"parallel.{axis}.degree"

@@ -252,6 +252,8 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
             sequence_parallel=section.tensor.sequence_parallel,
             overlap_tensor_backward=section.tensor.overlap_backward,
             collective_matmul=section.tensor.collective_matmul,
+            context_degree=degrees["context"],
+            context_method=section.context.method,
             pipeline=_pipeline(
                 document, section.pipeline, degrees["pipeline"], _method(checked), (sequence_length, multiple)
             ),

@@ -14,6 +14,7 @@ IDLE: Final = ("idle", "#c3c9d1")
 _CAUSES: Final = (
     ("tp", "tensor-parallel communication", "#e3bd3f"),
     ("ep", "expert-parallel exchange", "#d6659b"),
+    ("cp", "context-parallel communication", "#a8963a"),
     ("dp", "data-parallel communication", SYNC.colour),
     ("pp", "pipeline messages", MESSAGE.colour),
     ("d2h", "copies to the host", "#7d8c3f"),

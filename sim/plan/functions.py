@@ -13,6 +13,7 @@ from sim.plan.buffer import Kind
 from sim.plan.errors import LayoutError
 from sim.plan.layout import PARTIAL, Layout, Partial, Shard
 from sim.plan.op import Reduction
+from sim.plan.rows import Rows
 from sim.plan.tracing import Gradients, Parameter, TaskTracer, Tensor
 
 
@@ -164,13 +165,12 @@ def elementwise(t: TaskTracer, name: str, kernel: str, x: Tensor, **attributes: 
     return y
 
 
-def rotary(t: TaskTracer, name: str, x: Tensor, base: float, start: int = 0, width: int | None = None) -> Tensor:
-    """Return x[s, b, n, d] turned by its position, from ``start`` on (Su et al. 2021); backward needs nothing kept.
+def rotary(t: TaskTracer, name: str, x: Tensor, base: float, rows: Rows, width: int | None = None) -> Tensor:
+    """Return x[s, b, n, d] turned by its rows' positions (Su et al. 2021); backward needs nothing kept.
 
     ``width``: how many channels, the last of each head, are turned; None: all.
     """
-    attributes: dict[str, Any] = {"base": base} | ({"start": start} if start else {})
-    attributes |= {} if width is None else {"width": width}
+    attributes: dict[str, Any] = {"base": base, **rows.attributes} | ({} if width is None else {"width": width})
     (y,) = t.compute(name, "rotary", (x,), (x.layout,), **attributes)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
@@ -188,21 +188,27 @@ def add(t: TaskTracer, name: str, a: Tensor, b: Tensor) -> Tensor:
     return y
 
 
-Spans = Mapping[int, tuple[int, int]]
-"""Of dimensions that a tensor has only a part of: where its part starts, and how long the whole is."""
+Spans = Mapping[int, Rows]
+"""Of dimensions that a tensor has only a part of, which part that is."""
 
 
 def _dropout_attributes(
     t: TaskTracer, x: Tensor, probability: float, salt: str, batch_dim: int, spans: Spans
 ) -> Mapping[str, Any]:
     """Return what makes a mask a function of global positions; the batch goes by sample number, not by axis."""
-    axes = tuple(() if dim == batch_dim else tuple(x.layout.shard_axes(dim)) for dim in range(len(x.shape)))
+    axes = tuple(() if dim == batch_dim else _axes_within(x, dim, spans.get(dim)) for dim in range(len(x.shape)))
     shape = tuple(n * (1 if dim == batch_dim else t.mesh.degree(*axes[dim])) for dim, n in enumerate(x.shape))
     attributes = {"probability": probability, "salt": salt, "shape": shape, "axes": axes, "batch_dim": batch_dim}
     if spans:
-        attributes["offsets"] = tuple(spans.get(dim, (0, 0))[0] for dim in range(len(shape)))
-        attributes["shape"] = tuple(spans.get(dim, (0, size))[1] for dim, size in enumerate(shape))
+        attributes["starts"] = tuple(spans[dim].starts if dim in spans else (0,) for dim in range(len(shape)))
+        attributes["shape"] = tuple(spans[dim].num_total if dim in spans else n for dim, n in enumerate(shape))
     return attributes
+
+
+def _axes_within(x: Tensor, dim: int, rows: Rows | None) -> tuple[str, ...]:
+    """Return the axes that share out the rows that a task has, along a dimension."""
+    axes = x.layout.shard_axes(dim)
+    return axes if rows is None else tuple(axis for axis in axes if axis not in rows.axes)
 
 
 def dropout(
@@ -308,7 +314,8 @@ def split_qkv(t: TaskTracer, name: str, qkv: Tensor) -> tuple[Tensor, Tensor, Te
 
 def heads_layout(q: Tensor) -> Layout:
     """Return how tensors [b, n, ...] lie where q[s, b, n, d] is given."""
-    return Layout(tuple((a, {1: Shard(0), 2: Shard(1)}[p.dim]) for a, p in q.layout.placements if isinstance(p, Shard)))
+    dims = {0: Shard(2), 1: Shard(0), 2: Shard(1)}
+    return Layout(tuple((a, dims[p.dim]) for a, p in q.layout.placements if isinstance(p, Shard)))
 
 
 def causal_softmax(t: TaskTracer, name: str, scores: Tensor) -> Tensor:
@@ -364,13 +371,13 @@ def flash_attention(t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor) -
 
 
 def tokens(
-    t: TaskTracer, name: str, *, shift: int, sequence: int, batch: int, vocabulary: int, axes: Sequence[str]
+    t: TaskTracer, name: str, *, shift: int, rows: Rows, batch: int, vocabulary: int, axes: Sequence[str]
 ) -> Tensor:
-    """Return token ids[s, b] of this rank's samples; ``shift`` 1 gives the labels."""
-    layout = Layout(tuple((axis, Shard(1)) for axis in axes))
+    """Return token ids[s, b] of this rank's rows and, over ``axes``, samples; ``shift`` 1 gives the labels."""
+    layout = Layout((*((axis, Shard(1)) for axis in axes), *((axis, Shard(0)) for axis in rows.axes)))
     (ids,) = t.compute(
         name, "tokens", (), (layout,),
-        shift=shift, sequence_length=sequence, microbatch_size=batch, vocab_size=vocabulary,
+        shift=shift, sequence_length=rows.num_tokens, microbatch_size=batch, vocab_size=vocabulary, **rows.attributes,
     )  # fmt: skip
     return ids
 
@@ -392,9 +399,9 @@ def embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter) -> Tensor
     return y
 
 
-def add_positions(t: TaskTracer, name: str, x: Tensor, table: Parameter, start: int = 0) -> Tensor:
-    """Return x[s, b, h] plus the learned positions table[S, h], from ``start`` on."""
-    attributes: dict[str, Any] = {"sequence_axes": x.layout.shard_axes(0)} | ({"start": start} if start else {})
+def add_positions(t: TaskTracer, name: str, x: Tensor, table: Parameter, rows: Rows) -> Tensor:
+    """Return x[s, b, h] plus its rows of the learned positions table[S, h]."""
+    attributes: dict[str, Any] = {"sequence_axes": _axes_within(x, 0, rows), **rows.attributes}
     (y,) = t.compute(name, "add_positions", (x, table.value), (x.layout,), **attributes)
     t.program.set_gradient_layout(table, summed_layout(table, x))
 

@@ -14,6 +14,7 @@ from costmodels.kernels import KERNELS
 from sim.plan import functions as f
 from sim.plan.buffer import Buffer, Kind
 from sim.plan.op import Compute
+from sim.plan.rows import Rows
 from sim.plan.tracing import Gradients, TaskTracer, Tensor
 
 
@@ -32,9 +33,9 @@ class TokenSlice:
         return f"@{self.index}"
 
     @property
-    def span(self) -> tuple[int, int]:
-        """Return where it starts, and how long the whole is."""
-        return self.start, self.num_total
+    def rows(self) -> Rows:
+        """Return which tokens these are."""
+        return Rows(self.num_tokens, self.num_total, (self.start,))
 
 
 def token_slices(lengths: Sequence[int]) -> tuple[TokenSlice, ...]:
@@ -72,7 +73,7 @@ def core_attention(
     (scores,) = t.compute(f"{name}.scores", "attention_scores", (q, k), (f.heads_layout(q),), **context)
     t.record((q, k), (scores,), _cached_backward(f"{name}.scores", "attention_scores", (q, k), 1, context))
     probabilities = f.causal_softmax(t, f"{name}.softmax", scores)
-    spans = {2: part.span, 3: (0, part.num_total)}
+    spans = {2: part.rows, 3: Rows(part.num_total, part.num_total)}
     dropped = f.dropout(t, name, probabilities, dropout_probability, batch_dim=0, spans=spans)
     (y,) = t.compute(f"{name}.context", "attention_context", (dropped, v), (q.layout,), **context)
     t.record((dropped, v), (y,), _cached_backward(f"{name}.context", "attention_context", (dropped, v), 1, context))

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from sim.plan import functions as f
 from sim.plan import token_slices as sliced
+from sim.plan.context import gathering_attention
 from sim.plan.gradients import checkpoint
+from sim.plan.ring_attention import ring_attention
 from sim.plan.tracing import TaskTracer, Tensor
 from sim.training.latent_attention import latent_qkv
 from sim.training.layer import LayerBuilder
@@ -31,8 +33,8 @@ def _qkv(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> tuple[Tensor, 
     bias = t.program.parameter(f"{name}.qkv.bias", shape, b.shard(0), "zeros") if b.biased else None
     q, k, v = f.split_qkv(t, f"{name}.qkv", b.column(t, f"{name}.qkv", x, weight, bias))
     if m.family == "llama":
-        q = f.rotary(t, f"{name}.rotary_q", q, m.rotary_base, b.start)
-        k = f.rotary(t, f"{name}.rotary_k", k, m.rotary_base, b.start)
+        q = f.rotary(t, f"{name}.rotary_q", q, m.rotary_base, b.rows)
+        k = f.rotary(t, f"{name}.rotary_k", k, m.rotary_base, b.rows)
     return q, k, v
 
 
@@ -45,6 +47,9 @@ def attend(b: LayerBuilder, t: TaskTracer, name: str, qkv: Sequence[Tensor]) -> 
             return sliced.flash_attention(tracer, name, inputs, b.part)
         if b.part:
             return sliced.core_attention(tracer, name, inputs, dropout, b.part)
+        if b.context:
+            exchanging = ring_attention if b.context_method == "p2p" else gathering_attention
+            return exchanging(tracer, name, inputs, b.context)
         q, k, v = inputs
         if flash:
             return f.flash_attention(tracer, name, q, k, v)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from sim.plan import functions as f
 from sim.plan.assigned_gradients import assign_gradients
 from sim.plan.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.context import ContextPart
 from sim.plan.float8 import Float8Products, cast_weights
 from sim.plan.gradients import backpropagate
 from sim.plan.layout import Layout, Shard
@@ -21,7 +22,7 @@ from sim.training.data.operators import write_operator_step
 from sim.training.data.optimizer import write_step_end
 from sim.training.data.segments import write_segments
 from sim.training.data.sharding import write_sharded_step
-from sim.training.mesh_axes import DATA_AXIS, PIPELINE_AXIS, TENSOR_AXIS
+from sim.training.mesh_axes import CONTEXT_AXIS, DATA_AXIS, PIPELINE_AXIS, TENSOR_AXIS
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders, placement
@@ -35,15 +36,12 @@ MAIN_STREAM = "compute"
 
 
 def build_dense_training(job: DenseTraining, name: str, only: int | None = None) -> Plan:
-    """Return the plan of one training step: one program per pipeline rank, or that of rank ``only`` alone."""
-    pipeline = job.parallel.pipeline
-    degrees = {
-        PIPELINE_AXIS: pipeline.degree,
-        DATA_AXIS: job.parallel.data_degree,
-        TENSOR_AXIS: job.parallel.tensor_degree,
-    }
-    axes = split_experts(tuple((axis, degrees[axis]) for axis in job.parallel.axis_order), job.parallel.expert_degree)
-    sharding = job.parallel.sharding
+    """Return the plan of one training step: one program per pipeline rank and place along ``cp``.
+
+    ``only``: the pipeline rank whose programs alone are built.
+    """
+    pipeline, sharding = job.parallel.pipeline, job.parallel.sharding
+    axes = split_experts(job.parallel.mesh_axes, job.parallel.expert_degree)
     mesh = Mesh(split_data_axis(axes, sharding.shard_degree, sharding.local_degree))
     place, rank_orders = placement(pipeline), orders(pipeline, job.num_microbatches)
     calls = pipeline_calls(rank_orders, place)
@@ -54,7 +52,8 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None)
         if only not in (None, rank):
             continue
         splits = frozenset(action.stage for action in order if action.kind == "W")
-        programs.append(StageProgramBuilder(job, mesh, place, rank, splits).build(calls[rank]))
+        for index in range(job.parallel.context_degree):
+            programs.append(StageProgramBuilder(job, mesh, place, rank, splits, index).build(calls[rank]))
     return Plan(name, mesh, tuple(programs), job.seed, barrier=pipeline.has_barrier)
 
 
@@ -62,8 +61,9 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None)
 class StageProgramBuilder:
     """Builds the program of one pipeline rank: its virtual stages, their backward, the end of the step.
 
-    ``splits``: stages that run backwards in two parts. Both copies of a bidirectional pipeline are virtual stages.
-    Where sequences go through the pipeline in slices, each slice has tasks of its own.
+    ``splits``: stages that run backwards in two parts. ``context_index``: the rank's place among those that share
+    sequences. Both copies of a bidirectional pipeline are virtual stages. Where sequences go through the pipeline in
+    slices, each slice has tasks of its own.
     """
 
     job: DenseTraining
@@ -71,6 +71,7 @@ class StageProgramBuilder:
     place: Placement
     rank: int
     splits: frozenset[int]
+    context_index: int = 0
     tracer: ProgramTracer = field(init=False)
     model: TransformerBuilder = field(init=False)
     forwards: "dict[Pass, _Forward]" = field(init=False)
@@ -96,8 +97,18 @@ class StageProgramBuilder:
                 )
             ),
             collective_matmul=job.parallel.collective_matmul,
+            context=self._context,
+            context_method=job.parallel.context_method,
             slices={name: choice.num_slices for name, choice in self.choices.items()},
         )
+
+    @property
+    def _context(self) -> ContextPart | None:
+        """Return this rank's part of every sequence; None: all of it."""
+        parallel, num_tokens = self.job.parallel, self.job.model.sequence_length
+        if parallel.context_degree == 1:
+            return None
+        return ContextPart(CONTEXT_AXIS, self.context_index, parallel.context_degree, num_tokens)
 
     @property
     def choices(self) -> dict[str, Choice]:
@@ -120,7 +131,8 @@ class StageProgramBuilder:
 
     def program(self, tasks: Mapping[str, Task], calls: Sequence[Call]) -> Program:
         """Return the rank's program of these tasks, its gradients assigned or cleared as the job wants it."""
-        role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
+        place = {PIPELINE_AXIS: self.rank, CONTEXT_AXIS: self.context_index}
+        role = {axis: index for axis, index in place.items() if self.mesh.degree(axis) > 1}
         program = Program(role, dict(self.tracer.buffers), dict(tasks), tuple(calls))
         return assign_gradients(program) if self.job.training.set_gradients_to_none else program
 
@@ -233,7 +245,7 @@ class StageProgramBuilder:
             boundary = self.forwards[now.before].output
             return (f.all_gather(t, boundary, TENSOR_AXIS, 0) if self._scattered else boundary), boundary
         scattered = self._scattered
-        layout = Layout(((DATA_AXIS, Shard(1)),))
+        layout = Layout(((DATA_AXIS, Shard(1)), *((axis, Shard(0)) for axis in model.rows.axes)))
         parts = self.mesh.degree(TENSOR_AXIS) if scattered or model.sequence_parallel else 1
         if parts > 1:
             layout = layout.with_(TENSOR_AXIS, Shard(0))

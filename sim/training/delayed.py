@@ -17,7 +17,7 @@ from sim.plan.tracing import Parameter, TaskTracer
 from sim.training.builder import StageProgramBuilder
 from sim.training.data.buckets import Bucket, make_buckets
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
-from sim.training.mesh_axes import DATA_AXIS, PIPELINE_AXIS, TENSOR_AXIS
+from sim.training.mesh_axes import DATA_AXIS, PIPELINE_AXIS
 from sim.training.pipeline.actions import Action
 from sim.training.pipeline.calls import pipeline_calls
 from sim.training.pipeline.schedules import orders, placement
@@ -29,12 +29,7 @@ from sim.training.textbook import RankWriter
 def build_delayed_training(job: DenseTraining, name: str) -> Plan:
     """Return the plan of a run of steps: one program per pipeline rank."""
     parallel, place = job.parallel, placement(job.parallel.pipeline)
-    degrees = {
-        PIPELINE_AXIS: parallel.pipeline.degree,
-        DATA_AXIS: parallel.data_degree,
-        TENSOR_AXIS: parallel.tensor_degree,
-    }
-    mesh = Mesh(tuple((axis, degrees[axis]) for axis in parallel.axis_order))
+    mesh = Mesh(parallel.mesh_axes)
     calls = pipeline_calls(orders(parallel.pipeline, job.num_microbatches), place)
     programs = [
         DelayedProgramBuilder(job, mesh, place, rank, frozenset()).build(calls[rank]) for rank in range(place.num_ranks)

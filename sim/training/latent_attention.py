@@ -30,7 +30,7 @@ def _queries(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, latent: Laten
         compressed = b.norm(t, f"{name}.q_norm", b.product(t, f"{name}.q_down", x, down))
         up = b.weights(t, f"{name}.q_up", (latent.q_rank, *heads), b.shard(1))
         q = b.column(t, f"{name}.q_up", compressed, up)
-    return f.rotary(t, f"{name}.rotary_q", q, b.model.rotary_base, b.start, width=latent.rotary_head_size)
+    return f.rotary(t, f"{name}.rotary_q", q, b.model.rotary_base, b.rows, width=latent.rotary_head_size)
 
 
 def _keys_and_values(
@@ -43,5 +43,5 @@ def _keys_and_values(
     compressed = b.norm(t, f"{name}.kv_norm", compressed)
     heads = (b.model.num_heads, latent.kv_head_size)
     kv = b.column(t, f"{name}.kv_up", compressed, b.weights(t, f"{name}.kv_up", (latent.kv_rank, *heads), b.shard(1)))
-    position = f.rotary(t, f"{name}.rotary_k", b.column_input(t, position), b.model.rotary_base, b.start)
+    position = f.rotary(t, f"{name}.rotary_k", b.column_input(t, position), b.model.rotary_base, b.rows)
     return latent_heads(t, f"{name}.heads", kv, position, latent.head_size)

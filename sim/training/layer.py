@@ -6,12 +6,15 @@ from typing import Any
 
 from sim.plan import functions as f
 from sim.plan.buffer import Part
+from sim.plan.context import ContextPart
 from sim.plan.layout import REPLICATED, Layout, sharded
 from sim.plan.linear import Products, linear
 from sim.plan.ring_linear import gathered_linear, scattered_linear
+from sim.plan.rows import Rows
 from sim.plan.split_linear import split_linear
 from sim.plan.token_slices import TokenSlice
 from sim.plan.tracing import Parameter, TaskTracer, Tensor
+from sim.training.context import ContextMethod
 from sim.training.mesh_axes import TENSOR_AXIS
 from sim.training.model import TransformerSpec
 from sim.training.pipeline.spec import Recompute
@@ -22,7 +25,8 @@ class LayerBuilder:
     """Writes the pieces of a layer of one model under one strategy.
 
     ``slices``: into how many parts the weight of a linear layer, by name, is split along its input; one if left out.
-    ``part``: the tokens of every sequence that are computed; None: all. ``products``: how the layers' are made.
+    ``part``: the tokens of every sequence that a task computes; ``context``: those that this rank does; None: all.
+    ``context_method``: how attention gets the keys and values of the others. ``products``: how the layers' are made.
     ``collective_matmul``: those of sequence parallelism in pieces, which are gathered and scattered meanwhile.
     """
 
@@ -36,16 +40,19 @@ class LayerBuilder:
     collective_matmul: bool = False
     slices: Mapping[str, int] = field(default_factory=dict)
     part: TokenSlice | None = None
+    context: ContextPart | None = None
+    context_method: ContextMethod = "p2p"
 
     @property
     def num_tokens(self) -> int:
         """Return how many tokens of a sequence a task computes."""
-        return self.part.num_tokens if self.part else self.model.sequence_length
+        return self.rows.num_tokens
 
     @property
-    def start(self) -> int:
-        """Return the position of the first token that a task computes."""
-        return self.part.start if self.part else 0
+    def rows(self) -> Rows:
+        """Return which tokens of a sequence a task computes."""
+        part = self.part or self.context
+        return part.rows if part else Rows(self.model.sequence_length, self.model.sequence_length)
 
     @property
     def biased(self) -> bool:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
+from sim.training.context import ContextMethod, check_chunks, check_context
 from sim.training.errors import MicrobatchError, SpecError
+from sim.training.mesh_axes import CONTEXT_AXIS, DATA_AXIS, PIPELINE_AXIS, TENSOR_AXIS
 from sim.training.method import LocalUpdate as LocalUpdate
 from sim.training.method import Method as Method
 from sim.training.method import check_auxiliary, check_blocks, check_delay, check_method
@@ -113,6 +115,9 @@ class ParallelSpec:
     """Sum a product's input gradient over the tensor-parallel ranks while its weight gradient is computed."""
     collective_matmul: bool = False
     """Gather and scatter what sequence parallelism cuts piece by piece, beside the products of the other pieces."""
+    context_degree: int = 1
+    """Ranks that share every sequence."""
+    context_method: ContextMethod = "p2p"
     pipeline: PipelineSpec = field(default_factory=PipelineSpec)
     data_degree: int = 1
     expert_degree: int = 1
@@ -133,12 +138,20 @@ class ParallelSpec:
     """Gradients are synchronised in buckets of at least this many bytes; 0: one bucket per virtual stage, in ZeRO 2 at
     least 5e8 elements.
     """
-    axis_order: tuple[str, ...] = ("pp", "dp", "tp")
+    axis_order: tuple[str, ...] = ("pp", "dp", "cp", "tp")
 
     @property
     def world_size(self) -> int:
         """Return the number of ranks."""
-        return prod((self.tensor_degree, self.pipeline.degree, self.data_degree))
+        return prod(degree for _, degree in self.mesh_axes)
+
+    @property
+    def mesh_axes(self) -> tuple[tuple[str, int], ...]:
+        """Return names and degrees of the mesh's axes, in order; that of context parallelism only where it is used."""
+        degrees = {PIPELINE_AXIS: self.pipeline.degree, DATA_AXIS: self.data_degree, TENSOR_AXIS: self.tensor_degree}
+        if self.context_degree > 1:
+            degrees[CONTEXT_AXIS] = self.context_degree
+        return tuple((axis, degrees[axis]) for axis in self.axis_order if axis in degrees)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +168,7 @@ class DenseTraining:
         check_tensor(self.model, self.parallel)
         check_latent(self.model, self.parallel)
         check_token_slices(self.model, self.parallel)
+        self._check_context()
         check_method(self.training.method, self.training.local_update, self.parallel.pipeline)
         parallel = self.parallel
         check_blocks(
@@ -210,6 +224,16 @@ class DenseTraining:
             casts=training.types.casts,
         )  # fmt: skip
         check_shared_out(parallel.expert_degree, parallel.zero_stage, parallel.pipeline)
+
+    def _check_context(self) -> None:
+        """Raise SpecError where sequences do not divide over the ranks that share them, or that is not built."""
+        parallel = self.parallel
+        if parallel.context_degree > 1:
+            check_context(
+                self.model, parallel.pipeline, parallel.axis_order,
+                zero_stage=parallel.zero_stage, by_operator=parallel.osdp is not None,
+            )  # fmt: skip
+            check_chunks(self.model.sequence_length, parallel.context_degree, slice_multiple(parallel))
 
     def recompute_of(self, stage: int) -> Recompute:
         """Return what a virtual stage of the model computes again in its backward."""

@@ -46,15 +46,15 @@ class TransformerBuilder(LayerBuilder):
             positions = t.program.parameter(
                 "embedding.position", (m.sequence_length, m.hidden_size), REPLICATED, "normal"
             )
-            x = f.add_positions(t, "positions", x, positions, self.start)
+            x = f.add_positions(t, "positions", x, positions, self.rows)
         return f.dropout(t, "embedding", x, m.dropout, batch_dim=1, spans=self._spans)
 
     def tokens(self, t: TaskTracer, name: str, *, shift: int) -> Tensor:
         """Return this rank's token ids (``shift`` 0) or labels (``shift`` 1)."""
         m = self.model
         return f.tokens(
-            t, name, shift=self.start + shift, sequence=self.num_tokens, batch=self.microbatch_size,
-            vocabulary=m.vocab_size, axes=(DATA_AXIS,),
+            t, name, shift=shift, rows=self.rows, batch=self.microbatch_size, vocabulary=m.vocab_size,
+            axes=(DATA_AXIS,),
         )  # fmt: skip
 
     def word_table(self, t: TaskTracer, source: str) -> Parameter:
@@ -106,4 +106,4 @@ class TransformerBuilder(LayerBuilder):
     @property
     def _spans(self) -> f.Spans:
         """Return which part of a whole [sequence, batch, hidden] a task has."""
-        return {0: self.part.span} if self.part else {}
+        return {0: self.rows} if self.part or self.context else {}

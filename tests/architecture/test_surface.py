@@ -90,6 +90,7 @@ KEYS = {
     *("training.gradient_placeholders", "training.set_gradients_to_none"),
     *("parallel.tensor.method", "parallel.tensor.degree", "parallel.tensor.sequence_parallel"),
     "parallel.tensor.collective_matmul",
+    *("parallel.context.degree", "parallel.context.method"),
     *("parallel.pipeline.degree", "parallel.pipeline.schedule", "parallel.pipeline.virtual_stages"),
     *("parallel.pipeline.layers_per_stage", "parallel.pipeline.scatter_gather", "parallel.pipeline.actions"),
     "parallel.pipeline.recompute_per_stage",

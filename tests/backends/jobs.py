@@ -126,6 +126,29 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
             "degree": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2, "microbatch_group_size": 3,
         },
     },
+    "cp4 zero1": {"model": {**LLAMA, "sequence_length": 16}, "context_degree": 4, "zero_stage": 1, "batch": (2, 2)},
+    "cp4 zero1, gathered": {
+        "model": {**LLAMA, "sequence_length": 16}, "context_degree": 4, "zero_stage": 1, "batch": (2, 2),
+        "context_method": "all_gather",
+    },
+    "cp2 x tp2 sp": {
+        "model": LLAMA, "context_degree": 2, "tensor_degree": 2, "sequence_parallel": True, "recompute": "full",
+    },
+    "cp2 x tp2 sp, gathered": {
+        "model": LLAMA, "context_degree": 2, "tensor_degree": 2, "sequence_parallel": True, "recompute": "selective",
+        "context_method": "all_gather",
+    },
+    "cp2 x pp2 zb_h1": {
+        "model": LLAMA, "context_degree": 2, "pipeline": {"degree": 2, "schedule": "zb_h1"}, "batch": (4, 1),
+    },
+    "cp2 x pp2, dropout, recompute": {
+        "model": {**GPT, "attention": "flash"}, "context_degree": 2, "recompute": "selective",
+        "pipeline": {"degree": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2},
+    },
+    "cp2 x dp2 zero1, cp outermost": {
+        "model": LLAMA, "context_degree": 2, "data_degree": 2, "zero_stage": 1, "bucket_bytes": 4000,
+        "context_method": "all_gather", "axis_order": ("cp", "pp", "tp", "dp"),
+    },
     "zb_h1, pp4": {"pipeline": {"degree": 4, "schedule": "zb_h1"}, "batch": (6, 1)},
     "zb_h2, pp2 x tp2 sp": {
         "tensor_degree": 2, "sequence_parallel": True, "pipeline": {"degree": 2, "schedule": "zb_h2"},

@@ -43,6 +43,10 @@ MUTED = {
         model=MUTED_MODEL, tensor_degree=2, pipeline={"degree": 2, "scatter_gather": True}, batch=(2, 1)
     ),
     "data": training(model=MUTED_MODEL, data_degree=2, pipeline={"degree": 2}, batch=(2, 1)),
+    "context": training(
+        model={**LLAMA, "num_layers": 2}, data_degree=2, context_degree=2, context_method="all_gather", batch=(2, 1)
+    ),
+    "ring": training(model={**LLAMA, "num_layers": 2, "sequence_length": 16}, context_degree=4, batch=(1, 1)),
     "copies": training(
         model={**LLAMA, "num_layers": 2}, data_degree=2, pipeline={"degree": 2, "schedule": "chimera"}, batch=(4, 1)
     ),
@@ -81,7 +85,7 @@ SHARDED = {
 _SLICES = {"degree": 2, "schedule": "terapipe", "token_slices": (3, 1, 4)}
 SLICED = {
     "context": training(model={**LLAMA, "num_layers": 2}, data_degree=2, batch=(2, 1), pipeline=_SLICES),
-    "start": training(model={**LLAMA, "num_layers": 2}, data_degree=2, batch=(2, 1), pipeline=_SLICES),
+    "starts": training(model={**LLAMA, "num_layers": 2}, data_degree=2, batch=(2, 1), pipeline=_SLICES),
     "cached keys": training(model=MUTED_MODEL, data_degree=2, batch=(2, 1), pipeline=_SLICES),
     "cached values": training(model=MUTED_MODEL, data_degree=2, batch=(2, 1), pipeline=_SLICES),
 }
@@ -126,6 +130,10 @@ def silenced(plan: Plan) -> Iterator[tuple[str, frozenset[str]]]:
                 if isinstance(op, Collective):
                     key = (op.kind, op.reduction, op.axes, op.dim, bool(op.members), task.phase)
                     found.setdefault(key, (f"{op.kind} {op.name}", frozenset({op.name})))
+                elif isinstance(op, Send | Recv) and op.axis == "cp":  # both ends are called alike on all ranks
+                    pair = frozenset({op.name.replace(".recv", ".send"), op.name.replace(".send", ".recv")})
+                    key = (op.axis, op.direction, task.phase)
+                    found.setdefault(key, (f"messages {op.direction} {task.phase} ring", pair))
                 elif isinstance(op, Send | Recv):
                     here, there = op.name.split(".")
                     stage = int(there) + (1 if "forward" in here else -1) * (1 if isinstance(op, Send) else -1)
@@ -175,9 +183,10 @@ def _forgotten(op: Op, what: str) -> Iterator[Op]:
 
 
 def _altered(op: Op, what: str) -> Op:
-    mask, positions = what == "context" and "flash_attention", what == "start" and "rotary"
-    if isinstance(op, Compute) and op.kernel in (mask, positions) and op.attributes.get(what):
+    if isinstance(op, Compute) and what == "context" and op.kernel == "flash_attention" and op.attributes.get(what):
         return replace(op, attributes={**op.attributes, what: op.attributes[what] - 1})
+    if isinstance(op, Compute) and what == "starts" and op.kernel == "rotary" and what in op.attributes:
+        return replace(op, attributes={**op.attributes, what: tuple(n - 1 for n in op.attributes[what])})
     if isinstance(op, Collective) and what == "shard" and op.name == "regather.layer0":
         return replace(op, reads=("shard.layer1",))
     if isinstance(op, Collective) and what == "axes" and op.name == "replicas":

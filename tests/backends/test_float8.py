@@ -95,7 +95,7 @@ def float8_loss(dense: DenseModel) -> tuple[Tensor, Mapping[str, Tensor]]:
     ids = [
         token_ids(
             dense.job.seed, dense.step, first_sample=0, num_samples=dense.job.training.global_batch_size,
-            positions=range(shift, shift + m.sequence_length), vocab_size=m.vocab_size, device=CPU,
+            positions=torch.arange(m.sequence_length) + shift, vocab_size=m.vocab_size,
         )
         for shift in (0, 1)
     ]  # fmt: skip

@@ -258,15 +258,15 @@ def test_append_fills_a_cache_and_rows_takes_it_apart() -> None:
     assert_close([cache, *run("rows", cache, start=2, count=3)], [x, x[2:5]])
 
 
-def test_positions_of_a_slice_count_from_its_start() -> None:
-    """Rotary angles, rows of learned positions and dropout masks of a slice are those of the whole."""
+@pytest.mark.parametrize(("starts", "part"), [((2,), [2, 3, 4]), ((1, 4), [1, 2, 4, 5])])
+def test_positions_of_runs_count_from_their_starts(starts: tuple[int, ...], part: list[int]) -> None:
+    """Rotary angles, rows of learned positions and dropout masks of some rows are those of the whole."""
     q, x, table = random(6, B, N, D), random(6, B, H), random(6, H, seed=1)
-    part = slice(2, 5)
-    assert_close(run("rotary", q[part].contiguous(), base=100.0, start=2), [run("rotary", q, base=100.0)[0][part]])
+    assert_close(run("rotary", q[part], base=100.0, starts=starts), [run("rotary", q, base=100.0)[0][part]])
     (whole,) = run("add_positions", x, table, sequence_axes=())
-    assert_close(run("add_positions", x[part].contiguous(), table, sequence_axes=(), start=2), [whole[part]])
+    assert_close(run("add_positions", x[part], table, sequence_axes=(), starts=starts), [whole[part]])
     (dropped, mask) = run("dropout", x, **dropout_attributes())
-    (y, kept) = run("dropout", x[part].contiguous(), **dropout_attributes(offsets=(2, 0, 0)))
+    (y, kept) = run("dropout", x[part], **dropout_attributes(starts=(starts, (0,), (0,))))
     assert_close([y, kept], [dropped[part], mask[part]])
 
 

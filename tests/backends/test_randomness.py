@@ -54,7 +54,7 @@ def test_keys_depend_on_every_part() -> None:
 
 def test_global_index_counts_row_major() -> None:
     """The slice [1:3, 2:4] of a 3 x 4 tensor."""
-    assert global_index((3, 4), (1, 2), (2, 2), CPU).tolist() == [[6, 7], [10, 11]]
+    assert global_index((3, 4), (torch.tensor([1, 2]), torch.tensor([2, 3]))).tolist() == [[6, 7], [10, 11]]
 
 
 @given(
@@ -88,18 +88,20 @@ def test_first_named_axis_makes_the_larger_slices() -> None:
 
 def test_tokens_of_micro_batches_make_the_global_batch() -> None:
     """Sample 5 has the same tokens whoever asks for it; another step has others."""
-    places = range(10)
-    whole = token_ids(3, 0, first_sample=0, num_samples=8, positions=places, vocab_size=50, device=CPU)
-    part = token_ids(3, 0, first_sample=4, num_samples=2, positions=places, vocab_size=50, device=CPU)
-    later = token_ids(3, 1, first_sample=0, num_samples=8, positions=places, vocab_size=50, device=CPU)
+    places = torch.arange(10)
+    whole = token_ids(3, 0, first_sample=0, num_samples=8, positions=places, vocab_size=50)
+    part = token_ids(3, 0, first_sample=4, num_samples=2, positions=places, vocab_size=50)
+    later = token_ids(3, 1, first_sample=0, num_samples=8, positions=places, vocab_size=50)
     assert torch.equal(whole[:, 4:6], part)
     assert not torch.equal(whole, later)
     assert len(set(map(tuple, whole.T.tolist()))) == 8
 
 
 def test_dropout_of_micro_batches_makes_the_global_batch() -> None:
-    """The mask of samples 4 and 5 is cut from the global batch's, also when the sequence is sliced."""
-    common = {"batch_dim": 1, "probability": 0.5, "device": CPU}
-    whole = kept_by_dropout(9, (6, 8, 4), (0, 0, 0), (6, 8, 4), first_sample=0, **common)  # type: ignore[arg-type]
-    part = kept_by_dropout(9, (6, 2, 4), (3, 0, 0), (3, 2, 4), first_sample=4, **common)  # type: ignore[arg-type]
-    assert torch.equal(whole[3:, 4:6], part)
+    """The mask of samples 4 and 5 is cut from the global batch's, also of some of its rows alone."""
+    common = {"batch_dim": 1, "probability": 0.5}
+    rows, samples, hidden = torch.arange(6), torch.arange(8), torch.arange(4)
+    whole = kept_by_dropout(9, (6, 8, 4), (rows, samples, hidden), first_sample=0, **common)  # type: ignore[arg-type]
+    places = (torch.tensor([0, 3, 4]), samples[:2], hidden)
+    part = kept_by_dropout(9, (6, 2, 4), places, first_sample=4, **common)  # type: ignore[arg-type]
+    assert torch.equal(whole[[0, 3, 4], 4:6], part)

@@ -20,7 +20,7 @@ VOCABULARY = {
     "flash_attention_backward", "decode_attention", "split_latent", "merge_latent", "latent_heads",
     "latent_heads_backward",
     "gelu", "gelu_backward", "swiglu", "swiglu_backward", "add", "slice", "append",
-    "rows", "logits_max",
+    "rows", "add_rows", "merge_attention", "take_chunks", "logits_max",
     "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "copy", "adam", "adam_piece", "sgd",
     "sgd_piece", "delay",
     "matmul_part", "matmul_part_input_gradient", "matmul_part_weight_gradient",
@@ -200,6 +200,12 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("append", [t(3, B, G, D)], {"start": 0, "rows": S}, [KV]),
     ("append", [t(3, B, G, D), KV], {"start": 5, "rows": S}, [KV]),
     ("rows", [KV], {"start": 5, "count": 3}, [t(3, B, G, D)]),
+    ("rows", [f32(B, N, S)], {"start": 2, "count": 3, "dim": 2}, [f32(B, N, 3)]),
+    ("add_rows", [t(3, B, G, D)], {"start": 5, "rows": S}, [KV]),
+    ("add_rows", [t(3, B, G, D), KV], {"start": 0, "rows": S}, [KV]),
+    ("flash_attention", [t(3, B, N, D), KV, KV], {"causal": False}, [t(3, B, N, D), f32(B, N, 3)]),
+    ("merge_attention", [t(3, B, N, D), f32(B, N, 3), Q, f32(B, N, S)], {"start": 5}, [Q, f32(B, N, S)]),
+    ("take_chunks", [KV], {"order": (1, 0)}, [KV]),
     ("attention_scores", [t(3, B, N, D), KV], {"context": 2}, [t(B, N, 3, 5)]),
     ("attention_scores_backward", [t(B, N, 3, 5), t(3, B, N, D), KV, KV], {"context": 2}, [t(3, B, N, D), KV]),
     ("attention_context", [t(B, N, 3, 5), KV], {"context": 2}, [t(3, B, N, D)]),
@@ -290,6 +296,11 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("append", [t(3, B, G, D)], {"start": 6, "rows": S}),
         ("append", [t(3, B, G, D), t(S + 1, B, G, D)], {"start": 0, "rows": S}),
         ("rows", [KV], {"start": 6, "count": 3}),
+        ("add_rows", [t(3, B, G, D)], {"start": 6, "rows": S}),
+        ("merge_attention", [t(3, B, N, D), f32(B, N, 3), Q, f32(B, N, S)], {"start": 6}),
+        ("merge_attention", [t(3, B, N, D), f32(B, N, 4), Q, f32(B, N, S)], {"start": 0}),
+        ("take_chunks", [KV], {"order": (1, 1)}),
+        ("take_chunks", [KV], {"order": (2, 0, 1, 3, 4)}),
         ("attention_scores", [t(3, B, N, D), KV], {"context": 6}),
         ("attention_scores_backward", [t(B, N, 3, 5), t(3, B, N, D), KV], {"context": 2}),
         ("attention_context", [t(B, N, 3, 6), KV], {"context": 2}),
@@ -501,6 +512,22 @@ def test_slices_of_attention_add_up_to_the_whole(cuts: list[int], fused: bool) -
     assert flop == square.flop
     seen = sum((stop - start) * stop for start, stop in pairwise(edges))
     assert executed == pytest.approx(square.executed_flop if fused else square.executed_flop * seen / total**2)
+
+
+@given(cuts=st.lists(st.integers(1, 15), max_size=3, unique=True).map(sorted))
+def test_blocks_below_the_diagonal_and_on_it_are_all_that_causal_attention_computes(cuts: list[int]) -> None:
+    """However 16 tokens are cut, causal blocks of own keys and whole ones of earlier keys add up to the whole."""
+    edges = [0, *cuts, 16]
+    parts = [(t(b - a, B, N, D), t(b - a, B, G, D)) for a, b in pairwise(edges)]
+    works = [work_of("flash_attention", [q, kv, kv]) for q, kv in parts]
+    works += [
+        work_of("flash_attention", [q, kv, kv], {"causal": False})
+        for i, (q, _) in enumerate(parts)
+        for _, kv in parts[:i]
+    ]
+    whole = work_of("flash_attention", [t(16, B, N, D), t(16, B, G, D), t(16, B, G, D)])
+    assert sum(work.flop for work in works) == whole.flop
+    assert sum(work.executed_flop for work in works) == pytest.approx(whole.executed_flop)
 
 
 def test_a_product_in_eight_bits_does_the_same_work_on_half_the_bytes() -> None:

@@ -119,7 +119,7 @@ def flash_attention(_: KernelContext, inputs: Sequence[Tensor], attributes: Attr
     queries, keys, values = _grouped(q, k), _kv(k), _kv(v)
     outputs, sums = [], []
     for rows, seen in _blocks(q, k, attributes):
-        scores = _block_scores(queries[..., rows, :], keys[..., :seen, :])
+        scores = _block_scores(queries[..., rows, :], keys[..., :seen, :], attributes)
         lse = scores.logsumexp(-1)
         probs = torch.exp(scores - lse.unsqueeze(-1)).to(v.dtype)
         outputs.append(probs @ values[..., :seen, :])
@@ -139,7 +139,7 @@ def flash_attention_backward(_: KernelContext, inputs: Sequence[Tensor], attribu
     dk, dv = (torch.zeros((*shape, x.shape[4]), dtype=wide(x).dtype, device=x.device) for x in (keys, values))
     for block, seen in _blocks(q, k, attributes):
         rows = (..., block, slice(None))
-        probs = torch.exp(_block_scores(queries[rows], keys[..., :seen, :]) - lse[rows])
+        probs = torch.exp(_block_scores(queries[rows], keys[..., :seen, :], attributes) - lse[rows])
         dprobs = wide(grouped[rows] @ values[..., :seen, :].transpose(-1, -2))
         dscores = (probs * (dprobs - row_sums[rows]) / sqrt(q.shape[-1])).to(q.dtype)
         dv[..., :seen, :] += probs.to(dy.dtype).transpose(-1, -2) @ grouped[rows]
@@ -157,16 +157,35 @@ def decode_attention(_: KernelContext, inputs: Sequence[Tensor], _attributes: At
 
 def _blocks(q: Tensor, k: Tensor, attributes: Attributes) -> Iterator[tuple[slice, int]]:
     """Yield blocks of queries, each with how many keys its last one sees."""
-    queries = q.shape[0]
-    context = _seen(q, k, attributes).shape[0] - queries
+    queries, keys = q.shape[0], _seen(q, k, attributes).shape[0]
     for start in range(0, queries, _QUERY_BLOCK):
         stop = min(start + _QUERY_BLOCK, queries)
-        yield slice(start, stop), context + stop
+        yield slice(start, stop), keys - queries + stop if _is_causal(attributes) else keys
 
 
-def _block_scores(queries: Tensor, keys: Tensor) -> Tensor:
-    """Return the scores of queries against the keys up to the last one's own, later keys at minus infinity."""
-    return _masked(wide(queries @ keys.transpose(-1, -2)) / sqrt(queries.shape[-1]))
+def _is_causal(attributes: Attributes) -> bool:
+    """Return whether queries see the keys up to their own, not all."""
+    return bool(attributes.get("causal", True))
+
+
+def _block_scores(queries: Tensor, keys: Tensor, attributes: Attributes) -> Tensor:
+    """Return the scores of queries against keys; where causal, those after a query's own are minus infinity."""
+    scores = wide(queries @ keys.transpose(-1, -2)) / sqrt(queries.shape[-1])
+    return _masked(scores) if _is_causal(attributes) else scores
+
+
+def merge_attention(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return a result and its log-sum-exp, into whose rows from ``start`` on that over other keys is merged, in place.
+
+    Each is weighted by its part of the sum of exponentials (Rabe and Staats 2021; Liu et al. 2023, Ring Attention).
+    """
+    part, part_lse, y, lse = inputs
+    rows = slice(attributes["start"], attributes["start"] + part.shape[0])
+    total = torch.logaddexp(lse[..., rows], part_lse)
+    kept, added = (torch.exp(x - total).permute(2, 0, 1).unsqueeze(-1) for x in (lse[..., rows], part_lse))
+    y[rows] = (wide(y[rows]) * kept + wide(part) * added).to(y.dtype)
+    lse[..., rows] = total
+    return y, lse
 
 
 ATTENTION_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
@@ -178,6 +197,7 @@ ATTENTION_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "attention_context": attention_context,
         "attention_context_backward": attention_context_backward,
         "flash_attention": flash_attention,
+        "merge_attention": merge_attention,
         "decode_attention": decode_attention,
         "flash_attention_backward": flash_attention_backward,
     }

@@ -44,6 +44,16 @@ class KernelContext:
         """Return the rank's position in its group over ``axes``, the last one varying fastest."""
         return self.rank.mesh.index(self.rank.rank, tuple(axes))
 
+    def positions(self, num_rows: int, axes: Sequence[str], starts: Sequence[int]) -> Tensor:
+        """Return the positions, int64, of this rank's rows where ``axes`` share out rows in order.
+
+        All of them are equal runs of neighbours, at positions from each of ``starts`` on.
+        """
+        first, total = self.index(axes) * num_rows, num_rows * self.rank.mesh.degree(*axes)
+        rows = torch.arange(first, first + num_rows, dtype=torch.int64, device=self.rank.device)
+        run = total // len(starts)
+        return torch.tensor(starts, dtype=torch.int64, device=self.rank.device)[rows // run] + rows % run
+
     def first_sample(self, microbatch_size: int) -> int:
         """Return the number, in the global batch, of the first sample of this micro-batch."""
         mesh = self.rank.mesh

@@ -16,19 +16,15 @@ from backends.torch.randomness import dropout_key, kept_by_dropout
 
 def _mask(context: KernelContext, x: Tensor, attributes: Attributes) -> Tensor:
     """Return this rank's slice of the global mask, uint8, 1 where an element is kept."""
-    sizes, batch_dim = tuple(x.shape), attributes["batch_dim"]
-    offsets = attributes.get("offsets", (0,) * len(sizes))
-    places = zip(attributes["axes"], sizes, offsets, strict=True)
-    starts = [offset + context.index(axes) * size for axes, size, offset in places]
+    batch_dim, starts = attributes["batch_dim"], attributes.get("starts", ((0,),) * x.dim())
+    places = [context.positions(*item) for item in zip(x.shape, attributes["axes"], starts, strict=True)]
     return kept_by_dropout(
         dropout_key(context.rank.seed, context.rank.step, attributes["salt"]),
         attributes["shape"],
-        starts,
-        sizes,
+        places,
         batch_dim=batch_dim,
-        first_sample=context.first_sample(sizes[batch_dim]),
+        first_sample=context.first_sample(x.shape[batch_dim]),
         probability=attributes["probability"],
-        device=x.device,
     )
 
 
@@ -159,17 +155,16 @@ def swiglu_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Att
 # --- positions and shapes ----------------------------------------------------------------------------------
 
 
-def _turned(x: Tensor, attributes: Attributes, sign: float) -> Tensor:
+def _turned(context: KernelContext, x: Tensor, attributes: Attributes, sign: float) -> Tensor:
     """Return x[s, b, n, d] with its half-split pairs turned by sign x position x base^(-2i/d).
 
-    Positions are counted from ``start``. With ``width``, d is that and counts the last channels; others stay.
+    With ``width``, d is that and counts the last channels; others stay.
     """
     width = attributes.get("width", x.shape[-1])
     half, still = width // 2, x.shape[-1] - width
     values = wide(x[..., still:])
     powers = torch.arange(half, dtype=values.dtype, device=x.device) / half
-    start = attributes.get("start", 0)
-    positions = torch.arange(start, start + x.shape[0], dtype=values.dtype, device=x.device)
+    positions = context.positions(x.shape[0], (), attributes.get("starts", (0,))).to(values.dtype)
     angles = (positions[:, None] * attributes["base"] ** -powers)[:, None, None, :]
     cosine, sine = torch.cos(angles), sign * torch.sin(angles)
     first, second = values[..., :half], values[..., half:]
@@ -177,14 +172,14 @@ def _turned(x: Tensor, attributes: Attributes, sign: float) -> Tensor:
     return torch.cat((x[..., :still], turned), -1) if still else turned
 
 
-def rotary(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+def rotary(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return x turned by its positions (Su et al. 2021; halves as in Llama)."""
-    return (_turned(inputs[0], attributes, 1.0),)
+    return (_turned(context, inputs[0], attributes, 1.0),)
 
 
-def rotary_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+def rotary_backward(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return dy turned back."""
-    return (_turned(inputs[0], attributes, -1.0),)
+    return (_turned(context, inputs[0], attributes, -1.0),)
 
 
 def split_qkv(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
@@ -218,10 +213,24 @@ def append(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -
     return (cache,)
 
 
+def add_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return a sum with x added to its rows from ``start`` on: the one given, in place, or zeros."""
+    x, *given = inputs
+    total = given[0] if given else x.new_zeros((attributes["rows"], *x.shape[1:]))
+    total[attributes["start"] : attributes["start"] + x.shape[0]] += x
+    return (total,)
+
+
 def rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return ``count`` rows of x from ``start`` on."""
-    piece = inputs[0].narrow(0, attributes["start"], attributes["count"])
+    """Return ``count`` rows of x from ``start`` on, or of what lies along another dimension."""
+    piece = inputs[0].narrow(attributes.get("dim", 0), attributes["start"], attributes["count"])
     return (piece.clone(memory_format=torch.contiguous_format),)
+
+
+def take_chunks(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return x with its equal chunks of rows in the stated order."""
+    chunks = inputs[0].chunk(len(attributes["order"]))
+    return (torch.cat([chunks[number] for number in attributes["order"]]),)
 
 
 def slice_(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
@@ -269,7 +278,9 @@ ELEMENTWISE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "merge_qkv": merge_qkv,
         "add": add,
         "append": append,
+        "add_rows": add_rows,
         "rows": rows,
+        "take_chunks": take_chunks,
         "slice": slice_,
         "zero": zero,
         "zeros": zeros,

@@ -14,15 +14,15 @@ from backends.torch.slicing import flat_piece, write_piece
 
 def tokens(context: KernelContext, _: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return this rank's token ids [s, b] of a micro-batch; ``shift`` 1 gives the labels."""
-    batch, shift = attributes["microbatch_size"], attributes["shift"]
+    batch = attributes["microbatch_size"]
+    places = context.positions(attributes["sequence_length"], (), attributes.get("starts", (0,)))
     ids = token_ids(
         context.rank.seed,
         context.rank.step,
         first_sample=context.first_sample(batch),
         num_samples=batch,
-        positions=range(shift, shift + attributes["sequence_length"]),
+        positions=places + attributes["shift"],
         vocab_size=attributes["vocab_size"],
-        device=context.rank.device,
     )
     return (ids,)
 
@@ -50,9 +50,8 @@ def embedding_backward(context: KernelContext, inputs: Sequence[Tensor], attribu
     return (gradient,)
 
 
-def _position_rows(context: KernelContext, x: Tensor, attributes: Attributes) -> slice:
-    start = attributes.get("start", 0) + context.index(attributes["sequence_axes"]) * x.shape[0]
-    return slice(start, start + x.shape[0])
+def _position_rows(context: KernelContext, x: Tensor, attributes: Attributes) -> Tensor:
+    return context.positions(x.shape[0], attributes["sequence_axes"], attributes.get("starts", (0,)))
 
 
 def add_positions(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:

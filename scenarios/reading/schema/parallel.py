@@ -6,18 +6,21 @@ from pydantic import AfterValidator, Field
 
 from scenarios.reading.quantities import Bytes, Degree, FractionOrAuto, refusal
 from scenarios.reading.schema.values import MAX_TOKENS, MAX_WORLD_SIZE, MicrobatchCount, Section
+from sim.training.context import ContextMethod
 from sim.training.pipeline.rules import Schedule
 from sim.training.pipeline.spec import Recompute
 from sim.training.sharding import GradientSync, Offload
 
 MAX_PIECES: Final = 10_000
 
-Axis = Literal["pp", "dp", "tp"]
+Axis = Literal["pp", "dp", "cp", "tp"]
+_NAMED_ALWAYS: Final = frozenset({"pp", "dp", "tp"})
 
 
 def _each_once(axes: tuple[str, ...]) -> tuple[str, ...]:
-    if sorted(axes) != ["dp", "pp", "tp"]:
-        raise refusal(f"every mesh axis belongs here once, got {', '.join(axes)}", "list pp, dp and tp once each")
+    if len(set(axes)) != len(axes) or not _NAMED_ALWAYS.issubset(axes):
+        rule = f"every mesh axis belongs here once, got {', '.join(axes)}"
+        raise refusal(rule, "list pp, dp and tp once each, and cp where it has a degree")
     return axes
 
 
@@ -61,6 +64,14 @@ class TensorSection(Section):
     """Communicate a product's input gradient while its weight gradient is computed; false: afterwards."""
     collective_matmul: bool = False
     """sequence_parallel: gather inputs and scatter sums in pieces, each beside the products of the others."""
+
+
+class ContextSection(Section):
+    """Context parallelism: ranks share a sequence, and attention exchanges keys and values."""
+
+    degree: Degree = 1
+    method: ContextMethod = "p2p"
+    """`p2p`: keys and values go around a ring while attention is computed; `all_gather`: all are gathered before it."""
 
 
 class PipelineSection(Section):
@@ -167,13 +178,14 @@ class ParallelSection(Section):
     """How the work lies over the ranks."""
 
     tensor: TensorSection = TensorSection()
+    context: ContextSection = ContextSection()
     pipeline: PipelineSection = PipelineSection()
     data: DataSection = DataSection()
     expert: ExpertParallelSection = ExpertParallelSection()
     axis_order: Annotated[tuple[Axis, ...], AfterValidator(_each_once)] = Field(
-        default=("pp", "dp", "tp"),
+        default=("pp", "dp", "cp", "tp"),
         strict=False,
-        json_schema_extra={"minItems": 3, "maxItems": 3, "uniqueItems": True},
+        json_schema_extra={"minItems": 3, "maxItems": 4, "uniqueItems": True},
     )
     """Mesh axes; the last varies fastest over ranks."""
 

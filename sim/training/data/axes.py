@@ -5,12 +5,14 @@ one (torch's hybrid sharding; Zhang et al. 2022, MiCS): it varies faster, so a g
 With ``dp_local`` the ranks that share one set of shards are so many neighbours, as often as the axis before counts.
 With ``ep`` each rank of a group of so many has its part of the experts, and ``dp`` counts the groups.
 Layouts of activations name ``dp`` for all of them.
+With ``cp`` the ranks of a replica share its sequences. They have the same parameters, so gradients are summed over them
+too, and the optimizer state is shared out among them (Megatron-LM).
 """
 
 from collections.abc import Iterator
 
 from sim.plan.mesh import Mesh
-from sim.training.mesh_axes import DATA_AXIS, EXPERT_AXIS
+from sim.training.mesh_axes import CONTEXT_AXIS, DATA_AXIS, EXPERT_AXIS
 
 SHARD_AXIS = "dp_shard"
 LOCAL_AXIS = "dp_local"
@@ -50,13 +52,15 @@ def _split(axes: Axes, shard_degree: int | None, local_degree: int) -> Iterator[
 
 
 def data_axes(mesh: Mesh) -> tuple[str, ...]:
-    """Return the axes that all replicas lie along."""
-    return (DATA_AXIS, *(axis for axis in (EXPERT_AXIS, SHARD_AXIS, LOCAL_AXIS) if mesh.degree(axis) > 1))
+    """Return the axes that all ranks lie along whose gradients are summed: replicas, and sharers of sequences."""
+    axes = (DATA_AXIS, EXPERT_AXIS, SHARD_AXIS, LOCAL_AXIS, CONTEXT_AXIS)
+    return tuple(axis for axis in axes if mesh.degree(axis) > 1) or (DATA_AXIS,)
 
 
 def sum_axes(mesh: Mesh, *, of_experts: bool = False) -> tuple[str, ...]:
     """Return the axes over which replicas' gradients are summed; ``of_experts``: those that ``ep`` shares out."""
-    return (DATA_AXIS,) if of_experts or mesh.degree(EXPERT_AXIS) == 1 else (DATA_AXIS, EXPERT_AXIS)
+    axes = (DATA_AXIS, CONTEXT_AXIS) if of_experts else (DATA_AXIS, EXPERT_AXIS, CONTEXT_AXIS)
+    return tuple(axis for axis in axes if mesh.degree(axis) > 1) or (DATA_AXIS,)
 
 
 def shard_axes(mesh: Mesh, *, of_experts: bool = False) -> tuple[str, ...]:
@@ -66,7 +70,7 @@ def shard_axes(mesh: Mesh, *, of_experts: bool = False) -> tuple[str, ...]:
     Neighbours hold shards that are far apart, so that those of the ranks at one place among their neighbours are one
     run: what is gathered over the last axis, and then over the first, comes in order.
     """
-    if mesh.degree(EXPERT_AXIS) > 1:
+    if mesh.degree(EXPERT_AXIS, CONTEXT_AXIS) > 1:
         return sum_axes(mesh, of_experts=of_experts)
     base = SHARD_AXIS if mesh.degree(SHARD_AXIS) > 1 else DATA_AXIS
     return (LOCAL_AXIS, base) if mesh.degree(LOCAL_AXIS) > 1 else (base,)

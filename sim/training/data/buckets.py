@@ -6,7 +6,7 @@ from itertools import chain
 
 from sim.plan.buffer import BYTES_PER_ELEMENT
 from sim.plan.tracing import Parameter
-from sim.training.mesh_axes import EXPERT_AXIS
+from sim.training.mesh_axes import CONTEXT_AXIS, EXPERT_AXIS
 
 TIED_SOURCE = "embedding.word"
 
@@ -15,7 +15,7 @@ TIED_SOURCE = "embedding.word"
 class Bucket:
     """Gradients that travel as one flat vector.
 
-    ``partial_axes``: axes other than data parallelism over which they must be summed first.
+    ``partial_axes``: axes other than those of data and context parallelism over which they must be summed first.
     ``tied``: also summed over the first and the last pipeline rank, which both hold the parameter.
     """
 
@@ -61,7 +61,7 @@ def make_buckets(
 
 
 def _other_axes(parameter: Parameter, data_axis: str) -> tuple[str, ...]:
-    return tuple(axis for axis in parameter.gradient.layout.partial_axes if axis != data_axis)
+    return tuple(axis for axis in parameter.gradient.layout.partial_axes if axis not in (data_axis, CONTEXT_AXIS))
 
 
 def _waits(parameter: Parameter, data_axis: str, tied: bool) -> bool:

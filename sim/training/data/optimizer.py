@@ -126,7 +126,7 @@ class StepEndWriter:
 
     @property
     def data_degree(self) -> int:
-        """Return the number of data-parallel replicas."""
+        """Return the number of ranks that have the same parameters."""
         return self.tracer.mesh.degree(*data_axes(self.tracer.mesh))
 
     @property

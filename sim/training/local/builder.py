@@ -18,7 +18,7 @@ from sim.plan.program import Phase, Plan
 from sim.plan.tracing import Parameter, TaskTracer, Tensor
 from sim.training.builder import Pass, StageProgramBuilder
 from sim.training.local.order import local_calls
-from sim.training.mesh_axes import DATA_AXIS, PIPELINE_AXIS, TENSOR_AXIS
+from sim.training.mesh_axes import TENSOR_AXIS
 from sim.training.pipeline.schedules import placement
 from sim.training.pipeline.split import split_backward
 from sim.training.spec import DenseTraining
@@ -28,12 +28,7 @@ from sim.training.transformer import HeadNames, TransformerBuilder
 def build_local_training(job: DenseTraining, name: str) -> Plan:
     """Return the plan of one training step: one program per pipeline rank."""
     parallel, place = job.parallel, placement(job.parallel.pipeline)
-    degrees = {
-        PIPELINE_AXIS: parallel.pipeline.degree,
-        DATA_AXIS: parallel.data_degree,
-        TENSOR_AXIS: parallel.tensor_degree,
-    }
-    mesh = Mesh(tuple((axis, degrees[axis]) for axis in parallel.axis_order))
+    mesh = Mesh(parallel.mesh_axes)
     programs = []
     for rank, stages in enumerate(place.stages):
         calls = local_calls(stages, place.num_stages, job.num_microbatches, job.training.update)

@@ -1,0 +1,126 @@
+"""Context parallelism: what its plans compute, send and hold, against the dense plan and closed forms."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.plan.check import check
+from sim.plan.context import ContextPart
+from sim.plan.description import collective_bytes, kernel_work, payload_bytes
+from sim.plan.op import Collective, CollectiveKind, Compute, Direction, Send
+from sim.plan.program import Plan, Program
+from sim.training.builder import build_dense_training
+from sim.training.spec import DenseTraining
+from tests.sim.jobs import GPT, LLAMA, dense_job
+
+
+@st.composite
+def context_jobs(draw: st.DrawFn, methods: tuple[str, ...] = ("p2p", "all_gather")) -> DenseTraining:
+    """Return a small job whose sequences ranks share, with other ways to share work beside it."""
+    method = draw(st.sampled_from(methods))
+    degree, tp = draw(st.sampled_from([2, 3, 4])), draw(st.sampled_from([1, 2]))
+    base = draw(st.sampled_from([GPT | {"attention": "flash", "dropout": 0.0}, LLAMA]))
+    length = 2 * degree * tp * draw(st.integers(1, 3))
+    return dense_job(
+        model=base | {"num_layers": draw(st.integers(1, 3)), "sequence_length": length},
+        context_degree=degree, tp=tp, sequence_parallel=tp > 1, dp=draw(st.sampled_from([1, 2])),
+        m=draw(st.integers(1, 2)), b=draw(st.integers(1, 2)), zero_stage=draw(st.sampled_from([0, 1])),
+        recompute=draw(st.sampled_from(["none", "selective", "full"])), precision="fp32", context_method=method,
+    )  # fmt: skip
+
+
+def checked_plan(job: DenseTraining) -> Plan:
+    """Return the job's plan, which is a proper one."""
+    plan = build_dense_training(job, "law")
+    check(plan)
+    return plan
+
+
+def work(program: Program) -> dict[str, tuple[float, float]]:
+    """Return FLOP, counted and executed, of every kernel that has some, in a step of one rank."""
+    totals: dict[str, tuple[float, float]] = {}
+    for _, _, _, op in program.instances():
+        if isinstance(op, Compute) and (done := kernel_work(program, op)).flop:
+            flop, executed = totals.get(op.kernel, (0.0, 0.0))
+            totals[op.kernel] = flop + done.flop, executed + done.executed_flop
+    return totals
+
+
+@given(degree=st.integers(1, 8), chunk=st.integers(1, 5))
+def test_chunks_of_all_ranks_make_the_sequence(degree: int, chunk: int) -> None:
+    """Every token is on one rank; a rank's two chunks lie as far from the begin as from the end."""
+    total = 2 * degree * chunk
+    seen: Counter[int] = Counter()
+    for index in range(degree):
+        part = ContextPart("cp", index, degree, total)
+        for start in part.starts:
+            seen.update(range(start, start + part.chunk))
+        assert sum(part.starts) + part.chunk == total
+    assert seen == Counter(range(total))
+
+
+@settings(max_examples=30, deadline=None)
+@given(job=context_jobs())
+def test_ranks_share_the_work_of_the_dense_plan_evenly(job: DenseTraining) -> None:
+    """Every kernel's FLOP, counted and executed, are those of the plan without it, a share on each rank."""
+    degree = job.parallel.context_degree
+    (whole,) = checked_plan(replace(job, parallel=replace(job.parallel, context_degree=1))).programs
+    expected = work(whole)
+    for program in checked_plan(job).programs:
+        own = work(program)
+        assert own.keys() == expected.keys()
+        for kernel, (flop, executed) in expected.items():
+            assert own[kernel] == pytest.approx((flop / degree, executed / degree)), kernel
+
+
+@settings(max_examples=30, deadline=None)
+@given(job=context_jobs(("all_gather",)))
+def test_keys_and_values_are_gathered_and_their_gradients_scattered(job: DenseTraining) -> None:
+    """Per layer and micro-batch: two gathers of the whole sequence in every forward, two and two sums in backward."""
+    model, parallel, training = job.model, job.parallel, job.training
+    one = model.sequence_length * training.microbatch_size * model.num_kv_heads * model.head_size * 4
+    calls = model.num_layers * job.num_microbatches * 2
+    gathers = calls * (2 if training.recompute == "none" else 3)
+    for program in checked_plan(job).programs:
+        moved: Counter[CollectiveKind] = Counter()
+        for _, _, _, op in program.instances():
+            if isinstance(op, Collective) and op.stream == "cp":
+                moved[op.kind] += collective_bytes(program, op)
+        sizes = {CollectiveKind.ALL_GATHER: gathers, CollectiveKind.REDUCE_SCATTER: calls}
+        assert moved == {kind: count * one // parallel.tensor_degree for kind, count in sizes.items()}
+
+
+@settings(max_examples=30, deadline=None)
+@given(job=context_jobs(("p2p",)))
+def test_keys_and_values_go_around_and_their_gradients_back(job: DenseTraining) -> None:
+    """Of n ranks each sends n - 1 times: keys and values on in forward, back in backward, and their gradients back."""
+    model, parallel, training = job.model, job.parallel, job.training
+    own = model.sequence_length // parallel.context_degree * training.microbatch_size * model.num_kv_heads
+    pair = 2 * own * model.head_size * 4 // parallel.tensor_degree
+    passes = model.num_layers * job.num_microbatches * (parallel.context_degree - 1)
+    for program in checked_plan(job).programs:
+        sent: Counter[tuple[int, Direction]] = Counter()
+        for _, _, _, op in program.instances():
+            if isinstance(op, Send):
+                sent[op.offset, op.direction] += payload_bytes(program, op.reads)
+        forwards = passes * (1 if training.recompute == "none" else 2)
+        back = {(-1, Direction.FORWARD): passes * pair, (-1, Direction.BACKWARD): passes * pair}
+        assert sent == {(1, Direction.FORWARD): forwards * pair, **back}
+
+
+@settings(max_examples=20, deadline=None)
+@given(job=context_jobs())
+def test_gradients_are_summed_over_all_ranks_with_the_same_parameters(job: DenseTraining) -> None:
+    """Gradients, and with ZeRO 1 updated parameters, travel among dp x cp ranks: all parameters once."""
+    for program in checked_plan(job).programs:
+        synced = [
+            op
+            for _, _, task, op in program.instances()
+            if isinstance(op, Collective) and op.stream == "dp" and op.reads != ("loss",)
+        ]
+        assert {op.axes for op in synced} == {("dp", "cp") if job.parallel.data_degree > 1 else ("cp",)}
+        summed = [name for op in synced if op.kind is not CollectiveKind.ALL_GATHER for name in op.reads]
+        assert sorted(summed) == sorted(name for name in program.buffers if name.endswith(".gradient"))
