@@ -51,6 +51,16 @@ LATENT_JOBS = {
         model={**FULL_QUERIES, "attention": "core"}, data_degree=2,
         pipeline={"degree": 2, "schedule": "terapipe", "token_slices": (3, 5)},
     ),
+    "latent, cp2 ring x tp2 sp": training(
+        model=MODEL, context_degree=2, tensor_degree=2, sequence_parallel=True, batch=(2, 1)
+    ),
+    "latent, full queries, cp2 gathered x tp2 sp, recompute selective": training(
+        model=FULL_QUERIES, context_degree=2, context_method="all_gather", tensor_degree=2, sequence_parallel=True,
+        recompute="selective", batch=(2, 1),
+    ),
+    "latent, collective matmul, tp4": training(
+        model=MODEL, tensor_degree=4, sequence_parallel=True, collective_matmul=True, batch=(2, 1)
+    ),
     "latent, zb_h1, pp2 x dp2 zero1": training(
         model=MODEL, data_degree=2, zero_stage=1, batch=(8, 1), pipeline={"degree": 2, "schedule": "zb_h1"},
     ),
