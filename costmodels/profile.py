@@ -124,6 +124,7 @@ def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
 def _gemm(gemm: "_Section") -> GemmProfile:
     return GemmProfile(
         peak_fraction=gemm.fraction("peak_fraction"),
+        power_fraction=gemm.number("power_fraction", least=1e-3),
         throttle=gemm.number("throttle"),
         throttle_after_s=gemm.time("throttle_after", least=1e-9),
         throttle_sharpness=gemm.number("throttle_sharpness"),
@@ -138,6 +139,7 @@ def _gemm(gemm: "_Section") -> GemmProfile:
         split_passes=gemm.number("split_passes"),
         split_cache_fraction=gemm.number("split_cache_fraction"),
         wave_quantisation=gemm.fraction("wave_quantisation", least=0.0),
+        memory_quantisation=gemm.fraction("memory_quantisation", least=0.0),
         memory_fraction=gemm.fraction("memory_fraction"),
         memory_ramp_bytes=gemm.bytes("memory_ramp"),
         overlap=gemm.number("overlap", least=1.0),

@@ -1,12 +1,15 @@
 """Matrix products: tiles in waves over the multiprocessors, against the memory and the cache between.
 
 The output is cut into tiles, each computed by one multiprocessor in a loop over k; k may be split over several, whose
-sums are then added up. Three things may bound the loop, and none overlaps the others perfectly: the arithmetic units,
-the cache that tiles are loaded from, and the time from one k-step's load to its use. A library ranks its tiles and
-splits by an estimate of its own, which differs from the times that the kernels then take in how much of a last wave it
-counts, and what it takes the cache and a split to cost; the first of its ranking is what runs. The soft maximum of
-times that overlap is their p-norm. Sources: NVIDIA, Matrix Multiplication Background User's Guide (tiles, waves);
-CUTLASS, efficient_gemm.md (split k); Williams et al. 2009 (roofline).
+sums are then added up. Four things may bound the loop, and none overlaps the others perfectly: the arithmetic units,
+the cache that tiles are loaded from, the time from one k-step's load to its use, and the power limit. Multiprocessors
+that wait for a last wave draw little power, so the others keep a higher clock: the limit counts FLOP, not waves. A
+library ranks its tiles and splits by an estimate of its own, which knows neither the power limit nor a tile's prologue
+and epilogue, and differs from the times that the kernels then take in how much of a last wave it counts, and what it
+takes the cache and a split to cost; the first of its ranking is what runs. The soft maximum of times that overlap is
+their p-norm. Sources: NVIDIA, Matrix Multiplication Background User's Guide (tiles, waves); CUTLASS, efficient_gemm.md
+(split k); Williams et al. 2009 (roofline); Choi et al. 2013, A Roofline Model of Energy (a cap on power as a bound of
+its own).
 """
 
 from dataclasses import dataclass, replace
@@ -32,16 +35,19 @@ _PARTIAL_BYTES: Final = 8.0
 class GemmProfile:
     """Parameters of the matrix-product model.
 
-    ``peak_fraction``: of the peak that the loop over k reaches; ``throttle``, ``throttle_after_s``,
-    ``throttle_sharpness``: see ``throttling``.
+    ``peak_fraction``: of the peak that the loop over k reaches; ``power_fraction``: of the peak that the power limit
+    allows a short call, infinite where it never binds; ``throttle``, ``throttle_after_s``, ``throttle_sharpness``: how
+    much less it allows a long one, see ``throttling``.
     ``k_overhead``: prologue and epilogue of a tile, in elements of k; ``later_overhead``: the part of it that the tiles
     after a multiprocessor's first pay, whose loads may start before. ``step_s``: from the load of 128 bytes of k to
     their use. ``cache_bandwidth_bytes_per_s``: of all multiprocessors together. ``epilogue``: passes over the output
     that a tile cannot overlap. ``block_s``: to hand out one block, of a tile and a part of k. ``split_s``,
     ``split_part_s``, ``split_passes``: fixed time, time per part, and passes over the partial sums, when k is split;
     ``split_cache_fraction``: partial sums of much less than this fraction of the cache never reach the memory.
-    ``wave_quantisation``: see ``waves``. ``memory_fraction``: of the memory bandwidth; ``memory_ramp_bytes``: a call of
-    so few bytes takes twice as long for them, one of 100 times as many a tenth longer. ``overlap``,
+    ``wave_quantisation``: see ``waves``; ``memory_quantisation``: the part of what a last wave lacks that the memory
+    loses, too, since few multiprocessors cannot ask for all of its bandwidth. ``memory_fraction``: of the memory
+    bandwidth; ``memory_ramp_bytes``: a call of so few bytes takes twice as long for them, one of 100 times as many a
+    tenth longer. ``overlap``,
     ``memory_overlap``: exponents of the p-norms within a multiprocessor, and between these and the memory; the larger,
     the better do they overlap. ``tiles``: rows and columns of the library's tiles; ``splits``: of k, that it may use.
     ``ranked_quantisation``, ``ranked_cache``, ``ranked_split``: by what the library ranks them: its
@@ -49,6 +55,7 @@ class GemmProfile:
     """
 
     peak_fraction: float
+    power_fraction: float
     throttle: float
     throttle_after_s: float
     throttle_sharpness: float
@@ -63,6 +70,7 @@ class GemmProfile:
     split_passes: float
     split_cache_fraction: float
     wave_quantisation: float
+    memory_quantisation: float
     memory_fraction: float
     memory_ramp_bytes: float
     overlap: float
@@ -122,7 +130,7 @@ def ranked_times(
         gemm, wave_quantisation=gemm.ranked_quantisation,
         cache_bandwidth_bytes_per_s=gemm.cache_bandwidth_bytes_per_s * gemm.ranked_cache,
         split_s=gemm.split_s * gemm.ranked_split, split_part_s=gemm.split_part_s * gemm.ranked_split,
-        split_passes=gemm.split_passes * gemm.ranked_split,
+        split_passes=gemm.split_passes * gemm.ranked_split, power_fraction=np.inf, k_overhead=0.0,
     )  # fmt: skip
     _, whole_s = kernel_times(calls, kernels, peak_flop_per_s, device, library)
     refused = (kernels.splits > 1) & (kernels.depth(calls) < _LEAST_SPLIT_K)
@@ -134,12 +142,9 @@ def kernel_times(
 ) -> tuple[Array, Array]:
     """Return the seconds of the multiprocessors and of all, less the fixed time, per call and kernel."""
     units_s = _units_s(calls, kernels, peak_flop_per_s, device, gemm)
-    whole_s = _norm(gemm.memory_overlap, units_s, _memory_s(calls, device, gemm)[:, None])
-    whole_s += np.where(kernels.splits > 1, _reduction_s(calls, kernels, device, gemm), 0.0)
-    slower = throttling(
-        calls.executed_flop, peak_flop_per_s, gemm.throttle, gemm.throttle_after_s, gemm.throttle_sharpness
-    )[:, None]
-    return units_s * slower, whole_s * slower
+    asked = _asked_bytes(calls, kernels, device, gemm.memory_quantisation) / calls.num_bytes[:, None]
+    whole_s = _norm(gemm.memory_overlap, units_s, _memory_s(calls, device, gemm)[:, None] * asked)
+    return units_s, whole_s + np.where(kernels.splits > 1, _reduction_s(calls, kernels, device, gemm), 0.0)
 
 
 def _units_s(calls: Calls, kernels: Kernels, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> Array:
@@ -156,7 +161,30 @@ def _units_s(calls: Calls, kernels: Kernels, peak_flop_per_s: float, device: Dev
     loading_s = in_turn * side * depth * calls.element_bytes / gemm.cache_bandwidth_bytes_per_s
     stored = np.maximum(blocks, units) * area * calls.element_bytes
     storing_s = stored * gemm.epilogue / device.memory_bandwidth_bytes_per_s
-    return _norm(gemm.overlap, compute_s, loading_s + storing_s, waiting_s) + blocks * gemm.block_s
+    powered_s = _powered_s(calls, peak_flop_per_s, gemm)[:, None]
+    return _norm(gemm.overlap, compute_s, loading_s + storing_s, waiting_s, powered_s) + blocks * gemm.block_s
+
+
+def _powered_s(calls: Calls, peak_flop_per_s: float, gemm: GemmProfile) -> Array:
+    """Return how long the power limit makes the FLOP last, however they are spread over the multiprocessors."""
+    flop = calls.executed_flop
+    slower = throttling(flop, peak_flop_per_s, gemm.throttle, gemm.throttle_after_s, gemm.throttle_sharpness)
+    seconds: Array = flop / (peak_flop_per_s * gemm.power_fraction) * slower
+    return seconds
+
+
+def _asked_bytes(calls: Calls, kernels: Kernels, device: DeviceSpec, quantisation: float) -> Array:
+    """Return the bytes that whole waves of blocks would ask of the memory, per call and kernel; waves whole in part.
+
+    An operand's slices, one per row or column of tiles and part of k, are spread over the multiprocessors.
+    """
+    k, batch = calls.k[:, None], calls.batch[:, None]
+    asked = np.zeros(np.broadcast_shapes(k.shape, kernels.splits.shape))
+    for size, tile in ((calls.m[:, None], kernels.rows), (calls.n[:, None], kernels.columns)):
+        fill = np.ceil(size / tile) * batch * kernels.splits / device.num_multiprocessors
+        whole = np.ceil(fill) * device.num_multiprocessors * tile / kernels.splits
+        asked += np.where(fill > 1.0, whole - size * batch, 0.0) * k
+    return calls.num_bytes[:, None] + quantisation * calls.element_bytes * asked
 
 
 def _memory_s(calls: Calls, device: DeviceSpec, gemm: GemmProfile) -> Array:

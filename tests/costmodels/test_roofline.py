@@ -15,7 +15,7 @@ from costmodels.kernels.tensor import GemmShape
 from costmodels.profile import load_profile, network_parameters
 from costmodels.roofline import KernelTime, kernel_time
 from costmodels.timing.attention import attention_times
-from costmodels.timing.gemm import kernel_times, library_kernels, ranked_times
+from costmodels.timing.gemm import GemmProfile, kernel_times, library_kernels, ranked_times
 from costmodels.timing.times import Calls
 
 A100 = load_device("a100-sxm4-80gb")
@@ -47,9 +47,9 @@ def test_product_is_never_faster_than_the_data_sheet(name: str, m: int, n: int, 
     assert time.latency_s > 0
 
 
-def fastest_s(m: int, n: int, k: int, device: DeviceSpec) -> float:
+def fastest_s(m: int, n: int, k: int, device: DeviceSpec, gemm: GemmProfile | None = None) -> float:
     """Return what a product takes with the fastest of the library's kernels, whatever the library chooses."""
-    kernel, inputs, gemm = KERNELS["matmul"], [half(m, k), half(k, n)], load_profile(device.generation).gemm
+    kernel, inputs, gemm = KERNELS["matmul"], [half(m, k), half(k, n)], gemm or load_profile(device.generation).gemm
     calls = Calls.of([kernel.work(inputs, kernel.outputs(inputs, {}), {})], "bfloat16")
     peak, kernels = device.peak("bfloat16"), library_kernels(gemm)
     _, whole_s = kernel_times(calls, kernels, peak, device, gemm)
@@ -74,15 +74,43 @@ def test_larger_product_is_never_faster_than_a_smaller_can_be(
 
 @given(m=dims, n=dims, k=dims)
 def test_a_library_that_ranks_by_the_times_takes_the_fastest(m: int, n: int, k: int) -> None:
-    """With the ranking's numbers those of the kernels, what runs is the fastest kernel."""
+    """With the ranking's numbers those of the kernels, and nothing that no library knows, the fastest kernel runs."""
     profile = load_profile("a100")
     honest = replace(
-        profile.gemm, ranked_quantisation=profile.gemm.wave_quantisation, ranked_cache=1.0, ranked_split=1.0
-    )
+        profile.gemm, ranked_quantisation=profile.gemm.wave_quantisation, ranked_cache=1.0, ranked_split=1.0,
+        power_fraction=np.inf, k_overhead=0.0,
+    )  # fmt: skip
     kernel, inputs = KERNELS["matmul"], [half(m, k), half(k, n)]
     work = kernel.work(inputs, kernel.outputs(inputs, {}), {})
     time = kernel_time(work, kernel.family, "bfloat16", A100, replace(profile, gemm=honest))
-    assert time.alone_s == pytest.approx(fastest_s(m, n, k, A100), rel=1e-9)
+    assert time.alone_s == pytest.approx(fastest_s(m, n, k, A100, honest), rel=1e-9)
+
+
+@given(m=dims, n=dims, k=dims)
+def test_the_power_limit_bounds_the_rate_of_every_kernel(m: int, n: int, k: int) -> None:
+    """No kernel beats the FLOP per second that the limit allows, the less the longer the call; without it all gain."""
+    gemm = replace(load_profile("b200").gemm, power_fraction=0.5)
+    device = next(load_device(name) for name in list_devices() if load_device(name).generation == "b200")
+    flop, peak = 2.0 * m * n * k, device.peak("bfloat16")
+    least_s = flop / (0.5 * peak)
+    assert fastest_s(m, n, k, device, gemm) >= least_s
+    assert fastest_s(m, n, k, device, replace(gemm, power_fraction=np.inf)) <= fastest_s(m, n, k, device, gemm)
+    long = replace(gemm, throttle_after_s=1e-9 * least_s)
+    assert fastest_s(m, n, k, device, long) >= least_s * (1.0 + gemm.throttle) * (1 - 1e-6)
+
+
+def test_a_wave_that_is_nearly_empty_leaves_the_memory_to_few_multiprocessors() -> None:
+    """Bytes that whole waves would ask for count in part: all of them at 1, none at 0, none in a first wave."""
+    b200 = load_device(next(name for name in list_devices() if load_device(name).generation == "b200"))
+    gemm = replace(load_profile("b200").gemm, tiles=((16, 64),), splits=(1,), latency_s=0.0, memory_ramp_bytes=0.0)
+    units = b200.num_multiprocessors
+
+    def seconds(n: int, quantisation: float) -> float:
+        return fastest_s(16, n, 4096, b200, replace(gemm, memory_quantisation=quantisation, memory_overlap=1e3))
+
+    assert seconds(64 * units, 1.0) == pytest.approx(seconds(64 * units, 0.0), rel=1e-12)
+    assert seconds(64 * units + 1, 1.0) > 1.5 * seconds(64 * units + 1, 0.0)
+    assert seconds(64 * units + 1, 1.0) == pytest.approx(seconds(128 * units, 1.0), rel=0.02)
 
 
 @given(s=st.integers(1, 64).map(lambda blocks: 128 * blocks), b=st.integers(1, 8), n=st.integers(1, 64))
