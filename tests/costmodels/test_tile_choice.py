@@ -30,6 +30,11 @@ def products() -> list[KernelSample]:
     ]  # fmt: skip
 
 
+def ranked_by_times(gemm: GemmProfile) -> GemmProfile:
+    """Return the profile of a library that ranks by its kernels' times, but for what no library knows."""
+    return replace(gemm, ranked_quantisation=gemm.wave_quantisation, ranked_cache=1.0, ranked_split=1.0)
+
+
 def chosen_in_turns(ours: Sequence[Batch], seconds: np.ndarray, gemm: GemmProfile) -> GemmProfile:
     """Return what is chosen in four turns, as many as a fit takes at least."""
     for _ in range(4):
@@ -43,9 +48,9 @@ def chosen_in_turns(ours: Sequence[Batch], seconds: np.ndarray, gemm: GemmProfil
 def test_a_librarys_kernels_are_found_again(tiles: tuple[tuple[int, int], ...], splits: tuple[int, ...]) -> None:
     """From times of a library with few kernels, the choice predicts them again; it starts from other kernels."""
     profile, ours = load_profile("a100"), batches(products())
-    library = replace(profile, gemm=replace(profile.gemm, tiles=tiles, splits=splits))
-    seconds = predict(ours, NODE, library)
-    start = replace(profile.gemm, tiles=((64, 128), (96, 64)), splits=(1, 8))
+    gemm = ranked_by_times(profile.gemm)
+    seconds = predict(ours, NODE, replace(profile, gemm=replace(gemm, tiles=tiles, splits=splits)))
+    start = replace(gemm, tiles=((64, 128), (96, 64)), splits=(1, 8))
     chosen = chosen_in_turns(ours, seconds, start)
     errors = np.abs(predict(ours, NODE, replace(profile, gemm=chosen)) / seconds - 1.0)
     before = np.abs(predict(ours, NODE, replace(profile, gemm=start)) / seconds - 1.0)
@@ -59,10 +64,7 @@ def test_a_librarys_kernels_are_found_again(tiles: tuple[tuple[int, int], ...], 
 def test_a_librarys_ranking_is_found_again(cache: float, split: float) -> None:
     """From times of a library that prefers large tiles, or shuns splits, the same preference is found."""
     profile, ours = load_profile("a100"), batches(products())
-    gemm = replace(
-        profile.gemm, tiles=((64, 64), (64, 128), (128, 256)), splits=(1, 4),
-        ranked_quantisation=profile.gemm.wave_quantisation, ranked_cache=1.0, ranked_split=1.0,
-    )  # fmt: skip
+    gemm = replace(ranked_by_times(profile.gemm), tiles=((64, 64), (64, 128), (128, 256)), splits=(1, 4))
     library = replace(gemm, ranked_cache=cache, ranked_split=split)
     seconds = predict(ours, NODE, replace(profile, gemm=library))
     chosen = chosen_in_turns(ours, seconds, gemm)
