@@ -33,7 +33,7 @@ COLUMNS = ("system", "collective", "n_gpus", "n_nodes", "bytes", "kind", "time_s
 def tables(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Return a table of products, and one of collectives of two sizes of group, with some noise."""
     folder, shuffler = tmp_path_factory.mktemp("tables"), random.Random(3)
-    rows = [(m, n, k) for m in (256, 512, 1024, 2048) for n in (512, 2048, 8192) for k in (256, 1024, 4096, 8192)]
+    rows = [(m, n, k) for m in (256, 512, 1024, 2048, 4096) for n in (512, 2048, 8192) for k in (256, 1024, 4096, 8192)]
     products = pd.DataFrame(rows, columns=["m", "n", "k"])
     noise = np.array([shuffler.lognormvariate(0.0, 0.1) for _ in rows])
     products["time_s"] = (10e-6 + 2.0 * products.m * products.n * products.k / 156e12) * noise
