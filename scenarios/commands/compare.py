@@ -40,7 +40,7 @@ def command(first: Path, second: Path, fail_above: float | None, steps: str, out
             with writing_to(out):
                 summary = lay_out(out=out)
     for warning in summary.get("warnings", []):
-        click.echo(printable(f"warning: {warning}"), err=True)
+        click.echo(printable(f"warning: {warning['side']}: {warning['text']}"), err=True)
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     else:

@@ -51,5 +51,5 @@ def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | No
         click.echo(json.dumps(summary, indent=2))
         return
     for warning in summary["warnings"]:
-        click.echo(printable(f"warning: {warning}"), err=True)
+        click.echo(printable(f"warning: {warning['text']}"), err=True)
     print_replay(summary, open_console(), out)

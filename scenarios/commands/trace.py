@@ -37,5 +37,5 @@ def command(path: Path, steps: str, out: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(summary, indent=2))
         return
     for warning in summary["warnings"]:
-        click.echo(printable(f"warning: {warning}"), err=True)
+        click.echo(printable(f"warning: {warning['text']}"), err=True)
     print_trace(summary, open_console(), out)

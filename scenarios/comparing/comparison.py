@@ -40,8 +40,8 @@ def run(
         **_totals(comparison),
         **_step(comparison),
         "explanation": _explanation(results, names, f"{first}, {second}"),
-        "warnings": [f"{name}: {warning}" for name, result in zip(names, results, strict=True)
-                     for warning in result.warnings],
+        "warnings": [{"side": name, **doubt.entry()} for name, result in zip(names, results, strict=True)
+                     for doubt in result.warnings],
         "passed": fail_above is None or worst <= fail_above,
     }  # fmt: skip
     if out is not None:

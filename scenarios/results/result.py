@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from scenarios.summaries.step import SCHEMA
 from scenarios.summaries.trace import SCHEMA as TRACE_SCHEMA
+from traces.doubt import Doubt
 from traces.errors import TraceError
 from traces.kineto.document import ARCHIVES, SUFFIXES
 from traces.kineto.rank import StepWindow
@@ -29,7 +30,7 @@ class Result:
     timeline: Timeline
     summary: dict[str, Any] | None = None
     recorded: bool = False
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Doubt, ...] = ()
 
 
 def timeline_path(path: Path) -> Path:

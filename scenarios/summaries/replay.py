@@ -13,6 +13,7 @@ from costmodels.units import format_time
 from sim.replay.changes import Changes, as_mapping
 from sim.replay.run import Replay, Replayer
 from traces.chakra.node import ChakraTrace
+from traces.doubt import Doubt, entries
 from traces.kineto.breakdown import Breakdown, break_down
 from traces.kineto.doubts import job_size
 from traces.timeline import Timeline
@@ -46,7 +47,7 @@ def summarise(path: Path, replayer: Replayer, runs: tuple[Replay, Replay], chang
             {"rank": rank.rank, "measured": _parts(break_down(rank.rows)), "replayed": _parts(break_down(after.rows))}
             for rank, after in zip(measured.ranks, replay.trace.ranks, strict=True)
         ],
-        "warnings": [*measured.warnings, *_doubts(replayer, changes, unchanged.span_s)],
+        "warnings": entries((*measured.warnings, *_doubts(replayer, changes, unchanged.span_s))),
     }
 
 
@@ -70,7 +71,7 @@ def summarise_chakra(
             {"rank": rank, "measured": _parts(break_down(rows[0][rank])), "replayed": _parts(break_down(rows[1][rank]))}
             for rank in trace.ranks
         ],
-        "warnings": list(trace.warnings),
+        "warnings": entries(trace.warnings),
     }
 
 
@@ -78,29 +79,24 @@ def _parts(parts: Breakdown) -> dict[str, float]:
     return {"span_s": parts.span_s, **{key: getattr(parts, key) for key in _PARTS.values()}}
 
 
-def _doubts(replayer: Replayer, changes: Changes, unchanged_s: float) -> list[str]:
+def _doubts(replayer: Replayer, changes: Changes, unchanged_s: float) -> list[Doubt]:
     """Return what the answer takes for granted and this trace cannot say."""
     trace = replayer.trace
-    doubts = []
+    doubts = list[Doubt]()
     off = unchanged_s / replayer.measured_s - 1 if replayer.measured_s else 0.0
     if abs(off) > REPRODUCED_WITHIN:
-        took = f"unchanged, the replay takes {format_time(unchanged_s)} ({100 * off:+.1f} %)"
-        doubts.append(f"{took}: what waited for what cannot be read from this trace as well as it should")
+        doubts.append(Doubt("not_reproduced", 1, f"{format_time(unchanged_s)} ({100 * off:+.1f} %)"))
     unlaunched = sum(int(np.isnan(rank.rows.launch_s).sum()) for rank in trace.ranks)
     if unlaunched:
-        count = f"{unlaunched:,} device activities have no launch in the trace"
-        doubts.append(f"{count}: they come after those before them on their stream, whatever the host does")
+        doubts.append(Doubt("unlaunched", unlaunched))
     if replayer.num_inferred:
-        count = f"{replayer.num_inferred:,} dependencies between streams"
-        doubts.append(f"{count} are not in the trace: inferred from activities that start when others end")
+        doubts.append(Doubt("inferred", replayer.num_inferred))
     communicates = any(rank.rows.facts for rank in trace.ranks)
     world_size = job_size(trace.ranks)
     if communicates and world_size > len(trace.ranks):
-        seen = f"{len(trace.ranks):,} of {world_size:,} ranks"
-        doubts.append(f"{seen} are here: waiting for the others counts as communication")
+        doubts.append(Doubt("others_absent", len(trace.ranks), f"{world_size:,}"))
     if changes.touches_network and replayer.unsplit_kinds:
-        kinds = ", ".join(replayer.unsplit_kinds)
-        doubts.append(f"latency and bandwidth of {kinds} cannot be told apart (one size): all counts as bandwidth")
+        doubts.append(Doubt("one_size", len(replayer.unsplit_kinds), ", ".join(replayer.unsplit_kinds)))
     return doubts
 
 

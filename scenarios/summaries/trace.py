@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import format_bytes, format_rate, format_time
+from traces.doubt import entries
 from traces.kineto.breakdown import break_down
 from traces.kineto.statistics import collective_rates, longest_kernels
 from traces.kineto.trace import KinetoTrace
@@ -48,7 +49,7 @@ def summarise(path: Path, steps: str, trace: KinetoTrace) -> dict[str, Any]:
             "worst_residual_s": max(r["worst_residual_s"] or 0.0 for r in ranks) if len(ranks) > 1 else None,
             "unaligned_ranks": [trace.ranks[rank].rank for rank in trace.alignment.unaligned],
         },
-        "warnings": list(trace.warnings),
+        "warnings": entries(trace.warnings),
     }
 
 

@@ -166,6 +166,20 @@ def test_executed_timeline_has_the_simulated_ops_in_order(results: dict[str, Exe
     assert streams(real) == streams(simulated(execution.plan, JOBS[name]))
 
 
+@pytest.mark.parametrize("name", JOBS)
+def test_executed_timeline_says_who_met_whom(results: dict[str, Execution], name: str) -> None:
+    """Both ends of every message, and all members of every collective, share a number, each on a rank of its own."""
+    execution = results[name]
+    real = timeline(execution.plan, execution.ranks)
+    numbers = real.messages.numbers(len(real))
+    meeting = ~real.kind.equal("compute") & ~real.kind.equal("copy")
+    assert (numbers[meeting] >= 0).all()
+    assert (numbers[~meeting] < 0).all()
+    for number in np.unique(numbers[meeting]).tolist():
+        rows = numbers == number
+        assert len(set(real.rank[rows].tolist())) == np.count_nonzero(rows) > 1
+
+
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_executed_memory_equals_the_simulated_account(results: dict[str, Execution], name: str) -> None:
     """Peak, peak by kind, and the bytes before, inside and after every call agree to the byte."""

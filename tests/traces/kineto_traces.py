@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from traces.doubt import Doubt
+
 DEFAULT_FOLDER = Path(__file__).resolve().parents[3] / "shared"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -80,3 +82,8 @@ def write(path: Path, content: Mapping[str, Any]) -> Path:
     raw = json.dumps(content).encode()
     path.write_bytes(gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
     return path
+
+
+def texts_of(doubts: Iterable[Doubt]) -> list[str]:
+    """Return doubts in words."""
+    return [doubt.text for doubt in doubts]

@@ -19,6 +19,7 @@ from tests.traces.kineto_traces import (
     launch,
     memory,
     shared_trace,
+    texts_of,
     write,
 )
 from traces.errors import TraceError
@@ -113,7 +114,7 @@ def test_broken_events_are_left_out_and_counted(tmp_path: Path, event: dict, wor
     """One broken event among good ones is left out, and the warning says how many and why."""
     trace = load(write(tmp_path / "rank0.json", document([GOOD, event, event])))
     assert len(to_timeline(trace)) == 1
-    assert [warning for warning in trace.warnings if warning.startswith(f"2 device activities {words}")]
+    assert [warning for warning in texts_of(trace.warnings) if warning.startswith(f"2 device activities {words}")]
 
 
 def test_only_broken_events_are_refused(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_missing_ranks_are_named(tmp_path: Path) -> None:
     for rank in (0, 2):
         write(tmp_path / f"{rank}.json", document([all_reduce(0, 9, ranks=range(4))], rank=rank, world_size=4))
     trace = load(tmp_path)
-    assert "2 of 4 ranks have no file here (1, 3)" in trace.warnings
+    assert "2 of 4 ranks have no file here (1, 3)" in texts_of(trace.warnings)
     assert len(trace.matches.collectives) == 1
 
 
@@ -160,7 +161,7 @@ def test_rank_comes_from_the_name_where_the_file_does_not_say(tmp_path: Path) ->
     write(tmp_path / "rank7.json", document([GOOD], rank=None))
     trace = load(tmp_path)
     assert trace.ranks[0].rank == 7
-    assert any("does not say its rank: taken to be 7" in warning for warning in trace.warnings)
+    assert any("does not say its rank: taken to be 7" in warning for warning in texts_of(trace.warnings))
     write(tmp_path / "other.json", document([GOOD], rank=None))
     with pytest.raises(TraceError, match="says which rank this is"):
         load(tmp_path)

@@ -18,6 +18,7 @@ from typing import Any, Final
 from traces.chakra.lonely import lonely
 from traces.chakra.node import NO_RANK, ChakraTrace, Node
 from traces.chakra.schema import VERSION, DecodeError, Messages, messages
+from traces.doubt import Doubt, counted
 from traces.errors import TraceError
 
 METADATA_NODE: Final = 1
@@ -79,11 +80,11 @@ def read_trace(folder: Path) -> ChakraTrace:
     if not any(node.kind for nodes in ranks.values() for node in nodes):
         raise TraceError(str(folder), "no node of these traces computes or communicates", _REMEDY)
     problems += lonely(ranks, groups)
-    warnings = [f"{count:,} {what}" for what, count in sorted(problems.items())]
+    warnings = counted(problems)
     if absent := max(files) + 1 - len(files):
         missing = islice((rank for rank in range(max(files)) if rank not in files), MAX_NAMED)
         shown = ", ".join(map(str, missing)) + (", ..." if absent > MAX_NAMED else "")
-        warnings.append(f"{absent:,} ranks have no file here ({shown})")
+        warnings.append(Doubt("rank_absent", absent, shown))
     return ChakraTrace(ranks, groups, tuple(warnings))
 
 
@@ -224,7 +225,7 @@ def _node(message: Any, groups: Mapping[str, tuple[int, ...]], problems: Counter
     kind = _kind_of(message.type, values, problems)
     duration_s = float(values.get("duration_s", message.duration_micros * 1e-6))
     if kind in COLLECTIVES and duration_s == 0.0 and "duration_s" not in values:
-        problems["collectives have no duration: taken to last no time"] += 1
+        problems["no_duration"] += 1
     peer = int(values.get("comm_dst" if kind == "send" else "comm_src", NO_RANK))
     size = values.get("comm_size", values.get("tensor_size", 0))
     node = Node(
@@ -250,5 +251,5 @@ def _kind_of(number: int, values: Values, problems: Counter[str]) -> str:
     if number == COMM_COLL_NODE and int(values.get("comm_type", 0)) in _KINDS:
         return _KINDS[int(values.get("comm_type", 0))]
     if number != METADATA_NODE:
-        problems["nodes of other types or collectives: they take no time"] += 1
+        problems["other_node"] += 1
     return ""

@@ -15,10 +15,8 @@ def lonely(ranks: Mapping[int, Sequence[Node]], groups: Mapping[str, tuple[int, 
             if node.is_collective:
                 issued.setdefault(node.group, Counter())[rank] += 1
             elif node.is_message and node.peer not in ranks:
-                problems["messages are sent to, or come from, ranks without a file: they wait for nobody"] += 1
+                problems["peer_absent"] += 1
     for group, counts in issued.items():
         if {*groups.get(group, ranks)} - counts.keys():
-            problems["collectives lack ranks of their process group: they do not wait for these"] += max(
-                counts.values()
-            )
+            problems["member_absent"] += max(counts.values())
     return problems

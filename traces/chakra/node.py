@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from traces.doubt import Doubt
 from traces.timeline import COLLECTIVE_KINDS, MESSAGE_KINDS
 
 NO_RANK: Final = -1
@@ -48,4 +49,4 @@ class ChakraTrace:
 
     ranks: dict[int, tuple[Node, ...]]
     groups: dict[str, tuple[int, ...]]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Doubt, ...] = ()

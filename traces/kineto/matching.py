@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from traces.doubt import Doubt, counted
 from traces.kineto.collective import Facts
 from traces.kineto.rank import RankTrace
 from traces.timeline import COLLECTIVE_KINDS
@@ -37,7 +38,7 @@ class Matches:
 
     collectives: tuple[Collective, ...]
     messages: tuple[tuple[tuple[int, int], tuple[int, int]], ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[Doubt, ...]
 
 
 def match(traces: Sequence[RankTrace]) -> Matches:
@@ -47,9 +48,7 @@ def match(traces: Sequence[RankTrace]) -> Matches:
     for rows_of in _buckets(traces).values():
         counts = {len(rows) for rows in rows_of.values()}
         if len(counts) > 1:
-            problems["collectives are not as many on every rank of their group and step: not matched"] += sum(
-                len(rows) for rows in rows_of.values()
-            )
+            problems["not_as_many"] += sum(len(rows) for rows in rows_of.values())
             collectives += [_alone(traces, rank, row) for rank, rows in rows_of.items() for row in rows]
             continue
         for nth in range(counts.pop()):
@@ -57,10 +56,9 @@ def match(traces: Sequence[RankTrace]) -> Matches:
             if _agree(traces, members):
                 collectives.append(Collective(traces[members[0][0]].rows.facts[members[0][1]], members))
             else:
-                problems["collectives have another size on other ranks: not matched"] += len(members)
+                problems["other_size"] += len(members)
                 collectives += [_alone(traces, rank, row) for rank, row in members]
-    warnings = tuple(f"{count:,} {problem}" for problem, count in sorted(problems.items()))
-    return Matches(tuple(collectives), tuple(_messages(traces)), warnings)
+    return Matches(tuple(collectives), tuple(_messages(traces)), tuple(counted(problems)))
 
 
 def _buckets(traces: Sequence[RankTrace]) -> Mapping[Bucket, dict[int, list[int]]]:

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from traces.doubt import Doubt
 from traces.errors import TraceError
 from traces.kineto.collective import Facts
 from traces.timeline import Floats, Words
@@ -125,7 +126,7 @@ class StepWindow:
     last: int | None = None
 
 
-def select_steps(traces: tuple[RankTrace, ...], window: StepWindow) -> tuple[tuple[RankTrace, ...], tuple[str, ...]]:
+def select_steps(traces: tuple[RankTrace, ...], window: StepWindow) -> tuple[tuple[RankTrace, ...], tuple[Doubt, ...]]:
     """Return the ranks with only the device work that the wanted steps launched, and warnings with counts.
 
     Raises TraceError for a step that a rank does not have, and where no step is whole on all ranks. A single step, or
@@ -153,11 +154,11 @@ def select_steps(traces: tuple[RankTrace, ...], window: StepWindow) -> tuple[tup
             raise TraceError(trace.file, rule, "choose with --steps all")
         selected.append(replace(trace, rows=rows, allocated=_memory_within(trace, from_s, until_s)))
     if unknown:
-        warnings.insert(0, f"{unknown:,} device activities have no launch in the trace, so no step: left out")
+        warnings.insert(0, Doubt("no_launch", unknown))
     return tuple(selected), tuple(warnings)
 
 
-def _whole_steps(traces: tuple[RankTrace, ...]) -> tuple[list[tuple[float, float]], list[str]]:
+def _whole_steps(traces: tuple[RankTrace, ...]) -> tuple[list[tuple[float, float]], list[Doubt]]:
     """Return from when to when each rank's steps are whole that all ranks have, and what that leaves out.
 
     A rank without steps keeps everything.
@@ -166,24 +167,27 @@ def _whole_steps(traces: tuple[RankTrace, ...]) -> tuple[list[tuple[float, float
     recorded = [{step.number: step for step in trace.steps} for trace in traces]
     with_steps = [steps for steps in recorded if steps]
     whole = set.intersection(*({*steps} - ({max(steps)} if len(steps) > 1 else set()) for steps in with_steps))
-    warnings = []
+    warnings = list[Doubt]()
     if all(steps.keys() == with_steps[0].keys() for steps in with_steps):
         last = max(with_steps[0])
-        warnings.append(f"step {last}, the last, may not be whole and is left out: --steps all keeps it")
+        warnings.append(Doubt("last_step", 1, f"step {last}"))
         spans = [(-np.inf, steps[last].start_s) if steps else everything for steps in recorded]
     else:
-        shown = "the ranks recorded different steps: " + ", ".join(
+        shown = ", ".join(
             f"rank {trace.rank} {min(steps)} to {max(steps)}"
             for trace, steps in list(zip(traces, recorded, strict=True))[:_MAX_NAMED] if steps
         )  # fmt: skip
         if not whole:
             remedy = "record the same steps on all ranks, or keep everything with --steps all"
-            raise TraceError(traces[0].file, f"{shown}; none is whole on all of them", remedy)
+            rule = f"the ranks recorded different steps: {shown}; none is whole on all of them"
+            raise TraceError(traces[0].file, rule, remedy)
         first, last = min(whole), max(whole)
-        warnings.append(f"{shown}; {first} to {last} are kept, which all have whole")
+        warnings.append(
+            Doubt("different_steps", len(with_steps), f"{shown}; {first} to {last} are kept, which all have whole")
+        )
         spans = [(steps[first].start_s, steps[last].end_s) if steps else everything for steps in recorded]
     if len(with_steps) < len(traces):
-        warnings.append(f"{len(traces) - len(with_steps):,} ranks recorded no steps: all of their work is kept")
+        warnings.append(Doubt("no_steps", len(traces) - len(with_steps)))
     return spans, warnings
 
 

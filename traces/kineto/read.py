@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from traces.doubt import Doubt
 from traces.errors import TraceError
 from traces.kineto.collective import (
     ANNOTATION,
@@ -40,7 +41,7 @@ _CALL: Final = "record_param_comms"
 _STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _MEMORY: Final = "[memory]"
 _ON_DEVICE: Final = 1
-_ON_THE_DEVICE: Final = "device activities"
+_ON_THE_DEVICE: Final = "device"
 _MAX_WHOLE: Final = (1 << 62) - 1
 _MAX_RANK: Final = (1 << 31) - 1
 
@@ -108,7 +109,8 @@ def _no_activity(file: str, problems: Counter[str]) -> TraceError:
     on_device = Counter({problem: count for problem, count in problems.items() if problem.startswith(_ON_THE_DEVICE)})
     if on_device:
         problem, count = on_device.most_common(1)[0]
-        rule, remedy = f"{rule}, of them {count:,} {problem}", "record it again; times are microseconds"
+        words = Doubt(problem, count).text.removesuffix(": left out")
+        rule, remedy = f"{rule}, of them {words}", "record it again; times are microseconds"
     return TraceError(file, rule, remedy)
 
 
@@ -147,22 +149,22 @@ def _sorted_out(events: list[Event]) -> _Found:
 def _usable(event: Event, problems: Counter[str], *, on_device: bool = False) -> bool:
     """Return whether an event has name, start and a sane duration (and a stream); count why not."""
     start, duration = event.ts, event.dur
-    where = _ON_THE_DEVICE if on_device else "host calls"
+    where = _ON_THE_DEVICE if on_device else "host"
     if not isinstance(event.name, str):
-        problem = "without a name"
+        problem = "no_name"
     elif type(start) not in {int, float} or type(duration) not in {int, float}:
-        problem = "without start or duration"
+        problem = "no_time"
     elif not abs(start) < MAX_START_US:
-        problem = "with a start that is no time in microseconds"
+        problem = "bad_start"
     elif duration < 0:
-        problem = "with a negative duration"
+        problem = "negative_duration"
     elif duration > MAX_DURATION_US:
-        problem = "longer than eleven days"
+        problem = "endless"
     elif on_device and (event.args is None or not isinstance(event.args.stream, int | str)):
-        problem = "without a stream"
+        problem = "no_stream"
     else:
         return True
-    problems[f"{where} {problem}"] += 1
+    problems[f"{where}_{problem}"] += 1
     return False
 
 
@@ -172,7 +174,7 @@ def _leave_out_far(found: _Found) -> None:
     middle = np.sort(starts)[(len(starts) - 1) // 2] if len(starts) else 0.0
     far = np.abs(starts - middle) > MAX_DURATION_US
     if far.any():
-        found.problems[f"{_ON_THE_DEVICE} more than eleven days from the others"] += int(far.sum())
+        found.problems[f"{_ON_THE_DEVICE}_far"] += int(far.sum())
         found.device = [event for event, is_far in zip(found.device, far.tolist(), strict=True) if not is_far]
 
 
@@ -198,7 +200,7 @@ def _add_memory(found: _Found, event: Event) -> None:
     if type(event.ts) in {int, float} and _whole(arguments.allocated_bytes) >= 0:
         found.memory.append((event.ts, arguments.allocated_bytes))
     else:
-        found.problems["memory events without time or allocated bytes"] += 1
+        found.problems["memory_incomplete"] += 1
 
 
 def _host_spans(launches: list[Event], origin_us: float) -> HostSpans:

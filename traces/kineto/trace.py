@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from traces.doubt import Doubt
 from traces.errors import TraceError
 from traces.kineto.clock import Alignment, align
 from traces.kineto.document import sources
@@ -34,7 +35,7 @@ class KinetoTrace:
     ranks: tuple[RankTrace, ...]
     matches: Matches
     alignment: Alignment
-    warnings: tuple[str, ...]
+    warnings: tuple[Doubt, ...]
 
 
 def load(path: Path, window: StepWindow | None = None) -> KinetoTrace:
@@ -113,9 +114,9 @@ def _group_column(rows: DeviceRows) -> tuple[np.ndarray[tuple[int], np.dtype[np.
     return codes, list(labels)
 
 
-def _numbered(read: Sequence[RankTrace]) -> tuple[tuple[RankTrace, ...], list[str]]:
+def _numbered(read: Sequence[RankTrace]) -> tuple[tuple[RankTrace, ...], list[Doubt]]:
     """Return the ranks by number. Raises TraceError for a rank that is there twice, or files of different jobs."""
-    warnings, by_rank = [], dict[int, RankTrace]()
+    warnings, by_rank = list[Doubt](), dict[int, RankTrace]()
     for trace in read:
         rank = trace.rank
         if rank < 0:
@@ -125,7 +126,8 @@ def _numbered(read: Sequence[RankTrace]) -> tuple[tuple[RankTrace, ...], list[st
                 raise TraceError(trace.file, rule, "put the number into the name: rank3.json")
             rank = int(named[1]) if named else 0
             origin = "its name" if named else "being the only file"
-            warnings.append(f"{trace.file} does not say its rank: taken to be {rank}, from {origin}")
+            said = f"{trace.file} does not say its rank: taken to be {rank}, from {origin}"
+            warnings.append(Doubt("rank_guessed", 1, said))
         if rank in by_rank:
             rule = f"rank {rank} is here and in {by_rank[rank].file}"
             raise TraceError(trace.file, rule, "keep one file per rank and profile: move the others out of the folder")
