@@ -136,6 +136,21 @@ def test_softmax_adds_its_time_per_score_of_the_triangle(blocks: int, heads: int
     assert scores * score_s * (1 - 1e-9) <= times[1] - times[0] <= scores * score_s * (1 + 2 * 16 / tokens)
 
 
+@given(queries=st.integers(1, 64), keys=st.integers(1, 64), heads=st.integers(1, 64), backward=st.booleans())
+def test_a_block_below_the_diagonal_takes_longer_than_one_on_it(
+    queries: int, keys: int, heads: int, backward: bool
+) -> None:
+    """Keys that all queries see take longer than under the mask, at most as much as both halves of the square do."""
+    m, n = 128 * queries, 128 * (queries + keys)
+    attention = load_profile("a100").attention
+    peak = A100.peak("bfloat16")
+    shapes = [GemmShape(m, n, 128, heads), GemmShape(m, n, 128, heads, causal=False)]
+    calls = Calls.of([Work(0.0, 0.0, 0, 0, shape) for shape in shapes], "bfloat16")
+    causal, whole = attention_times(calls, peak, A100, attention, backward=backward).compute_s
+    assert causal <= whole <= 2.0 * causal
+    assert whole >= 4.0 * heads * m * n * 128 / peak
+
+
 def test_elementwise_kernel_is_bound_by_memory() -> None:
     """GELU of 100 MB reads and writes them at the profile's fraction of the memory bandwidth."""
     time = timed("gelu", [half(8192, 6144)])

@@ -80,3 +80,19 @@ def test_answer_has_a_role_per_chunk_pair_as_busy_as_the_others(tmp_path, capsys
     busy = [role["busy_s"]["compute"] for role in summary["roles"]]
     assert max(busy) < 1.03 * min(busy)
     assert all(role["exposed_s"]["cp"] > 0 for role in summary["roles"])
+
+
+def test_a_ring_hides_behind_computing_what_gathers_do_not(tmp_path, capsys) -> None:
+    """Both methods move as many bytes of keys and values forward; a ring's are hidden, and the step is shorter."""
+    steps, waits = {}, {}
+    for method in ("p2p", "all_gather"):
+        path = tmp_path / f"{method}.yaml"
+        path.write_text(SCENARIO.replace("method: all_gather", f"method: {method}"))
+        with pytest.raises(SystemExit):
+            main([str(path), "--json"])
+        summary = json.loads(capsys.readouterr().out)
+        steps[method] = summary["iteration_time_s"]
+        exposed = (role["exposed_s"] for role in summary["roles"])
+        waits[method] = sum(s for causes in exposed for name, s in causes.items() if name.startswith("cp"))
+    assert waits["p2p"] < 0.1 * waits["all_gather"]
+    assert steps["p2p"] < steps["all_gather"]

@@ -35,7 +35,7 @@ def test_quickstart_becomes_specifications(write) -> None:
     assert (job.training.precision, job.training.recompute, job.training.microbatch_size) == ("fp16", "full", 2)
     assert job.parallel.pipeline == PipelineSpec(degree=8, schedule="interleaved_1f1b", virtual_stages=2)
     assert (job.parallel.tensor_degree, job.parallel.data_degree, job.parallel.zero_stage) == (8, 24, 0)
-    assert (job.parallel.bucket_bytes, job.parallel.axis_order) == (0, ("pp", "dp", "tp"))
+    assert (job.parallel.bucket_bytes, job.parallel.axis_order) == (0, ("pp", "dp", "cp", "tp"))
     assert job.num_microbatches == 48
 
 
