@@ -378,7 +378,8 @@ def split_layers(num_layers: int, pipeline: PipelineSpec) -> tuple[int, ...]:
     """Return the number of layers of every virtual stage, in model order.
 
     Evenly where it divides; else, where it divides with embedding and head counted as a layer each, so
-    (Megatron-core's account_for_embedding_in_pipeline_split, Llama 3's 126 layers on 16 stages); else
+    (Megatron-core's account_for_embedding_in_pipeline_split, Llama 3's 126 layers on 16 stages, or on 128, of which the
+    ends have none); else
     the remainder goes one layer each to the earliest stages after the first.
     """
     stages = pipeline.num_virtual_stages
@@ -399,7 +400,7 @@ def split_layers(num_layers: int, pipeline: PipelineSpec) -> tuple[int, ...]:
                 f"list {stages} numbers that add up to {num_layers}",
             )
         return given
-    if num_layers < stages:
+    if num_layers < stages and num_layers + 2 != stages:
         raise SpecError(
             "parallel.pipeline.degree",
             f"{num_layers} layers cannot fill {stages} virtual stages "

@@ -102,6 +102,10 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "model": {**GPT, "num_layers": 5}, "pipeline": {"degree": 2}, "data_degree": 2,
     },
     "llama, pp4": {"model": LLAMA, "pipeline": {"degree": 4}},
+    "ends without layers, tied, pp2 v2 interleaved x tp2 sp": {
+        "model": {**GPT, "num_layers": 2}, "tensor_degree": 2, "sequence_parallel": True,
+        "pipeline": {"degree": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2},
+    },
     "llama, tp2 sp x dp2 zero1": {
         "model": LLAMA, "tensor_degree": 2, "sequence_parallel": True, "data_degree": 2, "zero_stage": 1,
         "bucket_bytes": 4000, "numbers": {"gradient_placeholders": True},

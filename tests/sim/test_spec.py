@@ -116,9 +116,9 @@ def test_layers_are_split_whole_and_evenly(layers: int, degree: int, v: int) -> 
         assert len(set(split)) == 1
 
 
-@given(inner=st.integers(2, 20), stages=st.integers(3, 20))
+@given(inner=st.integers(1, 20), stages=st.integers(3, 20))
 def test_embedding_and_head_count_as_a_layer_where_that_divides(inner: int, stages: int) -> None:
-    """Llama 3's 126 layers on 16 stages: 7 on the first and the last, 8 between."""
+    """Llama 3's 126 layers on 16 stages: 7 on the first and the last, 8 between; on 128 stages none there."""
     split = split_layers(inner * stages - 2, pipeline_of(stages, 1))
     assert split == (inner - 1, *[inner] * (stages - 2), inner - 1)
 
