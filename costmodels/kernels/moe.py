@@ -112,6 +112,18 @@ def _permuting(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: A
     return Work(0.0, 0.0, rows + total_bytes(inputs[1:]), total_bytes(outputs))
 
 
+def _regroup_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return slots as they come from ``parts`` ranks, [P G, C, h], sorted by expert, [G, P C, h]; or the other way."""
+    (x,) = inputs
+    parts, dim = attributes["parts"], 0 if attributes["by_expert"] else 1
+    require(len(x.shape) == 3 and x.shape[dim] % parts == 0, f"dimension {dim} must divide by {parts}", x)
+    groups, slots, width = x.shape
+    shape = (
+        (groups // parts, slots * parts, width) if attributes["by_expert"] else (groups * parts, slots // parts, width)
+    )
+    return (x.like(*shape),)
+
+
 # --- grouped products ----------------------------------------------------------------------------------------------
 
 
@@ -164,6 +176,7 @@ MOE_KERNELS = (
     Kernel("route_backward", "elementwise", (3, 3), _route_backward_outputs, streaming(8)),
     Kernel("dispatch", "elementwise", (2, 2), _dispatch_outputs, _permuting),
     Kernel("dispatch_backward", "elementwise", (2, 2), _dispatch_backward_outputs, _permuting),
+    Kernel("regroup", "elementwise", (1, 1), _regroup_outputs, streaming(0)),
     Kernel("combine", "elementwise", (3, 3), _combine_outputs, _permuting),
     Kernel("combine_backward", "elementwise", (4, 4), _combine_backward_outputs, _permuting),
     Kernel("grouped_matmul", "gemm", (2, 2), _grouped_outputs, _grouped_work),

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sim.plan.buffer import Kind
+from sim.plan.buffer import Buffer, Kind
 from sim.plan.errors import LayoutError
 from sim.plan.functions import only, summed_layout
 from sim.plan.layout import PARTIAL, Layout, Shard
 from sim.plan.linear import Products, WeightGradient, input_gradient_layout
+from sim.plan.op import Collective, CollectiveKind
 from sim.plan.tracing import Gradients, Parameter, TaskTracer, Tensor
 
 
@@ -79,17 +80,40 @@ def dispatch(t: TaskTracer, name: str, x: Tensor, routes: Routes, expert_axis: s
 def exchange(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
     """Return a dispatched tensor laid along the experts (``dim`` 0) or along the slots (1); backward exchanges back.
 
+    What comes from the ranks one after the other is sorted by expert, and back, where a rank has several.
     Raises LayoutError where ``axis`` does not lie along the other.
     """
     old = x.layout.get(axis)
     if old != Shard(1 - dim):
         raise LayoutError(f"{x.name} lies {old} over {axis!r}, and is to be exchanged from {Shard(1 - dim)}")
-    y = t.exchange(x, axis, dim, Kind.ACTIVATION)
+    y = _exchange(t, x, axis, dim, Kind.ACTIVATION)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        return [r.exchange(only(gradients), axis, 1 - dim, Kind.WORKSPACE)]
+        return [_exchange(r, only(gradients), axis, 1 - dim, Kind.WORKSPACE)]
 
     t.record((x,), (y,), backward, settles=False)
+    return y
+
+
+def _exchange(t: TaskTracer, x: Tensor, axis: str, dim: int, kind: Kind) -> Tensor:
+    parts, layout = t.mesh.degree(axis), x.layout.without(axis).with_(axis, Shard(dim))
+    if x.shape[0] == (parts if dim == 0 else 1):
+        return t.exchange(x, axis, dim, kind)
+    if dim == 0:
+        received = _all_to_all(t, x, axis, Kind.WORKSPACE)
+        (y,) = t.compute(f"{x.name}.regroup", "regroup", (received,), (layout,), kind=kind, parts=parts, by_expert=True)
+        return y
+    (sent,) = t.compute(
+        f"{x.name}.regroup", "regroup", (x,), (x.layout,), kind=Kind.WORKSPACE, parts=parts, by_expert=False
+    )
+    return _all_to_all(t, sent, axis, kind).relaid(layout)
+
+
+def _all_to_all(t: TaskTracer, x: Tensor, axis: str, kind: Kind) -> Tensor:
+    """Send every rank of an axis the slots of its experts; what comes lies in the order of the ranks."""
+    name = t.unique(f"{x.name}.all_to_all")
+    y = t.program.tensor(Buffer(name + t.part, x.shape, x.dtype, kind, t.scope), x.layout)
+    t.emit(Collective(name, CollectiveKind.ALL_TO_ALL, (axis,), (x.name,), (y.name,), axis, dim=0))
     return y
 
 

@@ -136,6 +136,18 @@ def test_dispatch_and_combination_have_autograds_gradients(capacity: int) -> Non
     assert_close(run("combine_backward", x, y, weights, slots), gradients(combined, (y, weights), x))
 
 
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
+def test_regrouping_sorts_by_expert_and_back(ranks: int, num_experts: int, capacity: int) -> None:
+    """Row c of expert e from rank r is row r C + c of expert e; the other way undoes it."""
+    received = random(ranks * num_experts, capacity, 2)
+    (sorted_,) = run("regroup", received, parts=ranks, by_expert=True)
+    for rank in range(ranks):
+        for expert in range(num_experts):
+            rows = sorted_[expert, rank * capacity : (rank + 1) * capacity]
+            assert torch.equal(rows, received[rank * num_experts + expert])
+    assert_close(run("regroup", sorted_, parts=ranks, by_expert=False), [received])
+
+
 @pytest.mark.parametrize("inner", [(F,), (2, F)])
 def test_grouped_products_match_einsum(inner: tuple[int, ...]) -> None:
     """Forward, input gradient and weight gradient, accumulated or not."""

@@ -141,6 +141,16 @@ def combine_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: At
     return dy, (rows * wide(_from_slots(y, slots))).sum(-1)
 
 
+def regroup(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return slots as they come from ranks, [P G, C, h], sorted by expert, [G, P C, h]; or the other way."""
+    (x,), parts = inputs, attributes["parts"]
+    if attributes["by_expert"]:
+        sorted_ = x.view(parts, -1, *x.shape[1:]).transpose(0, 1)
+        return (sorted_.clone(memory_format=torch.contiguous_format).view(x.shape[0] // parts, -1, x.shape[2]),)
+    by_rank = x.view(x.shape[0], parts, -1, x.shape[2]).transpose(0, 1)
+    return (by_rank.clone(memory_format=torch.contiguous_format).view(parts * x.shape[0], -1, x.shape[2]),)
+
+
 # --- grouped products ----------------------------------------------------------------------------------------------
 
 
@@ -176,6 +186,7 @@ MOE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "route_backward": route_backward,
         "dispatch": dispatch,
         "dispatch_backward": dispatch_backward,
+        "regroup": regroup,
         "combine": combine,
         "combine_backward": combine_backward,
         "grouped_matmul": grouped_matmul,
