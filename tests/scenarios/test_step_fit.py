@@ -14,7 +14,7 @@ from scenarios.calibration.constants import parse_constant
 from scenarios.calibration.step_fit import MeasuredStep, fit_steps, measured_steps
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
-from scenarios.running.intervals import STEP, errors_of
+from scenarios.running.intervals import errors_of
 from sim.engine.simulate import simulate
 from traces.published import load_table, published_tables
 
@@ -124,7 +124,7 @@ def test_what_constants_leave_widens_the_interval(steps: list[MeasuredStep]) -> 
     """Errors of whole steps are those that the constants leave, and no less than is assumed of every step."""
     wide = steps[0].pricing.under(Software(step_spread=0.1))
     assert errors_of(wide).step == 0.1
-    assert errors_of(steps[0].pricing).step == STEP
+    assert errors_of(steps[0].pricing).step == steps[0].pricing.profile.step_spread
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(TABLES) if name.startswith("megatron_deepspeed_a100")])
