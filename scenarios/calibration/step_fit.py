@@ -23,6 +23,10 @@ from traces.published import PublishedRow, PublishedTable, load_table
 
 FITTED: Final = "fitted"
 """What the group is called that constants are fitted to, in tables whose rows are grouped."""
+_OF_STEPS: Final = frozenset(
+    {"iteration_time_s", "tokens_per_s", "model_flop_per_s_per_device", "hardware_flop_per_s_per_device"}
+)
+"""What of a step tells how long it takes."""
 OUTLIER: Final = 0.01
 """Residuals beyond it weigh as absolute ones (soft l1): tables are judged by their mean absolute error."""
 _REACH: Final = 5.0
@@ -69,7 +73,11 @@ def measured_steps(tables: Sequence[Path]) -> list[MeasuredStep]:
 
     Raises TraceError for a bad table, ScenarioError for one of other measurements and for a row that is no scenario.
     """
-    return [_step(table, row) for table in map(load_table, tables) for row in table.rows]
+    loaded = [load_table(path) for path in tables]
+    for table in loaded:
+        if table.prediction not in _OF_STEPS:
+            raise _unfit(table, f"constants are fitted to times and rates of steps, not to {table.prediction}")
+    return [_step(table, row) for table in loaded for row in table.rows]
 
 
 def _step(table: PublishedTable, row: PublishedRow) -> MeasuredStep:
@@ -79,9 +87,8 @@ def _step(table: PublishedTable, row: PublishedRow) -> MeasuredStep:
         raise _unfit(table, "a textbook workload has stated times, which nothing can be fitted to")
     if table.prediction != "iteration_time_s":
         run = simulate(plan, pricing)
-        rate = rates(scenario, run, devices_of(scenario)).get(table.prediction)
-        if rate is None:
-            raise _unfit(table, f"constants are fitted to times and rates of steps, not to {table.prediction}")
+        rate = rates(scenario, run, devices_of(scenario))[table.prediction]
+        assert rate is not None  # only textbook workloads have none
         measured_s = rate * run.iteration_time_s / row.measured
     return MeasuredStep(f"{table.name}: {row.name}", plan, pricing, measured_s, row.group in {FITTED, ""})
 

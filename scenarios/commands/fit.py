@@ -61,8 +61,9 @@ def _print(fit: StepFit, summary: Mapping[str, Any], console: Console) -> None:
     console.print(table)
     for label, key in (("fitted", "fitted"), ("held out", "held_out")):
         if (figures := summary[key]) is not None:
+            rows = f"{figures['rows']} row{'' if figures['rows'] == 1 else 's'}"
             mean, most, worst = (100 * figures[key] for key in ("mean_absolute_error", "percentile_95", "worst"))
             console.print(
-                Text(f"{label}: {figures['rows']} rows, off by {mean:.1f} % on average, 95 % of them by at most "
+                Text(f"{label}: {rows}, off by {mean:.1f} % on average, 95 % of them by at most "
                      f"{most:.1f} %, the worst {worst:.1f} %"), soft_wrap=True,
             )  # fmt: skip

@@ -217,7 +217,7 @@ class SimulatedRun:
             rank, index, _, _ = unit
             calls = self.programs[rank].calls
             table[rank].setdefault(calls[index % len(calls)].task, []).append(unit)
-        return {rank: {name: _calls(units) for name, units in tasks.items()} for rank, tasks in table.items()}
+        return {rank: {name: _grouped(units) for name, units in tasks.items()} for rank, tasks in table.items()}
 
     def _task_times(self, rank: int, calls: range) -> Iterator[TaskTimes]:
         """Yield the times of some of a rank's calls, counted over all steps."""
@@ -284,7 +284,7 @@ def _first_forward(program: Program) -> int:
     return next((index for index, phase in enumerate(phases) if phase is Phase.FORWARD), 0)
 
 
-def _calls(units: list[Unit]) -> _Calls:
+def _grouped(units: list[Unit]) -> _Calls:
     """Return the calls that these units stand for."""
     rows_of: dict[Pattern | None, list[int]] = {}
     for row, (_, _, _, pattern) in enumerate(units):

@@ -112,7 +112,8 @@ def test_the_command_prints_what_it_found(tmp_path: Path) -> None:
     assert [constant["name"] for constant in found["constants"]] == ["software.launch"]
     assert (found["fitted"]["rows"], found["held_out"]["rows"], len(found["rows"])) == (3, 1, 4)
     shown = CliRunner().invoke(group, words)
-    assert "held out: 1 rows" in shown.output or "held out: 1 row" in shown.output
+    assert "held out: 1 row, " in shown.output
+    assert "fitted: 3 rows, " in shown.output
     memory = SIDECAR.replace("prediction: iteration_time_s, unit: s", "prediction: peak_memory_bytes, unit: GiB")
     (tmp_path / "small.yaml").write_text(memory, encoding="utf-8")
     refused = CliRunner().invoke(group, words)
