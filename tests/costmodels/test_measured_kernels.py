@@ -1,5 +1,6 @@
 """Measured kernels against the packaged profiles: only rows that nothing was fitted to are judged."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,21 @@ def test_products_of_training_are_predicted(shared_data: Path, generation: str, 
     samples = held_out(shared_data, f"gemm_bf16_{generation}")
     ours = [s for s in samples if s.work.gemm and min(s.work.gemm.m, s.work.gemm.n, s.work.gemm.k) >= 1024]
     assert errors(ours, generation).mean() <= limit
+
+
+def test_attention_of_another_generation_is_as_far_off_as_is_assumed_of_b200(shared_data: Path) -> None:
+    """With the section of the other generation, attention is off as a whole by what B200's errors have in common."""
+    biases = []
+    for generation, other in (("a100", "h100"), ("a100", "h200"), ("h100", "a100"), ("h200", "a100")):
+        samples = held_out(shared_data, f"context_attention_bf16_{generation}")
+        profile = replace(load_profile(generation), attention=load_profile(other).attention)
+        measured = np.array([s.seconds for s in samples])
+        off = np.log(measured / predict_kernels(samples, load_node(NODES[generation]), profile))
+        biases.append(np.average(off, weights=measured))
+    spread = load_profile("b200").spread["attention"]
+    longest = spread.deviation[-1][1]
+    assert np.sqrt(np.mean(np.square(biases))) == pytest.approx(0.13, abs=0.01)
+    assert longest * np.sqrt(spread.common) == pytest.approx(0.13, abs=0.01)
 
 
 @pytest.mark.parametrize("generation", ["a100", "h100", "h200"])
