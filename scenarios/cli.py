@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "list": ("listing", "Show the scenarios, nodes, model presets, schedules, kernels, ... that there are."),
     "show": ("show", "Show a cluster's links and bandwidths, and a scenario's schedule slot by slot; a picture."),
     "calibrate": ("calibrate", "Measure this machine, or take measured tables, and fit a profile."),
+    "residuals": ("residuals", "Predict measured kernels and collectives with a profile; fit nothing."),
     "new": ("new", "Write a commented starter file."),
 }
 """Command name to module in scenarios/commands (its ``command`` is run) and one line of help."""

@@ -51,6 +51,7 @@ OPTIONS = {
             "--json",
         ),
     },
+    "residuals": {"tables", "--node", "--profile", "--system", "--held-out", "--fail-above", "--json"},
     "new": {"path"},
 }
 

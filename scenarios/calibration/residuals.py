@@ -1,0 +1,122 @@
+"""How far a profile is from measured kernels and collectives, with nothing fitted to them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import log
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+import numpy as np
+
+from costmodels.calibration.kernels import Fitted
+from costmodels.calibration.samples import CollectiveSample
+from costmodels.hardware import NodeSpec
+from costmodels.profile import load_profile
+from costmodels.spread import NETWORK, Spread, spread_family
+from scenarios.calibration.calibration import Point, points_of
+from scenarios.calibration.tables import HELD_OUT_TABLES, read_samples
+from scenarios.errors import Origin, ScenarioError
+from scenarios.reading.profile_file import read_profile
+
+LONGER_THAN_S: Final = (0.0, 10e-6, 100e-6, 1e-3)
+"""Calls are judged all together, and those that were measured to take longer than each of these."""
+NUM_WORST: Final = 10
+_NORMAL_90: Final = 1.645
+"""Standard deviations on either side that hold 90 % of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesAsked:
+    """Measured tables to judge a profile by. ``profile``: its file, None for the packaged one of the node's devices.
+
+    ``system``: whose rows of tables of collectives. ``held_out``: only the rows that a fit to these tables leaves out.
+    """
+
+    tables: tuple[Path, ...]
+    node: NodeSpec
+    profile: Path | None = None
+    system: str | None = None
+    held_out: bool = False
+
+
+def judge(asked: TablesAsked, fail_above: float | None = None) -> dict[str, Any]:
+    """Return the errors of a profile on measured tables, by family and length of call, and the calls worst predicted.
+
+    Errors are fractions of the measured time, negative where the prediction is less. ``passed``: no family's mean is
+    above ``fail_above``. Raises ScenarioError for tables or a profile that cannot be used.
+    """
+    start = _profile_and_node(asked)
+    samples = list(chain.from_iterable(read_samples(path, asked.system) for path in asked.tables))
+    points = [p for p in points_of(samples, start, HELD_OUT_TABLES) if p.held_out or not asked.held_out]
+    if not points:
+        rule, remedy = "none of the rows is one that a fit leaves out", "leave --held-out out, or name more rows"
+        raise ScenarioError(Origin(option="--held-out"), "", rule, remedy)
+    families = list(_families(points, start.profile.spread.get))
+    most = max(row["mean_absolute_error"] for row in families if row["longer_than_s"] == 0.0)
+    return {
+        "node": start.node.name,
+        "profile": start.profile.name if asked.profile is None else str(asked.profile),
+        "tables": [str(path) for path in asked.tables],
+        "families": families,
+        "worst": [_worst(point) for point in sorted(points, key=lambda point: -abs(_error(point)))[:NUM_WORST]],
+        "passed": fail_above is None or most <= fail_above,
+    }
+
+
+def _profile_and_node(asked: TablesAsked) -> Fitted:
+    """Return the profile, and the node with the rates that its file measured in place of the catalogue's."""
+    if asked.profile is None:
+        return Fitted(load_profile(asked.node.device.generation), asked.node)
+    found = read_profile(asked.profile)
+    if found.node != asked.node.name:
+        rule = f"the profile was measured on {found.node}, not on {asked.node.name}"
+        raise ScenarioError(Origin(str(asked.profile)), "node", rule, f"write --node {found.node}")
+    return Fitted(found.profile, found.node_spec(asked.node))
+
+
+def _families(points: Sequence[Point], spread_of: Callable[[str], Spread | None]) -> Iterator[dict[str, Any]]:
+    """Yield the errors of every family's calls, and of those longer than each length that some are."""
+    for family in dict.fromkeys(point.family for point in points):
+        for least_s in LONGER_THAN_S:
+            if ours := [p for p in points if p.family == family and p.measured_s > least_s]:
+                yield {"family": family, "longer_than_s": least_s, **_figures(ours, spread_of)}
+
+
+def _figures(points: Sequence[Point], spread_of: Callable[[str], Spread | None]) -> dict[str, Any]:
+    errors = np.array([_error(point) for point in points])
+    half, nine_tenths, nearly_all = np.quantile(np.abs(errors), (0.5, 0.9, 0.95))
+    inside = [_is_inside(point, spread) for point in points if (spread := spread_of(_spread_name(point))) is not None]
+    return {
+        "calls": len(points),
+        "mean_absolute_error": float(np.abs(errors).mean()),
+        "median": float(half),
+        "percentile_90": float(nine_tenths),
+        "percentile_95": float(nearly_all),
+        "worst": float(np.abs(errors).max()),
+        "bias": float(errors.mean()),
+        "coverage": fmean(inside) if inside else None,
+    }
+
+
+def _error(point: Point) -> float:
+    return point.predicted_s / point.measured_s - 1.0
+
+
+def _spread_name(point: Point) -> str:
+    return NETWORK if isinstance(point.sample, CollectiveSample) else spread_family(point.family)
+
+
+def _is_inside(point: Point, spread: Spread) -> bool:
+    """Return whether a call lies in the interval that holds 90 % of its family's."""
+    return abs(log(point.measured_s / point.predicted_s)) <= _NORMAL_90 * spread.at(point.predicted_s)
+
+
+def _worst(point: Point) -> dict[str, Any]:
+    return {
+        "call": point.sample.key,
+        "measured_s": point.measured_s,
+        "predicted_s": point.predicted_s,
+        "error": _error(point),
+    }

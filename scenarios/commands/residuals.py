@@ -1,0 +1,82 @@
+"""``simulate residuals TABLE ... --node NAME``: how far a profile is from measured kernels and collectives."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from costmodels.units import format_time
+from scenarios.calibration.request import checked_node
+from scenarios.calibration.residuals import TablesAsked, judge
+from scenarios.commands.options import Percentage, json_option
+from scenarios.commands.refusals import refusing_bad_input
+from scenarios.console.answer import open_console
+
+
+@click.command("residuals")
+@click.argument("tables", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TABLE...")
+@click.option("--node", metavar="NAME", help="Node of the catalogue that the tables were measured on.")
+@click.option(
+    "--profile", type=click.Path(path_type=Path), metavar="FILE.yaml", help="Default: the packaged one of the node."
+)
+@click.option("--system", metavar="NAME", help="Which system's rows of a table of collectives to take.")
+@click.option("--held-out", is_flag=True, help="Judge by the rows alone that calibrate --from leaves out of its fit.")
+@click.option(
+    "--fail-above",
+    type=Percentage(),
+    metavar="PERCENT",
+    help="Fail (exit code 1) where the mean error of a family is more, as in 10%.",
+)
+@json_option
+def command(
+    tables: tuple[Path, ...],
+    node: str | None,
+    profile: Path | None,
+    system: str | None,
+    held_out: bool,
+    fail_above: float | None,
+    as_json: bool,
+) -> None:
+    """Predict measured kernels (.parquet) and collectives (.csv) with a profile; fit nothing."""
+    with refusing_bad_input():
+        spec = checked_node(node, "cpu", from_tables=True)
+        asked = TablesAsked(tables=tables, node=spec, profile=profile, system=system, held_out=held_out)
+        summary = judge(asked, fail_above)
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+    else:
+        _print(summary, open_console())
+    if not summary["passed"]:
+        sys.exit(1)
+
+
+def _print(summary: Mapping[str, Any], console: Console) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("calls")
+    for words in ("number", "mean error", "half below", "95 % below", "worst", "bias", "in 90 % intervals"):
+        table.add_column(words, justify="right")
+    for row in summary["families"]:
+        length = f" longer than {format_time(row['longer_than_s'])}" if row["longer_than_s"] else ""
+        errors = [_percent(row[key]) for key in ("mean_absolute_error", "median", "percentile_95", "worst")]
+        inside = "-" if row["coverage"] is None else _percent(row["coverage"])
+        table.add_row(row["family"] + length, f"{row['calls']:,}", *errors, f"{100 * row['bias']:+.1f} %", inside)
+    console.print(table)
+    worst = Table("worst predicted", box=None, header_style="bold", pad_edge=False)
+    for words in ("measured", "predicted", "error"):
+        worst.add_column(words, justify="right")
+    for row in summary["worst"]:
+        times = (format_time(row[key]) for key in ("measured_s", "predicted_s"))
+        worst.add_row(Text(row["call"]), *times, f"{100 * row['error']:+.1f} %")
+    console.print()
+    console.print(worst)
+    console.print(Text(f"profile {summary['profile']} on {summary['node']}", style="dim"), soft_wrap=True)
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
