@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "replay": ("replay", "Run a recorded profile again with other speeds: what if the network were twice as fast?"),
     "export": ("export", "Write a scenario's step as Chakra execution traces, for other simulators."),
     "fit": ("fit", "Fit constants of a framework or a profile to measured step times."),
+    "spread": ("spread", "State in a profile how far off it is, from measured kernels, collectives and steps."),
     "validate": ("validate", "Predict published measurements; fail past their thresholds."),
     "schedule": ("schedule", "Print a scenario's pipeline schedule as CSV, a row of actions per rank, or draw it."),
     "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),

@@ -156,12 +156,17 @@ def measured_spreads(points: Sequence[Point]) -> dict[str, Spread]:
 
     Collectives and messages are one family.
     """
+    return {family: spread_of(calls) for family, calls in held_out_calls(points).items()}
+
+
+def held_out_calls(points: Sequence[Point]) -> dict[str, list[Erred]]:
+    """Return what was held out by family, as ``spread_of`` takes it."""
     calls: dict[str, list[Erred]] = defaultdict(list)
     for point in points:
         if point.held_out:
             family, erred = _erred(point)
             calls[family].append(erred)
-    return {family: spread_of(ours) for family, ours in calls.items()}
+    return calls
 
 
 def _erred(point: Point) -> tuple[str, Erred]:

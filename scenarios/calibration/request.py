@@ -1,5 +1,6 @@
-"""What ``simulate calibrate`` is asked for, checked before any work, and the file that it writes."""
+"""What ``simulate calibrate`` is asked for, checked before any work, and the files of profiles that are written."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,22 @@ def write_profile(entry: Mapping[str, Any], path: Path, command: str) -> None:
     parse_calibrated(path.stem, yaml.safe_load(text))  # what is written can be read
     with writing_to(path.parent), replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_section(path: Path, name: str, section: Mapping[str, Any], out: Path) -> None:
+    """Write the profile at ``path`` to ``out`` with another section of this name; every other line stays as it is.
+
+    Raises ScenarioError where the section is not written as a block of lines, and where the file system refuses.
+    """
+    block = yaml.safe_dump({name: dict(section)}, sort_keys=False, width=120, allow_unicode=True)
+    before = path.read_text(encoding="utf-8")
+    after, count = re.subn(rf"^{name}:[ ]*\n(?:[ ].*(?:\n|\Z))*", lambda _: block, before, flags=re.MULTILINE)
+    if count != 1 or yaml.safe_load(after) != yaml.safe_load(before) | {name: section}:
+        rule = "the section is not written as a line with its name and indented lines below it"
+        raise ScenarioError(Origin(str(path)), name, rule, "write it so")
+    parse_calibrated(out.stem, yaml.safe_load(after))  # what is written can be read
+    with writing_to(out.parent), replacing(out) as temporary:
+        temporary.write_text(after, encoding="utf-8")
 
 
 def refuse_unwritable_files(path: Path, *others: Path) -> None:

@@ -1,45 +1,152 @@
-"""What packaged profiles say of their errors: estimated from measured tables, without fitting anything else."""
+"""What a profile says of its errors, estimated from measurements; nothing else of it is fitted."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any, Final
 
 import numpy as np
 from scipy.optimize import brentq
 
+from costmodels.calibration.document import CalibratedProfile, spread_entry
 from costmodels.calibration.kernels import Fitted, predict_kernels
 from costmodels.calibration.samples import KernelSample, Sample
 from costmodels.calibration.spread import Erred, spread_of
+from costmodels.errors import CatalogueError
 from costmodels.hardware import NodeSpec, load_node
 from costmodels.kernels.tensor import Work
-from costmodels.profile import load_profile
-from costmodels.spread import Spread, kernel_place, transfer_place
-from scenarios.calibration.calibration import measured_spreads, points_of
-from scenarios.calibration.step_fit import measured_steps
+from costmodels.profile import STEP, Profile
+from costmodels.spread import NETWORK, kernel_place, transfer_place
+from scenarios.calibration.calibration import SPREAD_SOURCE, held_out_calls, points_of
+from scenarios.calibration.step_fit import OF_STEPS, measured_steps, refuse_other_machine
 from scenarios.calibration.tables import HELD_OUT_TABLES, read_samples
+from scenarios.errors import Origin, ScenarioError
 from scenarios.running.intervals import errors_of
-from scenarios.validation.published import entry_of, predicted
+from scenarios.validation.collective_row import collective_time_s
+from scenarios.validation.published import entry_of, where_of
 from sim.engine.critical_path import critical_path
 from sim.engine.simulate import simulate
 from sim.engine.uncertainty.interval import step_deviation
 from traces.errors import TraceError
 from traces.kineto.pointwise import pointwise_kernels
-from traces.published import load_table, published_tables
+from traces.published import PublishedRow, PublishedTable, load_table
+
+_NETWORK_SOURCE: Final = (
+    "log(measured/predicted) of {calls} collectives and messages of {tables}, whether the section network was fitted "
+    "to them or not; kinds and groups of a publication count alike"
+)
+_TRACE_SOURCE: Final = (
+    "log(measured/predicted) of memory-bound kernels in {trace}, recorded on a device of {node}, about one fraction of "
+    "the bandwidth for all; operators count alike"
+)
+_STEP_SOURCE: Final = (
+    "What {tables} are off (root mean square; {constants} constants fitted) beside what the families explain"
+)
 
 
-def kernel_spreads(node: NodeSpec, tables: Sequence[Path]) -> Mapping[str, Spread]:
-    """Return by family how far the packaged profile of a node is from the half of tables that it was not fitted to."""
-    samples: list[Sample] = list(chain.from_iterable(read_samples(path, None) for path in tables))
-    packaged = Fitted(load_profile(node.device.generation), node)
-    return measured_spreads(tuple(points_of(samples, packaged, HELD_OUT_TABLES)))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Measurements that a profile is held against.
+
+    ``samples``: kernels and collectives, of which one in ``HELD_OUT_TABLES`` counts. ``collectives``, ``steps``: tables
+    with a sidecar. ``num_constants``: how many were fitted to the steps. ``trace``: a profile of the PyTorch profiler
+    with shapes, recorded on ``trace_node``.
+    """
+
+    samples: Sequence[Sample] = field(default=(), repr=False)
+    collectives: Sequence[PublishedTable] = ()
+    steps: Sequence[Path] = ()
+    num_constants: int = 0
+    trace: Path | None = None
+    trace_node: str | None = None
 
 
-def pointwise_spread(node: NodeSpec, trace: Path) -> Spread:
-    """Return how far memory-bound kernels of a profile lie from any one fraction of a device's bandwidth for all.
+def read_evidence(
+    tables: Sequence[Path], *, system: str | None, num_constants: int, trace: Path | None, trace_node: str | None
+) -> Evidence:
+    """Return the measurements of tables (YAML: sidecars; else as ``read_samples`` takes them) and of a trace.
+
+    Raises ScenarioError for none at all, and TraceError or ScenarioError for a table that cannot be used.
+    """
+    if not tables and trace is None:
+        raise ScenarioError(Origin(option="spread"), "", "nothing measured is named", "name tables, or a --trace")
+    sidecars = [load_table(path) for path in tables if path.suffix in {".yaml", ".yml"}]
+    for table in sidecars:
+        if table.prediction not in {"collective_time_s", *OF_STEPS}:
+            rule, remedy = f"no errors are drawn of {table.prediction}", "name a table of collectives, or of steps"
+            raise ScenarioError(Origin(str(table.path)), "measured.prediction", rule, remedy)
+    return Evidence(
+        samples=[s for path in tables if path.suffix not in {".yaml", ".yml"} for s in read_samples(path, system)],
+        collectives=[table for table in sidecars if table.prediction == "collective_time_s"],
+        steps=[table.path for table in sidecars if table.prediction in OF_STEPS],
+        num_constants=num_constants,
+        trace=trace,
+        trace_node=trace_node,
+    )
+
+
+def measured_families(calibrated: CalibratedProfile, evidence: Evidence) -> dict[str, dict[str, Any]]:
+    """Return what measurements say of a profile's errors, by family and ``step``, as its section ``spread`` has it.
+
+    Steps are held against the families as they are then. Raises ScenarioError for what was measured on another machine,
+    and for no more steps than constants fitted to them, TraceError for a trace without kernels of known shapes.
+    """
+    calls, sources = _calls(calibrated, evidence)
+    spreads = {family: spread_of(ours) for family, ours in calls.items()}
+    found = {family: spread_entry(spread, "; ".join(sources[family])) for family, spread in spreads.items()}
+    if evidence.steps:
+        profile = replace(calibrated.profile, spread={**calibrated.profile.spread, **spreads})
+        deviation = step_spread(evidence.steps, evidence.num_constants, replace(calibrated, profile=profile))
+        tables = ", ".join(path.stem for path in evidence.steps)
+        source = _STEP_SOURCE.format(tables=tables, constants=evidence.num_constants)
+        found[STEP] = {"source": source, "deviation": round(deviation, 4)}
+    return found
+
+
+def _calls(
+    calibrated: CalibratedProfile, evidence: Evidence
+) -> tuple[Mapping[str, list[Erred]], Mapping[str, list[str]]]:
+    """Return measured calls by family, and where those of each come from."""
+    calls, sources = defaultdict[str, list[Erred]](list), defaultdict[str, list[str]](list)
+
+    def add(family: str, found: Sequence[Erred], source: str) -> None:
+        calls[family] += found
+        sources[family].append(source)
+
+    node = calibrated.node_spec(load_node(calibrated.node))
+    fitted = Fitted(calibrated.profile, node)
+    for family, found in held_out_calls(tuple(points_of(evidence.samples, fitted, HELD_OUT_TABLES))).items():
+        add(family, found, SPREAD_SOURCE)
+    if evidence.collectives:
+        found = network_calls(calibrated, evidence.collectives)
+        names = ", ".join(table.name for table in evidence.collectives)
+        add(NETWORK, found, _NETWORK_SOURCE.format(calls=len(found), tables=names))
+    if evidence.trace is not None:
+        recorded_on = node if evidence.trace_node is None else _trace_node(evidence.trace_node, calibrated)
+        source = _TRACE_SOURCE.format(trace=evidence.trace.name, node=recorded_on.name)
+        add("elementwise", pointwise_calls(recorded_on, calibrated.profile, evidence.trace), source)
+    return calls, sources
+
+
+def _trace_node(name: str, calibrated: CalibratedProfile) -> NodeSpec:
+    """Return the node that a trace was recorded on. Raises ScenarioError for one with other devices."""
+    option = Origin(option=f"--recorded-on {name}")
+    try:
+        node = load_node(name)
+    except CatalogueError as error:
+        rule, _, remedy = str(error).rpartition("; ")
+        raise ScenarioError(option, "", rule, remedy) from error
+    if node.device.generation != load_node(calibrated.node).device.generation:
+        rule = f"its devices are {node.device.name}, and the profile is one of {calibrated.node}"
+        raise ScenarioError(option, "", rule, "take a trace of the profile's devices")
+    return node
+
+
+def pointwise_calls(node: NodeSpec, profile: Profile, trace: Path) -> list[Erred]:
+    """Return memory-bound kernels of a recorded profile beside any one fraction of a device's bandwidth for all.
 
     The fraction, fitted to steps, stands for those of another mix: so it is chosen anew, such that operators' mean
     error is none, and what is left is how operators and sizes differ. Calls of one operator and size count once, by
@@ -57,7 +164,6 @@ def pointwise_spread(node: NodeSpec, trace: Path) -> Spread:
         )
         for (operator, num_bytes), found in seconds.items()
     ]  # fmt: skip
-    profile = load_profile(node.device.generation)
 
     def calls(log_fraction: float) -> list[Erred]:
         stream = replace(profile.elementwise, memory_fraction=exp(log_fraction))
@@ -65,7 +171,7 @@ def pointwise_spread(node: NodeSpec, trace: Path) -> Spread:
         places = (kernel_place("elementwise", sample.kernel, sample.work) for sample in samples)
         return [Erred(*found) for found in zip(places, predicted, (s.seconds for s in samples), strict=True)]
 
-    return spread_of(calls(brentq(lambda at: _mean_error(calls(at)), log(0.01), log(100.0))))
+    return calls(brentq(lambda at: _mean_error(calls(at)), log(0.01), log(100.0)))
 
 
 def _mean_error(calls: Sequence[Erred]) -> float:
@@ -76,46 +182,45 @@ def _mean_error(calls: Sequence[Erred]) -> float:
     return fmean(map(fmean, errors.values()))
 
 
-def network_calls(generation: str) -> list[Erred]:
-    """Return the published collectives and messages of a generation's nodes under its packaged profile.
+def network_calls(calibrated: CalibratedProfile, tables: Sequence[PublishedTable]) -> list[Erred]:
+    """Return measured collectives and messages of tables beside what a profile predicts.
 
-    A series is a kind and a group in one publication. Tables with a network of their own say nothing of the profile's.
+    A series is a kind and a group in one publication. Raises ScenarioError for rows of another machine, and for a table
+    with a network of its own, which says nothing of the profile's.
     """
-    found = []
-    for table in map(load_table, published_tables()):
-        for row in table.rows if table.prediction == "collective_time_s" else ():
-            entry = entry_of(table, row)
-            if load_node(str(entry["node"])).device.generation != generation or "network" in entry:
-                continue
-            series = (table.citation, entry["collective"], entry["num_nodes"], entry["num_devices"])
-            place = transfer_place(series, int(entry["bytes"]))
-            found.append(Erred(place, predicted(table, row).value, row.measured))
-    return found
+    return [_network_call(calibrated, table, row) for table in tables for row in table.rows]
 
 
-def network_spread(generation: str) -> Spread | None:
-    """Return the errors of a packaged profile's network, None where no publication has measured it."""
-    calls = network_calls(generation)
-    return spread_of(calls) if calls else None
+def _network_call(calibrated: CalibratedProfile, table: PublishedTable, row: PublishedRow) -> Erred:
+    entry = entry_of(table, row)
+    if "network" in entry:
+        rule = "the table has a network of its own, which says nothing of the profile's"
+        raise ScenarioError(Origin(str(table.path)), "base.network", rule, "leave the table out")
+    predicted_s = collective_time_s(entry, table.path, where_of(table, row), calibrated)
+    refuse_other_machine(calibrated, str(entry["node"]), table, row)
+    series = (table.citation, entry["collective"], entry["num_nodes"], entry["num_devices"])
+    return Erred(transfer_place(series, int(entry["bytes"])), predicted_s, row.measured)
 
 
-def step_spread(tables: Sequence[Path], num_fitted: int, *, fitted_only: bool = False) -> float:
-    """Return what of published steps' deviation is left beside what kernels and network explain, 0 where nothing is.
+def step_spread(tables: Sequence[Path], num_fitted: int, calibrated: CalibratedProfile | None = None) -> float:
+    """Return what of measured steps' deviation is left beside what kernels and network explain, 0 where nothing is.
 
     The variance of n steps with p constants fitted to them is the mean square of log(measured/predicted) times
     n / (n - p), for what the fit has taken away, less the mean of the variances that the models' errors explain to
-    first order. ``fitted_only``: take the rows of the group that constants are fitted to.
-    Raises ValueError where there are no more steps than constants.
+    first order. Of tables whose rows are grouped those count that constants are fitted to: the others are there to
+    judge intervals, too. ``calibrated``: a profile in the place of the rows' own.
+    Raises ScenarioError where there are no more steps than constants.
     """
-    errors, explained = list[float](), list[float]()
-    for step in measured_steps(tables):
-        if step.fitted or not fitted_only:
-            run = simulate(step.plan, step.pricing)
-            errors.append(log(step.measured_s / run.iteration_time_s))
-            explained.append(step_deviation(critical_path(run), errors_of(step.pricing, step=0.0)))
-    count = len(errors)
+    steps = [step for step in measured_steps(tables, calibrated) if step.fitted]
+    count = len(steps)
     if count <= num_fitted:
-        message = f"{count} steps cannot show what {num_fitted} constants leave"
-        raise ValueError(message)
+        rule = f"{count} steps cannot show what {num_fitted} constants leave"
+        raise ScenarioError(Origin(option="--constants"), "", rule, "name more tables, or fewer constants")
+    runs = [simulate(step.plan, step.pricing) for step in steps]
+    errors = [log(step.measured_s / run.iteration_time_s) for step, run in zip(steps, runs, strict=True)]
+    explained = [
+        step_deviation(critical_path(run), errors_of(step.pricing, step=0.0))
+        for step, run in zip(steps, runs, strict=True)
+    ]
     left = float(np.mean(np.square(errors))) * count / (count - num_fitted) - float(np.mean(np.square(explained)))
     return float(np.sqrt(max(left, 0.0)))

@@ -1,7 +1,7 @@
 """Fit constants of a framework or a profile to measured steps: on the rows of one group, judged on the others."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from costmodels.calibration.document import CalibratedProfile
 from costmodels.calibration.uncertainty import Estimate, estimates
+from costmodels.hardware import load_node
 from scenarios.calibration.constants import Constant, applied, parse_constant
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.loader import scenario_from_mapping
@@ -23,7 +25,7 @@ from traces.published import PublishedRow, PublishedTable, load_table
 
 FITTED: Final = "fitted"
 """What the group is called that constants are fitted to, in tables whose rows are grouped."""
-_OF_STEPS: Final = frozenset(
+OF_STEPS: Final = frozenset(
     {"iteration_time_s", "tokens_per_s", "model_flop_per_s_per_device", "hardware_flop_per_s_per_device"}
 )
 """What of a step tells how long it takes."""
@@ -68,20 +70,24 @@ class StepFit:
         return errors
 
 
-def measured_steps(tables: Sequence[Path]) -> list[MeasuredStep]:
+def measured_steps(tables: Sequence[Path], profile: CalibratedProfile | None = None) -> list[MeasuredStep]:
     """Return the steps of tables of step times or rates. Of a table without groups all rows are fitted.
 
-    Raises TraceError for a bad table, ScenarioError for one of other measurements and for a row that is no scenario.
+    ``profile``: what takes the place of the rows' own. Raises TraceError for a bad table, ScenarioError for one of
+    other measurements, for a row that is no scenario, and for one of another machine than the profile's.
     """
     loaded = [load_table(path) for path in tables]
     for table in loaded:
-        if table.prediction not in _OF_STEPS:
-            raise _unfit(table, f"constants are fitted to times and rates of steps, not to {table.prediction}")
-    return [_step(table, row) for table in loaded for row in table.rows]
+        if table.prediction not in OF_STEPS:
+            raise _unfit(table, f"these are no times or rates of steps, but {table.prediction}")
+    return [_step(table, row, profile) for table in loaded for row in table.rows]
 
 
-def _step(table: PublishedTable, row: PublishedRow) -> MeasuredStep:
+def _step(table: PublishedTable, row: PublishedRow, profile: CalibratedProfile | None) -> MeasuredStep:
     scenario = scenario_from_mapping(entry_of(table, row), table.path, where_of(table, row))
+    if profile is not None and scenario.cluster is not None:
+        refuse_other_machine(profile, scenario.cluster.node, table, row)
+        scenario = replace(scenario, cluster=replace(scenario.cluster, calibrated=profile))
     pricing, plan, measured_s = pricing_of(scenario), plan_of(scenario), row.measured
     if not isinstance(pricing, ClusterPricing):
         raise _unfit(table, "a textbook workload has stated times, which nothing can be fitted to")
@@ -91,6 +97,18 @@ def _step(table: PublishedTable, row: PublishedRow) -> MeasuredStep:
         assert rate is not None  # only textbook workloads have none
         measured_s = rate * run.iteration_time_s / row.measured
     return MeasuredStep(f"{table.name}: {row.name}", plan, pricing, measured_s, row.group in {FITTED, ""})
+
+
+def refuse_other_machine(profile: CalibratedProfile, node: str, table: PublishedTable, row: PublishedRow) -> None:
+    """Raise ScenarioError for a row of another generation of devices than a profile's.
+
+    Where the profile brings the rates of the machine that it was measured on, the row must be of this very node.
+    """
+    of_row, of_profile = load_node(node), load_node(profile.node)
+    alike = node == profile.node if profile.measured else of_row.device.generation == of_profile.device.generation
+    if not alike:
+        rule = f"the row is of {node}, and {profile.profile.name} is a profile of {profile.node}"
+        raise ScenarioError(Origin(option=where_of(table, row)), "", rule, "name tables of the profile's machine")
 
 
 def _unfit(table: PublishedTable, rule: str) -> ScenarioError:

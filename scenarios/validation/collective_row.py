@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from costmodels.calibration.document import CalibratedProfile
 from costmodels.collectives import NetworkParameters, collective_cost, exclusive_seconds, point_to_point_cost
 from costmodels.errors import CatalogueError, CollectiveError, UnitError
 from costmodels.hardware import NodeSpec, load_node
@@ -18,13 +19,15 @@ _SPELLINGS: Final = {"alltoall": "all_to_all"}
 """nccl-tests writes some names in its own way."""
 
 
-def collective_time_s(entry: Mapping[str, Any], path: Path, where: str) -> float:
+def collective_time_s(
+    entry: Mapping[str, Any], path: Path, where: str, calibrated: CalibratedProfile | None = None
+) -> float:
     """Return the seconds that a collective, or a message (``send_recv``), takes alone on a cluster.
 
     Keys of ``entry``: node (of the catalogue), num_nodes, num_devices (of the group, as many per node), collective,
     bytes (as ``collective_cost`` counts them), and optionally nic (bandwidth, latency, per_node: what a cluster has in
     place of the node's adapters), network (as in a profile, in place of the generation's) and issue (the time in which
-    the host issues a collective: none ends sooner).
+    the host issues a collective: none ends sooner). ``calibrated``: a profile in the place of the generation's.
     Raises ScenarioError for an unknown or missing key, and for values that the cost models refuse.
     """
     origin = Origin(option=where) if where else Origin(str(path))
@@ -38,7 +41,8 @@ def collective_time_s(entry: Mapping[str, Any], path: Path, where: str) -> float
         raise ScenarioError(origin, "num_devices", rule, remedy)
     try:
         node = load_node(str(entry["node"]))
-        profile = load_profile(node.device.generation)
+        profile = load_profile(node.device.generation) if calibrated is None else calibrated.profile
+        node = node if calibrated is None else calibrated.node_spec(node)
         if "network" in entry:
             profile = replace(profile, network=parse_network("the table's", entry["network"]))
         network = network_parameters(_with_adapters(node, entry.get("nic", {}), origin), profile)

@@ -32,6 +32,7 @@ OPTIONS = {
     "replay": {"path", "--set", "--steps", "--out", "--json"},
     "export": {"scenario", "--set", "--out"},
     "fit": {"tables", "--constant", "--every", "--json"},
+    "spread": {"profile", "tables", "--constants", "--trace", "--recorded-on", "--system", "--out", "--json"},
     "validate": {"tables", "--data", "--markdown", "--json", "--here", "--budget", "--out", "--seed"},
     "schedule": {"scenario", "--set", "--out"},
     "schema": set(),

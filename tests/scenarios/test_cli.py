@@ -126,6 +126,9 @@ def test_frozen_surface() -> None:
         "export": ["--out", "--set", "scenario"],
         "compare": ["--fail-above", "--json", "--out", "--steps", "first", "second"],
         "fit": ["--constant", "--every", "--json", "tables"],
+        "spread": [
+            "--constants", "--json", "--out", "--recorded-on", "--system", "--trace", "profile", "tables",
+        ],
         "validate": ["--budget", "--data", "--here", "--json", "--markdown", "--out", "--seed", "tables"],
         "schedule": ["--out", "--set", "scenario"],
         "schema": [],

@@ -1,34 +1,199 @@
-"""What packaged profiles say of their errors comes from measurements: made anew, it is what stands there."""
+"""What profiles say of their errors comes from measurements: made anew, it is what stands there."""
 
+import json
+from collections.abc import Callable
 from math import log1p
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+import yaml
+from click.testing import CliRunner, Result
 
+from costmodels.calibration.document import parse_calibrated
+from costmodels.calibration.kernels import predict_kernels
+from costmodels.calibration.samples import KernelSample
 from costmodels.calibration.spread import spread_of
-from costmodels.profile import load_profile
+from costmodels.hardware import load_node
+from costmodels.profile import load_profile, packaged_entry
 from costmodels.spread import NETWORK
 from scenarios.calibration.spread_fit import network_calls, step_spread
+from scenarios.calibration.tables import read_samples
+from scenarios.cli import group
+from scenarios.errors import ScenarioError
 from scenarios.validation import published
-from traces.published import FOLDER
+from tests.traces.kineto_traces import write as write_trace
+from traces.published import FOLDER, load_table
+
+PROFILES = Path(__file__).parents[2] / "costmodels" / "profiles"
+A100 = PROFILES / "a100.yaml"
+COLLECTIVES = (
+    "nccl_a100_below_1_mib",
+    "nccl_a100_from_1_mib",
+    "torch_all_reduce_a100",
+    "torch_messages_two_nodes_a100",
+)
+STEPS = "row,microbatch_size,half,time\n1,1,fitted,{0}\n2,2,fitted,{0}\n3,4,fitted,{0}\n4,8,held out,{1}\n"
+SIDECAR = """\
+citation: Nobody
+source: Arithmetic
+licence: facts
+row: row
+group: half
+base:
+  name: Small
+  cluster: {node: NODE, num_nodes: 1, devices_per_node: 1}
+  model: {family: gpt, num_layers: 1, hidden_size: 512, num_heads: 8, sequence_length: 128, vocab_size: 1024}
+  training: {global_batch_size: 8, microbatch_size: 1, precision: bf16}
+columns: {training.microbatch_size: microbatch_size}
+measured: {prediction: iteration_time_s, unit: s, columns: [{column: time}]}
+thresholds: {mean: 0.05, worst: 0.12}
+"""
+
+
+def run(*args: object) -> Result:
+    """Run ``simulate spread``."""
+    return CliRunner().invoke(group, ["spread", *map(str, args)])
+
+
+def products(folder: Path, error: Callable[[np.ndarray], np.ndarray]) -> Path:
+    """Write matrix products that take exp(error) as long as an A100's profile predicts; error: of log2 of m, n, k."""
+    shapes = (2 ** np.random.default_rng(0).uniform(6.0, 13.0, (900, 3))).astype(int)
+    path = folder / "products.parquet"
+    pd.DataFrame(shapes, columns=["m", "n", "k"]).assign(time_s=1.0).to_parquet(path)
+    samples = [sample for sample in read_samples(path, None) if isinstance(sample, KernelSample)]
+    predicted_s = np.array(predict_kernels(samples, load_node("dgx-a100-80g"), load_profile("a100")))
+    times_s = predicted_s * np.exp(error(np.log2(shapes)))
+    pd.DataFrame(shapes, columns=["m", "n", "k"]).assign(time_s=times_s).to_parquet(path)
+    return path
+
+
+def steps(folder: Path, fitted_s: float, held_out_s: float, node: str = "dgx-a100-80g") -> Path:
+    """Write a table of measured steps."""
+    path = folder / "steps.yaml"
+    path.write_text(SIDECAR.replace("NODE", node), encoding="utf-8")
+    path.with_suffix(".csv").write_text(STEPS.format(fitted_s, held_out_s), encoding="utf-8")
+    return path
 
 
 def test_the_network_s_errors_are_those_of_the_published_collectives() -> None:
     """Estimated again from the tables that come with meshtwin, they are the profile's, to its digits."""
-    found, stated = spread_of(network_calls("a100")), load_profile("a100").spread[NETWORK]
+    calibrated = parse_calibrated("a100", packaged_entry("a100"))
+    calls = network_calls(calibrated, [load_table(FOLDER / f"{name}.yaml") for name in COLLECTIVES])
+    found, stated = spread_of(calls), load_profile("a100").spread[NETWORK]
     assert [deviation for _, deviation in found.deviation] == pytest.approx([d for _, d in stated.deviation], rel=5e-3)
     assert [seconds for seconds, _ in found.deviation] == pytest.approx([s for s, _ in stated.deviation], rel=5e-3)
     assert (found.common, found.near) == pytest.approx((stated.common, stated.near), abs=5e-3)
 
 
-def test_steps_leave_what_kernels_and_network_do_not_explain() -> None:
-    """Of a step nothing was fitted to, less is left than its whole error, and no more than H100's profile says."""
-    table = FOLDER / "mlperf_gpt3_h100.yaml"
-    (row,) = published.run((table,))["tables"][0]["rows"]
-    assert 0 < step_spread([table], 0) < abs(log1p(row["error"]))
-    assert step_spread([table], 0) <= load_profile("h100").step_spread
+def test_as_many_constants_as_steps_leave_nothing_to_see(tmp_path: Path) -> None:
+    """Three steps, beside one that nothing was fitted to, say nothing of what three constants leave."""
+    with pytest.raises(ScenarioError, match="3 steps cannot show what 3 constants leave"):
+        step_spread([steps(tmp_path, 1.0, 1.0)], 3)
 
 
-def test_as_many_constants_as_steps_leave_nothing_to_see() -> None:
-    """One step says nothing of what one constant leaves."""
-    with pytest.raises(ValueError, match="1 steps cannot show"):
-        step_spread([FOLDER / "mlperf_gpt3_h100.yaml"], 1)
+# --- the command ------------------------------------------------------------------------------------------
+
+
+def test_errors_that_a_table_was_made_with_are_written(tmp_path: Path) -> None:
+    """Products 8 % off, each for itself: that stands in the profile; every other line is as it was."""
+    random, out = np.random.default_rng(0), tmp_path / "mine.yaml"
+    table = products(tmp_path, lambda shapes: random.normal(0.0, 0.08, len(shapes)))
+    result = run(A100, table, "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    written = yaml.safe_load(out.read_text(encoding="utf-8"))
+    assert written["spread"]["gemm"] == json.loads(result.output)["gemm"]
+    deviations = written["spread"]["gemm"]["deviation"].values()
+    assert list(deviations) == pytest.approx([0.08] * len(deviations), rel=0.25)
+    assert written["spread"]["gemm"]["common"] + written["spread"]["gemm"].get("near", 0.0) < 0.1
+    stated = packaged_entry("a100")
+    assert written == stated | {"spread": stated["spread"] | {"gemm": written["spread"]["gemm"]}}
+    before, after = (path.read_text(encoding="utf-8").partition("\nspread:")[0] for path in (A100, out))
+    assert before == after
+
+
+def test_an_error_of_all_calls_is_common(tmp_path: Path) -> None:
+    """All products 10 % too slow: that is the deviation of all, and next to all of it is shared."""
+    out = tmp_path / "mine.yaml"
+    assert run(A100, products(tmp_path, lambda shapes: np.full(len(shapes), 0.1)), "--out", out).exit_code == 0
+    gemm = yaml.safe_load(out.read_text(encoding="utf-8"))["spread"]["gemm"]
+    assert list(gemm["deviation"].values()) == pytest.approx([0.1] * len(gemm["deviation"]), rel=1e-3)
+    assert gemm["common"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_steps_count_beside_what_the_same_tables_say_of_kernels(tmp_path: Path) -> None:
+    """Steps twice as slow as predicted: log 2 is left, less what products 30 % off explain."""
+    table = steps(tmp_path, 1.0, 1e-9)
+    alone_s = [row["predicted"] for row in published.run((table,))["tables"][0]["rows"]]
+    lines = STEPS.splitlines()
+    text = "\n".join([lines[0], *(f"{i},{1 << i - 1},fitted,{2 * t}" for i, t in enumerate(alone_s, 1))])
+    table.with_suffix(".csv").write_text(text, encoding="utf-8")
+    exact, off = tmp_path / "exact.yaml", tmp_path / "off.yaml"
+    assert run(A100, table, products(tmp_path, lambda shapes: 0.0 * shapes[:, 0]), "--out", exact).exit_code == 0
+    assert run(A100, table, products(tmp_path, lambda shapes: 0.3 + 0.0 * shapes[:, 0]), "--out", off).exit_code == 0
+    of_exact, of_off = (yaml.safe_load(out.read_text(encoding="utf-8"))["spread"]["step"] for out in (exact, off))
+    assert 0.8 * log1p(1.0) < of_off["deviation"] < of_exact["deviation"] < log1p(1.0)
+    assert of_exact["source"].startswith("What steps are off")
+
+
+def test_steps_that_constants_were_not_fitted_to_have_no_say(tmp_path: Path) -> None:
+    """Rows of another group than the fitted one are there to judge intervals: whatever they are, nothing changes."""
+    found = [step_spread([steps(tmp_path, 1e-3, held_out_s)], 1) for held_out_s in (1e-6, 1e3)]
+    assert found[0] == found[1]
+
+
+def test_a_trace_says_how_memory_bound_kernels_differ(tmp_path: Path) -> None:
+    """Two operators, one of them half as fast: each log(2) / 2 off one fraction of the bandwidth."""
+    events, out = [], tmp_path / "mine.yaml"
+    for number, (name, slow) in enumerate([("aten::sigmoid", 1), ("aten::relu", 2)] * 20):
+        size, at = 1 << (20 + number // 4), 1e6 * number
+        arguments = {"Input Dims": [[size]], "Input type": ["float"]}
+        said = {"correlation": number + 1, "stream": 7}
+        events += [
+            {"ph": "X", "cat": "cpu_op", "name": name, "ts": at, "dur": 50, "tid": 1, "args": arguments},
+            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "tid": 1, "args": said, "ts": at, "dur": 1},
+            {"ph": "X", "cat": "kernel", "name": "k", "ts": at + 60, "dur": 8e-6 * size * slow, "tid": 7, "args": said},
+        ]
+    trace = write_trace(tmp_path / "trace.json", {"traceEvents": events})
+    assert run(A100, "--trace", trace, "--out", out).exit_code == 0
+    found = yaml.safe_load(out.read_text(encoding="utf-8"))["spread"]["elementwise"]
+    deviation = found["deviation"]
+    largest = deviation if isinstance(deviation, float) else list(deviation.values())[-1]
+    assert largest == pytest.approx(0.5 * log1p(1.0), rel=0.1)
+    assert found["source"].startswith("log(measured/predicted) of memory-bound kernels in trace.json")
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        ([], "nothing measured is named"),
+        (["no.parquet"], "there is no such file"),
+        (["no.yaml"], "no.yaml"),
+        ([FOLDER / "sequence_parallel_activation_memory.yaml"], "no errors are drawn of activation_bytes"),
+        ([FOLDER / "torch_all_reduce_two_nodes_a100.yaml"], "a network of its own"),
+        ([FOLDER / "torch_all_reduce_b200.yaml"], "the row is of dgx-b200, and a100 is a profile of dgx-a100-80g"),
+        ([FOLDER / "mlperf_gpt3_h100.yaml"], "the row is of hgx-h100"),
+        (["--trace", "no.json"], "no.json"),
+        (["--trace", "no.json", "--recorded-on", "dgx-2"], "its devices are v100"),
+        (["--trace", "no.json", "--recorded-on", "dgx-3"], "dgx-3"),
+    ],
+)
+def test_what_says_nothing_of_the_profile_is_refused(
+    args: list[object], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Missing files, tables of other results and other machines, and too few steps leave with 2 and no file."""
+    monkeypatch.chdir(tmp_path)
+    result = run(A100, *args, "--out", "mine.yaml")
+    assert result.exit_code == 2, result.output
+    assert problem in " ".join(result.output.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_section_that_is_no_block_of_lines_is_refused(tmp_path: Path) -> None:
+    """Lines are replaced, so that comments stay: a section in braces is not one of lines."""
+    entry, path = packaged_entry("a100"), tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(dict(entry), default_flow_style=True), encoding="utf-8")
+    result = run(path, products(tmp_path, lambda shapes: 0.1 + 0.0 * shapes[:, 0]), "--out", tmp_path / "out.yaml")
+    assert result.exit_code == 2
+    assert "indented lines below it" in result.output

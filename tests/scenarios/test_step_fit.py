@@ -118,7 +118,7 @@ def test_the_command_prints_what_it_found(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(memory, encoding="utf-8")
     refused = CliRunner().invoke(group, words)
     assert refused.exit_code == 2
-    assert "not to peak_memory_bytes" in refused.output
+    assert "but peak_memory_bytes" in refused.output
 
 
 def test_what_constants_leave_widens_the_interval(steps: list[MeasuredStep]) -> None:

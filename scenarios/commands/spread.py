@@ -1,0 +1,78 @@
+"""``simulate spread PROFILE.yaml TABLE ...``: state in a profile how far off it is, from measurements."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from costmodels.profile import SPREAD_SECTION
+from scenarios.calibration.request import refuse_unwritable_files, write_section
+from scenarios.calibration.spread_fit import measured_families, read_evidence
+from scenarios.commands.options import json_option
+from scenarios.commands.refusals import refusing_bad_input
+from scenarios.console.answer import open_console
+from scenarios.reading.profile_file import read_profile
+
+
+@click.command("spread")
+@click.argument("profile", type=click.Path(path_type=Path), metavar="PROFILE.yaml")
+@click.argument("tables", nargs=-1, type=click.Path(path_type=Path), metavar="[TABLE]...")
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="PROFILE.yaml", help="File to write.")
+@click.option(
+    "--constants",
+    "num_constants",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="How many constants were fitted to the steps of the tables.",
+)
+@click.option("--trace", type=click.Path(path_type=Path), help="PyTorch profile with shapes, for memory-bound kernels.")
+@click.option("--recorded-on", "node", metavar="NODE", help="Node of the trace. Default: that of the profile.")
+@click.option("--system", metavar="NAME", help="Which system's rows of a table of collectives to take.")
+@json_option
+def command(
+    profile: Path,
+    tables: tuple[Path, ...],
+    out: Path,
+    num_constants: int,
+    trace: Path | None,
+    node: str | None,
+    system: str | None,
+    as_json: bool,
+) -> None:
+    """Estimate from measurements how far off a profile is, and write it with that; nothing else of it changes.
+
+    A TABLE is what simulate calibrate --from takes, or a sidecar (.yaml) of measured collectives or steps.
+    """
+    with refusing_bad_input():
+        refuse_unwritable_files(out)
+        calibrated = read_profile(profile)
+        evidence = read_evidence(tables, system=system, num_constants=num_constants, trace=trace, trace_node=node)
+        found = measured_families(calibrated, evidence)
+        stated = yaml.safe_load(profile.read_text(encoding="utf-8"))[SPREAD_SECTION]
+        write_section(profile, SPREAD_SECTION, {**stated, **found}, out)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        _print(found, open_console(), out)
+
+
+def _print(found: Mapping[str, Mapping[str, Any]], console: Console, out: Path) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("measured against predicted")
+    for words in ("deviation", "in common", "with near ones"):
+        table.add_column(words, justify="right")
+    for family, entry in found.items():
+        by_length = entry["deviation"]
+        deviations = sorted(by_length.values() if isinstance(by_length, Mapping) else [by_length])
+        cells = [" to ".join(f"{100 * value:.1f}" for value in dict.fromkeys((deviations[0], deviations[-1]))) + " %"]
+        cells += [f"{100 * entry[key]:.0f} %" if key in entry else "-" for key in ("common", "near")]
+        table.add_row(family, *cells)
+    console.print(table)
+    console.print(Text(f"written to {out}; the other families are as in the profile", "dim"), soft_wrap=True)
