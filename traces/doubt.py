@@ -48,8 +48,12 @@ _TEXTS: Final[Mapping[str, str]] = {
     "far_clock": "the clock[|s] of {count} rank[ is|s are] far from the first one's ({example}): is this one run?",
     "ends_apart": "after alignment the ends of collectives still lie apart on {count} rank[|s] ({example})",
     "drift": (
-        "{count} clock[ runs|s run] faster or slower than the others (or count[s|] in another unit), and so do "
-        "[its|their] durations: {example}"
+        "{count} clock[ runs|s run] faster or slower than the others, by more than clocks drift (or count[s|] in "
+        "another unit), and so do [its|their] durations, which are kept: {example}"
+    ),
+    "early_ends": (
+        "{count} collective[ ends|s end] on one rank before [it has|they have] begun on all (by up to {example}): the "
+        "clocks agree no better than that"
     ),
     "no_duration": "{count} collective[ has|s have] no duration: taken to last no time",
     "other_node": "{count} node[|s] of other types or collectives: [it takes|they take] no time",

@@ -12,7 +12,7 @@ from sim.replay.device import order_device
 from sim.replay.host import read_host
 from sim.replay.transfers import NetworkSplit, find_transfers, sizes_by_kind, split_network
 from traces.errors import TraceError
-from traces.kineto.clock import Alignment
+from traces.kineto.clock import unmoved
 from traces.kineto.trace import KinetoTrace
 from traces.timeline import Floats
 
@@ -90,9 +90,7 @@ class Replayer:
             start_s = np.where(part.arrival >= 0, ends_s[part.arrival], end_s - part.lasting_s)
             rows = replace(trace.rows, start_s=start_s, end_s=end_s)
             ranks.append(replace(trace, rows=rows, allocated=nothing))
-        zeros, unknown = np.zeros(len(ranks)), np.full(len(ranks), np.nan)
-        clock = Alignment(zeros, zeros, unknown, unknown, zeros, 0, ())
-        replayed = KinetoTrace(tuple(ranks), self.trace.matches, clock, self.trace.warnings)
+        replayed = KinetoTrace(tuple(ranks), self.trace.matches, unmoved(len(ranks)), self.trace.warnings)
         return Replay(replayed, _span_s([r.rows.start_s for r in ranks], [r.rows.end_s for r in ranks]))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from sim.replay.changes import Changes
-from traces.kineto.clock import SYNCHRONISING
+from traces.kineto.ends import SYNCHRONISING
 from traces.kineto.trace import KinetoTrace
 from traces.timeline import Floats
 

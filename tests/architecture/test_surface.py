@@ -151,7 +151,7 @@ TRACE = {
     *("ranks.rank", "ranks.file", "ranks.num_streams", "ranks.num_activities", "ranks.span_s", "ranks.compute_s"),
     *("ranks.communication_s", "ranks.memory_s", "ranks.idle_s", "ranks.overlap_s", "ranks.non_compute_s"),
     *("ranks.exposed_communication_s", "ranks.overlap_fraction", "ranks.peak_allocated_bytes"),
-    *("ranks.clock_offset_s", "ranks.residual_s", "ranks.worst_residual_s"),
+    *("ranks.clock_offset_s", "ranks.clock_drift_ppm", "ranks.residual_s", "ranks.worst_residual_s"),
     *("kernels.name", "kernels.kind", "kernels.count", "kernels.total_s", "kernels.fraction"),
     *("collectives.kind", "collectives.group", "collectives.num_ranks", "collectives.num_seen", "collectives.dtype"),
     *("collectives.bytes", "collectives.count", "collectives.time_s"),

@@ -9,17 +9,14 @@ import numpy as np
 
 from traces.doubt import Doubt, counted
 from traces.kineto.clock import Alignment
+from traces.kineto.drift import RESOLUTION_S
 from traces.kineto.rank import DeviceRows, RankTrace
 from traces.timeline import Floats
 
 LARGE_RESIDUAL_S: Final = 1e-3
 LARGE_OFFSET_S: Final = 60.0
 """Clocks of one run that are further apart are those of two runs, more likely than not."""
-LARGE_DRIFT: Final = 1e-3
-"""Ten times what the quartz of two hosts differs by."""
 LARGE_SPAN_RATIO: Final = 10.0
-RESOLUTION_S: Final = 1e-6
-"""Older profilers round to this."""
 MAX_NAMED: Final = 8
 
 
@@ -108,10 +105,13 @@ def doubtful_clocks(ranks: Sequence[RankTrace], alignment: Alignment) -> list[Do
         worst = int(np.nanargmax(alignment.residual_s))
         shown = f"{1e3 * alignment.residual_s[worst]:.3g} ms on rank {ranks[worst].rank}"
         warnings.append(Doubt("ends_apart", len(large), shown))
-    drifting = np.flatnonzero(np.abs(alignment.drift) > LARGE_DRIFT)
+    drifting = np.flatnonzero(alignment.impossible_drift)
     if len(drifting):
         shown = ", ".join(
-            f"rank {ranks[rank].rank} {100 * alignment.drift[rank]:+.3g} %" for rank in drifting[:MAX_NAMED]
+            f"rank {ranks[rank].rank} {100 * alignment.impossible_drift[rank]:+.3g} %" for rank in drifting[:MAX_NAMED]
         )
         warnings.append(Doubt("drift", len(drifting), shown))
+    early_s = alignment.early_s[alignment.early_s > RESOLUTION_S]
+    if len(early_s):
+        warnings.append(Doubt("early_ends", len(early_s), f"{1e6 * early_s.max():.4g} us"))
     return warnings

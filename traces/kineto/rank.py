@@ -109,6 +109,28 @@ class RankTrace:
     num_events: int
     problems: Counter[str]
 
+    def on_clock(self, speed: float) -> "RankTrace":
+        """Return the same on a clock that does not run ``speed`` times as fast as it should."""
+        if speed == 1.0:
+            return self
+        times_s, held = self.allocated
+        return replace(
+            self,
+            rows=replace(
+                self.rows,
+                start_s=self.rows.start_s / speed,
+                end_s=self.rows.end_s / speed,
+                launch_s=self.rows.launch_s / speed,
+            ),
+            launches=replace(self.launches, start_s=self.launches.start_s / speed, end_s=self.launches.end_s / speed),
+            waits=tuple(
+                EventWait(wait.stream, wait.called_s / speed, wait.other, wait.recorded_s / speed)
+                for wait in self.waits
+            ),
+            steps=tuple(Step(step.number, step.start_s / speed, step.end_s / speed) for step in self.steps),
+            allocated=(times_s / speed, held),
+        )
+
     @property
     def work(self) -> DeviceRows:
         """Return the rows in which the device does something."""

@@ -30,7 +30,10 @@ _RANK_IN_NAME: Final = re.compile(r"(?:rank|worker)[_\-.]?(\d{1,7})(?!\d)", re.I
 
 @dataclass(frozen=True, slots=True)
 class KinetoTrace:
-    """The ranks that were read, by number, what they did together, their clocks, and what the reader should know."""
+    """The ranks that were read, by number, what they did together, their clocks, and what the reader should know.
+
+    Times of ranks are free of drift; ``alignment`` says how they lie to each other.
+    """
 
     ranks: tuple[RankTrace, ...]
     matches: Matches
@@ -58,6 +61,7 @@ def load(path: Path, window: StepWindow | None = None) -> KinetoTrace:
             raise TraceError(rank.file, rule, "record a step that computes something")
     matches = match(ranks)
     alignment = align(ranks, matches.collectives)
+    ranks = tuple(rank.on_clock(1 + drift) for rank, drift in zip(ranks, alignment.drift.tolist(), strict=True))
     warnings += [
         *impossible_times(ranks),
         *unequal_spans(ranks),
