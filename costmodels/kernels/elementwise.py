@@ -57,6 +57,11 @@ def _like_equals(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpe
     return (inputs[0],)
 
 
+def _squared_norm_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    """Return one number, in 32 bits at least."""
+    return (TensorSpec((1,), statistics_dtype(inputs[0])),)
+
+
 def _mask_of(tensor: TensorSpec) -> TensorSpec:
     return TensorSpec(tensor.shape, "uint8")
 
@@ -234,5 +239,7 @@ ELEMENTWISE_KERNELS = (
     Kernel("slice", "elementwise", (1, 1), _slice_outputs, _copying),
     Kernel("copy", "elementwise", (2, 2), _copy_outputs, _copying),
     Kernel("zero", "elementwise", (1, _MANY), _like_all, _writing),
+    Kernel("scale", "elementwise", (1, _MANY), _like_all, streaming(1)),
+    Kernel("squared_norm", "elementwise", (1, _MANY), _squared_norm_outputs, streaming(2)),
     Kernel("zeros", "elementwise", (0, 0), _zeros_outputs, _writing),
 )

@@ -382,8 +382,12 @@ def tokens(
     return ids
 
 
-def embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter) -> Tensor:
-    """Return rows of table[V, h]; partial over the axes that shard the vocabulary (Shoeybi et al. 2019)."""
+def embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter, *, whole_gradient: bool = False) -> Tensor:
+    """Return rows of table[V, h]; partial over the axes that shard the vocabulary (Shoeybi et al. 2019).
+
+    ``whole_gradient``: backward makes the gradient of all rows, as autograd does, and a second kernel adds it; else it
+    adds to the rows of the tokens alone.
+    """
     axes = table.value.layout.shard_axes(0)
     layout = ids.layout
     for axis in axes:
@@ -392,7 +396,15 @@ def embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter) -> Tensor
     t.program.set_gradient_layout(table, summed_layout(table, ids))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        r.update(f"{name}.backward", "embedding_backward", (ids, only(gradients)), (table.gradient,), vocab_axes=axes)
+        operands, label = (ids, only(gradients)), f"{name}.backward"
+        if not whole_gradient:
+            r.update(label, "embedding_backward", operands, (table.gradient,), vocab_axes=axes)
+            return [None]
+        (whole,) = r.compute(
+            label, "embedding_backward", operands, (table.gradient.layout,), kind=Kind.WORKSPACE, vocab_axes=axes,
+            rows=table.value.shape[0],
+        )  # fmt: skip
+        r.update(f"{label}.add", "add", (whole,), (table.gradient,))
         return [None]
 
     t.record((ids,), (y,), backward)

@@ -88,7 +88,7 @@ class StageProgramBuilder:
             tensor_parallel=job.parallel.tensor_degree > 1,
             sequence_parallel=job.parallel.sequence_parallel,
             recompute=job.training.recompute,
-            loss_scale=1.0 / (job.training.global_batch_size * job.model.sequence_length),
+            loss_scale=1.0 / (job.gradient_scale * job.training.global_batch_size * job.model.sequence_length),
             products=(Float8Products if precision.casts else Products)(
                 WeightGradient(
                     overlapped=job.parallel.overlap_tensor_backward,
@@ -100,6 +100,7 @@ class StageProgramBuilder:
             context=self._context,
             context_method=job.parallel.context_method,
             slices={name: choice.num_slices for name, choice in self.choices.items()},
+            whole_embedding_gradient=job.training.whole_embedding_gradient,
         )
 
     @property

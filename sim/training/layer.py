@@ -28,6 +28,7 @@ class LayerBuilder:
     ``part``: the tokens of every sequence that a task computes; ``context``: those that this rank does; None: all.
     ``context_method``: how attention gets the keys and values of the others. ``products``: how the layers' are made.
     ``collective_matmul``: those of sequence parallelism in pieces, which are gathered and scattered meanwhile.
+    ``whole_embedding_gradient``: backward makes that of all rows before it is added.
     """
 
     model: TransformerSpec
@@ -42,6 +43,7 @@ class LayerBuilder:
     part: TokenSlice | None = None
     context: ContextPart | None = None
     context_method: ContextMethod = "p2p"
+    whole_embedding_gradient: bool = False
 
     @property
     def num_tokens(self) -> int:

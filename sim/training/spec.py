@@ -74,6 +74,12 @@ class TrainingSpec:
     """Accumulate and synchronise gradients in the type of the weights, not in 32 bits."""
     set_gradients_to_none: bool = False
     """No gradient is cleared before a step: the first backward that would add to one assigns it."""
+    whole_embedding_gradient: bool = False
+    """Backward makes the gradient of the whole embedding, and a second kernel adds it, as under autograd."""
+    prescale_gradients: bool = False
+    """Gradients are means over replicas, each divided before they are summed; else the loss is divided."""
+    check_gradients: bool = False
+    """The squares of all gradients are summed before these are, to find out whether one is no number."""
     method: Method = "backprop"
     local_update: LocalUpdate | None = None
     """Local updates: whether a block also learns from the next one's loss. None: left out, which is greedy."""
@@ -200,6 +206,7 @@ class DenseTraining:
             check_parameter_gather(parallel.zero_stage, parallel.pipeline)
         if self.training.set_gradients_to_none:
             check_whole_gradients(parallel)
+        check_gradient_passes(self.training, parallel)
         check_casts(
             self.training.types,
             parallel.zero_stage,
@@ -234,6 +241,12 @@ class DenseTraining:
                 zero_stage=parallel.zero_stage, by_operator=parallel.osdp is not None,
             )  # fmt: skip
             check_chunks(self.model.sequence_length, parallel.context_degree, slice_multiple(parallel))
+
+    @property
+    def gradient_scale(self) -> float:
+        """Return by what a rank multiplies its gradients, and the loss, before they are summed over replicas."""
+        parallel = self.parallel
+        return 1.0 / (parallel.data_degree * parallel.context_degree) if self.training.prescale_gradients else 1.0
 
     def recompute_of(self, stage: int) -> Recompute:
         """Return what a virtual stage of the model computes again in its backward."""
@@ -289,6 +302,26 @@ def check_whole_gradients(parallel: ParallelSpec) -> None:
         f"{how} adds gradients up in shards that are there from step to step",
         "leave it out, or write zero_stage: 1",
     )
+
+
+def check_gradient_passes(training: TrainingSpec, parallel: ParallelSpec) -> None:
+    """Raise SpecError where gradients are not summed at the end of a step alone, all at once, which passes are for."""
+    key = next((key for key in ("prescale_gradients", "check_gradients") if getattr(training, key)), None)
+    if key is None:
+        return
+    schedule = parallel.pipeline.schedule
+    wrong = {
+        "osdp": parallel.osdp is not None,
+        f"zero_stage {parallel.zero_stage}": parallel.zero_stage > 1,
+        f"schedule {schedule}": schedule == "aiao" or bool(parallel.pipeline.gradient_delay),
+        "method local": training.method == "local",
+        "overlap_gradient_sync": parallel.overlap_gradient_sync,
+    }
+    how = next((name for name, is_wrong in wrong.items() if is_wrong), None)
+    if how is not None:
+        rule = f"passes over the gradients are built for the end of a step, where nothing else runs, not for {how}"
+        remedy = "leave it out" if how != "overlap_gradient_sync" else "leave it out, or overlap_gradient_sync: false"
+        raise SpecError(f"training.{key}", rule, remedy)
 
 
 def check_tensor(model: TransformerSpec, parallel: ParallelSpec) -> None:

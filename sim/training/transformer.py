@@ -40,7 +40,8 @@ class TransformerBuilder(LayerBuilder):
     def embed(self, t: TaskTracer) -> Tensor:
         """Return the embedded tokens of one micro-batch."""
         m = self.model
-        x = f.embedding(t, "embedding", self.tokens(t, "tokens", shift=0), self.word_table(t, "embedding.word"))
+        ids, table = self.tokens(t, "tokens", shift=0), self.word_table(t, "embedding.word")
+        x = f.embedding(t, "embedding", ids, table, whole_gradient=self.whole_embedding_gradient)
         x = self.row_output(t, x)
         if m.family == "gpt":
             positions = t.program.parameter(

@@ -90,6 +90,7 @@ KEYS = {
     *("training.adam_beta1", "training.adam_beta2", "training.adam_epsilon"),
     *("training.fused_gradient_accumulation", "training.low_precision_gradients", "parallel.tensor.overlap_backward"),
     *("training.gradient_placeholders", "training.set_gradients_to_none"),
+    *("training.whole_embedding_gradient", "training.prescale_gradients", "training.check_gradients"),
     *("parallel.tensor.method", "parallel.tensor.degree", "parallel.tensor.sequence_parallel"),
     "parallel.tensor.collective_matmul",
     *("parallel.context.degree", "parallel.context.method"),

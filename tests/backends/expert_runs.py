@@ -8,7 +8,7 @@ from sim.plan.op import Collective, CollectiveKind
 from sim.plan.program import Plan
 from sim.training.builder import build_dense_training
 from sim.training.experts import ExpertsSpec
-from tests.backends.jobs import GPT, LLAMA, training
+from tests.backends.jobs import GPT, LLAMA, PASSES, training
 from tests.backends.latent_runs import MODEL as LATENT_MODEL
 
 
@@ -29,7 +29,8 @@ EXPERTS = {
     "experts, ep4": training(model=MIXTURE, data_degree=4, expert_degree=4, batch=(8, 1)),
     "experts, ep2 x dp2": training(model=MIXTURE, data_degree=4, expert_degree=2, batch=(8, 2), bucket_bytes=4000),
     "experts, ep2 x dp2 zero1": training(
-        model=SHARED, data_degree=4, expert_degree=2, zero_stage=1, batch=(8, 1), bucket_bytes=4000
+        model=SHARED, data_degree=4, expert_degree=2, zero_stage=1, batch=(8, 1), bucket_bytes=4000,
+        overlap_gradient_sync=False, numbers=PASSES,
     ),
     "experts, ep4 zero1, recompute full": training(
         model=SHARED, data_degree=4, expert_degree=4, zero_stage=1, batch=(8, 1), recompute="full"

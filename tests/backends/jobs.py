@@ -96,6 +96,9 @@ OPERATORS = {
 SGD: Mapping[str, Any] = {"optimizer": "sgd", "learning_rate": 0.1}
 AIAO: Mapping[str, Any] = {"degree": 2, "schedule": "aiao", "virtual_stages": 2}
 
+PASSES = {"whole_embedding_gradient": True, "prescale_gradients": True, "check_gradients": True}
+"""What Megatron-LM does to gradients beside adding them up."""
+
 OTHERS: Mapping[str, Mapping[str, Any]] = {
     "one rank": {"batch": (4, 2)},
     "uneven layers, tied, pp2 x dp2": {
@@ -114,8 +117,8 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "tensor_degree": 2, "pipeline": {"degree": 2, "scatter_gather": True}, "overlap_gradient_sync": False,
     },
     "unfused, weight gradients first, tp2 x dp2": {
-        "tensor_degree": 2, "data_degree": 2, "overlap_tensor_backward": False,
-        "numbers": {"fused_gradient_accumulation": False},
+        "tensor_degree": 2, "data_degree": 2, "overlap_tensor_backward": False, "overlap_gradient_sync": False,
+        "numbers": {"fused_gradient_accumulation": False, **PASSES},
     },
     "breadth-first, pp2 v2 x tp2": {
         "tensor_degree": 2,

@@ -421,6 +421,15 @@ def test_add_slice_and_zero() -> None:
     assert not b.any()
 
 
+def test_scale_works_in_place_and_squared_norm_adds_up_all_squares() -> None:
+    """Two buffers, halved; the sum of the squares of both in one number."""
+    a, b = random(S, B, H), random(S, H, seed=1)
+    before = [a.clone(), b.clone()]
+    run("scale", a, b, factor=0.5)
+    assert_close([a, b], [0.5 * x for x in before])
+    assert_close(run("squared_norm", a, b), [(a.square().sum() + b.square().sum()).reshape(1)])
+
+
 def test_zeros_are_new_buffers() -> None:
     """Two buffers of the stated shapes, cleared."""
     a, b = run("zeros", shapes=((S,), (B, H)), dtype="float64")
@@ -465,6 +474,8 @@ def test_embedding_over_ranks_sums_to_the_whole() -> None:
         run("embedding_backward", ids, dy, total, rank=rank, vocab_axes=("tp",))
     (expected,) = gradients(lambda t: t[ids], (table,), dy)
     assert_close([torch.cat(sums)], [1 + expected])
+    rows = [run("embedding_backward", ids, dy, rank=rank, vocab_axes=("tp",), rows=len(halves[0])) for rank in (0, 1)]
+    assert_close([torch.cat([half for (half,) in rows])], [expected])
 
 
 def test_add_positions_uses_the_rows_of_my_part_of_the_sequence() -> None:

@@ -32,7 +32,7 @@ LLAMA = GPT | {
 
 _TRAINING_KEYS = {
     "precision", "recompute", "gradient_placeholders", "fused_gradient_accumulation", "low_precision_gradients",
-    "set_gradients_to_none",
+    "set_gradients_to_none", "whole_embedding_gradient", "prescale_gradients", "check_gradients",
 }  # fmt: skip
 _PIPELINE_KEYS = {
     "schedule",

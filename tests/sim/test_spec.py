@@ -69,6 +69,12 @@ SMALL = GPT | {"num_layers": 4}
          "its weight's type, bfloat16, and here it is accumulated in float32", "low_precision_gradients: true"),
         ({"set_gradients_to_none": True, "precision": "fp32", "zero_stage": 2, "dp": 2},
          "training.set_gradients_to_none", "zero_stage 2 adds gradients up in shards", "zero_stage: 1"),
+        ({"prescale_gradients": True, "dp": 2}, "training.prescale_gradients", "not for overlap_gradient_sync",
+         "overlap_gradient_sync: false"),
+        ({"check_gradients": True, "dp": 2, "zero_stage": 2}, "training.check_gradients", "not for zero_stage 2",
+         "leave it out"),
+        ({"check_gradients": True, "pp": 2, "virtual_stages": 2, "schedule": "aiao", "dp": 2, "deferred_sync": 0.5},
+         "training.check_gradients", "not for schedule aiao", "leave it out"),
     ],
 )  # fmt: skip
 def test_bad_specification_names_key_rule_and_remedy(keys: dict[str, Any], key: str, rule: str, remedy: str) -> None:

@@ -246,6 +246,16 @@ def zero(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) ->
     return tuple(x.zero_() for x in inputs)
 
 
+def scale(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Multiply all buffers by ``factor``."""
+    return tuple(x.mul_(attributes["factor"]) for x in inputs)
+
+
+def squared_norm(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the sum of the squares of all elements."""
+    return (torch.stack([wide(x).square().sum() for x in inputs]).sum().reshape(1),)
+
+
 def zeros(context: KernelContext, _inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return new buffers of zeros."""
     dtype, device = DTYPES[attributes["dtype"]], context.rank.device
@@ -283,6 +293,8 @@ ELEMENTWISE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "take_chunks": take_chunks,
         "slice": slice_,
         "zero": zero,
+        "scale": scale,
+        "squared_norm": squared_norm,
         "zeros": zeros,
         "copy": copy,
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from sim.plan.buffer import Buffer, Initial, Kind, Scope, Tier
+from sim.plan.layout import REPLICATED
 from sim.plan.op import Collective, CollectiveKind, Compute
 from sim.plan.program import Call, Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
@@ -87,6 +88,7 @@ class StepEndWriter:
         names = []
         for bucket in buckets:
             t = TaskTracer(self.tracer, Scope.STEP)
+            self._pass_over(t, bucket)
             self.sync(t, bucket, sharded=self.shards(bucket))
             names += self.finish(f"gradient_sync.{bucket.index}", Phase.GRADIENT_SYNC, t)
         for bucket in buckets:
@@ -111,6 +113,18 @@ class StepEndWriter:
             calls += [Call(name, lag=1) for name in names]
         return calls
 
+    def _pass_over(self, t: TaskTracer, bucket: Bucket) -> None:
+        """Write what a rank does to a bucket before it is summed (Megatron-LM, param_and_grad_buffer.py)."""
+        gradients = [p.gradient for p in bucket.parameters]
+        if self.job.training.check_gradients:
+            name = f"gradient_check.{bucket.index}"
+            t.compute(name, "squared_norm", gradients, (REPLICATED,), kind=Kind.WORKSPACE)
+        self._prescale(t, gradients)
+
+    def _prescale(self, t: TaskTracer, tensors: Sequence[Tensor]) -> None:
+        if self.job.gradient_scale != 1.0:
+            t.update("prescale", "scale", (), tensors, factor=self.job.gradient_scale)
+
     # --- pieces --------------------------------------------------------------------------------------------
 
     def write_loss_sync(self) -> list[str]:
@@ -118,6 +132,7 @@ class StepEndWriter:
         if not self.has_loss:
             return []
         t = TaskTracer(self.tracer, Scope.STEP)
+        self._prescale(t, [self.loss])
         if self.copies:
             self.all_reduce(t, "loss_of_copies", [self.loss], (PIPELINE_AXIS,), COPIES_STREAM, self.copies)
         if self.data_degree > 1:
