@@ -11,8 +11,13 @@ The fused softmax reads the lower triangle only and writes the whole square
 A slice of a sequence: ``context`` tokens of it come before the queries, and keys and values are the first rows of
 caches for the whole sequence. Scores are then [b, n, s, context + s], which the separate kernels execute, while
 ``flop`` counts all rows of the caches: however a sequence is sliced, its slices' FLOP are those of the full square.
-Keys and values of which all queries see all (``causal`` false) are a block below the diagonal; ``flop`` counts its
-mirror image above too, which nobody computes.
+
+Sequences that ranks share, two chunks each: queries are a rank's own. With ``dealt_over``, keys are the whole sequence.
+With ``ring``, they are another rank's, and half of the scores are seen, whole (``causal`` false), while ``flop`` counts
+the mirror image of that block too, which nobody computes. Which scores are seen depends on the rank, how many does not.
+A step of a ring is priced as where the keys are an earlier rank's in the sequence: all queries see one chunk. Where
+they are a later one's, the second chunk of queries sees both: as many scores, and fewer bytes of queries.
+
 Gradients of the caches, where given as the last inputs, are added to in place; without them the slice must reach the
 caches' end.
 """
@@ -154,6 +159,22 @@ def _context_backward_work(inputs: Sequence[TensorSpec], _: Sequence[TensorSpec]
     return _products(2, probs, v.shape[3], reads, (probs, seen), v.shape[0])
 
 
+def _fused_keys(q: TensorSpec, k: TensorSpec, attributes: Attributes) -> int:
+    """Return how many rows of k the last query sees; the mean over a rank's two chunks where these are dealt out."""
+    if "ring" in attributes:
+        require(k.shape[0] == q.shape[0] and not k.shape[0] % 2, "ranks must have two chunks each", q, k)
+        return k.shape[0] // 2
+    if "dealt_over" in attributes:
+        require(not q.shape[0] % 2 and not k.shape[0] % q.shape[0], "keys must be those of whole ranks", q, k)
+        return (k.shape[0] + q.shape[0]) // 2
+    return _num_keys(q, k, attributes)
+
+
+def _touched(kv: TensorSpec, keys: int, attributes: Attributes) -> TensorSpec:
+    """Return the rows of keys or values that a fused kernel touches: for two chunks all, to the end of the second."""
+    return kv if "dealt_over" in attributes else _seen(kv, keys)
+
+
 def _check_fused(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
     _check_heads(q, k)
     require(k.shape[:3] == v.shape[:3], "k and v must have one shape, head sizes apart", k, v)
@@ -162,7 +183,7 @@ def _check_fused(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
 def _flash_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     q, k, v = inputs
     _check_fused(q, k, v)
-    _num_keys(q, k, attributes)
+    _fused_keys(q, k, attributes)
     return (q.like(*q.shape[:3], v.shape[3]), TensorSpec((q.shape[1], q.shape[2], q.shape[0]), statistics_dtype(q)))
 
 
@@ -179,11 +200,11 @@ def _fused_shape(q: TensorSpec, keys: int, widths: Sequence[int], attributes: At
 
 def _flash_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
     q, k, v = inputs
-    keys, widths = _num_keys(q, k, attributes), (q.shape[3], v.shape[3])
+    keys, widths = _fused_keys(q, k, attributes), (q.shape[3], v.shape[3])
     scores = q.like(q.shape[1], q.shape[2], q.shape[0], keys)
     causal = _is_causal(attributes)
-    rows = k.shape[0] if causal else 2 * keys
-    work = _products(1, scores, sum(widths), (q, _seen(k, keys), _seen(v, keys)), outputs, rows)
+    rows, read = k.shape[0] if causal else 2 * keys, [_touched(x, keys, attributes) for x in (k, v)]
+    work = _products(1, scores, sum(widths), (q, *read), outputs, rows)
     executed = work.executed_flop * (_causal_fraction(q.shape[0], keys) if causal else 1.0)
     return Work(work.flop, executed, work.bytes_read, work.bytes_written, _fused_shape(q, keys, widths, attributes))
 
@@ -193,33 +214,33 @@ def _flash_backward_outputs(inputs: Sequence[TensorSpec], attributes: Attributes
     _check_fused(q, k, v)
     fits = dy.shape == y.shape == (*q.shape[:3], v.shape[3])
     require(fits, "dy and y must be as many as q, each as wide as v", *inputs)
-    return (q, *_gradients((k, v), given, _num_keys(q, k, attributes)))
+    keys = _fused_keys(q, k, attributes)
+    return (q, *_gradients((k, v), given, k.shape[0] if "ring" in attributes else keys))
 
 
 def _flash_backward_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
     dy, q, k, v, y, lse, *given = inputs
-    forward, keys = _flash_work((q, k, v), (y, lse), attributes), _num_keys(q, k, attributes)
+    forward, keys = _flash_work((q, k, v), (y, lse), attributes), _fused_keys(q, k, attributes)
     query, value = q.shape[3], v.shape[3]
     widths = (query, value, value, query, query)  # scores again; gradients of probabilities, values, queries and keys
     executed = forward.executed_flop * sum(widths) / (query + value)
-    seen = total_bytes((_seen(k, keys), _seen(v, keys)))
+    seen = total_bytes([_touched(x, keys, attributes) for x in (k, v)])
     read = total_bytes((dy, q, y, lse)) + (2 if given else 1) * seen
-    return Work(2 * forward.flop, executed, read, q.num_bytes + seen, _fused_shape(q, keys, widths, attributes))
+    written = q.num_bytes + (total_bytes((k, v)) if "ring" in attributes else seen)
+    return Work(2 * forward.flop, executed, read, written, _fused_shape(q, keys, widths, attributes))
 
 
-def _merge_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
-    """Return y and its log-sum-exp, into whose rows from ``start`` on a result over other keys is merged."""
+def _merge_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    """Return y and its log-sum-exp, into which a result over other keys is merged."""
     part, part_lse, y, lse = inputs
-    fits = part.shape[1:] == y.shape[1:] and 0 <= attributes["start"] <= y.shape[0] - part.shape[0]
-    require(fits, "part must be rows of y", part, y)
-    rows = (part, part_lse), (y, lse)
-    fits = all(sums.shape == (*x.shape[1:3], x.shape[0]) for x, sums in rows)
+    require(part.shape == y.shape, "both results must have one shape", part, y)
+    fits = part_lse.shape == lse.shape == (*y.shape[1:3], y.shape[0])
     require(fits, "a result [s,b,n,d] needs its log-sum-exp [b,n,s]", *inputs)
     return (y, lse)
 
 
 def _merge_work(inputs: Sequence[TensorSpec], _: Sequence[TensorSpec], _attributes: Attributes) -> Work:
-    """Return the work of scaling and adding up two results; rows that the part has not are not touched."""
+    """Return the work of scaling and adding up two results."""
     part, part_lse, *_whole = inputs
     touched = total_bytes((part, part_lse))
     return Work(0.0, 3.0 * part.num_elements + 6.0 * part_lse.num_elements, 2 * touched, touched)

@@ -184,23 +184,10 @@ def _append_work(inputs: Sequence[TensorSpec], _outputs: Sequence[TensorSpec], _
 
 
 def _rows_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
-    """Return ``count`` rows of x from ``start`` on, or of what lies along another dimension ``dim``."""
-    (x,), dim = inputs, attributes.get("dim", 0)
-    start, count = attributes["start"], attributes["count"]
-    require(start >= 0 and 0 < count <= x.shape[dim] - start, f"there must be {count} rows from {start} on", x)
-    return (x.like(*x.shape[:dim], count, *x.shape[dim + 1 :]),)
-
-
-def _add_rows_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
-    """Return a sum with x added to its rows from ``start`` on: the one given, or zeros of ``rows`` rows."""
-    return _append_outputs(inputs, attributes)
-
-
-def _add_rows_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
-    """Return the work of adding x to what was given, of which other rows are not touched, or to zeros."""
-    x, *given = inputs
-    written = x.num_bytes if given else outputs[0].num_bytes
-    return Work(0.0, float(x.num_elements), (1 + len(given)) * x.num_bytes, written)
+    """Return ``count`` rows of x from ``start`` on."""
+    (x,), start, count = inputs, attributes["start"], attributes["count"]
+    require(start >= 0 and 0 < count <= x.shape[0] - start, f"there must be {count} rows from {start} on", x)
+    return (x.like(count, *x.shape[1:]),)
 
 
 def _take_chunks_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
@@ -233,7 +220,6 @@ ELEMENTWISE_KERNELS = (
     Kernel("swiglu_backward", "elementwise", (2, 2), _swiglu_backward_outputs, streaming(8)),
     Kernel("add", "elementwise", (2, _MANY), _like_equals, streaming(1)),
     Kernel("append", "elementwise", (1, 2), _append_outputs, _append_work),
-    Kernel("add_rows", "elementwise", (1, 2), _add_rows_outputs, _add_rows_work),
     Kernel("rows", "elementwise", (1, 1), _rows_outputs, _copying),
     Kernel("take_chunks", "elementwise", (1, 1), _take_chunks_outputs, _copying),
     Kernel("slice", "elementwise", (1, 1), _slice_outputs, _copying),

@@ -200,7 +200,8 @@ def _dropout_attributes(
     shape = tuple(n * (1 if dim == batch_dim else t.mesh.degree(*axes[dim])) for dim, n in enumerate(x.shape))
     attributes = {"probability": probability, "salt": salt, "shape": shape, "axes": axes, "batch_dim": batch_dim}
     if spans:
-        attributes["starts"] = tuple(spans[dim].starts if dim in spans else (0,) for dim in range(len(shape)))
+        attributes["starts"] = tuple(spans[dim].start if dim in spans else 0 for dim in range(len(shape)))
+        attributes["dealt_over"] = tuple(spans[dim].dealt_over if dim in spans else "" for dim in range(len(shape)))
         attributes["shape"] = tuple(spans[dim].num_total if dim in spans else n for dim, n in enumerate(shape))
     return attributes
 

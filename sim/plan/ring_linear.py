@@ -9,52 +9,19 @@ reduce_scatter runs beside the weight gradient.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from sim.plan.buffer import Buffer, Kind
+from sim.plan.buffer import Kind
 from sim.plan.errors import LayoutError
 from sim.plan.functions import only, summed_layout
 from sim.plan.layout import Layout, Partial, Shard
 from sim.plan.linear import PLAIN, Products, input_gradient_layout, product_layout
-from sim.plan.op import Compute, Direction, Recv, Send
+from sim.plan.op import Compute, Direction
+from sim.plan.ring import Ring
 from sim.plan.tracing import Gradients, Parameter, TaskTracer, Tensor
 
 Piece = tuple[Tensor, ...]
 """What a product takes of a piece of an activation: the tensor, and its scale where it has one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Messages:
-    """The messages of one kind of pieces: over which axis, and with which traffic they go."""
-
-    axis: str
-    direction: Direction
-
-    def exchange(self, t: TaskTracer, name: str, piece: Piece, ahead: int, kind: Kind) -> Piece:
-        """Send a piece to the rank that lies ``ahead``; return the one that comes from the rank as far behind."""
-        sent = tuple(tensor.name for tensor in piece)
-        t.emit(Send(t.unique(f"{name}.send"), self.axis, ahead, self.direction, sent, f"{self.axis}_send"))
-        op_name = t.unique(name)
-        received = tuple(
-            t.program.tensor(
-                Buffer(f"{op_name}{label}{t.part}", x.shape, x.dtype, kind, t.scope), x.layout.without(self.axis)
-            )
-            for x, label in zip(piece, ("", ".scale"), strict=False)
-        )
-        writes = tuple(tensor.name for tensor in received)
-        t.emit(Recv(op_name, self.axis, -ahead, self.direction, writes, f"{self.axis}_recv"))
-        return received
-
-    def around(self, t: TaskTracer, name: str, own: Piece, kind: Kind) -> list[Piece]:
-        """Return the pieces of all ranks, the own one first, then that of the next rank: each is sent on when it comes.
-
-        Pieces go one rank back at a time.
-        """
-        pieces = [own]
-        for number in range(1, t.mesh.degree(self.axis)):
-            pieces.append(self.exchange(t, f"{name}.piece{number}", pieces[-1], -1, kind))
-        return pieces
 
 
 def gathered_linear(
@@ -72,7 +39,7 @@ def gathered_linear(
     layout, cuts = product_layout(whole, weight.value, 1, transposed=False), _cuts(t, axis)
     own, factor = products.piece(t, f"{name}.input", x), products.weight(t, weight)
     attributes = {"contract": 1, "transposed": False, **cuts, **products.attributes(x)}
-    pieces = Messages(axis, Direction.FORWARD).around(t, f"{name}.input", own, Kind.ACTIVATION)
+    pieces = _around(Ring(axis, Direction.FORWARD), t, f"{name}.input", own, Kind.ACTIVATION)
     added = factor[0] if bias is None else (*factor[0], bias.value)
     y = _filled(t, name, f"{products.prefix}matmul_piece", pieces, added, layout, Kind.ACTIVATION, attributes)
     t.program.set_gradient_layout(weight, summed_layout(weight, whole, (len(x.shape) - 1,)))
@@ -82,7 +49,7 @@ def gathered_linear(
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         dy = only(gradients)
         given = products.gradient(r, name, dy)
-        again = Messages(axis, Direction.BACKWARD).around(r, f"{name}.regathered", own, Kind.WORKSPACE)
+        again = _around(Ring(axis, Direction.BACKWARD), r, f"{name}.regathered", own, Kind.WORKSPACE)
         if not products.weight_gradient.overlapped:
             of_parameters(r, again, given[1], dy)
         (dx,) = r.compute(
@@ -129,8 +96,7 @@ def scattered_linear(
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         own = products.gradient_piece(r, f"{name}.output_gradient", only(gradients))
-        ring = Messages(axis, Direction.BACKWARD)
-        pieces = ring.around(r, f"{name}.output_gradient", own, Kind.WORKSPACE)
+        pieces = _around(Ring(axis, Direction.BACKWARD), r, f"{name}.output_gradient", own, Kind.WORKSPACE)
         label, kernel = f"{name}.input_gradient", f"{products.prefix}matmul_piece_input_gradient"
         dx = _filled(
             r, label, kernel, pieces, factor[1], input_gradient_layout(x, weight.value), Kind.WORKSPACE, attributes
@@ -142,6 +108,24 @@ def scattered_linear(
 
     t.record((x,), (y,), backward)
     return y
+
+
+def _around(ring: Ring, t: TaskTracer, name: str, own: Piece, kind: Kind) -> list[Piece]:
+    """Return the pieces of all ranks, the own one first, then that of the next rank: each is sent on when it comes.
+
+    Pieces go one rank back at a time.
+    """
+    pieces = [own]
+    for number in range(1, t.mesh.degree(ring.axis)):
+        pieces.append(_exchanged(ring, t, f"{name}.piece{number}", pieces[-1], -1, kind))
+    return pieces
+
+
+def _exchanged(ring: Ring, t: TaskTracer, name: str, piece: Piece, ahead: int, kind: Kind) -> Piece:
+    """Send a piece to the rank that lies ``ahead``; return the one that comes from the rank as far behind."""
+    likes = [x.relaid(x.layout.without(ring.axis)) for x in piece]
+    ring.send(t, name, piece, ahead)
+    return ring.receive(t, name, likes, ("", ".scale")[: len(piece)], -ahead, kind)
 
 
 def _cuts(t: TaskTracer, axis: str) -> dict[str, Any]:
@@ -176,13 +160,14 @@ def _scattered(
     t: TaskTracer, name: str, kernel: str, operands: Piece, layout: Layout, attributes: dict[str, Any], axis: str
 ) -> list[Tensor]:
     """Return this rank's rows of a product and what the others made of them; the others' rows go to their ranks."""
-    messages = Messages(axis, Direction.FORWARD)
+    ring = Ring(axis, Direction.FORWARD)
     terms: list[Tensor] = []
     count = t.mesh.degree(axis)
     for number in (*range(1, count), 0):
         label = f"{name}.piece{number}" if number else name
         (made,) = t.compute(label, kernel, operands, (layout,), kind=Kind.WORKSPACE, piece=number, **attributes)
-        terms += messages.exchange(t, f"{name}.term{number}", (made,), number, Kind.WORKSPACE) if number else [made]
+        label = f"{name}.term{number}"
+        terms += _exchanged(ring, t, label, (made,), number, Kind.WORKSPACE) if number else [made]
     return terms
 
 

@@ -7,18 +7,25 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """``num_tokens`` of the ``num_total`` tokens of a sequence: equal runs of neighbours, from ``starts`` on.
+    """``num_tokens`` of the ``num_total`` tokens of a sequence: those from ``start`` on, or what a rank is dealt.
 
-    ``axes``: mesh axes that share out the sequence by these runs, each of whose ranks has ``starts`` of its own.
+    ``dealt_over``: a mesh axis, of whose n ranks the i-th has chunks i and 2n-1-i of the sequence's 2n equal ones.
     Axes that a layout names besides share out the rows themselves, in order.
     """
 
     num_tokens: int
     num_total: int
-    starts: tuple[int, ...] = (0,)
-    axes: tuple[str, ...] = ()
+    start: int = 0
+    dealt_over: str = ""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Return the mesh axes that deal out the sequence."""
+        return (self.dealt_over,) if self.dealt_over else ()
 
     @property
     def attributes(self) -> Mapping[str, Any]:
         """Return what a kernel needs to know the rows' positions: nothing where they count from 0."""
-        return {} if self.starts == (0,) else {"starts": self.starts}
+        if self.dealt_over:
+            return {"dealt_over": self.dealt_over}
+        return {"start": self.start} if self.start else {}

@@ -35,7 +35,7 @@ class TokenSlice:
     @property
     def rows(self) -> Rows:
         """Return which tokens these are."""
-        return Rows(self.num_tokens, self.num_total, (self.start,))
+        return Rows(self.num_tokens, self.num_total, self.start)
 
 
 def token_slices(lengths: Sequence[int]) -> tuple[TokenSlice, ...]:

@@ -47,9 +47,9 @@ def attend(b: LayerBuilder, t: TaskTracer, name: str, qkv: Sequence[Tensor]) -> 
             return sliced.flash_attention(tracer, name, inputs, b.part)
         if b.part:
             return sliced.core_attention(tracer, name, inputs, dropout, b.part)
-        if b.context:
+        if b.shared:
             exchanging = ring_attention if b.context_method == "p2p" else gathering_attention
-            return exchanging(tracer, name, inputs, b.context)
+            return exchanging(tracer, name, inputs, b.shared)
         q, k, v = inputs
         if flash:
             return f.flash_attention(tracer, name, q, k, v)

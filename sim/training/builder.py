@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from sim.plan import functions as f
 from sim.plan.assigned_gradients import assign_gradients
 from sim.plan.buffer import Buffer, Initial, Kind, Scope
-from sim.plan.context import ContextPart
+from sim.plan.context import SharedSequence
 from sim.plan.float8 import Float8Products, cast_weights
 from sim.plan.gradients import backpropagate
 from sim.plan.layout import Layout, Shard
@@ -36,9 +36,9 @@ MAIN_STREAM = "compute"
 
 
 def build_dense_training(job: DenseTraining, name: str, only: int | None = None) -> Plan:
-    """Return the plan of one training step: one program per pipeline rank and place along ``cp``.
+    """Return the plan of one training step: one program per pipeline rank.
 
-    ``only``: the pipeline rank whose programs alone are built.
+    ``only``: the pipeline rank whose program alone is built.
     """
     pipeline, sharding = job.parallel.pipeline, job.parallel.sharding
     axes = split_experts(job.parallel.mesh_axes, job.parallel.expert_degree)
@@ -52,8 +52,7 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None)
         if only not in (None, rank):
             continue
         splits = frozenset(action.stage for action in order if action.kind == "W")
-        for index in range(job.parallel.context_degree):
-            programs.append(StageProgramBuilder(job, mesh, place, rank, splits, index).build(calls[rank]))
+        programs.append(StageProgramBuilder(job, mesh, place, rank, splits).build(calls[rank]))
     return Plan(name, mesh, tuple(programs), job.seed, barrier=pipeline.has_barrier)
 
 
@@ -61,9 +60,8 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None)
 class StageProgramBuilder:
     """Builds the program of one pipeline rank: its virtual stages, their backward, the end of the step.
 
-    ``splits``: stages that run backwards in two parts. ``context_index``: the rank's place among those that share
-    sequences. Both copies of a bidirectional pipeline are virtual stages. Where sequences go through the pipeline in
-    slices, each slice has tasks of its own.
+    ``splits``: stages that run backwards in two parts. Both copies of a bidirectional pipeline are virtual stages.
+    Where sequences go through the pipeline in slices, each slice has tasks of its own.
     """
 
     job: DenseTraining
@@ -71,7 +69,6 @@ class StageProgramBuilder:
     place: Placement
     rank: int
     splits: frozenset[int]
-    context_index: int = 0
     tracer: ProgramTracer = field(init=False)
     model: TransformerBuilder = field(init=False)
     forwards: "dict[Pass, _Forward]" = field(init=False)
@@ -97,19 +94,19 @@ class StageProgramBuilder:
                 )
             ),
             collective_matmul=job.parallel.collective_matmul,
-            context=self._context,
+            shared=self._shared,
             context_method=job.parallel.context_method,
             slices={name: choice.num_slices for name, choice in self.choices.items()},
             whole_embedding_gradient=job.training.whole_embedding_gradient,
         )
 
     @property
-    def _context(self) -> ContextPart | None:
-        """Return this rank's part of every sequence; None: all of it."""
+    def _shared(self) -> SharedSequence | None:
+        """Return how ranks share every sequence; None: they do not."""
         parallel, num_tokens = self.job.parallel, self.job.model.sequence_length
         if parallel.context_degree == 1:
             return None
-        return ContextPart(CONTEXT_AXIS, self.context_index, parallel.context_degree, num_tokens)
+        return SharedSequence(CONTEXT_AXIS, parallel.context_degree, num_tokens)
 
     @property
     def choices(self) -> dict[str, Choice]:
@@ -132,8 +129,7 @@ class StageProgramBuilder:
 
     def program(self, tasks: Mapping[str, Task], calls: Sequence[Call]) -> Program:
         """Return the rank's program of these tasks, its gradients assigned or cleared as the job wants it."""
-        place = {PIPELINE_AXIS: self.rank, CONTEXT_AXIS: self.context_index}
-        role = {axis: index for axis, index in place.items() if self.mesh.degree(axis) > 1}
+        role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
         program = Program(role, dict(self.tracer.buffers), dict(tasks), tuple(calls))
         return assign_gradients(program) if self.job.training.set_gradients_to_none else program
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from sim.plan import functions as f
 from sim.plan.buffer import Part
-from sim.plan.context import ContextPart
+from sim.plan.context import SharedSequence
 from sim.plan.layout import REPLICATED, Layout, sharded
 from sim.plan.linear import Products, linear
 from sim.plan.ring_linear import gathered_linear, scattered_linear
@@ -25,7 +25,7 @@ class LayerBuilder:
     """Writes the pieces of a layer of one model under one strategy.
 
     ``slices``: into how many parts the weight of a linear layer, by name, is split along its input; one if left out.
-    ``part``: the tokens of every sequence that a task computes; ``context``: those that this rank does; None: all.
+    ``part``: the tokens of every sequence that a task computes; ``shared``: how ranks share sequences; None: all, not.
     ``context_method``: how attention gets the keys and values of the others. ``products``: how the layers' are made.
     ``collective_matmul``: those of sequence parallelism in pieces, which are gathered and scattered meanwhile.
     ``whole_embedding_gradient``: backward makes that of all rows before it is added.
@@ -41,7 +41,7 @@ class LayerBuilder:
     collective_matmul: bool = False
     slices: Mapping[str, int] = field(default_factory=dict)
     part: TokenSlice | None = None
-    context: ContextPart | None = None
+    shared: SharedSequence | None = None
     context_method: ContextMethod = "p2p"
     whole_embedding_gradient: bool = False
 
@@ -53,7 +53,7 @@ class LayerBuilder:
     @property
     def rows(self) -> Rows:
         """Return which tokens of a sequence a task computes."""
-        part = self.part or self.context
+        part = self.part or self.shared
         return part.rows if part else Rows(self.model.sequence_length, self.model.sequence_length)
 
     @property

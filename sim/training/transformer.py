@@ -107,4 +107,4 @@ class TransformerBuilder(LayerBuilder):
     @property
     def _spans(self) -> f.Spans:
         """Return which part of a whole [sequence, batch, hidden] a task has."""
-        return {0: self.rows} if self.part or self.context else {}
+        return {0: self.rows} if self.part or self.shared else {}

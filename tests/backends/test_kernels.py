@@ -258,15 +258,18 @@ def test_append_fills_a_cache_and_rows_takes_it_apart() -> None:
     assert_close([cache, *run("rows", cache, start=2, count=3)], [x, x[2:5]])
 
 
-@pytest.mark.parametrize(("starts", "part"), [((2,), [2, 3, 4]), ((1, 4), [1, 2, 4, 5])])
-def test_positions_of_runs_count_from_their_starts(starts: tuple[int, ...], part: list[int]) -> None:
-    """Rotary angles, rows of learned positions and dropout masks of some rows are those of the whole."""
-    q, x, table = random(6, B, N, D), random(6, B, H), random(6, H, seed=1)
-    assert_close(run("rotary", q[part], base=100.0, starts=starts), [run("rotary", q, base=100.0)[0][part]])
+@pytest.mark.parametrize(
+    ("rows", "part"), [({"start": 2}, [2, 3, 4]), ({"dealt_over": "tp"}, [0, 1, 6, 7])], ids=["slice", "dealt"]
+)
+def test_positions_of_rows_are_those_in_the_whole(rows: dict[str, Any], part: list[int]) -> None:
+    """Rotary angles, rows of learned positions and dropout masks of a slice, or of a rank's two chunks of four."""
+    q, x, table = random(8, B, N, D), random(8, B, H), random(8, H, seed=1)
+    assert_close(run("rotary", q[part], base=100.0, **rows), [run("rotary", q, base=100.0)[0][part]])
     (whole,) = run("add_positions", x, table, sequence_axes=())
-    assert_close(run("add_positions", x[part], table, sequence_axes=(), starts=starts), [whole[part]])
+    assert_close(run("add_positions", x[part], table, sequence_axes=(), **rows), [whole[part]])
     (dropped, mask) = run("dropout", x, **dropout_attributes())
-    (y, kept) = run("dropout", x[part], **dropout_attributes(starts=(starts, (0,), (0,))))
+    told = {"starts": (rows.get("start", 0), 0, 0), "dealt_over": (rows.get("dealt_over", ""), "", "")}
+    (y, kept) = run("dropout", x[part], **dropout_attributes(**told))
     assert_close([y, kept], [dropped[part], mask[part]])
 
 

@@ -20,7 +20,7 @@ VOCABULARY = {
     "flash_attention_backward", "decode_attention", "split_latent", "merge_latent", "latent_heads",
     "latent_heads_backward",
     "gelu", "gelu_backward", "swiglu", "swiglu_backward", "add", "slice", "append",
-    "rows", "add_rows", "merge_attention", "take_chunks", "logits_max",
+    "rows", "merge_attention", "take_chunks", "logits_max",
     "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "scale", "squared_norm",
     "copy", "adam", "adam_piece", "sgd",
     "sgd_piece", "delay",
@@ -64,6 +64,7 @@ LOGITS, EXP = t(S, B, V), f32(S, B, V)
 E, K, C = 4, 2, 10
 SCORED, SLOTS = f32(S, B, E), TensorSpec((S, B, K), "int32")
 
+RING = {"causal": False, "ring": "cp", "step": 1}
 PIECE = {"size": 2, "num_gradients": 2, "num_parameters": 2}
 """Seven parameters in two tensors, of which a rank updates two."""
 
@@ -204,11 +205,17 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("append", [t(3, B, G, D)], {"start": 0, "rows": S}, [KV]),
     ("append", [t(3, B, G, D), KV], {"start": 5, "rows": S}, [KV]),
     ("rows", [KV], {"start": 5, "count": 3}, [t(3, B, G, D)]),
-    ("rows", [f32(B, N, S)], {"start": 2, "count": 3, "dim": 2}, [f32(B, N, 3)]),
-    ("add_rows", [t(3, B, G, D)], {"start": 5, "rows": S}, [KV]),
-    ("add_rows", [t(3, B, G, D), KV], {"start": 0, "rows": S}, [KV]),
     ("flash_attention", [t(3, B, N, D), KV, KV], {"causal": False}, [t(3, B, N, D), f32(B, N, 3)]),
-    ("merge_attention", [t(3, B, N, D), f32(B, N, 3), Q, f32(B, N, S)], {"start": 5}, [Q, f32(B, N, S)]),
+    ("flash_attention", [t(2, B, N, D), KV, KV], {"dealt_over": "cp"}, [t(2, B, N, D), f32(B, N, 2)]),
+    (
+        "flash_attention_backward",
+        [t(2, B, N, D)] * 2 + [KV, KV, t(2, B, N, D), f32(B, N, 2), KV, KV],
+        {"dealt_over": "cp"},
+        [t(2, B, N, D), KV, KV],
+    ),
+    ("flash_attention", [Q, KV, KV], RING, [Q, f32(B, N, S)]),
+    ("flash_attention_backward", [Q, Q, KV, KV, Q, f32(B, N, S)], RING, [Q, KV, KV]),
+    ("merge_attention", [Q, f32(B, N, S), Q, f32(B, N, S)], {}, [Q, f32(B, N, S)]),
     ("take_chunks", [KV], {"order": (1, 0)}, [KV]),
     ("attention_scores", [t(3, B, N, D), KV], {"context": 2}, [t(B, N, 3, 5)]),
     ("attention_scores_backward", [t(B, N, 3, 5), t(3, B, N, D), KV, KV], {"context": 2}, [t(3, B, N, D), KV]),
@@ -303,9 +310,13 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("append", [t(3, B, G, D)], {"start": 6, "rows": S}),
         ("append", [t(3, B, G, D), t(S + 1, B, G, D)], {"start": 0, "rows": S}),
         ("rows", [KV], {"start": 6, "count": 3}),
-        ("add_rows", [t(3, B, G, D)], {"start": 6, "rows": S}),
-        ("merge_attention", [t(3, B, N, D), f32(B, N, 3), Q, f32(B, N, S)], {"start": 6}),
-        ("merge_attention", [t(3, B, N, D), f32(B, N, 4), Q, f32(B, N, S)], {"start": 0}),
+        ("merge_attention", [t(3, B, N, D), f32(B, N, 3), Q, f32(B, N, S)], {}),
+        ("merge_attention", [Q, f32(B, N, 4), Q, f32(B, N, S)], {}),
+        ("flash_attention", [t(3, B, N, D), KV, KV], {"dealt_over": "cp"}),
+        ("flash_attention", [t(6, B, N, D), KV, KV], {"dealt_over": "cp"}),
+        ("flash_attention_backward", [t(2, B, N, D)] * 2 + [KV, KV, t(2, B, N, D), f32(B, N, 2)], {"dealt_over": "cp"}),
+        ("flash_attention", [t(4, B, N, D), KV, KV], RING),
+        ("flash_attention", [t(5, B, N, D), t(5, B, G, D), t(5, B, G, D)], RING),
         ("take_chunks", [KV], {"order": (1, 1)}),
         ("take_chunks", [KV], {"order": (2, 0, 1, 3, 4)}),
         ("attention_scores", [t(3, B, N, D), KV], {"context": 6}),

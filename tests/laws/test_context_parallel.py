@@ -8,28 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.plan.check import check
-from sim.plan.context import ContextPart
 from sim.plan.description import collective_bytes, kernel_work, payload_bytes
 from sim.plan.op import Collective, CollectiveKind, Compute, Direction, Send
 from sim.plan.program import Plan, Program
 from sim.training.builder import build_dense_training
 from sim.training.spec import DenseTraining
-from tests.sim.jobs import GPT, LLAMA, dense_job
+from tests.sim.jobs import dense_job
+from tests.sim.strategies import context_keys
 
 
-@st.composite
-def context_jobs(draw: st.DrawFn, methods: tuple[str, ...] = ("p2p", "all_gather")) -> DenseTraining:
-    """Return a small job whose sequences ranks share, with other ways to share work beside it."""
-    method = draw(st.sampled_from(methods))
-    degree, tp = draw(st.sampled_from([2, 3, 4])), draw(st.sampled_from([1, 2]))
-    base = draw(st.sampled_from([GPT | {"attention": "flash", "dropout": 0.0}, LLAMA]))
-    length = 2 * degree * tp * draw(st.integers(1, 3))
-    return dense_job(
-        model=base | {"num_layers": draw(st.integers(1, 3)), "sequence_length": length},
-        context_degree=degree, tp=tp, sequence_parallel=tp > 1, dp=draw(st.sampled_from([1, 2])),
-        m=draw(st.integers(1, 2)), b=draw(st.integers(1, 2)), zero_stage=draw(st.sampled_from([0, 1])),
-        recompute=draw(st.sampled_from(["none", "selective", "full"])), precision="fp32", context_method=method,
-    )  # fmt: skip
+def context_jobs(methods: tuple[str, ...] = ("p2p", "all_gather")) -> st.SearchStrategy[DenseTraining]:
+    """Draw small jobs, of one stage, whose sequences ranks share."""
+    return context_keys(methods, most_stages=1).map(lambda keys: dense_job(**keys))
 
 
 def checked_plan(job: DenseTraining) -> Plan:
@@ -49,19 +39,6 @@ def work(program: Program) -> dict[str, tuple[float, float]]:
     return totals
 
 
-@given(degree=st.integers(1, 8), chunk=st.integers(1, 5))
-def test_chunks_of_all_ranks_make_the_sequence(degree: int, chunk: int) -> None:
-    """Every token is on one rank; a rank's two chunks lie as far from the begin as from the end."""
-    total = 2 * degree * chunk
-    seen: Counter[int] = Counter()
-    for index in range(degree):
-        part = ContextPart("cp", index, degree, total)
-        for start in part.starts:
-            seen.update(range(start, start + part.chunk))
-        assert sum(part.starts) + part.chunk == total
-    assert seen == Counter(range(total))
-
-
 @settings(max_examples=30, deadline=None)
 @given(job=context_jobs())
 def test_ranks_share_the_work_of_the_dense_plan_evenly(job: DenseTraining) -> None:
@@ -69,11 +46,11 @@ def test_ranks_share_the_work_of_the_dense_plan_evenly(job: DenseTraining) -> No
     degree = job.parallel.context_degree
     (whole,) = checked_plan(replace(job, parallel=replace(job.parallel, context_degree=1))).programs
     expected = work(whole)
-    for program in checked_plan(job).programs:
-        own = work(program)
-        assert own.keys() == expected.keys()
-        for kernel, (flop, executed) in expected.items():
-            assert own[kernel] == pytest.approx((flop / degree, executed / degree)), kernel
+    (program,) = checked_plan(job).programs
+    own = work(program)
+    assert own.keys() == expected.keys()
+    for kernel, (flop, executed) in expected.items():
+        assert own[kernel] == pytest.approx((flop / degree, executed / degree)), kernel
 
 
 @settings(max_examples=30, deadline=None)

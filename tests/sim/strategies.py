@@ -108,6 +108,24 @@ def aiao_keys(draw: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@st.composite
+def context_keys(draw: Any, methods: tuple[str, ...] = ("p2p", "all_gather"), most_stages: int = 2) -> dict[str, Any]:
+    """Draw the keys of a small job whose sequences ranks share, with other ways to share work beside it."""
+    degree, tp, pp = draw(st.sampled_from([2, 3, 4])), draw(st.sampled_from([1, 2])), draw(st.integers(1, most_stages))
+    base = draw(st.sampled_from([GPT | {"attention": "flash", "dropout": 0.0}, LLAMA]))
+    length = 2 * degree * tp * draw(st.integers(1, 3))
+    schedules = ["gpipe", "1f1b", *(["zb_h1"] if pp > 1 else [])]
+    order = draw(st.permutations(["pp", "dp", "cp", "tp"]))
+    return {
+        "model": base | {"num_layers": draw(st.integers(pp, 3)), "sequence_length": length},
+        "context_degree": degree, "context_method": draw(st.sampled_from(methods)), "axis_order": tuple(order),
+        "tp": tp, "sequence_parallel": tp > 1, "pp": pp, "schedule": draw(st.sampled_from(schedules)),
+        "dp": draw(st.sampled_from([1, 2])), "m": pp * draw(st.integers(1, 2)), "b": draw(st.integers(1, 2)),
+        "zero_stage": draw(st.sampled_from([0, 1])), "precision": "fp32",
+        "recompute": draw(st.sampled_from(["none", "selective", "full"])),
+    }  # fmt: skip
+
+
 def dense_plans(most_ranks: int = 8, most_stage: int = 3) -> st.SearchStrategy[Plan]:
     """Draw the plans of such jobs."""
     return dense_keys(most_ranks, most_stage).map(lambda keys: dense_plan(**keys))

@@ -14,8 +14,8 @@ from sim.engine.folding import Folding, fold, no_fold
 from sim.engine.pricing import ClusterPricing
 from sim.engine.simulate import simulate
 from sim.plan.program import Plan
-from tests.sim.jobs import GPT, dense_plan, op_times
-from tests.sim.strategies import dense_keys
+from tests.sim.jobs import GPT, LLAMA, dense_plan, op_times, pricing_on
+from tests.sim.strategies import context_keys, dense_keys
 from tests.sim.topology_strategies import clusters
 
 
@@ -35,6 +35,14 @@ def largest_gap(plan: Plan, pricing: ClusterPricing) -> float:
 @given(data=st.data(), keys=dense_keys(36))
 def test_folded_equals_unfolded_on_every_topology(data: Any, keys: dict[str, Any]) -> None:
     """Op by op, whatever joins the nodes, how full it is, who is slow, and however collectives are done."""
+    plan = dense_plan(**keys)
+    assert largest_gap(plan, data.draw(clusters(plan.mesh.size))) < 1e-9
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(data=st.data(), keys=context_keys())
+def test_folding_holds_where_ranks_share_sequences(data: Any, keys: dict[str, Any]) -> None:
+    """Rings and gathers of keys and values among the ranks, op by op."""
     plan = dense_plan(**keys)
     assert largest_gap(plan, data.draw(clusters(plan.mesh.size))) < 1e-9
 
@@ -68,6 +76,15 @@ def test_one_slow_part_of_16384_ranks_costs_a_handful_of_classes(topology: dict[
     for straggler in ({"device": 777}, {"link": "node 3 nic 0 out"}):
         slow = topology | {"stragglers": [straggler | {"slowdown": 1.3}]}
         assert sound < classes_of(slow, 2048, 8, 16, 128) <= 128
+
+
+@pytest.mark.parametrize("method", ["p2p", "all_gather"])
+def test_ranks_that_share_sequences_are_alike(method: str) -> None:
+    """Whatever chunks of the sequence a rank has, one of each pipeline rank stands for all."""
+    model = LLAMA | {"num_kv_heads": 8}
+    plan = dense_plan(tp=8, pp=2, dp=4, m=2, model=model, context_degree=16, context_method=method)
+    folding = fold(plan, pricing_on("hgx-h100", plan.mesh.size))
+    assert list(folding.multiplicity.values()) == [512, 512]
 
 
 def test_links_with_room_to_spare_tell_no_ranks_apart() -> None:

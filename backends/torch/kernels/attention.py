@@ -3,6 +3,9 @@
 Queries are [s, b, n, d], keys [s, b, g, d], values [s, b, g, e]; kv head j serves query heads j*r .. j*r+r-1.
 With ``context``, keys and values are caches of which that many rows and one per query are seen, the queries' own last;
 gradients of the caches that are given as the last inputs are added to in place.
+Of sequences that ranks share in two chunks each, queries are this rank's. With ``dealt_over``, keys are the whole
+sequence; with ``ring``, they are the chunks of the rank ``step`` places before: of an earlier rank in the sequence all
+queries see the first, of a later one the second chunk of queries sees both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,31 +116,34 @@ def attention_context_backward(
     return dprobs, *_summed((_un_kv(_by_group(probs, v).transpose(-1, -2) @ grouped),), given)
 
 
-def flash_attention(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+def flash_attention(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return causal attention and the log-sum-exp of its scores, a block of queries at a time."""
     q, k, v = inputs
     queries, keys, values = _grouped(q, k), _kv(k), _kv(v)
-    outputs, sums = [], []
-    for rows, seen in _blocks(q, k, attributes):
+    b, groups, heads, s, _ = queries.shape
+    y = values.new_zeros((b, groups, heads, s, v.shape[3]))
+    sums = wide(values).new_full((b, groups, heads, s), -torch.inf)
+    for rows, seen in _blocks(context, q, k, attributes):
         scores = _block_scores(queries[..., rows, :], keys[..., :seen, :], attributes)
         lse = scores.logsumexp(-1)
         probs = torch.exp(scores - lse.unsqueeze(-1)).to(v.dtype)
-        outputs.append(probs @ values[..., :seen, :])
-        sums.append(lse)
-    return _ungrouped(torch.cat(outputs, 3)), torch.cat(sums, 3).flatten(1, 2)
+        y[..., rows, :], sums[..., rows] = probs @ values[..., :seen, :], lse
+    return _ungrouped(y), sums.flatten(1, 2)
 
 
-def flash_attention_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+def flash_attention_backward(
+    context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
+) -> tuple[Tensor, ...]:
     """Return the gradients of q, k and v, scores computed again (Dao 2023, FlashAttention-2, algorithm 2)."""
     dy, q, k, v, y, lse, *given = inputs
     queries, keys, values, grouped = _grouped(q, k), _kv(k), _kv(v), _grouped(dy, v)
     row_sums = (wide(dy) * wide(y)).sum(-1).permute(1, 2, 0)
     b, n, s = row_sums.shape
     row_sums, lse = (x.reshape(b, k.shape[2], n // k.shape[2], s, 1) for x in (row_sums, lse))
-    dq = torch.empty_like(queries)
+    dq = torch.zeros_like(queries)
     shape = (*queries.shape[:3], _seen(q, k, attributes).shape[0])
     dk, dv = (torch.zeros((*shape, x.shape[4]), dtype=wide(x).dtype, device=x.device) for x in (keys, values))
-    for block, seen in _blocks(q, k, attributes):
+    for block, seen in _blocks(context, q, k, attributes):
         rows = (..., block, slice(None))
         probs = torch.exp(_block_scores(queries[rows], keys[..., :seen, :], attributes) - lse[rows])
         dprobs = wide(grouped[rows] @ values[..., :seen, :].transpose(-1, -2))
@@ -155,12 +161,24 @@ def decode_attention(_: KernelContext, inputs: Sequence[Tensor], _attributes: At
     return (_ungrouped(torch.softmax(scores, -1).to(v.dtype) @ _kv(v)),)
 
 
-def _blocks(q: Tensor, k: Tensor, attributes: Attributes) -> Iterator[tuple[slice, int]]:
+def _blocks(context: KernelContext, q: Tensor, k: Tensor, attributes: Attributes) -> Iterator[tuple[slice, int]]:
     """Yield blocks of queries, each with how many keys its last one sees."""
-    queries, keys = q.shape[0], _seen(q, k, attributes).shape[0]
-    for start in range(0, queries, _QUERY_BLOCK):
-        stop = min(start + _QUERY_BLOCK, queries)
-        yield slice(start, stop), keys - queries + stop if _is_causal(attributes) else keys
+    for first, last, keys in _runs(context, q.shape[0], _seen(q, k, attributes).shape[0], attributes):
+        for start in range(first, last, _QUERY_BLOCK):
+            stop = min(start + _QUERY_BLOCK, last)
+            yield slice(start, stop), keys - last + stop if _is_causal(attributes) else keys
+
+
+def _runs(context: KernelContext, queries: int, keys: int, attributes: Attributes) -> list[tuple[int, int, int]]:
+    """Return runs of neighbouring queries: the first, one past the last, and how many keys that last one sees."""
+    chunk = queries // 2
+    if "dealt_over" in attributes:
+        one, other = context.dealt_chunks(attributes["dealt_over"])
+        return [(0, chunk, (one + 1) * chunk), (chunk, queries, (other + 1) * chunk)]
+    if "ring" in attributes:
+        is_of_later = attributes["step"] > context.index((attributes["ring"],))
+        return [(chunk, queries, keys)] if is_of_later else [(0, queries, chunk)]
+    return [(0, queries, keys)]
 
 
 def _is_causal(attributes: Attributes) -> bool:
@@ -174,17 +192,16 @@ def _block_scores(queries: Tensor, keys: Tensor, attributes: Attributes) -> Tens
     return _masked(scores) if _is_causal(attributes) else scores
 
 
-def merge_attention(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return a result and its log-sum-exp, into whose rows from ``start`` on that over other keys is merged, in place.
+def merge_attention(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return a result and its log-sum-exp, into which that over other keys is merged, in place.
 
     Each is weighted by its part of the sum of exponentials (Rabe and Staats 2021; Liu et al. 2023, Ring Attention).
     """
     part, part_lse, y, lse = inputs
-    rows = slice(attributes["start"], attributes["start"] + part.shape[0])
-    total = torch.logaddexp(lse[..., rows], part_lse)
-    kept, added = (torch.exp(x - total).permute(2, 0, 1).unsqueeze(-1) for x in (lse[..., rows], part_lse))
-    y[rows] = (wide(y[rows]) * kept + wide(part) * added).to(y.dtype)
-    lse[..., rows] = total
+    total = torch.logaddexp(lse, part_lse)
+    kept, added = (torch.exp(x - total).permute(2, 0, 1).unsqueeze(-1) for x in (lse, part_lse))
+    y.copy_(wide(y) * kept + wide(part) * added)
+    lse.copy_(total)
     return y, lse
 
 

@@ -44,15 +44,23 @@ class KernelContext:
         """Return the rank's position in its group over ``axes``, the last one varying fastest."""
         return self.rank.mesh.index(self.rank.rank, tuple(axes))
 
-    def positions(self, num_rows: int, axes: Sequence[str], starts: Sequence[int]) -> Tensor:
+    def positions(self, num_rows: int, axes: Sequence[str] = (), *, start: int = 0, dealt_over: str = "") -> Tensor:
         """Return the positions, int64, of this rank's rows where ``axes`` share out rows in order.
 
-        All of them are equal runs of neighbours, at positions from each of ``starts`` on.
+        All of them are neighbours from ``start`` on, or the two chunks of a sequence that is ``dealt_over`` an axis.
         """
         first, total = self.index(axes) * num_rows, num_rows * self.rank.mesh.degree(*axes)
         rows = torch.arange(first, first + num_rows, dtype=torch.int64, device=self.rank.device)
-        run = total // len(starts)
-        return torch.tensor(starts, dtype=torch.int64, device=self.rank.device)[rows // run] + rows % run
+        if not dealt_over:
+            return start + rows
+        chunk = total // 2
+        numbers = torch.tensor(self.dealt_chunks(dealt_over), dtype=torch.int64, device=self.rank.device)
+        return numbers[rows // chunk] * chunk + rows % chunk
+
+    def dealt_chunks(self, axis: str) -> tuple[int, int]:
+        """Return which two chunks of a sequence this rank has: the i-th of n along ``axis`` has i and 2n-1-i."""
+        index, degree = self.index((axis,)), self.rank.mesh.degree(axis)
+        return index, 2 * degree - 1 - index
 
     def first_sample(self, microbatch_size: int) -> int:
         """Return the number, in the global batch, of the first sample of this micro-batch."""
@@ -62,6 +70,13 @@ class KernelContext:
 
 
 Attributes = Mapping[str, Any]
+
+
+def rows_of(attributes: Attributes) -> Attributes:
+    """Return what ``positions`` is told of an op's rows."""
+    return {name: attributes[name] for name in ("start", "dealt_over") if name in attributes}
+
+
 KernelFunction = Callable[[KernelContext, Sequence[Tensor], Attributes], tuple[Tensor, ...]]
 """Takes the tensors that an op reads; returns those that it writes, in order.
 

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, wide
+from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, rows_of, wide
 from backends.torch.randomness import dropout_key, kept_by_dropout
 
 # --- dropout -----------------------------------------------------------------------------------------------
@@ -16,8 +16,12 @@ from backends.torch.randomness import dropout_key, kept_by_dropout
 
 def _mask(context: KernelContext, x: Tensor, attributes: Attributes) -> Tensor:
     """Return this rank's slice of the global mask, uint8, 1 where an element is kept."""
-    batch_dim, starts = attributes["batch_dim"], attributes.get("starts", ((0,),) * x.dim())
-    places = [context.positions(*item) for item in zip(x.shape, attributes["axes"], starts, strict=True)]
+    batch_dim, axes = attributes["batch_dim"], attributes["axes"]
+    starts, dealt = attributes.get("starts", (0,) * x.dim()), attributes.get("dealt_over", ("",) * x.dim())
+    places = [
+        context.positions(*dim[:2], start=dim[2], dealt_over=dim[3])
+        for dim in zip(x.shape, axes, starts, dealt, strict=True)
+    ]
     return kept_by_dropout(
         dropout_key(context.rank.seed, context.rank.step, attributes["salt"]),
         attributes["shape"],
@@ -164,7 +168,7 @@ def _turned(context: KernelContext, x: Tensor, attributes: Attributes, sign: flo
     half, still = width // 2, x.shape[-1] - width
     values = wide(x[..., still:])
     powers = torch.arange(half, dtype=values.dtype, device=x.device) / half
-    positions = context.positions(x.shape[0], (), attributes.get("starts", (0,))).to(values.dtype)
+    positions = context.positions(x.shape[0], **rows_of(attributes)).to(values.dtype)
     angles = (positions[:, None] * attributes["base"] ** -powers)[:, None, None, :]
     cosine, sine = torch.cos(angles), sign * torch.sin(angles)
     first, second = values[..., :half], values[..., half:]
@@ -213,17 +217,9 @@ def append(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -
     return (cache,)
 
 
-def add_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return a sum with x added to its rows from ``start`` on: the one given, in place, or zeros."""
-    x, *given = inputs
-    total = given[0] if given else x.new_zeros((attributes["rows"], *x.shape[1:]))
-    total[attributes["start"] : attributes["start"] + x.shape[0]] += x
-    return (total,)
-
-
 def rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return ``count`` rows of x from ``start`` on, or of what lies along another dimension."""
-    piece = inputs[0].narrow(attributes.get("dim", 0), attributes["start"], attributes["count"])
+    """Return ``count`` rows of x from ``start`` on."""
+    piece = inputs[0].narrow(0, attributes["start"], attributes["count"])
     return (piece.clone(memory_format=torch.contiguous_format),)
 
 
@@ -288,7 +284,6 @@ ELEMENTWISE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "merge_qkv": merge_qkv,
         "add": add,
         "append": append,
-        "add_rows": add_rows,
         "rows": rows,
         "take_chunks": take_chunks,
         "slice": slice_,

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, wide
+from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, rows_of, wide
 from backends.torch.randomness import token_ids
 from backends.torch.slicing import flat_piece, write_piece
 
@@ -15,7 +15,7 @@ from backends.torch.slicing import flat_piece, write_piece
 def tokens(context: KernelContext, _: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return this rank's token ids [s, b] of a micro-batch; ``shift`` 1 gives the labels."""
     batch = attributes["microbatch_size"]
-    places = context.positions(attributes["sequence_length"], (), attributes.get("starts", (0,)))
+    places = context.positions(attributes["sequence_length"], **rows_of(attributes))
     ids = token_ids(
         context.rank.seed,
         context.rank.step,
@@ -52,7 +52,7 @@ def embedding_backward(context: KernelContext, inputs: Sequence[Tensor], attribu
 
 
 def _position_rows(context: KernelContext, x: Tensor, attributes: Attributes) -> Tensor:
-    return context.positions(x.shape[0], attributes["sequence_axes"], attributes.get("starts", (0,)))
+    return context.positions(x.shape[0], attributes["sequence_axes"], **rows_of(attributes))
 
 
 def add_positions(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
