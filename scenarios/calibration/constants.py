@@ -38,9 +38,10 @@ class Constant:
         """Return its upper limit."""
         return 1.0 if self.section and self.field.endswith(_AT_MOST_1) else float("inf")
 
-    def value(self, pricing: ClusterPricing) -> float:
+    def value(self, software: Software, profile: Profile) -> float:
         """Return it as a scenario has it; 0 where it has none."""
-        return float(getattr(_part(pricing, self.section), self.field) or 0.0)
+        part = getattr(profile, self.section) if self.section else software
+        return float(getattr(part, self.field) or 0.0)
 
     def text(self, value: float) -> str:
         """Return a value of it as a file holds it."""
@@ -88,10 +89,6 @@ def _constant(section: str, field: str) -> Constant:
     """Return a constant by its field, whose key has no unit."""
     unit = max((unit for unit in _UNITS if field.endswith(unit)), key=len)
     return Constant(section, field.removesuffix(unit), field)
-
-
-def _part(pricing: ClusterPricing, section: str) -> Any:
-    return getattr(pricing.profile, section) if section else pricing.software
 
 
 def _is_default(software: Software, field: str) -> bool:

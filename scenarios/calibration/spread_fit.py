@@ -21,7 +21,7 @@ from costmodels.kernels.tensor import Work
 from costmodels.profile import STEP, Profile
 from costmodels.spread import NETWORK, kernel_place, transfer_place
 from scenarios.calibration.calibration import SPREAD_SOURCE, held_out_calls, points_of
-from scenarios.calibration.step_fit import OF_STEPS, measured_steps, refuse_other_machine
+from scenarios.calibration.measured_steps import OF_STEPS, measured_steps, refuse_other_machine
 from scenarios.calibration.tables import HELD_OUT_TABLES, read_samples
 from scenarios.errors import Origin, ScenarioError
 from scenarios.running.intervals import errors_of
@@ -211,13 +211,13 @@ def step_spread(tables: Sequence[Path], num_fitted: int, calibrated: CalibratedP
     judge intervals, too. ``calibrated``: a profile in the place of the rows' own.
     Raises ScenarioError where there are no more steps than constants.
     """
-    steps = [step for step in measured_steps(tables, calibrated) if step.fitted]
+    steps = [step for step in measured_steps(tables, calibrated) if step.facts.fitted]
     count = len(steps)
     if count <= num_fitted:
         rule = f"{count} steps cannot show what {num_fitted} constants leave"
         raise ScenarioError(Origin(option="--constants"), "", rule, "name more tables, or fewer constants")
     runs = [simulate(step.plan, step.pricing) for step in steps]
-    errors = [log(step.measured_s / run.iteration_time_s) for step, run in zip(steps, runs, strict=True)]
+    errors = [log(step.facts.measured_s / run.iteration_time_s) for step, run in zip(steps, runs, strict=True)]
     explained = [
         step_deviation(critical_path(run), errors_of(step.pricing, step=0.0))
         for step, run in zip(steps, runs, strict=True)

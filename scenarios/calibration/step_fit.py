@@ -1,34 +1,18 @@
 """Fit constants of a framework or a profile to measured steps: on the rows of one group, judged on the others."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from costmodels.calibration.document import CalibratedProfile
 from costmodels.calibration.uncertainty import Estimate, estimates
-from costmodels.hardware import load_node
-from scenarios.calibration.constants import Constant, applied, parse_constant
+from scenarios.calibration.constants import Constant, parse_constant
+from scenarios.calibration.measured_steps import Array, StepFacts
+from scenarios.calibration.step_workers import Steps
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.loader import scenario_from_mapping
-from scenarios.running.runner import devices_of, plan_of, pricing_of
-from scenarios.summaries.step import rates
-from scenarios.validation.published import entry_of, where_of
-from sim.engine.pricing import ClusterPricing
-from sim.engine.simulate import simulate
-from sim.plan.program import Plan
-from traces.published import PublishedRow, PublishedTable, load_table
 
-FITTED: Final = "fitted"
-"""What the group is called that constants are fitted to, in tables whose rows are grouped."""
-OF_STEPS: Final = frozenset(
-    {"iteration_time_s", "tokens_per_s", "model_flop_per_s_per_device", "hardware_flop_per_s_per_device"}
-)
-"""What of a step tells how long it takes."""
 OUTLIER: Final = 0.01
 """Residuals beyond it weigh as absolute ones (soft l1): tables are judged by their mean absolute error."""
 _REACH: Final = 5.0
@@ -36,29 +20,13 @@ _REACH: Final = 5.0
 _STEP: Final = 0.05
 """Derivatives are over so much of a logarithm: launches decide some steps and others not, which is no smooth thing."""
 SCHEMA: Final = "meshtwin.fit/1"
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredStep:
-    """A measured step: what was run, on what, how long it took, and whether constants are fitted to it."""
-
-    name: str
-    plan: Plan
-    pricing: ClusterPricing
-    measured_s: float
-    fitted: bool
-
-    def predicted_s(self, constants: Mapping[Constant, float]) -> float:
-        """Return the step time with those of these constants that its scenario has."""
-        return simulate(self.plan, applied(self.pricing, constants)).iteration_time_s
 
 
 @dataclass(frozen=True, slots=True)
 class StepFit:
     """What a fit began with and found, constant by constant, and log(predicted/measured) of every step with that."""
 
-    steps: Sequence[MeasuredStep]
+    steps: Sequence[StepFacts]
     starts: Mapping[Constant, float]
     found: Mapping[Constant, Estimate]
     residuals: Array
@@ -70,53 +38,8 @@ class StepFit:
         return errors
 
 
-def measured_steps(tables: Sequence[Path], profile: CalibratedProfile | None = None) -> list[MeasuredStep]:
-    """Return the steps of tables of step times or rates. Of a table without groups all rows are fitted.
-
-    ``profile``: what takes the place of the rows' own. Raises TraceError for a bad table, ScenarioError for one of
-    other measurements, for a row that is no scenario, and for one of another machine than the profile's.
-    """
-    loaded = [load_table(path) for path in tables]
-    for table in loaded:
-        if table.prediction not in OF_STEPS:
-            raise _unfit(table, f"these are no times or rates of steps, but {table.prediction}")
-    return [_step(table, row, profile) for table in loaded for row in table.rows]
-
-
-def _step(table: PublishedTable, row: PublishedRow, profile: CalibratedProfile | None) -> MeasuredStep:
-    scenario = scenario_from_mapping(entry_of(table, row), table.path, where_of(table, row))
-    if profile is not None and scenario.cluster is not None:
-        refuse_other_machine(profile, scenario.cluster.node, table, row)
-        scenario = replace(scenario, cluster=replace(scenario.cluster, calibrated=profile))
-    pricing, plan, measured_s = pricing_of(scenario), plan_of(scenario), row.measured
-    if not isinstance(pricing, ClusterPricing):
-        raise _unfit(table, "a textbook workload has stated times, which nothing can be fitted to")
-    if table.prediction != "iteration_time_s":
-        run = simulate(plan, pricing)
-        rate = rates(scenario, run, devices_of(scenario))[table.prediction]
-        assert rate is not None  # only textbook workloads have none
-        measured_s = rate * run.iteration_time_s / row.measured
-    return MeasuredStep(f"{table.name}: {row.name}", plan, pricing, measured_s, row.group in {FITTED, ""})
-
-
-def refuse_other_machine(profile: CalibratedProfile, node: str, table: PublishedTable, row: PublishedRow) -> None:
-    """Raise ScenarioError for a row of another generation of devices than a profile's.
-
-    Where the profile brings the rates of the machine that it was measured on, the row must be of this very node.
-    """
-    of_row, of_profile = load_node(node), load_node(profile.node)
-    alike = node == profile.node if profile.measured else of_row.device.generation == of_profile.device.generation
-    if not alike:
-        rule = f"the row is of {node}, and {profile.profile.name} is a profile of {profile.node}"
-        raise ScenarioError(Origin(option=where_of(table, row)), "", rule, "name tables of the profile's machine")
-
-
-def _unfit(table: PublishedTable, rule: str) -> ScenarioError:
-    return ScenarioError(Origin(str(table.path)), "measured.prediction", rule, "name a table of iteration_time_s")
-
-
 def fit_steps(
-    steps: Sequence[MeasuredStep],
+    steps: Steps,
     names: Sequence[str],
     *,
     every: int = 1,
@@ -128,8 +51,9 @@ def fit_steps(
     absolute ones (soft l1), in the logarithms of the constants. Raises ScenarioError for a constant that there is not,
     that starts at 0, and where there are fewer steps than constants.
     """
-    starts = {constant: _start(steps, constant) for constant in map(parse_constant, dict.fromkeys(names))}
-    fitted = [step for step in steps if step.fitted][::every]
+    facts = steps.facts
+    starts = {constant: _start(facts, constant) for constant in map(parse_constant, dict.fromkeys(names))}
+    fitted = [place for place, step in enumerate(facts) if step.fitted][::every]
     if len(fitted) <= len(starts):
         rule = f"{len(fitted)} rows to fit to cannot settle {len(starts)} constants"
         raise ScenarioError(Origin(option="--constant"), "", rule, "name fewer constants, or take more rows")
@@ -140,7 +64,7 @@ def fit_steps(
         return dict(zip(starts, map(float, np.exp(logs)), strict=True))
 
     def residuals(logs: Array) -> Array:
-        found = _residuals(fitted, constants_at(logs))
+        found = _residuals(steps, fitted, constants_at(logs))
         shown = ", ".join(f"{c.name} {c.text(value)}" for c, value in constants_at(logs).items())
         progress(f"mean error {np.abs(np.expm1(found)).mean():.2%} with {shown}")
         return found
@@ -152,20 +76,22 @@ def fit_steps(
     )  # fmt: skip
     logs = begin + best.x - 1.0
     found = dict(zip(starts, estimates(residuals, logs, low, high, OUTLIER), strict=True))
-    return StepFit(steps, starts, found, _residuals(steps, constants_at(logs)))
+    return StepFit(facts, starts, found, _residuals(steps, range(len(facts)), constants_at(logs)))
 
 
-def _start(steps: Sequence[MeasuredStep], constant: Constant) -> float:
+def _start(steps: Sequence[StepFacts], constant: Constant) -> float:
     """Return a constant's value in the first scenario that has one."""
-    start = next((value for step in steps if (value := constant.value(step.pricing)) > 0.0), 0.0)
+    start = next((value for step in steps if (value := constant.value(step.software, step.profile)) > 0.0), 0.0)
     if not start:
         rule = f"{constant.name} needs a start above 0, and no scenario has one"
         raise ScenarioError(Origin(option="--constant"), "", rule, "write one into the table's base")
     return start
 
 
-def _residuals(steps: Sequence[MeasuredStep], constants: Mapping[Constant, float]) -> Array:
-    return np.array([np.log(step.predicted_s(constants) / step.measured_s) for step in steps])
+def _residuals(steps: Steps, which: Sequence[int], constants: Mapping[Constant, float]) -> Array:
+    measured_s = np.array([steps.facts[place].measured_s for place in which])
+    found: Array = np.log(steps.predicted_s(constants, which) / measured_s)
+    return found
 
 
 def summarise_fit(fit: StepFit) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scenarios.calibration.step_fit import StepFit, fit_steps, measured_steps, summarise_fit
-from scenarios.commands.options import json_option
+from scenarios.calibration.step_fit import StepFit, fit_steps, summarise_fit
+from scenarios.calibration.step_workers import spread_steps
+from scenarios.commands.options import jobs_option, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
+from scenarios.sweep.workers import available_cores
 
 
 @click.command("fit")
@@ -29,11 +31,12 @@ from scenarios.console.answer import open_console
 @click.option(
     "--every", type=click.IntRange(1), default=1, show_default=True, help="Fit to one row of so many, for speed."
 )
+@jobs_option
 @json_option
-def command(tables: tuple[Path, ...], names: tuple[str, ...], every: int, as_json: bool) -> None:
+def command(tables: tuple[Path, ...], names: tuple[str, ...], every: int, jobs: int | None, as_json: bool) -> None:
     """Fit constants to the rows of tables whose group is `fitted` (all rows, without groups); judge by the others."""
-    with refusing_bad_input():
-        fit = fit_steps(measured_steps(tables), names, every=every, progress=_shown)
+    with refusing_bad_input(), spread_steps(tables, jobs or available_cores()) as steps:
+        fit = fit_steps(steps, names, every=every, progress=_shown)
     summary = summarise_fit(fit)
     if as_json:
         click.echo(json.dumps(summary, indent=2))

@@ -34,6 +34,9 @@ scenario_argument = click.argument("scenario", type=ScenarioPath(), metavar="SCE
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Put another value into the scenario; repeatable."
 )
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(1, 1_024), metavar="N", help="Processes that simulate; default one per core."
+)
 out_option = click.option(
     "--out",
     type=Folder(),

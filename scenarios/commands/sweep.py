@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from scenarios.commands.options import Folder, json_option, scenario_argument
+from scenarios.commands.options import Folder, jobs_option, json_option, scenario_argument
 from scenarios.commands.refusals import FailedRun, refusing_bad_input
 from scenarios.console.answer import open_console
 from scenarios.results.folder import refuse_unwritable, writing_to
@@ -17,7 +17,6 @@ from scenarios.sweep.run import prepare, run
 from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import available_cores, local_workers
 
-MAX_JOBS = 1_024
 PIPE_WIDTH = 1_000
 """Columns where there is no terminal: a line per point, for other programs."""
 
@@ -31,9 +30,7 @@ PIPE_WIDTH = 1_000
     metavar="KEY=A,B,...",
     help="Values of a key, as YAML; repeatable. Lists as in [1,2],[2,1]; text with a comma in quotes.",
 )
-@click.option(
-    "--jobs", type=click.IntRange(1, MAX_JOBS), metavar="N", help="Processes that simulate; default one per core."
-)
+@jobs_option
 @click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html, sweep.json and sweep.csv.")
 @json_option
 def command(scenario: Path, options: tuple[str, ...], jobs: int | None, out: Path | None, as_json: bool) -> None:

@@ -29,9 +29,10 @@ def tasks_alone_s(plan: Plan, pricing: Pricing, phases: Container[Phase] = tuple
 
 def _alone_s(plan: Plan, pricing: Pricing, program: Program, task: Task, rank: int) -> float:
     """Return the longest path through a task's ops."""
-    activities = launched(task, pricing.launches_s(task), [pricing.price(plan, program, op, rank) for op in task.ops])
+    waits = analyse(task).predecessors
+    activities = launched(waits, pricing.launches_s(task), [pricing.price(plan, program, op, rank) for op in task.ops])
     ends_s: list[float] = []
-    for activity, predecessors in zip(activities, analyse(task).predecessors, strict=True):
+    for activity, predecessors in zip(activities, waits, strict=True):
         begin_s = max((ends_s[i] for i in predecessors), default=NO_PATH)
         ends_s.append(max(begin_s, 0.0) + activity.duration_s)
     return max(ends_s)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from sim.engine.activity import Activity
 from sim.engine.contention import Contention
 from sim.engine.graph import SENT, Block, Graph, NodeKind, Pattern, Wire
+from sim.engine.patterns import call_pattern
 from sim.engine.shape import NO_PATH
 from sim.engine.tables import MAIN_STREAM, TaskTable
 from sim.engine.teams import Part, Team
@@ -317,15 +318,7 @@ class RankCompiler:
         """Return a block's pattern, None unless each stream's last op waits for every entry, and each op for one."""
         key = (table.task.name, entries)
         if key not in self._patterns:
-            durations_s = [activity.duration_s for activity in table.activities]
-            offsets = table.shape.offsets(durations_s, entries)
-            main_exit = table.shape.last[MAIN_STREAM]
-            span_s = offsets[0][main_exit] + durations_s[main_exit] if len(entries) == 1 else 0.0
-            open_end = any(row[op] == NO_PATH for row in offsets for op in table.shape.last.values())
-            early = any(max(row[op] for row in offsets) == NO_PATH for op in range(len(durations_s)))
-            fits = not (open_end or early)
-            waits = table.shape.predecessors
-            self._patterns[key] = Pattern(entries, offsets, durations_s, main_exit, span_s, waits) if fits else None
+            self._patterns[key] = call_pattern(table, entries)
         return self._patterns[key]
 
     def _as_block(self, node: int, pattern: Pattern) -> Block:

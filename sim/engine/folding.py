@@ -46,6 +46,16 @@ class Folding:
     _classes: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict, repr=False)
     _folded: dict[tuple[int, int], tuple[Activity, Activity]] = field(default_factory=dict, repr=False)
 
+    def same_as(self, other: "Folding") -> bool:
+        """Return whether another folding has the same classes of ranks, links and groups."""
+        return (
+            self.stands_for == other.stands_for
+            and self.multiplicity == other.multiplicity
+            and self.group_counts == other.group_counts
+            and _equal(self.link_class, other.link_class)
+            and _equal(self.class_size, other.class_size)
+        )
+
     def classes_of(self, mesh: Mesh, rank: int, op: Collective) -> tuple[int, ...]:
         """Return which simulated ranks take part where ``rank`` runs a collective, in order."""
         key = (rank, op.axes, op.members)
@@ -85,6 +95,10 @@ class Folding:
         assert isinstance(resource, tuple)
         kind, rank, *rest = resource
         return (kind, self.stands_for[rank], *rest)
+
+
+def _equal(one: Ints | None, other: Ints | None) -> bool:
+    return one is other if one is None or other is None else np.array_equal(one, other)
 
 
 def no_fold(plan: Plan, pricing: Pricing) -> Folding:

@@ -92,8 +92,8 @@ class Graph:
     joints: list[Joint] = field(default_factory=list)
     joint_of: dict[int, int] = field(default_factory=dict)
     units: list[Unit] = field(default_factory=list)
-    messages: list[tuple[int, int]] = field(default_factory=list)
-    """(send, receive); the same node where a wire stands for both."""
+    messages: list[tuple[int, int, int]] = field(default_factory=list)
+    """(send, journey, receive); where a wire stands for a message, its journey is its receive, and may be its send."""
     early_exits: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """(block, entry, op) of nodes that lead from one entry to an op that may be done before all entries let go."""
     team_calls: list[tuple[tuple[int, ...], int, tuple[int, ...]]] = field(default_factory=list)

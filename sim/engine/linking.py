@@ -27,13 +27,13 @@ def link_messages(graph: Graph, ranks: Mapping[int, RankCompiler], mesh: Mesh, s
                 journey = graph.add(NodeKind.FIXED, latency_s)
                 graph.link(send, journey)
                 graph.link(journey, receive)
-                graph.messages.append((send, receive))
+                graph.messages.append((send, journey, receive))
         for channel, wire in compiler.wires.items():
             axis, offset, _, is_send = channel
             if not is_send:
                 peer = stands_for[mesh.shift(rank, axis, offset)]
                 _check_messages(rank, peer, channel, len(wire.sends), wire.num_received)
-                graph.messages += zip(wire.sends, wire.receives, strict=True)
+                graph.messages += zip(wire.sends, wire.receives, wire.receives, strict=True)
 
 
 def _check_messages(

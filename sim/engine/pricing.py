@@ -58,11 +58,14 @@ class ClusterPricing:
     def under(self, software: Software, profile: Profile | None = None) -> "ClusterPricing":
         """Return the prices of the same cluster under another framework, and another profile in the place of its own.
 
-        Times of kernels are not kept.
+        What ops are like is kept, and under the same network what they put on links; no time is.
         """
         profile = profile or self.profile
         profiles = {name: profile if known is self.profile else known for name, known in self.profiles.items()}
-        other = ClusterPricing(self.cluster, profile, profiles, self.algorithms, self.variation, software)
+        other = replace(
+            self, profile=profile, profiles=profiles, software=software, _kernels={}, _computes={}, _collectives={},
+            _uses=self._uses if profile.network == self.profile.network else {},
+        )  # fmt: skip
         if profile.network == self.profile.network:
             other.__dict__["network"] = self.network
         return other

@@ -260,7 +260,7 @@ class SimulatedRun:
         starts = self._released_s.copy()
         ends = self._node_ends
         previous: dict[tuple[int, str], float] = {}
-        sender = {receive: send for send, receive in self.graph.messages}
+        sender = {receive: send for send, _, receive in self.graph.messages}
         for rank, call, base, pattern in self.graph.units:
             if pattern is not None:
                 continue

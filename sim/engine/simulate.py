@@ -1,7 +1,7 @@
 """A plan in, a simulated run out."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import Final
@@ -17,37 +17,85 @@ from sim.engine.graph import Graph, PricedTask
 from sim.engine.launching import launched
 from sim.engine.linking import link_collectives, link_messages
 from sim.engine.loop import EventLoop
+from sim.engine.repricing import repriced, same_structure
 from sim.engine.run import SimulatedRun
 from sim.engine.shape import TaskShape, analyse
 from sim.engine.tables import TaskTable, tabulate
 from sim.engine.teams import Team, find_teams
 from sim.plan.op import Collective, LinkOp, Op
-from sim.plan.program import Plan, Program
+from sim.plan.program import Plan, Program, Task
 from sim.plan.steps import repeated
 
 NUMBERS_OF_STEPS: Final = (4, 8, 16)
 """How many steps are simulated where none waits for the others at its end, until two in a row take equally long."""
 
 
-def simulate(
-    plan: Plan, pricing: Pricing, *, fold: Callable[[Plan, Pricing], Folding] = fold, coalesce: bool = True
-) -> SimulatedRun:
+Fold = Callable[[Plan, Pricing], Folding]
+
+
+def simulate(plan: Plan, pricing: Pricing, *, fold: Fold = fold, coalesce: bool = True) -> SimulatedRun:
     """Return the run of one step of ``plan``.
 
     Without a barrier between steps it is a step in the middle of several: as many are simulated as it takes to see
     the steady period. Raises CheckError where sends and receives do not match, DeadlockError where the run gets stuck.
     """
-    with collector_paused():
-        began_s = perf_counter()
-        folding = fold(plan, pricing)
-        programs = {rank: plan.program_of(rank) for rank in folding.multiplicity}
-        priced = {rank: _price(plan, pricing, folding, rank) for rank in programs}
-        for num_steps in (1,) if plan.barrier else NUMBERS_OF_STEPS:
-            run = _simulate_steps(plan, folding, programs, priced, num_steps, coalesce=coalesce)
-            if run.is_steady:
-                break
-        run.wall_time_s = perf_counter() - began_s
-    return run
+    return Simulation(plan, fold, coalesce).run(pricing)
+
+
+@dataclass
+class Simulation:
+    """A plan to be simulated under one price after the other: it is compiled again only where prices ask for it.
+
+    Each run is to the last bit what ``simulate`` returns. It holds what the last one was compiled to.
+    """
+
+    plan: Plan
+    fold: Fold = fold
+    coalesce: bool = True
+    _folding: Folding | None = None
+    _priced: Mapping[int, Mapping[str, PricedTask]] = field(default_factory=dict)
+    _compiled: dict[int, "_Compiled"] = field(default_factory=dict)
+    _shapes: dict[int, Mapping[str, TaskShape]] = field(default_factory=dict)
+
+    def run(self, pricing: Pricing) -> SimulatedRun:
+        """Return the run of one step under some prices. Raises as ``simulate``."""
+        with collector_paused():
+            began_s = perf_counter()
+            folding = self.fold(self.plan, pricing)
+            programs = {rank: self.plan.program_of(rank) for rank in folding.multiplicity}
+            self._shapes = self._shapes or {id(p): _shapes(p) for p in self.plan.programs}
+            priced = {rank: _price(self.plan, pricing, folding, rank, self._shapes) for rank in programs}
+            if self._folding is None or not (
+                folding.same_as(self._folding) and same_structure(programs, self._priced, priced)
+            ):
+                self._compiled = {}
+            self._folding, self._priced = folding, priced
+            for num_steps in (1,) if self.plan.barrier else NUMBERS_OF_STEPS:
+                run = self._run_steps(programs, num_steps)
+                if run.is_steady:
+                    break
+            run.wall_time_s = perf_counter() - began_s
+        return run
+
+    def _run_steps(self, programs: Mapping[int, Program], num_steps: int) -> SimulatedRun:
+        """Simulate that many steps in a row."""
+        assert self._folding is not None
+        known = self._compiled.get(num_steps)
+        if known is None:
+            in_a_row = _in_a_row(programs, num_steps)
+            job = _job(self.plan, self._folding, in_a_row, self._priced, self._shapes)
+            known = self._compiled[num_steps] = _compile_coalesced(job, coalesce=self.coalesce)
+            graph = known.graph
+        else:
+            graph = repriced(known.graph, known.tables, known.programs, self._priced)
+        loop = EventLoop(graph)
+        loop.run()
+        refuse_deadlock(SimulatedRun(self.plan, self._folding, known.programs, self._priced, graph, loop))
+        return SimulatedRun(self.plan, self._folding, programs, self._priced, graph, loop, num_steps)
+
+
+def _shapes(program: Program) -> dict[str, TaskShape]:
+    return {name: analyse(task) for name, task in program.tasks.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,43 +112,41 @@ class _Job:
 
 
 def _job(
-    plan: Plan, folding: Folding, programs: Mapping[int, Program], priced: Mapping[int, Mapping[str, PricedTask]]
-) -> _Job:
-    """Find out who may meet whom, and what tasks look like."""
-    classes_of = partial(folding.classes_of, plan.mesh)
-    contention = find_contention(
-        programs, priced, lambda rank, op: classes_of(rank, op)[0] if isinstance(op, Collective) else rank
-    )
-    different = {id(program): program for program in programs.values()}
-    shapes = {key: {name: analyse(task) for name, task in p.tasks.items()} for key, p in different.items()}
-    teams = find_teams(programs, priced, contention, classes_of)
-    return _Job(plan, folding, programs, priced, contention, shapes, teams)
-
-
-def _simulate_steps(
     plan: Plan,
     folding: Folding,
     programs: Mapping[int, Program],
     priced: Mapping[int, Mapping[str, PricedTask]],
-    num_steps: int,
-    *,
-    coalesce: bool,
-) -> SimulatedRun:
-    """Simulate that many steps in a row, with as many tasks coalesced as their dependencies allow."""
-    job = _job(plan, folding, _in_a_row(programs, num_steps), priced)
+    shapes: Mapping[int, Mapping[str, TaskShape]],
+) -> _Job:
+    """Find out who may meet whom; ``shapes``: of the plan's own programs, whose tasks those of several steps share."""
+    classes_of = partial(folding.classes_of, plan.mesh)
+    contention = find_contention(
+        programs, priced, lambda rank, op: classes_of(rank, op)[0] if isinstance(op, Collective) else rank
+    )
+    by_program = {id(program): shapes[id(plan.program_of(rank))] for rank, program in programs.items()}
+    teams = find_teams(programs, priced, contention, classes_of)
+    return _Job(plan, folding, programs, priced, contention, by_program, teams)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A graph and what it was compiled from, by simulated rank."""
+
+    programs: Mapping[int, Program]
+    tables: Mapping[int, Mapping[str, TaskTable]]
+    graph: Graph
+
+
+def _compile_coalesced(job: _Job, *, coalesce: bool) -> _Compiled:
+    """Compile with as many tasks coalesced as their dependencies allow."""
     single = frozenset[str]()
     if not coalesce:
-        single = frozenset(name for program in plan.programs for name in program.tasks)
+        single = frozenset(name for program in job.plan.programs for name in program.tasks)
     while True:
         try:
-            graph = _compile(job, single)
+            return _compile(job, single)
         except NotCoalescableError as error:
             single |= {error.task}
-            continue
-        loop = EventLoop(graph)
-        loop.run()
-        refuse_deadlock(SimulatedRun(plan, folding, job.programs, priced, graph, loop))
-        return SimulatedRun(plan, folding, programs, priced, graph, loop, num_steps)
 
 
 def _in_a_row(programs: Mapping[int, Program], num_steps: int) -> Mapping[int, Program]:
@@ -111,21 +157,23 @@ def _in_a_row(programs: Mapping[int, Program], num_steps: int) -> Mapping[int, P
     return {rank: several[id(program)] for rank, program in programs.items()}
 
 
-def _price(plan: Plan, pricing: Pricing, folding: Folding, rank: int) -> dict[str, PricedTask]:
+def _price(
+    plan: Plan, pricing: Pricing, folding: Folding, rank: int, shapes: Mapping[int, Mapping[str, TaskShape]]
+) -> dict[str, PricedTask]:
     program = plan.program_of(rank)
 
     def price(op: Op) -> Activity:
         activity = pricing.price(plan, program, op, rank)
         return folding.folded(op, rank, activity) if isinstance(op, LinkOp) else activity
 
-    launches_s = {name: pricing.launches_s(task) for name, task in program.tasks.items()}
-    return {
-        name: PricedTask(launched(task, launches_s[name], [price(op) for op in task.ops]), launches_s[name])
-        for name, task in program.tasks.items()
-    }
+    def priced(name: str, task: Task) -> PricedTask:
+        launches_s, waits = pricing.launches_s(task), shapes[id(program)][name].predecessors
+        return PricedTask(launched(waits, launches_s, [price(op) for op in task.ops]), launches_s)
+
+    return {name: priced(name, task) for name, task in program.tasks.items()}
 
 
-def _compile(job: _Job, single: frozenset[str]) -> Graph:
+def _compile(job: _Job, single: frozenset[str]) -> _Compiled:
     """Return the graph with calls as blocks, but those of the ``single`` tasks.
 
     Raises NotCoalescableError, naming one more such task.
@@ -146,7 +194,7 @@ def _compile(job: _Job, single: frozenset[str]) -> Graph:
             raise NotCoalescableError(task)
     link_messages(graph, ranks, mesh, folding.stands_for)
     link_collectives(graph, ranks, mesh, folding.stands_for, contention.contended)
-    return graph
+    return _Compiled(job.programs, tables, graph)
 
 
 def _tables(job: _Job, rank: int, single: frozenset[str]) -> dict[str, TaskTable]:

@@ -126,16 +126,27 @@ def _channel(op: Op) -> tuple[str, int, str, bool]:
 def _recipe(
     op: Op, activity: Activity, contention: Contention, joint: Callable[[Collective], bool]
 ) -> tuple[Op, NodeKind, float, Activity]:
-    shared = any(r in contention.contended and d > 0 for r, d in activity.demands)
+    kind = _kind(op, activity, contention, joint)
+    return op, kind, lasting_s(op, kind, activity), activity
+
+
+def _kind(op: Op, activity: Activity, contention: Contention, joint: Callable[[Collective], bool]) -> NodeKind:
     if isinstance(op, Recv):
-        return op, NodeKind.JOIN, 0.0, activity
-    if isinstance(op, Send):
-        return op, NodeKind.SHARED if shared else NodeKind.FIXED, 0.0 if shared else activity.occupancy_s, activity
+        return NodeKind.JOIN
     if isinstance(op, Collective) and joint(op):
-        return op, NodeKind.MEMBER, 0.0, activity
-    if shared:
-        return op, NodeKind.SHARED, activity.latency_s, activity
-    return op, NodeKind.FIXED, activity.duration_s, activity
+        return NodeKind.MEMBER
+    shared = any(r in contention.contended and d > 0 for r, d in activity.demands)
+    return NodeKind.SHARED if shared else NodeKind.FIXED
+
+
+def lasting_s(op: Op, kind: NodeKind, activity: Activity) -> float:
+    """Return what the node of an op lasts: all of it, or the latency before it uses shared resources.
+
+    A send's latency passes after it.
+    """
+    if kind is NodeKind.FIXED:
+        return activity.occupancy_s if isinstance(op, Send) else activity.duration_s
+    return activity.latency_s if kind is NodeKind.SHARED and not isinstance(op, Send) else 0.0
 
 
 def _connect(program: Program, tables: Mapping[str, TaskTable]) -> None:

@@ -31,7 +31,7 @@ OPTIONS = {
     "trace": {"path", "--steps", "--out", "--json"},
     "replay": {"path", "--set", "--steps", "--out", "--json"},
     "export": {"scenario", "--set", "--out"},
-    "fit": {"tables", "--constant", "--every", "--json"},
+    "fit": {"tables", "--constant", "--every", "--jobs", "--json"},
     "spread": {"profile", "tables", "--constants", "--trace", "--recorded-on", "--system", "--out", "--json"},
     "validate": {"tables", "--data", "--markdown", "--json", "--here", "--budget", "--out", "--seed"},
     "schedule": {"scenario", "--set", "--out"},

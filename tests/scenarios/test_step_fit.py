@@ -9,15 +9,19 @@ import pytest
 from click.testing import CliRunner
 
 from costmodels.calibration.samples import is_held_out
+from costmodels.profile import load_profile
 from costmodels.software import Software
-from scenarios.calibration.constants import parse_constant
-from scenarios.calibration.step_fit import MeasuredStep, fit_steps, measured_steps
+from scenarios.calibration.constants import applied, parse_constant
+from scenarios.calibration.measured_steps import MeasuredStep, StepsHere, measured_steps
+from scenarios.calibration.step_fit import fit_steps
+from scenarios.calibration.step_workers import spread_steps
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.running.intervals import errors_of
 from sim.engine.simulate import simulate
 from traces.published import load_table, published_tables
 
+PROFILE = load_profile("a100")
 TABLES = {path.stem: path for path in published_tables()}
 ROWS = "row,num_layers,microbatch_size,half,time\n1,2,1,fitted,1\n2,4,1,fitted,1\n3,4,8,fitted,1\n4,2,16,held out,1\n"
 SIDECAR = """\
@@ -57,8 +61,8 @@ def steps(tmp_path: Path) -> list[MeasuredStep]:
 def test_constants_come_back(steps: list[MeasuredStep], truth: dict[str, float]) -> None:
     """Steps simulated with known constants give them back; the row that is held out is predicted as well."""
     known = {parse_constant(name): value for name, value in truth.items()}
-    measured = [replace(step, measured_s=step.predicted_s(known)) for step in steps]
-    fit = fit_steps(measured, list(truth))
+    measured = [replace(s, facts=replace(s.facts, measured_s=s.predicted_s(known))) for s in steps]
+    fit = fit_steps(StepsHere(measured), list(truth))
     assert {c.name: estimate.value for c, estimate in fit.found.items()} == pytest.approx(truth, rel=0.02)
     assert np.abs(fit.residuals).max() < 0.01
     assert (len(fit.errors(fitted=True)), len(fit.errors(fitted=False))) == (3, 1)
@@ -76,7 +80,7 @@ def test_constants_come_back(steps: list[MeasuredStep], truth: dict[str, float])
 def test_constants_that_cannot_be_fitted_are_refused(steps: list[MeasuredStep], names: list[str], message: str) -> None:
     """A constant that there is not, that starts at 0, and as many of them as there are rows are refused."""
     with pytest.raises(ScenarioError, match=message):
-        fit_steps(steps, names)
+        fit_steps(StepsHere(steps), names)
 
 
 def test_a_constant_that_a_scenario_leaves_out_stays_out(steps: list[MeasuredStep]) -> None:
@@ -99,14 +103,14 @@ def test_rates_are_taken_as_the_times_they_stand_for(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(sidecar, encoding="utf-8")
     (tmp_path / "small.csv").write_text(ROWS.replace(",1\n", ",2048\n"), encoding="utf-8")
     for step in measured_steps([tmp_path / "small.yaml"]):
-        assert step.measured_s == pytest.approx(16 * 512 / 2048)
+        assert step.facts.measured_s == pytest.approx(16 * 512 / 2048)
 
 
 def test_the_command_prints_what_it_found(tmp_path: Path) -> None:
     """`simulate fit --json` tells constants, errors of both halves and rows; a table of memory is refused with 2."""
     (tmp_path / "small.yaml").write_text(SIDECAR, encoding="utf-8")
     (tmp_path / "small.csv").write_text(ROWS, encoding="utf-8")
-    words = ["fit", str(tmp_path / "small.yaml"), "--constant", "software.launch"]
+    words = ["fit", str(tmp_path / "small.yaml"), "--constant", "software.launch", "--jobs", "1"]
     answer = CliRunner().invoke(group, [*words, "--json"])
     found = json.loads(answer.output)
     assert [constant["name"] for constant in found["constants"]] == ["software.launch"]
@@ -133,3 +137,33 @@ def test_halves_of_the_packaged_rows_are_those_of_the_hash(name: str) -> None:
     """No row was moved from one half to the other."""
     for row in load_table(TABLES[name]).rows:
         assert (row.group == "held out") is is_held_out(f"{name} {row.name}", 2)
+
+
+def test_processes_predict_what_one_predicts(tmp_path: Path, steps: list[MeasuredStep]) -> None:
+    """Steps that are spread over processes have the facts and, to the last bit, the times of steps in this one."""
+    here, places = StepsHere(steps), [3, 0, 2]
+    with spread_steps([tmp_path / "small.yaml"], 2) as spread:
+        assert [replace(f, profile=PROFILE) for f in spread.facts] == [replace(f, profile=PROFILE) for f in here.facts]
+        for launch_s in (1e-4, 1e-3):
+            constants = {parse_constant("software.launch"): launch_s}
+            assert spread.predicted_s(constants, places).tolist() == here.predicted_s(constants, places).tolist()
+
+
+def test_processes_refuse_what_one_refuses(tmp_path: Path) -> None:
+    """A row that is no scenario is refused with the same words, however many processes read it."""
+    (tmp_path / "small.yaml").write_text(SIDECAR.replace("num_heads: 16", "num_heads: 17"), encoding="utf-8")
+    (tmp_path / "small.csv").write_text(ROWS, encoding="utf-8")
+    messages = []
+    for num_jobs in (1, 2):
+        with pytest.raises(ScenarioError) as caught, spread_steps([tmp_path / "small.yaml"], num_jobs):
+            pass
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+def test_trying_constants_gives_what_their_scenario_gives(steps: list[MeasuredStep]) -> None:
+    """Tried one after the other, constants give to the last bit what a fresh simulation gives."""
+    step, launch, peak = steps[3], parse_constant("software.launch"), parse_constant("profile.sustained.clock_fraction")
+    latency = parse_constant("profile.network.point_to_point_latency")
+    for constants in ({launch: 1e-4}, {launch: 2e-3, peak: 0.5}, {launch: 1e-4, latency: 1e-4}, {launch: 1e-4}):
+        assert step.predicted_s(constants) == simulate(step.plan, applied(step.pricing, constants)).iteration_time_s

@@ -13,6 +13,7 @@ from scenarios.running.runner import plan_of, pricing_of
 from sim.engine.activity import Activity
 from sim.engine.launching import launched
 from sim.engine.pricing import ClusterPricing
+from sim.engine.shape import analyse
 from sim.engine.simulate import simulate
 from sim.plan.op import Compute
 from sim.plan.program import Phase, Task
@@ -30,7 +31,11 @@ def chain(count: int) -> Task:
 def test_a_chain_ends_with_its_host_or_its_device(calls: list[tuple[float, float]]) -> None:
     """The chain lasts max over i of (launches up to i + kernels from i on): the longest path of host and device."""
     launches_s, kernels_s = zip(*calls, strict=True)
-    result = launched(chain(len(calls)), launches_s, [Activity(0.0, (("compute", s),) if s else ()) for s in kernels_s])
+    result = launched(
+        analyse(chain(len(calls))).predecessors,
+        launches_s,
+        [Activity(0.0, (("compute", s),) if s else ()) for s in kernels_s],
+    )
     longest = max(sum(launches_s[: i + 1]) + sum(kernels_s[i:]) for i in range(len(calls)))
     assert sum(activity.duration_s for activity in result) == pytest.approx(longest)
 
@@ -38,7 +43,9 @@ def test_a_chain_ends_with_its_host_or_its_device(calls: list[tuple[float, float
 def test_launches_that_take_no_time_change_nothing() -> None:
     """Without launch times the very activities come back."""
     activities = (Activity(1.0), Activity(2.0))
-    assert all(a is b for a, b in zip(launched(chain(2), (), activities), activities, strict=True))
+    assert all(
+        a is b for a, b in zip(launched(analyse(chain(2)).predecessors, (), activities), activities, strict=True)
+    )
 
 
 def prices(software: Software) -> tuple[ClusterPricing, float]:
@@ -106,10 +113,12 @@ def test_a_captured_chain_waits_for_one_launch(kernels_s: list[float], launch_s:
     task, kernels = chain(len(kernels_s)), [Activity(0.0, (("compute", s),) if s else ()) for s in kernels_s]
     software = Software(launch_s=launch_s, graph_launch_s=graph_s)
     each_s = replace(PRICING, software=software).launches_s(task)
-    captured_s = sum(activity.duration_s for activity in launched(task, each_s, kernels))
+    captured_s = sum(activity.duration_s for activity in launched(analyse(task).predecessors, each_s, kernels))
     assert captured_s == pytest.approx(graph_s + sum(kernels_s))
     eager = replace(PRICING, software=replace(software, graph_launch_s=None))
-    eager_s = sum(activity.duration_s for activity in launched(task, eager.launches_s(task), kernels))
+    eager_s = sum(
+        activity.duration_s for activity in launched(analyse(task).predecessors, eager.launches_s(task), kernels)
+    )
     assert eager_s >= captured_s - 1e-9 or launch_s < graph_s
 
 

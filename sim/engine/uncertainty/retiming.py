@@ -245,9 +245,6 @@ def _add_blocks(nodes: _Nodes, rows: _Rows, blocks: Mapping[int, tuple[int, int,
 
 def _add_journeys(nodes: _Nodes) -> None:
     """Let messages on their way err as their sends do."""
-    graph = nodes.run.graph
-    for send, receive in graph.messages:
-        if send != receive:
-            between = (node for node in graph.successors[send] if nodes.rows[node] is None)
-            for node in between if graph.kinds[receive] == NodeKind.JOIN else (receive,):
-                nodes.rows[node] = nodes.rows[send]
+    for send, journey, _ in nodes.run.graph.messages:
+        if send != journey:
+            nodes.rows[journey] = nodes.rows[send]

@@ -1,0 +1,133 @@
+"""Steps that others measured, ready to be simulated with one set of constants after the other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.calibration.document import CalibratedProfile
+from costmodels.hardware import load_node
+from costmodels.profile import Profile
+from costmodels.software import Software
+from scenarios.calibration.constants import Constant, applied
+from scenarios.errors import Origin, ScenarioError
+from scenarios.reading.loader import scenario_from_mapping
+from scenarios.running.runner import devices_of, plan_of, pricing_of
+from scenarios.summaries.step import rates
+from scenarios.validation.published import entry_of, where_of
+from sim.engine.pricing import ClusterPricing
+from sim.engine.simulate import Simulation
+from sim.plan.program import Plan
+from traces.published import PublishedRow, PublishedTable, load_table
+
+FITTED: Final = "fitted"
+"""What the group is called that constants are fitted to, in tables whose rows are grouped."""
+OF_STEPS: Final = frozenset(
+    {"iteration_time_s", "tokens_per_s", "model_flop_per_s_per_device", "hardware_flop_per_s_per_device"}
+)
+"""What of a step tells how long it takes."""
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """A measured step: how long it took, whether constants are fitted to it, and what it has for constants."""
+
+    name: str
+    measured_s: float
+    fitted: bool
+    software: Software
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A measured step with what was run, on what. It keeps what its plan is compiled to, and its last prediction."""
+
+    facts: StepFacts
+    simulation: Simulation
+    pricing: ClusterPricing
+    _last: dict[tuple[Software, Profile], float] = field(default_factory=dict, repr=False)
+
+    @property
+    def plan(self) -> Plan:
+        """Return what was run."""
+        return self.simulation.plan
+
+    def predicted_s(self, constants: Mapping[Constant, float]) -> float:
+        """Return the step time with those of these constants that its scenario has."""
+        pricing = applied(self.pricing, constants)
+        key = (pricing.software, pricing.profile)
+        if key not in self._last:
+            self._last.clear()
+            self._last[key] = self.simulation.run(pricing).iteration_time_s
+        return self._last[key]
+
+
+@dataclass(frozen=True, slots=True)
+class StepsHere:
+    """Measured steps that this process simulates."""
+
+    steps: Sequence[MeasuredStep]
+
+    @property
+    def facts(self) -> list[StepFacts]:
+        """Return what is known of every step."""
+        return [step.facts for step in self.steps]
+
+    def predicted_s(self, constants: Mapping[Constant, float], which: Sequence[int]) -> Array:
+        """Return the times of some of the steps with these constants."""
+        return np.array([self.steps[place].predicted_s(constants) for place in which])
+
+
+def measured_steps(
+    tables: Sequence[Path], profile: CalibratedProfile | None = None, part: slice = slice(None)
+) -> list[MeasuredStep]:
+    """Return the steps of tables of step times or rates, or a part of them. Without groups all rows are fitted.
+
+    ``profile``: what takes the place of the rows' own. Raises TraceError for a bad table, ScenarioError for one of
+    other measurements, for a row that is no scenario, and for one of another machine than the profile's.
+    """
+    loaded = [load_table(path) for path in tables]
+    for table in loaded:
+        if table.prediction not in OF_STEPS:
+            raise _unfit(table, f"these are no times or rates of steps, but {table.prediction}")
+    rows = [(table, row) for table in loaded for row in table.rows]
+    return [_step(table, row, profile) for table, row in rows[part]]
+
+
+def _step(table: PublishedTable, row: PublishedRow, profile: CalibratedProfile | None) -> MeasuredStep:
+    scenario = scenario_from_mapping(entry_of(table, row), table.path, where_of(table, row))
+    if profile is not None and scenario.cluster is not None:
+        refuse_other_machine(profile, scenario.cluster.node, table, row)
+        scenario = replace(scenario, cluster=replace(scenario.cluster, calibrated=profile))
+    pricing, simulation, measured_s = pricing_of(scenario), Simulation(plan_of(scenario)), row.measured
+    if not isinstance(pricing, ClusterPricing):
+        raise _unfit(table, "a textbook workload has stated times, which nothing can be fitted to")
+    if table.prediction != "iteration_time_s":
+        run = simulation.run(pricing)
+        rate = rates(scenario, run, devices_of(scenario))[table.prediction]
+        assert rate is not None  # only textbook workloads have none
+        measured_s = rate * run.iteration_time_s / row.measured
+    fitted = row.group in {FITTED, ""}
+    facts = StepFacts(f"{table.name}: {row.name}", measured_s, fitted, pricing.software, pricing.profile)
+    return MeasuredStep(facts, simulation, pricing)
+
+
+def refuse_other_machine(profile: CalibratedProfile, node: str, table: PublishedTable, row: PublishedRow) -> None:
+    """Raise ScenarioError for a row of another generation of devices than a profile's.
+
+    Where the profile brings the rates of the machine that it was measured on, the row must be of this very node.
+    """
+    of_row, of_profile = load_node(node), load_node(profile.node)
+    alike = node == profile.node if profile.measured else of_row.device.generation == of_profile.device.generation
+    if not alike:
+        rule = f"the row is of {node}, and {profile.profile.name} is a profile of {profile.node}"
+        raise ScenarioError(Origin(option=where_of(table, row)), "", rule, "name tables of the profile's machine")
+
+
+def _unfit(table: PublishedTable, rule: str) -> ScenarioError:
+    return ScenarioError(Origin(str(table.path)), "measured.prediction", rule, "name a table of iteration_time_s")
