@@ -5,10 +5,12 @@ device waits for the thread. Kernels of another library, or on other data, than 
 differ from it by a factor.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final
 
+from costmodels.kernels.moe import ROUTING_BACKWARD_KERNELS, ROUTING_KERNELS
 from costmodels.kernels.tensor import BYTES_PER_ELEMENT, Family, Work
 from costmodels.roofline import KernelTime
 
@@ -28,6 +30,8 @@ Assumption: autograd spends on an op what forward does, and its backward has two
 """
 _SOFTMAX: Final = frozenset({"causal_softmax", "causal_softmax_backward"})
 _BATCHED: Final = "attention_"
+_ROUTING: Final[Mapping[str, int]] = {"route": ROUTING_KERNELS, "route_backward": ROUTING_BACKWARD_KERNELS}
+_SUMMING: Final = frozenset({"combine", "dispatch_backward"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,9 @@ class Software:
     the members of a collective come. ``product_slowdown``, ``memory_bound_slowdown``, ``optimizer_slowdown``: how many
     times as long products, memory-bound kernels and the optimizer's take as under the profile;
     ``unaligned_slowdown``: products, beside that, of a matrix whose rows are no multiple of 16 bytes.
-    ``fused_softmax``: a scaled, masked softmax is one kernel. ``step_spread``: standard deviation of the logarithm of
+    ``fused_softmax``: a scaled, masked softmax is one kernel; ``fused_routing``: so is the choice of experts;
+    ``fused_permutation``: what experts make of a token is summed token by token, and not added slot by slot.
+    ``step_spread``: standard deviation of the logarithm of
     measured over predicted steps that these constants leave, beside the errors of kernels and network.
     """
 
@@ -57,6 +63,8 @@ class Software:
     optimizer_slowdown: float = 1.0
     step_spread: float = 0.0
     fused_softmax: bool = True
+    fused_routing: bool = True
+    fused_permutation: bool = True
 
     @property
     def launches(self) -> bool:
@@ -71,9 +79,13 @@ class Software:
     def kernel_launch_s(self, kernel: str, *, native: bool) -> float:
         """Return the host time of launching a kernel; ``native``: from autograd, not from Python."""
         each_s = self.from_autograd_s if native else self.launch_s
-        if self.fused_softmax or kernel not in _SOFTMAX:
-            return each_s
-        return each_s * (UNFUSED_SOFTMAX_BACKWARD if native else UNFUSED_SOFTMAX_FORWARD)
+        if kernel in _SOFTMAX and not self.fused_softmax:
+            return each_s * (UNFUSED_SOFTMAX_BACKWARD if native else UNFUSED_SOFTMAX_FORWARD)
+        return each_s if self.fuses(kernel) else each_s * _ROUTING.get(kernel, 1)
+
+    def fuses(self, kernel: str) -> bool:
+        """Return whether a kernel of a layer of experts is one kernel."""
+        return (self.fused_routing or kernel not in _ROUTING) and (self.fused_permutation or kernel not in _SUMMING)
 
     def slowed(self, time: KernelTime, work: Work, family: Family, kernel: str, dtype: str) -> KernelTime:
         """Return the time of a kernel that takes ``time`` under the profile."""

@@ -6,12 +6,14 @@ is numbered over all experts, and E C stands for a choice that found none.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from costmodels.kernels.elementwise import streaming
 from costmodels.kernels.gemm import leading_dims, weight_dims
 from costmodels.kernels.tensor import (
     Attributes,
+    Count,
     GemmShape,
     Kernel,
     TensorSpec,
@@ -20,6 +22,15 @@ from costmodels.kernels.tensor import (
     statistics_dtype,
     total_bytes,
 )
+
+ROUTING_KERNELS = 45
+"""Kernels that choose experts where none is fused: Megatron-LM, router.py, moe_utils.py and token_dispatcher.py.
+
+Scores, the best k, their weights and the map of tokens to experts, 14; those of the balance loss, 13; tokens per expert
+and rank, 6; two selections by the map, 6 each.
+"""
+ROUTING_BACKWARD_KERNELS = 25
+"""Their gradients': two for each kernel that has any."""
 
 # --- router --------------------------------------------------------------------------------------------------------
 
@@ -56,8 +67,9 @@ def _router_input_gradient_work(inputs: Sequence[TensorSpec], outputs: Sequence[
 
 
 def _router_weight_gradient_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+    """Return the work of multiplying x, as wide as the gradient of the scores, with that."""
     h, e = outputs[0].shape
-    return _products(GemmShape(h, e, inputs[0].num_elements // h), inputs, outputs)
+    return replace(_products(GemmShape(h, e, inputs[0].num_elements // h), inputs, outputs), dtype=inputs[1].dtype)
 
 
 def _products(shape: GemmShape, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Work:
@@ -106,10 +118,29 @@ def _combine_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tu
     return (y, weights)
 
 
+def _routing(scores: int, flop_per_score: float, num_kernels: int) -> Count:
+    """Return a count: one kernel, or unfused so many, of which every other passes over input ``scores``."""
+
+    def count(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
+        fused = streaming(flop_per_score)(inputs, outputs, attributes)
+        if attributes.get("fused", True):
+            return fused
+        passes = num_kernels // 2 * inputs[scores].num_bytes
+        return replace(fused, bytes_read=passes, bytes_written=passes, num_kernels=num_kernels)
+
+    return count
+
+
 def _permuting(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
     """Return the work of reading a row per slot, filled or not, and of writing the outputs."""
     rows = max(inputs[0].num_bytes, outputs[0].num_bytes)
     return Work(0.0, 0.0, rows + total_bytes(inputs[1:]), total_bytes(outputs))
+
+
+def _summing(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
+    """Return the work of a sum over every token's slots; unfused each is added to its token, element by element."""
+    work = _permuting(inputs, outputs, attributes)
+    return work if attributes.get("fused", True) else replace(work, scattered_additions=inputs[0].num_elements)
 
 
 def _regroup_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
@@ -172,12 +203,14 @@ MOE_KERNELS = (
     Kernel(
         "router_matmul_weight_gradient", "gemm", (2, 3), _router_weight_gradient_outputs, _router_weight_gradient_work
     ),
-    Kernel("route", "elementwise", (1, 1), _route_outputs, streaming(20)),
-    Kernel("route_backward", "elementwise", (3, 3), _route_backward_outputs, streaming(8)),
+    Kernel("route", "elementwise", (1, 1), _route_outputs, _routing(0, 20, ROUTING_KERNELS)),
+    Kernel(
+        "route_backward", "elementwise", (3, 3), _route_backward_outputs, _routing(1, 8, ROUTING_BACKWARD_KERNELS)
+    ),
     Kernel("dispatch", "elementwise", (2, 2), _dispatch_outputs, _permuting),
-    Kernel("dispatch_backward", "elementwise", (2, 2), _dispatch_backward_outputs, _permuting),
+    Kernel("dispatch_backward", "elementwise", (2, 2), _dispatch_backward_outputs, _summing),
     Kernel("regroup", "elementwise", (1, 1), _regroup_outputs, streaming(0)),
-    Kernel("combine", "elementwise", (3, 3), _combine_outputs, _permuting),
+    Kernel("combine", "elementwise", (3, 3), _combine_outputs, _summing),
     Kernel("combine_backward", "elementwise", (4, 4), _combine_backward_outputs, _permuting),
     Kernel("grouped_matmul", "gemm", (2, 2), _grouped_outputs, _grouped_work),
     Kernel(

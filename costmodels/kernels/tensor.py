@@ -69,7 +69,9 @@ class Work:
     ``flop`` follows the papers: 2MKN for a matrix product, attention in full (no causal skipping), fused
     attention's recomputed scores not counted, anything else 0. ``executed_flop`` is what the device does.
     ``bytes_read`` and ``bytes_written`` cross the HBM when nothing stays in cache between kernels.
-    ``duration_s`` is set for delays only.
+    ``duration_s`` is set for delays only. ``dtype``: of the operands that products multiply, where it is not that of
+    the first. ``num_kernels``: how many kernels the call takes, each with its fixed time. ``scattered_additions``:
+    elements that are added one by one to wherever they belong, by atomic operations.
     """
 
     flop: float
@@ -78,6 +80,9 @@ class Work:
     bytes_written: int
     gemm: GemmShape | None = None
     duration_s: float = 0.0
+    dtype: str = ""
+    num_kernels: int = 1
+    scattered_additions: int = 0
 
     @property
     def num_bytes(self) -> int:

@@ -75,9 +75,8 @@ def applied(pricing: ClusterPricing, constants: Mapping[Constant, float]) -> Clu
 
 def _known() -> list[Constant]:
     """Return all constants that there are, a framework's first."""
-    found = [
-        _constant("", field.name) for field in fields(Software) if field.name not in {"fused_softmax", "step_spread"}
-    ]
+    names = [field.name for field in fields(Software) if field.type is not bool]
+    found = [_constant("", name) for name in names if name != "step_spread"]
     for section in fields(Profile):
         if is_dataclass(section.type) and isinstance(section.type, type):
             numbers = [field for field in fields(section.type) if field.type is float]

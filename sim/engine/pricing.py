@@ -147,9 +147,9 @@ class ClusterPricing:
         key = (device.name, self._number(program, op))
         if key not in self._kernels:
             buffers = (program.buffers[name] for name in (*op.reads, *op.writes))
-            dtype = next((b.dtype for b in buffers if "float" in b.dtype), "float32")
             family, profile = KERNELS[op.kernel].family, self._profile_of(device)
-            work = kernel_work(program, op)
+            work = kernel_work(program, op, fused=self.software.fuses(op.kernel))
+            dtype = work.dtype or next((b.dtype for b in buffers if "float" in b.dtype), "float32")
             time = kernel_time(work, family, dtype, device, profile, op.kernel)
             self._kernels[key] = self.software.slowed(time, work, family, op.kernel, dtype)
         return self._kernels[key]

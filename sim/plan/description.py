@@ -39,11 +39,12 @@ def describe(program: Program, task: Task, op: Op) -> OpDescription:
     return OpDescription(name, kind, payload_bytes(program, (*op.reads, *op.writes)), 0.0, "")
 
 
-def kernel_work(program: Program, op: Compute) -> Work:
-    """Return what one call of a kernel asks of a device."""
+def kernel_work(program: Program, op: Compute, *, fused: bool = True) -> Work:
+    """Return what one call of a kernel asks of a device; not ``fused``: as a framework that has several for it."""
     inputs = [buffer_spec(program, name) for name in op.reads]
     outputs = [buffer_spec(program, name) for name in op.writes]
-    return KERNELS[op.kernel].work(inputs, outputs, op.attributes)
+    attributes = op.attributes if fused else {**op.attributes, "fused": False}
+    return KERNELS[op.kernel].work(inputs, outputs, attributes)
 
 
 def collective_bytes(program: Program, op: Collective) -> int:

@@ -73,6 +73,8 @@ KEYS = {
             "rank_skew",
             "step_spread",
             "fused_softmax",
+            "fused_routing",
+            "fused_permutation",
         )
     ),
     *(f"software.{key}_slowdown" for key in ("product", "unaligned", "memory_bound", "optimizer")),

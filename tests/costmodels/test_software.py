@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.kernels.moe import ROUTING_BACKWARD_KERNELS, ROUTING_KERNELS
 from costmodels.kernels.tensor import GemmShape, Work
 from costmodels.roofline import KernelTime
 from costmodels.software import Software, is_unaligned
@@ -75,6 +76,20 @@ def test_an_unfused_softmax_is_several_launches() -> None:
     assert unfused.kernel_launch_s("gelu", native=True) == fused.kernel_launch_s("gelu", native=True) == 1.0
     assert not Software().launches
     assert unfused.launches
+
+
+def test_an_unfused_choice_of_experts_is_many_launches() -> None:
+    """As many as it has kernels, forward and backward; summing slot by slot is one."""
+    unfused = Software(launch_s=2.0, native_launch_s=1.0, fused_routing=False, fused_permutation=False)
+    assert unfused.kernel_launch_s("route", native=False) == 2.0 * ROUTING_KERNELS
+    assert unfused.kernel_launch_s("route_backward", native=True) == ROUTING_BACKWARD_KERNELS
+    assert unfused.kernel_launch_s("combine", native=False) == Software(launch_s=2.0).kernel_launch_s(
+        "route", native=False
+    )
+    fused = {
+        name for name in ("route", "route_backward", "combine", "dispatch_backward", "gelu") if unfused.fuses(name)
+    }
+    assert fused == {"gelu"}
 
 
 def test_autograd_takes_half_a_launch_per_kernel_unless_said() -> None:

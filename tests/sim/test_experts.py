@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.software import Software
 from sim.engine.folding import fold, no_fold
 from sim.engine.memory import memory_use
 from sim.engine.sent import sent_bytes
 from sim.engine.simulate import simulate
 from sim.plan.buffer import Kind
 from sim.plan.check import check
-from sim.plan.description import describe
-from sim.plan.op import Collective, CollectiveKind
+from sim.plan.description import describe, kernel_work
+from sim.plan.op import Collective, CollectiveKind, Compute
 from sim.plan.program import Plan
 from sim.training.builder import build_dense_training
 from sim.training.errors import SpecError
@@ -49,6 +50,24 @@ def test_placeholders_stand_for_one_expert() -> None:
     shapes = {b.shape for name, b in program.buffers.items() if name.startswith("gradient_placeholder.")}
     assert {(H, 2, F), (F, H)} <= shapes
     assert not any(shape[0] == 8 and len(shape) > 2 and shape[1:] in {(H, 2, F), (F, H)} for shape in shapes)
+
+
+def test_a_framework_without_fused_kernels_takes_longer_over_experts_alone() -> None:
+    """Choosing experts and summing what they make last longer in a step of experts; a step of MLPs is as it was."""
+    pricing = pricing_on("hgx-h100", 1)
+    unfused = [pricing.under(Software(**{key: False})) for key in ("fused_routing", "fused_permutation")]
+    for model, is_longer in ((mixture(), True), (LLAMA, False)):
+        plan = dense_plan(model=model)
+        step_s = simulate(plan, pricing).iteration_time_s
+        assert [simulate(plan, prices).iteration_time_s > step_s for prices in unfused] == [is_longer] * 2
+
+
+def test_a_routers_gradients_are_products_of_32_bits() -> None:
+    """The gradient of the weight is one: it multiplies the gradient of the scores. A layer's multiplies 16 bits."""
+    program = dense_plan(model=mixture(), precision="bf16").programs[0]
+    ops = {op.kernel: op for *_, op in program.instances() if isinstance(op, Compute)}
+    for name, dtype in (("router_matmul_weight_gradient", "float32"), ("matmul_weight_gradient", "")):
+        assert kernel_work(program, ops[name]).dtype == dtype
 
 
 # --- slots and sizes -----------------------------------------------------------------------------------------------

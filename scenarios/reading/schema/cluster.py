@@ -91,6 +91,10 @@ class SoftwareSection(Section):
     """Standard deviation of the logarithm of measured over predicted steps that the constants leave; for intervals."""
     fused_softmax: bool = True
     """`attention: core`: the scaled, masked softmax is one kernel; false: seven launches, and five in backward."""
+    fused_routing: bool = True
+    """Experts are chosen by one kernel, whose backward is one; false: by 45, and 25 in backward, as in Megatron-LM."""
+    fused_permutation: bool = True
+    """What experts make of a token is summed token by token; false: added slot by slot, as by torch's index_add."""
 
 
 class ClusterSection(Section):
