@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
+from scipy.special import ndtri, stdtrit
 
 from costmodels.spread import Place, Spread, distances
 
@@ -16,8 +17,10 @@ LEAST: Final = 30
 FEW: Final = 0.5
 """Assumption: of fewer calls half of the variance is common."""
 _PER_DECADE: Final = 2
-_EDGES: Final = np.array([0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0])
-"""Distances, in octaves, between which pairs are taken together; pairs that are farther apart count as far."""
+_EDGES: Final = np.array([0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
+"""Distances, in octaves, from each of which to the next pairs are taken together."""
+_OCTAVES: Final = (0.1, 16.0)
+"""The least and the largest distance at which e times less is shared."""
 _MOST: Final = 4000
 """Calls whose pairs are looked at: 16 million."""
 Floats = NDArray[np.float64]
@@ -32,30 +35,42 @@ class Erred:
     measured_s: float
 
 
-def spread_of(calls: Sequence[Erred]) -> Spread:
+def spread_of(calls: Sequence[Erred], num_fitted: int = 0) -> Spread:
     """Return the errors of a family's calls, every series counting as much as any other.
 
-    Standard deviations are root mean squares, of half-decades of predicted length with ``LEAST`` calls or more each.
-    The correlation's parameters are those of least squares to the mean products of errors over their deviations
-    (Matheron's method of moments), by distance and weighted by the number of pairs; far pairs and those of two series
-    show what is common.
+    Standard deviations are root mean squares, of half-decades of predicted length with ``LEAST`` calls or more each,
+    each as wide as so few calls need (``widened``). The correlation's parameters are those of least squares to the mean
+    products of errors over their deviations (Matheron's method of moments), by distance and weighted by the number of
+    pairs; pairs of two series show what is common. ``num_fitted``: constants fitted to these very calls, fewer than
+    there are series; what they take away of the variance is given back.
     """
     series = Counter(call.place.series for call in calls)
     weights = np.array([1.0 / series[call.place.series] for call in calls])
     predicted_s = np.array([call.predicted_s for call in calls])
-    errors = np.log(np.array([call.measured_s for call in calls]) / predicted_s)
+    left = 1.0 - num_fitted / len(series)
+    errors = np.log(np.array([call.measured_s for call in calls]) / predicted_s) / np.sqrt(left)
     deviation = _deviations(predicted_s, errors, weights)
     if len(calls) < LEAST:
         return Spread(deviation=deviation, common=FEW)
     spread = Spread(deviation=deviation, common=0.0)
     scaled = errors / np.array([max(spread.at(seconds), 1e-9) for seconds in predicted_s.tolist()])
+    scaled /= max(float(np.sqrt(np.average(scaled**2, weights=weights))), 1e-9)
     chosen = np.linspace(0, len(calls) - 1, min(len(calls), _MOST)).round().astype(int)
     pairs = _mean_products([calls[i].place for i in chosen], scaled[chosen], weights[chosen])
     return Spread(deviation=deviation, **_correlation(pairs))
 
 
+def widened(deviation: float, freedom: float) -> float:
+    """Return the deviation of a normal variable that lies as far out, 90 % of the time, as what is known of few errors.
+
+    ``deviation``: the root mean square of errors with so many degrees of freedom. Another error over it has Student's
+    distribution, whose 95 % quantile is 2.0 at 5 degrees, and 1.65 at very many, as the normal distribution's.
+    """
+    return deviation * float(stdtrit(freedom, 0.95) / ndtri(0.95))
+
+
 def _deviations(predicted_s: Floats, errors: Floats, weights: Floats) -> tuple[tuple[float, float], ...]:
-    """Return of every part of the lengths its geometric mean and the root mean square of its errors."""
+    """Return of every part of the lengths its geometric mean and how far off calls are there."""
     half_decades = np.floor(np.log10(predicted_s) * _PER_DECADE).astype(int)
     parts: list[list[int]] = [[]]
     for half_decade in np.unique(half_decades):
@@ -68,15 +83,21 @@ def _deviations(predicted_s: Floats, errors: Floats, weights: Floats) -> tuple[t
     return tuple(
         (
             float(np.exp(np.average(np.log(predicted_s[part]), weights=weights[part]))),
-            float(np.sqrt(np.average(errors[part] ** 2, weights=weights[part]))),
+            _deviation(errors[part], weights[part]),
         )
         for part in parts
     )
 
 
+def _deviation(errors: Floats, weights: Floats) -> float:
+    """Return the root mean square of errors, widened for as many as weigh alike (Kish's effective number)."""
+    effective = float(weights.sum() ** 2 / np.square(weights).sum())
+    return widened(float(np.sqrt(np.average(errors**2, weights=weights))), effective)
+
+
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """Of pairs about as far ``apart`` (far ones and those of two series endlessly), the mean of their products."""
+    """Of pairs about as far ``apart`` (those of two series endlessly), the mean of their products."""
 
     apart: Floats
     products: Floats
@@ -86,7 +107,7 @@ class _Pairs:
 def _mean_products(places: Sequence[Place], scaled: Floats, weights: Floats) -> _Pairs:
     """Return the mean products of pairs by their distance."""
     num_bins = len(_EDGES)
-    sums, norms, lengths = np.zeros(num_bins), np.zeros(num_bins), np.zeros(num_bins)
+    sums, norms, lengths = np.zeros(num_bins + 1), np.zeros(num_bins + 1), np.zeros(num_bins + 1)
     rows: dict[object, list[int]] = {}
     for row, place in enumerate(places):
         rows.setdefault(place.series, []).append(row)
@@ -96,27 +117,34 @@ def _mean_products(places: Sequence[Place], scaled: Floats, weights: Floats) -> 
         bins = np.digitize(apart[first, second], _EDGES) - 1
         pairs = np.outer(weights[ours], weights[ours])[first, second]
         products = np.outer(scaled[ours], scaled[ours])[first, second]
-        sums += np.bincount(bins, pairs * products, num_bins)
-        norms += np.bincount(bins, pairs, num_bins)
-        lengths += np.bincount(bins, pairs * apart[first, second], num_bins)
+        sums += np.bincount(bins, pairs * products, num_bins + 1)
+        norms += np.bincount(bins, pairs, num_bins + 1)
+        lengths += np.bincount(bins, pairs * apart[first, second], num_bins + 1)
     of_series = np.array([[np.sum(weights[r] * scaled[r]), np.sum(weights[r])] for r in rows.values()])
     (all_sum, all_weight), squares = of_series.sum(axis=0), (of_series**2).sum(axis=0)
-    far_sum = sums[-1] + (all_sum**2 - squares[0]) / 2
-    far_norm = norms[-1] + (all_weight**2 - squares[1]) / 2
-    norms[-1], sums[-1], lengths[-1] = far_norm, far_sum, np.inf
+    if len(rows) > 1:
+        sums[-1], norms[-1] = (all_sum**2 - squares[0]) / 2, (all_weight**2 - squares[1]) / 2
+        lengths[-1] = np.inf
     known = norms > 0
-    norms = norms[known]
-    return _Pairs(np.where(norms > 0, lengths[known] / norms, 0.0), sums[known] / norms, norms)
+    return _Pairs(lengths[known] / norms[known], sums[known] / norms[known], norms[known])
 
 
 def _correlation(pairs: _Pairs) -> dict[str, float]:
-    """Return the parts of the variance, and the distance, that come nearest to mean products of errors."""
+    """Return the parts of the variance, and the distance, that come nearest to mean products of errors.
+
+    The distance is at least that of the nearest pairs, which is as near as is known.
+    """
 
     def residuals(parameters: Floats) -> Floats:
-        common, near, octaves = parameters
+        common, near_of_rest, octaves = parameters
+        near = (1.0 - common) * near_of_rest
         found: Floats = np.sqrt(pairs.weights) * (common + near * np.exp(-pairs.apart / octaves) - pairs.products)
         return found
 
-    limits = ([0.0, 0.0, 0.1], [1.0, 1.0, 16.0])
-    common, near, octaves = least_squares(residuals, [0.1, 0.4, 1.0], bounds=limits).x.tolist()
-    return {"common": common, "near": min(near, 1.0 - common), "octaves": octaves}
+    nearest = float(np.clip(pairs.apart.min(initial=_OCTAVES[1]), *_OCTAVES))
+    limits = ([0.0, 0.0, 0.99 * nearest], [1.0, 1.0, _OCTAVES[1]])
+    start = [0.1, 0.4, max(nearest, 1.0)]
+    common, near_of_rest, octaves = least_squares(residuals, start, bounds=limits).x.tolist()
+    if not np.isfinite(pairs.apart).any():
+        return {"common": common}
+    return {"common": common, "near": (1.0 - common) * near_of_rest, "octaves": octaves}

@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from costmodels.calibration.document import CalibratedProfile, spread_entry
 from costmodels.calibration.kernels import Fitted, predict_kernels
 from costmodels.calibration.samples import KernelSample, Sample
-from costmodels.calibration.spread import Erred, spread_of
+from costmodels.calibration.spread import Erred, spread_of, widened
 from costmodels.errors import CatalogueError
 from costmodels.hardware import NodeSpec, load_node
 from costmodels.kernels.tensor import Work
@@ -46,45 +46,78 @@ _STEP_SOURCE: Final = (
     "What {tables} are off (root mean square; {constants} constants fitted) beside what the families explain"
 )
 
+_SIDECARS: Final = frozenset({".yaml", ".yml"})
+_FRACTIONS: Final = (log(0.01), log(100.0))
+"""Logarithms of the least and the largest fraction of the bandwidth that is looked at."""
+_NUM_CHOSEN: Final[Mapping[str, int]] = {"elementwise": 1}
+"""Constants that are chosen anew for a family's calls: the fraction of the bandwidth that a trace shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadRequest:
+    """What ``simulate spread`` is asked to hold a profile against: tables of any kind, and a trace.
+
+    ``system``: whose rows of a CSV of collectives count. The rest: see ``StepTables`` and ``Evidence``.
+    """
+
+    tables: tuple[Path, ...] = ()
+    system: str | None = None
+    num_constants: int = 0
+    all_groups: bool = False
+    trace: Path | None = None
+    trace_node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepTables:
+    """Tables of steps, to which so many constants were fitted.
+
+    Of those whose rows are grouped, rows of the group that constants were fitted to count: the others are there to
+    judge intervals, too. ``all_groups``: they count as well.
+    """
+
+    paths: Sequence[Path]
+    num_constants: int = 0
+    all_groups: bool = False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Measurements that a profile is held against.
 
     ``samples``: kernels and collectives, of which one in ``HELD_OUT_TABLES`` counts. ``collectives``, ``steps``: tables
-    with a sidecar. ``num_constants``: how many were fitted to the steps. ``trace``: a profile of the PyTorch profiler
-    with shapes, recorded on ``trace_node``.
+    with a sidecar. ``trace``: a profile of the PyTorch profiler with shapes, recorded on ``trace_node``.
     """
 
     samples: Sequence[Sample] = field(default=(), repr=False)
     collectives: Sequence[PublishedTable] = ()
-    steps: Sequence[Path] = ()
-    num_constants: int = 0
+    steps: StepTables | None = None
     trace: Path | None = None
     trace_node: str | None = None
 
 
-def read_evidence(
-    tables: Sequence[Path], *, system: str | None, num_constants: int, trace: Path | None, trace_node: str | None
-) -> Evidence:
+def read_evidence(request: SpreadRequest) -> Evidence:
     """Return the measurements of tables (YAML: sidecars; else as ``read_samples`` takes them) and of a trace.
 
     Raises ScenarioError for none at all, and TraceError or ScenarioError for a table that cannot be used.
     """
-    if not tables and trace is None:
+    tables = request.tables
+    if not tables and request.trace is None:
         raise ScenarioError(Origin(option="spread"), "", "nothing measured is named", "name tables, or a --trace")
-    sidecars = [load_table(path) for path in tables if path.suffix in {".yaml", ".yml"}]
+    sidecars = [load_table(path) for path in tables if path.suffix in _SIDECARS]
     for table in sidecars:
         if table.prediction not in {"collective_time_s", *OF_STEPS}:
             rule, remedy = f"no errors are drawn of {table.prediction}", "name a table of collectives, or of steps"
             raise ScenarioError(Origin(str(table.path)), "measured.prediction", rule, remedy)
+    steps = [table.path for table in sidecars if table.prediction in OF_STEPS]
     return Evidence(
-        samples=[s for path in tables if path.suffix not in {".yaml", ".yml"} for s in read_samples(path, system)],
+        samples=[
+            sample for path in tables if path.suffix not in _SIDECARS for sample in read_samples(path, request.system)
+        ],
         collectives=[table for table in sidecars if table.prediction == "collective_time_s"],
-        steps=[table.path for table in sidecars if table.prediction in OF_STEPS],
-        num_constants=num_constants,
-        trace=trace,
-        trace_node=trace_node,
+        steps=StepTables(steps, request.num_constants, request.all_groups) if steps else None,
+        trace=request.trace,
+        trace_node=request.trace_node,
     )
 
 
@@ -95,13 +128,13 @@ def measured_families(calibrated: CalibratedProfile, evidence: Evidence) -> dict
     and for no more steps than constants fitted to them, TraceError for a trace without kernels of known shapes.
     """
     calls, sources = _calls(calibrated, evidence)
-    spreads = {family: spread_of(ours) for family, ours in calls.items()}
+    spreads = {family: spread_of(ours, _NUM_CHOSEN.get(family, 0)) for family, ours in calls.items()}
     found = {family: spread_entry(spread, "; ".join(sources[family])) for family, spread in spreads.items()}
     if evidence.steps:
         profile = replace(calibrated.profile, spread={**calibrated.profile.spread, **spreads})
-        deviation = step_spread(evidence.steps, evidence.num_constants, replace(calibrated, profile=profile))
-        tables = ", ".join(path.stem for path in evidence.steps)
-        source = _STEP_SOURCE.format(tables=tables, constants=evidence.num_constants)
+        deviation = step_spread(evidence.steps, replace(calibrated, profile=profile))
+        tables = ", ".join(path.stem for path in evidence.steps.paths)
+        source = _STEP_SOURCE.format(tables=tables, constants=evidence.steps.num_constants)
         found[STEP] = {"source": source, "deviation": round(deviation, 4)}
     return found
 
@@ -157,6 +190,8 @@ def pointwise_calls(node: NodeSpec, profile: Profile, trace: Path) -> list[Erred
         seconds[kernel.operator, kernel.num_bytes].append(kernel.seconds)
     if not seconds:
         raise TraceError(str(trace), "no kernel has an operator with shapes", "record with record_shapes=True")
+    if len({operator for operator, _ in seconds}) == 1:
+        raise TraceError(str(trace), "one operator does not show how operators differ", "name a folder of more traces")
     samples = [
         KernelSample(
             key=f"{operator} {num_bytes}", family="elementwise", dtype="float32", kernel=operator,
@@ -171,7 +206,10 @@ def pointwise_calls(node: NodeSpec, profile: Profile, trace: Path) -> list[Erred
         places = (kernel_place("elementwise", sample.kernel, sample.work) for sample in samples)
         return [Erred(*found) for found in zip(places, predicted, (s.seconds for s in samples), strict=True)]
 
-    return calls(brentq(lambda at: _mean_error(calls(at)), log(0.01), log(100.0)))
+    if not _mean_error(calls(_FRACTIONS[0])) < 0.0 < _mean_error(calls(_FRACTIONS[1])):
+        rule = "the kernels say nothing of the bandwidth: most end within the profile's fixed time"
+        raise TraceError(str(trace), rule, "record larger tensors")
+    return calls(brentq(lambda at: _mean_error(calls(at)), *_FRACTIONS))
 
 
 def _mean_error(calls: Sequence[Erred]) -> float:
@@ -202,19 +240,18 @@ def _network_call(calibrated: CalibratedProfile, table: PublishedTable, row: Pub
     return Erred(transfer_place(series, int(entry["bytes"])), predicted_s, row.measured)
 
 
-def step_spread(tables: Sequence[Path], num_fitted: int, calibrated: CalibratedProfile | None = None) -> float:
+def step_spread(tables: StepTables, calibrated: CalibratedProfile | None = None) -> float:
     """Return what of measured steps' deviation is left beside what kernels and network explain, 0 where nothing is.
 
     The variance of n steps with p constants fitted to them is the mean square of log(measured/predicted) times
-    n / (n - p), for what the fit has taken away, less the mean of the variances that the models' errors explain to
-    first order. Of tables whose rows are grouped those count that constants are fitted to: the others are there to
-    judge intervals, too. ``calibrated``: a profile in the place of the rows' own.
+    n / (n - p), for what the fit has taken away, as wide as so few steps need (``widened``), less the mean of the
+    variances that the models' errors explain to first order. ``calibrated``: a profile in the place of the rows' own.
     Raises ScenarioError where there are no more steps than constants.
     """
-    steps = [step for step in measured_steps(tables, calibrated) if step.facts.fitted]
-    count = len(steps)
-    if count <= num_fitted:
-        rule = f"{count} steps cannot show what {num_fitted} constants leave"
+    steps = [step for step in measured_steps(tables.paths, calibrated) if step.facts.fitted or tables.all_groups]
+    freedom = len(steps) - tables.num_constants
+    if freedom <= 0:
+        rule = f"{len(steps)} steps cannot show what {tables.num_constants} constants leave"
         raise ScenarioError(Origin(option="--constants"), "", rule, "name more tables, or fewer constants")
     runs = [simulate(step.plan, step.pricing) for step in steps]
     errors = [log(step.facts.measured_s / run.iteration_time_s) for step, run in zip(steps, runs, strict=True)]
@@ -222,5 +259,5 @@ def step_spread(tables: Sequence[Path], num_fitted: int, calibrated: CalibratedP
         step_deviation(critical_path(run), errors_of(step.pricing, step=0.0))
         for step, run in zip(steps, runs, strict=True)
     ]
-    left = float(np.mean(np.square(errors))) * count / (count - num_fitted) - float(np.mean(np.square(explained)))
-    return float(np.sqrt(max(left, 0.0)))
+    whole = widened(float(np.sqrt(np.sum(np.square(errors)) / freedom)), freedom)
+    return float(np.sqrt(max(whole**2 - float(np.mean(np.square(explained))), 0.0)))

@@ -1,10 +1,36 @@
 """Options and arguments that several commands share."""
 
+from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from scenarios.library import found
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Bundle = TypeVar("Bundle", bound="DataclassInstance")
+
+
+def bundling(kind: type[Bundle]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the parameters named as a dataclass's fields as one of these, first.
+
+    So a command of many options takes what it hands on whole. Stands below the options.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def called(**parameters: object) -> None:
+            bundle = kind(**{field.name: parameters.pop(field.name) for field in fields(kind)})
+            command(bundle, **parameters)
+
+        return called
+
+    return decorate
 
 
 class Folder(click.ParamType[Path]):

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from costmodels.profile import SPREAD_SECTION
 from scenarios.calibration.request import refuse_unwritable_files, write_section
-from scenarios.calibration.spread_fit import measured_families, read_evidence
-from scenarios.commands.options import json_option
+from scenarios.calibration.spread_fit import SpreadRequest, measured_families, read_evidence
+from scenarios.commands.options import bundling, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
 from scenarios.reading.profile_file import read_profile
@@ -32,20 +32,13 @@ from scenarios.reading.profile_file import read_profile
     show_default=True,
     help="How many constants were fitted to the steps of the tables.",
 )
+@click.option("--all-groups", is_flag=True, help="Count steps of every group, not only those that were fitted to.")
 @click.option("--trace", type=click.Path(path_type=Path), help="PyTorch profile with shapes, for memory-bound kernels.")
-@click.option("--recorded-on", "node", metavar="NODE", help="Node of the trace. Default: that of the profile.")
+@click.option("--recorded-on", "trace_node", metavar="NODE", help="Node of the trace. Default: that of the profile.")
 @click.option("--system", metavar="NAME", help="Which system's rows of a table of collectives to take.")
 @json_option
-def command(
-    profile: Path,
-    tables: tuple[Path, ...],
-    out: Path,
-    num_constants: int,
-    trace: Path | None,
-    node: str | None,
-    system: str | None,
-    as_json: bool,
-) -> None:
+@bundling(SpreadRequest)
+def command(request: SpreadRequest, profile: Path, out: Path, as_json: bool) -> None:
     """Estimate from measurements how far off a profile is, and write it with that; nothing else of it changes.
 
     A TABLE is what simulate calibrate --from takes, or a sidecar (.yaml) of measured collectives or steps.
@@ -53,8 +46,7 @@ def command(
     with refusing_bad_input():
         refuse_unwritable_files(out)
         calibrated = read_profile(profile)
-        evidence = read_evidence(tables, system=system, num_constants=num_constants, trace=trace, trace_node=node)
-        found = measured_families(calibrated, evidence)
+        found = measured_families(calibrated, read_evidence(request))
         stated = yaml.safe_load(profile.read_text(encoding="utf-8"))[SPREAD_SECTION]
         write_section(profile, SPREAD_SECTION, {**stated, **found}, out)
     if as_json:

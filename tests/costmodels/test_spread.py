@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.calibration.spread import Erred, spread_of
+from costmodels.calibration.spread import Erred, spread_of, widened
 from costmodels.errors import CatalogueError
 from costmodels.profile import SPREAD, load_profile, packaged_entry, parse_profile
 from costmodels.spread import Place, Spread, transfer_place
@@ -99,10 +99,56 @@ def test_of_few_calls_half_is_common() -> None:
 
 
 def test_a_much_measured_series_counts_as_much_as_another() -> None:
-    """Forty calls that are 10 % off and one that is exact: the mean square is half of that of the forty."""
+    """Forty calls that are 10 % off and one that is exact: the mean square is half of that of the forty.
+
+    As calls weigh (1/40 each, and 1) they are 1 / (1/4/40 + 1/4) = 3.9 calls that weigh alike.
+    """
     many = [Erred(transfer_place("many", 1 << 20), 1e-3, 1.1e-3)] * 40
     found = spread_of([*many, Erred(transfer_place("one", 1 << 20), 1e-3, 1e-3)])
-    assert found.at(1e-3) == pytest.approx(math.log(1.1) / math.sqrt(2))
+    assert found.at(1e-3) == pytest.approx(widened(math.log(1.1) / math.sqrt(2), 4 / (1 + 1 / 40)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 30])
+def test_a_deviation_of_few_errors_holds_nine_of_ten_others(count: int) -> None:
+    """Whatever few errors happened to be, another one lies within 1.645 deviations in 90 % of cases."""
+    errors = np.random.default_rng(count).standard_normal((100_000, count + 1))
+    deviations = np.sqrt(np.mean(errors[:, 1:] ** 2, axis=1)) * widened(1.0, count)
+    assert np.mean(np.abs(errors[:, 0]) < 1.6448536 * deviations) == pytest.approx(0.9, abs=0.004)
+
+
+def test_a_constant_chosen_for_the_calls_themselves_hides_nothing() -> None:
+    """Series whose mean error is taken away have the variance that they were drawn with, in the mean over many."""
+    random, found = np.random.default_rng(0), []
+    for _ in range(300):
+        errors = random.normal(0.0, 0.1, 6)
+        measured_s = np.exp(np.repeat(errors - errors.mean(), 5))
+        calls = [Erred(Place(i // 5, (float(i % 5),)), 1.0, seconds) for i, seconds in enumerate(measured_s.tolist())]
+        found.append((spread_of(calls, num_fitted=1).at(1.0) / widened(1.0, 30)) ** 2)
+    assert np.mean(found) == pytest.approx(0.01, rel=0.1)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.floats(0, 40), st.floats(1e-6, 1.0), st.floats(-0.5, 0.5)),
+        min_size=1, max_size=50,
+    )
+)  # fmt: skip
+def test_any_calls_have_errors_that_can_be(found: list[tuple[str, float, float, float]]) -> None:
+    """Whatever was measured, deviations are finite, and what is shared is no more than there is."""
+    calls = [Erred(Place(name, (at,)), seconds, seconds * math.exp(error)) for name, at, seconds, error in found]
+    estimate = spread_of(calls)
+    assert all(math.isfinite(deviation) and deviation >= 0.0 for _, deviation in estimate.deviation)
+    assert min(estimate.common, estimate.near, estimate.own) >= 0.0
+    assert estimate.common + estimate.near <= 1.0 + 1e-9
+
+
+def test_nothing_is_said_of_neighbours_nearer_than_any_measured() -> None:
+    """Independent errors of calls an octave apart: they share nothing, not even what is nearer than an octave."""
+    places = [Place("", (float(x), float(y), float(z))) for x in range(9) for y in range(9) for z in range(9)]
+    for seed in range(3):
+        found = spread_of(measured(spread({1.0: 0.1}), places, [1e-3] * len(places), seed))
+        assert found.near * math.exp(-0.1 / found.octaves) < 0.15
 
 
 @pytest.mark.parametrize("name", ["a100", "b200", "cpu", "h100", "h200", "v100"])

@@ -107,43 +107,6 @@ def test_every_command_has_help(capsys, name: str) -> None:
     assert f"simulate {name}" in shown
 
 
-def test_frozen_surface() -> None:
-    """Commands and their options are a promise to users: changing them is a decision, not an accident."""
-    surface = {
-        name: sorted(
-            option
-            for parameter in importlib.import_module(f"scenarios.commands.{module}").command.params
-            for option in (*parameter.opts, *parameter.secondary_opts)
-        )
-        for name, (module, _) in COMMANDS.items()
-    }
-    assert surface == {
-        "simulate": ["--detail", "--fold", "--json", "--no-fold", "--out", "--set", "scenario"],
-        "execute": [
-            "--check", "--collectives", "--device", "--json", "--out", "--set", "--steps", "--timing", "scenario",
-        ],
-        "sweep": ["--jobs", "--json", "--out", "--set", "scenario"],
-        "export": ["--out", "--set", "scenario"],
-        "compare": ["--fail-above", "--json", "--out", "--steps", "first", "second"],
-        "fit": ["--constant", "--every", "--json", "tables"],
-        "spread": [
-            "--constants", "--json", "--out", "--recorded-on", "--system", "--trace", "profile", "tables",
-        ],
-        "validate": ["--budget", "--data", "--here", "--json", "--markdown", "--out", "--seed", "tables"],
-        "schedule": ["--out", "--set", "scenario"],
-        "schema": [],
-        "list": ["--json", "kinds"],
-        "show": ["--json", "--out", "--set", "cluster"],
-        "new": ["path"],
-        "trace": ["--json", "--out", "--steps", "path"],
-        "replay": ["--json", "--out", "--set", "--steps", "path"],
-        "calibrate": [
-            "--budget", "--device", "--from", "--json", "--node", "--out", "--processes", "--seed", "--source",
-            "--system",
-        ],
-    }  # fmt: skip
-
-
 def test_scenario_alone_is_simulated(capsys, write, simulated) -> None:
     """The main command's name may be left out, wherever the options stand."""
     path = str(write())
