@@ -1,5 +1,6 @@
 """Fit the network part of a profile to collectives and messages. The predictions are the simulator's own."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -22,6 +23,8 @@ from costmodels.profile import Profile, network_parameters
 MESSAGE: Final = "send_recv"
 _BANDWIDTH, _LATENCY = "measured.intra_bandwidth", "measured.intra_latency"
 _LEAST_S, _MOST_S = 1e-9, 0.1
+_LEAST_OF_KIND: Final = 3
+"""Measurements of a kind of collective from which it gets a protocol of its own: one more than that has parameters."""
 
 
 def predict_collectives(samples: Sequence[CollectiveSample], node: NodeSpec, profile: Profile) -> list[float]:
@@ -44,7 +47,7 @@ def fit_network(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates
     """Return ``start`` with its network section fitted.
 
     ``fit_rates``: the bandwidth and latency of the link between two devices are themselves unknown; the fraction is
-    then 1, each kind of collective that was measured has a protocol of its own, and what it takes of its ranks'
+    then 1, each kind of collective that was measured enough has a protocol of its own, and what it takes of its ranks'
     processors meanwhile is known. Only what the samples can tell is fitted: nothing between nodes without a sample of
     several nodes. Raises CalibrationError for too few samples.
     """
@@ -66,10 +69,10 @@ def fit_network(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates
 def _with_kinds(samples: Sequence[CollectiveSample], start: Fitted) -> Fitted:
     """Return ``start`` with a protocol per kind of collective, and the mean share of the processor over all seconds.
 
-    Kinds that were not measured go with all_gather, which adds nothing up, or with the first.
+    Kinds with fewer than _LEAST_OF_KIND measurements go with all_gather, which adds nothing up, or with the first.
     """
     collectives = [s for s in samples if s.kind != MESSAGE]
-    kinds = sorted({s.kind for s in collectives})
+    kinds = sorted(kind for kind, number in Counter(s.kind for s in collectives).items() if number >= _LEAST_OF_KIND)
     if not kinds:
         return start
     template, usual = start.profile.network.protocols[0], "all_gather" if "all_gather" in kinds else kinds[0]

@@ -178,6 +178,30 @@ def test_network_parameters_come_back() -> None:
     assert {"measured.intra_bandwidth", "network.protocols.all_reduce.base_latency"} <= found.estimates.keys()
 
 
+@pytest.mark.parametrize(
+    ("numbers", "own"),
+    [
+        ({"all_reduce": 2, "all_gather": 2, "reduce_scatter": 2, "broadcast": 2, "send_recv": 2}, set()),
+        ({"all_reduce": 3, "all_gather": 2, "reduce_scatter": 2, "broadcast": 3}, {"all_reduce", "broadcast"}),
+        (dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "broadcast"), 3), "all"),
+    ],
+)
+def test_few_collectives_settle_what_they_can(numbers: dict[str, int], own: set[str] | str) -> None:
+    """However few of each kind there are, ten are fitted: kinds of less than three have no protocol of their own."""
+    profile = load_profile("cpu")
+    samples = [
+        CollectiveSample(
+            key=f"{kind} {place}", kind=kind, num_bytes=1 << (12 + 4 * place), ranks_per_node=(2,),
+            seconds=1e-4 * 2**place,
+        )
+        for kind, number in numbers.items() for place in range(number)
+    ]  # fmt: skip
+    found = fit_network(samples, Fitted(profile, CPU), fit_rates=True).profile.network.protocols
+    assert {p.name for p in found} == (
+        {p.name for p in profile.network.protocols} if not own else set(numbers) if own == "all" else own
+    )
+
+
 def test_kinds_of_collectives_have_protocols_of_their_own() -> None:
     """On a CPU each kind's own fixed time and overhead are found, and the share of the processor, long calls first."""
     profile = load_profile("cpu")

@@ -40,7 +40,7 @@ thresholds: {mean: 1, worst: 1, ranking: 0}
 
 def run(*args: object) -> Result:
     """Run the command line."""
-    return CliRunner().invoke(group, ["validate", "--here", *map(str, args)])
+    return CliRunner().invoke(group, ["validate", "--here", *map(str, args)], catch_exceptions=False)
 
 
 def written(folder: Path, text: str = TINY) -> Path:
@@ -103,7 +103,7 @@ def test_loop_is_closed_in_seconds(tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = run(written(tmp_path), "--budget", "5 s", "--out", out, "--json")
     assert result.exit_code in {0, 1}, result.output
-    told = json.loads(result.output)
+    told = json.loads(result.stdout)
     assert result.exit_code == (0 if told["passed"] else 1)
     assert json.loads((out / "summary.json").read_text(encoding="utf-8")) == told
     assert [row["plan"] for row in told["plans"]] == ["replicas", "a pipeline"]

@@ -263,6 +263,13 @@ def test_longest_route_is_found_from_some_devices(make) -> None:
     assert max_hops(topology) == all_routes(topology)[2].num_hops.max()
 
 
+def test_a_device_alone_has_no_links() -> None:
+    """One node of one chip without a network is a cluster whose facts list no link."""
+    facts = describe(cluster("torus-chip", 1))
+    assert facts.links == ()
+    assert (facts.num_devices, facts.max_hops) == (1, 0)
+
+
 def test_facts_count_links_by_kind_and_speed() -> None:
     """Equal links are one row; a straggler among them has its own; all rows together are all links."""
     whole = cluster(SINGLE, 4, kind="leaf-spine", leaf_ports=2, spines=1, uplink={"bandwidth": "5 GB/s"})

@@ -1,6 +1,7 @@
 """What a cluster's topology amounts to: links by kind, bisection bandwidth, longest route."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -138,14 +139,15 @@ def _used(island: Island, paths: IntArray) -> list[tuple[int, int, float]]:
 
 
 def _link_facts(topology: Topology) -> tuple[LinkFacts, ...]:
-    """Return the links in groups of equal ones, kind by kind, the widest first."""
+    """Return the links in groups of equal ones, kind by kind, the widest first; a device alone has none."""
     links = topology.links
+    if not len(links.kind):
+        return ()
     facts = np.stack([links.kind, -links.bandwidth_bytes_per_s, links.latency_s, links.message_s])
     order = np.lexsort(facts[::-1])
     changes = np.flatnonzero((np.diff(facts[:, order], axis=1) != 0).any(axis=0)) + 1
-    starts = [0, *changes.tolist()] if len(order) else []
     found = []
-    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+    for start, end in pairwise((0, *changes.tolist(), len(order))):
         kind, minus, latency_s, message_s = facts[:, order[start]].tolist()
         found.append(
             LinkFacts(
