@@ -14,6 +14,8 @@ _BROKEN: Final = {
     "endless": "longer than eleven days",
     "no_stream": "without a stream",
     "far": "more than eleven days from the others",
+    "unknown": "of a category that is not known",
+    "twice": "that name[s|] a step which another one names",
 }
 _TEXTS: Final[Mapping[str, str]] = {
     **{f"device_{kind}": f"{{count}} device activit[y|ies] {words}: left out" for kind, words in _BROKEN.items()},
@@ -23,6 +25,10 @@ _TEXTS: Final[Mapping[str, str]] = {
     "rank_guessed": "{example}",
     "last_step": "{example}, the last, may not be whole and is left out: --steps all keeps it",
     "different_steps": "the ranks recorded different steps: {example} are kept, which all have whole",
+    "steps_overlap": (
+        "{count} step[ begins|s begin] before the one before is over (by up to {example}): what was launched meanwhile "
+        "belongs to both"
+    ),
     "no_steps": "{count} rank[|s] recorded no steps: all of [its|their] work is kept",
     "no_file": "{count} of {example}",
     "rank_beyond": "rank[ {example} is|s {example} are] more than the files say that the job has",

@@ -11,14 +11,22 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
-from traces.kineto.document import Arguments
+from traces.kineto.document import Arguments, whole
 from traces.timeline import COLLECTIVE_KINDS, MESSAGE_KINDS
 
-COMMUNICATION_KERNEL: Final = re.compile(r"^nccl.*Kernel")
+_COMMUNICATION_KERNEL: Final = re.compile(
+    r"^(?:nccl|rccl|msccl)\w*Kernel(?:_(?P<nccl>\w+))?"
+    r"|\b(?:multimem|one_shot|two_shot)_(?:one_shot_)?(?P<symmetric>\w+?)_kernel"
+    r"|\b(?P<reduced>cross_device_reduce)_"
+    r"|\bdeep_ep::(?:intra|inter)node"
+    r"|^nvshmem"
+)
+"""Kernels of NCCL and RCCL, torch's symmetric memory, the all_reduce of vLLM and SGLang, DeepEP and NVSHMEM."""
 SEND_RECV: Final = "send_recv"
 """Messages in one kernel, of which the trace does not say whether they are an all_to_all."""
 UNKNOWN: Final = "communication"
@@ -26,6 +34,8 @@ COMMUNICATION_KINDS: Final = frozenset({*COLLECTIVE_KINDS, *MESSAGE_KINDS, "gath
 ANNOTATION: Final = "nccl:"
 _RANKS: Final = re.compile(r"\[?\s*\d{1,9}(\s*,\s*\d{1,9})*\s*\]?")
 """A group written out; torch shortens long ones (``[0, 1, ..., 63]``)."""
+_MAX_STRIDED: Final = 1 << 20
+"""No job has more ranks, but a damaged file may say so."""
 _MAX_DIMS: Final = 64
 """No tensor of torch has more dimensions."""
 
@@ -80,10 +90,18 @@ def kind_of(name: str) -> str:
     return next((kind for prefix, kind in _PREFIXES if letters.startswith(prefix)), "")
 
 
+@lru_cache(maxsize=4096)
+def communicates(kernel: str) -> bool:
+    """Return whether a kernel of this name communicates; a trace has few names, of many kernels each."""
+    return _COMMUNICATION_KERNEL.search(kernel) is not None
+
+
 def kernel_facts(name: str) -> Facts:
     """Return what a kernel's name alone says: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL`` is an all_reduce."""
-    words = name.split("(", maxsplit=1)[0].split("_", maxsplit=1)
-    return Facts(kind_of(words[1]) or UNKNOWN) if len(words) > 1 else Facts()
+    found = _COMMUNICATION_KERNEL.search(name)
+    if found is None:
+        return Facts()
+    return Facts("all_reduce" if found["reduced"] else kind_of(found["nccl"] or found["symmetric"] or "") or UNKNOWN)
 
 
 def argument_facts(arguments: Arguments, groups: Mapping[str, Group]) -> Facts | None:
@@ -144,7 +162,7 @@ def groups_of(distributed: Any) -> dict[str, Group]:
 
 
 def _group(arguments: Arguments, groups: Mapping[str, Group]) -> Group:
-    """Return the group by its ranks, else by its name in the file, else by name and size alone."""
+    """Return the group by its ranks, else by its name in the file, its first ranks and how many, or by name alone."""
     size = max(0, _count(arguments.group_size))
     text = arguments.group_ranks if isinstance(arguments.group_ranks, str) else ""
     ranks = tuple(int(word) for word in re.findall(r"\d+", text)) if _RANKS.fullmatch(text) else ()
@@ -153,6 +171,9 @@ def _group(arguments: Arguments, groups: Mapping[str, Group]) -> Group:
     name = str(arguments.group_name) if arguments.group_name is not None else ""
     if name in groups and (not size or groups[name].size == size):
         return groups[name]
+    first, stride = _count(arguments.first_rank), _count(arguments.rank_stride)
+    if first >= 0 and stride > 0 and 0 < size <= _MAX_STRIDED:
+        return group_of(tuple(range(first, first + size * stride, stride)))
     return Group(f"group {name}" if name else "", size)
 
 
@@ -162,4 +183,4 @@ def _plain(dtype: Any) -> str:
 
 def _count(value: Any) -> int:
     """Return a whole number below 2^53 (as many elements have no device), -1 for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else -1
+    return whole(value, (1 << 53) - 1)

@@ -29,6 +29,7 @@ REMEDY: Final = (
     "name a trace that torch.profiler wrote (.json or .json.gz), or a folder of nothing but these, one per rank"
 )
 _CUT_OFF: Final = "it was cut off while it was written or copied: get a whole copy"
+_NULL: Final = "write null in its place"
 _CHUNK_BYTES: Final = 16 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
@@ -38,6 +39,7 @@ _OTHER_FORMATS: Final = {
     b"\xff\xfe": "text of UTF-16 or UTF-32", b"\xfe\xff": "text of UTF-16",
 }  # fmt: skip
 """What a file is that begins so."""
+_MAX_DIGITS: Final = 19
 _NO_NUMBER: Final = re.compile(rb"-?(nan|inf(inity)?)\b", re.IGNORECASE)
 
 
@@ -48,6 +50,7 @@ class Arguments(msgspec.Struct, gc=False):
     """
 
     stream: Any = None
+    queue: Any = msgspec.field(default=None, name="sycl queue")
     device: Any = None
     correlation: Any = None
     waits_for_stream: Any = msgspec.field(default=None, name="wait_on_stream")
@@ -60,13 +63,14 @@ class Arguments(msgspec.Struct, gc=False):
     group_size: Any = msgspec.field(default=None, name="Group size")
     group_name: Any = msgspec.field(default=None, name="Process Group Name")
     group_ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
+    first_rank: Any = msgspec.field(default=None, name="Global rank start")
+    rank_stride: Any = msgspec.field(default=None, name="Global rank stride")
     sequence: Any = msgspec.field(default=None, name="Seq")
     source_rank: Any = msgspec.field(default=None, name="Src Rank")
     target_rank: Any = msgspec.field(default=None, name="Dst Rank")
     input_dims: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw, name="Input Dims")
     input_types: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw, name="Input type")
     device_type: Any = msgspec.field(default=None, name="Device Type")
-    changed_bytes: Any = msgspec.field(default=None, name="Bytes")
     allocated_bytes: Any = msgspec.field(default=None, name="Total Allocated")
 
 
@@ -88,6 +92,18 @@ class Document(msgspec.Struct, gc=False):
     events: list[Event] | None = msgspec.field(default=None, name="traceEvents")
     distributed: Any = msgspec.field(default=None, name="distributedInfo")
     base_time_ns: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
+
+
+_DECODER: Final = msgspec.json.Decoder(Document | list[Event])
+"""Chrome's format is an object, or nothing but the list of its events."""
+
+
+def whole(value: Any, most: int) -> int:
+    """Return a whole number from 0 to ``most``, also one that stands there as text; -1 for anything else."""
+    if type(value) is int:
+        return value if 0 <= value <= most else -1
+    written = isinstance(value, str) and len(value) <= _MAX_DIGITS and value.isascii() and value.isdecimal()
+    return whole(int(value), most) if written else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +151,16 @@ def _decoded(name: str, raw: bytes) -> Document:
     if other := next((words for prefix, words in _OTHER_FORMATS.items() if raw.startswith(prefix)), ""):
         raise TraceError(name, f"this is {other}, where JSON is to be, as text of UTF-8 or gzipped", REMEDY)
     try:
-        document = msgspec.json.decode(raw, type=Document)
+        decoded = _DECODER.decode(raw)
     except msgspec.ValidationError as error:
+        if "out of range" in str(error):
+            rule = str(error).replace("Number out of range - at", "a number is too large for a file of JSON, at")
+            raise TraceError(name, rule, _NULL) from error
         rule = f"this is JSON, but no trace of the PyTorch profiler ({error})"
         raise TraceError(name, rule, REMEDY) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _no_json(name, raw, error) from error
+    document = decoded if isinstance(decoded, Document) else Document(decoded)
     if document.events is None:
         raise TraceError(name, "there is no traceEvents in this file", REMEDY)
     if not document.events:
@@ -153,13 +173,26 @@ def _no_json(name: str, raw: bytes, error: Exception) -> TraceError:
     """Return the refusal of bytes that are not JSON, with the line."""
     if "truncated" in str(error):
         return TraceError(name, "the JSON ends in the middle", _CUT_OFF, line=raw.count(b"\n") + 1)
+    if isinstance(error, UnicodeDecodeError):
+        return _no_text(name, raw)
     found = re.search(r"byte (\d+)", str(error))
     position = int(found[1]) if found else 0
     rule, remedy = f"this is not JSON: {str(error).removeprefix('JSON is malformed: ')}", REMEDY
     if number := _NO_NUMBER.match(raw, position - (raw[position - 1 : position] == b"-")):
         rule = f"this is not JSON: {number[0].decode()} (byte {position}) is no number there"
-        remedy = "write null in its place"
+        remedy = _NULL
     return TraceError(name, rule, remedy, line=raw.count(b"\n", 0, position) + 1)
+
+
+def _no_text(name: str, raw: bytes) -> TraceError:
+    """Return the refusal of JSON with a string that is not UTF-8, with the line."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        rule = f"this is not text of UTF-8 (byte {error.start})"
+        line = raw.count(b"\n", 0, error.start) + 1
+        return TraceError(name, rule, "convert it, as iconv does: iconv -f latin1 -t utf-8", line=line)
+    return TraceError(name, "this is not JSON: half a character in a string", REMEDY)
 
 
 def _in_folder(folder: Path) -> list[Source]:
@@ -261,12 +294,12 @@ def _limited(name: str, file: IO[bytes] | gzip.GzipFile) -> bytes:
 
 
 def _decompressed(name: str, raw: bytes) -> bytes:
-    """Return the bytes without gzip, where there is any."""
+    """Return the bytes without gzip and byte order mark, where there is any."""
     if not raw.startswith(_GZIP_MAGIC):
         return raw.removeprefix(_UTF8_MARK)
     try:
         with gzip.GzipFile(fileobj=BytesIO(raw), mode="rb") as file:
-            return _limited(name, file)
+            return _limited(name, file).removeprefix(_UTF8_MARK)
     except EOFError as error:
         raise TraceError(name, "the gzip file is not whole", _CUT_OFF) from error
     except (gzip.BadGzipFile, zlib.error) as error:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Final
 
 import numpy as np
@@ -60,6 +60,13 @@ def impossible_times(ranks: Sequence[RankTrace]) -> list[Doubt]:
         for by_s, kind in ((early_s, "before_launch"), (overlap_s, "busy_stream"))
         if (by_s > RESOLUTION_S).any()
     ]
+
+
+def overlapping_steps(ranks: Sequence[RankTrace]) -> list[Doubt]:
+    """Return how many steps begin before the one before them is over."""
+    pairs = [pair for rank in ranks for pair in pairwise(sorted(rank.steps, key=lambda step: step.start_s))]
+    by_s = [before.end_s - after.start_s for before, after in pairs if before.end_s - after.start_s > RESOLUTION_S]
+    return [Doubt("steps_overlap", len(by_s), f"{1e6 * max(by_s):.4g} us")] if by_s else []
 
 
 def unequal_spans(ranks: Sequence[RankTrace]) -> list[Doubt]:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -14,15 +15,15 @@ from traces.doubt import Doubt
 from traces.errors import TraceError
 from traces.kineto.collective import (
     ANNOTATION,
-    COMMUNICATION_KERNEL,
     Facts,
     Group,
     annotation_facts,
     argument_facts,
+    communicates,
     groups_of,
     kernel_facts,
 )
-from traces.kineto.document import Arguments, Event, Source, decode
+from traces.kineto.document import Arguments, Event, Source, decode, whole
 from traces.kineto.rank import NO_CORRELATION, SYNC, US, WAIT, DeviceRows, EventWait, HostSpans, RankTrace, Step
 from traces.timeline import Words
 
@@ -32,15 +33,19 @@ MAX_START_US: Final = 1e16
 """No time since 1970 in microseconds, but one in nanoseconds is later."""
 
 _DEVICE: Final = {
-    "kernel": "compute", "gpu_memcpy": "memcpy", "memcpy": "memcpy", "gpu_memset": "memset", "memset": "memset",
-    "cuda_sync": SYNC,
+    "kernel": "compute", "gpu_memcpy": "memcpy", "memcpy": "memcpy", "mlu_memcpy": "memcpy", "gpu_memset": "memset",
+    "memset": "memset", "mlu_memset": "memset", "cuda_sync": SYNC,
 }  # fmt: skip
-_LAUNCHES: Final = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime"})
+_LAUNCHES: Final = ("runtime", "driver")
+"""How categories of calls end, of any vendor's: ``cuda_runtime``, ``xpu_runtime``, ``privateuse1_driver``."""
 _HOST: Final = frozenset({"cpu_op", "operator", "user_annotation"})
+_NO_WORK: Final = frozenset({"gpu_user_annotation", "mlu_user_annotation", "cuda_event", "cuda_profiler_range"})
+"""Categories with a stream in which the device does nothing: spans of the host's annotations, records of events."""
 _CALL: Final = "record_param_comms"
 _STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _MEMORY: Final = "[memory]"
-_ON_DEVICE: Final = 1
+_CPU: Final = 0
+"""Torch's number of the host among types of devices."""
 _ON_THE_DEVICE: Final = "device"
 _MAX_WHOLE: Final = (1 << 62) - 1
 _MAX_RANK: Final = (1 << 31) - 1
@@ -63,7 +68,7 @@ class _Found:
     device: list[Event] = field(default_factory=list)
     launches: list[Event] = field(default_factory=list)
     calls: dict[str, list[_Call]] = field(default_factory=dict)
-    steps: list[tuple[int, float, float]] = field(default_factory=list)
+    steps: dict[int, tuple[float, float]] = field(default_factory=dict)
     memory: list[tuple[float, int]] = field(default_factory=list)
     problems: Counter[str] = field(default_factory=Counter)
 
@@ -77,18 +82,18 @@ def read_rank(source: Source) -> RankTrace:
         raise _no_activity(source.name, found.problems)
     origin_us = math.floor(min(event.ts for event in found.device))
     rank, world_size = _identity(document.distributed)
-    steps = sorted(found.steps)
+    steps = sorted(found.steps.items())
     memory = sorted(found.memory, key=lambda point: point[0])
     return RankTrace(
         file=source.name,
         rank=rank,
         world_size=world_size,
         origin_us=float(origin_us),
-        base_time_ns=document.base_time_ns if isinstance(document.base_time_ns, int) else 0,
+        base_time_ns=max(0, whole(document.base_time_ns, _MAX_WHOLE)),
         rows=_rows(found, origin_us, groups_of(document.distributed)),
         launches=_host_spans(found.launches, origin_us),
         waits=tuple(_event_waits(found, origin_us)),
-        steps=tuple(Step(number, (ts - origin_us) * US, (ts + dur - origin_us) * US) for number, ts, dur in steps),
+        steps=tuple(Step(number, (ts - origin_us) * US, (ts + dur - origin_us) * US) for number, (ts, dur) in steps),
         allocated=(
             np.array([(ts - origin_us) * US for ts, _ in memory], dtype=np.float64),
             np.array([held for _, held in memory], dtype=np.int64),
@@ -110,7 +115,7 @@ def _no_activity(file: str, problems: Counter[str]) -> TraceError:
     if on_device:
         problem, count = on_device.most_common(1)[0]
         words = Doubt(problem, count).text.removesuffix(": left out")
-        rule, remedy = f"{rule}, of them {words}", "record it again; times are microseconds"
+        rule, remedy = f"{rule}, of them {words}", "record it again; times are numbers of microseconds"
     return TraceError(file, rule, remedy)
 
 
@@ -118,32 +123,39 @@ def _identity(distributed: Any) -> tuple[int, int]:
     """Return rank and number of ranks, -1 and 0 where the file does not say."""
     facts = distributed if isinstance(distributed, dict) else {}
     rank, world_size = facts.get("rank"), facts.get("world_size")
-    return (_whole(rank, _MAX_RANK), max(0, _whole(world_size, _MAX_RANK)))
-
-
-def _whole(value: Any, most: int = _MAX_WHOLE) -> int:
-    """Return a whole number of at most ``most``, -1 for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else -1
+    return (whole(rank, _MAX_RANK), max(0, whole(world_size, _MAX_RANK)))
 
 
 def _sorted_out(events: list[Event]) -> _Found:
     """Return the events that are used, by what they are."""
     found = _Found()
     for event in events:
-        category = event.cat.lower() if isinstance(event.cat, str) else ""
+        category = _category(event.cat) if isinstance(event.cat, str) else ""
         if category in _DEVICE:
             if _usable(event, found.problems, on_device=True):
                 found.device.append(event)
-        elif category in _LAUNCHES:
-            if event.args is not None and _whole(event.args.correlation) > 0 and _usable(event, found.problems):
+        elif category.endswith(_LAUNCHES):
+            if (
+                event.args is not None
+                and whole(event.args.correlation, _MAX_WHOLE) > 0
+                and _usable(event, found.problems)
+            ):
                 found.launches.append(event)
         elif category in _HOST:
             _add_host_event(found, event)
         elif event.name == _MEMORY:
             _add_memory(found, event)
+        elif event.args is not None and event.args.stream is not None and category not in _NO_WORK:
+            found.problems[f"{_ON_THE_DEVICE}_unknown"] += 1
     for calls in found.calls.values():
         calls.sort(key=lambda call: (call.start_us, -call.end_us))
     return found
+
+
+@lru_cache(maxsize=256)
+def _category(name: str) -> str:
+    """Return a category as newer profilers write it; a trace has few, of many events each."""
+    return name.lower()
 
 
 def _usable(event: Event, problems: Counter[str], *, on_device: bool = False) -> bool:
@@ -160,7 +172,7 @@ def _usable(event: Event, problems: Counter[str], *, on_device: bool = False) ->
         problem = "negative_duration"
     elif duration > MAX_DURATION_US:
         problem = "endless"
-    elif on_device and (event.args is None or not isinstance(event.args.stream, int | str)):
+    elif on_device and (event.args is None or not isinstance(_queue(event.args), int | str)):
         problem = "no_stream"
     else:
         return True
@@ -187,17 +199,26 @@ def _add_host_event(found: _Found, event: Event) -> None:
         return
     step = _STEP.match(name)
     if step:
-        found.steps.append((int(step[1]), event.ts, event.dur))
+        _add_step(found, int(step[1]), event)
     else:
         call = _Call(event.ts, event.ts + event.dur, name, event.args)
         found.calls.setdefault(str(event.tid), []).append(call)
 
 
+def _add_step(found: _Found, number: int, event: Event) -> None:
+    """Keep a step; of two of one number the longer, as of a profiler within another."""
+    known = found.steps.get(number)
+    if known is not None:
+        found.problems["host_twice"] += 1
+    if known is None or known[1] < event.dur:
+        found.steps[number] = event.ts, event.dur
+
+
 def _add_memory(found: _Found, event: Event) -> None:
     arguments = event.args
-    if arguments is None or arguments.device_type != _ON_DEVICE:
+    if arguments is None or whole(arguments.device_type, _MAX_WHOLE) <= _CPU:
         return
-    if type(event.ts) in {int, float} and _whole(arguments.allocated_bytes) >= 0:
+    if type(event.ts) in {int, float} and whole(arguments.allocated_bytes, _MAX_WHOLE) >= 0:
         found.memory.append((event.ts, arguments.allocated_bytes))
     else:
         found.problems["memory_incomplete"] += 1
@@ -221,12 +242,21 @@ def _event_waits(found: _Found, origin_us: float) -> Iterator[EventWait]:
     prefixed = _device_prefix(found.device)
     for event in found.device:
         arguments = event.args
-        if arguments is None or event.cat.lower() != "cuda_sync" or _whole(arguments.waits_for_stream) < 0:
+        if (
+            arguments is None
+            or _category(event.cat) != "cuda_sync"
+            or whole(arguments.waits_for_stream, _MAX_WHOLE) < 0
+        ):
             continue
-        wait, record = called.get(_correlation(event)), called.get(_whole(arguments.waits_for_record))
+        wait, record = called.get(_correlation(event)), called.get(whole(arguments.waits_for_record, _MAX_WHOLE))
         if wait is not None and record is not None:
             stream, other = (_stream(prefixed, event, s) for s in (arguments.stream, arguments.waits_for_stream))
             yield EventWait(stream, (wait.ts - origin_us) * US, other, (record.ts - origin_us) * US)
+
+
+def _queue(arguments: Arguments) -> object:
+    """Return the number of the stream: Intel's devices have queues."""
+    return arguments.stream if arguments.stream is not None else arguments.queue
 
 
 def _device_prefix(events: list[Event]) -> bool:
@@ -240,31 +270,32 @@ def _stream(prefixed: bool, event: Event, number: object) -> str:
 
 
 def _correlation(event: Event) -> int:
-    number = _whole(event.args.correlation) if event.args is not None else -1
+    number = whole(event.args.correlation, _MAX_WHOLE) if event.args is not None else -1
     return number if number > 0 else NO_CORRELATION
 
 
 def _rows(found: _Found, origin_us: float, groups: dict[str, Group]) -> DeviceRows:
     """Return the device's activities as columns, by start."""
     events = sorted(found.device, key=lambda event: (event.ts, event.dur))
+    correlations = [_correlation(event) for event in events]
     launched = {_correlation(event): event for event in found.launches}
+    calls = [launched.get(correlation) for correlation in correlations]
     prefixed = _device_prefix(events)
     names, kinds, streams, facts, sizes = [], [], [], {}, []
-    for row, event in enumerate(events):
+    for row, (event, call) in enumerate(zip(events, calls, strict=True)):
         arguments = event.args or Arguments()
-        kind, num_bytes = _DEVICE[event.cat.lower()], max(0, _whole(arguments.num_bytes))
-        if kind == "compute" and COMMUNICATION_KERNEL.match(event.name):
-            facts[row] = _facts(event, launched.get(_correlation(event)), found, groups)
+        kind, num_bytes = _DEVICE[_category(event.cat)], max(0, whole(arguments.num_bytes, _MAX_WHOLE))
+        if kind == "compute" and communicates(event.name):
+            facts[row] = _facts(event, call, found, groups)
             kind, num_bytes = facts[row].kind, max(0, facts[row].num_bytes)
         elif kind == SYNC and "wait event" in event.name.lower():
             kind = WAIT
         names.append(event.name)
         kinds.append(kind)
-        streams.append(_stream(prefixed, event, arguments.stream))
+        streams.append(_stream(prefixed, event, _queue(arguments)))
         sizes.append(num_bytes)
     starts = np.array([event.ts - origin_us for event in events], dtype=np.float64)
     nan = float("nan")
-    calls = [launched.get(_correlation(event)) for event in events]
     return DeviceRows(
         name=_words(names),
         kind=_words(kinds),
@@ -272,7 +303,7 @@ def _rows(found: _Found, origin_us: float, groups: dict[str, Group]) -> DeviceRo
         start_s=starts * US,
         end_s=(starts + np.array([event.dur for event in events], dtype=np.float64)) * US,
         bytes=np.array(sizes, dtype=np.int64),
-        correlation=np.array([_correlation(event) for event in events], dtype=np.int64),
+        correlation=np.array(correlations, dtype=np.int64),
         launch_s=np.array([nan if call is None else (call.ts - origin_us) * US for call in calls], dtype=np.float64),
         facts=facts,
     )

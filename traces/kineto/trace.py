@@ -17,6 +17,7 @@ from traces.kineto.doubts import (
     impossible_times,
     left_out,
     missing_ranks,
+    overlapping_steps,
     unequal_spans,
     unknown_sizes,
 )
@@ -50,7 +51,7 @@ def load(path: Path, window: StepWindow | None = None) -> KinetoTrace:
     with sources(path) as found:
         read = [read_rank(source) for source in found]
     ranks, warnings = _numbered(read)
-    warnings += [*left_out(ranks), *missing_ranks(ranks)]
+    warnings += [*left_out(ranks), *missing_ranks(ranks), *overlapping_steps(ranks)]
     if window is not None:
         ranks, more = select_steps(ranks, window)
         warnings += list(more)
