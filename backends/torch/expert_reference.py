@@ -1,7 +1,7 @@
 """Layers of experts of the dense reference: every token's choices are looked up one expert after the other.
 
 Slots are counted where the plan counts them, in one rank's tokens of one micro-batch; as samples are dealt out in runs
-of a micro-batch, those are so many samples in a row, whatever the strategy.
+of a micro-batch, those are of so many samples in a row: all tokens, or where ranks share sequences two chunks of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,21 +31,38 @@ def expert_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
 
 
 def through_experts(
-    model: TransformerSpec, parameters: Mapping[str, Tensor], layer: str, x: Tensor, microbatch_size: int
+    model: TransformerSpec,
+    parameters: Mapping[str, Tensor],
+    layer: str,
+    x: Tensor,
+    *,
+    microbatch_size: int,
+    context_degree: int,
 ) -> tuple[Tensor, Tensor]:
     """Return what a layer's experts make of x[s, b, h], of all samples of a global batch.
 
-    Beside it what they add to the loss, the mean over micro-batches.
+    Beside it what they add to the loss, the mean over micro-batches and the ranks that share their sequences.
     """
     assert model.experts is not None
     p = {name.removeprefix(f"{layer}."): value for name, value in parameters.items() if name.startswith(f"{layer}.")}
     activation = _gelu if model.family == "gpt" else _swiglu
-    microbatches = torch.split_with_sizes(x, [microbatch_size] * (x.shape[1] // microbatch_size), 1)
-    found = [_routed(model.experts, p, part.flatten(0, 1), activation) for part in microbatches]
-    y = torch.cat([out.view_as(part) for (out, _), part in zip(found, microbatches, strict=True)], 1)
+    owned = _tokens_of_ranks(x.shape[0], context_degree)
+    in_order = torch.cat(owned).argsort()
+    columns, balances = [], []
+    for samples in torch.split_with_sizes(x, [microbatch_size] * (x.shape[1] // microbatch_size), 1):
+        found = [_routed(model.experts, p, samples[tokens].flatten(0, 1), activation) for tokens in owned]
+        columns.append(torch.cat([y.view(-1, *samples.shape[1:]) for y, _ in found])[in_order])
+        balances += [balance for _, balance in found]
+    y = torch.cat(columns, 1)
     if "shared.fc1.weight" in p:
         y = y + (activation(x.flatten(0, 1), p["shared.fc1.weight"]) @ p["shared.fc2.weight"]).view_as(x)
-    return y, model.experts.balance_loss * torch.stack([balance for _, balance in found]).mean()
+    return y, model.experts.balance_loss * torch.stack(balances).mean()
+
+
+def _tokens_of_ranks(num_tokens: int, context_degree: int) -> list[Tensor]:
+    """Return the tokens of a sequence that each rank has: chunks i and 2n-1-i of 2n, all where nobody shares it."""
+    chunks = torch.arange(num_tokens).tensor_split(2 * context_degree)
+    return [torch.cat([chunks[index], chunks[-1 - index]]) for index in range(context_degree)]
 
 
 def _routed(spec: ExpertsSpec, p: Mapping[str, Tensor], x: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:

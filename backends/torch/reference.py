@@ -199,8 +199,11 @@ class DenseModel:
             )
             normed = self._norm(x, f"layer{i}.norm2")
             if self._spec.has_experts(i):
-                samples = self.job.training.microbatch_size
-                y, balance = through_experts(self._spec, self.parameters, f"layer{i}", normed, samples)
+                y, balance = through_experts(
+                    self._spec, self.parameters, f"layer{i}", normed,
+                    microbatch_size=self.job.training.microbatch_size,
+                    context_degree=self.job.parallel.context_degree,
+                )  # fmt: skip
                 self.balance.append(balance)
                 x = x + self._dropped(y, f"layer{i}.mlp_out", batch_dim=1)
             else:

@@ -40,17 +40,14 @@ def check_context(
             f"context parallelism lies along the axis {CONTEXT_AXIS}, which is not listed",
             "leave axis_order out, or list pp, dp, cp, tp",
         )
-    if model.experts is not None:
-        rule = "layers of experts are not built for context parallelism"
-        raise SpecError(DEGREE_KEY, rule, "write degree: 1, or leave model.experts out")
     if model.attention != "flash":
         rule = "context parallelism is built for fused attention, which keeps no scores"
         raise SpecError("model.attention", rule, "write attention: flash, or leave parallel.context out")
     if pipeline.num_slices > 1 or pipeline.awaits_slices:
         rule = f"{pipeline.schedule} cuts sequences into slices, and context parallelism into chunks; not both"
         raise SpecError("parallel.pipeline.schedule", rule, "write schedule: 1f1b, or leave parallel.context out")
-    if pipeline.schedule in {"aiao", "local", "pipedream_2bw"}:
-        rule = f"{pipeline.schedule} is not built for context parallelism"
+    if pipeline.schedule == "local":
+        rule = "local is not built for context parallelism"
         raise SpecError("parallel.pipeline.schedule", rule, "write schedule: 1f1b, or leave parallel.context out")
     if by_operator or zero_stage > 1:
         key = "osdp" if by_operator else "zero_stage"

@@ -27,6 +27,7 @@ DELAYED = {
     "2bw, pp2, gradients assigned": delayed(
         pipeline={"degree": 2}, batch=(2, 1), numbers={"set_gradients_to_none": True}
     ),
+    "2bw, pp2 x cp2": delayed(LLAMA, pipeline={"degree": 2}, context_degree=2, batch=(3, 1)),
     "2bw, one pipeline rank, dp2 x tp2": delayed(pipeline={"degree": 1}, data_degree=2, tensor_degree=2),
 }
 TWO_RUNS = "2bw, pp4, two runs"

@@ -75,6 +75,13 @@ EXPERTS = {
         model={**LATENT_MODEL, "experts": experts(shared_ffn_hidden_size=8)}, data_degree=2, expert_degree=2,
         tensor_degree=2, sequence_parallel=True,
     ),
+    "experts, cp2 x ep2 zero1, recompute full": training(
+        model={**SHARED, "experts": experts(capacity_factor=0.7, balance_loss=0.3)}, data_degree=2, expert_degree=2,
+        context_degree=2, zero_stage=1, batch=(4, 2), recompute="full",
+    ),
+    "experts, cp2 x tp2 sp, gathered, one rank's experts": training(
+        model=MIXTURE, context_degree=2, context_method="all_gather", tensor_degree=2, sequence_parallel=True
+    ),
     "experts, zero3 dp2": training(model=MIXTURE, data_degree=2, zero_stage=3),
 }  # fmt: skip
 

@@ -320,6 +320,9 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "tensor_degree": 2, "sequence_parallel": True, "data_degree": 2, "deferred_sync": 1.0,
         "pipeline": {"schedule": "aiao", "virtual_stages": 4},
     },
+    "aiao, pp2 v2 x cp2": {
+        "model": LLAMA, "context_degree": 2, "deferred_sync": 0.3, "batch": (4, 1), "pipeline": AIAO,
+    },
     "aiao, pp2 v2 x tp2": {"tensor_degree": 2, "pipeline": AIAO},
     "dp2 zero1 x pp2, gathers overlapped": {
         "data_degree": 2, "zero_stage": 1, "overlap_parameter_gather": True, "bucket_bytes": 4000,

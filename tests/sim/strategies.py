@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sim.plan.program import Plan
+from sim.training.experts import ExpertsSpec
 from sim.training.sharding import GRADIENT_SCHEDULES, Choice, OsdpSpec, ShardingSpec
 from tests.sim.jobs import GPT, LLAMA, dense_plan
 
@@ -109,18 +110,24 @@ def aiao_keys(draw: Any) -> dict[str, Any]:
 
 
 @st.composite
-def context_keys(draw: Any, methods: tuple[str, ...] = ("p2p", "all_gather"), most_stages: int = 2) -> dict[str, Any]:
+def context_keys(
+    draw: Any, methods: tuple[str, ...] = ("p2p", "all_gather"), most_stages: int = 2, *, may_have_experts: bool = False
+) -> dict[str, Any]:
     """Draw the keys of a small job whose sequences ranks share, with other ways to share work beside it."""
     degree, tp, pp = draw(st.sampled_from([2, 3, 4])), draw(st.sampled_from([1, 2])), draw(st.integers(1, most_stages))
     base = draw(st.sampled_from([GPT | {"attention": "flash", "dropout": 0.0}, LLAMA]))
     length = 2 * degree * tp * draw(st.integers(1, 3))
     schedules = ["gpipe", "1f1b", *(["zb_h1"] if pp > 1 else [])]
-    order = draw(st.permutations(["pp", "dp", "cp", "tp"]))
+    order, dp = draw(st.permutations(["pp", "dp", "cp", "tp"])), draw(st.sampled_from([1, 2]))
+    has_experts = may_have_experts and draw(st.booleans())
+    if has_experts:
+        base = base | {"experts": ExpertsSpec(num_experts=4, top_k=2, ffn_hidden_size=16)}
     return {
         "model": base | {"num_layers": draw(st.integers(pp, 3)), "sequence_length": length},
         "context_degree": degree, "context_method": draw(st.sampled_from(methods)), "axis_order": tuple(order),
         "tp": tp, "sequence_parallel": tp > 1, "pp": pp, "schedule": draw(st.sampled_from(schedules)),
-        "dp": draw(st.sampled_from([1, 2])), "m": pp * draw(st.integers(1, 2)), "b": draw(st.integers(1, 2)),
+        "dp": dp, "expert_degree": draw(st.sampled_from([1, dp])) if has_experts else 1,
+        "m": pp * draw(st.integers(1, 2)), "b": draw(st.integers(1, 2)),
         "zero_stage": draw(st.sampled_from([0, 1])), "precision": "fp32",
         "recompute": draw(st.sampled_from(["none", "selective", "full"])),
     }  # fmt: skip

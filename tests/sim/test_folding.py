@@ -40,9 +40,9 @@ def test_folded_equals_unfolded_on_every_topology(data: Any, keys: dict[str, Any
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(data=st.data(), keys=context_keys())
+@given(data=st.data(), keys=context_keys(may_have_experts=True))
 def test_folding_holds_where_ranks_share_sequences(data: Any, keys: dict[str, Any]) -> None:
-    """Rings and gathers of keys and values among the ranks, op by op."""
+    """Rings and gathers of keys and values among the ranks, and experts beside them, op by op."""
     plan = dense_plan(**keys)
     assert largest_gap(plan, data.draw(clusters(plan.mesh.size))) < 1e-9
 

@@ -16,6 +16,7 @@ from itertools import count
 from sim.plan.buffer import Scope
 from sim.plan.program import Call, Phase
 from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer
+from sim.training.data.axes import sum_axes
 from sim.training.data.buckets import Bucket, make_buckets
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
 from sim.training.mesh_axes import DATA_AXIS
@@ -136,7 +137,8 @@ class SegmentWriter:
                 gradients = [p.gradient for p in bucket.parameters]
                 if first:
                     self.step_end.sync(now, bucket, sharded=False, span=(0, first))
-                self.step_end.sum_replicas(later, "all_reduce_deferred", gradients, (DATA_AXIS,), (first, total))
+                axes = sum_axes(self.tracer.mesh)
+                self.step_end.sum_replicas(later, "all_reduce_deferred", gradients, axes, (first, total))
             self.step_end.update(update, bucket)
         zero = TaskTracer(self.tracer, Scope.STEP)
         zero.update("zero_gradients", "zero", (), [p.gradient for bucket in buckets for p in bucket.parameters])
