@@ -221,10 +221,17 @@ def _from_config(document: Document, section: HuggingFaceModel) -> dict[str, Any
 
 
 def _write_out(document: Document, base: dict[str, Any], name: str) -> Document:
-    """Return the document with ``base`` under the model's own keys, ``base`` having the origin of key ``name``."""
+    """Return the document with ``base`` under the model's own keys, ``base`` having the origin of key ``name``.
+
+    A section of both is merged key by key.
+    """
     own = {key: value for key, value in document.data["model"].items() if key != name}
     origin = document.origin(("model", name))
     inherited: dict[KeyPath, Origin] = {("model", key): origin for key in base}
+    for key, section in base.items():
+        if isinstance(section, dict) and isinstance(own.get(key), dict):
+            inherited |= {("model", key, inner): origin for inner in section}
+            own[key] = section | own[key]
     data = {**document.data, "model": base | own}
     return Document(source=document.source, data=data, origins=inherited | document.origins)
 

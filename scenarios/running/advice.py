@@ -4,16 +4,19 @@ Only overrides that make a valid scenario are named, and only such as fit in mem
 for the next simulation to say.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.loader import Scenario, load_scenario
+from scenarios.report.causes import cause_of
 from scenarios.report.words import Advice, mean_over_ranks, recompute_fraction
 from scenarios.running.runner import device_of, plan_of
+from sim.engine.breakdown import BUBBLE
 from sim.engine.memory import memory_use
-from sim.training.spec import DenseTraining, TextbookTraining
+from sim.training.spec import DenseTraining, ParallelSpec, TextbookTraining
 
 Change = tuple[str, ...]
 """Overrides, ``key=value``, that go together."""
@@ -21,6 +24,7 @@ Change = tuple[str, ...]
 _STEADY: Final = ("1f1b", "interleaved_1f1b")
 """Schedules whose peak memory does not grow with the number of micro-batches."""
 
+_EXPOSED: Final = "communication that nothing hides"
 WORTH_SAYING = 0.02
 """Losses of a smaller fraction of the step are not worth a change."""
 
@@ -53,7 +57,7 @@ def _losses(scenario: Scenario, summary: Mapping[str, Any]) -> Iterator[tuple[st
     if isinstance(job, DenseTraining):
         exposed = summary["exposed_communication_fraction"]
         losses += [
-            ("communication that nothing hides", exposed, _against_communication(job, summary)),
+            (_communication_words(summary), exposed, _against_communication(job, summary)),
             ("recomputation", recompute_fraction(summary), _against_recompute(job)),
         ]
     for loss, fraction, changes in sorted(losses, key=lambda item: -item[1]):
@@ -110,10 +114,42 @@ def _against_communication(job: DenseTraining, summary: Mapping[str, Any]) -> li
     tensor: list[Change] = []
     if parallel.tensor_degree % 2 == 0:
         tensor.append((f"parallel.tensor.degree={parallel.tensor_degree // 2}", "parallel.data.degree=auto"))
-    by_axis: dict[str, list[Change]] = {"tp": tensor, "pp": pipeline, "dp": data}
-    exposed = mean_over_ranks(summary, "exposed_s")
-    seconds = {axis: sum(value for cause, value in exposed.items() if axis in cause) for axis in by_axis}
+    by_axis = {
+        "tp": tensor, "cp": _against_context(parallel), "ep": _against_experts(parallel), "pp": pipeline, "dp": data,
+    }  # fmt: skip
+    seconds = _exposed_by_axis(summary)
     return [change for axis in sorted(by_axis, key=lambda axis: -seconds[axis]) for change in by_axis[axis]]
+
+
+def _against_experts(parallel: ParallelSpec) -> list[Change]:
+    """Return fewer ranks that share out the experts: fewer tokens leave their rank, and those nearer by."""
+    half, rest = divmod(parallel.expert_degree, 2)
+    return [] if rest else [(f"parallel.expert.degree={half}",)]
+
+
+def _against_context(parallel: ParallelSpec) -> list[Change]:
+    """Return keys and values that go round while others are computed with, and fewer ranks that share a sequence."""
+    if parallel.context_degree == 1:
+        return []
+    ring: list[Change] = [] if parallel.context_method == "p2p" else [("parallel.context.method=p2p",)]
+    if parallel.context_degree % 2:
+        return ring
+    return [*ring, (f"parallel.context.degree={parallel.context_degree // 2}", "parallel.data.degree=auto")]
+
+
+def _exposed_by_axis(summary: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return the seconds that the mean rank waits for the streams of each mesh axis."""
+    seconds = defaultdict[str, float](float)
+    for stream, waited_s in mean_over_ranks(summary, "exposed_s").items():
+        seconds[stream.partition("_")[0]] += waited_s
+    return seconds
+
+
+def _communication_words(summary: Mapping[str, Any]) -> str:
+    """Return what the loss is called, with what most of it is."""
+    waited = [(waited_s, stream) for stream, waited_s in _exposed_by_axis(summary).items() if stream != BUBBLE]
+    most_s, most = max(waited, default=(0.0, ""))
+    return _EXPOSED + (f", most of it {cause_of(most)[0]}" if most_s > 0.0 else "")
 
 
 def _against_recompute(job: DenseTraining) -> list[Change]:

@@ -1,5 +1,7 @@
 """What would help most."""
 
+from pathlib import Path
+
 import pytest
 
 from scenarios.reading.loader import Scenario, load_scenario
@@ -7,6 +9,8 @@ from scenarios.report.words import mean_over_ranks, recompute_fraction
 from scenarios.running.advice import advise, with_few_microbatches
 from scenarios.running.runner import plan_of
 from sim.engine.memory import memory_use
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
 
 def summary(**changes: object) -> dict[str, object]:
@@ -58,6 +62,30 @@ def test_greatest_loss_gets_a_change_against_it(
     assert advice.loss.startswith(loss)
     assert expected in advice.options
     load_scenario(scenario.source, (*overrides, *advice.overrides))
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "exposed", "words", "expected"),
+    [
+        ("mixtral-8x7b-64-h100.yaml", [], {"ep": 2.0, "dp": 1.0, "bubble": 5.0}, "expert-parallel exchange",
+         ("parallel.expert.degree=4",)),
+        ("mixtral-8x7b-64-h100.yaml", [], {"ep": 1.0, "dp": 2.0}, "data-parallel communication",
+         ("training.global_batch_size=512",)),
+        ("llama-3-8b-131072-tokens-16-h100.yaml", ["model.sequence_length=32768"], {"cp": 1.0},
+         "context-parallel communication",
+         ("parallel.context.degree=4", "parallel.data.degree=auto")),
+    ],
+)  # fmt: skip
+def test_the_greatest_part_of_what_is_waited_for_is_named_and_answered(
+    name: str, overrides: list[str], exposed: dict[str, float], words: str, expected: tuple[str, ...]
+) -> None:
+    """Waiting for experts is answered with fewer ranks that share them out, for a context with fewer that share it."""
+    roles = [{"role": "all", "num_ranks": 64, "busy_s": {"compute": 8.0}, "exposed_s": exposed}]
+    scenario = load_scenario(SCENARIOS / name, overrides)
+    advice = advise(scenario, summary(exposed_communication_fraction=0.3, roles=roles))
+    assert advice is not None
+    assert advice.loss == f"communication that nothing hides, most of it {words}"
+    assert advice.overrides == expected
 
 
 def test_change_that_would_not_fit_is_passed_over(write) -> None:

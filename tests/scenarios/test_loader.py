@@ -1,6 +1,6 @@
 """From a scenario file to the builders' specifications."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import jsonschema
@@ -104,6 +104,29 @@ def test_preset_keys_are_overridden_by_further_keys(write) -> None:
     model = scenario.job.model
     assert (model.family, model.hidden_size, model.num_kv_heads) == ("llama", 16384, 8)
     assert (model.num_layers, model.tied_embeddings, model.rotary_base) == (80, True, 500000.0)
+
+
+def test_sections_of_a_preset_are_overridden_key_by_key(write) -> None:
+    """What is stated of experts and latent attention stands over the preset's; its other keys stay."""
+    whole = load_scenario(write(), ["model={preset: deepseek-v2}"]).job.model
+    model = load_scenario(
+        write(),
+        ["model={preset: deepseek-v2}", "model.experts.routing=balanced", "model.latent_attention={q_rank: 768}"],
+    ).job.model
+    assert whole.experts is not None
+    assert whole.latent_attention is not None
+    assert model.experts == replace(whole.experts, routing="balanced")
+    assert model.latent_attention == replace(whole.latent_attention, q_rank=768)
+
+
+def test_a_section_that_a_preset_has_not_must_be_whole(write) -> None:
+    """Experts of a model without any need all that experts need, and what a preset's rule breaks is told there."""
+    with pytest.raises(ScenarioError, match="required and missing") as caught:
+        load_scenario(write(), ["model={preset: llama-3-8b, experts: {routing: balanced}}"])
+    assert caught.value.key.startswith("model.experts.")
+    with pytest.raises(ScenarioError, match="unknown key") as caught:
+        load_scenario(write(), ["model.experts.rooting=balanced", "model.preset=mixtral-8x7b"])
+    assert caught.value.key in {"model.experts.rooting", "model.family"}
 
 
 def test_broken_rule_of_a_preset_is_reported_where_it_is_named(write, quickstart) -> None:

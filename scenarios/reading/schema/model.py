@@ -9,10 +9,16 @@ from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
 from sim.training.experts import Routing
 
 Layers = Annotated[int, Field(ge=1, le=10_000)]
+LayersOrZero = Annotated[int, Field(ge=0, le=10_000)]
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
+WidthOrZero = Annotated[int, Field(ge=0, le=1_000_000)]
 Heads = Annotated[int, Field(ge=1, le=100_000)]
 SequenceLength = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Vocabulary = Annotated[int, Field(ge=2, le=100_000_000)]
+NumExperts = Annotated[int, Field(ge=2, le=100_000)]
+TopK = Annotated[int, Field(ge=1, le=100_000)]
+CapacityFactor = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
+BalanceLoss = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
 RotaryBase = Annotated[float, Field(gt=1, le=1e12, allow_inf_nan=False)]
 Attention = Literal["core", "flash"]
 
@@ -35,20 +41,20 @@ class LatentAttentionSection(Section):
 class ExpertsSection(Section):
     """Experts in the place of the MLP of a layer: a router sends every token to some of them."""
 
-    num_experts: int = Field(ge=2, le=100_000)
-    top_k: int = Field(ge=1, le=100_000)
+    num_experts: NumExperts
+    top_k: TopK
     """Experts that a token goes to."""
     ffn_hidden_size: Width
     """Width of one expert."""
-    shared_ffn_hidden_size: int = Field(default=0, ge=0, le=1_000_000)
+    shared_ffn_hidden_size: WidthOrZero = 0
     """Width of the experts that every token goes to; 0: there are none."""
-    first_dense_layers: int = Field(default=0, ge=0, le=10_000)
+    first_dense_layers: LayersOrZero = 0
     """So many first layers have an MLP, of width model.ffn_hidden_size, and no experts."""
-    capacity_factor: Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)] = 1.0
+    capacity_factor: CapacityFactor = 1.0
     """Slots of an expert for a rank's tokens, over its even share; num_experts / top_k and more drop no choice."""
     routing: Routing = "learned"
     """`learned`: to the experts that the router scores highest; `balanced`: in turn, as benchmarks force it."""
-    balance_loss: Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)] = 0.0
+    balance_loss: BalanceLoss = 0.0
     """Coefficient of the auxiliary loss that keeps the experts of a layer equally busy."""
 
 
@@ -104,8 +110,31 @@ class LlamaModel(Section):
     """In the place of the MLPs."""
 
 
+class LatentAttentionOverrides(Section):
+    """Keys that are written over those of a model's latent attention; the others stay."""
+
+    kv_rank: Width | None = None
+    head_size: Width | None = None
+    rotary_head_size: Width | None = None
+    value_head_size: Width | None = None
+    q_rank: Width | None = None
+
+
+class ExpertsOverrides(Section):
+    """Keys that are written over those of a model's experts; the others stay."""
+
+    num_experts: NumExperts | None = None
+    top_k: TopK | None = None
+    ffn_hidden_size: Width | None = None
+    shared_ffn_hidden_size: WidthOrZero | None = None
+    first_dense_layers: LayersOrZero | None = None
+    capacity_factor: CapacityFactor | None = None
+    routing: Routing | None = None
+    balance_loss: BalanceLoss | None = None
+
+
 class _ModelOverrides(Section):
-    """Keys that may be written over those of a preset or a Hugging Face configuration."""
+    """Keys that may be written over those of a preset or a Hugging Face configuration; sections key by key."""
 
     num_layers: Layers | None = None
     hidden_size: Width | None = None
@@ -118,8 +147,8 @@ class _ModelOverrides(Section):
     attention: Attention | None = None
     dropout: Probability | None = None
     rotary_base: RotaryBase | None = None
-    latent_attention: LatentAttentionSection | None = None
-    experts: ExpertsSection | None = None
+    latent_attention: LatentAttentionOverrides | None = None
+    experts: ExpertsOverrides | None = None
 
 
 class PresetModel(_ModelOverrides):
