@@ -189,6 +189,17 @@ def test_experts_are_never_faster_unfused(experts: int, slots: int, width: int, 
         assert unfused.latency_s == pytest.approx(count * fused.latency_s)
 
 
+@pytest.mark.parametrize("experts", [(32, 1024, 7168, 4096), (32, 1024, 2048, 7168), (20, 1229, 5120, 3072)])
+def test_a_product_per_expert_takes_longer_than_one_of_all(experts: tuple[int, int, int, int]) -> None:
+    """Experts of DeepSeek on a B200, one after the other: up to a fourth longer, for their waves and fixed times."""
+    groups, rows, contracted, columns = experts
+    b200 = load_node("dgx-b200").device
+    together, alone = (
+        timed("grouped_matmul", [half(n, rows, contracted), half(n, contracted, columns)], b200) for n in (groups, 1)
+    )
+    assert together.alone_s < groups * alone.alone_s < 1.25 * together.alone_s
+
+
 def test_delay_lasts_its_duration_on_any_device() -> None:
     """A delay has no demand, only its duration; tokens take no time."""
     assert timed_delay(2.5) == KernelTime(2.5, 0.0, 0.0)
