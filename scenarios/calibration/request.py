@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import yaml
 
@@ -17,6 +18,20 @@ from traces.files import replacing
 
 DEFAULT_NODE: Final = "local-cpu"
 BUDGETS_S: Final = (2.0, 3600.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineOptions:
+    """How a machine is measured; ``budget``: a time with its unit; ``processes``: None for as many as fit it."""
+
+    device: Literal["cpu", "cuda"]
+    budget: str
+    processes: int | None
+
+    @property
+    def words(self) -> str:
+        """Return them as the command line has them."""
+        return f"--device {self.device} --budget {self.budget!r}"
 
 
 def write_profile(entry: Mapping[str, Any], path: Path, command: str) -> None:

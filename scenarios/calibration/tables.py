@@ -1,6 +1,7 @@
 """Measured tables, and a profile fitted to them: kernels as Parquet, collectives as CSV."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -27,14 +28,21 @@ _PAGE: Final = 64
 _MAX_ROWS: Final = 5_000_000
 
 
-def calibrate_tables(
-    node: NodeSpec, tables: Sequence[Path], *, system: str | None, seed: int, source: str = ""
-) -> Calibration:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTables:
+    """Tables to fit to; ``system``: whose rows of those of collectives; ``source``: where they come from."""
+
+    tables: tuple[Path, ...]
+    system: str | None = None
+    source: str = ""
+
+
+def calibrate_tables(node: NodeSpec, measured: MeasuredTables, seed: int = 0) -> Calibration:
     """Return a profile of a node fitted to one half of measured tables, checked on the other.
 
-    Sections that no table speaks of stay as they are. ``source``: where the tables come from.
-    Raises ScenarioError for tables that cannot be used.
+    Sections that no table speaks of stay as they are. Raises ScenarioError for tables that cannot be used.
     """
+    tables, system, source = measured.tables, measured.system, measured.source
     samples = list(chain.from_iterable(read_samples(path, system) for path in tables))
     start = Fitted(load_profile(node.device.generation), node)
     about: dict[str, Any] = {"tables": [path.name for path in tables]}

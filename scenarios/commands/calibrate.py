@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import click
 from rich.console import Console
@@ -13,9 +12,15 @@ from rich.text import Text
 from scenarios.calibration.calibration import Calibration
 from scenarios.calibration.machine import MachineRequest, calibrate_machine, num_cores
 from scenarios.calibration.page import write_calibration_page
-from scenarios.calibration.request import budget_seconds, checked_node, refuse_unwritable_files, write_profile
-from scenarios.calibration.tables import calibrate_tables
-from scenarios.commands.options import json_option
+from scenarios.calibration.request import (
+    MachineOptions,
+    budget_seconds,
+    checked_node,
+    refuse_unwritable_files,
+    write_profile,
+)
+from scenarios.calibration.tables import MeasuredTables, calibrate_tables
+from scenarios.commands.options import bundling, json_option
 from scenarios.commands.progress import measuring
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
@@ -50,34 +55,21 @@ from scenarios.results.folder import writing_to
 @click.option("--system", metavar="NAME", help="Which system's rows of a table of collectives to take.")
 @click.option("--source", default="", metavar="TEXT", help="Where the tables come from, told in the profile.")
 @json_option
+@bundling(MachineOptions)
+@bundling(MeasuredTables)
 def command(
-    out: Path,
-    device: Literal["cpu", "cuda"],
-    budget: str,
-    processes: int | None,
-    node: str | None,
-    seed: int,
-    tables: tuple[Path, ...],
-    system: str | None,
-    source: str,
-    as_json: bool,
+    machine: MachineOptions, measured: MeasuredTables, out: Path, node: str | None, seed: int, as_json: bool
 ) -> None:
     """Measure this machine, fit a profile, and write it with its residuals; scenarios name it as cluster.profile."""
     with refusing_bad_input():
-        spec = checked_node(node, device, from_tables=bool(tables))
+        spec = checked_node(node, machine.device, from_tables=bool(measured.tables))
         page = out.with_suffix(".html")
         refuse_unwritable_files(out, page)
-        if tables:
-            result = calibrate_tables(spec, tables, system=system, seed=seed, source=source)
+        if measured.tables:
+            result = calibrate_tables(spec, measured, seed)
         else:
-            budget_s = budget_seconds(budget)
-            count = processes or max(2, num_cores())
-            request = MachineRequest(
-                device=device, budget_s=budget_s, processes=count, seed=seed, folder=out.absolute().parent
-            )
-            result = calibrate_machine(spec, request, measuring=measuring)
-        measured = f"--device {device} --budget {budget!r}"
-        line = _command_line(out, spec.name, tables, system, source, measured)
+            result = calibrate_machine(spec, _request(machine, seed, out), measuring=measuring)
+        line = _command_line(out, spec.name, machine, measured)
         write_profile(result.entry, out, line)
         with writing_to(out.parent):
             write_calibration_page(result, page, line)
@@ -87,14 +79,22 @@ def command(
         _print(result, open_console(), (out, page))
 
 
-def _command_line(
-    out: Path, node: str, tables: tuple[Path, ...], system: str | None, source: str, measured: str
-) -> str:
+def _request(machine: MachineOptions, seed: int, out: Path) -> MachineRequest:
+    return MachineRequest(
+        device=machine.device,
+        budget_s=budget_seconds(machine.budget),
+        processes=machine.processes or max(2, num_cores()),
+        seed=seed,
+        folder=out.absolute().parent,
+    )
+
+
+def _command_line(out: Path, node: str, machine: MachineOptions, measured: MeasuredTables) -> str:
     """Return the command that makes this profile again, with the names of files alone."""
     words = ["simulate calibrate"]
-    words += [f"--from {table.name}" for table in tables] or [measured]
-    words += [f"--system {system}"] if system else []
-    words += [f"--source {source!r}"] if source else []
+    words += [f"--from {table.name}" for table in measured.tables] or [machine.words]
+    words += [f"--system {measured.system}"] if measured.system else []
+    words += [f"--source {measured.source!r}"] if measured.source else []
     return " ".join([*words, f"--node {node} --out {out.name}"])
 
 

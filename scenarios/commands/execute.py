@@ -3,11 +3,10 @@
 import json
 import sys
 from pathlib import Path
-from typing import Literal
 
 import click
 
-from scenarios.commands.options import json_option, out_option, scenario_argument, set_option
+from scenarios.commands.options import bundling, json_option, out_option, scenario_argument, set_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
 from scenarios.console.side_by_side import print_execution
@@ -51,25 +50,16 @@ from scenarios.running import execution
     help="native: the library's own; explicit: step by step over messages, by the first algorithm of each kind, "
     "explicit:ring by that one, explicit:all_reduce=tree,all_gather=bruck by one per kind.",
 )
-def command(  # click passes by name
-    scenario: Path,
-    overrides: tuple[str, ...],
-    out: Path | None,
-    as_json: bool,
-    device: Literal["cpu", "cuda"],
-    check: bool,
-    steps: int,
-    timing: Literal["op", "step"],
-    collectives: str,
+@bundling(execution.ExecutionOptions)
+def command(
+    options: execution.ExecutionOptions, scenario: Path, overrides: tuple[str, ...], out: Path | None, as_json: bool
 ) -> None:
     """Run the same plan with torch: local processes, or this one rank of a running job where RANK is set."""
     with refusing_bad_input():
         loaded = load_scenario(scenario, overrides)
         if out is not None:
             refuse_unwritable(out)
-        summary = execution.run(
-            loaded, device=device, check=check, timing=timing, collectives=collectives, steps=steps, out=out
-        )
+        summary = execution.run(loaded, options, out)
     if summary is None:  # this process is one of several ranks, and not the one that reports
         return
     if as_json:

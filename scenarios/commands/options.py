@@ -17,16 +17,17 @@ Bundle = TypeVar("Bundle", bound="DataclassInstance")
 
 
 def bundling(kind: type[Bundle]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the parameters named as a dataclass's fields as one of these, first.
+    """Return a decorator that gives a command the parameters named as a dataclass's fields as one of these, in front.
 
-    So a command of many options takes what it hands on whole. Stands below the options.
+    So a command of many options takes what it hands on whole. Stands below the options; of several the upper one gives
+    the first argument.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def called(**parameters: object) -> None:
+        def called(*bundles: object, **parameters: object) -> None:
             bundle = kind(**{field.name: parameters.pop(field.name) for field in fields(kind)})
-            command(bundle, **parameters)
+            command(*bundles, bundle, **parameters)
 
         return called
 

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,31 +30,44 @@ PROCESS_BYTES = 128 * 2**20
 """What one process that has loaded torch holds at least, beside the plan's buffers."""
 
 
-def run(
-    scenario: Scenario, *, device: Device = "cpu", check: bool = False, timing: Literal["op", "step"] = "op",
-    collectives: str = NATIVE, steps: int = 2, out: Path | None = None,
-) -> dict[str, Any] | None:  # fmt: skip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionOptions:
+    """How a plan is run.
+
+    ``timing``: fence and time every op, or only steps. ``collectives``: the library's own, or step lists over messages
+    (see ``chosen_algorithms``), on nodes (or domains of nodes) of as many ranks as the scenario's have devices; the
+    simulation that the run is compared with then takes the same algorithms. ``steps``: how many; those before the last
+    warm up. ``check``: compare with a dense autograd reference; on a CPU all numbers are float64 then, in the simulated
+    plan too, so that errors show to the last digit.
+    """
+
+    device: Device = "cpu"
+    check: bool = False
+    timing: Literal["op", "step"] = "op"
+    collectives: str = NATIVE
+    steps: int = 2
+
+
+def run(scenario: Scenario, options: ExecutionOptions, out: Path | None = None) -> dict[str, Any] | None:
     """Return what a run of some steps measured; None in a process that is not rank 0 of a running job.
 
-    Steps before the last warm up; times and memory are those of the last. The check is of what all of them made of the
-    parameters, once what the last one leaves to the next is done. Every step begins at the same time on all ranks, and
-    so does the simulated one that it is compared with. With ``check`` on a CPU all numbers are float64, in the
-    simulated plan too, so that errors show to the last digit. ``collectives``: the library's own, or step lists over
-    messages (see ``chosen_algorithms``), on nodes (or domains of nodes) of as many ranks as the scenario's have
-    devices; the simulation that the run is compared with then takes the same algorithms.
+    Times and memory are those of the last step. The check is of what all of them made of the parameters, once what the
+    last one leaves to the next is done. Every step begins at the same time on all ranks, and so does the simulated one
+    that it is compared with. ``out``: where files are written, if anywhere.
     Raises ScenarioError where the scenario cannot be executed, here or at all, ExecutionError where a rank fails.
     """
+    device, check = options.device, options.check
     scenario = _as_executed(with_choices(scenario), device, check=check)
     plan, job = plan_of(scenario), scenario.job
     if device == "cpu" and "RANK" not in os.environ:
         refuse_too_large(plan, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    algorithms = chosen_algorithms(collectives, plan, scenario.algorithms)
+    algorithms = chosen_algorithms(options.collectives, plan, scenario.algorithms)
     backend = load_torch_backend()
     request = backend.ExecutionRequest(
         plan=plan,
         check_against=job if check and isinstance(job, DenseTraining) else None,
-        iterations=steps,
-        timing=timing,
+        iterations=options.steps,
+        timing=options.timing,
         explicit=None if algorithms is None else ExplicitCollectives(algorithms, _devices_per_island(scenario)),
     )
     execution = backend.TorchBackend(device).execute(request)
@@ -65,7 +78,7 @@ def run(
     timeline = backend.timeline(plan, execution.ranks)
     summary = _summary(scenario, execution, simulated.summary, plan.num_steps)
     summary["collectives"] = NATIVE if algorithms is None else dict(algorithms)
-    if timing == "op":
+    if options.timing == "op":
         summary |= _side_by_side(simulated.timeline, timeline)
     if check:
         summary |= _verdict(execution)

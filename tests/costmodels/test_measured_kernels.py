@@ -67,9 +67,9 @@ def test_attention_of_another_generation_is_as_far_off_as_is_assumed_of_b200(sha
 
 
 @pytest.mark.parametrize("generation", ["a100", "h100", "h200"])
-@pytest.mark.parametrize(("table", "limit"), [("context", 0.08), ("generation", 0.10)])
+@pytest.mark.parametrize(("table", "limit"), [("context", 0.073), ("generation", 0.072)])
 def test_fused_attention_is_predicted(shared_data: Path, generation: str, table: str, limit: float) -> None:
-    """Attention of whole sequences and of single new tokens come out within 8 % and 10 % on unfitted rows."""
+    """Attention of whole sequences and of single new tokens come out within 7.3 and 7.2 % on unfitted rows."""
     samples = held_out(shared_data, f"{table}_attention_bf16_{generation}")
     assert len(samples) > 900
     assert errors(samples, generation).mean() <= limit

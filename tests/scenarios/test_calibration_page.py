@@ -18,7 +18,7 @@ from costmodels.spread import Spread
 from scenarios.calibration.calibration import Calibration
 from scenarios.calibration.page import write_calibration_page
 from scenarios.calibration.plots import against_plot, collective_plot, distribution_plot, error_of, error_plot
-from scenarios.calibration.tables import calibrate_tables
+from scenarios.calibration.tables import MeasuredTables, calibrate_tables
 from scenarios.cli import group
 from scenarios.report.plot import Axis, Plot, log_axis
 from scenarios.report.words import percent
@@ -49,7 +49,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def calibration(tables: list[Path]) -> Calibration:
     """Return the profile that the tables give."""
-    return calibrate_tables(NODE, tables, system=None, seed=0)
+    return calibrate_tables(NODE, MeasuredTables(tables=tuple(tables)))
 
 
 @pytest.fixture(scope="module")

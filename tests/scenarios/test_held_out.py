@@ -19,7 +19,7 @@ from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from scenarios.calibration import machine
 from scenarios.calibration.calibration import Calibration
-from scenarios.calibration.tables import HELD_OUT_TABLES, calibrate_tables
+from scenarios.calibration.tables import HELD_OUT_TABLES, MeasuredTables, calibrate_tables
 
 CPU = load_node("local-cpu")
 REACHED = 44
@@ -52,7 +52,7 @@ def test_tables_are_fitted_without_their_other_half(tmp_path: Path) -> None:
             times = [wild("gemm {} {} {}".format(*row), t, HELD_OUT_TABLES) for row, t in zip(rows, times, strict=True)]
         path = tmp_path / f"{name}.parquet"
         pd.DataFrame(rows, columns=["m", "n", "k"]).assign(time_s=times).to_parquet(path)
-        found.append(calibrate_tables(load_node("dgx-a100-80g"), [path], system=None, seed=0))
+        found.append(calibrate_tables(load_node("dgx-a100-80g"), MeasuredTables(tables=(path,))))
     true, absurd = found
     assert fitted_part(true) == fitted_part(absurd)
     one, other = (
