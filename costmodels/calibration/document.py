@@ -111,8 +111,9 @@ def spread_entry(spread: Spread, source: str) -> dict[str, Any]:
         deviation: Any = _round(spread.deviation[0][1])
     else:
         deviation = {f"{seconds * 1e6:.3g} us": _round(value) for seconds, value in spread.deviation}
-    entry = {"source": source, "deviation": deviation, "common": _round(spread.common)}
-    return entry | ({"near": _round(spread.near), "octaves": _round(spread.octaves)} if spread.near else {})
+    entry = {"source": source, "deviation": deviation, "common": round(spread.common, 3)}
+    near = round(spread.near, 3)
+    return entry | ({"near": near, "octaves": _round(spread.octaves)} if near else {})
 
 
 def _network_entry(profile: Profile) -> dict[str, Any]:
