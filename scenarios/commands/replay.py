@@ -26,7 +26,8 @@ from traces.chakra.file import is_chakra
     multiple=True,
     metavar="KEY=2x",
     help="How many times the measured value: cluster.network.bandwidth, cluster.network.latency, "
-    "cluster.device.compute, cluster.device.copies, cluster.host.speed, kernels[PATTERN].",
+    "cluster.device.compute, cluster.device.copies, cluster.host.speed, the last three of some ranks "
+    "(ranks[0-7].device.compute), kernels[PATTERN].",
 )
 @steps_option
 @click.option(
@@ -36,14 +37,13 @@ from traces.chakra.file import is_chakra
 def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | None, as_json: bool) -> None:
     """Run what the PyTorch profiler recorded once more, or Chakra execution traces, with other speeds."""
     with refusing_bad_input():
-        try:
-            changes = parse_changes(assignments)
-        except ChangeError as error:
-            raise BadInput(f"--set {error.key}: {error.rule};\n    {error.remedy}") from error
         if out is not None:
             refuse_unwritable(out)
         again = chakra_again if is_chakra(path) else profile_again
-        summary, timeline = again(path, changes, window_of(steps))
+        try:
+            summary, timeline = again(path, parse_changes(assignments), window_of(steps))
+        except ChangeError as error:
+            raise BadInput(f"--set {error.key}: {error.rule};\n    {error.remedy}") from error
         if out is not None:
             with writing_to(out):
                 write_trace(summary, timeline, out)

@@ -5,7 +5,7 @@ from typing import Any
 
 from scenarios.summaries.replay import summarise, summarise_chakra
 from sim.replay.chakra_run import replay_chakra
-from sim.replay.changes import Changes, as_mapping
+from sim.replay.changes import Changes, as_mapping, refuse_missing
 from sim.replay.run import Replayer
 from traces.chakra.file import read_trace
 from traces.errors import TraceError
@@ -15,8 +15,11 @@ from traces.timeline import Timeline
 
 
 def profile_again(path: Path, changes: Changes, window: StepWindow | None) -> tuple[dict[str, Any], Timeline]:
-    """Return what the PyTorch profiler recorded, with changes."""
-    replayer = Replayer(load(path, window))
+    """Return what the PyTorch profiler recorded, with changes. Raises ChangeError for some of nothing."""
+    trace = load(path, window)
+    names = {name for rank in trace.ranks for name in rank.rows.name.values}
+    refuse_missing(changes, {rank.rank for rank in trace.ranks}, names)
+    replayer = Replayer(trace)
     unchanged = replayer.run(Changes())
     replay = replayer.run(changes) if as_mapping(changes) else unchanged
     return summarise(path, replayer, (unchanged, replay), changes), to_timeline(replay.trace)
@@ -27,6 +30,7 @@ def chakra_again(path: Path, changes: Changes, window: StepWindow | None) -> tup
     if window is not None and window.first is not None:
         raise TraceError(str(path), "Chakra traces hold one step, of no number", "leave --steps out", key="--steps")
     trace = read_trace(path)
+    refuse_missing(changes, trace.ranks, {node.name for nodes in trace.ranks.values() for node in nodes})
     try:
         runs = replay_chakra(trace, Changes()), replay_chakra(trace, changes)
     except TraceError as error:

@@ -11,7 +11,7 @@ from sim.engine.activity import Activity
 from sim.engine.graph import Graph, Joint, NodeKind
 from sim.replay.changes import Changes
 from sim.replay.device import DeviceOrder
-from sim.replay.host import Host
+from sim.replay.host import Host, HostCall
 from sim.replay.transfers import NetworkSplit, Transfer
 from traces.kineto.breakdown import CLASSES, COMPUTE, MEMORY
 from traces.kineto.rank import DeviceRows
@@ -23,8 +23,9 @@ Nodes = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRank:
-    """One rank as measured, in seconds on the common clock from 0; ``released_s`` is when each row let others go on."""
+    """A rank as measured, in seconds on the common clock from 0; ``released_s`` is when each row let others go on."""
 
+    number: int
     rows: DeviceRows
     host: Host
     order: DeviceOrder
@@ -50,15 +51,19 @@ class ReplayGraph:
 
     def add_rank(self, rank: MeasuredRank, shared: frozenset[int]) -> RankNodes:
         """Add a rank's calls and rows; ``shared`` rows are parts of transfers and wait for ``join``."""
-        nodes = self._add_rows(rank, shared)
-        calls = self._add_calls(rank, nodes.end.tolist())
+        changes = self.changes.of_rank(rank.number)
+        nodes = self._add_rows(rank, shared, changes)
+        calls = self._add_calls(rank, nodes.end.tolist(), changes.host)
         first = np.where(nodes.arrival >= 0, nodes.arrival, nodes.end).tolist()
         ends = nodes.end.tolist()
         for row, before in enumerate(rank.order.before):
             for other in before:
                 self.graph.link(ends[other], first[row])
             if rank.host.launch[row] >= 0:
-                self.graph.link(calls[rank.host.launch[row]], first[row])
+                launched = calls[rank.host.launch[row]]
+                if rank.order.launching_s[row]:
+                    launched = self._after(launched, rank.order.launching_s[row])
+                self.graph.link(launched, first[row])
         return nodes
 
     def join(self, transfers: Sequence[Transfer], ranks: Sequence[RankNodes], names: Sequence[str]) -> None:
@@ -73,7 +78,7 @@ class ReplayGraph:
 
     # --- the host ------------------------------------------------------------------------------------------
 
-    def _add_calls(self, rank: MeasuredRank, row_nodes: list[int]) -> list[int]:
+    def _add_calls(self, rank: MeasuredRank, row_nodes: list[int], speed: float) -> list[int]:
         """Add the calls; return the nodes at whose ends they begin."""
         calls, begins, returns = rank.host.calls, list[int](), dict[int, int]()
         for position, call in enumerate(calls):
@@ -81,39 +86,40 @@ class ReplayGraph:
             if call.before >= 0:
                 before, waited = calls[call.before], call.returned and call.before in returns
                 after = returns[call.before] if waited else begins[call.before]
-                gap_s = (call.start_s - (before.end_s if waited else before.start_s)) / self.changes.host
+                gap_s = (call.start_s - (before.end_s if waited else before.start_s)) / speed
             node = self.graph.add(NodeKind.FIXED, max(0.0, gap_s))
             if after != NO_NODE:
                 self.graph.link(after, node)
             begins.append(node)
             if call.rows:
                 held_s = max(float(rank.released_s[row]) for row in call.rows)
-                returns[position] = self._add_return(node, call.start_s, call.end_s, held_s)
+                returns[position] = self._add_return(node, call, held_s, speed)
                 for row in call.rows:
                     self.graph.link(row_nodes[row], returns[position])
         return begins
 
-    def _add_return(self, begin: int, start_s: float, end_s: float, held_s: float) -> int:
+    def _add_return(self, begin: int, call: HostCall, held_s: float, speed: float) -> int:
         """Add the return of a call that waits for rows, over at ``held_s``; return its node.
 
         A call that found them over has taken its own time; one that waited returns as soon after them as it did.
         """
-        own_s = 0.0 if held_s > start_s else end_s - start_s
-        if own_s:
-            work = self.graph.add(NodeKind.FIXED, own_s / self.changes.host)
-            self.graph.link(begin, work)
-            begin = work
-        tail_s = max(0.0, end_s - held_s) if held_s > start_s else 0.0
-        node = self.graph.add(NodeKind.FIXED, tail_s / self.changes.host)
-        self.graph.link(begin, node)
+        if held_s > call.start_s:
+            return self._after(begin, max(0.0, call.end_s - held_s) / speed)
+        own_s = (call.end_s - call.start_s) / speed
+        return self._after(self._after(begin, own_s) if own_s else begin, 0.0)
+
+    def _after(self, before: int, lasting_s: float) -> int:
+        """Add what lasts a while after a node; return its node."""
+        node = self.graph.add(NodeKind.FIXED, lasting_s)
+        self.graph.link(before, node)
         return node
 
     # --- the device ----------------------------------------------------------------------------------------
 
-    def _add_rows(self, rank: MeasuredRank, shared: frozenset[int]) -> RankNodes:
+    def _add_rows(self, rank: MeasuredRank, shared: frozenset[int], changes: Changes) -> RankNodes:
         """Add the rows' nodes: one that waits out the delay and runs, or two where a transfer follows the delay."""
         size = len(rank.rows)
-        lasting_s = self._lasting_s(rank.rows)
+        lasting_s = self._lasting_s(rank.rows, changes)
         end, arrival = np.empty(size, dtype=np.int64), np.full(size, NO_NODE, dtype=np.int64)
         for row, (delay_s, own_s) in enumerate(zip(rank.order.delay_s, lasting_s.tolist(), strict=True)):
             if row in shared:
@@ -124,13 +130,13 @@ class ReplayGraph:
                 end[row] = self.graph.add(NodeKind.FIXED, max(0.0, delay_s + own_s))
         return RankNodes(end, arrival, lasting_s)
 
-    def _lasting_s(self, rows: DeviceRows) -> Floats:
+    def _lasting_s(self, rows: DeviceRows, changes: Changes) -> Floats:
         """Return how long each row lasts by itself."""
         lasting_s = rows.end_s - rows.start_s
-        speeds = np.array([self.changes.of_kernel(name) for name in rows.name.values] or [1.0])[rows.name.codes]
-        by_class = {COMPUTE: self.changes.compute, MEMORY: self.changes.copies}
+        speeds = np.array([changes.of_kernel(name) for name in rows.name.values] or [1.0])[rows.name.codes]
+        by_class = {COMPUTE: changes.compute, MEMORY: changes.copies}
         kinds = np.array([by_class.get(CLASSES.get(kind, ""), 1.0) for kind in rows.kind.values] or [1.0])
-        if self.changes.touches_network:
+        if changes.touches_network:
             for row, facts in rows.facts.items():
-                lasting_s[row] = self.split.changed_s(facts.kind, float(lasting_s[row]), self.changes)
+                lasting_s[row] = self.split.changed_s(facts.kind, float(lasting_s[row]), changes)
         return np.asarray(lasting_s / speeds / kinds[rows.kind.codes])

@@ -53,10 +53,11 @@ class _Builder:
         """Add every node: a delay of nothing before what waits for other ranks, and the op itself."""
         split = self._split()
         for rank, nodes in self.trace.ranks.items():
+            changes = self.changes.of_rank(rank)
             places = {node.id: place for place, node in enumerate(nodes)}
             for place, node in enumerate(nodes):
                 key = rank, place
-                self.lasting_s[key] = lasting_s = self._lasting_s(node, split)
+                self.lasting_s[key] = lasting_s = _lasting_s(node, split, changes)
                 self.begin[key] = self.end[key] = self.graph.add(NodeKind.FIXED, lasting_s)
                 if node.is_collective:
                     self.graph.durations_s[self.begin[key]] = 0.0
@@ -162,14 +163,12 @@ class _Builder:
                     sizes[node.kind].append((node.num_bytes, node.duration_s))
         return split_network(sizes) if self.changes.touches_network else NetworkSplit({})
 
-    def _lasting_s(self, node: Node, split: NetworkSplit) -> float:
-        """Return how long a node lasts by itself, with what is changed."""
-        changes = self.changes
-        if node.is_collective or node.is_message:
-            lasting_s = (
-                split.changed_s(node.kind, node.duration_s, changes) if changes.touches_network else node.duration_s
-            )
-        else:
-            speed = changes.copies if node.kind in {"copy", "memcpy"} else changes.compute
-            lasting_s = node.duration_s / speed
-        return lasting_s / changes.of_kernel(node.name)
+
+def _lasting_s(node: Node, split: NetworkSplit, changes: Changes) -> float:
+    """Return how long a node lasts by itself, with what is changed."""
+    lasting_s = node.duration_s
+    if not (node.is_collective or node.is_message):
+        lasting_s /= changes.copies if node.kind in {"copy", "memcpy"} else changes.compute
+    elif changes.touches_network:
+        lasting_s = split.changed_s(node.kind, lasting_s, changes)
+    return lasting_s / changes.of_kernel(node.name)

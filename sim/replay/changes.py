@@ -2,7 +2,8 @@
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final
 
@@ -15,13 +16,24 @@ class ChangeError(ValueError):
         self.key, self.rule, self.remedy = key, rule, remedy
 
 
+@dataclass(frozen=True, slots=True)
+class RankChange:
+    """The speed of a part of some ranks; ``selection`` as the user wrote it: ``3`` or ``0-7,12``."""
+
+    selection: str
+    ranks: tuple[range, ...]
+    part: str
+    speed: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """How many times as fast as measured each part is; 1: as measured. ``latency`` alone multiplies a time.
 
     ``compute``: kernels other than communication; ``copies``: copies and fills of memory; ``bandwidth`` and
     ``latency``: of the network; ``host``: everything the host does between and in its calls, waiting excepted.
-    ``kernels``: patterns of kernels' names (searched for, the first that fits counts), with a speed on top of these.
+    ``kernels``: patterns of kernels' names (searched for, the first that fits counts), with a speed on top of these;
+    ``ranks``: speeds of some ranks' parts, on top of these, too.
     """
 
     compute: float = 1.0
@@ -30,6 +42,7 @@ class Changes:
     latency: float = 1.0
     host: float = 1.0
     kernels: tuple[tuple[re.Pattern[str], float], ...] = ()
+    ranks: tuple[RankChange, ...] = ()
 
     @property
     def touches_network(self) -> bool:
@@ -39,6 +52,14 @@ class Changes:
     def of_kernel(self, name: str) -> float:
         """Return the speed that a kernel's name gives it."""
         return next((speed for pattern, speed in self.kernels if pattern.search(name)), 1.0)
+
+    def of_rank(self, rank: int) -> "Changes":
+        """Return what is to be different on one rank."""
+        result = self
+        for change in self.ranks:
+            if any(rank in chosen for chosen in change.ranks):
+                result = replace(result, **{change.part: getattr(result, change.part) * change.speed})
+        return result
 
 
 KEYS: Final = {
@@ -50,31 +71,69 @@ KEYS: Final = {
 }
 """What a user may set, and the field that it is."""
 
+RANK_KEYS: Final = {"device.compute": "compute", "device.copies": "copies", "host.speed": "host"}
+"""What a user may set for some ranks: ``ranks[3].device.compute``."""
+
 LARGEST_FACTOR: Final = 1e9
 """Times that are changed by more are lost beside the others, or endless."""
 _KERNELS: Final = re.compile(r"kernels\[(.+)\]")
+_RANKS: Final = re.compile(r"ranks\[([^\]]*)\]\.(.+)")
+_RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _FACTOR: Final = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*x")
 
 
 def parse_changes(assignments: tuple[str, ...]) -> Changes:
-    """Return the changes of ``KEY=FACTORx`` texts. Raises ChangeError for an unknown key or no factor above 0."""
+    """Return the changes of ``KEY=FACTORx`` texts. Raises ChangeError for an unknown key or no factor above 0.
+
+    Of two changes of one key the later counts.
+    """
     values: dict[str, float] = {}
-    kernels: list[tuple[re.Pattern[str], float]] = []
+    kernels: dict[str, tuple[re.Pattern[str], float]] = {}
+    ranks: dict[str, RankChange] = {}
     for text in assignments:
-        key, separator, value = text.rpartition("=")
+        written, separator, value = text.rpartition("=")
+        key = written.strip()
         if not separator:
             raise ChangeError(text, "this is no change", "write KEY=2x")
         factor = _factor(key, value)
-        named = _KERNELS.fullmatch(key.strip())
-        if named:
-            kernels.append((_pattern(key, named[1]), factor))
-        elif key.strip() in KEYS:
-            values[KEYS[key.strip()]] = factor
+        if named := _KERNELS.fullmatch(key):
+            kernels[key] = _pattern(key, named[1]), factor
+        elif chosen := _RANKS.fullmatch(key):
+            ranks[key] = _rank_change(key, chosen[1], chosen[2], factor)
+        elif key in KEYS:
+            values[KEYS[key]] = factor
         else:
-            close = get_close_matches(key.strip(), KEYS, n=1)
-            known = f"{'did you mean ' + close[0] + '? ' if close else ''}known: {', '.join(KEYS)}, kernels[PATTERN]"
-            raise ChangeError(key, "a measured run has nothing of this name to change", known)
-    return Changes(**values, kernels=tuple(kernels))
+            raise _unknown(key, [*KEYS, *(f"ranks[RANKS].{part}" for part in RANK_KEYS), "kernels[PATTERN]"])
+    return Changes(**values, kernels=tuple(kernels.values()), ranks=tuple(ranks.values()))
+
+
+def refuse_missing(changes: Changes, ranks: Collection[int], kernels: Collection[str]) -> None:
+    """Raise ChangeError for changes of ranks or kernels that a recorded run does not have: they would do nothing."""
+    for change in changes.ranks:
+        absent = next((rank for chosen in change.ranks for rank in chosen if rank not in ranks), None)
+        if absent is not None:
+            there = f"there are {len(ranks):,}, from {min(ranks)} to {max(ranks)}"
+            raise ChangeError(f"ranks[{change.selection}]", f"there is no rank {absent} here", there)
+    for pattern, _ in changes.kernels:
+        if not any(pattern.search(name) for name in kernels):
+            rule, remedy = "no kernel of this run has such a name", "simulate trace shows the names of the longest"
+            raise ChangeError(f"kernels[{pattern.pattern}]", rule, remedy)
+
+
+def _unknown(key: str, known: list[str]) -> ChangeError:
+    close = get_close_matches(key, known, n=1)
+    remedy = f"{'did you mean ' + close[0] + '? ' if close else ''}known: {', '.join(known)}"
+    return ChangeError(key, "a measured run has nothing of this name to change", remedy)
+
+
+def _rank_change(key: str, selection: str, part: str, factor: float) -> RankChange:
+    found = [_RANGE.fullmatch(piece.strip()) for piece in selection.split(",")]
+    chosen = tuple(range(int(match[1]), int(match[2] or match[1]) + 1) for match in found if match)
+    if len(chosen) < len(found) or not all(chosen):
+        raise ChangeError(key, f"{selection!r} is no choice of ranks", "write ranks[3] or ranks[0-7,12]")
+    if part not in RANK_KEYS:
+        raise _unknown(key, [f"ranks[{selection}].{part}" for part in RANK_KEYS])
+    return RankChange(selection, chosen, RANK_KEYS[part], factor)
 
 
 def _factor(key: str, value: str) -> float:
@@ -100,4 +159,6 @@ def as_mapping(changes: Changes) -> dict[str, float]:
     """Return what differs from the measured run, by the user's keys."""
     given = {key: getattr(changes, name) for key, name in KEYS.items()}
     kernels = {f"kernels[{pattern.pattern}]": speed for pattern, speed in changes.kernels}
-    return {key: value for key, value in {**given, **kernels}.items() if value != 1.0}
+    parts = {field: part for part, field in RANK_KEYS.items()}
+    ranks = {f"ranks[{change.selection}].{parts[change.part]}": change.speed for change in changes.ranks}
+    return {key: value for key, value in {**given, **ranks, **kernels}.items() if value != 1.0}

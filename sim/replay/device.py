@@ -3,7 +3,9 @@
 An activity comes after the one before it on its stream, after the call that launched it, and after those of other
 streams that its stream had been told to wait for. Older profilers do not say the latter: there an activity that nothing
 else explains, and that starts right when one of another stream ends, is taken to have waited for that one.
-What is left between the last of these and its start is its own delay, and stays what it was.
+What is left between the last of these and its start is its own delay, and stays what it was. After an idle device that
+is the way from the call to the device; an activity that was waiting on its stream starts sooner after the one before.
+So of the first, only as much stays where the device is busy as the median of the second.
 """
 
 from bisect import bisect_right
@@ -14,23 +16,28 @@ from typing import Final
 import numpy as np
 
 from sim.replay.host import Host
-from traces.kineto.rank import EventWait, RankTrace
+from traces.kineto.rank import EventWait, Indices, RankTrace
 from traces.timeline import Floats
 
 UNEXPLAINED_S: Final = 15e-6
 """More than this after all that is known, a start has another reason: launching takes 5 to 15 us (Kineto traces)."""
 FOLLOWS_WITHIN_S: Final = 3e-6
 """How soon an activity starts after what its stream waited for."""
+_LEAST_FOR_A_GAP: Final = 8
+"""From as few activities that were waiting on their streams the gap between two is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceOrder:
-    """By row: the rows it comes after, and its delay after them and after its launch in seconds, which clocks that
-    disagree may make negative. ``num_inferred`` dependencies between streams were inferred from times.
+    """By row: the rows it comes after, and its delay after them in seconds (below 0: clocks disagree).
+
+    After its launch a row is delayed by ``launching_s`` more. ``num_inferred`` dependencies between streams were
+    inferred from times.
     """
 
     before: list[tuple[int, ...]]
     delay_s: list[float]
+    launching_s: list[float]
     num_inferred: int
 
 
@@ -64,22 +71,28 @@ class _Orderer:
         streams, launch_s = self.rank.rows.stream, self.rank.rows.launch_s.tolist()
         last: dict[int, int] = {}
         before: list[tuple[int, ...]] = []
-        delay_s, num_inferred = [], 0
+        delay_s, waited, num_inferred = [], [], 0
         for row, stream in enumerate(streams.codes.tolist()):
             found = [last[stream]] if stream in last else []
             found += self._told(streams.values[stream], launch_s[row])
-            ready_s = max((self.end_s[other] for other in found), default=-np.inf)
-            call = self.host.launch[row]
-            if call >= 0:
-                ready_s = max(ready_s, self.host.calls[call].start_s)
+            free_s = max((self.end_s[other] for other in found), default=-np.inf)
+            called_s, called_until_s = self._call(row)
+            ready_s = max(free_s, called_s)
             inferred = [] if self.rank.waits else self._inferred(row, stream, ready_s)
             num_inferred += len(inferred)
             found += inferred
-            ready_s = max([ready_s, *(self.end_s[other] for other in inferred)])
+            free_s = max([free_s, *(self.end_s[other] for other in inferred)])
+            ready_s = max(ready_s, free_s)
             before.append(tuple(dict.fromkeys(found)))
             delay_s.append(self.start_s[row] - ready_s if ready_s > -np.inf else self.start_s[row])
+            waited.append(-1 if free_s < called_s else int(free_s > called_until_s > -np.inf))
             last[stream] = row
-        return DeviceOrder(before, delay_s, num_inferred)
+        return DeviceOrder(before, *_split(np.array(delay_s), np.array(waited)), num_inferred)
+
+    def _call(self, row: int) -> tuple[float, float]:
+        """Return from when to when the call lasted that launched a row; -inf where the trace does not say."""
+        call = self.host.launch[row]
+        return (self.host.calls[call].start_s, self.host.calls[call].end_s) if call >= 0 else (-np.inf, -np.inf)
 
     def _launched(self) -> dict[str, tuple[list[float], list[int]]]:
         """Return, by stream, when the host launched its rows, in order, and which they are."""
@@ -115,3 +128,13 @@ class _Orderer:
             if other != row and codes[other] != stream and self.ends[position] > ready_s:
                 return [other]
         return []
+
+
+def _split(delay_s: Floats, waited: Indices) -> tuple[list[float], list[float]]:
+    """Return delays after other rows, and how much more after the launch; ``waited``: 1 for rows that were launched
+    while their stream was busy, -1 for those that an idle one waited for.
+    """
+    waiting_s = delay_s[waited > 0]
+    gap_s = float(np.median(np.maximum(0.0, waiting_s))) if len(waiting_s) >= _LEAST_FOR_A_GAP else np.inf
+    launching_s = np.where(waited < 0, np.maximum(0.0, delay_s - gap_s), 0.0)
+    return (delay_s - launching_s).tolist(), launching_s.tolist()

@@ -52,7 +52,7 @@ class Replayer:
         for position, rank in enumerate(trace.ranks):
             host = hosts[position].moved(-zero_s)
             order = order_device(rank, host, start_s[position], released_s[position])
-            self._ranks.append(MeasuredRank(rank.rows, host, order, released_s[position]))
+            self._ranks.append(MeasuredRank(rank.rank, rank.rows, host, order, released_s[position]))
         sizes = sizes_by_kind(trace, self._transfers)
         self._split = split_network(sizes)
         self.measured_s = _span_s(start_s, end_s)

@@ -255,6 +255,68 @@ def test_latency_and_bandwidth_are_told_apart_by_sizes() -> None:
     assert split.changed_s("all_reduce", 120e-6, Changes(latency=0.5)) == pytest.approx(110e-6)
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    ranks=programs(), chosen=st.integers(0, 2), part=st.sampled_from(("device.compute", "device.copies", "host.speed"))
+)
+def test_a_change_of_some_ranks_is_between_that_of_none_and_of_all(
+    tmp_path_factory: pytest.TempPathFactory, ranks: list[list[Step]], chosen: int, part: str
+) -> None:
+    """A faster part of one rank makes no run slower, nor faster than of all ranks; to name all is to mean all."""
+    replayer = Replayer(load(record(Run(ranks), tmp_path_factory.mktemp("run"))))
+    keys = (f"ranks[{chosen % len(ranks)}].{part}=3x", f"ranks[0-{len(ranks) - 1}].{part}=3x", f"cluster.{part}=3x")
+    one_s, named_s, all_s = (replayer.run(parse_changes((key,))).span_s for key in keys)
+    assert named_s == all_s
+    assert all_s - 1e-12 <= one_s <= replayer.measured_s + 1e-12
+
+
+def test_a_straggler_that_is_healed_frees_the_ranks_that_waited(tmp_path: Path) -> None:
+    """Of two ranks that meet in an all_reduce one computes for 300 us, the other for 100: three times as fast, both
+    meet 200 us earlier; a faster other rank changes nothing.
+    """
+    for rank, lasting in enumerate((100.0, 300.0)):
+        events = [
+            launch(1, 100.0), activity("gemm", 100.0, lasting, correlation=1), launch(2, 101.0),
+            all_reduce(100.0 + lasting, 350.0 - lasting, correlation=2),
+        ]  # fmt: skip
+        events[-1]["args"]["stream"] = 7
+        write(tmp_path / f"rank{rank}.json", document(events, rank=rank, world_size=2))
+    replayer = Replayer(load(tmp_path))
+    healed, other = (replayer.run(parse_changes((f"ranks[{rank}].device.compute=3x",))) for rank in (1, 0))
+    assert replayer.measured_s * 1e6 == pytest.approx(350.0)
+    assert healed.span_s * 1e6 == pytest.approx(150.0)
+    assert other.span_s * 1e6 == pytest.approx(350.0)
+
+
+def test_launches_of_an_idle_device_take_longer_than_those_of_a_busy_one(tmp_path: Path) -> None:
+    """Ten kernels that were waiting on their stream start 1 us after each other, so the ten that started 9 us after
+    their launches do so, too, once these come in time: as a captured graph's would.
+    """
+    events: list[dict[str, Any]] = []
+    for number in range(20):
+        queued = number < 10
+        called = 100.0 + number if queued else 100.0 + 40.0 * number
+        start = 200.0 + 21.0 * number if queued else called + 9.0
+        events += [launch(number + 1, called, dur=1.0), activity("k", start, 20.0, correlation=number + 1)]
+    replayer = Replayer(load(write(tmp_path / "t.json", document(events))))
+    assert replayer.run(Changes()).span_s == pytest.approx(replayer.measured_s)
+    at_once = replayer.run(parse_changes(("cluster.host.speed=1000000x",)))
+    assert at_once.span_s * 1e6 == pytest.approx(20 * 20.0 + 19 * 1.0, abs=0.01)
+
+
+def test_changes_of_what_is_not_there_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rank without a file, or a pattern that no kernel's name holds, would change nothing: both leave with 2."""
+    path = write(tmp_path / "t.json", document([launch(1, 100.0), activity("gemm", 110.0, 200.0, correlation=1)]))
+    for key, words in (
+        ("ranks[0-7].host.speed", "there is no rank 1 here"),
+        ("kernels[gem+a]", "no kernel of this run"),
+    ):
+        with pytest.raises(SystemExit) as done:
+            main(["replay", str(path), "--set", f"{key}=2x"])
+        assert done.value.code == 2
+        assert f"{key.split('.')[0]}: {words}" in capsys.readouterr().err
+
+
 def test_patterns_choose_kernels(tmp_path: Path) -> None:
     """A speed for some kernels leaves the others as they were."""
     events = [
@@ -275,6 +337,11 @@ def test_patterns_choose_kernels(tmp_path: Path) -> None:
         ("cluster.network.bandwidth=1e999x", "no factor above 0"),
         ("cluster.network.bandwidth=1e-320x", "no factor from 1e-09 to"),
         ("kernels[(]=2x", "no regular expression"),
+        ("ranks[1-]=2x", "a measured run has nothing of this name"),
+        ("ranks[].host.speed=2x", "is no choice of ranks"),
+        ("ranks[3-1].host.speed=2x", "is no choice of ranks"),
+        ("ranks[-1].host.speed=2x", "is no choice of ranks"),
+        ("ranks[3].device.speed=2x", r"did you mean ranks\[3\].device.copies|did you mean ranks\[3\].host.speed"),
         ("twice", "write KEY=2x"),
     ],
 )
