@@ -58,9 +58,9 @@ def drawn_factor(errors: ModelErrors, seed: int) -> Factor:
     def factor(found: ErrorClass, rank: int) -> float:
         loaded = loadings([found], {}, errors)
         logarithm = sum(value * normal(of) for of, value in zip(loaded.sources, loaded.matrix[0], strict=True))
-        jitter = errors.jitter.get(found.family, 0.0)
+        jitter = errors.jitter.get(found.kernels, 0.0)
         if jitter:
-            logarithm += jitter * normal((found.family, rank)) - jitter**2 / 2
+            logarithm += jitter * normal((found.kernels, rank)) - jitter**2 / 2
         return math.exp(logarithm)
 
     return factor

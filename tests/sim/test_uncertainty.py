@@ -202,6 +202,26 @@ def test_stated_jitter_widens_the_interval() -> None:
     assert math.log(high_s / low_s) > math.log(other / one)
 
 
+def test_what_devices_have_drawn_already_is_taken_away_of_each_family() -> None:
+    """A run whose devices differ, timed again with next to no differences drawn, takes as long as with equal devices.
+
+    That holds for attention's backward, too, in which devices differ by a draw of its own.
+    """
+    sizes = "num_layers: 2, hidden_size: 64, num_heads: 2, ffn_hidden_size: 128, sequence_length: 2048, vocab_size: 64"
+    model = f"model={{family: llama, {sizes}}}"
+    alike, unlike = (
+        pricing_of(load_scenario(SCENARIOS / "tiny-gpt-2x2.yaml", [model, *more]))
+        for more in ([], ["cluster.jitter={attention: 0.5}"])
+    )
+    plan = plan_of(load_scenario(SCENARIOS / "tiny-gpt-2x2.yaml", [model]))
+    assert isinstance(unlike, ClusterPricing)
+    path = critical_path(simulate(plan, unlike))
+    narrow = {"attention": 1e-9, "attention_backward": 1e-9}
+    errors = replace(errors_of(unlike), spread={}, step=0.0, jitter=narrow)
+    found = drawn_step_times_s(path, errors, 8)
+    assert found == pytest.approx([simulate(plan, alike).iteration_time_s] * 8, rel=0.01)
+
+
 def test_measured_jitter_counts_where_the_scenario_states_none() -> None:
     """A profile's jitter is taken without simulating every rank; what a cluster states of a family takes its place."""
     cluster = ["cluster.node=dgx-a100-80g", "cluster.jitter={elementwise: 0.3}"]

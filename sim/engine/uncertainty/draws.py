@@ -41,7 +41,7 @@ def drawn(
     jitter = jitter_logarithms(run, errors, num_draws)
     for row, (found, rank) in enumerate(erring):
         if rank is not None:
-            logarithms[row] += jitter[rank, found.family]
+            logarithms[row] += jitter[rank, found.kernels]
     return Draws(np.exp(logarithms), np.exp(errors.step * normal[-1]))
 
 

@@ -29,11 +29,15 @@ class ModelErrors:
 
 
 class ErrorClass(NamedTuple):
-    """Calls that err alike: their family (NETWORK of what moves bytes), place in it, and what tells them apart."""
+    """Calls that err alike: whose errors they have (NETWORK: what moves bytes), place in that, what tells them apart.
+
+    ``kernels``: the family of kernels that they are of, in which devices differ; empty for what moves bytes.
+    """
 
     family: str
     place: Place
     shape: Hashable
+    kernels: str = ""
 
 
 IN_FLIGHT: Final = ErrorClass(NETWORK, transfer_place(MESSAGE, 1), None)
@@ -70,7 +74,7 @@ class ErrorClasses:
         if shape not in self._kernels:
             family = kind_of(op)
             place = kernel_place(family, op.kernel, kernel_work(program, op))
-            self._kernels[shape] = ErrorClass(spread_family(family), place, shape)
+            self._kernels[shape] = ErrorClass(spread_family(family), place, shape, family)
         return self._kernels[shape]
 
 

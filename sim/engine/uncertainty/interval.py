@@ -72,7 +72,7 @@ def drawn_step_times_s(path: CriticalPath, errors: ModelErrors, num_draws: int) 
     classes, erring = ErrorClasses(), dict[Erring, int]()
 
     def factor_row(found: ErrorClass, rank: int) -> int:
-        device = rank if errors.jitter.get(found.family, 0.0) > 0.0 else None
+        device = rank if errors.jitter.get(found.kernels, 0.0) > 0.0 else None
         return erring.setdefault((found, device), len(erring))
 
     run = path.run
