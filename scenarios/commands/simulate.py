@@ -15,6 +15,7 @@ from scenarios.reading.loader import load_scenario
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.running import runner
 from scenarios.running.advice import advise
+from sim.engine.collector import collector_paused
 
 
 @click.command("simulate")
@@ -37,7 +38,7 @@ def command(  # click passes by name
     fold: bool,
 ) -> None:
     """Simulate a scenario: step time, memory, and what it waits for."""
-    with refusing_bad_input():
+    with refusing_bad_input(), collector_paused():
         loaded = load_scenario(scenario, overrides)
         if out is not None:
             refuse_unwritable(out)

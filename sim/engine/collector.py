@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Keep the collector from walking graph objects again and again that it can free none of."""
+    """Keep the collector from walking a graph's objects again and again, of which it can free none."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -561,3 +561,23 @@ def test_a_cast_reads_16_bits_and_writes_two_copies_of_8() -> None:
     """The tensor in two orders: 4 bytes per element in all, and the scale's."""
     work = work_of("cast_float8", [X], {"dtype": "float8_e4m3fn", "copies": 2})
     assert work.num_bytes == 4 * X.num_elements + 4
+
+
+@given(degree=st.integers(2, 6), chunk=st.integers(1, 9), backward=st.booleans())
+def test_shared_sequences_cost_what_their_ranks_chunks_do(degree: int, chunk: int, backward: bool) -> None:
+    """A rank's two chunks cost the mean over ranks of a call per chunk; so do the steps of a ring together."""
+    own, sequence = 2 * chunk, 2 * degree * chunk
+
+    def attention(queries: int, keys: int, **attributes: Any) -> Work:
+        q, kv, lse = t(queries, B, N, D), t(keys, B, G, D), f32(B, N, queries)
+        sums = [kv, kv] if {"context", "dealt_over"} & attributes.keys() else []
+        operands = [q, q, kv, kv, q, lse, *sums] if backward else [q, kv, kv]
+        return work_of(f"flash_attention{'_backward' if backward else ''}", operands, attributes)
+
+    chunks = [attention(chunk, sequence, context=number * chunk) for number in range(2 * degree)]
+    ring = [attention(own, own), *(attention(own, own, causal=False, ring="cp", step=i) for i in range(1, degree))]
+    dealt = attention(own, sequence, dealt_over="cp")
+    for count in ("flop", "executed_flop"):
+        each = sum(getattr(work, count) for work in chunks) / degree
+        assert getattr(dealt, count) == pytest.approx(each)
+        assert sum(getattr(work, count) for work in ring) == pytest.approx(each)
