@@ -16,6 +16,9 @@ _MOST_TICKS: Final = 6
 _FEW_DECADES: Final = 2.2
 """An axis of fewer has ticks between the powers of ten."""
 _MARGIN: Final = 1.25
+_LEAST_TICKS: Final = 2
+_DIGITS: Final = ((1,), (1, 2, 5), (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9))
+"""Of ticks, coarse to fine; the last ones lie closer than any axis is short, twice the margin."""
 _RASTER: Final = 2
 """Dots lie on a grid so wide, in the drawing's units: however many there are, no more are drawn than fit."""
 _CROWDS: Final = ((1, 0.55), (3, 0.8), (8, 1.0))
@@ -48,8 +51,11 @@ def log_axis(title: str, values: Sequence[float] | Array, words: Callable[[float
     """Return an axis that reaches a little beyond positive values, with ticks at round numbers."""
     low, high = float(np.min(values)) / _MARGIN, float(np.max(values)) * _MARGIN
     decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-    digits = (1,) if log10(high / low) > _FEW_DECADES else (1, 2, 5)
-    ticks = [tick for place in decades for digit in digits if low <= (tick := float(f"{digit}e{place}")) <= high]
+    ticks: list[float] = []
+    for digits in _DIGITS[log10(high / low) <= _FEW_DECADES :]:
+        if len(ticks) < _LEAST_TICKS:
+            found = (float(f"{digit}e{place}") for place in decades for digit in digits)
+            ticks = [tick for tick in found if low <= tick <= high]
     return Axis(title, low, high, tuple(ticks[:: -(-len(ticks) // _MOST_TICKS)]), words)
 
 

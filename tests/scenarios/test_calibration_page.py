@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from costmodels.calibration.network import predict_collectives
 from costmodels.hardware import load_node
@@ -163,6 +165,14 @@ def test_axes_keep_order_and_their_ticks_inside() -> None:
     across, down = Plot(linear, linear, 100, 100).places([0.0, 2.0], [0.0, 2.0])
     assert across[0] < across[1]
     assert down[0] > down[1]
+
+
+@given(st.floats(1e-12, 1e6), st.floats(1.0, 1e9))
+def test_every_axis_has_ticks(low: float, span: float) -> None:
+    """Whatever the values, one alone included, an axis has one to six ticks, and two or more where they differ."""
+    ticks = log_axis("time", [low, low * span], str).ticks
+    assert (1 if span < 1.3 else 2) <= len(ticks) <= 6
+    assert len({*ticks}) == len(ticks)
 
 
 def test_calibrate_writes_the_page_beside_the_profile(tmp_path: Path, tables: list[Path]) -> None:
