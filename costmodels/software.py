@@ -14,8 +14,12 @@ from costmodels.kernels.moe import ROUTING_BACKWARD_KERNELS, ROUTING_KERNELS
 from costmodels.kernels.tensor import BYTES_PER_ELEMENT, Family, Work
 from costmodels.roofline import KernelTime
 
-ALIGNMENT_BYTES: Final = 16
-"""Tensor cores load rows that begin at multiples of it (NVIDIA, Matrix Multiplication Background User's Guide)."""
+ALIGNMENT_BYTES: Final = 4
+"""From Ampere on, products copy rows to shared memory asynchronously, by 4, 8 or 16 bytes (PTX ISA, cp.async).
+
+Rows of an odd number of 2-byte elements cannot be, and take a slow path. Rows that begin at multiples of 4 or 8 bytes
+lose less (NVIDIA, Matrix Multiplication Background User's Guide, asks for 16), which is left out.
+"""
 UNFUSED_SOFTMAX_FORWARD: Final = 7
 UNFUSED_SOFTMAX_BACKWARD: Final = 5
 """Kernels in the place of one fused scaled, masked softmax: Megatron-LM, fused_softmax.py, forward_torch_softmax.
@@ -45,7 +49,7 @@ class Software:
     between ranks stay outside). ``rank_skew_s``: standard deviation of when
     the members of a collective come. ``product_slowdown``, ``memory_bound_slowdown``, ``optimizer_slowdown``: how many
     times as long products, memory-bound kernels and the optimizer's take as under the profile;
-    ``unaligned_slowdown``: products, beside that, of a matrix whose rows are no multiple of 16 bytes.
+    ``unaligned_slowdown``: products, beside that, of a matrix whose rows are no multiple of 4 bytes.
     ``fused_softmax``: a scaled, masked softmax is one kernel; ``fused_routing``: so is the choice of experts;
     ``fused_permutation``: what experts make of a token is summed token by token, and not added slot by slot.
     ``step_spread``: standard deviation of the logarithm of
@@ -111,7 +115,7 @@ class Software:
 
 
 def is_unaligned(work: Work, kernel: str, dtype: str) -> bool:
-    """Return whether a matrix of a product has rows that are no multiple of what tensor cores load at once.
+    """Return whether a matrix of a product has rows that cannot be copied asynchronously.
 
     Rows of activations and weights are n or k long; those of a weight gradient's operands m and n. Attention's batched
     products have heads for rows and are taken as aligned.

@@ -37,8 +37,10 @@ def test_more_members_wait_longer(members: int) -> None:
     [
         ("matmul", (4096, 50304, 1024), "float16", False),
         ("matmul", (4096, 50257, 1024), "float16", True),
-        ("matmul", (4096, 12564, 1024), "float16", True),
-        ("matmul", (4096, 12564, 1024), "float32", False),
+        ("matmul", (4096, 12564, 1024), "float16", False),
+        ("matmul", (4096, 6282, 1024), "float16", False),
+        ("matmul", (4096, 6281, 1024), "float16", True),
+        ("matmul", (4096, 50257, 1024), "float32", False),
         ("matmul", (4095, 1024, 1024), "float16", False),
         ("matmul_input_gradient", (4096, 1024, 50257), "float16", True),
         ("matmul_weight_gradient", (50257, 1024, 4096), "float16", True),
@@ -46,10 +48,10 @@ def test_more_members_wait_longer(members: int) -> None:
         ("attention_scores", (1023, 1023, 64), "float16", False),
     ],
 )
-def test_rows_that_no_tensor_core_loads_whole(
+def test_rows_that_cannot_be_copied_asynchronously(
     kernel: str, shape: tuple[int, int, int], dtype: str, expected: bool
 ) -> None:
-    """A product is slow where a row of one of its matrices is no multiple of 16 bytes; how many rows is no matter."""
+    """A product is slow where a row of one of its matrices is no multiple of 4 bytes; how many rows is no matter."""
     assert is_unaligned(product(*shape), kernel, dtype) is expected
 
 
