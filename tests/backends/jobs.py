@@ -349,7 +349,9 @@ ASSIGNED = (
 
 _RING: Mapping[str, Any] = {"tensor_degree": 2, "sequence_parallel": True, "collective_matmul": True}
 RINGS: Mapping[str, Mapping[str, Any]] = {
-    "collective matmul, tp4": {**_RING, "tensor_degree": 4, "batch": (2, 1)},
+    "collective matmul, tp4, gradients assigned": {
+        **_RING, "tensor_degree": 4, "batch": (2, 1), "numbers": {"set_gradients_to_none": True},
+    },
     "collective matmul, llama, zero1 tp2 x dp2, weight gradients first": {
         "model": LLAMA, **_RING, "data_degree": 2, "zero_stage": 1, "overlap_tensor_backward": False,
         "numbers": {"fused_gradient_accumulation": False},

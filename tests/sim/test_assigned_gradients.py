@@ -15,6 +15,7 @@ from sim.plan.check import check
 from sim.plan.description import kernel_work
 from sim.plan.op import Compute
 from sim.plan.program import Call, Phase, Program, Task
+from sim.training.experts import ExpertsSpec
 from tests.sim.jobs import GPT, LLAMA, dense_plan, pricing_on
 
 SCHEDULES = {
@@ -77,6 +78,22 @@ def test_assigning_saves_the_clearing_and_one_addition() -> None:
     saved = 4 * (added + table)  # the output layer, whose weight the table is, comes first and makes its gradient
     small = sum(sizes.values()) - added - table - positions
     assert moved_bytes(cleared) - moved_bytes(assigned) == saved + 2 * small  # positions: zeros all the same
+
+
+MIXTURE = LLAMA | {"experts": ExpertsSpec(num_experts=4, top_k=2, ffn_hidden_size=16)}
+
+
+@pytest.mark.parametrize("keys", [
+    {"model": GPT | {"tied_embeddings": False}},
+    {"model": LLAMA, "tp": 2, "sequence_parallel": True, "collective_matmul": True},
+    {"model": MIXTURE, "dp": 2, "expert_degree": 2},
+    {"model": LLAMA, "context_degree": 2},
+])  # fmt: skip
+def test_only_tables_whose_rows_are_touched_begin_with_zeros(keys: dict[str, Any]) -> None:
+    """Every product makes its weight's gradient by itself, in pieces and by expert, too."""
+    _, assigned = both(m=2, **keys)
+    zeros = {op.writes[0] for *_, op in assigned.instances() if isinstance(op, Compute) and op.kernel == "zeros"}
+    assert zeros <= {"embedding.word.gradient", "embedding.position.gradient"}
 
 
 def test_gradients_take_no_memory_before_they_are_assigned() -> None:
