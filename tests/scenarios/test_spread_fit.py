@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from costmodels.calibration.document import parse_calibrated
+from costmodels.calibration.document import parse_calibrated, rates_entry
 from costmodels.calibration.kernels import predict_kernels
 from costmodels.calibration.samples import KernelSample
 from costmodels.calibration.spread import spread_of, widened
@@ -161,6 +161,17 @@ def test_steps_that_constants_were_not_fitted_to_have_no_say(tmp_path: Path) -> 
     )
     assert found[0] == found[1]
     assert among_all[0] != among_all[1]
+
+
+def test_a_profile_with_rates_of_its_own_is_held_against_its_own_node_alone(tmp_path: Path) -> None:
+    """Its rates take the place of the catalogue's: steps of another node of the generation say nothing of it."""
+    slow = dict(rates_entry(load_node("dgx-a100-80g"))) | {"memory_bandwidth": "1 GB/s"}
+    mine = parse_calibrated("mine", {**packaged_entry("a100"), "measured": slow})
+    table = StepTables([steps(tmp_path, 1e-3, 1.0)])
+    packaged_off, off = (step_spread(table, profile) for profile in (None, mine))
+    assert off > packaged_off + 1.0
+    with pytest.raises(ScenarioError, match="the row is of dgx-a100-40g, and mine is a profile of dgx-a100-80g"):
+        step_spread(StepTables([steps(tmp_path, 1e-3, 1.0, node="dgx-a100-40g")]), mine)
 
 
 def test_a_trace_says_how_memory_bound_kernels_differ(tmp_path: Path) -> None:
