@@ -15,6 +15,7 @@ _BROKEN: Final = {
     "no_stream": "without a stream",
     "far": "more than eleven days from the others",
     "unknown": "of a category that is not known",
+    "repeated": "with the number of an earlier one",
     "twice": "that name[s|] a step which another one names",
 }
 _TEXTS: Final[Mapping[str, str]] = {

@@ -184,6 +184,14 @@ def test_one_launch_of_a_graph_launches_all_its_kernels(tmp_path: Path) -> None:
     assert replayer.run(Changes(compute=2.0)).span_s == pytest.approx(replayer.measured_s - 5 * 4e-6)
 
 
+def test_of_calls_of_one_number_the_earlier_counts(tmp_path: Path) -> None:
+    """Which of two calls launched what has their number cannot be told: the earlier is no later than either."""
+    calls = [launch(1, 95), launch(1, 300), launch(1, 200)]
+    trace = loaded(tmp_path, *calls[1:], calls[0], KERNEL)
+    assert trace.ranks[0].rows.launch_s.tolist() == [pytest.approx(-5e-6)]
+    assert texts_of(trace.warnings) == ["2 host calls with the number of an earlier one: left out"]
+
+
 def test_a_step_that_is_named_twice_counts_once(tmp_path: Path) -> None:
     """Of a profiler within another the longer step counts, and the other is counted as left out."""
     events = [launch(1, 95), KERNEL, annotation("ProfilerStep#4", 90, 50), annotation("ProfilerStep#4", 92, 1)]

@@ -66,7 +66,7 @@ class _Found:
     """Events by what they are, and how many were of no use."""
 
     device: list[Event] = field(default_factory=list)
-    launches: list[Event] = field(default_factory=list)
+    launches: dict[int, Event] = field(default_factory=dict)
     calls: dict[str, list[_Call]] = field(default_factory=dict)
     steps: dict[int, tuple[float, float]] = field(default_factory=dict)
     memory: list[tuple[float, int]] = field(default_factory=list)
@@ -91,7 +91,7 @@ def read_rank(source: Source) -> RankTrace:
         origin_us=float(origin_us),
         base_time_ns=max(0, whole(document.base_time_ns, _MAX_WHOLE)),
         rows=_rows(found, origin_us, groups_of(document.distributed)),
-        launches=_host_spans(found.launches, origin_us),
+        launches=_host_spans([*found.launches.values()], origin_us),
         waits=tuple(_event_waits(found, origin_us)),
         steps=tuple(Step(number, (ts - origin_us) * US, (ts + dur - origin_us) * US) for number, (ts, dur) in steps),
         allocated=(
@@ -135,12 +135,7 @@ def _sorted_out(events: list[Event]) -> _Found:
             if _usable(event, found.problems, on_device=True):
                 found.device.append(event)
         elif category.endswith(_LAUNCHES):
-            if (
-                event.args is not None
-                and whole(event.args.correlation, _MAX_WHOLE) > 0
-                and _usable(event, found.problems)
-            ):
-                found.launches.append(event)
+            _add_launch(found, event)
         elif category in _HOST:
             _add_host_event(found, event)
         elif event.name == _MEMORY:
@@ -150,6 +145,18 @@ def _sorted_out(events: list[Event]) -> _Found:
     for calls in found.calls.values():
         calls.sort(key=lambda call: (call.start_us, -call.end_us))
     return found
+
+
+def _add_launch(found: _Found, event: Event) -> None:
+    """Keep a call by its number; of two of one number the earlier."""
+    number = _correlation(event)
+    if number == NO_CORRELATION or not _usable(event, found.problems):
+        return
+    known = found.launches.get(number)
+    if known is not None:
+        found.problems["host_repeated"] += 1
+    if known is None or event.ts < known.ts:
+        found.launches[number] = event
 
 
 @lru_cache(maxsize=256)
@@ -238,7 +245,7 @@ def _host_spans(launches: list[Event], origin_us: float) -> HostSpans:
 
 def _event_waits(found: _Found, origin_us: float) -> Iterator[EventWait]:
     """Yield which stream waits for which, where the trace says both streams and both calls."""
-    called = {_correlation(event): event for event in found.launches}
+    called = found.launches
     prefixed = _device_prefix(found.device)
     for event in found.device:
         arguments = event.args
@@ -278,8 +285,7 @@ def _rows(found: _Found, origin_us: float, groups: dict[str, Group]) -> DeviceRo
     """Return the device's activities as columns, by start."""
     events = sorted(found.device, key=lambda event: (event.ts, event.dur))
     correlations = [_correlation(event) for event in events]
-    launched = {_correlation(event): event for event in found.launches}
-    calls = [launched.get(correlation) for correlation in correlations]
+    calls = [found.launches.get(correlation) for correlation in correlations]
     prefixed = _device_prefix(events)
     names, kinds, streams, facts, sizes = [], [], [], {}, []
     for row, (event, call) in enumerate(zip(events, calls, strict=True)):
