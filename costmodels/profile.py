@@ -142,13 +142,17 @@ def _gemm(gemm: "_Section") -> GemmProfile:
         memory_quantisation=gemm.fraction("memory_quantisation", least=0.0),
         memory_fraction=gemm.fraction("memory_fraction"),
         memory_ramp_bytes=gemm.bytes("memory_ramp"),
+        cache_fraction=gemm.number("cache_fraction"),
+        cache_speedup=gemm.number("cache_speedup", least=1.0),
         overlap=gemm.number("overlap", least=1.0),
         memory_overlap=gemm.number("memory_overlap", least=1.0),
         latency_s=gemm.time("latency"),
         ranked_quantisation=gemm.fraction("ranked_quantisation", least=0.0),
         ranked_cache=gemm.number("ranked_cache", least=1e-3),
         ranked_split=gemm.number("ranked_split"),
+        shallow_area=gemm.number("shallow_area", least=1.0),
         tiles=tuple((int(rows), int(columns)) for rows, columns in gemm.get("tiles")),
+        paired_tiles=tuple((int(rows), int(columns)) for rows, columns in gemm.get("paired_tiles")),
         splits=tuple(int(split) for split in gemm.get("splits")),
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 from costmodels.calibration.batches import Batch, batches
 from costmodels.calibration.fitting import Parameter, fit, values_of
 from costmodels.calibration.samples import KernelSample
-from costmodels.calibration.tile_choice import TILES, with_chosen_kernels
+from costmodels.calibration.tile_choice import offered, with_chosen_kernels, with_tiles
 from costmodels.calibration.uncertainty import Estimate
 from costmodels.hardware import DeviceSpec
 from costmodels.timing.gemm import GemmProfile, Kernels, chosen_kernels, kernel_times
@@ -26,14 +26,15 @@ LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "epilogue": (0.01, 30.0), "block_s": (1e-11, 1e-6), "split_s": (1e-8, 2e-5), "split_part_s": (1e-10, 1e-6),
     "split_passes": (0.02, 20.0), "split_cache_fraction": (0.01, 30.0), "wave_quantisation": (0.01, 1.0),
     "memory_quantisation": (0.01, 1.0), "memory_fraction": (0.3, 1.0), "memory_ramp_bytes": (1e3, 1e8),
+    "cache_fraction": (0.02, 4.0), "cache_speedup": (1.0, 8.0),
     "overlap": (1.0, 20.0), "memory_overlap": (1.0, 20.0), "latency_s": (5e-7, 1.5e-5),
 }  # fmt: skip
 """Least and most of every number that is fitted."""
 _OUTLIER: Final = 0.03
 """Libraries choose kernels by rules of their own, which leaves residuals with a long tail."""
 _LONG_S: Final = 10e-6
-_LONG_WEIGHT: Final = 4.0
-"""Shorter calls are fixed time above all, and make up little of a step; they weigh a quarter of the others."""
+_LONG_WEIGHT: Final = 6.0
+"""Shorter calls are fixed time above all, and make up little of a step; they weigh a sixth of the others."""
 _LEAST_FOR_CHOICE: Final = 500
 """Measurements from which the library's tiles, splits and ranking are chosen; with fewer they stay as they are."""
 _NUM_STARTS: Final = 8
@@ -66,9 +67,9 @@ def _starts(gemm: GemmProfile, num_samples: int) -> Iterator[GemmProfile]:
     yield gemm
     random = np.random.default_rng(_NUM_STARTS)
     for _ in range(_NUM_STARTS if num_samples >= _LEAST_FOR_CHOICE else 0):
-        chosen = sorted(random.choice(len(TILES), _TILES_AT_START, replace=False).tolist())
+        chosen = random.choice(len(offered(gemm)), _TILES_AT_START, replace=False).tolist()
         cache, split = float(random.choice([0.5, 1.0, 2.0])), float(random.choice([1.0, 2.0]))
-        yield replace(gemm, tiles=tuple(TILES[i] for i in chosen), ranked_cache=cache, ranked_split=split)
+        yield replace(with_tiles(gemm, chosen), ranked_cache=cache, ranked_split=split)
 
 
 def _taken_turns(

@@ -1,11 +1,11 @@
 """Which tiles and splits a library's matrix products are seen to use, and by what ranking: those that predict best.
 
 A library has compiled kernels for some tiles only, and takes the first by an estimate of its own; neither is on a data
-sheet. Tiles and splits come and go one by one while that helps, and the ranking's numbers rise and fall in turn: a
-greedy search over short lists, whatever the shapes.
+sheet. Tiles and splits come, go or take each other's place one by one while that helps, and the ranking's numbers rise
+and fall in turn: a greedy search over short lists, whatever the shapes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,18 +16,21 @@ from costmodels.hardware import DeviceSpec
 from costmodels.timing.gemm import GemmProfile, kernel_times, library_kernels, ranked_times
 from costmodels.timing.times import Array
 
-TILES: Final = tuple(
+_SHAPES: Final = tuple(
     (rows, columns)
     for rows in (16, 32, 64, 96, 128, 160, 192, 256)
     for columns in (32, 64, 96, 128, 192, 256)
     if 1024 <= rows * columns <= 32768
 )
 """Tiles whose sums fit into the registers of a multiprocessor, and that are worth a kernel."""
+TILES: Final = tuple((shape, sharing) for sharing in (1, 2) for shape in _SHAPES)
+"""Each alone, and with blocks in pairs that share an operand."""
 SPLITS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 RANKING: Final[Mapping[str, tuple[float, float]]] = {
     "ranked_quantisation": (0.01, 1.0),
     "ranked_cache": (0.1, 10.0),
     "ranked_split": (0.05, 20.0),
+    "shallow_area": (1024.0, 32768.0),
 }
 """Least and most of the numbers that the library ranks by."""
 _FACTORS: Final = (2.0, 1.5, 1.2, 1.1)
@@ -38,6 +41,23 @@ _PRICE: Final = 1e-4
 _MOST_ROWS: Final = 2000
 
 Choice = tuple[frozenset[int], frozenset[int]]
+
+
+def offered(gemm: GemmProfile) -> range:
+    """Return the places of the tiles in ``TILES`` that a library may have: pairs only where the profile has some.
+
+    Devices before Hopper run no blocks in pairs.
+    """
+    return range(len(TILES) if gemm.paired_tiles else len(_SHAPES))
+
+
+def with_tiles(gemm: GemmProfile, chosen: Collection[int]) -> GemmProfile:
+    """Return the profile with some of ``TILES``, by their places."""
+    alone, paired = (
+        tuple(shape for i, (shape, sharing) in enumerate(TILES) if i in chosen and sharing == blocks)
+        for blocks in (1, 2)
+    )
+    return replace(gemm, tiles=alone, paired_tiles=paired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +73,44 @@ class _Errors:
         tiles, splits = (sorted(part) for part in choice)
         ranked_s, error = (table[:, tiles][:, :, splits] for table in (self.ranked_s, self.error))
         count = len(self.weight)
-        first = ranked_s.reshape(count, -1).argmin(axis=1)
-        taken = error.reshape(count, -1)[np.arange(count), first]
+        _, taken = _first(ranked_s.reshape(count, -1), error.reshape(count, -1))
         return float(np.average(taken, weights=self.weight)) + _PRICE * (len(tiles) + len(splits))
+
+    def with_other_tile(self, choice: Choice) -> Choice:
+        """Return the best choice with a tile more, less or in the place of another."""
+        tiles, splits = choice
+        ranked_s, error = (table[:, :, sorted(splits)].swapaxes(1, 2) for table in (self.ranked_s, self.error))
+        return _exchanged(*_first(ranked_s, error), self.weight, tiles, tiles), splits
+
+    def with_other_split(self, choice: Choice) -> Choice:
+        """Return the best choice with a split more, less or in the place of another; k as a whole always stays."""
+        tiles, splits = choice
+        ranked_s, error = (table[:, sorted(tiles)] for table in (self.ranked_s, self.error))
+        return tiles, _exchanged(*_first(ranked_s, error), self.weight, splits, splits - {0})
+
+
+def _first(ranked_s: Array, error: Array) -> tuple[Array, Array]:
+    """Return the least of the ranking along the second axis, and the error there."""
+    at = ranked_s.argmin(axis=1)[:, None]
+    return np.take_along_axis(ranked_s, at, axis=1)[:, 0], np.take_along_axis(error, at, axis=1)[:, 0]
+
+
+def _exchanged(
+    ranked_s: Array, error: Array, weight: Array, members: frozenset[int], may_go: frozenset[int]
+) -> frozenset[int]:
+    """Return the members with one more, less or exchanged (or as they are) under which the mean error is least.
+
+    ``ranked_s``, ``error``: of shape (calls, candidates). Who is a member already never beats the first of them in the
+    ranking, so to put one in the place of another is also to leave that one out.
+    """
+    found = [(np.inf, members)]
+    for gone in [frozenset[int](), *(frozenset({member}) for member in sorted(may_go) if len(members) > 1)]:
+        rest = members - gone
+        standing_s, standing = (column[:, None] for column in _first(*(t[:, sorted(rest)] for t in (ranked_s, error))))
+        means = np.average(np.where(ranked_s < standing_s, error, standing), axis=0, weights=weight)
+        means += _PRICE * np.array([len(rest | {i}) for i in range(len(means))])
+        found.append((float(means.min()), rest | {int(means.argmin())}))
+    return min(found, key=lambda pair: pair[0])[1]
 
 
 def with_chosen_kernels(
@@ -72,7 +127,7 @@ def with_chosen_kernels(
         return _errors(ours, seconds, weights, every, device, trial)
 
     gemm = _with_ranking(errors, gemm)
-    gemm = _with_lists(errors(replace(gemm, tiles=TILES, splits=SPLITS)), gemm)
+    gemm = _with_lists(errors(replace(with_tiles(gemm, offered(gemm)), splits=SPLITS)), gemm)
     return _with_ranking(errors, gemm)
 
 
@@ -80,7 +135,7 @@ def _errors(
     ours: Sequence[Batch], seconds: Array, weights: Array, every: int, device: DeviceSpec, gemm: GemmProfile
 ) -> _Errors:
     """Return what is known of every so many-th call, by tile and by split."""
-    kernels, shape = library_kernels(gemm), (-1, len(gemm.tiles), len(gemm.splits))
+    kernels, shape = library_kernels(gemm), (-1, len(gemm.tiles) + len(gemm.paired_tiles), len(gemm.splits))
     tables = []
     for batch in ours:
         calls, rows, peak = batch.calls.every(every), batch.rows[::every], device.peak(batch.dtype)
@@ -93,7 +148,8 @@ def _errors(
 
 def _with_ranking(errors: Callable[[GemmProfile], _Errors], gemm: GemmProfile) -> GemmProfile:
     """Return the profile with the numbers of the ranking that predict best, its tiles and splits as they are."""
-    whole = (frozenset(range(len(gemm.tiles))), frozenset(range(len(gemm.splits))))
+    num_tiles = len(gemm.tiles) + len(gemm.paired_tiles)
+    whole = (frozenset(range(num_tiles)), frozenset(range(len(gemm.splits))))
     error = errors(gemm).mean(whole)
     for factor in _FACTORS:
         for name, (least, most) in RANKING.items():
@@ -108,22 +164,15 @@ def _with_ranking(errors: Callable[[GemmProfile], _Errors], gemm: GemmProfile) -
 
 def _with_lists(errors: _Errors, gemm: GemmProfile) -> GemmProfile:
     """Return the profile with the tiles and splits that predict best, from those that it has."""
-    tiles = frozenset(i for i, tile in enumerate(TILES) if tile in gemm.tiles) or frozenset(range(len(TILES)))
+    ours = {*((tile, 1) for tile in gemm.tiles), *((tile, 2) for tile in gemm.paired_tiles)}
+    tiles = frozenset(i for i, tile in enumerate(TILES) if tile in ours) or frozenset(offered(gemm))
     splits = frozenset(i for i, split in enumerate(SPLITS) if split in gemm.splits) | {0}
     chosen, error = (tiles, splits), errors.mean((tiles, splits))
     while True:
-        best, found = min(((choice, errors.mean(choice)) for choice in _neighbours(chosen)), key=lambda pair: pair[1])
+        trial = errors.with_other_split(errors.with_other_tile(chosen))
+        found = errors.mean(trial)
         if found > error - _LEAST_GAIN:
             break
-        chosen, error = best, found
+        chosen, error = trial, found
     tiles, splits = chosen
-    return replace(gemm, tiles=tuple(TILES[i] for i in sorted(tiles)), splits=tuple(SPLITS[i] for i in sorted(splits)))
-
-
-def _neighbours(choice: Choice) -> list[Choice]:
-    """Return the choices with one tile or split more or less."""
-    tiles, splits = choice
-    changed = [(tiles ^ {i}, splits) for i in range(len(TILES))] + [
-        (tiles, splits ^ {i}) for i in range(1, len(SPLITS))
-    ]
-    return [(t, s) for t, s in changed if t]
+    return replace(with_tiles(gemm, tiles), splits=tuple(SPLITS[i] for i in sorted(splits)))

@@ -6,10 +6,11 @@ the cache that tiles are loaded from, the time from one k-step's load to its use
 that wait for a last wave draw little power, so the others keep a higher clock: the limit counts FLOP, not waves. A
 library ranks its tiles and splits by an estimate of its own, which knows neither the power limit nor a tile's prologue
 and epilogue, and differs from the times that the kernels then take in how much of a last wave it counts, and what it
-takes the cache and a split to cost; the first of its ranking is what runs. The soft maximum of times that overlap is
-their p-norm. Sources: NVIDIA, Matrix Multiplication Background User's Guide (tiles, waves); CUTLASS, efficient_gemm.md
-(split k); Williams et al. 2009 (roofline); Choi et al. 2013, A Roofline Model of Energy (a cap on power as a bound of
-its own).
+takes the cache and a split to cost; the first of its ranking is what runs. Operands that a part of the cache holds
+come from there. The soft maximum of times that overlap is their p-norm. Sources: NVIDIA, Matrix Multiplication
+Background User's Guide (tiles, waves); CUTLASS, efficient_gemm.md (split k); NVIDIA H100 Tensor Core GPU Architecture
+(clusters of blocks that share what they load); Williams et al. 2009 (roofline); Choi et al. 2013, A Roofline Model of
+Energy (a cap on power as a bound of its own).
 """
 
 from dataclasses import dataclass, replace
@@ -19,12 +20,16 @@ from typing import Final
 import numpy as np
 
 from costmodels.hardware import DeviceSpec
-from costmodels.timing.times import Array, Calls, Times, throttling, waves
+from costmodels.timing.times import Array, Calls, Times, cache_speedup, throttling, waves
 
 _LEAST_SPLIT_K: Final = 64
 _K_STEP: Final = 32
 _STEP_BYTES: Final = 128
 """Bytes of k that one stage of the loop's pipeline loads per row: 64 elements of two bytes."""
+_SHALLOW_K: Final = (64, 128)
+"""Above the first and up to the second, k is two steps of 64: more than one load, too few to fill a pipeline."""
+_CACHE_SHARPNESS: Final = 6.0
+"""How suddenly operands no longer stay in the cache, as they grow: operands in turn evict each other at once."""
 _RESIDENT: Final = 2.0
 """Thread blocks of one multiprocessor that hide each other's waiting."""
 _PARTIAL_BYTES: Final = 8.0
@@ -47,9 +52,13 @@ class GemmProfile:
     ``wave_quantisation``: see ``waves``; ``memory_quantisation``: the part of what a last wave lacks that the memory
     loses, too, since few multiprocessors cannot ask for all of its bandwidth. ``memory_fraction``: of the memory
     bandwidth; ``memory_ramp_bytes``: a call of so few bytes takes twice as long for them, one of 100 times as many a
-    tenth longer. ``overlap``,
-    ``memory_overlap``: exponents of the p-norms within a multiprocessor, and between these and the memory; the larger,
-    the better do they overlap. ``tiles``: rows and columns of the library's tiles; ``splits``: of k, that it may use.
+    tenth longer. ``cache_fraction``, ``cache_speedup``: operands that fill less than this part of the cache are found
+    in it, and come so many times as fast. ``overlap``, ``memory_overlap``: exponents of the p-norms within a
+    multiprocessor, and between these and the memory; the larger, the better do they overlap. ``tiles``: rows and
+    columns of the library's tiles; ``paired_tiles``: of those whose blocks run in pairs on two multiprocessors, one
+    tile below the other, and share what both need of the second operand; ``splits``: of k, that it may use.
+    ``shallow_area``: rows times columns of the largest tile that the library takes where k is too short to fill a
+    pipeline, see ``_SHALLOW_K``.
     ``ranked_quantisation``, ``ranked_cache``, ``ranked_split``: by what the library ranks them: its
     ``wave_quantisation``, and how many times the cache's bandwidth and a split's cost it counts with.
     """
@@ -73,23 +82,46 @@ class GemmProfile:
     memory_quantisation: float
     memory_fraction: float
     memory_ramp_bytes: float
+    cache_fraction: float
+    cache_speedup: float
     overlap: float
     memory_overlap: float
     latency_s: float
     ranked_quantisation: float
     ranked_cache: float
     ranked_split: float
+    shallow_area: float
     tiles: tuple[tuple[int, int], ...]
+    paired_tiles: tuple[tuple[int, int], ...]
     splits: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Rows and columns of tiles, and parts of k; each of shape (calls, 1), or (1, kernels) for all of a library."""
+    """Rows and columns of tiles, blocks that share a slice of the columns' operand (1 or 2), and parts of k.
+
+    Each of shape (calls, 1), or (1, kernels) for all of a library.
+    """
 
     rows: Array
     columns: Array
+    sharing: Array
     splits: Array
+
+    @property
+    def area(self) -> Array:
+        """Return the elements of the output that a tile has."""
+        return self.rows * self.columns
+
+    def row_tiles(self, calls: Calls) -> Array:
+        """Return the number of tiles along m, in whole pairs where blocks run in pairs."""
+        whole: Array = np.ceil(calls.m[:, None] / (self.rows * self.sharing)) * self.sharing
+        return whole
+
+    def column_tiles(self, calls: Calls) -> Array:
+        """Return the number of tiles along n."""
+        whole: Array = np.ceil(calls.n[:, None] / self.columns)
+        return whole
 
     def depth(self, calls: Calls) -> Array:
         """Return how much of k each block has, in whole steps."""
@@ -98,8 +130,7 @@ class Kernels:
 
     def blocks(self, calls: Calls) -> Array:
         """Return the number of blocks: tiles of the output times parts of k."""
-        m, n, batch = (column[:, None] for column in (calls.m, calls.n, calls.batch))
-        return np.ceil(m / self.rows) * np.ceil(n / self.columns) * batch * self.splits
+        return self.row_tiles(calls) * self.column_tiles(calls) * calls.batch[:, None] * self.splits
 
 
 def gemm_times(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> Times:
@@ -112,20 +143,21 @@ def gemm_times(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, gemm: G
 
 def library_kernels(gemm: GemmProfile) -> Kernels:
     """Return all that the library may choose from: tiles times splits, the splits varying fastest."""
-    return Kernels(*(column[None, :] for column in _candidates(gemm.tiles, gemm.splits)))
+    return Kernels(*(column[None, :] for column in _candidates(gemm.tiles, gemm.paired_tiles, gemm.splits)))
 
 
 def chosen_kernels(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> Kernels:
     """Return the kernel that the library takes for each call: the first by its own ranking."""
     everything = library_kernels(gemm)
     best = np.argmin(ranked_times(calls, everything, peak_flop_per_s, device, gemm), axis=1)
-    return Kernels(*(column[0, best][:, None] for column in (everything.rows, everything.columns, everything.splits)))
+    columns = (everything.rows, everything.columns, everything.sharing, everything.splits)
+    return Kernels(*(column[0, best][:, None] for column in columns))
 
 
 def ranked_times(
     calls: Calls, kernels: Kernels, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile
 ) -> Array:
-    """Return the seconds that a library ranks kernels by, per call and kernel; infinite for a split that it refuses."""
+    """Return the seconds that a library ranks kernels by, per call and kernel; infinite for one that it refuses."""
     library = replace(
         gemm, wave_quantisation=gemm.ranked_quantisation,
         cache_bandwidth_bytes_per_s=gemm.cache_bandwidth_bytes_per_s * gemm.ranked_cache,
@@ -133,8 +165,9 @@ def ranked_times(
         split_passes=gemm.split_passes * gemm.ranked_split, power_fraction=np.inf, k_overhead=0.0,
     )  # fmt: skip
     _, whole_s = kernel_times(calls, kernels, peak_flop_per_s, device, library)
-    refused = (kernels.splits > 1) & (kernels.depth(calls) < _LEAST_SPLIT_K)
-    return np.where(refused, np.inf, whole_s)
+    shallow = (calls.k > _SHALLOW_K[0]) & (calls.k <= _SHALLOW_K[1])
+    too_deep = (kernels.splits > 1) & (kernels.depth(calls) < _LEAST_SPLIT_K)
+    return np.where(too_deep | (shallow[:, None] & (kernels.area > gemm.shallow_area)), np.inf, whole_s)
 
 
 def kernel_times(
@@ -149,7 +182,7 @@ def kernel_times(
 
 def _units_s(calls: Calls, kernels: Kernels, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> Array:
     """Return how long the multiprocessors take, per call and kernel."""
-    units, area, depth = device.num_multiprocessors, kernels.rows * kernels.columns, kernels.depth(calls)
+    units, area, depth = device.num_multiprocessors, kernels.area, kernels.depth(calls)
     blocks = kernels.blocks(calls)
     fill = blocks / units
     in_turn = waves(fill, gemm.wave_quantisation) * units
@@ -157,7 +190,7 @@ def _units_s(calls: Calls, kernels: Kernels, peak_flop_per_s: float, device: Dev
     compute_s = 2.0 * area * (in_turn * depth + overhead) / (peak_flop_per_s * gemm.peak_fraction)
     steps = (depth + gemm.k_overhead) * calls.element_bytes / _STEP_BYTES
     waiting_s = np.maximum(1.0, fill / _RESIDENT) * steps * gemm.step_s
-    side = kernels.rows + kernels.columns
+    side = kernels.rows + kernels.columns / kernels.sharing
     loading_s = in_turn * side * depth * calls.element_bytes / gemm.cache_bandwidth_bytes_per_s
     stored = np.maximum(blocks, units) * area * calls.element_bytes
     storing_s = stored * gemm.epilogue / device.memory_bandwidth_bytes_per_s
@@ -180,8 +213,12 @@ def _asked_bytes(calls: Calls, kernels: Kernels, device: DeviceSpec, quantisatio
     """
     k, batch = calls.k[:, None], calls.batch[:, None]
     asked = np.zeros(np.broadcast_shapes(k.shape, kernels.splits.shape))
-    for size, tile in ((calls.m[:, None], kernels.rows), (calls.n[:, None], kernels.columns)):
-        fill = np.ceil(size / tile) * batch * kernels.splits / device.num_multiprocessors
+    sides = (
+        (calls.m[:, None], kernels.rows, kernels.row_tiles(calls)),
+        (calls.n[:, None], kernels.columns, kernels.column_tiles(calls)),
+    )
+    for size, tile, num_tiles in sides:
+        fill = num_tiles * batch * kernels.splits / device.num_multiprocessors
         whole = np.ceil(fill) * device.num_multiprocessors * tile / kernels.splits
         asked += np.where(fill > 1.0, whole - size * batch, 0.0) * k
     return calls.num_bytes[:, None] + quantisation * calls.element_bytes * asked
@@ -190,7 +227,10 @@ def _asked_bytes(calls: Calls, kernels: Kernels, device: DeviceSpec, quantisatio
 def _memory_s(calls: Calls, device: DeviceSpec, gemm: GemmProfile) -> Array:
     """Return how long operands and result take to and from the memory, which few bytes do not bring up to its rate."""
     ramp = 1.0 + np.sqrt(gemm.memory_ramp_bytes / calls.num_bytes)
-    seconds: Array = ramp * calls.num_bytes / (device.memory_bandwidth_bytes_per_s * gemm.memory_fraction)
+    held_bytes = gemm.cache_fraction * device.l2_cache_bytes
+    faster = cache_speedup(calls.bytes_read, held_bytes, gemm.cache_speedup, _CACHE_SHARPNESS)
+    num_bytes = calls.bytes_read / faster + calls.bytes_written
+    seconds: Array = ramp * num_bytes / (device.memory_bandwidth_bytes_per_s * gemm.memory_fraction)
     return seconds
 
 
@@ -204,11 +244,13 @@ def _reduction_s(calls: Calls, kernels: Kernels, device: DeviceSpec, gemm: GemmP
 
 
 @cache
-def _candidates(tiles: tuple[tuple[int, int], ...], splits: tuple[int, ...]) -> tuple[Array, Array, Array]:
-    """Return rows, columns and splits of k of everything that the library may choose from."""
-    found = [(rows, columns, split) for rows, columns in tiles for split in splits]
-    row, column, split = np.array(found, dtype=np.float64).T
-    return row, column, split
+def _candidates(
+    tiles: tuple[tuple[int, int], ...], paired_tiles: tuple[tuple[int, int], ...], splits: tuple[int, ...]
+) -> tuple[Array, ...]:
+    """Return rows, columns, blocks that share and splits of k of everything that the library may choose from."""
+    shapes = [(*tile, 1) for tile in tiles] + [(*tile, 2) for tile in paired_tiles]
+    found = [(*shape, split) for shape in shapes for split in splits]
+    return tuple(np.array(found, dtype=np.float64).T)
 
 
 def _norm(p: float, *seconds: Array) -> Array:

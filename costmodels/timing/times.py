@@ -81,8 +81,11 @@ def throttling(
     return 1.0 + throttle * busy / (1.0 + busy)
 
 
-def cache_speedup(num_bytes: Array, cache_bytes: float, speedup: float) -> Array:
-    """Return how many times as fast bytes move that find room in a cache: ``speedup`` for few, 1 for many."""
+def cache_speedup(num_bytes: Array, cache_bytes: float, speedup: float, sharpness: float = 2.0) -> Array:
+    """Return how many times as fast bytes move that find room in a cache: ``speedup`` for few, 1 for many.
+
+    Half-way for ``cache_bytes``; the larger ``sharpness``, the more sudden.
+    """
     if speedup <= 1.0 or cache_bytes <= 0.0:
         return np.ones_like(num_bytes)
-    return 1.0 + (speedup - 1.0) / (1.0 + (num_bytes / cache_bytes) ** 2)
+    return 1.0 + (speedup - 1.0) / (1.0 + (num_bytes / cache_bytes) ** sharpness)

@@ -32,7 +32,7 @@ def errors(samples: list[KernelSample], generation: str) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("generation", "all_rows", "longer"),
-    [("a100", 0.065, 0.053), ("h100", 0.06, 0.05), ("h200", 0.061, 0.052), ("b200", 0.075, 0.066)],
+    [("a100", 0.062, 0.05), ("h100", 0.058, 0.05), ("h200", 0.061, 0.05), ("b200", 0.07, 0.06)],
 )
 def test_products_are_predicted(shared_data: Path, generation: str, all_rows: float, longer: float) -> None:
     """Products of any shape, and those longer than 10 us, come out within the stated mean error on unfitted rows."""
