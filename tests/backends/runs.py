@@ -85,7 +85,7 @@ SHARDED = {
 _SLICES = {"degree": 2, "schedule": "terapipe", "token_slices": (3, 1, 4)}
 SLICED = {
     "context": training(model={**LLAMA, "num_layers": 2}, data_degree=2, batch=(2, 1), pipeline=_SLICES),
-    "starts": training(model={**LLAMA, "num_layers": 2}, data_degree=2, batch=(2, 1), pipeline=_SLICES),
+    "start": training(model={**LLAMA, "num_layers": 2}, data_degree=2, batch=(2, 1), pipeline=_SLICES),
     "cached keys": training(model=MUTED_MODEL, data_degree=2, batch=(2, 1), pipeline=_SLICES),
     "cached values": training(model=MUTED_MODEL, data_degree=2, batch=(2, 1), pipeline=_SLICES),
 }
@@ -185,8 +185,8 @@ def _forgotten(op: Op, what: str) -> Iterator[Op]:
 def _altered(op: Op, what: str) -> Op:
     if isinstance(op, Compute) and what == "context" and op.kernel == "flash_attention" and op.attributes.get(what):
         return replace(op, attributes={**op.attributes, what: op.attributes[what] - 1})
-    if isinstance(op, Compute) and what == "starts" and op.kernel == "rotary" and what in op.attributes:
-        return replace(op, attributes={**op.attributes, what: tuple(n - 1 for n in op.attributes[what])})
+    if isinstance(op, Compute) and what == "start" and op.kernel == "rotary" and what in op.attributes:
+        return replace(op, attributes={**op.attributes, what: op.attributes[what] - 1})
     if isinstance(op, Collective) and what == "shard" and op.name == "regather.layer0":
         return replace(op, reads=("shard.layer1",))
     if isinstance(op, Collective) and what == "axes" and op.name == "replicas":

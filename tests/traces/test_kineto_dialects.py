@@ -105,6 +105,14 @@ def test_memory_of_any_device_counts(tmp_path: Path, device_type: object, kept: 
     assert len(loaded(tmp_path, KERNEL, record).ranks[0].allocated[1]) == kept
 
 
+def test_memory_of_several_devices_adds_up(tmp_path: Path) -> None:
+    """Each device's records say what it holds itself: a rank with two holds the sum, from moment to moment."""
+    records = [memory(at, held) for at, held in ((101, 10), (102, 5), (103, 20), (104, 1))]
+    for record, device in zip(records, (0, 1, 0, 1), strict=True):
+        record["args"]["Device Id"] = device
+    assert loaded(tmp_path, KERNEL, *records[::-1]).ranks[0].allocated[1].tolist() == [10, 15, 25, 21]
+
+
 def test_categories_that_are_not_known_are_counted(tmp_path: Path) -> None:
     """Work on a stream in a category of its own is counted; spans and records of events, which are no work, are not."""
     others = [activity("x", 100, 5, cat=name) for name in ("mtia_ccp_events", "gpu_user_annotation", "cuda_event")]

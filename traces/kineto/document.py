@@ -71,6 +71,7 @@ class Arguments(msgspec.Struct, gc=False):
     input_dims: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw, name="Input Dims")
     input_types: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw, name="Input type")
     device_type: Any = msgspec.field(default=None, name="Device Type")
+    device_id: Any = msgspec.field(default=None, name="Device Id")
     allocated_bytes: Any = msgspec.field(default=None, name="Total Allocated")
 
 

@@ -24,8 +24,19 @@ from traces.kineto.collective import (
     kernel_facts,
 )
 from traces.kineto.document import Arguments, Event, Source, decode, whole
-from traces.kineto.rank import NO_CORRELATION, SYNC, US, WAIT, DeviceRows, EventWait, HostSpans, RankTrace, Step
-from traces.timeline import Words
+from traces.kineto.rank import (
+    NO_CORRELATION,
+    SYNC,
+    US,
+    WAIT,
+    DeviceRows,
+    EventWait,
+    HostSpans,
+    Indices,
+    RankTrace,
+    Step,
+)
+from traces.timeline import Floats, Words
 
 MAX_DURATION_US: Final = 1e12
 """Longer activities (eleven days) are broken records, as of an event whose end was never written."""
@@ -48,6 +59,8 @@ _CPU: Final = 0
 """Torch's number of the host among types of devices."""
 _ON_THE_DEVICE: Final = "device"
 _MAX_WHOLE: Final = (1 << 62) - 1
+_MAX_HELD_BYTES: Final = 1 << 48
+"""A thousand times what a device has: more is a broken record."""
 _MAX_RANK: Final = (1 << 31) - 1
 
 
@@ -69,7 +82,7 @@ class _Found:
     launches: dict[int, Event] = field(default_factory=dict)
     calls: dict[str, list[_Call]] = field(default_factory=dict)
     steps: dict[int, tuple[float, float]] = field(default_factory=dict)
-    memory: list[tuple[float, int]] = field(default_factory=list)
+    memory: list[tuple[float, int, int]] = field(default_factory=list)
     problems: Counter[str] = field(default_factory=Counter)
 
 
@@ -83,7 +96,6 @@ def read_rank(source: Source) -> RankTrace:
     origin_us = math.floor(min(event.ts for event in found.device))
     rank, world_size = _identity(document.distributed)
     steps = sorted(found.steps.items())
-    memory = sorted(found.memory, key=lambda point: point[0])
     return RankTrace(
         file=source.name,
         rank=rank,
@@ -94,10 +106,7 @@ def read_rank(source: Source) -> RankTrace:
         launches=_host_spans([*found.launches.values()], origin_us),
         waits=tuple(_event_waits(found, origin_us)),
         steps=tuple(Step(number, (ts - origin_us) * US, (ts + dur - origin_us) * US) for number, (ts, dur) in steps),
-        allocated=(
-            np.array([(ts - origin_us) * US for ts, _ in memory], dtype=np.float64),
-            np.array([held for _, held in memory], dtype=np.int64),
-        ),
+        allocated=_allocated(found.memory, origin_us),
         num_events=len(document.events or []),
         problems=found.problems,
     )
@@ -225,10 +234,23 @@ def _add_memory(found: _Found, event: Event) -> None:
     arguments = event.args
     if arguments is None or whole(arguments.device_type, _MAX_WHOLE) <= _CPU:
         return
-    if type(event.ts) in {int, float} and whole(arguments.allocated_bytes, _MAX_WHOLE) >= 0:
-        found.memory.append((event.ts, arguments.allocated_bytes))
+    num_bytes = whole(arguments.allocated_bytes, _MAX_HELD_BYTES)
+    if type(event.ts) in {int, float} and num_bytes >= 0:
+        found.memory.append((event.ts, num_bytes, whole(arguments.device_id, _MAX_WHOLE)))
     else:
         found.problems["memory_incomplete"] += 1
+
+
+def _allocated(memory: list[tuple[float, int, int]], origin_us: float) -> tuple[Floats, Indices]:
+    """Return when a rank's devices together held how many bytes, from what each of them held when that changed."""
+    held, total, curve = dict[int, int](), 0, []
+    ordered = sorted(memory, key=lambda point: point[0])
+    for _, num_bytes, device in ordered:
+        total += num_bytes - held.get(device, 0)
+        held[device] = num_bytes
+        curve.append(total)
+    times_s = np.array([(ts - origin_us) * US for ts, _, _ in ordered], dtype=np.float64)
+    return times_s, np.array(curve, dtype=np.int64)
 
 
 def _host_spans(launches: list[Event], origin_us: float) -> HostSpans:
