@@ -18,6 +18,7 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.loader import load_scenario
 from scenarios.reading.profile_file import read_profile
 from scenarios.running.runner import simulate
+from tests.scenarios.measured_tables import two_systems
 
 TINY = Path(__file__).parents[2] / "scenarios" / "tiny-gpt-2x2.yaml"
 
@@ -80,15 +81,7 @@ def test_tables_are_fitted_and_checked_on_the_other_half(tmp_path: Path, product
 
 def test_collectives_need_their_system_named(tmp_path: Path) -> None:
     """A table of several systems is refused without --system, and fitted with it."""
-    columns = ("system", "collective", "n_gpus", "n_nodes", "bytes", "kind", "time_s")
-    rows = [
-        (system, kind, 8, 1, 1 << power, "measured", 20e-6 + (1 << power) / 200e9)
-        for system in ("one", "other")
-        for kind in ("all_reduce", "alltoall")
-        for power in range(10, 30)
-    ]
-    path, out = tmp_path / "collectives.csv", tmp_path / "net.yaml"
-    pd.DataFrame(rows, columns=list(columns)).to_csv(path, index=False)
+    path, out = two_systems(tmp_path), tmp_path / "net.yaml"
     refused = run("--from", path, "--node", "dgx-a100-80g", "--out", out)
     assert refused.exit_code == 2
     assert "--system" in refused.output

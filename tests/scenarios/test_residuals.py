@@ -15,6 +15,7 @@ from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from scenarios.calibration.tables import HELD_OUT_TABLES, read_samples
 from scenarios.cli import group
+from tests.scenarios.measured_tables import two_systems
 
 NODE = "dgx-a100-80g"
 SHAPES = [(m, n, k) for m in (64, 256, 512, 4096) for n in (512, 1024, 2048, 8192) for k in (256, 512, 1024, 8192)]
@@ -95,15 +96,7 @@ def test_it_fails_above_a_mean_error(tmp_path: Path) -> None:
 
 def test_collectives_of_one_system_are_judged(tmp_path: Path) -> None:
     """Rows of the named system count, each kind a family of its own, with the spread of the network."""
-    columns = ("system", "collective", "n_gpus", "n_nodes", "bytes", "kind", "time_s")
-    rows = [
-        (system, kind, 8, 1, 1 << power, "measured", 20e-6 + (1 << power) / 200e9)
-        for system in ("one", "other")
-        for kind in ("all_reduce", "alltoall")
-        for power in range(10, 30)
-    ]
-    path = tmp_path / "collectives.csv"
-    pd.DataFrame(rows, columns=list(columns)).to_csv(path, index=False)
+    path = two_systems(tmp_path)
     assert run(path, "--node", NODE).exit_code == 2
     summary = json.loads(run(path, "--node", NODE, "--system", "one", "--json").stdout)
     of_all = {row["family"]: row for row in summary["families"] if row["longer_than_s"] == 0.0}
