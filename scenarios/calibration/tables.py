@@ -9,7 +9,9 @@ from typing import Any, Final
 import pandas as pd
 
 from costmodels.calibration.kernels import Fitted
+from costmodels.calibration.network import MESSAGE
 from costmodels.calibration.samples import CollectiveSample, KernelSample, Sample
+from costmodels.collectives.traffic import TRAFFIC
 from costmodels.hardware import NodeSpec
 from costmodels.kernels.tensor import GemmShape, Work
 from costmodels.profile import load_profile
@@ -26,6 +28,9 @@ _DTYPE, _ELEMENT_BYTES = "bfloat16", 2
 _PAGE: Final = 64
 """Tokens of a page of the cache of keys and values."""
 _MAX_ROWS: Final = 5_000_000
+_WORDS: Final = frozenset({"system", "collective", "kind"})
+_MOST: Final = 1 << 48
+"""No size and no count of any machine is more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +96,24 @@ def _read(path: Path) -> pd.DataFrame:
 
 
 def _check_numbers(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Raise ScenarioError for the first time that is none, and the first size or count that is no whole number."""
     for column in columns:
-        if column in {"system", "collective", "kind"}:
+        if column in _WORDS:
             continue
-        values = pd.to_numeric(table[column], errors="coerce")
-        least = 0 if column == "step" else 1
-        bad = ~((values > 0) if column == "time_s" else (values >= least)) | (values == float("inf"))
-        if bad.any():
-            row = int(bad.to_numpy().argmax())
-            rule = f"row {row + 1} has {table[column].iloc[row]!r}"
-            remedy = "a time is more than 0 s" if column == "time_s" else f"write a number of {least} or more"
-            raise ScenarioError(Origin(str(path)), column, rule, remedy)
+        values, least = pd.to_numeric(table[column], errors="coerce"), 0 if column == "step" else 1
+        if column == "time_s":
+            good, remedy = (values > 0) & (values < float("inf")), "a time is more than 0 s"
+        else:
+            good = values.between(least, _MOST) & (values % 1 == 0)
+            remedy = f"write a whole number from {least} to {_MOST}"
+        if not good.all():
+            raise _bad_row(path, table, column, good, remedy)
+
+
+def _bad_row(path: Path, table: pd.DataFrame, column: str, good: "pd.Series[bool]", remedy: str) -> ScenarioError:
+    """Return the error of the first row that is not good."""
+    row = int((~good).to_numpy().argmax())
+    return ScenarioError(Origin(str(path)), column, f"row {row + 1} has {str(table[column].iloc[row])!r}", remedy)
 
 
 def _gemm_samples(_path: Path, table: pd.DataFrame, _system: str | None) -> list[Sample]:
@@ -114,7 +126,7 @@ def _gemm_samples(_path: Path, table: pd.DataFrame, _system: str | None) -> list
     return samples
 
 
-def _attention_samples(_path: Path, table: pd.DataFrame, _system: str | None) -> list[Sample]:
+def _attention_samples(path: Path, table: pd.DataFrame, _system: str | None) -> list[Sample]:
     """Return attention of whole sequences, and of single new tokens (decoding), each in its own family.
 
     The tables' op of whole sequences first writes queries, keys and values in the layout of the library's cache, whose
@@ -122,6 +134,9 @@ def _attention_samples(_path: Path, table: pd.DataFrame, _system: str | None) ->
     """
     samples: list[Sample] = []
     rows = table.loc[:, list(_ATTENTION)].astype(dict.fromkeys(_ATTENTION[:-1], int))
+    shared = rows["num_heads"] % rows["num_key_value_heads"] == 0
+    if not shared.all():
+        raise _bad_row(path, table, "num_key_value_heads", shared, "a number that divides num_heads belongs here")
     for batch, new, old, heads, kv_heads, size, seconds in rows.itertuples(index=False, name=None):
         key = f"attention {batch} {new} {old} {heads} {kv_heads} {size}"
         keys = new + old
@@ -157,6 +172,9 @@ def _collective_samples(path: Path, table: pd.DataFrame, system: str | None) -> 
             )
     is_ours = (table["system"].astype(str) == (system or known[0])) & (table["kind"] == "measured")
     columns = ["collective", "n_gpus", "n_nodes", "bytes", "time_s"]
+    is_known = table["collective"].isin([*TRAFFIC, MESSAGE, *_SPELLINGS])
+    if not (is_known | ~is_ours).all():
+        raise _bad_row(path, table, "collective", is_known | ~is_ours, f"known are {', '.join((*TRAFFIC, MESSAGE))}")
     samples: list[Sample] = []
     for spelling, ranks, nodes, num_bytes, seconds in table.loc[is_ours, columns].itertuples(index=False, name=None):
         per_node, left = divmod(int(ranks), int(nodes))

@@ -22,6 +22,9 @@ from tests.scenarios.measured_tables import two_systems
 
 TINY = Path(__file__).parents[2] / "scenarios" / "tiny-gpt-2x2.yaml"
 
+ATTENTION = "batch_size,isl,step,num_heads,num_key_value_heads,head_dim,time_s"
+COLLECTIVES = "system,collective,n_gpus,n_nodes,bytes,kind,time_s"
+
 
 def run(*args: object) -> Result:
     """Run the command line."""
@@ -124,6 +127,12 @@ def test_bad_input_is_refused_and_nothing_written(
         ("a,b\n1,2\n", "the columns are a, b"),
         ("m,n,k,time_s\n1,2,3,0\n", "a time is more than 0 s"),
         ("m,n,k,time_s\n1,x,3,1\n", "row 1 has 'x'"),
+        ("m,n,k,time_s\n1,2,3,nan\n", "row 1 has 'nan'"),
+        ("m,n,k,time_s\n1,2,3,1\n1.5,2,3,1\n", "row 2 has '1.5'"),
+        ("m,n,k,time_s\n1e30,2,3,1\n", "write a whole number from 1 to"),
+        (f"{ATTENTION}\n1,128,0,8,3,64,1e-5\n", "row 1 has '3'"),
+        (f"{COLLECTIVES}\nx,gather,8,1,100,measured,1e-4\n", "row 1 has 'gather'"),
+        (f"{COLLECTIVES}\nx,all_reduce,8,0,100,measured,1e-4\n", "n_nodes: row 1 has '0'"),
         ("", "cannot be read"),
         ("m,n,k,time_s\n1,2,3,1\n", "too few"),
     ],
