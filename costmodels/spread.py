@@ -22,6 +22,8 @@ from costmodels.kernels.tensor import Work
 
 NETWORK: Final = "network"
 """The family of what moves bytes: collectives, messages, copies."""
+NORMAL_90: Final = 1.6448536269514722
+"""Standard deviations on either side that hold 90 % of a normal distribution."""
 _ALIKE: Final = {"attention_backward": "attention"}
 """Families that err as another does."""
 

@@ -42,6 +42,11 @@ class Point:
         return str(self.sample.family) if isinstance(self.sample, KernelSample) else self.sample.kind
 
     @property
+    def spread_family(self) -> str:
+        """Return the family whose errors the measured call's are of."""
+        return NETWORK if isinstance(self.sample, CollectiveSample) else spread_family(self.sample.family)
+
+    @property
     def measured_s(self) -> float:
         """Return the seconds that were measured."""
         return self.sample.seconds
@@ -164,18 +169,17 @@ def held_out_calls(points: Sequence[Point]) -> dict[str, list[Erred]]:
     calls: dict[str, list[Erred]] = defaultdict(list)
     for point in points:
         if point.held_out:
-            family, erred = _erred(point)
-            calls[family].append(erred)
+            calls[point.spread_family].append(_erred(point))
     return calls
 
 
-def _erred(point: Point) -> tuple[str, Erred]:
+def _erred(point: Point) -> Erred:
     sample = point.sample
     if isinstance(sample, CollectiveSample):
         place = transfer_place((sample.kind, sample.ranks_per_node), sample.num_bytes)
-        return NETWORK, Erred(place, point.predicted_s, sample.seconds)
-    place = kernel_place(sample.family, sample.kernel, sample.work)
-    return spread_family(sample.family), Erred(place, point.predicted_s, sample.seconds)
+    else:
+        place = kernel_place(sample.family, sample.kernel, sample.work)
+    return Erred(place, point.predicted_s, sample.seconds)
 
 
 def _spread_source(family: str, measured: Mapping[str, Spread], packaged: Mapping[str, Any]) -> str:

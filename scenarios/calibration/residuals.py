@@ -11,10 +11,9 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.calibration.kernels import Fitted
-from costmodels.calibration.samples import CollectiveSample
 from costmodels.hardware import NodeSpec
 from costmodels.profile import load_profile
-from costmodels.spread import NETWORK, Spread, spread_family
+from costmodels.spread import NORMAL_90, Spread
 from scenarios.calibration.calibration import Point, points_of
 from scenarios.calibration.tables import HELD_OUT_TABLES, read_samples
 from scenarios.errors import Origin, ScenarioError
@@ -23,8 +22,6 @@ from scenarios.reading.profile_file import read_profile
 LONGER_THAN_S: Final = (0.0, 10e-6, 100e-6, 1e-3)
 """Calls are judged all together, and those that were measured to take longer than each of these."""
 NUM_WORST: Final = 10
-_NORMAL_90: Final = 1.645
-"""Standard deviations on either side that hold 90 % of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +84,7 @@ def _families(points: Sequence[Point], spread_of: Callable[[str], Spread | None]
 def _figures(points: Sequence[Point], spread_of: Callable[[str], Spread | None]) -> dict[str, Any]:
     errors = np.array([_error(point) for point in points])
     half, nine_tenths, nearly_all = np.quantile(np.abs(errors), (0.5, 0.9, 0.95))
-    inside = [_is_inside(point, spread) for point in points if (spread := spread_of(_spread_name(point))) is not None]
+    inside = [_is_inside(point, spread) for point in points if (spread := spread_of(point.spread_family)) is not None]
     return {
         "calls": len(points),
         "mean_absolute_error": float(np.abs(errors).mean()),
@@ -104,13 +101,9 @@ def _error(point: Point) -> float:
     return point.predicted_s / point.measured_s - 1.0
 
 
-def _spread_name(point: Point) -> str:
-    return NETWORK if isinstance(point.sample, CollectiveSample) else spread_family(point.family)
-
-
 def _is_inside(point: Point, spread: Spread) -> bool:
     """Return whether a call lies in the interval that holds 90 % of its family's."""
-    return abs(log(point.measured_s / point.predicted_s)) <= _NORMAL_90 * spread.at(point.predicted_s)
+    return abs(log(point.measured_s / point.predicted_s)) <= NORMAL_90 * spread.at(point.predicted_s)
 
 
 def _worst(point: Point) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from scenarios.calibration.residuals import TablesAsked, judge
 from scenarios.commands.options import Percentage, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
+from scenarios.report.words import percent
 
 
 @click.command("residuals")
@@ -63,8 +64,8 @@ def _print(summary: Mapping[str, Any], console: Console) -> None:
         table.add_column(words, justify="right")
     for row in summary["families"]:
         length = f" longer than {format_time(row['longer_than_s'])}" if row["longer_than_s"] else ""
-        errors = [_percent(row[key]) for key in ("mean_absolute_error", "median", "percentile_95", "worst")]
-        inside = "-" if row["coverage"] is None else _percent(row["coverage"])
+        errors = [percent(row[key]) for key in ("mean_absolute_error", "median", "percentile_95", "worst")]
+        inside = "-" if row["coverage"] is None else percent(row["coverage"])
         table.add_row(row["family"] + length, f"{row['calls']:,}", *errors, f"{100 * row['bias']:+.1f} %", inside)
     console.print(table)
     worst = Table("worst predicted", box=None, header_style="bold", pad_edge=False)
@@ -76,7 +77,3 @@ def _print(summary: Mapping[str, Any], console: Console) -> None:
     console.print()
     console.print(worst)
     console.print(Text(f"profile {summary['profile']} on {summary['node']}", style="dim"), soft_wrap=True)
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from costmodels.spread import NORMAL_90
 from sim.engine.critical_path import CriticalPath
 from sim.engine.uncertainty.draws import Erring, drawn
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses, ModelErrors
@@ -19,8 +20,6 @@ MOST_NODES: Final = 500_000
 """Runs that take more are not sampled: each takes about 5 us and, with what else there is to keep, 400 bytes."""
 _AT_ONCE: Final = 1 << 23
 """Moments that are held at the same time, 8 bytes each."""
-_NORMAL_90: Final = 1.6448536269514722
-"""Standard deviations to both sides that hold 90 % of a normal distribution."""
 
 
 class Interval(NamedTuple):
@@ -52,7 +51,7 @@ def step_time_interval(path: CriticalPath, errors: ModelErrors, most_nodes: int 
     """
     time_s = path.run.iteration_time_s
     if num_nodes(path.run) > most_nodes:
-        spread = _NORMAL_90 * step_deviation(path, errors)
+        spread = NORMAL_90 * step_deviation(path, errors)
         bounds = Interval(time_s * math.exp(-spread), time_s * math.exp(spread))
         return StepInterval(bounds, Method.FIRST_ORDER)
     low_s, high_s = np.quantile(drawn_step_times_s(path, errors, NUM_DRAWS), (0.05, 0.95), method="hazen")
