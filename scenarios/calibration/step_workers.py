@@ -31,7 +31,7 @@ class Steps(Protocol):
 
 
 @contextmanager
-def spread_steps(tables: Sequence[Path], num_jobs: int) -> Iterator[Steps]:
+def steps_in_processes(tables: Sequence[Path], num_jobs: int) -> Iterator[Steps]:
     """Yield the steps of tables, simulated by so many processes, or by this one. Raises as ``measured_steps``."""
     if num_jobs == 1:
         yield StepsHere(measured_steps(tables))
@@ -46,7 +46,7 @@ def spread_steps(tables: Sequence[Path], num_jobs: int) -> Iterator[Steps]:
         process.start()
         theirs.close()  # so that the end of a process is the end of its connection
     try:
-        yield _SpreadSteps.of([ours for ours, _ in ends], tables)
+        yield _StepsInProcesses.of([ours for ours, _ in ends], tables)
     finally:
         for process in processes:
             process.terminate()
@@ -54,7 +54,7 @@ def spread_steps(tables: Sequence[Path], num_jobs: int) -> Iterator[Steps]:
 
 
 @dataclass(frozen=True, slots=True)
-class _SpreadSteps:
+class _StepsInProcesses:
     """Steps of which process k of n has every n-th, from k on."""
 
     workers: Sequence[Connection]
@@ -62,7 +62,7 @@ class _SpreadSteps:
     facts: Sequence[StepFacts] = field(repr=False)
 
     @classmethod
-    def of(cls, workers: Sequence[Connection], tables: Sequence[Path]) -> "_SpreadSteps":
+    def of(cls, workers: Sequence[Connection], tables: Sequence[Path]) -> "_StepsInProcesses":
         """Wait until all processes have read their steps."""
         parts: list[Sequence[StepFacts]] = _received(workers, lambda: measured_steps(tables))
         return cls(workers, tables, [parts[at % len(parts)][at // len(parts)] for at in range(sum(map(len, parts)))])

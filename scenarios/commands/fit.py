@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scenarios.calibration.step_fit import StepFit, fit_steps, summarise_fit
-from scenarios.calibration.step_workers import spread_steps
+from scenarios.calibration.step_workers import steps_in_processes
 from scenarios.commands.options import jobs_option, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
@@ -35,7 +35,7 @@ from scenarios.sweep.workers import available_cores
 @json_option
 def command(tables: tuple[Path, ...], names: tuple[str, ...], every: int, jobs: int | None, as_json: bool) -> None:
     """Fit constants to the rows of tables whose group is `fitted` (all rows, without groups); judge by the others."""
-    with refusing_bad_input(), spread_steps(tables, jobs or available_cores()) as steps:
+    with refusing_bad_input(), steps_in_processes(tables, jobs or available_cores()) as steps:
         fit = fit_steps(steps, names, every=every, progress=_shown)
     summary = summarise_fit(fit)
     if as_json:

@@ -14,7 +14,7 @@ from costmodels.software import Software
 from scenarios.calibration.constants import applied, parse_constant
 from scenarios.calibration.measured_steps import MeasuredStep, StepsHere, measured_steps
 from scenarios.calibration.step_fit import fit_steps
-from scenarios.calibration.step_workers import spread_steps
+from scenarios.calibration.step_workers import steps_in_processes
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.running.intervals import errors_of
@@ -142,11 +142,11 @@ def test_halves_of_the_packaged_rows_are_those_of_the_hash(name: str) -> None:
 def test_processes_predict_what_one_predicts(tmp_path: Path, steps: list[MeasuredStep]) -> None:
     """Steps that are spread over processes have the facts and, to the last bit, the times of steps in this one."""
     here, places = StepsHere(steps), [3, 0, 2]
-    with spread_steps([tmp_path / "small.yaml"], 2) as spread:
-        assert [replace(f, profile=PROFILE) for f in spread.facts] == [replace(f, profile=PROFILE) for f in here.facts]
+    with steps_in_processes([tmp_path / "small.yaml"], 2) as there:
+        assert [replace(f, profile=PROFILE) for f in there.facts] == [replace(f, profile=PROFILE) for f in here.facts]
         for launch_s in (1e-4, 1e-3):
             constants = {parse_constant("software.launch"): launch_s}
-            assert spread.predicted_s(constants, places).tolist() == here.predicted_s(constants, places).tolist()
+            assert there.predicted_s(constants, places).tolist() == here.predicted_s(constants, places).tolist()
 
 
 def test_processes_refuse_what_one_refuses(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_processes_refuse_what_one_refuses(tmp_path: Path) -> None:
     (tmp_path / "small.csv").write_text(ROWS, encoding="utf-8")
     messages = []
     for num_jobs in (1, 2):
-        with pytest.raises(ScenarioError) as caught, spread_steps([tmp_path / "small.yaml"], num_jobs):
+        with pytest.raises(ScenarioError) as caught, steps_in_processes([tmp_path / "small.yaml"], num_jobs):
             pass
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
