@@ -129,9 +129,9 @@ def _scattered(
     if op.reads != op.writes:
         yield from _flat(interpreter, first, op.reads, op.axes, tensors[0], reference)
         return
-    mesh, flat = interpreter.plan.mesh, torch.cat([tensor.reshape(-1) for tensor in tensors])
-    size = -(-flat.numel() // mesh.degree(*op.axes))
-    piece = flat_piece(flat, mesh.index(interpreter.rank, op.axes), size)
+    mesh = interpreter.plan.mesh
+    size = -(-sum(tensor.numel() for tensor in tensors) // mesh.degree(*op.axes))
+    piece = flat_piece(tensors, mesh.index(interpreter.rank, op.axes), size)
     pairs = _flat(interpreter, first, op.reads, op.axes, piece, reference)
     for name, pair in zip((*op.writes, op.writes[-1]), pairs, strict=True):  # the last one is the padding
         yield pair._replace(name=name)

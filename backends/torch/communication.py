@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from backends.torch.collectives import GroupCollectives
-from backends.torch.slicing import flat_piece, write_piece
+from backends.torch.packing import FlatMemory, unpack
+from backends.torch.slicing import write_piece
 from sim.plan.op import Collective, CollectiveKind
 
 _FLAT: Final = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
@@ -26,98 +27,128 @@ def run_collective(
     writes: Sequence[Tensor],
     group: GroupCollectives,
     device: torch.device,
+    memory: FlatMemory,
     *,
     muted: bool,
 ) -> None:
-    """Communicate ``reads`` into ``writes`` within a group, whose order is the group's order of ranks."""
+    """Communicate ``reads`` into ``writes`` within a group, whose order is the group's order of ranks.
+
+    ``memory``: of the stream that this runs on.
+    """
     if op.kind is CollectiveKind.ALL_REDUCE:
-        _all_reduce(op, writes, group, muted=muted)
+        _all_reduce(op, writes, group, memory, muted=muted)
     elif op.dim is None and op.reads == op.writes and op.kind in _FLAT:
-        _in_place(op, writes, group, muted=muted)
+        _in_place(op, writes, group, memory, muted=muted)
     elif op.kind is CollectiveKind.ALL_GATHER:
-        _all_gather(op, reads, writes, group, muted=muted)
+        _all_gather(op, reads, writes, group, memory, muted=muted)
     elif op.kind is CollectiveKind.REDUCE_SCATTER:
-        _reduce_scatter(op, reads, writes[0], group, muted=muted)
+        _reduce_scatter(op, reads, writes[0], group, memory, muted=muted)
     elif op.kind is CollectiveKind.BROADCAST:
-        _broadcast(op, reads, writes, group, muted=muted)
+        _broadcast(op, reads, writes, group, memory, muted=muted)
     elif op.kind is CollectiveKind.REDUCE:
-        _reduce(op, reads, writes, group, muted=muted)
+        _reduce(op, reads, writes, group, memory, muted=muted)
     elif op.kind is CollectiveKind.ALL_TO_ALL:
         _all_to_all(op, reads[0], writes[0], group, muted=muted)
     elif not muted:
         group.barrier(device)
 
 
-def _all_reduce(op: Collective, tensors: Sequence[Tensor], group: GroupCollectives, *, muted: bool) -> None:
+def _all_reduce(
+    op: Collective, tensors: Sequence[Tensor], group: GroupCollectives, memory: FlatMemory, *, muted: bool
+) -> None:
     if muted:
         return
-    flat = tensors[0].view(-1) if len(tensors) == 1 else _flat(tensors)
+    flat = tensors[0].view(-1) if len(tensors) == 1 else memory.packed(tensors)
     group.all_reduce(flat if op.span is None else flat[slice(*op.span)], op.reduction)
     if len(tensors) > 1:
-        _unflatten(flat, tensors)
+        unpack(flat, tensors)
 
 
 def _all_gather(
-    op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor], group: GroupCollectives, *, muted: bool
+    op: Collective,
+    reads: Sequence[Tensor],
+    writes: Sequence[Tensor],
+    group: GroupCollectives,
+    memory: FlatMemory,
+    *,
+    muted: bool,
 ) -> None:
-    piece = reads[0].view(-1) if len(reads) == 1 else _flat(reads)
-    pieces = piece.new_empty((group.size, piece.numel()))
+    piece = reads[0].view(-1) if len(reads) == 1 else memory.packed(reads)
+    joined = op.dim == 0  # the pieces of rows lie one after another in the result
+    target = writes[0] if joined else memory.empty("received", group.size * piece.numel(), piece)
+    pieces = target.view(group.size, -1)
     if muted:
         pieces.copy_(piece.expand_as(pieces))
     else:
         group.all_gather(pieces, piece)
     if op.dim is None:
-        _unflatten(pieces.view(-1), writes)
-    else:
+        unpack(target, writes)
+    elif not joined:
         torch.cat(pieces.view(group.size, *reads[0].shape).unbind(), op.dim, out=writes[0])
 
 
 def _reduce_scatter(
-    op: Collective, reads: Sequence[Tensor], piece: Tensor, group: GroupCollectives, *, muted: bool
+    op: Collective, reads: Sequence[Tensor], piece: Tensor, group: GroupCollectives, memory: FlatMemory, *, muted: bool
 ) -> None:
     if op.dim is None:
-        padded = flat_piece(_flat(reads), 0, group.size * piece.numel())
+        terms = memory.packed(reads, group.size * piece.numel())
     else:
-        padded = torch.cat(reads[0].chunk(group.size, op.dim)) if op.dim else reads[0]
-    terms = padded.view(group.size, -1)
+        terms = torch.cat(reads[0].chunk(group.size, op.dim)) if op.dim else reads[0]
+    terms = terms.view(group.size, -1)
     if muted:
         piece.view(-1).copy_(terms[group.position])
     else:
         group.reduce_scatter(piece.view(-1), terms, op.reduction)
 
 
-def _in_place(op: Collective, tensors: Sequence[Tensor], group: GroupCollectives, *, muted: bool) -> None:
+def _in_place(
+    op: Collective, tensors: Sequence[Tensor], group: GroupCollectives, memory: FlatMemory, *, muted: bool
+) -> None:
     """Sum this rank's piece of a flat vector, or get the others' pieces of theirs."""
     if muted:
         return
-    flat = _flat(tensors)
-    size = -(-flat.numel() // group.size)
+    size = -(-sum(tensor.numel() for tensor in tensors) // group.size)
+    terms = memory.packed(tensors, group.size * size).view(group.size, size)
     if op.kind is CollectiveKind.ALL_GATHER:
-        pieces = flat.new_empty((group.size, size))
-        group.all_gather(pieces, flat_piece(flat, group.position, size))
-        _unflatten(pieces.view(-1), tensors)
+        pieces = memory.empty("received", terms.numel(), terms).view_as(terms)
+        group.all_gather(pieces, terms[group.position])
+        unpack(pieces.view(-1), tensors)
     else:
-        piece = flat.new_empty(size)
-        group.reduce_scatter(piece, flat_piece(flat, 0, group.size * size).view(group.size, size), op.reduction)
+        piece = memory.empty("received", size, terms)
+        group.reduce_scatter(piece, terms, op.reduction)
         write_piece(tensors, group.position, piece)
 
 
 def _broadcast(
-    op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor], group: GroupCollectives, *, muted: bool
+    op: Collective,
+    reads: Sequence[Tensor],
+    writes: Sequence[Tensor],
+    group: GroupCollectives,
+    memory: FlatMemory,
+    *,
+    muted: bool,
 ) -> None:
-    flat = _flat(reads) if reads else torch.zeros_like(_flat(writes))
+    flat = memory.packed(reads or writes)
+    if not reads:
+        flat.zero_()
     if not muted:
         group.broadcast(flat, op.root)
-    _unflatten(flat, writes)
+    unpack(flat, writes)
 
 
 def _reduce(
-    op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor], group: GroupCollectives, *, muted: bool
+    op: Collective,
+    reads: Sequence[Tensor],
+    writes: Sequence[Tensor],
+    group: GroupCollectives,
+    memory: FlatMemory,
+    *,
+    muted: bool,
 ) -> None:
-    flat = _flat(reads)
+    flat = memory.packed(reads)
     if not muted:
         group.reduce(flat, op.root, op.reduction)
-    _unflatten(flat if group.position == op.root else flat.zero_(), writes)
+    unpack(flat if group.position == op.root else flat.zero_(), writes)
 
 
 def _all_to_all(op: Collective, source: Tensor, target: Tensor, group: GroupCollectives, *, muted: bool) -> None:
@@ -144,19 +175,7 @@ def copy_alone(op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor]
     """Do what a collective does in a group of one: nothing, or a copy."""
     if op.reads != op.writes:
         total = sum(tensor.numel() for tensor in writes)
-        _unflatten(flat_piece(_flat(reads), 0, total), writes)
-
-
-def _flat(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-
-def _unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Copy a flat vector (its end may be padding) into tensors, in order."""
-    start = 0
-    for tensor in tensors:
-        tensor.copy_(flat[start : start + tensor.numel()].reshape(tensor.shape))
-        start += tensor.numel()
+        unpack(FlatMemory().packed(reads, total), writes)
 
 
 def start_send(tensor: Tensor, group: dist.ProcessGroup) -> list[dist.Work]:

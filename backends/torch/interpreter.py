@@ -1,5 +1,6 @@
 """Runs one rank's program, step by step."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +15,7 @@ from backends.torch.devices import Device, StepTimes
 from backends.torch.errors import CommunicationError, ExecutionError, OpError
 from backends.torch.groups import Communicators, GroupKey, group_key
 from backends.torch.kernels import DTYPES, KERNELS, KernelContext, RankContext
+from backends.torch.packing import FlatMemory
 from backends.torch.schedule import OpInstance, Schedule, Slot, unroll
 from backends.torch.state import persistent_slots
 from sim.plan.op import Collective, Compute, Copy, Recv, Send
@@ -42,6 +44,7 @@ class Interpreter:
     _persistent: dict[str, Slot] = field(init=False)
     _contexts: dict[int, RankContext] = field(init=False)
     _groups: dict[GroupKey, GroupCollectives] = field(init=False, default_factory=dict)
+    _memory: defaultdict[str, FlatMemory] = field(init=False, default_factory=lambda: defaultdict(FlatMemory))
 
     def __post_init__(self) -> None:
         self.program = self.plan.program_of(self.rank)
@@ -121,7 +124,8 @@ class Interpreter:
         elif group is None:
             copy_alone(op, reads, writes)
         else:
-            run_collective(op, reads, writes, self._collectives(op), self.device.torch_device, muted=muted)
+            device, memory = self.device.torch_device, self._memory[op.stream]
+            run_collective(op, reads, writes, self._collectives(op), device, memory, muted=muted)
         return ()
 
     def _collectives(self, op: Collective) -> GroupCollectives:

@@ -1,6 +1,6 @@
 """Which slice of a global tensor a rank holds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -43,19 +43,31 @@ def buffer_slice(buffer: Buffer, mesh: Mesh, rank: int) -> Slice:
     return Slice(tuple(starts), tuple(sizes))
 
 
-def flat_piece(flat: Tensor, index: int, size: int) -> Tensor:
-    """Return the ``index``-th piece of ``size`` elements of a flat tensor, zeros past its end."""
-    piece = flat.new_zeros(size)
-    own = flat[index * size : (index + 1) * size]
-    piece[: own.numel()] = own
+def flat_piece(tensors: Sequence[Tensor], index: int, size: int) -> Tensor:
+    """Return a copy of the ``index``-th piece of ``size`` elements of the concatenation of flattened tensors.
+
+    Zeros past its end. Tensors of which nothing lies in the piece are not touched.
+    """
+    piece = tensors[0].new_empty(size)
+    filled = 0
+    for part, place in _parts(tensors, index, size):
+        piece[place] = part
+        filled = place.stop
+    piece[filled:].zero_()
     return piece
 
 
 def write_piece(tensors: Sequence[Tensor], index: int, piece: Tensor) -> None:
     """Write the ``index``-th piece of the concatenation of flattened tensors; what is past its end is dropped."""
-    start = index * piece.numel()
+    for part, place in _parts(tensors, index, piece.numel()):
+        part.copy_(piece[place])
+
+
+def _parts(tensors: Sequence[Tensor], index: int, size: int) -> Iterator[tuple[Tensor, slice]]:
+    """Yield views of what lies in a piece of the concatenation, in order, and where in the piece."""
+    start = index * size
     for tensor in tensors:
-        end = min(max(start + piece.numel(), 0), tensor.numel())
-        begin = min(max(start, 0), end)
-        tensor.view(-1)[begin:end] = piece[begin - start : end - start]
+        begin, end = max(start, 0), min(start + size, tensor.numel())
+        if begin < end:
+            yield tensor.view(-1)[begin:end], slice(begin - start, end - start)
         start -= tensor.numel()

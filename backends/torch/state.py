@@ -43,6 +43,5 @@ def _initial_values(plan: Plan, program: Program, rank: int, buffer: Buffer, dev
         return initial.scale * initial_normal(plan.seed, initial.source, shape, starts, sizes, device=device)
     if initial.method == "shard":  # of buffers as they start, in their own types, whether this rank keeps them or not
         whole = [_initial_tensor(plan, program, rank, program.buffers[name], device) for name in initial.of]
-        flat = torch.cat([tensor.reshape(-1) for tensor in whole])
-        return flat_piece(flat, plan.mesh.index(rank, initial.axes), buffer.shape[0])
+        return flat_piece(whole, plan.mesh.index(rank, initial.axes), buffer.shape[0])
     raise ExecutionError(f"buffer {buffer.name!r}: unknown initial method {initial.method!r}")

@@ -556,8 +556,8 @@ def test_pieces_of_both_ranks_are_the_whole_update(kernel: str, *, mixed: bool, 
     KERNELS[kernel](KernelContext(rank_context()), (after, slope, *moments), numbers)
     for rank, mine in ((0, slice(0, 4)), (1, slice(4, 7))):
         state = [torch.zeros(4, dtype=torch.float64) for _ in moments]
-        state = [flat_piece(before, rank, 4), *state] if mixed else state
-        slopes = [flat_piece(slope, rank, 4)] if own_gradients else gradients
+        state = [flat_piece([before], rank, 4), *state] if mixed else state
+        slopes = [flat_piece([slope], rank, 4)] if own_gradients else gradients
         updated = [x.clone() for x in values]
         counts = {"size": 4, "axes": ("tp",), "num_gradients": len(slopes), "num_parameters": 2}
         run(f"{kernel}_piece", *state, *slopes, *updated, rank=rank, **numbers, **counts)

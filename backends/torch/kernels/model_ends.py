@@ -141,9 +141,8 @@ def _update_piece(
     first = last - attributes["num_gradients"]
     state, gradients, parameters = inputs[:first], inputs[first:last], inputs[last:]
     size, index = attributes["size"], context.index(attributes["axes"])
-    flat, slopes = (torch.cat([x.reshape(-1) for x in tensors]) for tensors in (parameters, gradients))
-    own = flat_piece(flat, index, size)
-    slope = slopes if slopes.numel() == size else flat_piece(slopes, index, size)
+    own, is_piece = flat_piece(parameters, index, size), [x.numel() for x in gradients] == [size]
+    slope = gradients[0].view(-1) if is_piece else flat_piece(gradients, index, size)
     is_mixed = len(state) > num_moments
     operands = (state[0], slope, *state[1:], own) if is_mixed else (own, slope, *state)
     update(context, operands, attributes)
