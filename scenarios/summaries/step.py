@@ -66,10 +66,11 @@ def summarise(
 
 
 def _interval(path: CriticalPath, errors: ModelErrors | None) -> dict[str, Any]:
-    """Return from where to where the step time lies in 90 % of cases, and how that was found."""
+    """Return from where to where the step time lies in 90 % of cases, its median, and how they were found."""
     found = None if errors is None else step_time_interval(path, errors)
     return {
         "iteration_time_interval_s": list(found.bounds) if found else None,
+        "iteration_time_median_s": found.median_s if found else None,
         "iteration_time_interval_method": found.method if found else None,
     }
 

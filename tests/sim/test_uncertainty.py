@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -87,6 +88,17 @@ def test_of_two_equal_paths_the_longer_one_counts() -> None:
     assert logs.std() == pytest.approx(sigma * math.sqrt(1 - 1 / math.pi), rel=0.06)
 
 
+def test_of_two_that_wait_for_each_other_the_median_is_that_of_the_slower() -> None:
+    """P(both below x) = 1/2 where P(one below x) = 1/sqrt(2); of one alone it is the predicted time."""
+    errors = model_errors({"elementwise": 0.1}, common=0.0, step=0.0)
+    one, two = (
+        step_time_interval(critical_path(simulate(elementwise(streams), OneSecond())), errors).median_s
+        for streams in (["compute"], ["compute", "dp"])
+    )
+    assert one == pytest.approx(1.0, abs=1e-3)
+    assert math.log(two) == pytest.approx(0.1 * NormalDist().inv_cdf(math.sqrt(0.5)), abs=0.02)
+
+
 def test_one_kernel_errs_by_exactly_its_quantiles() -> None:
     """Where a single error decides, few draws give the quantiles of its normal distribution."""
     errors = model_errors({"elementwise": 0.1}, common=0.5, step=0.03)
@@ -147,7 +159,7 @@ def test_without_errors_the_interval_is_the_step() -> None:
     """Nothing errs: both bounds are the predicted time."""
     path = path_of("quickstart.yaml")
     found = step_time_interval(path, model_errors({}, common=0.5, step=0.0))
-    assert found.bounds == pytest.approx([path.run.iteration_time_s] * 2, rel=1e-12)
+    assert (*found.bounds, found.median_s) == pytest.approx([path.run.iteration_time_s] * 3, rel=1e-12)
 
 
 @pytest.mark.parametrize("more", ["gemm", "elementwise", "network", "step"])
