@@ -98,6 +98,11 @@ def format_rate(rate: float, unit: str) -> str:
     return f"{rate:.4g} {unit}"
 
 
+def format_percent(fraction: float) -> str:
+    """Return a fraction in per cent, with one decimal: ``12.5 %``."""
+    return f"{100 * fraction:.1f} %"
+
+
 def _rule(dimension: Dimension) -> str:
     allowed = ", ".join(unit for unit in _UNITS[dimension] if unit not in {"µs", "days"})
     return f"a {dimension} needs one of the units {allowed}, e.g. '{_EXAMPLES[dimension]}'"

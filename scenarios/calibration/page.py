@@ -12,7 +12,7 @@ from costmodels.calibration.network import MESSAGE
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.hardware import load_node
 from costmodels.spread import NETWORK, Spread, spread_family
-from costmodels.units import format_rate, format_time
+from costmodels.units import format_percent, format_rate, format_time
 from scenarios.calibration.calibration import Calibration, Point
 from scenarios.calibration.parameters import parameter_sections
 from scenarios.calibration.plots import (
@@ -31,7 +31,6 @@ from scenarios.calibration.plots import (
 )
 from scenarios.report.page import Card, Section, facts, legend, table, write_page
 from scenarios.report.plot import panels
-from scenarios.report.words import percent
 
 FAMILIES: Final = {
     "gemm": "Matrix products",
@@ -96,7 +95,7 @@ def _cards(points: Sequence[Point]) -> list[Card]:
         if ours:
             errors = [abs(exp(error_of(p)) - 1) for p in kept or ours]
             which = f"{len(kept):,} held out" if kept else f"{len(ours):,} fitted"
-            cards.append(Card(words, percent(sum(errors) / len(errors)), f"mean error on {which}"))
+            cards.append(Card(words, format_percent(sum(errors) / len(errors)), f"mean error on {which}"))
     return cards
 
 
@@ -125,7 +124,7 @@ def _name(family: str) -> str:
 def _cell(row: Mapping[str, float], key: str) -> str:
     if key not in row:
         return "–"
-    return f"{100 * row[key]:+.1f} %".replace("-", "−") if key.endswith("bias") else percent(row[key])
+    return f"{100 * row[key]:+.1f} %".replace("-", "−") if key.endswith("bias") else format_percent(row[key])
 
 
 def _family(family: str, points: Sequence[Point], spread: Spread | None) -> Section:

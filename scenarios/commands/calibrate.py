@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from costmodels.units import format_percent
 from scenarios.calibration.calibration import Calibration
 from scenarios.calibration.machine import MachineRequest, calibrate_machine, num_cores
 from scenarios.calibration.page import write_calibration_page
@@ -115,4 +116,4 @@ def _print(result: Calibration, console: Console, written: Sequence[Path]) -> No
 
 
 def _percent(fraction: float | None) -> str:
-    return "-" if fraction is None else f"{100 * fraction:.1f} %"
+    return "-" if fraction is None else format_percent(fraction)

@@ -11,13 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from costmodels.units import format_time
+from costmodels.units import format_percent, format_time
 from scenarios.calibration.request import checked_node
 from scenarios.calibration.residuals import TablesAsked, judge
 from scenarios.commands.options import Percentage, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
-from scenarios.report.words import percent
 
 
 @click.command("residuals")
@@ -64,8 +63,8 @@ def _print(summary: Mapping[str, Any], console: Console) -> None:
         table.add_column(words, justify="right")
     for row in summary["families"]:
         length = f" longer than {format_time(row['longer_than_s'])}" if row["longer_than_s"] else ""
-        errors = [percent(row[key]) for key in ("mean_absolute_error", "median", "percentile_95", "worst")]
-        inside = "-" if row["coverage"] is None else percent(row["coverage"])
+        errors = [format_percent(row[key]) for key in ("mean_absolute_error", "median", "percentile_95", "worst")]
+        inside = "-" if row["coverage"] is None else format_percent(row["coverage"])
         table.add_row(row["family"] + length, f"{row['calls']:,}", *errors, f"{100 * row['bias']:+.1f} %", inside)
     console.print(table)
     worst = Table("worst predicted", box=None, header_style="bold", pad_edge=False)

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from costmodels.units import format_bytes, format_rate, format_time
-from scenarios.report.words import Advice, detail_rows, memory_words, percent, spread_words, time_parts
+from costmodels.units import format_bytes, format_percent, format_rate, format_time
+from scenarios.report.words import Advice, detail_rows, memory_words, spread_words, time_parts
 from scenarios.summaries.algorithm import algorithm_words
 from scenarios.summaries.long_run import interval_words, reliability_rows
 from scenarios.summaries.role_names import row_names
@@ -49,10 +49,15 @@ def print_validation(summary: Mapping[str, Any], console: Console) -> None:
         console.print(Text(f"{entry['table']}: {entry['prediction']} in {entry['unit']}", style="bold"))
         console.print(_records_table("", entry["groups"] or _without_empty(entry["rows"])))
         verdict = Text("passed", "green") if entry["passed"] else Text("FAILED", "bold red")
-        most = entry["thresholds"]
-        mean = f"mean absolute error {percent(entry['mean_absolute_error'])} (at most {percent(most['mean'])})"
-        worst = f"worst {percent(entry['worst'])} (at most {percent(most['worst'])})"
-        inside = "" if entry["coverage"] is None else f", {percent(entry['coverage'])} inside their 90 % intervals"
+        most, coverage = entry["thresholds"], entry["coverage"]
+        mean, worst = (
+            f"{words} {format_percent(entry[key])} (at most {format_percent(most[bound])})"
+            for words, key, bound in (
+                ("mean absolute error", "mean_absolute_error", "mean"),
+                ("worst", "worst", "worst"),
+            )
+        )
+        inside = "" if coverage is None else f", {format_percent(coverage)} inside their 90 % intervals"
         console.print(Text.assemble(f"{mean}, {worst}{inside}: ", verdict))
         console.print(Text(entry["citation"], style="dim"), soft_wrap=True)
         console.print()
@@ -74,7 +79,7 @@ def _answer(summary: Mapping[str, Any]) -> Table:
         table.add_row("throughput", Text(f"{summary['tokens_per_s']:,.0f} tokens/s"))
     if summary.get("model_flop_per_s_per_device"):
         rate = format_rate(summary["model_flop_per_s_per_device"], "FLOP/s")
-        utilisation = f"MFU {percent(summary['mfu'])}, HFU {percent(summary['hfu'])}"
+        utilisation = f"MFU {format_percent(summary['mfu'])}, HFU {format_percent(summary['hfu'])}"
         table.add_row("per device", Text(f"{rate} ({utilisation})"))
     table.add_row("memory", _memory_text(summary))
     for name, words in detail_rows(summary):
@@ -105,7 +110,7 @@ def _time_table(summary: Mapping[str, Any]) -> Table:
         column.justify = "right"
     total = summary["iteration_time_s"]
     for (words, _), seconds in time_parts(summary):
-        table.add_row(Text(words), format_time(seconds), percent(seconds / total))
+        table.add_row(Text(words), format_time(seconds), format_percent(seconds / total))
     return table
 
 
@@ -122,8 +127,8 @@ def _role_table(summary: Mapping[str, Any]) -> Table:
             f"{role['num_ranks']:,}",
             format_bytes(role["peak_memory_bytes"]) if summary.get("memory_capacity_bytes") else "-",
             f"{role['peak_live_microbatches']:g}",
-            percent(role["busy_s"].get("compute", 0.0) / total),
-            percent(waiting / total),
+            format_percent(role["busy_s"].get("compute", 0.0) / total),
+            format_percent(waiting / total),
         )
     if len(roles) > MAX_ROLES:
         what = "roles" if len({role["role"] for role in roles}) == len(roles) else "classes of ranks"
@@ -199,5 +204,5 @@ def _shown(key: str, value: object) -> str:
     if key.endswith("_bytes"):
         return format_bytes(value)
     if key.endswith(("error", "fraction", "difference")):
-        return percent(value) if abs(value) >= _LEAST_PERCENT or not value else f"{value:.2g}"
+        return format_percent(value) if abs(value) >= _LEAST_PERCENT or not value else f"{value:.2g}"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

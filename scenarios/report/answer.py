@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any, Final
 
-from costmodels.units import format_bytes, format_rate, format_time
+from costmodels.units import format_bytes, format_percent, format_rate, format_time
 from scenarios.report.long_run import long_run_card
 from scenarios.report.page import Card, Section, facts, split_bar
-from scenarios.report.words import Advice, detail_rows, percent, spread_words, time_parts
+from scenarios.report.words import Advice, detail_rows, spread_words, time_parts
 from scenarios.summaries.algorithm import algorithm_words
 from scenarios.summaries.role_names import fullest_row, row_name
 
@@ -26,8 +26,8 @@ def answer_cards(summary: Mapping[str, Any]) -> list[Card]:
         cards.append(Card("Throughput", value, f"{_counted(rate * _DAY_S)} tokens a day"))
     if summary.get("model_flop_per_s_per_device"):
         rate = format_rate(summary["model_flop_per_s_per_device"], "FLOP/s")
-        hardware = f"{rate} per device, HFU {percent(summary['hfu'])}"
-        cards.append(Card("Model FLOP utilisation (MFU)", percent(summary["mfu"]), hardware))
+        hardware = f"{rate} per device, HFU {format_percent(summary['hfu'])}"
+        cards.append(Card("Model FLOP utilisation (MFU)", format_percent(summary["mfu"]), hardware))
     cards += _memory_cards(summary)
     if "reliability" in summary:
         cards.append(long_run_card(summary["reliability"]))
@@ -38,7 +38,7 @@ def answer_section(summary: Mapping[str, Any], advice: Advice | None) -> Section
     """Return what the mean rank spends the step on, what decides that, and what would help."""
     total_s = summary["iteration_time_s"]
     parts = [
-        (words, colour, part_s / total_s, f"{format_time(part_s)}, {percent(part_s / total_s)}")
+        (words, colour, part_s / total_s, f"{format_time(part_s)}, {format_percent(part_s / total_s)}")
         for (words, colour), part_s in time_parts(summary)
     ]
     rows = [(name, escape(words)) for name, words in detail_rows(summary)]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.units import format_time
+from costmodels.units import format_percent, format_time
 from scenarios.report.decision import decision_section
 from scenarios.report.op_colours import op_colours
 from scenarios.report.op_lanes import op_lanes
@@ -110,7 +110,9 @@ def _explained(comparison: Comparison, names: Names) -> Section:
             sum(getattr(entry, key) for entry in rest) for key in ("num_first", "num_second", "first_s", "second_s")
         ]
         others = Totals(f"{len(rest):,} others", int(sums[0]), int(sums[1]), sums[2], sums[3])
-        rows.append((*_contribution(others, whole_s)[:-1], _percent(sum(abs(e.difference_s) for e in rest) / whole_s)))
+        rows.append(
+            (*_contribution(others, whole_s)[:-1], format_percent(sum(abs(e.difference_s) for e in rest) / whole_s))
+        )
     columns = ("op", "ops", *names, "difference", "of all")
     lead = (
         "What each op has of the mean rank's step: time that nothing of more weight hides. The differences add up to "
@@ -121,7 +123,7 @@ def _explained(comparison: Comparison, names: Names) -> Section:
 
 def _contribution(entry: Totals, whole_s: float) -> tuple[str, ...]:
     times = _side_times(entry.first_s, entry.second_s)
-    return _short(entry.key), _counts(entry), *times, _percent(abs(entry.difference_s) / whole_s)
+    return _short(entry.key), _counts(entry), *times, format_percent(abs(entry.difference_s) / whole_s)
 
 
 def _counts(entry: Totals) -> str:
@@ -170,7 +172,7 @@ def _scatter(comparison: Comparison, names: Names) -> list[Section]:
     inside_s = sum(point.second_s for point in drawn if in_band([point]))
     lead = (
         f"A point per name of aligned ops, its mean over ranks and repetitions. {in_band(drawn):,} of {len(drawn):,} "
-        f"lie in the band of {100 * BAND:.0f} % more or less, with {_percent(inside_s / whole_s)} "
+        f"lie in the band of {100 * BAND:.0f} % more or less, with {format_percent(inside_s / whole_s)} "
         "of their seconds."
     )
     if not all(point.by_name for point in drawn):
@@ -231,10 +233,6 @@ def _short(name: str) -> str:
 def _difference(seconds: float) -> str:
     sign = "−" if seconds < 0 else "+" if seconds > 0 else ""
     return sign + format_time(abs(seconds))
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
 
 
 def _signed(fraction: float) -> str:

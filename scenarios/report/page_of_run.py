@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.units import format_bytes, format_rate, format_time
+from costmodels.units import format_bytes, format_percent, format_rate, format_time
 from scenarios.report.answer import answer_cards, answer_section
 from scenarios.report.charts import (
     MAX_ROLES,
@@ -21,7 +21,7 @@ from scenarios.report.links import links_section
 from scenarios.report.long_run import long_run_section
 from scenarios.report.op_kinds import longest_kinds
 from scenarios.report.page import Section, bar, legend, table, write_page
-from scenarios.report.words import Advice, percent
+from scenarios.report.words import Advice
 from sim.engine.link_use import LinkUse
 from traces.timeline import Timeline
 
@@ -128,7 +128,7 @@ def _ops(timeline: Timeline) -> Section:
             *(escape(words) for words in (kind.name, kind.phase, kind.stream)),
             bar(kind.time_s / longest_s),
             format_time(kind.time_s),
-            percent(kind.time_s / total_s),
+            format_percent(kind.time_s / total_s),
             f"{kind.num_ops:,.4g}",
             format_rate(kind.flop / kind.time_s, "FLOP/s") if kind.flop else "",
         )

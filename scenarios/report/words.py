@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from costmodels.units import format_bytes, format_time
+from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.causes import COMPUTING, RECOMPUTING, cause_of
 from scenarios.summaries.role_names import fullest_row, row_name
 
@@ -28,7 +28,7 @@ class Advice:
     @property
     def aim(self) -> str:
         """Return what there should be less of, and how much of the step it is."""
-        return self.loss if self.loss == "memory" else f"{self.loss} ({percent(self.fraction)} of the step)"
+        return self.loss if self.loss == "memory" else f"{self.loss} ({format_percent(self.fraction)} of the step)"
 
     @property
     def options(self) -> str:
@@ -39,11 +39,6 @@ class Advice:
     def caveat(self) -> str:
         """Return what the overrides do not achieve, nothing where they do."""
         return "" if self.fits_memory else "not enough alone"
-
-
-def percent(fraction: float) -> str:
-    """Return a fraction in per cent."""
-    return f"{100 * fraction:.1f} %"
 
 
 def spread_words(summary: Mapping[str, Any]) -> str:
@@ -89,7 +84,7 @@ def path_words(seconds: Mapping[str, float]) -> str:
     """Return what the chain of ops that decides the step time consists of, the most first."""
     total_s = sum(seconds.values())
     named = [(kind, part_s / total_s) for kind, part_s in seconds.items() if part_s >= _LEAST_SHARE * total_s]
-    return ", ".join(f"{percent(share)} {kind}" for kind, share in named) or "-"
+    return ", ".join(f"{format_percent(share)} {kind}" for kind, share in named) or "-"
 
 
 def link_words(busiest_kind: Mapping[str, Any]) -> str:
@@ -97,7 +92,7 @@ def link_words(busiest_kind: Mapping[str, Any]) -> str:
     link = busiest_kind["busiest"]
     others = f" and {link['count'] - 1:,} like it" if link["count"] > 1 else ""
     kind = "" if f" {busiest_kind['kind']} " in f" {link['link']} " else f" ({busiest_kind['kind']})"
-    full = f"{percent(link['busy_fraction'])} of the step, at its peak {percent(link['peak_fraction'])}"
+    full = f"{format_percent(link['busy_fraction'])} of the step, at its peak {format_percent(link['peak_fraction'])}"
     return f"{full}: {link['link']}{others}{kind}"
 
 

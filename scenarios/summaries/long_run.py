@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from costmodels.units import format_time
+from costmodels.units import format_percent, format_time
 
 TIME_WORDS: Final[Mapping[str, str]] = {
     "useful": "training that is kept",
@@ -27,13 +27,16 @@ class Row:
 
 def reliability_rows(reliability: Mapping[str, Any]) -> list[Row]:
     """Return the rows of the table of a long run, from the ``reliability`` object of summary.json."""
-    rows = [_row("goodput", reliability["goodput"], _percent), _row("duration", reliability["elapsed_s"], format_time)]
+    rows = [
+        _row("goodput", reliability["goodput"], format_percent),
+        _row("duration", reliability["elapsed_s"], format_time),
+    ]
     rows += [_row(key, reliability[key], _count) for key in ("steps", "interruptions")]
     total_s = reliability["elapsed_s"]["mean"]
     for key, words in TIME_WORDS.items():
         spread = reliability["time_s"][key]
         if spread["mean"] > 0:
-            rows.append(_row(words, spread, format_time, _percent(spread["mean"] / total_s)))
+            rows.append(_row(words, spread, format_time, format_percent(spread["mean"] / total_s)))
     return rows
 
 
@@ -46,7 +49,7 @@ def interval_words(reliability: Mapping[str, Any]) -> str:
     )
     best = f"best {format_time(reliability['best_interval_s'])}; {estimates}"
     expected = reliability["expected"]
-    goodput = f"; goodput in closed form {_percent(expected['goodput'])}" if expected else ""
+    goodput = f"; goodput in closed form {format_percent(expected['goodput'])}" if expected else ""
     return f"{chosen}; {best}{goodput}; an interruption every {format_time(reliability['mtbf_s'])}"
 
 
@@ -57,7 +60,3 @@ def _row(name: str, spread: Mapping[str, float], show: Callable[[float], str], f
 
 def _count(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from costmodels.units import format_bytes, format_time
+from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.summaries.algorithm import algorithm_words
 from scenarios.sweep.labels import OTHER, varied, written
 
@@ -18,16 +18,12 @@ class Column:
     words: Callable[[Any], str]
 
 
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
-
-
 COLUMNS: Final = (
     Column("time", "iteration_time_s", format_time),
     Column("tokens/s", "tokens_per_s", lambda rate: f"{rate:,.0f}"),
-    Column("MFU", "mfu", _percent),
-    Column("bubble", "bubble_fraction", _percent),
-    Column("exposed", "exposed_communication_fraction", _percent),
+    Column("MFU", "mfu", format_percent),
+    Column("bubble", "bubble_fraction", format_percent),
+    Column("exposed", "exposed_communication_fraction", format_percent),
     Column("memory", "peak_memory_bytes", format_bytes),
     Column("fits", "fits_memory", lambda fits: "yes" if fits else "NO"),
     Column("sent", "sent_bytes_per_rank", format_bytes),

@@ -17,13 +17,13 @@ from costmodels.calibration.network import predict_collectives
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from costmodels.spread import Spread
+from costmodels.units import format_percent
 from scenarios.calibration.calibration import Calibration
 from scenarios.calibration.page import write_calibration_page
 from scenarios.calibration.plots import against_plot, collective_plot, distribution_plot, error_of, error_plot
 from scenarios.calibration.tables import MeasuredTables, calibrate_tables
 from scenarios.cli import group
 from scenarios.report.plot import Axis, Plot, log_axis
-from scenarios.report.words import percent
 from tests.scenarios.test_pages import elements_of
 
 NODE = load_node("dgx-a100-80g")
@@ -75,8 +75,8 @@ def test_page_has_the_errors_and_the_parameters_of_the_file(page: str, calibrati
     """Mean errors of both halves, every fitted parameter with its standard error or the reason for none, and dates."""
     about: dict[str, Any] = calibration.entry["calibration"]
     for row in about["residuals"].values():
-        assert percent(row["mean"]) in page
-        assert percent(row["held_out_mean"]) in page
+        assert format_percent(row["mean"]) in page
+        assert format_percent(row["held_out_mean"]) in page
     names = [path.split(".", 1)[1].removeprefix("protocols.") for path in about["standard_errors"]]
     assert names
     assert [name for name in names if f"<td>{name}</td>" not in page] == []

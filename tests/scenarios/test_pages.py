@@ -14,14 +14,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from costmodels.units import format_bytes, format_time
+from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.reading.loader import load_scenario
 from scenarios.report.gantt import PAUSE, VISIBLE, choose_bars
 from scenarios.report.phases import FORWARD, OPTIMIZER, PHASES, SYNC, Phase
 from scenarios.report.picture_file import Drawing
 from scenarios.report.slot_figure import SlotDrawing
 from scenarios.report.topology_figure import lay_out_topology
-from scenarios.report.words import percent, time_parts
+from scenarios.report.words import time_parts
 from scenarios.running.advice import advise
 from scenarios.running.runner import Result, simulate, write_outputs
 from scenarios.running.schedules import slots_of
@@ -125,14 +125,14 @@ def test_first_screen_says_what_the_summary_says(result: Result, page: str) -> N
     low_s, high_s = summary["iteration_time_interval_s"]
     expected = [
         format_time(summary["iteration_time_s"]), f"90 %: {format_time(low_s)} to {format_time(high_s)}",
-        f"{summary['tokens_per_s']:,.0f} tokens/s", percent(summary["mfu"]), percent(summary["hfu"]),
+        f"{summary['tokens_per_s']:,.0f} tokens/s", format_percent(summary["mfu"]), format_percent(summary["hfu"]),
         format_bytes(summary["roles"][0]["peak_memory_bytes"]), ": fits", summary["links"][0]["busiest"]["link"],
-        percent(summary["links"][0]["busiest"]["busy_fraction"]), advice.options, advice.aim,
+        format_percent(summary["links"][0]["busiest"]["busy_fraction"]), advice.options, advice.aim,
     ]  # fmt: skip
     assert [words for words in expected if words not in first_screen] == []
     parts = time_parts(summary)
     for (words, _), part_s in parts:
-        share = percent(part_s / summary["iteration_time_s"])
+        share = format_percent(part_s / summary["iteration_time_s"])
         assert f"{words}: {format_time(part_s)}, {share}" in first_screen
     assert sum(part_s for _, part_s in parts) == pytest.approx(summary["iteration_time_s"])
 
