@@ -9,7 +9,7 @@ from typing import Any, Final
 from costmodels.calibration.measured import MeasuredNode, catalogue_rates, parse_measured
 from costmodels.collectives import Protocol
 from costmodels.errors import CatalogueError, CostModelError
-from costmodels.hardware import NodeSpec
+from costmodels.hardware import NodeSpec, load_node
 from costmodels.profile import FLOAT8, SECTIONS, SPREAD, SPREAD_SECTION, STEP, Profile, parse_profile
 from costmodels.spread import Spread
 
@@ -30,6 +30,13 @@ class CalibratedProfile:
     def node_spec(self, node: NodeSpec) -> NodeSpec:
         """Return the catalogue's node with the measured rates, if there are some."""
         return node if self.measured is None else self.measured.applied_to(node)
+
+    def holds_for(self, node: str) -> bool:
+        """Return whether it may be taken for a node of the catalogue: the very one that it was measured on, or, where
+        the catalogue's rates hold, any with devices of the same generation, as packaged profiles are.
+        """
+        alike = self.measured is None and load_node(node).device.generation == load_node(self.node).device.generation
+        return node == self.node or alike
 
 
 def profile_entry(

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.calibration.document import CalibratedProfile
-from costmodels.hardware import load_node
 from costmodels.profile import Profile
 from costmodels.software import Software
 from scenarios.calibration.constants import Constant, applied
@@ -118,13 +117,8 @@ def _step(table: PublishedTable, row: PublishedRow, profile: CalibratedProfile |
 
 
 def refuse_other_machine(profile: CalibratedProfile, node: str, table: PublishedTable, row: PublishedRow) -> None:
-    """Raise ScenarioError for a row of another generation of devices than a profile's.
-
-    Where the profile brings the rates of the machine that it was measured on, the row must be of this very node.
-    """
-    of_row, of_profile = load_node(node), load_node(profile.node)
-    alike = node == profile.node if profile.measured else of_row.device.generation == of_profile.device.generation
-    if not alike:
+    """Raise ScenarioError for a row of a machine that a profile does not hold for."""
+    if not profile.holds_for(node):
         rule = f"the row is of {node}, and {profile.profile.name} is a profile of {profile.node}"
         raise ScenarioError(Origin(option=where_of(table, row)), "", rule, "name tables of the profile's machine")
 

@@ -67,8 +67,8 @@ def _profile_and_node(asked: TablesAsked) -> Fitted:
     if asked.profile is None:
         return Fitted(load_profile(asked.node.device.generation), asked.node)
     found = read_profile(asked.profile)
-    if found.node != asked.node.name:
-        rule = f"the profile was measured on {found.node}, not on {asked.node.name}"
+    if not found.holds_for(asked.node.name):
+        rule = f"the profile is one of {found.node}, not of {asked.node.name}"
         raise ScenarioError(Origin(str(asked.profile)), "node", rule, f"write --node {found.node}")
     return Fitted(found.profile, found.node_spec(asked.node))
 

@@ -223,8 +223,8 @@ def _calibrated(document: Document, section: ClusterSection, types: list[tuple[s
         return None
     found, names = read_profile(document.source.parent / section.profile), sorted({name for name, _ in types})
     key, origin = "cluster.profile", document.origin(("cluster", "profile"))
-    if names != [found.node]:
-        rule = f"the profile was measured on {found.node}, and the cluster has {', '.join(names)}"
+    if not all(found.holds_for(name) for name in names):
+        rule = f"the profile is one of {found.node}, and the cluster has {', '.join(names)}"
         raise ScenarioError(origin, key, rule, "name a profile of this node, or leave it out")
     if found.measured is not None and section.topology is not None:
         rule = "the profile brings the links that were measured, and topology describes others"

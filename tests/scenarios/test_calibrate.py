@@ -1,6 +1,7 @@
 """simulate calibrate, and cluster.profile: end to end, from tables, and refusals."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from backends.torch.measuring.cases import kernel_sample, kernel_steps
 from costmodels.calibration.kernels import Fitted, predict_kernels
+from costmodels.calibration.measured import catalogue_rates
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile, packaged_entry
 from scenarios.calibration.machine import coarse, refined
@@ -155,8 +157,24 @@ def test_scenario_refuses_profiles_that_do_not_fit(tmp_path: Path, products: Pat
         load_scenario(TINY, [f"cluster.profile={TINY}"])
     out = tmp_path / "a100.yaml"
     assert run("--from", products, "--node", "dgx-a100-80g", "--out", out).exit_code == 0
-    with pytest.raises(ScenarioError, match="measured on dgx-a100-80g, and the cluster has local-cpu"):
+    with pytest.raises(ScenarioError, match="one of dgx-a100-80g, and the cluster has local-cpu"):
         load_scenario(TINY, [f"cluster.profile={out}"])
+
+
+def test_a_fitted_profile_holds_for_its_devices_and_a_measured_one_for_its_node(products: Path, tmp_path: Path) -> None:
+    """Where the catalogue's rates hold, another node of the same devices takes the profile, too; measured rates are
+    those of one node.
+    """
+    out = tmp_path / "a100.yaml"
+    assert run("--from", products, "--node", "dgx-a100-80g", "--out", out).exit_code == 0
+    fitted = load_scenario(TINY, [f"cluster.profile={out}", "cluster.node=dgx-a100-40g"]).cluster
+    assert fitted is not None
+    assert fitted.calibrated is not None
+    assert fitted.calibrated.profile.gemm == read_profile(out).profile.gemm != load_profile("a100").gemm
+    measured = replace(read_profile(out), measured=catalogue_rates(load_node("dgx-a100-80g")))
+    nodes = ("dgx-a100-80g", "dgx-a100-40g", "hgx-h100")
+    assert [read_profile(out).holds_for(node) for node in nodes] == [True, True, False]
+    assert [measured.holds_for(node) for node in nodes] == [True, False, False]
 
 
 def test_refinement_goes_where_the_fit_is_worst() -> None:
