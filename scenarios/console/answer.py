@@ -90,7 +90,7 @@ def _answer(summary: Mapping[str, Any]) -> Table:
 def _time_text(summary: Mapping[str, Any]) -> Text:
     """Return the step time, and the interval that holds it in 90 % of cases where there is one."""
     time = Text(format_time(summary["iteration_time_s"]), style="bold")
-    interval = spread_words(summary)
+    interval = spread_words(summary.get("iteration_time_interval_s"))
     return Text.assemble(time, (f" ({interval})", "not bold")) if interval else time
 
 

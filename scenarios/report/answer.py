@@ -17,7 +17,8 @@ _COUNTS: Final = ((1e12, "trillion "), (1e9, "billion "), (1e6, "million "), (1.
 
 def answer_cards(summary: Mapping[str, Any]) -> list[Card]:
     """Return step time, throughput, utilisation, memory against capacity, and goodput; those that the summary has."""
-    cards = [Card("Time per step", format_time(summary["iteration_time_s"]), spread_words(summary))]
+    interval = spread_words(summary.get("iteration_time_interval_s"))
+    cards = [Card("Time per step", format_time(summary["iteration_time_s"]), interval)]
     if other := algorithm_words(summary.get("algorithm", "")):
         cards.append(Card("Algorithm", summary["algorithm"], other, "bad"))
     if summary.get("tokens_per_s"):

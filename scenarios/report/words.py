@@ -41,9 +41,8 @@ class Advice:
         return "" if self.fits_memory else "not enough alone"
 
 
-def spread_words(summary: Mapping[str, Any]) -> str:
+def spread_words(interval: Sequence[float] | None) -> str:
     """Return from where to where the step time lies in 90 % of cases, nothing where that is not known."""
-    interval = summary.get("iteration_time_interval_s")
     return f"90 %: {format_time(interval[0])} to {format_time(interval[1])}" if interval else ""
 
 

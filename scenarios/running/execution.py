@@ -120,7 +120,10 @@ def _devices_per_island(scenario: Scenario) -> int | None:
 
 
 def _summary(scenario: Scenario, execution: Any, simulated: Mapping[str, Any], num_steps: int) -> dict[str, Any]:
-    """Return what was measured; of a plan that holds several steps their mean time, filling and draining included."""
+    """Return what was measured; of a plan that holds several steps their mean time, filling and draining included.
+
+    The interval is of a steady step, so there is none of such a mean.
+    """
     peaks = {role["role"]: role["peak_memory_bytes"] for role in simulated["roles"]}
     on_hosts = {role["role"]: role["peak_host_memory_bytes"] for role in simulated["roles"]}
     roles: dict[str, dict[str, Any]] = {}
@@ -145,6 +148,7 @@ def _summary(scenario: Scenario, execution: Any, simulated: Mapping[str, Any], n
         "world_size": len(execution.ranks),
         "iteration_time_s": execution.iteration_time_s / num_steps,
         "simulated_iteration_time_s": simulated["makespan_s"] / num_steps,
+        "simulated_iteration_time_interval_s": simulated["iteration_time_interval_s"] if num_steps == 1 else None,
         "roles": list(roles.values()),
         "same_peak_memory": all(
             (r.memory.peak_bytes, r.host_peak_bytes) == (peaks[r.role], on_hosts[r.role]) for r in execution.ranks

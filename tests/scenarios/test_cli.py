@@ -187,6 +187,7 @@ COMPARISON = {
 }  # fmt: skip
 EXECUTION = {
     "scenario": "s", "world_size": 1, "iteration_time_s": 1e-3, "simulated_iteration_time_s": 1e-3,
+    "simulated_iteration_time_interval_s": None,
     "same_peak_memory": True, "roles": [{"role": "", "peak_memory_bytes": 1, "simulated_peak_memory_bytes": 1}],
 }  # fmt: skip
 
