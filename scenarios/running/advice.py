@@ -102,7 +102,7 @@ def _against_bubble(job: DenseTraining | TextbookTraining) -> list[Change]:
 
 
 def _against_communication(job: DenseTraining, summary: Mapping[str, Any]) -> list[Change]:
-    """Return changes, those against the greatest cause first."""
+    """Return changes, those against the greatest cause first; none against what is hardly waited for."""
     parallel = job.parallel
     more = (f"training.global_batch_size={2 * job.training.global_batch_size}",)
     pipeline: list[Change] = []
@@ -117,8 +117,9 @@ def _against_communication(job: DenseTraining, summary: Mapping[str, Any]) -> li
     by_axis = {
         "tp": tensor, "cp": _against_context(parallel), "ep": _against_experts(parallel), "pp": pipeline, "dp": data,
     }  # fmt: skip
-    seconds = _exposed_by_axis(summary)
-    return [change for axis in sorted(by_axis, key=lambda axis: -seconds[axis]) for change in by_axis[axis]]
+    seconds, least_s = _exposed_by_axis(summary), WORTH_SAYING * summary["iteration_time_s"]
+    waited_for = [axis for axis in by_axis if seconds[axis] >= least_s]
+    return [change for axis in sorted(waited_for, key=lambda axis: -seconds[axis]) for change in by_axis[axis]]
 
 
 def _against_experts(parallel: ParallelSpec) -> list[Change]:

@@ -88,6 +88,21 @@ def test_the_greatest_part_of_what_is_waited_for_is_named_and_answered(
     assert advice.overrides == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "exposed", "unanswered"),
+    [
+        ("quickstart.yaml", {"tp": 2.0, "pp_recv": 0.1}, "scatter_gather"),
+        ("mixtral-8x7b-64-h100.yaml", {"pp_recv": 2.0, "ep": 0.1}, "expert.degree"),
+    ],
+)
+def test_nothing_is_changed_that_is_hardly_waited_for(name: str, exposed: dict[str, float], unanswered: str) -> None:
+    """No valid change against what is waited for is none at all, not one against a cause of 1 % of the step."""
+    roles = [{"role": "all", "num_ranks": 64, "busy_s": {"compute": 8.0}, "exposed_s": exposed}]
+    scenario, step = load_scenario(SCENARIOS / name), summary(exposed_communication_fraction=0.3, roles=roles)
+    advice = advise(scenario, step)
+    assert advice is None or unanswered not in advice.options
+
+
 def test_change_that_would_not_fit_is_passed_over(write) -> None:
     """Selective recomputation keeps 111 GiB on an 80 GB device, so it is advised with a split sequence: 63 GiB."""
     scenario = load_scenario(write())
