@@ -45,6 +45,9 @@ _TEXTS: Final[Mapping[str, str]] = {
     "not_as_many": (
         "{count} collective[ is|s are] not as many on every rank of [its|their] group and step: not matched"
     ),
+    "message_ends": (
+        "{count} end[|s] of messages: one rank sends another more or fewer than that one receives: not matched"
+    ),
     "other_size": "{count} collective[ has|s have] another size on other ranks: not matched",
     "no_bytes": "{count} communication kernel[ does|s do] not say [its|their] bytes: 0 in the timeline, no bandwidth",
     "no_group": "{count} communication kernel[ does|s do] not say [its|their] group: taken to be all ranks of the job",

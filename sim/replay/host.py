@@ -12,7 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from traces.kineto.rank import NO_CORRELATION, DeviceRows, Flags, Indices, RankTrace
+from traces.kineto.document import NO_CORRELATION
+from traces.kineto.rank import DeviceRows, Flags, Indices, RankTrace
 from traces.timeline import Floats
 
 WAITING: Final = re.compile(r"(Device|Stream|Event|Ctx)Synchronize")

@@ -173,6 +173,19 @@ def test_messages_join_send_and_receive(tmp_path: Path) -> None:
     assert (tmp_path / "out.json.gz").stat().st_size > 0
 
 
+def test_messages_that_are_not_sent_as_often_as_received_are_counted(tmp_path: Path) -> None:
+    """Which of three sends met which of two receives cannot be told; those to a rank without a file are expected."""
+    for rank, (kind, peer, count) in enumerate((("send", {"Dst_Rank": 1}, 3), ("recv", {"Src_Rank": 0}, 2))):
+        events = [all_reduce(1000 * k + rank, 50, Collective_name=kind, **peer) for k in range(count)]
+        events.append(all_reduce(9000, 50, Collective_name="send", Dst_Rank=2))
+        write(tmp_path / f"rank{rank}.json", document(events, rank=rank, world_size=3))
+    matches = load(tmp_path).matches
+    assert matches.messages == ()
+    assert texts_of(matches.warnings) == [
+        "5 ends of messages: one rank sends another more or fewer than that one receives: not matched"
+    ]
+
+
 def test_bus_bandwidth_counts_from_the_last_arrival(tmp_path: Path) -> None:
     """Of a rank that waits 900 us and one that comes last, the last one's 100 us are the collective's time."""
     for rank, (start, lasting) in enumerate(((0, 1000), (900, 100))):

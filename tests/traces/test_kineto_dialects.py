@@ -173,6 +173,26 @@ def test_ranks_that_are_cut_short_follow_from_first_and_stride(
     assert facts.group.size == 64
 
 
+@pytest.mark.parametrize(
+    ("listed", "label"),
+    [
+        (["0", "1", "10", "2"], "0,1,2,10"),
+        ([2, 0, 1], "0-2"),
+        ([0, 0], "group 7"),
+        ([0, "x"], "group 7"),
+        ("01", "group 7"),
+    ],
+)
+def test_groups_that_a_file_lists_are_of_different_numbers(tmp_path: Path, listed: object, label: str) -> None:
+    """Numbers of ranks may stand there as text; a list with one twice, or with another word, is no group."""
+    said = {"rank": 0, "world_size": 16, "pg_config": [{"pg_name": "7", "ranks": listed}]}
+    event = all_reduce(0, 5, Process_Group_Ranks="", Process_Group_Name="7", Group_size=0)
+    path = write(tmp_path / "rank0.json", {**document([event]), "distributedInfo": said})
+    [facts] = load(path).ranks[0].rows.facts.values()
+    assert facts.group.label == label
+    assert all(type(rank) is int for rank in facts.group.ranks)
+
+
 # --- captured graphs and steps -------------------------------------------------------------------------------------
 
 

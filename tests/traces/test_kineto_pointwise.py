@@ -57,10 +57,47 @@ def test_bytes_are_those_of_what_is_read_and_written(
         ("aten::add", [BIG, BIG, []], ["float", "float", "Scalar"], [5.0, 6.0]),
         ("aten::mm", [BIG, [256, 64]], ["float", "float"], [5.0]),
         ("aten::add", [], [], [5.0]),
+        ("aten::copy_", [BIG, [256], []], ["float", "float", "Scalar"], [5.0]),
+        ("aten::mul", [BIG, BIG], ["c10::BFloat16", "float"], [5.0]),
+        ("aten::mul", [BIG, BIG], ["float", "a type to come"], [5.0]),
+        ("aten::mul", [5], ["float"], [5.0]),
+        ("aten::mul", [["5"]], ["float"], [5.0]),
+        ("aten::mul", [[5]], [["float"]], [5.0]),
     ],
 )
 def test_what_cannot_be_told_is_left_out(
     tmp_path: Path, name: str, shapes: list[Any], types: list[str], kernels: list[float]
 ) -> None:
-    """Broadcasting, several kernels of one operator, other operators, and a profile without shapes give nothing."""
+    """Nothing comes of broadcasting, several kernels of one operator, other operators, no shapes, results whose type
+    depends on several, and shapes and types that are none.
+    """
     assert pointwise_kernels(trace(tmp_path, (name, shapes, types, kernels))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "types", "bytes_of_each"),
+    [
+        ("aten::copy_", ["c10::BFloat16", "float", "Scalar"], 2 + 4),
+        ("aten::copy_", ["double", "long int", "Scalar"], 8 + 8),
+        ("aten::copy_", ["float", "bool", "Scalar"], 4 + 1),
+        ("aten::add_", ["float", "c10::Half", "Scalar"], 4 + 4 + 2),
+    ],
+)
+def test_elements_of_each_tensor_are_as_wide_as_its_type(
+    tmp_path: Path, name: str, types: list[str], bytes_of_each: int
+) -> None:
+    """A copy reads its source's type and writes its own; a sum in place reads both and writes the first's."""
+    (found,) = pointwise_kernels(trace(tmp_path, (name, [BIG, BIG, []], types, [16])))
+    assert found.num_bytes == bytes_of_each * 1024 * 256
+
+
+@pytest.mark.parametrize("number", [None, 0, [1], "one"])
+def test_a_kernel_without_a_number_has_no_operator(tmp_path: Path, number: object) -> None:
+    """Calls and kernels whose correlation is none do not belong together."""
+    path = trace(tmp_path, ("aten::add", [BIG, BIG], ["float", "float"], [16]))
+    document = json.loads(path.read_text(encoding="utf-8"))
+    for event in document["traceEvents"]:
+        if "correlation" in event["args"]:
+            event["args"]["correlation"] = number
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert pointwise_kernels(path) == []

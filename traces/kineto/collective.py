@@ -109,7 +109,7 @@ def argument_facts(arguments: Arguments, groups: Mapping[str, Group]) -> Facts |
     kind = kind_of(arguments.collective) if isinstance(arguments.collective, str) else ""
     if not kind:
         return None
-    dtype, size = _TYPES.get(_plain(arguments.dtype), ("", 0))
+    dtype, size = data_type(arguments.dtype)
     group = _group(arguments, groups)
     sent, received = _count(arguments.in_elements), _count(arguments.out_elements)
     elements = {"all_gather": received, "gather": received, "recv": received, "barrier": 0}.get(kind, sent)
@@ -134,7 +134,7 @@ def annotation_facts(name: str, arguments: Arguments | None) -> Facts | None:
     except msgspec.MsgspecError:  # tensor lists are nested differently: the shapes are of no use
         return Facts(kind)
     for shape, type_name in zip(dims, types, strict=False):
-        dtype, size = _TYPES.get(_plain(type_name), ("", 0))
+        dtype, size = data_type(type_name)
         elements = math.prod(shape[:_MAX_DIMS])
         if not size or not shape or not 0 <= elements < 1 << 53:
             return Facts(kind)
@@ -156,8 +156,9 @@ def groups_of(distributed: Any) -> dict[str, Group]:
     result = {}
     for entry in listed if isinstance(listed, list) else []:
         ranks = entry.get("ranks") if isinstance(entry, dict) else None
-        if isinstance(ranks, list) and ranks and all(_count(rank) >= 0 for rank in ranks):
-            result[str(entry.get("pg_name"))] = group_of(tuple(ranks))
+        numbers = tuple(_count(rank) for rank in ranks) if isinstance(ranks, list) else ()
+        if numbers and min(numbers) >= 0 and len(set(numbers)) == len(numbers):
+            result[str(entry.get("pg_name"))] = group_of(numbers)
     return result
 
 
@@ -177,8 +178,10 @@ def _group(arguments: Arguments, groups: Mapping[str, Group]) -> Group:
     return Group(f"group {name}" if name else "", size)
 
 
-def _plain(dtype: Any) -> str:
-    return re.sub(r"[^a-z0-9]", "", dtype.lower().removeprefix("c10::")) if isinstance(dtype, str) else ""
+def data_type(name: Any) -> tuple[str, int]:
+    """Return our name of a data type and an element's bytes, from torch's name of it; nothing and 0 for another one."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("c10::")) if isinstance(name, str) else ""
+    return _TYPES.get(plain, ("", 0))
 
 
 def _count(value: Any) -> int:

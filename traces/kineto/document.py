@@ -40,6 +40,8 @@ _OTHER_FORMATS: Final = {
 }  # fmt: skip
 """What a file is that begins so."""
 _MAX_DIGITS: Final = 19
+_MAX_NUMBER: Final = (1 << 62) - 1
+NO_CORRELATION: Final = -1
 _NO_NUMBER: Final = re.compile(rb"-?(nan|inf(inity)?)\b", re.IGNORECASE)
 
 
@@ -105,6 +107,12 @@ def whole(value: Any, most: int) -> int:
         return value if 0 <= value <= most else -1
     written = isinstance(value, str) and len(value) <= _MAX_DIGITS and value.isascii() and value.isdecimal()
     return whole(int(value), most) if written else -1
+
+
+def correlation_of(event: Event) -> int:
+    """Return the number that a call and what it launched share; NO_CORRELATION where there is none, or 0."""
+    number = whole(event.args.correlation, _MAX_NUMBER) if event.args is not None else NO_CORRELATION
+    return number or NO_CORRELATION
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 from traces.doubt import Doubt, counted
 from traces.kineto.collective import Facts
 from traces.kineto.rank import RankTrace
-from traces.timeline import COLLECTIVE_KINDS
+from traces.timeline import COLLECTIVE_KINDS, MESSAGE_KINDS
 
 NO_STEP: Final = -1
 _UNEVEN: Final = "all_to_all"
@@ -58,7 +58,8 @@ def match(traces: Sequence[RankTrace]) -> Matches:
             else:
                 problems["other_size"] += len(members)
                 collectives += [_alone(traces, rank, row) for rank, row in members]
-    return Matches(tuple(collectives), tuple(_messages(traces)), tuple(counted(problems)))
+    messages = tuple(_messages(traces, problems))
+    return Matches(tuple(collectives), messages, tuple(counted(problems)))
 
 
 def _buckets(traces: Sequence[RankTrace]) -> Mapping[Bucket, dict[int, list[int]]]:
@@ -94,18 +95,23 @@ def _agree(traces: Sequence[RankTrace], members: Sequence[tuple[int, int]]) -> b
     return facts[0].kind == _UNEVEN or len({fact.num_bytes for fact in facts if fact.num_bytes >= 0}) < 2
 
 
-def _messages(traces: Sequence[RankTrace]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield sends with their receives: the k-th message from one rank to another, where both ends are as many."""
-    ends: dict[tuple[str, str, int, int], list[tuple[int, int]]] = defaultdict(list)
+def _messages(traces: Sequence[RankTrace], problems: Counter[str]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield sends with their receives: the k-th message from one rank to another, where both ends are as many.
+
+    Ends that are not as many are counted, unless one of the two ranks has no file.
+    """
+    present = {trace.rank for trace in traces}
+    ends: dict[tuple[str, int, int], dict[str, list[tuple[int, int]]]] = defaultdict(lambda: {"send": [], "recv": []})
     for position, trace in enumerate(traces):
         for row, facts in sorted(trace.rows.facts.items()):
-            if facts.peer >= 0 and facts.kind in {"send", "recv"}:
+            if facts.peer in present and facts.kind in MESSAGE_KINDS:
                 pair = (trace.rank, facts.peer) if facts.kind == "send" else (facts.peer, trace.rank)
-                ends[facts.kind, facts.group.label, *pair].append((position, row))
-    for (kind, label, source, target), sends in sorted(ends.items()):
-        receives = ends.get(("recv", label, source, target), [])
-        if kind == "send" and len(sends) == len(receives):
-            yield from zip(sends, receives, strict=True)
+                ends[facts.group.label, *pair][facts.kind].append((position, row))
+    for _, both in sorted(ends.items()):
+        if len(both["send"]) == len(both["recv"]):
+            yield from zip(both["send"], both["recv"], strict=True)
+        else:
+            problems["message_ends"] += len(both["send"]) + len(both["recv"])
 
 
 def durations_s(traces: Sequence[RankTrace], collective: Collective) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

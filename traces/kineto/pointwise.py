@@ -6,21 +6,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from traces.kineto.document import Event, decode, sources
+from traces.kineto.collective import data_type
+from traces.kineto.document import NO_CORRELATION, Event, correlation_of, decode, sources
 
-_OPERANDS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("tanh", "sigmoid", "relu", "gelu", "silu", "neg", "exp", "sqrt", "clamp", "clamp_min"), 1),
-    **dict.fromkeys(("add", "add_", "mul", "mul_", "sub", "sub_", "div", "div_"), 2),
-    **dict.fromkeys(("tanh_backward", "sigmoid_backward", "threshold_backward", "gelu_backward", "silu_backward"), 2),
-    "fill_": 0, "zero_": 0, "copy_": 1, "native_layer_norm": 1, "native_layer_norm_backward": 2,
-}  # fmt: skip
-"""Of operators of torch with one kernel, how many tensors of the first's shape it reads at most; it writes one."""
+_READ: Final[Mapping[str, slice]] = {
+    **dict.fromkeys(("tanh", "sigmoid", "relu", "gelu", "silu", "neg", "exp", "sqrt", "clamp", "clamp_min"), slice(1)),
+    **dict.fromkeys(("add", "add_", "mul", "mul_", "sub", "sub_", "div", "div_"), slice(2)),
+    **dict.fromkeys(
+        ("tanh_backward", "sigmoid_backward", "threshold_backward", "gelu_backward", "silu_backward"), slice(2)
+    ),
+    **dict.fromkeys(("fill_", "zero_"), slice(0)),
+    "copy_": slice(1, 2),
+    "native_layer_norm": slice(1),
+    "native_layer_norm_backward": slice(2),
+}
+"""Which of its tensors, all of the first's shape, an operator of torch with one kernel reads; it writes one more, or
+the first.
+"""
 _PREFIX: Final = "aten::"
-_BYTES: Final = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "int": 4, "long": 8}
 _NESTED: Final = 16
 """Calls of a thread that are looked at, back from a launch, for the one that encloses it most closely."""
 
@@ -54,13 +61,13 @@ def _of_rank(events: Sequence[Event]) -> Iterator[PointwiseKernel]:
             continue
         if kind == "cpu_op":
             calls[str(event.tid)].append(event)
-        elif kind in {"cuda_runtime", "cuda_driver"}:
-            launches[event.args.correlation] = event
+        elif kind in {"cuda_runtime", "cuda_driver"} and correlation_of(event) != NO_CORRELATION:
+            launches[correlation_of(event)] = event
         elif kind == "kernel":
             kernels.append(event)
     for ours in calls.values():
         ours.sort(key=lambda call: (call.ts, -call.dur))
-    by_call = [(_caller(launches.get(kernel.args.correlation), calls), kernel) for kernel in kernels if kernel.args]
+    by_call = [(_caller(launches.get(correlation_of(kernel)), calls), kernel) for kernel in kernels]
     launched = Counter(id(call) for call, _ in by_call)
     for call, kernel in by_call:
         num_bytes = _moved_bytes(call) if call is not None and launched[id(call)] == 1 else 0
@@ -79,19 +86,24 @@ def _caller(launch: Event | None, calls: Mapping[str, Sequence[Event]]) -> Event
 
 
 def _moved_bytes(call: Event) -> int:
-    """Return what an operator reads and writes, 0 where it cannot be told. A number is no tensor."""
-    most = _OPERANDS.get(str(call.name).removeprefix(_PREFIX))
-    if most is None or call.args is None:
+    """Return what an operator reads and writes, 0 where it cannot be told. A number is no tensor.
+
+    Of operands of several types the result's is not told, but where it takes the place of the first.
+    """
+    name = str(call.name).removeprefix(_PREFIX)
+    if name not in _READ or call.args is None:
         return 0
     try:
-        shapes, types = msgspec.json.decode(call.args.input_dims), msgspec.json.decode(call.args.input_types)
-    except msgspec.DecodeError:
+        shapes = msgspec.json.decode(call.args.input_dims, type=list[list[Any]])
+        types = msgspec.json.decode(call.args.input_types, type=list[str])
+    except msgspec.MsgspecError:
         return 0
-    tensors = [(shape, kind) for shape, kind in zip(shapes, types, strict=False) if shape and kind in _BYTES]
-    if not tensors or not all(isinstance(size, int) for size in tensors[0][0]):
+    tensors = [(shape, data_type(kind)[1]) for shape, kind in zip(shapes, types, strict=False) if shape]
+    if not tensors:
         return 0
-    shape, kind = tensors[0]
-    operands = tensors[:most]
-    if any(other != shape for other, _ in operands):
-        return 0
-    return int(prod(shape)) * (_BYTES[kind] + sum(_BYTES[other] for _, other in operands))
+    (shape, written), operands = tensors[0], tensors[_READ[name]]
+    sizes = [size for _, size in operands]
+    is_shape = all(type(length) is int and length >= 0 for length in shape)
+    alike = is_shape and all(other == shape for other, _ in operands)
+    known = min([written, *sizes]) > 0 and (name.endswith("_") or len({written, *sizes}) == 1)
+    return prod(shape) * (written + sum(sizes)) if alike and known else 0

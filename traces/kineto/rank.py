@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from traces.doubt import Doubt
 from traces.errors import TraceError
 from traces.kineto.collective import Facts
+from traces.kineto.document import NO_CORRELATION
 from traces.timeline import Floats, Words
 
 US: Final = 1e-6
-NO_CORRELATION: Final = -1
 WAIT: Final = "wait"
 SYNC: Final = "sync"
 _MAX_NAMED: Final = 4

@@ -23,9 +23,8 @@ from traces.kineto.collective import (
     groups_of,
     kernel_facts,
 )
-from traces.kineto.document import Arguments, Event, Source, decode, whole
+from traces.kineto.document import NO_CORRELATION, Arguments, Event, Source, correlation_of, decode, whole
 from traces.kineto.rank import (
-    NO_CORRELATION,
     SYNC,
     US,
     WAIT,
@@ -158,7 +157,7 @@ def _sorted_out(events: list[Event]) -> _Found:
 
 def _add_launch(found: _Found, event: Event) -> None:
     """Keep a call by its number; of two of one number the earlier."""
-    number = _correlation(event)
+    number = correlation_of(event)
     if number == NO_CORRELATION or not _usable(event, found.problems):
         return
     known = found.launches.get(number)
@@ -258,7 +257,7 @@ def _host_spans(launches: list[Event], origin_us: float) -> HostSpans:
     starts = np.array([event.ts - origin_us for event in launches], dtype=np.float64)
     return HostSpans(
         name=_words([event.name for event in launches]),
-        correlation=np.array([_correlation(event) for event in launches], dtype=np.int64),
+        correlation=np.array([correlation_of(event) for event in launches], dtype=np.int64),
         start_s=starts * US,
         end_s=(starts + np.array([event.dur for event in launches], dtype=np.float64)) * US,
         thread=np.array([threads.setdefault(str(event.tid), len(threads)) for event in launches], dtype=np.int64),
@@ -277,7 +276,7 @@ def _event_waits(found: _Found, origin_us: float) -> Iterator[EventWait]:
             or whole(arguments.waits_for_stream, _MAX_WHOLE) < 0
         ):
             continue
-        wait, record = called.get(_correlation(event)), called.get(whole(arguments.waits_for_record, _MAX_WHOLE))
+        wait, record = called.get(correlation_of(event)), called.get(whole(arguments.waits_for_record, _MAX_WHOLE))
         if wait is not None and record is not None:
             stream, other = (_stream(prefixed, event, s) for s in (arguments.stream, arguments.waits_for_stream))
             yield EventWait(stream, (wait.ts - origin_us) * US, other, (record.ts - origin_us) * US)
@@ -298,15 +297,10 @@ def _stream(prefixed: bool, event: Event, number: object) -> str:
     return f"device {event.args.device if event.args else None} stream {number}" if prefixed else f"stream {number}"
 
 
-def _correlation(event: Event) -> int:
-    number = whole(event.args.correlation, _MAX_WHOLE) if event.args is not None else -1
-    return number if number > 0 else NO_CORRELATION
-
-
 def _rows(found: _Found, origin_us: float, groups: dict[str, Group]) -> DeviceRows:
     """Return the device's activities as columns, by start."""
     events = sorted(found.device, key=lambda event: (event.ts, event.dur))
-    correlations = [_correlation(event) for event in events]
+    correlations = [correlation_of(event) for event in events]
     calls = [found.launches.get(correlation) for correlation in correlations]
     prefixed = _device_prefix(events)
     names, kinds, streams, facts, sizes = [], [], [], {}, []
