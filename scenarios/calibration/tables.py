@@ -67,8 +67,7 @@ def read_samples(path: Path, system: str | None) -> list[Sample]:
     table = _read(path)
     for columns, convert in _FORMATS.items():
         if set(columns) <= set(table.columns):
-            _check_numbers(path, table, columns)
-            samples = convert(path, table, system)
+            samples = convert(path, _with_numbers(path, table, columns), system)
             if not samples:
                 raise ScenarioError(Origin(str(path)), "", "no row of the table can be used", "name another table")
             return samples
@@ -95,8 +94,12 @@ def _read(path: Path) -> pd.DataFrame:
     return table
 
 
-def _check_numbers(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> None:
-    """Raise ScenarioError for the first time that is none, and the first size or count that is no whole number."""
+def _with_numbers(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Return the table with its times as floats, its sizes and counts as whole numbers, whatever they are written as.
+
+    Raises ScenarioError for the first time that is none, and the first size or count that is no whole number.
+    """
+    numbers: dict[str, pd.Series[float] | pd.Series[int]] = {}
     for column in columns:
         if column in _WORDS:
             continue
@@ -108,6 +111,8 @@ def _check_numbers(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> N
             remedy = f"write a whole number from {least} to {_MOST}"
         if not good.all():
             raise _bad_row(path, table, column, good, remedy)
+        numbers[column] = values.astype(float if column == "time_s" else int)
+    return table.assign(**numbers)
 
 
 def _bad_row(path: Path, table: pd.DataFrame, column: str, good: "pd.Series[bool]", remedy: str) -> ScenarioError:
@@ -133,7 +138,7 @@ def _attention_samples(path: Path, table: pd.DataFrame, _system: str | None) -> 
     pages hold _PAGE tokens.
     """
     samples: list[Sample] = []
-    rows = table.loc[:, list(_ATTENTION)].astype(dict.fromkeys(_ATTENTION[:-1], int))
+    rows = table.loc[:, list(_ATTENTION)]
     shared = rows["num_heads"] % rows["num_key_value_heads"] == 0
     if not shared.all():
         raise _bad_row(path, table, "num_key_value_heads", shared, "a number that divides num_heads belongs here")

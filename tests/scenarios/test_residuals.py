@@ -1,6 +1,8 @@
 """`simulate residuals`: a profile judged by measured tables that nothing is fitted to."""
 
 import json
+from collections.abc import Callable
+from decimal import Decimal
 from math import exp
 from pathlib import Path
 
@@ -62,6 +64,17 @@ def test_intervals_hold_what_errs_as_the_profile_says(tmp_path: Path) -> None:
     for deviations, inside in ((1.6, 1.0), (-1.6, 1.0), (1.7, 0.0), (-1.7, 0.0)):
         table_of(path, np.array([exp(deviations * spread.at(seconds)) for seconds in predicted]))
         assert families(run(path, "--node", NODE, "--json"))[0.0]["coverage"] == inside
+
+
+@pytest.mark.parametrize("written", [str, Decimal, float])
+def test_numbers_count_whatever_they_are_written_as(tmp_path: Path, written: Callable[[float], object]) -> None:
+    """Sizes and times as text, decimals or floats are the same calls, held out or not."""
+    plain, other = tmp_path / "plain.parquet", tmp_path / "other.parquet"
+    table_of(plain, np.full(len(SHAPES), 1.25))
+    pd.read_parquet(plain).map(written).to_parquet(other)
+    ours, theirs = (json.loads(run(path, "--node", NODE, "--held-out", "--json").stdout) for path in (plain, other))
+    assert ours["families"] == theirs["families"]
+    assert ours["worst"] == theirs["worst"]
 
 
 def test_the_worst_calls_come_first(tmp_path: Path) -> None:
