@@ -66,7 +66,9 @@ _TEXTS: Final[Mapping[str, str]] = {
         "clocks agree no better than that"
     ),
     "no_duration": "{count} collective[ has|s have] no duration: taken to last no time",
-    "other_node": "{count} node[|s] of other types or collectives: [it takes|they take] no time",
+    "other_node": (
+        "{count} node[|s] of other types or collectives: [it is|they are] in no timeline, and only hold[s|] others up"
+    ),
     "peer_absent": (
         "{count} message[ is sent to, or comes|s are sent to, or come] from, ranks without a file: "
         "[it waits|they wait] for nobody"

@@ -5,7 +5,7 @@ from typing import Any
 
 from scenarios.summaries.replay import summarise, summarise_chakra
 from sim.replay.chakra_run import replay_chakra
-from sim.replay.changes import Changes, as_mapping, refuse_missing
+from sim.replay.changes import HOST_SPEED, ChangeError, Changes, as_mapping, refuse_missing
 from sim.replay.run import Replayer
 from traces.chakra.file import read_trace
 from traces.errors import TraceError
@@ -26,9 +26,19 @@ def profile_again(path: Path, changes: Changes, window: StepWindow | None) -> tu
 
 
 def chakra_again(path: Path, changes: Changes, window: StepWindow | None) -> tuple[dict[str, Any], Timeline]:
-    """Return the run of a folder of Chakra traces, with changes. Raises TraceError for chosen steps: they hold one."""
+    """Return the run of a folder of Chakra traces, with changes.
+
+    Raises TraceError for chosen steps, of which they hold one, and ChangeError for changes of what they do not have.
+    """
     if window is not None and window.first is not None:
         raise TraceError(str(path), "Chakra traces hold one step, of no number", "leave --steps out", key="--steps")
+    of_hosts = [key for key in as_mapping(changes) if key.endswith(HOST_SPEED)]
+    if of_hosts:
+        rule, remedy = (
+            "Chakra traces do not tell the host's calls from other nodes",
+            "change the device or kernels[PATTERN]",
+        )
+        raise ChangeError(of_hosts[0], rule, remedy)
     trace = read_trace(path)
     refuse_missing(changes, trace.ranks, {node.name for nodes in trace.ranks.values() for node in nodes})
     try:

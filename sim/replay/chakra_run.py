@@ -165,10 +165,12 @@ class _Builder:
 
 
 def _lasting_s(node: Node, split: NetworkSplit, changes: Changes) -> float:
-    """Return how long a node lasts by itself, with what is changed."""
+    """Return how long a node lasts by itself, with what is changed; what only holds others up lasts what it did."""
     lasting_s = node.duration_s
-    if not (node.is_collective or node.is_message):
-        lasting_s /= changes.copies if node.kind in {"copy", "memcpy"} else changes.compute
-    elif changes.touches_network:
+    if node.is_collective or node.is_message:
         lasting_s = split.changed_s(node.kind, lasting_s, changes)
+    elif node.kind in {"copy", "memcpy"}:
+        lasting_s /= changes.copies
+    elif node.kind:
+        lasting_s /= changes.compute
     return lasting_s / changes.of_kernel(node.name)

@@ -62,16 +62,17 @@ class Changes:
         return result
 
 
+HOST_SPEED: Final = "host.speed"
 KEYS: Final = {
     "cluster.network.bandwidth": "bandwidth",
     "cluster.network.latency": "latency",
     "cluster.device.compute": "compute",
     "cluster.device.copies": "copies",
-    "cluster.host.speed": "host",
+    f"cluster.{HOST_SPEED}": "host",
 }
 """What a user may set, and the field that it is."""
 
-RANK_KEYS: Final = {"device.compute": "compute", "device.copies": "copies", "host.speed": "host"}
+RANK_KEYS: Final = {"device.compute": "compute", "device.copies": "copies", HOST_SPEED: "host"}
 """What a user may set for some ranks: ``ranks[3].device.compute``."""
 
 LARGEST_FACTOR: Final = 1e9

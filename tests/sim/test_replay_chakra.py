@@ -16,7 +16,7 @@ from sim.plan.dependencies import dependencies
 from sim.plan.errors import PlanError
 from sim.replay.chakra_plan import chakra_trace
 from sim.replay.chakra_run import replay_chakra
-from sim.replay.changes import Changes
+from sim.replay.changes import Changes, parse_changes
 from tests.sim.reference import hazards
 from traces.chakra.node import ChakraTrace, Node
 from traces.errors import TraceError
@@ -117,6 +117,25 @@ def test_steps_that_run_into_each_other_are_refused() -> None:
     plan = plan_of(load_scenario(SCENARIOS / "textbook-1f1b.yaml"))
     with pytest.raises(PlanError, match="run into each other"):
         chakra_trace(replace(plan, barrier=False), pricing_of(load_scenario(SCENARIOS / "textbook-1f1b.yaml")))
+
+
+def test_nodes_that_only_hold_others_up_last_as_long_whatever_the_device() -> None:
+    """A node of no kind of work keeps its time where the device is faster; a pattern of its name changes it."""
+    trace = ChakraTrace({0: (GEMM, Node(id=1, name="other", kind="", duration_s=5.0, after=(0,)),
+                             replace(GEMM, id=2, after=(1,)))}, {})  # fmt: skip
+    own_s = GEMM.duration_s
+    expected = (((), 2 * own_s + 5), (("cluster.device.compute=2x",), own_s + 5), (("kernels[oth]=5x",), 2 * own_s + 1))
+    for changes, duration_s in expected:
+        assert replay_chakra(trace, parse_changes(changes)).duration_s == pytest.approx(duration_s)
+
+
+@pytest.mark.parametrize("key", ["cluster.host.speed", "ranks[0].host.speed"])
+def test_a_faster_host_is_refused(tmp_path: Path, key: str) -> None:
+    """No node is known to be the host's, so a change of its speed would silently do nothing."""
+    (tmp_path / "job.0.et").touch()
+    done = CliRunner().invoke(group, ["replay", str(tmp_path), "--set", f"{key}=2x"])
+    assert done.exit_code == 2
+    assert f"--set {key}: Chakra traces do not tell the host's calls" in done.stderr
 
 
 def test_command_line_exports_and_replays(tmp_path: Path) -> None:
