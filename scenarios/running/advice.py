@@ -24,6 +24,10 @@ Change = tuple[str, ...]
 _STEADY: Final = ("1f1b", "interleaved_1f1b")
 """Schedules whose peak memory does not grow with the number of micro-batches."""
 
+_GAINS_BY_STAGES: Final = ("gpipe", "1f1b", "interleaved_1f1b", "breadth_first")
+"""Schedules whose bubble is (p-1)/(vm) of the work: of more stages a rank it is smaller (Narayanan et al. 2021, section
+2.2). Those that split the backward, or run micro-batches from both ends, may have less as they are.
+"""
 _EXPOSED: Final = "communication that nothing hides"
 WORTH_SAYING = 0.02
 """Losses of a smaller fraction of the step are not worth a change."""
@@ -95,7 +99,7 @@ def _against_bubble(job: DenseTraining | TextbookTraining) -> list[Change]:
         layers_per_rank, rest = divmod(job.model.num_layers, pipeline.degree)
         numbers = range(pipeline.virtual_stages + 1, layers_per_rank + 1)
         finer = [] if rest or pipeline.layers_per_stage else [v for v in numbers if layers_per_rank % v == 0]
-    if pipeline.degree > 1 and finer:
+    if pipeline.degree > 1 and pipeline.schedule in _GAINS_BY_STAGES and finer:
         stages = f"parallel.pipeline.virtual_stages={finer[0]}"
         changes.append(("parallel.pipeline.schedule=interleaved_1f1b", stages))
     return [*changes, (more,)]

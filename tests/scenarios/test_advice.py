@@ -7,7 +7,7 @@ import pytest
 from scenarios.reading.loader import Scenario, load_scenario
 from scenarios.report.words import mean_over_ranks, recompute_fraction
 from scenarios.running.advice import advise, with_few_microbatches
-from scenarios.running.runner import plan_of
+from scenarios.running.runner import plan_of, simulate
 from sim.engine.memory import memory_use
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -101,6 +101,21 @@ def test_nothing_is_changed_that_is_hardly_waited_for(name: str, exposed: dict[s
     scenario, step = load_scenario(SCENARIOS / name), summary(exposed_communication_fraction=0.3, roles=roles)
     advice = advise(scenario, step)
     assert advice is None or unanswered not in advice.options
+
+
+@pytest.mark.parametrize("name", ["textbook-1f1b", "textbook-interleaved", "textbook-zero-bubble", "tiny-gpt-2x2"])
+def test_what_is_advised_against_a_bubble_makes_it_smaller(name: str) -> None:
+    """Also of a schedule without much of one, which interleaving would give up."""
+    fractions = []
+    overrides: tuple[str, ...] = ()
+    for _ in range(2):
+        scenario = load_scenario(SCENARIOS / f"{name}.yaml", overrides)
+        fractions.append(simulate(scenario).summary["bubble_fraction"])
+        advice = advise(scenario, summary(bubble_fraction=fractions[-1]))
+        assert advice is not None
+        assert advice.loss == "pipeline bubble"
+        overrides = advice.overrides
+    assert fractions[1] < fractions[0]
 
 
 def test_change_that_would_not_fit_is_passed_over(write) -> None:
