@@ -149,6 +149,18 @@ def test_a_line_that_breaks_cause_and_effect_is_no_drift() -> None:
         assert find_drift(ends, 2).known.any() == drifts
 
 
+def test_collectives_in_reverse_order_are_no_drift(tmp_path: Path) -> None:
+    """A clock that would have to run backwards is left as it is, and said to be none."""
+    for rank, sign in enumerate((1, -3)):
+        events = [all_reduce(1e5 + sign * 1e3 * k, 50.0, Seq=k) for k in range(20)]
+        write(tmp_path / f"rank{rank}.json", document(events, rank=rank, world_size=2))
+    trace = load(tmp_path)
+    assert trace.alignment.drift.tolist() == [0.0, 0.0]
+    said = [text for text in texts_of(trace.warnings) if "than clocks drift" in text]
+    assert len(said) == 1
+    assert said[0].endswith("rank 0 +100 %, rank 1 -100 %")
+
+
 def test_what_is_lost_in_the_noise_is_not_corrected(tmp_path: Path) -> None:
     """A drift that moves ends by less than they scatter is left alone."""
     trace = record(tmp_path, [(0.0, 0.0), (0.0, 1e-6)], noise_us=60.0)

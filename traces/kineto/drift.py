@@ -19,6 +19,8 @@ MAX_DRIFT: Final = 1e-3
 """Ten times what the quartz of two hosts differs by, and twice what a clock is slewed by: more is no drift."""
 RESOLUTION_S: Final = 1e-6
 """Older profilers round to this."""
+_STOPPED: Final = 1e-6 - 1
+"""How much faster than another a clock runs that hardly does, or backwards: the least that has a logarithm of use."""
 _QUANTILE: Final = 2.5758
 """Of the normal distribution: a slope of 0 is taken for another one once in 100 times."""
 _LEAST_FOR_A_LINE: Final = 8
@@ -49,7 +51,7 @@ class Line:
 
 def find_drift(ends: Ends, num_ranks: int) -> Drift:
     """Return the drift of every rank; 0 for those that share too few collectives with others to tell."""
-    steps = {pair: float(np.log1p(_relative_drift(ends, *rows))) for pair, rows in ends.pairs()}
+    steps = {pair: float(np.log1p(max(_STOPPED, _relative_drift(ends, *rows)))) for pair, rows in ends.pairs()}
     logarithms, source = spread(steps, np.zeros(num_ranks))
     drift = np.zeros(num_ranks)
     for start in np.unique(source).tolist():
