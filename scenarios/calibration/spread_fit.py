@@ -125,7 +125,8 @@ def measured_families(calibrated: CalibratedProfile, evidence: Evidence) -> dict
     """Return what measurements say of a profile's errors, by family and ``step``, as its section ``spread`` has it.
 
     Steps are held against the families as they are then. Raises ScenarioError for what was measured on another machine,
-    and for no more steps than constants fitted to them, TraceError for a trace without kernels of known shapes.
+    for rows of which none is held out, and for no more steps than constants fitted to them, TraceError for a trace
+    without kernels of known shapes.
     """
     calls, sources = _calls(calibrated, evidence)
     spreads = {family: spread_of(ours, _NUM_CHOSEN.get(family, 0)) for family, ours in calls.items()}
@@ -142,7 +143,7 @@ def measured_families(calibrated: CalibratedProfile, evidence: Evidence) -> dict
 def _calls(
     calibrated: CalibratedProfile, evidence: Evidence
 ) -> tuple[Mapping[str, list[Erred]], Mapping[str, list[str]]]:
-    """Return measured calls by family, and where those of each come from."""
+    """Return measured calls by family, and where those of each come from. Raises ScenarioError where none count."""
     calls, sources = defaultdict[str, list[Erred]](list), defaultdict[str, list[str]](list)
 
     def add(family: str, found: Sequence[Erred], source: str) -> None:
@@ -151,7 +152,11 @@ def _calls(
 
     node = calibrated.node_spec(load_node(calibrated.node))
     fitted = Fitted(calibrated.profile, node)
-    for family, found in held_out_calls(tuple(points_of(evidence.samples, fitted, HELD_OUT_TABLES))).items():
+    held_out = held_out_calls(tuple(points_of(evidence.samples, fitted, HELD_OUT_TABLES)))
+    if evidence.samples and not held_out:
+        rule, remedy = "none of the tables' rows is one that a fit leaves out", "name more rows"
+        raise ScenarioError(Origin(option="spread"), "", rule, remedy)
+    for family, found in held_out.items():
         add(family, found, SPREAD_SOURCE)
     if evidence.collectives:
         found = network_calls(calibrated, evidence.collectives)

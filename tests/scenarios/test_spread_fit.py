@@ -13,13 +13,13 @@ from click.testing import CliRunner, Result
 
 from costmodels.calibration.document import parse_calibrated, rates_entry
 from costmodels.calibration.kernels import predict_kernels
-from costmodels.calibration.samples import KernelSample
+from costmodels.calibration.samples import KernelSample, is_held_out
 from costmodels.calibration.spread import spread_of, widened
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile, packaged_entry
 from costmodels.spread import NETWORK
 from scenarios.calibration.spread_fit import StepTables, network_calls, step_spread
-from scenarios.calibration.tables import read_samples
+from scenarios.calibration.tables import HELD_OUT_TABLES, read_samples
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.validation import published
@@ -229,6 +229,17 @@ def test_what_says_nothing_of_the_profile_is_refused(
     assert result.exit_code == 2, result.output
     assert problem in " ".join(result.output.split())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_that_a_fit_takes_say_nothing(tmp_path: Path) -> None:
+    """A table all of whose rows are fitted to has none to tell errors by: it is refused, and nothing is written."""
+    table, out = tmp_path / "one.parquet", tmp_path / "mine.yaml"
+    fitted = next(m for m in range(64, 4096) if not is_held_out(f"gemm {m} 512 512", HELD_OUT_TABLES))
+    pd.DataFrame([(fitted, 512, 512, 1e-5)], columns=["m", "n", "k", "time_s"]).to_parquet(table)
+    result = run(A100, table, "--out", out)
+    assert result.exit_code == 2
+    assert "none of the tables' rows" in result.output
+    assert not out.exists()
 
 
 def test_a_section_that_is_no_block_of_lines_is_refused(tmp_path: Path) -> None:
