@@ -61,7 +61,8 @@ def read_samples(path: Path, system: str | None) -> list[Sample]:
     Parquet with columns m, n, k, time_s: matrix products [m, k] x [k, n] of bfloat16. Parquet with batch_size, isl,
     step, num_heads, num_key_value_heads, head_dim, time_s: causal attention of bfloat16 over isl new tokens after
     ``step`` old ones; one new token after some is decoding. CSV with system, collective, n_gpus, n_nodes, bytes, kind,
-    time_s: collectives and messages (send_recv) of the rows whose system is ``system`` and whose kind is ``measured``.
+    time_s: collectives and messages (send_recv) of the rows whose system is ``system`` and whose kind is ``measured``,
+    but those of one GPU, which moves nothing.
     Raises ScenarioError for a file that is none of these, an unknown system, and a row that cannot be.
     """
     table = _read(path)
@@ -180,18 +181,20 @@ def _collective_samples(path: Path, table: pd.DataFrame, system: str | None) -> 
     is_known = table["collective"].isin([*TRAFFIC, MESSAGE, *_SPELLINGS])
     if not (is_known | ~is_ours).all():
         raise _bad_row(path, table, "collective", is_known | ~is_ours, f"known are {', '.join((*TRAFFIC, MESSAGE))}")
+    is_even = table["n_gpus"] % table["n_nodes"] == 0
+    if not (is_even | ~is_ours).all():
+        raise _bad_row(path, table, "n_nodes", is_even | ~is_ours, "a number that divides n_gpus belongs here")
     samples: list[Sample] = []
     for spelling, ranks, nodes, num_bytes, seconds in table.loc[is_ours, columns].itertuples(index=False, name=None):
-        per_node, left = divmod(int(ranks), int(nodes))
-        if left or ranks < 2:
+        if ranks == 1:
             continue
         kind = _SPELLINGS.get(spelling, str(spelling))
         samples.append(
             CollectiveSample(
                 key=f"{kind} {ranks} {nodes} {num_bytes}",
                 kind=kind,
-                num_bytes=int(num_bytes),
-                ranks_per_node=(per_node,) * int(nodes),
+                num_bytes=num_bytes,
+                ranks_per_node=(ranks // nodes,) * nodes,
                 seconds=seconds,
             )
         )

@@ -135,6 +135,8 @@ def test_bad_input_is_refused_and_nothing_written(
         (f"{ATTENTION}\n1,128,0,8,3,64,1e-5\n", "row 1 has '3'"),
         (f"{COLLECTIVES}\nx,gather,8,1,100,measured,1e-4\n", "row 1 has 'gather'"),
         (f"{COLLECTIVES}\nx,all_reduce,8,0,100,measured,1e-4\n", "n_nodes: row 1 has '0'"),
+        (f"{COLLECTIVES}\nx,all_reduce,8,2,9,measured,1e-4\nx,all_reduce,12,5,9,measured,1e-4\n", "row 2 has '5'"),
+        (f"{COLLECTIVES}\nx,all_reduce,1,1,100,measured,1e-4\n", "no row of the table can be used"),
         ("", "cannot be read"),
         ("m,n,k,time_s\n1,2,3,1\n", "too few"),
     ],
