@@ -84,6 +84,8 @@ def _against_memory(job: DenseTraining) -> list[Change]:
     if shards and parallel.zero_stage < 3:  # operators by need where that is built, else all parameters
         changes.append(("parallel.data.zero_stage=0", "parallel.data.osdp={}"))
         changes.append(("parallel.data.zero_stage=3",))
+    if parallel.context_degree > 1:
+        changes.append((f"parallel.context.degree={2 * parallel.context_degree}", "parallel.data.degree=auto"))
     changes.append((f"parallel.pipeline.degree={2 * parallel.pipeline.degree}", "parallel.data.degree=auto"))
     changes.append((f"parallel.tensor.degree={2 * parallel.tensor_degree}", "parallel.data.degree=auto"))
     return changes

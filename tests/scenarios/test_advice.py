@@ -157,6 +157,17 @@ def test_parameters_are_sharded_where_nothing_else_fits(
     assert advice.overrides == expected
 
 
+@pytest.mark.parametrize(("tokens", "expected"), [(262144, "context.degree=16"), (524288, "tensor.degree=2")])
+def test_ranks_that_share_sequences_share_longer_ones_among_more(tokens: int, expected: str) -> None:
+    """Of twice the ranks each has half of a sequence's activations; where that does not do, the model is cut up."""
+    path = SCENARIOS / "llama-3-8b-131072-tokens-16-h100.yaml"
+    scenario = load_scenario(path, [f"model.sequence_length={tokens}"])
+    advice = advise(scenario, summary(fits_memory=False))
+    assert advice is not None
+    assert advice.fits_memory
+    assert advice.overrides == (f"parallel.{expected}", "parallel.data.degree=auto")
+
+
 @pytest.mark.parametrize(("schedule", "virtual_stages"), [("1f1b", 1), ("interleaved_1f1b", 2)])
 def test_few_microbatches_have_the_peak_of_many(write, schedule: str, virtual_stages: int) -> None:
     """What is left out to judge memory quickly does not change a single role's peak."""
