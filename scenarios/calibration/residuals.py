@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import log
 from pathlib import Path
 from statistics import fmean
@@ -15,7 +14,7 @@ from costmodels.hardware import NodeSpec
 from costmodels.profile import load_profile
 from costmodels.spread import NORMAL_90, Spread
 from scenarios.calibration.calibration import Point, points_of
-from scenarios.calibration.tables import HELD_OUT_TABLES, read_samples
+from scenarios.calibration.tables import HELD_OUT_TABLES, read_tables
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.profile_file import read_profile
 
@@ -45,7 +44,7 @@ def judge(asked: TablesAsked, fail_above: float | None = None) -> dict[str, Any]
     above ``fail_above``. Raises ScenarioError for tables or a profile that cannot be used.
     """
     start = _profile_and_node(asked)
-    samples = list(chain.from_iterable(read_samples(path, asked.system) for path in asked.tables))
+    samples = read_tables(asked.tables, asked.system)
     points = [p for p in points_of(samples, start, HELD_OUT_TABLES) if p.held_out or not asked.held_out]
     if not points:
         rule, remedy = "none of the rows is one that a fit leaves out", "leave --held-out out, or name more rows"

@@ -22,7 +22,7 @@ from costmodels.profile import STEP, Profile
 from costmodels.spread import NETWORK, kernel_place, transfer_place
 from scenarios.calibration.calibration import SPREAD_SOURCE, held_out_calls, points_of
 from scenarios.calibration.measured_steps import OF_STEPS, measured_steps, refuse_other_machine
-from scenarios.calibration.tables import HELD_OUT_TABLES, read_samples
+from scenarios.calibration.tables import HELD_OUT_TABLES, read_tables
 from scenarios.errors import Origin, ScenarioError
 from scenarios.running.intervals import errors_of
 from scenarios.validation.collective_row import collective_time_s
@@ -111,9 +111,7 @@ def read_evidence(request: SpreadRequest) -> Evidence:
             raise ScenarioError(Origin(str(table.path)), "measured.prediction", rule, remedy)
     steps = [table.path for table in sidecars if table.prediction in OF_STEPS]
     return Evidence(
-        samples=[
-            sample for path in tables if path.suffix not in _SIDECARS for sample in read_samples(path, request.system)
-        ],
+        samples=read_tables([path for path in tables if path.suffix not in _SIDECARS], request.system),
         collectives=[table for table in sidecars if table.prediction == "collective_time_s"],
         steps=StepTables(steps, request.num_constants, request.all_groups) if steps else None,
         trace=request.trace,

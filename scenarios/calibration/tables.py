@@ -1,5 +1,6 @@
 """Measured tables, and a profile fitted to them: kernels as Parquet, collectives as CSV."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -48,11 +49,19 @@ def calibrate_tables(node: NodeSpec, measured: MeasuredTables, seed: int = 0) ->
     Sections that no table speaks of stay as they are. Raises ScenarioError for tables that cannot be used.
     """
     tables, system, source = measured.tables, measured.system, measured.source
-    samples = list(chain.from_iterable(read_samples(path, system) for path in tables))
+    samples = read_tables(tables, system)
     start = Fitted(load_profile(node.device.generation), node)
     about: dict[str, Any] = {"tables": [path.name for path in tables]}
     about |= ({"system": system} if system else {}) | ({"source": source} if source else {})
     return calibrated(samples, start, HELD_OUT_TABLES, seed, about, fit_rates=False)
+
+
+def read_tables(paths: Sequence[Path], system: str | None) -> list[Sample]:
+    """Return the measurements of all tables. Raises ScenarioError for one named twice."""
+    twice = [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
+    if twice:
+        raise ScenarioError(Origin(str(twice[0])), "", "this table is named twice", "name it once")
+    return list(chain.from_iterable(read_samples(path, system) for path in paths))
 
 
 def read_samples(path: Path, system: str | None) -> list[Sample]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -25,6 +26,7 @@ from scenarios.commands.options import bundling, json_option
 from scenarios.commands.progress import measuring
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
+from scenarios.errors import Origin, ScenarioError
 from scenarios.results.folder import writing_to
 
 
@@ -63,6 +65,7 @@ def command(
 ) -> None:
     """Measure this machine, fit a profile, and write it with its residuals; scenarios name it as cluster.profile."""
     with refusing_bad_input():
+        _refuse_idle_options(from_tables=bool(measured.tables))
         spec = checked_node(node, machine.device, from_tables=bool(measured.tables))
         page = out.with_suffix(".html")
         refuse_unwritable_files(out, page)
@@ -78,6 +81,14 @@ def command(
         click.echo(json.dumps(result.entry["calibration"], indent=2))
     else:
         _print(result, open_console(), (out, page))
+
+
+def _refuse_idle_options(*, from_tables: bool) -> None:
+    """Raise ScenarioError for an option on the command line that does nothing beside the others."""
+    rule = "nothing is measured where --from names a table" if from_tables else "there is no table that it could be of"
+    for name in ("device", "budget", "processes") if from_tables else ("system", "source"):
+        if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise ScenarioError(Origin(option=f"--{name}"), "", rule, "leave it out")
 
 
 def _request(machine: MachineOptions, seed: int, out: Path) -> MachineRequest:

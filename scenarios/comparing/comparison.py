@@ -109,14 +109,17 @@ def _step(comparison: Comparison) -> dict[str, Any]:
             {"kind": kind, "first_s": paths[0].get(kind, 0.0), "second_s": paths[1].get(kind, 0.0)}
             for kind in sorted({*paths[0], *paths[1]})
         ],
-        "rows": [_row(entry, whole_s) for entry in ops[:NUM_LARGEST]],
-        "others": _row(others, whole_s),
-        "idle": _row(idle, whole_s),
+        "rows": [_row(entry, abs(entry.difference_s), whole_s) for entry in ops[:NUM_LARGEST]],
+        "others": _row(others, sum(abs(entry.difference_s) for entry in rest), whole_s),
+        "idle": _row(idle, abs(idle.difference_s), whole_s),
     }
 
 
-def _row(entry: Totals, whole_s: float) -> dict[str, Any]:
-    """Return what an op has of the mean rank's step on both sides."""
+def _row(entry: Totals, apart_s: float, whole_s: float) -> dict[str, Any]:
+    """Return what an op, or all that are left, have of the mean rank's step on both sides; shares add up to 1.
+
+    ``apart_s``: differences without their signs.
+    """
     return {
         "op": entry.key,
         "first_count": entry.num_first,
@@ -124,5 +127,5 @@ def _row(entry: Totals, whole_s: float) -> dict[str, Any]:
         "first_s": entry.first_s,
         "second_s": entry.second_s,
         "difference_s": entry.difference_s,
-        "share_fraction": abs(entry.difference_s) / whole_s if whole_s else 0.0,
+        "share_fraction": apart_s / whole_s if whole_s else 0.0,
     }

@@ -13,6 +13,7 @@ from costmodels.units import format_time
 from sim.replay.changes import Changes, as_mapping
 from sim.replay.run import Replay, Replayer
 from traces.chakra.node import ChakraTrace
+from traces.comparison.compare import difference_s
 from traces.doubt import Doubt, entries
 from traces.kineto.breakdown import Breakdown, break_down
 from traces.kineto.doubts import job_size
@@ -106,7 +107,7 @@ def print_replay(summary: Mapping[str, Any], console: Console, out: Path | None 
     console.print(Text(f"{summary['path']}, {count:,} rank{'s' if count != 1 else ''}", style="bold"), soft_wrap=True)
     grid = Table.grid(padding=(0, 2))
     grid.add_row("measured", format_time(summary["measured_s"]))
-    change = f"{100 * (summary['span_ratio'] - 1):+.2f} %"
+    change = f"{round(100 * (summary['span_ratio'] - 1), 2) + 0.0:+.2f} %"
     grid.add_row("replayed", Text(f"{format_time(summary['replayed_s'])} ({change})", style="bold"))
     said = ", ".join(f"{key}={value:g}x" for key, value in summary["changes"].items())
     grid.add_row("changed", Text(said) if said else "nothing: how well the replay reproduces the run")
@@ -125,7 +126,7 @@ def _parts_table(ranks: list[Mapping[str, Any]]) -> Table:
         column.justify = "right"
     for label, key in {**_PARTS, "span of a rank": "span_s"}.items():
         before_s, after_s = (sum(rank[run][key] for rank in ranks) / len(ranks) for run in ("measured", "replayed"))
-        table.add_row(label, format_time(before_s), format_time(after_s), _signed(after_s - before_s))
+        table.add_row(label, format_time(before_s), format_time(after_s), _signed(difference_s(after_s, before_s)))
     return table
 
 

@@ -110,6 +110,9 @@ def test_collectives_need_their_system_named(tmp_path: Path) -> None:
         (["--out", "p.yaml", "--from", "no.parquet", "--node", "dgx-2"], "there is no such file"),
         (["--out", "p.yaml", "--from", "no.txt", "--node", "dgx-2"], "no known format"),
         (["--out", "p.yaml", "--from", "x.csv"], "the tables' node is not named"),
+        (["--out", "p.yaml", "--from", "x.csv", "--node", "dgx-2", "--budget", "9 s"], "nothing is measured"),
+        (["--out", "p.yaml", "--source", "me"], "there is no table"),
+        (["--out", "p.yaml", "--from", "x.csv", "--from", "./x.csv", "--node", "dgx-2"], "named twice"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_written(

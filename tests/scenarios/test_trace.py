@@ -175,3 +175,20 @@ def test_a_simulation_compares_with_a_profile(tmp_path: Path) -> None:
     parts = {row["part"]: row["second_s"] for row in summary["step_time"]}
     assert parts["overlap"] == pytest.approx(20e-6)
     assert sum(row["second_s"] for row in summary["critical_path"]) == pytest.approx(summary["second_s"])
+
+
+def test_shares_of_all_differences_add_up_to_one(tmp_path: Path) -> None:
+    """The largest ops, all others and idling explain all of it; ops that are faster and slower do not cancel there."""
+    paths = [tmp_path / "first.parquet", tmp_path / "second.parquet"]
+    for path, lengths_s in zip(paths, ((1.0, 2.0), (2.0, 1.0)), strict=True):
+        builder, end_s = TimelineBuilder(), 0.0
+        builder.add_rank(0, "", 1)
+        for place in range(40):
+            start_s, end_s = end_s, end_s + lengths_s[place % 2]
+            builder.add(rank=0, stream="compute", name=f"op{place}", kind="compute", start_s=start_s, end_s=end_s)
+        write_timeline(builder.build(), path)
+    compared = json.loads(CliRunner().invoke(group, ["compare", *map(str, paths), "--json"]).stdout)
+    rows = [*compared["rows"], compared["others"], compared["idle"]]
+    assert compared["others"]["difference_s"] == pytest.approx(0.0)
+    assert compared["others"]["share_fraction"] == pytest.approx(30 / 40)
+    assert sum(row["share_fraction"] for row in rows) == pytest.approx(1.0)

@@ -1,6 +1,7 @@
 """Replayed profiles: as measured they come out as measured, and changed as a run with those speeds would have."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -366,6 +367,17 @@ def test_the_command_says_measured_and_replayed(tmp_path: Path, capsys: pytest.C
     with pytest.raises(SystemExit) as refused:
         main(["replay", str(path), "--set", "x=2x"])
     assert refused.value.code == 2
+
+
+def test_rounding_is_no_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unchanged replay differs by how times were added up: that is shown as no change."""
+    events = [launch(n, 100.0 + n / 3) for n in range(1, 4)]
+    events += [activity(f"k{n}", 110.0 + 70.1 * n, 200.0 / 3, correlation=n) for n in range(1, 4)]
+    with pytest.raises(SystemExit):
+        main(["replay", str(write(tmp_path / "t.json", document(events)))])
+    shown = capsys.readouterr().out
+    assert "(+0.00 %)" in shown
+    assert not re.search(r"e-\d+ ns", shown)
 
 
 def test_a_replay_that_does_not_reproduce_the_run_says_so(tmp_path: Path) -> None:
