@@ -6,7 +6,7 @@ would have sent, a recv gives zeros, a barrier waits for nobody. Checks must not
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,48 +14,50 @@ from torch import Tensor
 
 from backends.torch.collectives import GroupCollectives
 from backends.torch.packing import FlatMemory, unpack
-from backends.torch.slicing import write_piece
+from backends.torch.slicing import flat_piece, write_piece
 from sim.plan.op import Collective, CollectiveKind
 
 _FLAT: Final = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 """What may work in place on the pieces of a flat vector."""
 
 
+class Channel(NamedTuple):
+    """What the collectives of one group on one stream go through."""
+
+    group: GroupCollectives
+    memory: FlatMemory
+
+
 def run_collective(
     op: Collective,
     reads: Sequence[Tensor],
     writes: Sequence[Tensor],
-    group: GroupCollectives,
+    channel: Channel,
     device: torch.device,
-    memory: FlatMemory,
     *,
     muted: bool,
 ) -> None:
-    """Communicate ``reads`` into ``writes`` within a group, whose order is the group's order of ranks.
-
-    ``memory``: of the stream that this runs on.
-    """
+    """Communicate ``reads`` into ``writes`` within a group, whose order is the group's order of ranks."""
     if op.kind is CollectiveKind.ALL_REDUCE:
-        _all_reduce(op, writes, group, memory, muted=muted)
+        _all_reduce(op, writes, channel, muted=muted)
     elif op.dim is None and op.reads == op.writes and op.kind in _FLAT:
-        _in_place(op, writes, group, memory, muted=muted)
+        _in_place(op, writes, channel, muted=muted)
     elif op.kind is CollectiveKind.ALL_GATHER:
-        _all_gather(op, reads, writes, group, memory, muted=muted)
+        _all_gather(op, reads, writes, channel, muted=muted)
     elif op.kind is CollectiveKind.REDUCE_SCATTER:
-        _reduce_scatter(op, reads, writes[0], group, memory, muted=muted)
+        _reduce_scatter(op, reads, writes[0], channel, muted=muted)
     elif op.kind is CollectiveKind.BROADCAST:
-        _broadcast(op, reads, writes, group, memory, muted=muted)
+        _broadcast(op, reads, writes, channel, muted=muted)
     elif op.kind is CollectiveKind.REDUCE:
-        _reduce(op, reads, writes, group, memory, muted=muted)
+        _reduce(op, reads, writes, channel, muted=muted)
     elif op.kind is CollectiveKind.ALL_TO_ALL:
-        _all_to_all(op, reads[0], writes[0], group, muted=muted)
+        _all_to_all(op, reads[0], writes[0], channel.group, muted=muted)
     elif not muted:
-        group.barrier(device)
+        channel.group.barrier(device)
 
 
-def _all_reduce(
-    op: Collective, tensors: Sequence[Tensor], group: GroupCollectives, memory: FlatMemory, *, muted: bool
-) -> None:
+def _all_reduce(op: Collective, tensors: Sequence[Tensor], channel: Channel, *, muted: bool) -> None:
+    group, memory = channel
     if muted:
         return
     flat = tensors[0].view(-1) if len(tensors) == 1 else memory.packed(tensors)
@@ -65,14 +67,9 @@ def _all_reduce(
 
 
 def _all_gather(
-    op: Collective,
-    reads: Sequence[Tensor],
-    writes: Sequence[Tensor],
-    group: GroupCollectives,
-    memory: FlatMemory,
-    *,
-    muted: bool,
+    op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor], channel: Channel, *, muted: bool
 ) -> None:
+    group, memory = channel
     piece = reads[0].view(-1) if len(reads) == 1 else memory.packed(reads)
     joined = op.dim == 0  # the pieces of rows lie one after another in the result
     target = writes[0] if joined else memory.empty("received", group.size * piece.numel(), piece)
@@ -87,9 +84,8 @@ def _all_gather(
         torch.cat(pieces.view(group.size, *reads[0].shape).unbind(), op.dim, out=writes[0])
 
 
-def _reduce_scatter(
-    op: Collective, reads: Sequence[Tensor], piece: Tensor, group: GroupCollectives, memory: FlatMemory, *, muted: bool
-) -> None:
+def _reduce_scatter(op: Collective, reads: Sequence[Tensor], piece: Tensor, channel: Channel, *, muted: bool) -> None:
+    group, memory = channel
     if op.dim is None:
         terms = memory.packed(reads, group.size * piece.numel())
     else:
@@ -101,33 +97,27 @@ def _reduce_scatter(
         group.reduce_scatter(piece.view(-1), terms, op.reduction)
 
 
-def _in_place(
-    op: Collective, tensors: Sequence[Tensor], group: GroupCollectives, memory: FlatMemory, *, muted: bool
-) -> None:
+def _in_place(op: Collective, tensors: Sequence[Tensor], channel: Channel, *, muted: bool) -> None:
     """Sum this rank's piece of a flat vector, or get the others' pieces of theirs."""
+    group, memory = channel
     if muted:
         return
     size = -(-sum(tensor.numel() for tensor in tensors) // group.size)
-    terms = memory.packed(tensors, group.size * size).view(group.size, size)
     if op.kind is CollectiveKind.ALL_GATHER:
-        pieces = memory.empty("received", terms.numel(), terms).view_as(terms)
-        group.all_gather(pieces, terms[group.position])
-        unpack(pieces.view(-1), tensors)
+        pieces = memory.empty("received", group.size * size, tensors[0])
+        group.all_gather(pieces.view(group.size, size), flat_piece(tensors, group.position, size))
+        unpack(pieces, tensors)
     else:
+        terms = memory.packed(tensors, group.size * size).view(group.size, size)
         piece = memory.empty("received", size, terms)
         group.reduce_scatter(piece, terms, op.reduction)
         write_piece(tensors, group.position, piece)
 
 
 def _broadcast(
-    op: Collective,
-    reads: Sequence[Tensor],
-    writes: Sequence[Tensor],
-    group: GroupCollectives,
-    memory: FlatMemory,
-    *,
-    muted: bool,
+    op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor], channel: Channel, *, muted: bool
 ) -> None:
+    group, memory = channel
     flat = memory.packed(reads or writes)
     if not reads:
         flat.zero_()
@@ -137,14 +127,9 @@ def _broadcast(
 
 
 def _reduce(
-    op: Collective,
-    reads: Sequence[Tensor],
-    writes: Sequence[Tensor],
-    group: GroupCollectives,
-    memory: FlatMemory,
-    *,
-    muted: bool,
+    op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor], channel: Channel, *, muted: bool
 ) -> None:
+    group, memory = channel
     flat = memory.packed(reads)
     if not muted:
         group.reduce(flat, op.root, op.reduction)
@@ -175,7 +160,7 @@ def copy_alone(op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor]
     """Do what a collective does in a group of one: nothing, or a copy."""
     if op.reads != op.writes:
         total = sum(tensor.numel() for tensor in writes)
-        unpack(FlatMemory().packed(reads, total), writes)
+        unpack(flat_piece(reads, 0, total), writes)
 
 
 def start_send(tensor: Tensor, group: dist.ProcessGroup) -> list[dist.Work]:

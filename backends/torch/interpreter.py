@@ -9,7 +9,7 @@ from torch import Tensor
 
 from backends.torch.algorithms import ExplicitCollectives
 from backends.torch.collectives import GroupCollectives
-from backends.torch.communication import copy_alone, receive, run_collective, start_send
+from backends.torch.communication import Channel, copy_alone, receive, run_collective, start_send
 from backends.torch.copying import copy_between_tiers, empty
 from backends.torch.devices import Device, StepTimes
 from backends.torch.errors import CommunicationError, ExecutionError, OpError
@@ -124,8 +124,8 @@ class Interpreter:
         elif group is None:
             copy_alone(op, reads, writes)
         else:
-            device, memory = self.device.torch_device, self._memory[op.stream]
-            run_collective(op, reads, writes, self._collectives(op), device, memory, muted=muted)
+            channel = Channel(self._collectives(op), self._memory[op.stream])
+            run_collective(op, reads, writes, channel, self.device.torch_device, muted=muted)
         return ()
 
     def _collectives(self, op: Collective) -> GroupCollectives:
