@@ -48,6 +48,15 @@ _TEXTS: Final[Mapping[str, str]] = {
     "message_ends": (
         "{count} end[|s] of messages: one rank sends another more or fewer than that one receives: not matched"
     ),
+    "message_size": "{count} end[|s] of messages [has|have] another size than the other end: not matched",
+    "other_members": (
+        "{count} collective[ is|s are] on ranks that [its group does not have|their groups do not have], "
+        "or on more than [it has|they have]: not matched"
+    ),
+    "other_moment": (
+        "{count} collective[ of a group|s of groups] whose ranks the trace does not list end[s|] on one rank before "
+        "[it begins|they begin] on another: of other groups, or the clocks disagree; not matched"
+    ),
     "other_size": "{count} collective[ has|s have] another size on other ranks: not matched",
     "no_bytes": "{count} communication kernel[ does|s do] not say [its|their] bytes: 0 in the timeline, no bandwidth",
     "no_group": "{count} communication kernel[ does|s do] not say [its|their] group: taken to be all ranks of the job",

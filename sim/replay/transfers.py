@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from sim.replay.changes import Changes
-from traces.kineto.ends import SYNCHRONISING
+from traces.kineto.ends import synchronising
 from traces.kineto.trace import KinetoTrace
 from traces.timeline import Floats
 
@@ -36,11 +36,7 @@ def find_transfers(trace: KinetoTrace, start_s: Sequence[Floats], end_s: Sequenc
 
     Of a broadcast or a reduce some members leave early: these stay rows like any other.
     """
-    shared = [
-        (c.facts.kind, c.facts.num_bytes, c.members)
-        for c in trace.matches.collectives
-        if len(c.members) > 1 and c.facts.kind in SYNCHRONISING
-    ]
+    shared = [(c.facts.kind, c.facts.num_bytes, c.members) for c in synchronising(trace.matches.collectives)]
     for (sender, sent), (receiver, received) in trace.matches.messages:
         facts = trace.ranks[sender].rows.facts[sent]
         shared.append((facts.kind, facts.num_bytes, ((sender, sent), (receiver, received))))

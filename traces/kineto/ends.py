@@ -1,7 +1,7 @@
 """When shared collectives began and ended on each of their ranks: what clocks are compared by."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -54,9 +54,14 @@ class Ends:
         return [(pair, (anchors[piece], others[piece])) for pair, piece in found]
 
 
-def ends_of(traces: Sequence[RankTrace], collectives: Sequence[Collective]) -> Ends:
+def synchronising(collectives: Iterable[Collective]) -> list[Collective]:
+    """Return the collectives that make all of several ranks wait for each other."""
+    return [c for c in collectives if len(c.members) > 1 and c.facts.kind in SYNCHRONISING]
+
+
+def ends_of(traces: Sequence[RankTrace], collectives: Iterable[Collective]) -> Ends:
     """Return the ends of the collectives that make all of several ranks wait for each other."""
-    shared = [c for c in collectives if len(c.members) > 1 and c.facts.kind in SYNCHRONISING]
+    shared = synchronising(collectives)
     members = [(number, rank, row) for number, c in enumerate(shared) for rank, row in c.members]
     return Ends(
         collective=np.array([number for number, _, _ in members], dtype=np.int64),

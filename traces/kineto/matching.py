@@ -1,18 +1,19 @@
 """Which communication kernels of several ranks are one and the same collective, or the two ends of one message.
 
 The k-th collective of a kind in a group and step is the same one on every rank: all members issue them in one order, or
-the job would hang. Where torch numbered them (``Seq``), the number decides.
+the job would hang. Where torch numbered them (``Seq``), the number decides. Of messages it does not: both ranks count
+their own. Nothing is matched against what the trace says of groups and sizes.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from traces.doubt import Doubt, counted
-from traces.kineto.collective import Facts
+from traces.kineto.collective import Facts, Group
 from traces.kineto.rank import RankTrace
 from traces.timeline import COLLECTIVE_KINDS, MESSAGE_KINDS
 
@@ -20,63 +21,125 @@ NO_STEP: Final = -1
 _UNEVEN: Final = "all_to_all"
 """The kind whose ranks may send different numbers of bytes."""
 
-Bucket = tuple[str, str, int]
-"""Kind, label of the group, and step (or torch's number)."""
+Named = tuple[str, int]
+"""A group's label and size: a list of ranks has its own label, but a name may be that of several groups."""
+Bucket = tuple[str, Named, int]
+"""Kind, group, and step (or torch's number)."""
+Member = tuple[int, int]
+"""Position of the rank, and row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective: its facts as the first member tells them, and ``members`` as (position of the rank, row)."""
+    """One collective: its facts as the first member tells them, and its members."""
 
     facts: Facts
-    members: tuple[tuple[int, int], ...]
+    members: tuple[Member, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Collectives, of one member or more; messages as ((rank, row) of the send, of the recv); and what did not fit."""
+    """Collectives, of one member or more; messages as (send, receive); and what did not fit."""
 
     collectives: tuple[Collective, ...]
-    messages: tuple[tuple[tuple[int, int], tuple[int, int]], ...]
+    messages: tuple[tuple[Member, Member], ...]
     warnings: tuple[Doubt, ...]
+
+    def apart(self, traces: Sequence[RankTrace], taken_apart: Container[Collective]) -> "Matches":
+        """Return the same with the members of some collectives alone."""
+        found = list[Collective]()
+        for collective in self.collectives:
+            alone = collective in taken_apart
+            found += [_alone(traces, member) for member in collective.members] if alone else [collective]
+        return replace(self, collectives=tuple(found))
 
 
 def match(traces: Sequence[RankTrace]) -> Matches:
-    """Return the collectives and messages of all ranks. Those that do not match stay alone, and are counted."""
+    """Return the collectives and messages of all ranks. Those that do not match stay alone, and are counted.
+
+    A rank of a group that has none where others do is counted, too: the others' are matched without it.
+    """
     collectives: list[Collective] = []
     problems: Counter[str] = Counter()
-    for rows_of in _buckets(traces).values():
-        counts = {len(rows) for rows in rows_of.values()}
-        if len(counts) > 1:
-            problems["not_as_many"] += sum(len(rows) for rows in rows_of.values())
-            collectives += [_alone(traces, rank, row) for rank, rows in rows_of.items() for row in rows]
+    teams = _teams(traces)
+    for (_, named, _), rows_of in _buckets(traces).items():
+        members = [(rank, row) for rank, rows in sorted(rows_of.items()) for row in rows]
+        if problem := _problem(teams[named], named, rows_of):
+            problems[problem] += len(members)
+            collectives += [_alone(traces, member) for member in members]
             continue
-        for nth in range(counts.pop()):
-            members = tuple((rank, rows[nth]) for rank, rows in sorted(rows_of.items()))
-            if _agree(traces, members):
-                collectives.append(Collective(traces[members[0][0]].rows.facts[members[0][1]], members))
+        if teams[named].expected - rows_of.keys():
+            problems["member_absent"] += len(members) // len(rows_of)
+        for together in zip(*(rows for _, rows in sorted(rows_of.items())), strict=True):
+            joined = tuple(zip(sorted(rows_of), together, strict=True))
+            if _agree([_facts(traces, member) for member in joined]):
+                collectives.append(Collective(_facts(traces, joined[0]), joined))
             else:
-                problems["other_size"] += len(members)
-                collectives += [_alone(traces, rank, row) for rank, row in members]
+                problems["other_size"] += len(joined)
+                collectives += [_alone(traces, member) for member in joined]
     messages = tuple(_messages(traces, problems))
     return Matches(tuple(collectives), messages, tuple(counted(problems)))
 
 
+@dataclass(slots=True)
+class _Team:
+    """Of the ranks read, who may have a group's collectives, and who is expected to."""
+
+    allowed: set[int]
+    expected: set[int] = field(default_factory=set)
+
+
+def _teams(traces: Sequence[RankTrace]) -> Mapping[Named, _Team]:
+    """Return who is of each group: those that it lists, or anybody.
+
+    Anybody is expected where nothing is known of a group, and of one that has a name alone who ever has one of its
+    collectives.
+    """
+    position, teams = {trace.rank: number for number, trace in enumerate(traces)}, dict[Named, _Team]()
+    for number, trace in enumerate(traces):
+        for facts in trace.rows.facts.values():
+            group = facts.group
+            if _named(group) not in teams:
+                listed = {position[rank] for rank in group.ranks if rank in position}
+                allowed = listed if group.ranks else {*position.values()}
+                teams[_named(group)] = _Team(allowed, set() if group.label and not group.ranks else allowed)
+            if group.label and not group.ranks and facts.kind in COLLECTIVE_KINDS:
+                teams[_named(group)].expected.add(number)
+    return teams
+
+
+def _problem(team: _Team, named: Named, rows_of: Mapping[int, Sequence[int]]) -> str:
+    """Return why the collectives of one bucket cannot be matched, nothing where they can."""
+    _, size = named
+    if rows_of.keys() - team.allowed or 0 < size < len(rows_of):
+        return "other_members"
+    return "not_as_many" if len({len(rows) for rows in rows_of.values()}) > 1 else ""
+
+
+def _named(group: Group) -> Named:
+    return group.label, group.size
+
+
 def _buckets(traces: Sequence[RankTrace]) -> Mapping[Bucket, dict[int, list[int]]]:
     """Return the rows of every rank, in order, by kind, group and step (or torch's number, where all rows have one)."""
-    numbered: dict[tuple[str, str], bool] = defaultdict(lambda: True)
+    numbered: dict[tuple[str, Named], bool] = defaultdict(lambda: True)
     for trace in traces:
         for facts in trace.rows.facts.values():
-            numbered[facts.kind, facts.group.label] &= facts.sequence >= 0
+            numbered[facts.kind, _named(facts.group)] &= facts.sequence >= 0
     buckets: dict[Bucket, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for (rank, row), facts, step in _communication(traces):
+        if facts.kind in COLLECTIVE_KINDS:
+            key = facts.kind, _named(facts.group)
+            buckets[*key, facts.sequence if numbered[key] else step][rank].append(row)
+    return buckets
+
+
+def _communication(traces: Sequence[RankTrace]) -> Iterator[tuple[Member, Facts, int]]:
+    """Yield all communication kernels with their facts and the step that launched them; NO_STEP if a rank has none."""
     with_steps = all(trace.steps for trace in traces)
     for rank, trace in enumerate(traces):
         for row, facts in sorted(trace.rows.facts.items()):
-            if facts.kind in COLLECTIVE_KINDS:
-                key = facts.kind, facts.group.label
-                part = facts.sequence if numbered[key] else _step(trace, row) if with_steps else NO_STEP
-                buckets[*key, part][rank].append(row)
-    return buckets
+            yield (rank, row), facts, _step(trace, row) if with_steps else NO_STEP
 
 
 def _step(trace: RankTrace, row: int) -> int:
@@ -85,33 +148,40 @@ def _step(trace: RankTrace, row: int) -> int:
     return next((step.number for step in trace.steps if step.start_s <= at_s < step.end_s), NO_STEP)
 
 
-def _alone(traces: Sequence[RankTrace], rank: int, row: int) -> Collective:
-    return Collective(traces[rank].rows.facts[row], ((rank, row),))
+def _facts(traces: Sequence[RankTrace], member: Member) -> Facts:
+    return traces[member[0]].rows.facts[member[1]]
 
 
-def _agree(traces: Sequence[RankTrace], members: Sequence[tuple[int, int]]) -> bool:
-    """Return whether all members say the same size, those that say none apart."""
-    facts = [traces[rank].rows.facts[row] for rank, row in members]
+def _alone(traces: Sequence[RankTrace], member: Member) -> Collective:
+    return Collective(_facts(traces, member), (member,))
+
+
+def _agree(facts: Sequence[Facts]) -> bool:
+    """Return whether all say the same size, those that say none apart."""
     return facts[0].kind == _UNEVEN or len({fact.num_bytes for fact in facts if fact.num_bytes >= 0}) < 2
 
 
-def _messages(traces: Sequence[RankTrace], problems: Counter[str]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield sends with their receives: the k-th message from one rank to another, where both ends are as many.
+def _messages(traces: Sequence[RankTrace], problems: Counter[str]) -> Iterator[tuple[Member, Member]]:
+    """Yield sends with their receives: the k-th message of a step from one rank to another, if both ends are as many.
 
-    Ends that are not as many are counted, unless one of the two ranks has no file.
+    Ends that are not as many are counted, unless one of the two ranks has no file, and so are those of other sizes.
     """
     present = {trace.rank for trace in traces}
-    ends: dict[tuple[str, int, int], dict[str, list[tuple[int, int]]]] = defaultdict(lambda: {"send": [], "recv": []})
-    for position, trace in enumerate(traces):
-        for row, facts in sorted(trace.rows.facts.items()):
-            if facts.peer in present and facts.kind in MESSAGE_KINDS:
-                pair = (trace.rank, facts.peer) if facts.kind == "send" else (facts.peer, trace.rank)
-                ends[facts.group.label, *pair][facts.kind].append((position, row))
+    ends: dict[tuple[str, int, int, int], dict[str, list[Member]]] = defaultdict(lambda: {"send": [], "recv": []})
+    for member, facts, step in _communication(traces):
+        if facts.peer in present and facts.kind in MESSAGE_KINDS:
+            own = traces[member[0]].rank
+            pair = (own, facts.peer) if facts.kind == "send" else (facts.peer, own)
+            ends[facts.group.label, *pair, step][facts.kind].append(member)
     for _, both in sorted(ends.items()):
-        if len(both["send"]) == len(both["recv"]):
-            yield from zip(both["send"], both["recv"], strict=True)
-        else:
+        if len(both["send"]) != len(both["recv"]):
             problems["message_ends"] += len(both["send"]) + len(both["recv"])
+            continue
+        for message in zip(both["send"], both["recv"], strict=True):
+            if _agree([_facts(traces, end) for end in message]):
+                yield message
+            else:
+                problems["message_size"] += len(message)
 
 
 def durations_s(traces: Sequence[RankTrace], collective: Collective) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -1,6 +1,7 @@
 """All ranks of one profile: read, checked against each other, on one clock, and as a Timeline."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from traces.doubt import Doubt
+from traces.doubt import Doubt, counted
 from traces.errors import TraceError
 from traces.kineto.clock import Alignment, align
 from traces.kineto.document import sources
@@ -21,6 +22,8 @@ from traces.kineto.doubts import (
     unequal_spans,
     unknown_sizes,
 )
+from traces.kineto.drift import RESOLUTION_S
+from traces.kineto.ends import synchronising
 from traces.kineto.matching import Matches, match
 from traces.kineto.rank import DeviceRows, RankTrace, StepWindow, select_steps
 from traces.kineto.read import read_rank
@@ -60,8 +63,7 @@ def load(path: Path, window: StepWindow | None = None) -> KinetoTrace:
         if not len(rank.rows):
             rule = "the device only waits in this trace: it has no kernel, copy or fill"
             raise TraceError(rank.file, rule, "record a step that computes something")
-    matches = match(ranks)
-    alignment = align(ranks, matches.collectives)
+    matches, alignment = _matched(ranks)
     ranks = tuple(rank.on_clock(1 + drift) for rank, drift in zip(ranks, alignment.drift.tolist(), strict=True))
     warnings += [
         *impossible_times(ranks),
@@ -71,6 +73,23 @@ def load(path: Path, window: StepWindow | None = None) -> KinetoTrace:
         *doubtful_clocks(ranks, alignment),
     ]
     return KinetoTrace(ranks, matches, alignment, tuple(warnings))
+
+
+def _matched(ranks: Sequence[RankTrace]) -> tuple[Matches, Alignment]:
+    """Return what the ranks did together, and how their clocks lie.
+
+    Ranks of a group that is not listed may be of several groups, and are where a collective of theirs ends on one of
+    them before it has begun on another. Without these the clocks lie otherwise, so that is found in rounds.
+    """
+    matches, count = match(ranks), 0
+    while True:
+        alignment = align(ranks, matches.collectives)
+        shared = zip(synchronising(matches.collectives), alignment.early_s.tolist(), strict=True)
+        impossible = {one for one, early_s in shared if early_s > RESOLUTION_S and not one.facts.group.ranks}
+        if not impossible:
+            more = counted(Counter(other_moment=count))
+            return replace(matches, warnings=(*matches.warnings, *more)), alignment
+        matches, count = matches.apart(ranks, impossible), count + len(impossible)
 
 
 def to_timeline(trace: KinetoTrace) -> Timeline:
