@@ -8,6 +8,7 @@ from sim.replay.chakra_run import replay_chakra
 from sim.replay.changes import HOST_SPEED, ChangeError, Changes, as_mapping, refuse_missing
 from sim.replay.run import Replayer
 from traces.chakra.file import read_trace
+from traces.chakra.node import HOST
 from traces.errors import TraceError
 from traces.kineto.rank import StepWindow
 from traces.kineto.trace import load, to_timeline
@@ -32,15 +33,13 @@ def chakra_again(path: Path, changes: Changes, window: StepWindow | None) -> tup
     """
     if window is not None and window.first is not None:
         raise TraceError(str(path), "Chakra traces hold one step, of no number", "leave --steps out", key="--steps")
-    of_hosts = [key for key in as_mapping(changes) if key.endswith(HOST_SPEED)]
-    if of_hosts:
-        rule, remedy = (
-            "Chakra traces do not tell the host's calls from other nodes",
-            "change the device or kernels[PATTERN]",
-        )
-        raise ChangeError(of_hosts[0], rule, remedy)
     trace = read_trace(path)
     refuse_missing(changes, trace.ranks, {node.name for nodes in trace.ranks.values() for node in nodes})
+    changed = [nodes for rank, nodes in trace.ranks.items() if changes.of_rank(rank).host != 1.0]
+    if changed and not any(node.kind == HOST for nodes in changed for node in nodes):
+        rule, remedy = "no node of these ranks is the host's", "change the device or kernels[PATTERN]"
+        key = next(key for key in as_mapping(changes) if key.endswith(HOST_SPEED))
+        raise ChangeError(key, rule, remedy)
     try:
         runs = replay_chakra(trace, Changes()), replay_chakra(trace, changes)
     except TraceError as error:

@@ -1,6 +1,7 @@
 """A Chakra trace run on the engine: ops begin when what they wait for is over, with other speeds if asked for."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +11,7 @@ from sim.engine.graph import Graph, Joint, NodeKind
 from sim.engine.loop import EventLoop
 from sim.replay.changes import Changes
 from sim.replay.transfers import NetworkSplit, split_network
-from traces.chakra.node import ChakraTrace, Node
+from traces.chakra.node import HOST, ChakraTrace, Node
 from traces.errors import TraceError
 from traces.timeline import Timeline, TimelineBuilder
 
@@ -82,14 +83,20 @@ class _Builder:
                 if node.is_collective:
                     issued[node.group][rank].append((rank, place))
         for group, by_rank in issued.items():
-            counts = {len(places) for places in by_rank.values()}
-            if len(counts) > 1:
-                rule = (
-                    f"process group {group or 'of all'}: its ranks issue {min(counts):,} to {max(counts):,} collectives"
-                )
-                raise TraceError("", rule, _REMEDY)
+            self._refuse_unequal(group, {rank: len(places) for rank, places in by_rank.items()})
             for members in zip(*by_rank.values(), strict=True):
                 self._join(group, list(members))
+
+    def _refuse_unequal(self, group: str, counts: Mapping[int, int]) -> None:
+        """Raise TraceError where ranks issue others' collectives, or not as many as the other ranks of the group."""
+        who = f"process group {group or 'of all'}"
+        if strangers := counts.keys() - {*self.trace.groups.get(group, counts)}:
+            raise TraceError(
+                "", f"{who}: rank {min(strangers)} issues its collectives, and is none of its ranks", _REMEDY
+            )
+        least, most = min(counts.values()), max(counts.values())
+        if least < most:
+            raise TraceError("", f"{who}: its ranks issue {least:,} to {most:,} collectives", _REMEDY)
 
     def _join(self, group: str, members: list[Place]) -> None:
         kinds = {self._node(place).kind for place in members}
@@ -135,7 +142,7 @@ class _Builder:
         for rank, nodes in self.trace.ranks.items():
             builder.add_rank(rank, "")
             for place, node in enumerate(nodes):
-                if node.kind:
+                if node.on_device:
                     rows[rank, place] = self._add_row(builder, loop, (rank, place), node)
         for members in self.joined:
             builder.add_collective([rows[place] for place in members])
@@ -171,6 +178,8 @@ def _lasting_s(node: Node, split: NetworkSplit, changes: Changes) -> float:
         lasting_s = split.changed_s(node.kind, lasting_s, changes)
     elif node.kind in {"copy", "memcpy"}:
         lasting_s /= changes.copies
+    elif node.kind == HOST:
+        lasting_s /= changes.host
     elif node.kind:
         lasting_s /= changes.compute
     return lasting_s / changes.of_kernel(node.name)

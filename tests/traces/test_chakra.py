@@ -104,7 +104,8 @@ def test_fields_have_the_numbers_of_the_schema(tmp_path: Path) -> None:
 
 nodes = st.lists(
     st.builds(
-        Node, id=st.just(0), name=st.text(max_size=5), kind=st.sampled_from(("compute", "all_reduce", "barrier", "")),
+        Node, id=st.just(0), name=st.text(max_size=5),
+        kind=st.sampled_from(("compute", "host", "all_reduce", "barrier", "")),
         duration_s=st.floats(0, 1e3), num_bytes=st.integers(0, 2**40), stream=st.sampled_from(("compute", "tp")),
     ), max_size=5,
 )  # fmt: skip
@@ -125,6 +126,19 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, drawn
     assert read.ranks == {0: written, 1: NODES[:2] + read.ranks[1][2:]}
     assert read.groups == GROUPS
     assert is_chakra(folder)
+
+
+def test_an_op_of_the_cpu_is_the_hosts(tmp_path: Path) -> None:
+    """What ``is_cpu_op`` says decides whose a compute node is; traces of nothing but such nodes are refused."""
+    ours = (NODES[0], replace(NODES[0], id=1, name="aten::mm", kind="host"))
+    write_trace(ChakraTrace({0: ours}, {}), tmp_path, "job")
+    _, on_device, on_host = frames(tmp_path / "job.0.et")
+    assert (on_device[3], on_host[3]) == ([4], [4])
+    assert [attributes(node)["is_cpu_op"][1] for node in (on_device, on_host)] == [0, 1]
+    assert [node.kind for node in read_trace(tmp_path).ranks[0]] == ["compute", "host"]
+    write_trace(ChakraTrace({0: ours[1:]}, {}), tmp_path, "job")
+    with pytest.raises(TraceError, match="no node of these traces computes or communicates on a device"):
+        read_trace(tmp_path)
 
 
 def cuts_between_nodes(whole: bytes) -> list[int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from traces.chakra.lonely import lonely
-from traces.chakra.node import NO_RANK, ChakraTrace, Node
+from traces.chakra.node import HOST, NO_RANK, ChakraTrace, Node
 from traces.chakra.schema import VERSION, DecodeError, Messages, messages
 from traces.doubt import Doubt, counted
 from traces.errors import TraceError
@@ -77,8 +77,8 @@ def read_trace(folder: Path) -> ChakraTrace:
     groups = {name: ranks for path in sorted(folder.glob("*.groups.json")) for name, ranks in _groups(path)}
     problems: Counter[str] = Counter()
     ranks = {rank: tuple(_read_rank(files[rank], known, groups, problems)) for rank in sorted(files)}
-    if not any(node.kind for nodes in ranks.values() for node in nodes):
-        raise TraceError(str(folder), "no node of these traces computes or communicates", _REMEDY)
+    if not any(node.on_device for nodes in ranks.values() for node in nodes):
+        raise TraceError(str(folder), "no node of these traces computes or communicates on a device", _REMEDY)
     problems += lonely(ranks, groups)
     warnings = counted(problems)
     if absent := max(files) + 1 - len(files):
@@ -115,7 +115,7 @@ def _type_of(kind: str) -> int:
 
 def _attributes(node: Node, rank: int, groups: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, str, Any]]:
     """Yield name, type and value of a node's attributes."""
-    yield "is_cpu_op", "bool", False
+    yield "is_cpu_op", "bool", node.kind == HOST
     yield "duration_s", "double", node.duration_s
     yield "stream", "string", node.stream
     if node.kind in COLLECTIVES:
@@ -241,7 +241,7 @@ def _node(message: Any, groups: Mapping[str, tuple[int, ...]], problems: Counter
 def _kind_of(number: int, values: Values, problems: Counter[str]) -> str:
     """Return the kind of a node of a type; the empty word for one that takes no part."""
     if number == COMP_NODE:
-        return "compute"
+        return HOST if values.get("is_cpu_op") else "compute"
     if number == COMM_SEND_NODE:
         return "send"
     if number == COMM_RECV_NODE:

@@ -7,13 +7,14 @@ from traces.doubt import Doubt
 from traces.timeline import COLLECTIVE_KINDS, MESSAGE_KINDS
 
 NO_RANK: Final = -1
+HOST: Final = "host"
 COLLECTIVES: Final = frozenset({*COLLECTIVE_KINDS, "gather", "scatter"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """An op of one rank. ``kind``: as in a timeline (``compute``, ``copy``, a collective's, ``send``, ``recv``), empty
-    for a node that only holds others up.
+    """An op of one rank. ``kind``: as in a timeline (``compute``, ``copy``, a collective's, ``send``, ``recv``), HOST
+    for an op of the CPU, empty for a node that only holds others up.
 
     ``after``: the ids of what must be over before. ``num_bytes``: what a kernel reads and writes, a message's or a
     collective's payload, as in a timeline. ``group``: the process group of a collective, empty for all ranks. A send's
@@ -31,6 +32,11 @@ class Node:
     peer: int = NO_RANK
     tag: int = 0
     stream: str = ""
+
+    @property
+    def on_device(self) -> bool:
+        """Return whether the device or the network works."""
+        return self.kind not in {"", HOST}
 
     @property
     def is_collective(self) -> bool:
