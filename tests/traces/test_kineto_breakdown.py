@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.traces.kineto_traces import ALL_REDUCE, activity, document, shared_trace, write
-from traces.kineto.breakdown import CLASSES, COMPUTE, break_down, merge
+from traces.kineto.breakdown import CLASSES, COMMUNICATION, COMPUTE, MEMORY, break_down, merge
 from traces.kineto.document import Source, sources
 from traces.kineto.rank import SYNC, WAIT, DeviceRows, RankTrace, StepWindow, select_steps
 from traces.kineto.read import read_rank
 from traces.kineto.trace import load
+from traces.timeline import Spans, Words
 
 HTA_CLASSES = {**CLASSES, WAIT: COMPUTE, SYNC: "other"}
 """HolisticTraceAnalysis counts a stream that waits for an event as compute, and a host that waits as busy."""
@@ -142,6 +143,38 @@ def test_no_communication_hides_nothing() -> None:
     parts = break_down(read_rank(Source("one.json", lambda: raw)).rows)
     assert parts.overlap_fraction is None
     assert parts.idle_s == 0.0
+
+
+KINDS = ("compute", "all_reduce", "send", "memcpy", "memset", WAIT, SYNC)
+
+
+@given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 60), st.integers(0, 9)), min_size=1, max_size=25))
+def test_parts_are_those_of_counting(activities: list[tuple[str, int, int]]) -> None:
+    """Whatever overlaps on whatever streams, and lasts no time at all, each part is the unit cells that it covers."""
+    kinds, starts, lasting = zip(*activities, strict=True)
+    start_s = np.array(starts, dtype=float)
+    column = Words(np.array([KINDS.index(kind) for kind in kinds], dtype=np.int32), KINDS)
+    parts = break_down(Spans(column, start_s, start_s + np.array(lasting)))
+    cells = {name: set[int]() for name in CLASSES.values()}
+    work = [(kind, start, start + length) for kind, start, length in activities if kind in CLASSES]
+    for kind, start, end in work:
+        cells[CLASSES[kind]] |= set(range(start, end))
+    compute, communication, memory = (cells[name] for name in (COMPUTE, COMMUNICATION, MEMORY))
+    busy = compute | communication | memory
+    span_s = max((end for _, _, end in work), default=0) - min((start for _, start, _ in work), default=0)
+    assert (parts.span_s, parts.idle_s) == (span_s, span_s - len(busy))
+    assert (parts.compute_s, parts.communication_s, parts.memory_s) == tuple(map(len, (compute, communication, memory)))
+    assert (parts.overlap_s, parts.exposed_communication_s) == tuple(
+        map(len, (compute & communication, communication - compute))
+    )
+    assert parts.non_compute_s == len(busy - compute)
+
+
+def test_communication_that_compute_hides_is_never_less_than_nothing() -> None:
+    """Where all communication is hidden nothing of it is exposed, not 1e-22 s too little by rounding either."""
+    column = Words(np.array([0, 1], dtype=np.int32), KINDS)
+    parts = break_down(Spans(column, np.array([4e-7, 4e-7]), np.array([14e-7, 5e-7])))
+    assert parts.exposed_communication_s == 0.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=25))

@@ -41,7 +41,7 @@ class Breakdown:
     @property
     def non_compute_s(self) -> float:
         """Return the seconds in which the device is busy with communication or memory alone."""
-        return self.span_s - self.idle_s - self.compute_s
+        return max(0.0, self.span_s - self.idle_s - self.compute_s)
 
     @property
     def exposed_communication_s(self) -> float:
@@ -61,14 +61,15 @@ def break_down(rows: DeviceRows | Spans, classes: Mapping[str, str] = CLASSES) -
     merged = {name: _merged(rows, classes, name) for name in (COMPUTE, COMMUNICATION, MEMORY)}
     lasting = {name: _length(*intervals) for name, intervals in merged.items()}
     both = _union([merged[COMPUTE], merged[COMMUNICATION]])
+    hidden_s = lasting[COMPUTE] + lasting[COMMUNICATION] - _length(*both)
     busy_s = _length(*merge(rows.start_s[counted], rows.end_s[counted]))
     return Breakdown(
         span_s=span_s,
-        idle_s=span_s - busy_s,
+        idle_s=max(0.0, span_s - busy_s),
         compute_s=lasting[COMPUTE],
         communication_s=lasting[COMMUNICATION],
         memory_s=lasting[MEMORY],
-        overlap_s=max(0.0, lasting[COMPUTE] + lasting[COMMUNICATION] - _length(*both)),
+        overlap_s=max(0.0, min(hidden_s, lasting[COMPUTE], lasting[COMMUNICATION])),  # rounding makes no part negative
     )
 
 
