@@ -8,8 +8,7 @@ from typing import Any
 from scenarios.comparing.explanation import explain
 from scenarios.results.files import write_compared
 from scenarios.results.result import Result, names_of, read_result
-from traces.comparison.compare import NUM_LARGEST, Comparison, Totals, compare
-from traces.comparison.critical_path import IDLE
+from traces.comparison.compare import Comparison, Totals, compare
 from traces.errors import TraceError
 from traces.kineto.rank import StepWindow
 
@@ -91,14 +90,7 @@ def _step(comparison: Comparison) -> dict[str, Any]:
     """Return where the step goes on both sides, and the ops that explain most of the difference."""
     parts = [asdict(step) for step in comparison.step_times]
     paths = comparison.critical_paths_s
-    ops = [entry for entry in comparison.contributions if entry.key != IDLE and entry.difference_s]
-    whole_s = sum(abs(entry.difference_s) for entry in comparison.contributions)
-    idle = next(entry for entry in comparison.contributions if entry.key == IDLE)
-    rest = ops[NUM_LARGEST:]
-    others = Totals(
-        "all other ops", sum(entry.num_first for entry in rest), sum(entry.num_second for entry in rest),
-        sum(entry.first_s for entry in rest), sum(entry.second_s for entry in rest),
-    )  # fmt: skip
+    explained = comparison.explained
     return {
         "step_time": [
             {"part": part.removesuffix("_s"), "first_s": parts[0][part], "second_s": parts[1][part]}
@@ -109,17 +101,14 @@ def _step(comparison: Comparison) -> dict[str, Any]:
             {"kind": kind, "first_s": paths[0].get(kind, 0.0), "second_s": paths[1].get(kind, 0.0)}
             for kind in sorted({*paths[0], *paths[1]})
         ],
-        "rows": [_row(entry, abs(entry.difference_s), whole_s) for entry in ops[:NUM_LARGEST]],
-        "others": _row(others, sum(abs(entry.difference_s) for entry in rest), whole_s),
-        "idle": _row(idle, abs(idle.difference_s), whole_s),
+        "rows": [_row(*share) for share in explained.ops],
+        "others": _row(*explained.others),
+        "idle": _row(*explained.idle),
     }
 
 
-def _row(entry: Totals, apart_s: float, whole_s: float) -> dict[str, Any]:
-    """Return what an op, or all that are left, have of the mean rank's step on both sides; shares add up to 1.
-
-    ``apart_s``: differences without their signs.
-    """
+def _row(entry: Totals, share_fraction: float) -> dict[str, Any]:
+    """Return what an op, or all that are left, have of the mean rank's step on both sides; shares add up to 1."""
     return {
         "op": entry.key,
         "first_count": entry.num_first,
@@ -127,5 +116,5 @@ def _row(entry: Totals, apart_s: float, whole_s: float) -> dict[str, Any]:
         "first_s": entry.first_s,
         "second_s": entry.second_s,
         "difference_s": entry.difference_s,
-        "share_fraction": apart_s / whole_s if whole_s else 0.0,
+        "share_fraction": share_fraction,
     }

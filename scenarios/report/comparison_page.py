@@ -1,6 +1,7 @@
 """The page of two timelines side by side: how far apart, both under each other, what explains it, op by op."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ from scenarios.report.op_colours import op_colours
 from scenarios.report.op_lanes import op_lanes
 from scenarios.report.page import Card, Section, legend, table, write_page
 from scenarios.report.scatter import BAND, Point, in_band, scatter
-from traces.comparison.compare import NUM_LARGEST, Comparison, Totals, difference_s
+from traces.comparison.compare import Comparison, Totals, difference_s
 from traces.comparison.mismatch import Mismatch
 from traces.comparison.step_time import StepTime
 from traces.timeline import NO_INDEX
@@ -99,20 +100,14 @@ def _cards(comparison: Comparison, names: Names) -> list[Card]:
 
 def _explained(comparison: Comparison, names: Names) -> Section:
     """Return the largest contributions to the steps' difference, and what all others come to."""
-    entries = [entry for entry in comparison.contributions if entry.difference_s]
-    if not entries:
+    explained = comparison.explained
+    entries = sorted((*explained.ops, explained.idle), key=lambda share: share[1], reverse=True)
+    rows = [_contribution(*share) for share in entries if share[0].difference_s]
+    if not rows:
         return Section("What explains the difference", "No op took another time.")
-    shown, rest = entries[: NUM_LARGEST + 1], entries[NUM_LARGEST + 1 :]
-    whole_s = sum(abs(entry.difference_s) for entry in entries)
-    rows = [_contribution(entry, whole_s) for entry in shown]
-    if rest:
-        sums = [
-            sum(getattr(entry, key) for entry in rest) for key in ("num_first", "num_second", "first_s", "second_s")
-        ]
-        others = Totals(f"{len(rest):,} others", int(sums[0]), int(sums[1]), sums[2], sums[3])
-        rows.append(
-            (*_contribution(others, whole_s)[:-1], format_percent(sum(abs(e.difference_s) for e in rest) / whole_s))
-        )
+    if explained.num_others:
+        others, fraction = explained.others
+        rows.append(_contribution(replace(others, key=f"{explained.num_others:,} others"), fraction))
     columns = ("op", "ops", *names, "difference", "of all")
     lead = (
         "What each op has of the mean rank's step: time that nothing of more weight hides. The differences add up to "
@@ -121,9 +116,9 @@ def _explained(comparison: Comparison, names: Names) -> Section:
     return Section("What explains the difference", lead, _long(table(columns, rows)))
 
 
-def _contribution(entry: Totals, whole_s: float) -> tuple[str, ...]:
+def _contribution(entry: Totals, share_fraction: float) -> tuple[str, ...]:
     times = _side_times(entry.first_s, entry.second_s)
-    return _short(entry.key), _counts(entry), *times, format_percent(abs(entry.difference_s) / whole_s)
+    return _short(entry.key), _counts(entry), *times, format_percent(share_fraction)
 
 
 def _counts(entry: Totals) -> str:

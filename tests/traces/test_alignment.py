@@ -92,6 +92,25 @@ def test_contributions_add_up_to_the_difference_of_the_steps(first: Timeline, se
         assert parts == pytest.approx(step.step_s)
 
 
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=25))
+def test_shares_of_what_is_shown_and_of_all_others_add_up(lasting: list[tuple[int, int]]) -> None:
+    """Ten ops, all others and idling have the whole difference between them, however many ops there are."""
+    first, second = (
+        built([(0, "compute", f"op {n}", "compute", 20 * n, both[side], 0) for n, both in enumerate(lasting)])
+        for side in (0, 1)
+    )
+    explained = compare(first, second).explained
+    shares = [*explained.ops, explained.others, explained.idle]
+    assert sum(entry.difference_s for entry, _ in shares) == pytest.approx(first.duration_s - second.duration_s)
+    apart = sorted((abs(one - other) for one, other in lasting if one != other), reverse=True)
+    assert [abs(entry.difference_s) for entry, _ in explained.ops] == apart[:10]
+    assert explained.num_others == len(apart[10:])
+    whole = sum(apart) + abs(explained.idle[0].difference_s)
+    expected = [part / whole if whole else 0.0 for part in (*apart[:10], sum(apart[10:]))]
+    assert [share for _, share in shares[:-1]] == pytest.approx(expected)
+    assert sum(share for _, share in shares) == pytest.approx(1.0 if whole else 0.0)
+
+
 @given(timelines, timelines)
 def test_alignment_is_symmetric(first: Timeline, second: Timeline) -> None:
     """Swapping the timelines swaps every pair, and turns missing into extra."""

@@ -46,6 +46,23 @@ class Totals:
         return self.difference_s / self.second_s if self.second_s else None
 
 
+Share = tuple[Totals, float]
+"""An entry, and its part of all differences without their signs (0 to 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What explains a difference: the ops with the largest, all others as one entry, ``num_others`` names, and idling.
+
+    The parts add up to 1, or are all 0 where nothing differs.
+    """
+
+    ops: tuple[Share, ...]
+    others: Share
+    num_others: int
+    idle: Share
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """What ``compare`` finds.
@@ -88,6 +105,24 @@ class Comparison:
     def same_work(self) -> bool:
         """Return whether both did the same ops, in the same order per stream, with the same bytes."""
         return not any(self.mismatches.values())
+
+    @property
+    def explained(self) -> Explained:
+        """Return the NUM_LARGEST ops with the largest contributions, and what is left."""
+        idle = next(entry for entry in self.contributions if entry.key == IDLE)
+        ops = [entry for entry in self.contributions if entry.key != IDLE and entry.difference_s]
+        whole_s = sum(abs(entry.difference_s) for entry in (*ops, idle)) or 1.0
+        rest = ops[NUM_LARGEST:]
+        sums = [
+            sum(getattr(entry, key) for entry in rest) for key in ("num_first", "num_second", "first_s", "second_s")
+        ]
+        others = Totals("all other ops", int(sums[0]), int(sums[1]), float(sums[2]), float(sums[3]))
+        return Explained(
+            ops=tuple((entry, abs(entry.difference_s) / whole_s) for entry in ops[:NUM_LARGEST]),
+            others=(others, sum(abs(entry.difference_s) for entry in rest) / whole_s),
+            num_others=len(rest),
+            idle=(idle, abs(idle.difference_s) / whole_s),
+        )
 
     @property
     def worst_error(self) -> float:
