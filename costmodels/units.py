@@ -46,6 +46,8 @@ _EXAMPLES: Final = {
     Dimension.FLOP_RATE: "312 TFLOP/s",
     Dimension.FREQUENCY: "1.41 GHz",
 }
+_LARGER_UNIT: Final = 1024
+"""So many of a binary unit of bytes are one of the next."""
 _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*?)?\s*")
 
 
@@ -83,11 +85,13 @@ def format_time(duration_s: float) -> str:
 
 
 def format_bytes(num_bytes: float) -> str:
-    """Return a size for people, in GiB (2^30 bytes); below 0.01 GiB in MiB, KiB or B."""
-    for unit, factor, least in (("GiB", 2.0**30, 0.01), ("MiB", 2.0**20, 0.01), ("KiB", 2.0**10, 1.0)):
-        if abs(num_bytes) >= least * factor:
-            return f"{num_bytes / factor:.2f} {unit}"
-    return f"{num_bytes:.0f} B"
+    """Return a size for people, in the largest of GiB (2^30 bytes), MiB, KiB and B that it has at least one of."""
+    shown, unit = float(num_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if abs(round(shown, 2)) < _LARGER_UNIT:
+            break
+        shown, unit = shown / _LARGER_UNIT, larger
+    return f"{shown:.0f} B" if unit == "B" else f"{shown:.2f} {unit}"
 
 
 def format_rate(rate: float, unit: str) -> str:
@@ -101,6 +105,11 @@ def format_rate(rate: float, unit: str) -> str:
 def format_percent(fraction: float) -> str:
     """Return a fraction in per cent, with one decimal: ``12.5 %``."""
     return f"{100 * fraction:.1f} %"
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number of things for people, with the plural's s: ``1 row``, ``1,024 rows``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _rule(dimension: Dimension) -> str:

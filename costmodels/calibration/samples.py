@@ -8,7 +8,9 @@ from costmodels.kernels.tensor import Family, Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSample:
-    """One kernel call, alone or as busy as the job keeps the machine. ``key``: a name for messages and for splitting.
+    """One kernel call, alone or as busy as the job keeps the machine.
+
+    ``key``: what rows are split by. ``label``: the same for people, each number with what it is; the key where empty.
 
     ``dtype``: of the first operand with a floating-point type, as the simulator prices it. ``kernel``: its name, where
     one kernel was measured. ``staged_bytes``: what the measured op moved before, in a kernel of its own (fused
@@ -20,6 +22,7 @@ class KernelSample:
     dtype: str
     work: Work
     seconds: float
+    label: str = ""
     kernel: str = ""
     staged_bytes: int = 0
 
@@ -29,7 +32,8 @@ class CollectiveSample:
     """One collective of a group with so many ranks on each node; ``kind`` ``send_recv`` for a message.
 
     ``num_bytes`` as ``collective_cost`` counts them. A message has one rank on each of two nodes, or two on one.
-    ``compute_share``: part of its processor that a rank gave to it meanwhile, None where that is not known.
+    ``compute_share``: part of its processor that a rank gave to it meanwhile, None where that is not known. ``key`` and
+    ``label`` as of a kernel's.
     """
 
     key: str
@@ -38,6 +42,7 @@ class CollectiveSample:
     ranks_per_node: tuple[int, ...]
     seconds: float
     compute_share: float | None = None
+    label: str = ""
 
 
 Sample = KernelSample | CollectiveSample

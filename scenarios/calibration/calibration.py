@@ -11,15 +11,20 @@ from typing import Any, Final
 from costmodels.calibration.document import profile_entry
 from costmodels.calibration.fitting import Residuals
 from costmodels.calibration.kernels import Fitted, fit_kernels, predict_kernels, section_of
-from costmodels.calibration.network import fit_network, predict_collectives
+from costmodels.calibration.network import MESSAGE, fit_network, predict_collectives
 from costmodels.calibration.samples import CollectiveSample, KernelSample, Sample, is_held_out
 from costmodels.calibration.spread import Erred, spread_of
+from costmodels.collectives.traffic import TRAFFIC
 from costmodels.profile import FLOAT8, SECTIONS, SPREAD, SPREAD_SECTION, STEP, packaged_entry
 from costmodels.spread import NETWORK, Spread, kernel_place, spread_family, transfer_place
 from scenarios.errors import Origin, ScenarioError
 
 MAX_FIT_ROWS: Final = 8000
 """Rows of one table that a fit takes, of those not held out."""
+KERNEL_FAMILIES: Final = ("gemm", "attention", "attention_backward", "decode", "elementwise", "optimizer")
+"""Families of kernels in the order that they are told in."""
+NETWORK_FAMILIES: Final = (*TRAFFIC, MESSAGE)
+"""Kinds of collectives, and messages, in that order."""
 _LEAST_POINTS: Final = 10
 """Measurements that a section is fitted from, at least; with fewer it keeps what it started from."""
 SPREAD_SOURCE: Final = (
@@ -40,6 +45,11 @@ class Point:
     def family(self) -> str:
         """Return the family of a kernel, the kind of a collective."""
         return str(self.sample.family) if isinstance(self.sample, KernelSample) else self.sample.kind
+
+    @property
+    def words(self) -> str:
+        """Return what was measured, for people."""
+        return self.sample.label or self.sample.key
 
     @property
     def spread_family(self) -> str:
@@ -188,10 +198,16 @@ def _spread_source(family: str, measured: Mapping[str, Spread], packaged: Mappin
     return SPREAD_SOURCE
 
 
+def families_of(points: Sequence[Point]) -> list[str]:
+    """Return the families and kinds that there are points of: kernels first, then the network's."""
+    known = {family: place for place, family in enumerate((*KERNEL_FAMILIES, *NETWORK_FAMILIES))}
+    return sorted(dict.fromkeys(p.family for p in points), key=known.__getitem__)
+
+
 def residuals(points: Sequence[Point]) -> dict[str, dict[str, float]]:
     """Return per family how far the fit is from what it was fitted to, and from what was held out."""
     found: dict[str, dict[str, float]] = {}
-    for family in dict.fromkeys(p.family for p in points):
+    for family in families_of(points):
         row: dict[str, float] = {}
         for prefix, held_out in (("", False), ("held_out_", True)):
             ours = [p for p in points if p.family == family and p.held_out is held_out]
@@ -206,9 +222,10 @@ def residuals(points: Sequence[Point]) -> dict[str, dict[str, float]]:
 def _source(section: str, fitted: Fitted, families: Mapping[str, Mapping[str, float]], origin: str) -> str:
     if section not in fitted.sections:
         return f"Not measured: as in the packaged profile {fitted.profile.name}"
-    kernels = ("gemm", "attention", "attention_backward", "decode", "elementwise", "optimizer")
-    own = {"attention": kernels[1:3], "network": (), "kernels": kernels}.get(section, (section,))
-    rows = [(name, families[name]) for name in own or families if name in families and (own or name not in kernels)]
+    own = {
+        "attention": ("attention", "attention_backward"), "network": NETWORK_FAMILIES, "kernels": KERNEL_FAMILIES
+    }.get(section, (section,))  # fmt: skip
+    rows = [(name, families[name]) for name in own if name in families]
     errors = ", ".join(
         f"{name} {100 * row.get('mean', 0.0):.1f} % over {row['points']:,} rows, "
         f"{100 * row.get('held_out_mean', 0.0):.1f} % over {row['held_out_points']:,} that nothing was fitted to"

@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from costmodels.calibration.document import parse_calibrated
 from costmodels.calibration.network import MESSAGE
-from costmodels.collectives.traffic import TRAFFIC
 from costmodels.hardware import load_node
 from costmodels.spread import NETWORK, Spread, spread_family
 from costmodels.units import format_percent, format_rate, format_time
-from scenarios.calibration.calibration import Calibration, Point
+from scenarios.calibration.calibration import NETWORK_FAMILIES, Calibration, Point, families_of
 from scenarios.calibration.parameters import parameter_sections
 from scenarios.calibration.plots import (
     FITTED,
@@ -40,17 +39,16 @@ FAMILIES: Final = {
     "elementwise": "Memory-bound kernels",
     "optimizer": "Optimizer",
 }
-_NETWORK: Final = (*TRAFFIC, MESSAGE)
 _CARDS: Final = {
     "Matrix products": ("gemm",),
     "Fused attention": ("attention", "attention_backward"),
     "Decoding": ("decode",),
     "Memory-bound kernels": ("elementwise",),
     "Optimizer": ("optimizer",),
-    "Collectives, messages": _NETWORK,
+    "Collectives, messages": NETWORK_FAMILIES,
 }
 _FARTHEST: Final = 8
-_MAX_KEY: Final = 150
+_MAX_WORDS: Final = 150
 _LEAD: Final = (
     "A point per measurement. The band, and the dashed bell, are the profile's standard deviation, which goes with the "
     "length of a call: the root mean square of the held-out errors."
@@ -61,11 +59,10 @@ def write_calibration_page(calibration: Calibration, path: Path, command: str) -
     """Write the page of a calibration that a command made."""
     entry, points = calibration.entry, calibration.points
     about = entry["calibration"]
-    families = dict.fromkeys(p.family for p in points)
     sections = [_overview(about["residuals"])]
     spread = parse_calibrated("fitted", entry).profile.spread
-    sections += [_family(f, points, spread.get(spread_family(f))) for f in FAMILIES if f in families]
-    network = [p for p in points if p.family in _NETWORK]
+    sections += [_family(f, points, spread.get(spread_family(f))) for f in families_of(points) if f in FAMILIES]
+    network = [p for p in points if p.family in NETWORK_FAMILIES]
     if network:
         sections += [_family(NETWORK, points, spread[NETWORK]), _collectives(network, entry)]
     sections[1] = replace(sections[1], lead=_LEAD)
@@ -83,7 +80,7 @@ def _subtitle(entry: Mapping[str, Any]) -> str:
 
 
 def _of(family: str, points: Sequence[Point]) -> list[Point]:
-    return [p for p in points if (p.family in _NETWORK if family == NETWORK else p.family == family)]
+    return [p for p in points if (p.family in NETWORK_FAMILIES if family == NETWORK else p.family == family)]
 
 
 def _cards(points: Sequence[Point]) -> list[Card]:
@@ -101,8 +98,7 @@ def _cards(points: Sequence[Point]) -> list[Card]:
 
 def _overview(residuals: Mapping[str, Mapping[str, float]]) -> Section:
     rows = []
-    for family in (family for family in (*FAMILIES, *_NETWORK) if family in residuals):
-        row = residuals[family]
+    for family, row in residuals.items():
         cells = [_name(family)]
         for prefix in ("", "held_out_"):
             cells.append(f"{row[f'{prefix}points']:,}")
@@ -145,7 +141,7 @@ def _farthest(points: Sequence[Point]) -> str:
     chosen = sorted(points, key=lambda p: -abs(error_of(p)))[:_FARTHEST]
     rows = [
         (
-            p.sample.key if len(p.sample.key) <= _MAX_KEY else f"{p.sample.key[: _MAX_KEY - 1]}…",
+            p.words if len(p.words) <= _MAX_WORDS else f"{p.words[: _MAX_WORDS - 1]}…",
             (HELD_OUT if p.held_out else FITTED)[0], format_time(p.measured_s), format_time(p.predicted_s),
             percent_off(exp(error_of(p))),
         )
@@ -158,7 +154,7 @@ def _farthest(points: Sequence[Point]) -> str:
 def _collectives(points: Sequence[Point], entry: Mapping[str, Any]) -> Section:
     calibrated = parse_calibrated("fitted", entry)
     node = calibrated.node_spec(load_node(entry["node"]))
-    by_kind = {kind: [p for p in points if p.family == kind] for kind in _NETWORK}
+    by_kind = {kind: [p for p in points if p.family == kind] for kind in NETWORK_FAMILIES}
     parts = [legend([(group_words(group), group_colour(group)) for group in groups_of(points)])]
     for heading, is_rate in (("Time", False), ("Bus bandwidth", True)):
         plots = [

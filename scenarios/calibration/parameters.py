@@ -27,6 +27,8 @@ _QUANTITIES: Final[Mapping[Dimension, Callable[[float], str]]] = {
     Dimension.FLOP_RATE: lambda rate: format_rate(rate, "FLOP/s"),
     Dimension.BYTES: lambda size: format_rate(size, "B"),
 }
+_WHOLE: Final = 1e4
+"""Numbers from here on are shown to the last digit before the point: areas of tiles are whole."""
 _LEAD: Final = (
     "Standard errors (±) are relative, with the other parameters of the section free. There is none where a fit ended "
     "at a limit of what the parameter may be, and where the measurements do not settle it."
@@ -92,8 +94,8 @@ def _flat(part: Any, path: str) -> Iterator[tuple[str, str]]:
 def _words(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join("x".join(map(str, item)) if isinstance(item, list) else str(item) for item in value)
-    if isinstance(value, float):
-        return f"{value:.4g}"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,.0f}" if abs(value) >= _WHOLE else f"{value:.4g}"
     for dimension, words in _QUANTITIES.items():
         try:
             return words(parse_quantity(value, dimension))

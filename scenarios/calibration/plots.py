@@ -29,6 +29,8 @@ _LEAST_LIMIT: Final = log(1.15)
 _MOST_LIMIT: Final = log(100.0)
 _BINS: Final = (10, 48)
 _CURVE_POINTS: Final = 81
+_LEAST_APART: Final = 0.16
+"""Words such as +100 % have room where their ticks are so much of an axis from each other."""
 _RATIOS: Final = (1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0, 30.0, 100.0)
 
 
@@ -194,7 +196,7 @@ def _halves(points: Sequence[Point]) -> list[tuple[tuple[str, str], list[Point]]
 def _words(point: Point) -> str:
     times = f"measured {format_time(point.measured_s)}, predicted {format_time(point.predicted_s)}"
     half = (HELD_OUT if point.held_out else FITTED)[0]
-    return f"{point.sample.key}\n{times}, {percent_off(exp(error_of(point)))}, {half}"
+    return f"{point.words}\n{times}, {percent_off(exp(error_of(point)))}, {half}"
 
 
 def percent_off(ratio: float) -> str:
@@ -207,9 +209,10 @@ def _error_axis(points: Sequence[Point], title: str) -> Axis:
     """Return an axis of predicted/measured that all but one point in 200 lie within."""
     sizes = np.abs([error_of(p) for p in points])
     limit = min(max(1.1 * float(np.quantile(sizes, 0.995)), _LEAST_LIMIT), _MOST_LIMIT)
+    apart = 2 * limit * _LEAST_APART
     farthest = max(ratio for ratio in _RATIOS if log(ratio) <= limit)
-    nearer = min(_RATIOS, key=lambda ratio: abs(log(ratio) - 0.4 * log(farthest)))
-    named = sorted({nearer, farthest})
+    between = [ratio for ratio in _RATIOS if apart <= log(ratio) <= log(farthest) - apart]
+    named = [*sorted(between, key=lambda ratio: abs(log(ratio) - 0.4 * log(farthest)))[:1], farthest]
     ticks = (*(1 / ratio for ratio in reversed(named)), 1.0, *named)
     return Axis(title, exp(-limit), exp(limit), ticks, percent_off)
 

@@ -13,7 +13,7 @@ from costmodels.calibration.kernels import Fitted
 from costmodels.hardware import NodeSpec
 from costmodels.profile import load_profile
 from costmodels.spread import NORMAL_90, Spread
-from scenarios.calibration.calibration import Point, points_of
+from scenarios.calibration.calibration import Point, families_of, points_of
 from scenarios.calibration.tables import HELD_OUT_TABLES, read_tables
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.profile_file import read_profile
@@ -74,7 +74,7 @@ def _profile_and_node(asked: TablesAsked) -> Fitted:
 
 def _families(points: Sequence[Point], spread_of: Callable[[str], Spread | None]) -> Iterator[dict[str, Any]]:
     """Yield the errors of every family's calls, and of those longer than each length that some are."""
-    for family in dict.fromkeys(point.family for point in points):
+    for family in families_of(points):
         for least_s in LONGER_THAN_S:
             if ours := [p for p in points if p.family == family and p.measured_s > least_s]:
                 yield {"family": family, "longer_than_s": least_s, **_figures(ours, spread_of)}
@@ -107,7 +107,7 @@ def _is_inside(point: Point, spread: Spread) -> bool:
 
 def _worst(point: Point) -> dict[str, Any]:
     return {
-        "call": point.sample.key,
+        "call": point.words,
         "measured_s": point.measured_s,
         "predicted_s": point.predicted_s,
         "error": _error(point),

@@ -20,6 +20,7 @@ from costmodels.hardware import NodeSpec, load_node
 from costmodels.kernels.tensor import Work
 from costmodels.profile import STEP, Profile
 from costmodels.spread import NETWORK, kernel_place, transfer_place
+from costmodels.units import format_count
 from scenarios.calibration.calibration import SPREAD_SOURCE, held_out_calls, points_of
 from scenarios.calibration.measured_steps import OF_STEPS, measured_steps, refuse_other_machine
 from scenarios.calibration.tables import HELD_OUT_TABLES, read_tables
@@ -42,9 +43,7 @@ _TRACE_SOURCE: Final = (
     "log(measured/predicted) of memory-bound kernels in {trace}, recorded on a device of {node}, about one fraction of "
     "the bandwidth for all; operators count alike"
 )
-_STEP_SOURCE: Final = (
-    "What {tables} are off (root mean square; {constants} constants fitted) beside what the families explain"
-)
+_STEP_SOURCE: Final = "What {tables} are off (root mean square; {constants} fitted) beside what the families explain"
 
 _SIDECARS: Final = frozenset({".yaml", ".yml"})
 _FRACTIONS: Final = (log(0.01), log(100.0))
@@ -133,7 +132,8 @@ def measured_families(calibrated: CalibratedProfile, evidence: Evidence) -> dict
         profile = replace(calibrated.profile, spread={**calibrated.profile.spread, **spreads})
         deviation = step_spread(evidence.steps, replace(calibrated, profile=profile))
         tables = ", ".join(path.stem for path in evidence.steps.paths)
-        source = _STEP_SOURCE.format(tables=tables, constants=evidence.steps.num_constants)
+        fitted = format_count(evidence.steps.num_constants, "constant")
+        source = _STEP_SOURCE.format(tables=tables, constants=fitted)
         found[STEP] = {"source": source, "deviation": round(deviation, 4)}
     return found
 

@@ -14,7 +14,7 @@ from costmodels.calibration.network import MESSAGE
 from costmodels.calibration.samples import CollectiveSample, KernelSample, Sample
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.hardware import NodeSpec
-from costmodels.kernels.tensor import GemmShape, Work
+from costmodels.kernels.tensor import Family, GemmShape, Work
 from costmodels.profile import load_profile
 from scenarios.calibration.calibration import Calibration, calibrated
 from scenarios.errors import Origin, ScenarioError, suggestion
@@ -137,7 +137,8 @@ def _gemm_samples(_path: Path, table: pd.DataFrame, _system: str | None) -> list
         flop = 2.0 * m * n * k
         read, written = _ELEMENT_BYTES * (m * k + k * n), _ELEMENT_BYTES * m * n
         work = Work(flop, flop, int(read), int(written), GemmShape(int(m), int(n), int(k)))
-        samples.append(KernelSample(key=f"gemm {m} {n} {k}", family="gemm", dtype=_DTYPE, work=work, seconds=seconds))
+        key, label = f"gemm {m} {n} {k}", _label("gemm", _GEMM, (m, n, k))
+        samples.append(KernelSample(key=key, label=label, family="gemm", dtype=_DTYPE, work=work, seconds=seconds))
     return samples
 
 
@@ -154,13 +155,15 @@ def _attention_samples(path: Path, table: pd.DataFrame, _system: str | None) -> 
         raise _bad_row(path, table, "num_key_value_heads", shared, "a number that divides num_heads belongs here")
     for batch, new, old, heads, kv_heads, size, seconds in rows.itertuples(index=False, name=None):
         key = f"attention {batch} {new} {old} {heads} {kv_heads} {size}"
+        family: Family = "decode" if new == 1 and old > 0 else "attention"
+        label = _label(family, _ATTENTION, (batch, new, old, heads, kv_heads, size))
         keys = new + old
         queries, kv = batch * new * heads * size, 2 * batch * keys * kv_heads * size
-        if new == 1 and old > 0:
+        if family == "decode":
             flop = 4.0 * queries * keys
             shape = GemmShape(heads // kv_heads, keys, size, batch * kv_heads)
             work = Work(flop, flop, _ELEMENT_BYTES * (queries + kv), _ELEMENT_BYTES * queries, shape)
-            samples.append(KernelSample(key=key, family="decode", dtype=_DTYPE, work=work, seconds=seconds))
+            samples.append(KernelSample(key=key, label=label, family=family, dtype=_DTYPE, work=work, seconds=seconds))
             continue
         pages = _ELEMENT_BYTES * (kv + 2 * batch * (-keys % _PAGE) * kv_heads * size)
         flop = 4.0 * batch * heads * new * keys * size
@@ -171,7 +174,7 @@ def _attention_samples(path: Path, table: pd.DataFrame, _system: str | None) -> 
         staged = 2 * (_ELEMENT_BYTES * queries + pages)
         samples.append(
             KernelSample(
-                key=key, family="attention", dtype=_DTYPE, work=work, seconds=seconds, staged_bytes=staged
+                key=key, label=label, family=family, dtype=_DTYPE, work=work, seconds=seconds, staged_bytes=staged
             )
         )  # fmt: skip
     return samples
@@ -201,6 +204,7 @@ def _collective_samples(path: Path, table: pd.DataFrame, system: str | None) -> 
         samples.append(
             CollectiveSample(
                 key=f"{kind} {ranks} {nodes} {num_bytes}",
+                label=_label(kind, columns[1:], (ranks, nodes, num_bytes)),
                 kind=kind,
                 num_bytes=num_bytes,
                 ranks_per_node=(ranks // nodes,) * nodes,
@@ -208,6 +212,11 @@ def _collective_samples(path: Path, table: pd.DataFrame, system: str | None) -> 
             )
         )
     return samples
+
+
+def _label(what: str, columns: Sequence[str], values: Sequence[int]) -> str:
+    """Return a row for people: what it is of, and its numbers under the names of their columns."""
+    return " ".join([what, *(f"{column}={value}" for column, value in zip(columns, values, strict=False))])
 
 
 _FORMATS: Final[Mapping[tuple[str, ...], Callable[[Path, pd.DataFrame, str | None], list[Sample]]]] = {

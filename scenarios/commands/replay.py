@@ -35,7 +35,10 @@ from traces.chakra.file import is_chakra
 )
 @json_option
 def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | None, as_json: bool) -> None:
-    """Run what the PyTorch profiler recorded once more, or Chakra execution traces, with other speeds."""
+    """Run what the PyTorch profiler recorded once more, or Chakra execution traces, with other speeds.
+
+    PATH: one trace, or a folder or tar archive with one per rank.
+    """
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)

@@ -54,7 +54,8 @@ def write_comparison(
         _explained(comparison, names),
         Section("Where the step goes", _STEP_LEAD, _step_tables(comparison, names), note=_PATH_NOTE),
         *_scatter(comparison, names),
-        Section("By kind and by stream", _TOTALS_LEAD, _two_tables(comparison, names)),
+        Section("By kind", _TOTALS_LEAD, _totals_table("kind", comparison.by_kind, names)),
+        Section("By stream", "", _totals_table("stream", comparison.by_stream, names)),
     ]
     if explanation:
         sections.insert(0, decision_section(explanation))
@@ -173,13 +174,8 @@ def _scatter(comparison: Comparison, names: Names) -> list[Section]:
     if not all(point.by_name for point in drawn):
         lead += " Rings are ops that have another name on each side, aligned by kind and place."
     note = f"The {MAX_POINTS:,} longest of {len(points):,} are drawn." if len(points) > MAX_POINTS else ""
-    heading = f"{names[0].capitalize()} against {names[1]}"
+    heading = f"Op by op: {names[0]} against {names[1]}"
     return [Section(heading, lead, legend(colours.legend) + scatter(drawn, names), note=note)]
-
-
-def _two_tables(comparison: Comparison, names: Names) -> str:
-    totals = (("kind", comparison.by_kind), ("stream", comparison.by_stream))
-    return _columns(*(_totals_table(words, rows, names) for words, rows in totals))
 
 
 def _columns(*tables: str) -> str:

@@ -1,8 +1,10 @@
 """The page of a calibration says what the profile says, draws every measurement, and stays small."""
 
+import math
 import random
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.calibration.network import predict_collectives
+from costmodels.calibration.samples import KernelSample
 from costmodels.hardware import load_node
-from costmodels.profile import load_profile
+from costmodels.kernels.tensor import Work
+from costmodels.profile import load_profile, packaged_entry
 from costmodels.spread import Spread
 from costmodels.units import format_percent
-from scenarios.calibration.calibration import Calibration
+from scenarios.calibration.calibration import Calibration, Point
 from scenarios.calibration.page import write_calibration_page
+from scenarios.calibration.parameters import parameter_sections
 from scenarios.calibration.plots import against_plot, collective_plot, distribution_plot, error_of, error_plot
 from scenarios.calibration.tables import MeasuredTables, calibrate_tables
 from scenarios.cli import group
@@ -94,7 +99,7 @@ def test_every_measurement_is_drawn_where_it_belongs(calibration: Calibration) -
         assert len(places) == len(points)
     drawn = re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"[^>]*><title>([^<]*)', error_plot(points, SPREAD))
     middle = float(re.findall(r'class="guide" d="M[\d.]+ ([\d.]+)L', error_plot(points, SPREAD))[0])
-    by_key = {p.sample.key: error_of(p) for p in points}
+    by_key = {p.words: error_of(p) for p in points}
     for height, words in drawn:
         error = by_key[words.split("\n")[0]]
         assert (float(height) < middle) == (error > 0) or abs(float(height) - middle) < 1
@@ -116,6 +121,42 @@ def test_distribution_counts_every_row_once(calibration: Calibration) -> None:
             (bottom - float(corner.split()[1])) / (bottom - top) * highest for corner in path.group(1).split("L")
         ]
         assert sum(heights[1:-1:2]) == pytest.approx(100.0, abs=1.0)
+
+
+def words_across(drawing: str) -> list[tuple[float, str]]:
+    """Return where the words below a drawing's horizontal axis have their middles, from left to right."""
+    height = Plot(*[Axis("", 0.0, 1.0, (), str, is_log=False)] * 2).height
+    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="middle">([^<]*)', drawing)
+    return sorted((float(x), words) for x, y, words in found if float(y) < height - 10)
+
+
+@given(st.floats(1e-4, 6.0), st.floats(1.0, 1e5))
+def test_words_of_an_axis_do_not_touch(error: float, span: float) -> None:
+    """Whatever errors and lengths there are, there are some 7 units for every letter, those of a font of 12."""
+    sample = KernelSample(key="a", family="gemm", dtype="float32", work=Work(1.0, 1.0, 1, 1), seconds=1e-5)
+    points = [
+        Point(replace(sample, seconds=seconds), seconds * math.exp(factor * error), held_out=False)
+        for seconds in (1e-5, 1e-5 * span) for factor in (-1.0, 0.0, 1.0)
+    ]  # fmt: skip
+    for drawing, least in ((distribution_plot(points, None), 3), (error_plot(points, None), 1)):
+        words = words_across(drawing)
+        assert len(words) >= least
+        for (left, before), (right, after) in pairwise(words):
+            assert right - left > 3.5 * (len(before) + len(after)), (before, after)
+
+
+def test_numbers_of_parameters_show_their_digits() -> None:
+    """Areas of tiles stand there whole, and alike in both columns; small numbers have four digits."""
+    entry = {**packaged_entry("a100"), "node": NODE.name}
+    gemm = {**entry["gemm"], "shallow_area": 65536.0, "throttle": 0.123456}
+    about = {"fitted_sections": ["gemm"], "standard_errors": {"gemm.throttle": 0.1},
+             "without_standard_error": {"at_limit": [], "not_settled": ["gemm.shallow_area"]}}  # fmt: skip
+    (section,) = parameter_sections({**entry, "gemm": gemm, "calibration": about})
+    assert "<td>shallow_area</td>" in section.body
+    row = section.body.partition("<td>shallow_area</td>")[2].partition("</tr>")[0]
+    assert "65,536" in row
+    assert "8192" in row
+    assert "0.1235" in section.body
 
 
 def test_fitted_curves_are_the_profile_s_own(calibration: Calibration) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scenarios.report import write_comparison
 from scenarios.report.op_lanes import op_lanes
 from scenarios.report.scatter import Point, in_band, scatter
+from tests.scenarios.test_pages import elements_of
 from tests.traces.conftest import pipeline
 from traces.comparison.compare import Totals, compare
 from traces.timeline import Timeline, TimelineBuilder
@@ -72,6 +73,19 @@ def test_every_op_is_drawn_at_its_time(tmp_path: Path) -> None:
     assert (partner[partner] == np.arange(len(partner))).all()
     assert (columns["name"][partner] == columns["name"]).all()
     np.testing.assert_allclose(columns["length"][partner], 1.25 * columns["length"], rtol=0.6)
+
+
+def test_names_stay_as_they_are_and_errors_have_room(tmp_path: Path) -> None:
+    """Files' names are no words to capitalise, and the tables of kinds and streams have the page's whole width."""
+    timeline = TimelineBuilder()
+    timeline.add(rank=0, stream="compute", name="a", kind="compute", start_s=0.0, end_s=1.0)
+    path = tmp_path / "names.html"
+    write_comparison(compare(timeline.build(), timeline.build()), path, names=("alpha_run", "beta"), title="-")
+    page = path.read_text(encoding="utf-8")
+    assert "Op by op: alpha_run against beta" in page
+    assert "Alpha_run" not in page
+    totals = [above for tag, attributes, above in elements_of(page).found if tag == "table"][-2:]
+    assert all("columns" not in above for above in totals)
 
 
 def test_ops_of_one_side_alone_have_no_partner(tmp_path: Path) -> None:

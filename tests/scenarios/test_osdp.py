@@ -50,7 +50,7 @@ def test_too_little_memory_names_the_key_and_what_is_needed() -> None:
         with_choices(tiny("osdp: {memory_limit: 1 MB}"))
     message = str(caught.value)
     assert "parallel.data.osdp: of all choices of operators to shard, the smallest needs" in message
-    assert "the limit is 0.95 MiB" in message
+    assert "the limit is 976.56 KiB" in message
     assert "allow more splits" in message
 
 

@@ -77,6 +77,33 @@ def test_numbers_count_whatever_they_are_written_as(tmp_path: Path, written: Cal
     assert ours["worst"] == theirs["worst"]
 
 
+def test_families_stand_in_one_order(tmp_path: Path) -> None:
+    """Whichever table is named first, products come before collectives."""
+    network = tmp_path / "network.csv"
+    lines = [f"one,all_reduce,4,1,{1 << p},measured,{1e-5 + (1 << p) / 1e11}" for p in range(10, 20)]
+    network.write_text("\n".join(["system,collective,n_gpus,n_nodes,bytes,kind,time_s", *lines]), encoding="utf-8")
+    path = tmp_path / "products.parquet"
+    table_of(path, np.full(len(SHAPES), 1.25))
+    for tables in ((path, network), (network, path)):
+        found = json.loads(run(*tables, "--node", NODE, "--json").stdout)["families"]
+        assert list(dict.fromkeys(row["family"] for row in found)) == ["gemm", "all_reduce"]
+
+
+def test_a_call_s_numbers_are_named(tmp_path: Path) -> None:
+    """Decoding and collectives, too, are told with the column of every number."""
+    tables = {
+        "attention.csv": "batch_size,isl,step,num_heads,num_key_value_heads,head_dim,time_s\n4,1,127,32,8,128,1e-5",
+        "network.csv": "system,collective,n_gpus,n_nodes,bytes,kind,time_s\none,alltoall,8,2,65536,measured,1e-4",
+    }
+    for name, text in tables.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    worst = json.loads(run(*(tmp_path / name for name in tables), "--node", NODE, "--json").stdout)["worst"]
+    assert {row["call"] for row in worst} == {
+        "decode batch_size=4 isl=1 step=127 num_heads=32 num_key_value_heads=8 head_dim=128",
+        "all_to_all n_gpus=8 n_nodes=2 bytes=65536",
+    }
+
+
 def test_the_worst_calls_come_first(tmp_path: Path) -> None:
     """The call that is farthest off leads the list, with its shape, whichever side it is off to."""
     path = tmp_path / "products.parquet"
@@ -84,7 +111,7 @@ def test_the_worst_calls_come_first(tmp_path: Path) -> None:
     factors[5], factors[9] = 3.0, 1.5  # -67 % and -33 %
     table_of(path, factors)
     worst = json.loads(run(path, "--node", NODE, "--json").stdout)["worst"]
-    assert [row["call"] for row in worst[:2]] == ["gemm {} {} {}".format(*SHAPES[row]) for row in (5, 9)]
+    assert [row["call"] for row in worst[:2]] == ["gemm m={} n={} k={}".format(*SHAPES[row]) for row in (5, 9)]
     assert [row["error"] for row in worst[:2]] == pytest.approx([-2 / 3, -1 / 3])
 
 
@@ -134,7 +161,7 @@ def test_bad_input_is_refused(args: list[str], problem: str, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     table_of(tmp_path / "table.parquet", np.ones(len(SHAPES)))
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
-    fitted = next(shape for shape in SHAPES if not is_held_out("gemm {} {} {}".format(*shape), HELD_OUT_TABLES))
+    fitted = next(shape for shape in SHAPES if not is_held_out("gemm m={} n={} k={}".format(*shape), HELD_OUT_TABLES))
     pd.DataFrame([(*fitted, 1e-5)], columns=["m", "n", "k", "time_s"]).to_parquet(tmp_path / "one.parquet")
     result = run(*args)
     assert result.exit_code == 2

@@ -150,6 +150,14 @@ def test_steps_count_beside_what_the_same_tables_say_of_kernels(tmp_path: Path) 
     assert of_exact["source"].startswith("What steps are off")
 
 
+@pytest.mark.parametrize(("constants", "words"), [(1, "1 constant fitted"), (2, "2 constants fitted")])
+def test_constants_are_counted_in_words(constants: int, words: str, tmp_path: Path) -> None:
+    """The source of a deviation of steps says how many constants were fitted, one of them without an s."""
+    out = tmp_path / "mine.yaml"
+    assert run(A100, steps(tmp_path, 1e-3, 1.0), "--constants", constants, "--out", out).exit_code == 0
+    assert words in yaml.safe_load(out.read_text(encoding="utf-8"))["spread"]["step"]["source"]
+
+
 def test_steps_that_constants_were_not_fitted_to_have_no_say(tmp_path: Path) -> None:
     """Rows of another group than the fitted one are there to judge intervals: whatever they are, nothing changes."""
     found, among_all = (
