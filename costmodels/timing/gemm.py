@@ -137,7 +137,7 @@ def gemm_times(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, gemm: G
     """Return the times of (batched) products on a device whose arithmetic units have a peak rate for their dtype."""
     kernels = chosen_kernels(calls, peak_flop_per_s, device, gemm)
     units_s, whole_s = (seconds[:, 0] for seconds in kernel_times(calls, kernels, peak_flop_per_s, device, gemm))
-    memory_s = _memory_s(calls, device, gemm)
+    memory_s = _memory_s(calls, calls.bytes_read[:, None], device, gemm)[:, 0]
     return Times(gemm.latency_s + whole_s - np.maximum(units_s, memory_s), units_s, memory_s)
 
 
@@ -175,8 +175,8 @@ def kernel_times(
 ) -> tuple[Array, Array]:
     """Return the seconds of the multiprocessors and of all, less the fixed time, per call and kernel."""
     units_s = _units_s(calls, kernels, peak_flop_per_s, device, gemm)
-    asked = _asked_bytes(calls, kernels, device, gemm.memory_quantisation) / calls.num_bytes[:, None]
-    whole_s = _norm(gemm.memory_overlap, units_s, _memory_s(calls, device, gemm)[:, None] * asked)
+    asked_bytes = _asked_bytes(calls, kernels, device, gemm.memory_quantisation)
+    whole_s = _norm(gemm.memory_overlap, units_s, _memory_s(calls, asked_bytes, device, gemm))
     return units_s, whole_s + np.where(kernels.splits > 1, _reduction_s(calls, kernels, device, gemm), 0.0)
 
 
@@ -207,7 +207,7 @@ def _powered_s(calls: Calls, peak_flop_per_s: float, gemm: GemmProfile) -> Array
 
 
 def _asked_bytes(calls: Calls, kernels: Kernels, device: DeviceSpec, quantisation: float) -> Array:
-    """Return the bytes that whole waves of blocks would ask of the memory, per call and kernel; waves whole in part.
+    """Return the bytes of operands that whole waves of blocks would ask for, per call and kernel; waves whole in part.
 
     An operand's slices, one per row or column of tiles and part of k, are spread over the multiprocessors.
     """
@@ -221,15 +221,18 @@ def _asked_bytes(calls: Calls, kernels: Kernels, device: DeviceSpec, quantisatio
         fill = num_tiles * batch * kernels.splits / device.num_multiprocessors
         whole = np.ceil(fill) * device.num_multiprocessors * tile / kernels.splits
         asked += np.where(fill > 1.0, whole - size * batch, 0.0) * k
-    return calls.num_bytes[:, None] + quantisation * calls.element_bytes * asked
+    return calls.bytes_read[:, None] + quantisation * calls.element_bytes * asked
 
 
-def _memory_s(calls: Calls, device: DeviceSpec, gemm: GemmProfile) -> Array:
-    """Return how long operands and result take to and from the memory, which few bytes do not bring up to its rate."""
-    ramp = 1.0 + np.sqrt(gemm.memory_ramp_bytes / calls.num_bytes)
+def _memory_s(calls: Calls, asked_bytes: Array, device: DeviceSpec, gemm: GemmProfile) -> Array:
+    """Return how long operands and result take to and from the memory, which few bytes do not bring up to its rate.
+
+    ``asked_bytes``: of the operands, of shape (calls, 1) or (calls, kernels), as the times that come back.
+    """
     held_bytes = gemm.cache_fraction * device.l2_cache_bytes
     faster = cache_speedup(calls.bytes_read, held_bytes, gemm.cache_speedup, _CACHE_SHARPNESS)
-    num_bytes = calls.bytes_read / faster + calls.bytes_written
+    num_bytes = asked_bytes / faster[:, None] + calls.bytes_written[:, None]
+    ramp = 1.0 + np.sqrt(gemm.memory_ramp_bytes / num_bytes)
     seconds: Array = ramp * num_bytes / (device.memory_bandwidth_bytes_per_s * gemm.memory_fraction)
     return seconds
 

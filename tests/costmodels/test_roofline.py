@@ -51,14 +51,14 @@ def test_product_is_never_faster_than_the_data_sheet(name: str, m: int, n: int, 
     assert time.latency_s > 0
 
 
-def fastest_s(m: int, n: int, k: int, device: DeviceSpec, gemm: GemmProfile | None = None) -> float:
-    """Return what a product takes with the fastest of the library's kernels, whatever the library chooses."""
-    kernel, inputs, gemm = KERNELS["matmul"], [half(m, k), half(k, n)], gemm or load_profile(device.generation).gemm
+def fastest_s(m: int, n: int, k: int, device: DeviceSpec, gemm: GemmProfile, *, refused: bool = True) -> float:
+    """Return what a product takes with the fastest of the library's kernels, with those that it refuses."""
+    kernel, inputs = KERNELS["matmul"], [half(m, k), half(k, n)]
     calls = Calls.of([kernel.work(inputs, kernel.outputs(inputs, {}), {})], "bfloat16")
     peak, kernels = device.peak("bfloat16"), library_kernels(gemm)
     _, whole_s = kernel_times(calls, kernels, peak, device, gemm)
     allowed = np.isfinite(ranked_times(calls, kernels, peak, device, gemm))
-    return float(gemm.latency_s + whole_s[allowed].min())
+    return float(gemm.latency_s + whole_s[allowed | refused].min())
 
 
 @pytest.mark.parametrize("generation", ["a100", "h100", "h200", "b200"])
@@ -69,12 +69,11 @@ def test_larger_product_is_never_faster_than_a_smaller_can_be(
     """With more rows, more columns or a longer sum no product beats the fastest kernel of the smaller one.
 
     What a library chooses may be slower: its ranking is its own, and real libraries' products do get faster with size.
-    To a thousandth: what few bytes lose of the memory's rate goes by all of them, also by those that the cache holds.
     """
     device = next(load_device(name) for name in list_devices() if load_device(name).generation == generation)
-    base = fastest_s(m, n, k, device)
+    base = fastest_s(m, n, k, device, load_profile(generation).gemm)
     for rows, columns, depth in ((m, n, k), (m + more, n, k), (m, n + more, k), (m, n, k + more)):
-        assert timed("matmul", [half(rows, depth), half(depth, columns)], device).alone_s >= base * (1 - 1e-3)
+        assert timed("matmul", [half(rows, depth), half(depth, columns)], device).alone_s >= base * (1 - 1e-12)
 
 
 @given(m=dims, n=dims, k=dims)
@@ -88,7 +87,7 @@ def test_a_library_that_ranks_by_the_times_takes_the_fastest(m: int, n: int, k: 
     kernel, inputs = KERNELS["matmul"], [half(m, k), half(k, n)]
     work = kernel.work(inputs, kernel.outputs(inputs, {}), {})
     time = kernel_time(work, kernel.family, "bfloat16", A100, replace(profile, gemm=honest))
-    assert time.alone_s == pytest.approx(fastest_s(m, n, k, A100, honest), rel=1e-9)
+    assert time.alone_s == pytest.approx(fastest_s(m, n, k, A100, honest, refused=False), rel=1e-9)
 
 
 @given(m=dims, n=dims, k=dims)
