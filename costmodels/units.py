@@ -102,9 +102,14 @@ def format_rate(rate: float, unit: str) -> str:
     return f"{rate:.4g} {unit}"
 
 
-def format_percent(fraction: float) -> str:
-    """Return a fraction in per cent, with one decimal: ``12.5 %``."""
-    return f"{100 * fraction:.1f} %"
+def format_percent(fraction: float, decimals: int = 1) -> str:
+    """Return a fraction in per cent: ``12.5 %``."""
+    return f"{100 * fraction:.{decimals}f} %"
+
+
+def format_change(fraction: float, decimals: int = 1) -> str:
+    """Return a relative difference in per cent, with its sign: ``+12.5 %``."""
+    return f"{100 * fraction:+.{decimals}f} %"
 
 
 def format_count(number: int, noun: str) -> str:

@@ -17,6 +17,7 @@ from costmodels.calibration.spread import Erred, spread_of
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.profile import FLOAT8, SECTIONS, SPREAD, SPREAD_SECTION, STEP, packaged_entry
 from costmodels.spread import NETWORK, Spread, kernel_place, spread_family, transfer_place
+from costmodels.units import format_percent
 from scenarios.errors import Origin, ScenarioError
 
 MAX_FIT_ROWS: Final = 8000
@@ -227,8 +228,8 @@ def _source(section: str, fitted: Fitted, families: Mapping[str, Mapping[str, fl
     }.get(section, (section,))  # fmt: skip
     rows = [(name, families[name]) for name in own if name in families]
     errors = ", ".join(
-        f"{name} {100 * row.get('mean', 0.0):.1f} % over {row['points']:,} rows, "
-        f"{100 * row.get('held_out_mean', 0.0):.1f} % over {row['held_out_points']:,} that nothing was fitted to"
+        f"{name} {format_percent(row.get('mean', 0.0))} over {row['points']:,} rows, "
+        f"{format_percent(row.get('held_out_mean', 0.0))} over {row['held_out_points']:,} that nothing was fitted to"
         for name, row in rows
     )
     return f"Fitted{f' to {origin}' if origin else ''}; mean absolute error: {errors}"

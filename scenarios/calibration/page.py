@@ -11,7 +11,7 @@ from costmodels.calibration.document import parse_calibrated
 from costmodels.calibration.network import MESSAGE
 from costmodels.hardware import load_node
 from costmodels.spread import NETWORK, Spread, spread_family
-from costmodels.units import format_percent, format_rate, format_time
+from costmodels.units import format_change, format_percent, format_rate, format_time
 from scenarios.calibration.calibration import NETWORK_FAMILIES, Calibration, Point, families_of
 from scenarios.calibration.parameters import parameter_sections
 from scenarios.calibration.plots import (
@@ -120,7 +120,7 @@ def _name(family: str) -> str:
 def _cell(row: Mapping[str, float], key: str) -> str:
     if key not in row:
         return "–"
-    return f"{100 * row[key]:+.1f} %".replace("-", "−") if key.endswith("bias") else format_percent(row[key])
+    return format_change(row[key]).replace("-", "−") if key.endswith("bias") else format_percent(row[key])
 
 
 def _family(family: str, points: Sequence[Point], spread: Spread | None) -> Section:

@@ -7,7 +7,7 @@ from costmodels.calibration.document import rates_entry
 from costmodels.errors import UnitError
 from costmodels.hardware import load_node
 from costmodels.profile import SECTIONS, packaged_entry
-from costmodels.units import Dimension, format_rate, format_time, parse_quantity
+from costmodels.units import Dimension, format_percent, format_rate, format_time, parse_quantity
 from scenarios.report.page import Section, table
 
 _TITLES: Final = {
@@ -71,8 +71,8 @@ def _kernels(kernels: Mapping[str, Any], about: Mapping[str, Any]) -> str:
 def _certainty(path: str, about: Mapping[str, Any]) -> str:
     """Return the standard error of a parameter, or why it has none; nothing where it was not fitted."""
     if path in about["standard_errors"]:
-        percents = 100 * about["standard_errors"][path]
-        return f"{percents:.{0 if percents >= 10 else 1}f} %"
+        error = about["standard_errors"][path]
+        return format_percent(error, 0 if error >= 0.1 else 1)
     if path in about["without_standard_error"]["at_limit"]:
         return "at its limit"
     return "not settled" if path in about["without_standard_error"]["not_settled"] else ""

@@ -12,7 +12,7 @@ from costmodels.calibration.samples import CollectiveSample
 from costmodels.hardware import NodeSpec
 from costmodels.profile import Profile
 from costmodels.spread import Spread
-from costmodels.units import format_rate, format_time
+from costmodels.units import format_change, format_rate, format_time
 from scenarios.calibration.calibration import Point
 from scenarios.report.plot import Array, Axis, Plot, log_axis
 from traces.kineto.statistics import bus_factor
@@ -201,8 +201,8 @@ def _words(point: Point) -> str:
 
 def percent_off(ratio: float) -> str:
     """Return how far predicted is from measured, with its sign."""
-    percents = 100 * (ratio - 1)
-    return f"{percents:+.{0 if abs(percents) >= 10 else 1}f} %".replace("-", "−") if abs(percents) >= 0.05 else "0 %"
+    off = ratio - 1
+    return format_change(off, 0 if abs(off) >= 0.1 else 1).replace("-", "−") if abs(off) >= 0.0005 else "0 %"
 
 
 def _error_axis(points: Sequence[Point], title: str) -> Axis:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from costmodels.units import format_percent
 from scenarios.calibration.step_fit import StepFit, fit_steps, summarise_fit
 from scenarios.calibration.step_workers import steps_in_processes
 from scenarios.commands.options import jobs_option, json_option
@@ -59,14 +60,16 @@ def _print(fit: StepFit, summary: Mapping[str, Any], console: Console) -> None:
     for constant, estimate in fit.found.items():
         error = "at its limit" if estimate.at_limit else "not settled"
         if estimate.standard_error is not None:
-            error = f"{100 * estimate.standard_error:.1f} %"
+            error = format_percent(estimate.standard_error)
         table.add_row(constant.name, constant.text(fit.starts[constant]), constant.text(estimate.value), error)
     console.print(table)
     for label, key in (("fitted", "fitted"), ("held out", "held_out")):
         if (figures := summary[key]) is not None:
             rows = f"{figures['rows']} row{'' if figures['rows'] == 1 else 's'}"
-            mean, most, worst = (100 * figures[key] for key in ("mean_absolute_error", "percentile_95", "worst"))
+            mean, most, worst = (
+                format_percent(figures[key]) for key in ("mean_absolute_error", "percentile_95", "worst")
+            )
             console.print(
-                Text(f"{label}: {rows}, off by {mean:.1f} % on average, 95 % of them by at most "
-                     f"{most:.1f} %, the worst {worst:.1f} %"), soft_wrap=True,
+                Text(f"{label}: {rows}, off by {mean} on average, 95 % of them by at most "
+                     f"{most}, the worst {worst}"), soft_wrap=True,
             )  # fmt: skip

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from costmodels.units import format_percent, format_time
+from costmodels.units import format_change, format_percent, format_time
 from scenarios.calibration.request import checked_node
 from scenarios.calibration.residuals import TablesAsked, judge
 from scenarios.commands.options import Percentage, json_option
@@ -65,14 +65,14 @@ def _print(summary: Mapping[str, Any], console: Console) -> None:
         length = f" longer than {format_time(row['longer_than_s'])}" if row["longer_than_s"] else ""
         errors = [format_percent(row[key]) for key in ("mean_absolute_error", "median", "percentile_95", "worst")]
         inside = "-" if row["coverage"] is None else format_percent(row["coverage"])
-        table.add_row(row["family"] + length, f"{row['calls']:,}", *errors, f"{100 * row['bias']:+.1f} %", inside)
+        table.add_row(row["family"] + length, f"{row['calls']:,}", *errors, format_change(row["bias"]), inside)
     console.print(table)
     worst = Table("worst predicted", box=None, header_style="bold", pad_edge=False)
     for words in ("measured", "predicted", "error"):
         worst.add_column(words, justify="right")
     for row in summary["worst"]:
         times = (format_time(row[key]) for key in ("measured_s", "predicted_s"))
-        worst.add_row(Text(row["call"]), *times, f"{100 * row['error']:+.1f} %")
+        worst.add_row(Text(row["call"]), *times, format_change(row["error"]))
     console.print()
     console.print(worst)
     console.print(Text(f"profile {summary['profile']} on {summary['node']}", style="dim"), soft_wrap=True)

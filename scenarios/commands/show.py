@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from costmodels.units import format_rate, format_time
+from costmodels.units import format_percent, format_rate, format_time
 from scenarios.commands.options import ScenarioPath, json_option, set_option
 from scenarios.commands.pictures import refuse_suffix, written
 from scenarios.commands.refusals import refusing_bad_input
@@ -96,7 +96,7 @@ def print_schedule(scenario: Scenario, slots: SlotDiagram, console: Console) -> 
     else:
         console.print(Text(scenario.name, style="bold"))
     what = run_words(scenario)
-    times = f"{what} {format_time(slots.end_s)}, idle {100 * slots.idle_fraction:.1f} %"
+    times = f"{what} {format_time(slots.end_s)}, idle {format_percent(slots.idle_fraction)}"
     console.print(Text(f"{schedule_words(scenario)}: {times}", style="bold"), soft_wrap=True)
     print_slots(slots, console)
 

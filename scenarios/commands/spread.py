@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodels.profile import SPREAD_SECTION
+from costmodels.units import format_percent
 from scenarios.calibration.request import refuse_unwritable_files, write_section
 from scenarios.calibration.spread_fit import SpreadRequest, measured_families, read_evidence
 from scenarios.commands.options import bundling, json_option
@@ -64,7 +65,7 @@ def _print(found: Mapping[str, Mapping[str, Any]], console: Console, out: Path) 
         by_length = entry["deviation"]
         deviations = sorted(by_length.values() if isinstance(by_length, Mapping) else [by_length])
         cells = [" to ".join(f"{100 * value:.1f}" for value in dict.fromkeys((deviations[0], deviations[-1]))) + " %"]
-        cells += [f"{100 * entry[key]:.0f} %" if key in entry else "-" for key in ("common", "near")]
+        cells += [format_percent(entry[key], 0) if key in entry else "-" for key in ("common", "near")]
         table.add_row(family, *cells)
     console.print(table)
     console.print(Text(f"written to {out}; the other families are as in the profile", "dim"), soft_wrap=True)

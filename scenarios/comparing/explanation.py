@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from math import isclose
 from typing import Any, Final
 
-from costmodels.units import format_time
+from costmodels.units import format_percent, format_time
 from scenarios.report.causes import COMPUTING, cause_of
 from scenarios.report.words import mean_over_ranks
 
@@ -98,9 +98,9 @@ def _verdict(times_s: tuple[float, float], names: tuple[str, str], causes: list[
     if longer_s <= ALIKE * max(times_s):
         return f"{names[0]} and {names[1]} take equally long: {format_time(times_s[0])}."
     slow, fast = (1, 0) if times_s[1] > times_s[0] else (0, 1)
-    percent = 100 * longer_s / times_s[fast]
+    slower = format_percent(longer_s / times_s[fast])
     words = [
-        f"{names[slow]} is {percent:.1f} % slower than {names[fast]}: {format_time(times_s[slow])} against "
+        f"{names[slow]} is {slower} slower than {names[fast]}: {format_time(times_s[slow])} against "
         f"{format_time(times_s[fast])}."
     ]
     sign = 1 if slow == 1 else -1
@@ -124,9 +124,9 @@ def _of_op(row: Row, slow: str, fast: str, name: str) -> str:
     if link == LATENCY:
         return f"{words}, most of it latency: {format_time(now[link])} against {format_time(then.get(link, 0.0))}."
     full = [row[f"{side}_fullest_fraction"].get(link) for side in (slow, fast)]
-    before = f"{100 * full[1]:.0f} %" if full[1] else "not used"
+    before = format_percent(full[1], 0) if full[1] else "not used"
     return (
         f"{words}: {link} links hold it back for {format_time(now[link])} "
-        f"({format_time(then.get(link, 0.0))} in {name}), and are {100 * full[0]:.0f} % full meanwhile "
+        f"({format_time(then.get(link, 0.0))} in {name}), and are {format_percent(full[0], 0)} full meanwhile "
         f"({before} in {name})."
     )

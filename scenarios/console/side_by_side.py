@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from costmodels.units import format_bytes, format_time
+from costmodels.units import format_bytes, format_change, format_percent, format_time
 from scenarios.report.words import spread_words
 from scenarios.summaries.algorithm import algorithm_words
 from traces.comparison.compare import difference_s
@@ -39,11 +39,11 @@ def print_comparison(summary: Mapping[str, Any], console: Console) -> None:
     """Print how two timelines differ: the first less the second, as a part of the second."""
     table = Table.grid(padding=(0, 2))
     first, second = format_time(summary["first_s"]), format_time(summary["second_s"])
-    table.add_row("step time", Text(f"{first} against {second}: {_signed(summary['makespan_error'])}"))
+    table.add_row("step time", Text(f"{first} against {second}: {format_change(summary['makespan_error'])}"))
     table.add_row("work", _work(summary, summary["second_ops"]))
     table.add_row("aligned", Text(_aligned(summary["aligned"])))
     for words, key in (("by kind", "kind_error"), ("by stream", "stream_error")):
-        table.add_row(words, Text(", ".join(f"{name} {_signed(error)}" for name, error in summary[key].items())))
+        table.add_row(words, Text(", ".join(f"{name} {format_change(error)}" for name, error in summary[key].items())))
     if not summary["passed"]:
         table.add_row("verdict", Text("FAILED: further apart than allowed", "bold red"))
     console.print(table)
@@ -104,7 +104,7 @@ def print_explanation(explanation: Mapping[str, Any], console: Console) -> None:
         console.print()
         table = _sides("the busiest link of a kind", names)
         for row in explanation["links"]:
-            busy = (f"{100 * row[f'{side}_busy_fraction']:.1f} %" for side in ("first", "second"))
+            busy = (format_percent(row[f"{side}_busy_fraction"]) for side in ("first", "second"))
             table.add_row(Text(row["kind"]), *busy)
         console.print(table)
 
@@ -131,13 +131,13 @@ def _bound(bound_s: Mapping[str, float]) -> str:
     """Return what held an op back, as parts of its time, the largest first."""
     whole_s = sum(bound_s.values())
     parts = sorted(bound_s.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{kind} {100 * part / whole_s:.0f} %" for kind, part in parts if part > 0.005 * whole_s)
+    return ", ".join(f"{kind} {format_percent(part / whole_s, 0)}" for kind, part in parts if part > 0.005 * whole_s)
 
 
 def _step_time(summary: Mapping[str, Any]) -> Text:
     """Return the executed step's time, beside the simulated one's and what that lies in in 90 % of cases."""
     executed_s, simulated_s = summary["iteration_time_s"], summary["simulated_iteration_time_s"]
-    known = [_signed((simulated_s - executed_s) / executed_s)] if executed_s else []
+    known = [format_change((simulated_s - executed_s) / executed_s)] if executed_s else []
     known += [words] if (words := spread_words(summary["simulated_iteration_time_interval_s"])) else []
     beside = f" ({'; '.join(known)})" if known else ""
     return Text.assemble((format_time(executed_s), "bold"), f"; simulated: {format_time(simulated_s)}{beside}")
@@ -187,10 +187,6 @@ def _largest(summary: Mapping[str, Any]) -> Table:
         counts = (
             {f"{row['first_count']:,}": None, f"{row['second_count']:,}": None} if row["op"] != IDLE else {"": None}
         )
-        share = f"{100 * row['share_fraction']:.1f} %"
+        share = format_percent(row["share_fraction"])
         table.add_row(Text(row["op"]), " | ".join(counts), *_both(row), share)
     return table
-
-
-def _signed(fraction: float) -> str:
-    return f"{100 * fraction:+.1f} %"

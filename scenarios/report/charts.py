@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.units import format_bytes, format_time
+from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.causes import COMPUTING, IDLE, cause_of, memory_colour, role_colour
 from scenarios.report.gantt import Bars, Gantt, evenly
 from scenarios.report.page import Chart
@@ -127,7 +127,7 @@ def breakdown_chart(chart_id: str, summary: Mapping[str, Any]) -> Chart:
         {
             "type": "bar", "orientation": "h", "name": words, "y": labels, "marker": {"color": colour},
             "x": _numbers(100 * np.array(seconds) / total_s),
-            "hovertext": [f"{label}: <b>{words}</b><br>{format_time(value)}, {100 * value / total_s:.1f} %"
+            "hovertext": [f"{label}: <b>{words}</b><br>{format_time(value)}, {format_percent(value / total_s)}"
                           for label, value in zip(labels, seconds, strict=True)],
             "hovertemplate": "%{hovertext}<extra></extra>",
         }

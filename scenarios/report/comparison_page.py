@@ -6,9 +6,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
-from costmodels.units import format_percent, format_time
+from costmodels.units import format_change, format_percent, format_time
 from scenarios.report.decision import decision_section
 from scenarios.report.op_colours import op_colours
 from scenarios.report.op_lanes import op_lanes
@@ -168,7 +166,7 @@ def _scatter(comparison: Comparison, names: Names) -> list[Section]:
     inside_s = sum(point.second_s for point in drawn if in_band([point]))
     lead = (
         f"A point per name of aligned ops, its mean over ranks and repetitions. {in_band(drawn):,} of {len(drawn):,} "
-        f"lie in the band of {100 * BAND:.0f} % more or less, with {format_percent(inside_s / whole_s)} "
+        f"lie in the band of {format_percent(BAND, 0)} more or less, with {format_percent(inside_s / whole_s)} "
         "of their seconds."
     )
     if not all(point.by_name for point in drawn):
@@ -227,5 +225,4 @@ def _difference(seconds: float) -> str:
 
 
 def _signed(fraction: float) -> str:
-    percent = 100 * fraction
-    return "0.0 %" if np.isclose(percent, 0.0, atol=0.05) else f"{percent:+.1f} %".replace("-", "−")
+    return "0.0 %" if abs(fraction) <= 0.0005 else format_change(fraction).replace("-", "−")

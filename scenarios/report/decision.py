@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from costmodels.units import format_time
+from costmodels.units import format_percent, format_time
 from scenarios.report.causes import cause_of
 from scenarios.report.page import Section, table
 
@@ -20,7 +20,7 @@ def decision_section(explanation: Mapping[str, Any]) -> Section:
     links = table(
         ("the busiest link of a kind", *names),
         [
-            (row["kind"], *(f"{100 * row[f'{side}_busy_fraction']:.1f} %" for side in ("first", "second")))
+            (row["kind"], *(format_percent(row[f"{side}_busy_fraction"]) for side in ("first", "second")))
             for row in explanation["links"]
         ],
     )
@@ -51,7 +51,8 @@ def _bound(bound_s: Mapping[str, float], fullest: Mapping[str, float]) -> str:
     whole_s = sum(bound_s.values())
     parts = sorted(bound_s.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(
-        f"{kind} {100 * part / whole_s:.0f} %" + (f" ({100 * fullest[kind]:.0f} % full)" if kind in fullest else "")
+        f"{kind} {format_percent(part / whole_s, 0)}"
+        + (f" ({format_percent(fullest[kind], 0)} full)" if kind in fullest else "")
         for kind, part in parts
         if part > 0.005 * whole_s
     )

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.units import format_bytes, format_time
+from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.causes import cause_of
 from scenarios.report.charts import time_unit
 from scenarios.report.page import Chart, Section, table
@@ -44,9 +44,9 @@ def _bound_table(communication: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         (
             f"{entry['kind']}, {cause_of(entry['stream'])[0]}{_direction(entry['stream'])}",
-            ", ".join(f"{kind} {100 * part / entry['time_s']:.0f} %" for kind, part in entry["bound_s"].items()),
+            ", ".join(f"{kind} {format_percent(part / entry['time_s'], 0)}" for kind, part in entry["bound_s"].items()),
             format_time(entry["time_s"]),
-            f"{100 * entry['latency_s'] / entry['time_s']:.0f} %",
+            format_percent(entry["latency_s"] / entry["time_s"], 0),
         )
         for entry in communication[:MAX_KINDS]
         if entry["time_s"]
@@ -81,7 +81,7 @@ def link_words(use: LinkUse, row: int) -> str:
 def _heat_map(use: LinkUse, rows: list[int]) -> Chart:
     unit, factor = time_unit(use.makespan_s)
     width = use.makespan_s / NUM_PARTS / factor
-    labels = [f"{link_words(use, row)}  {100 * use.busy_fraction[row]:.0f} %" for row in rows]
+    labels = [f"{link_words(use, row)}  {format_percent(use.busy_fraction[row], 0)}" for row in rows]
     details = [
         f"{LinkKind(int(use.kind[row])).words}, {format_bytes(round(float(use.num_bytes[row])))} in "
         f"{format_time(float(use.busy_s[row]))}" for row in rows

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodels.units import format_percent
 from scenarios.report.page import Card, Chart, Section, table
 from scenarios.summaries.long_run import interval_words, reliability_rows
 from sim.reliability.closed_forms import ExactModel
@@ -20,7 +21,7 @@ _CURVE, _DOT = "#4a7fd6", "#d9822b"
 def long_run_card(reliability: Mapping[str, Any]) -> Card:
     """Return the goodput, and how often the run is interrupted."""
     goodput, interruptions = reliability["goodput"], reliability["interruptions"]["mean"]
-    return Card("Goodput of the long run", f"{100 * goodput['mean']:.1f} %", f"{interruptions:,.0f} interruptions")
+    return Card("Goodput of the long run", format_percent(goodput["mean"]), f"{interruptions:,.0f} interruptions")
 
 
 def long_run_section(reliability: Mapping[str, Any]) -> Section:

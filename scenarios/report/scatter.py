@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.units import format_time
+from costmodels.units import format_change, format_time
 from scenarios.report.plot import Plot, log_axis
 
 BAND: Final = 0.2
@@ -37,7 +37,7 @@ def scatter(points: Sequence[Point], names: tuple[str, str]) -> str:
     marks = [plot.area(*band, 'class="band"'), plot.line(ends[[0, -1]], ends[[0, -1]], 'class="guide"')]
     for point in points:
         times = f"{first} {format_time(point.first_s)}, {second} {format_time(point.second_s)}"
-        words = f"{point.words}\n{times}, {100 * (point.first_s / point.second_s - 1):+.1f} %"
+        words = f"{point.words}\n{times}, {format_change(point.first_s / point.second_s - 1)}"
         look = f'fill="{point.colour}" opacity="0.8"' if point.by_name else f'{_RING} stroke="{point.colour}"'
         marks.append(plot.circles([(point.second_s, point.first_s, words)], look))
     return f'<div class="large">{plot.svg(marks, f"{first} against {second}, op by op")}</div>'

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from costmodels.units import format_time
+from costmodels.units import format_change, format_time
 from sim.replay.changes import Changes, as_mapping
 from sim.replay.run import Replay, Replayer
 from traces.chakra.node import ChakraTrace
@@ -86,7 +86,7 @@ def _doubts(replayer: Replayer, changes: Changes, unchanged_s: float) -> list[Do
     doubts = list[Doubt]()
     off = unchanged_s / replayer.measured_s - 1 if replayer.measured_s else 0.0
     if abs(off) > REPRODUCED_WITHIN:
-        doubts.append(Doubt("not_reproduced", 1, f"{format_time(unchanged_s)} ({100 * off:+.1f} %)"))
+        doubts.append(Doubt("not_reproduced", 1, f"{format_time(unchanged_s)} ({format_change(off)})"))
     unlaunched = sum(int(np.isnan(rank.rows.launch_s).sum()) for rank in trace.ranks)
     if unlaunched:
         doubts.append(Doubt("unlaunched", unlaunched))
@@ -107,7 +107,7 @@ def print_replay(summary: Mapping[str, Any], console: Console, out: Path | None 
     console.print(Text(f"{summary['path']}, {count:,} rank{'s' if count != 1 else ''}", style="bold"), soft_wrap=True)
     grid = Table.grid(padding=(0, 2))
     grid.add_row("measured", format_time(summary["measured_s"]))
-    change = f"{round(100 * (summary['span_ratio'] - 1), 2) + 0.0:+.2f} %"
+    change = format_change(round(summary["span_ratio"] - 1, 4) + 0.0, 2)
     grid.add_row("replayed", Text(f"{format_time(summary['replayed_s'])} ({change})", style="bold"))
     said = ", ".join(f"{key}={value:g}x" for key, value in summary["changes"].items())
     grid.add_row("changed", Text(said) if said else "nothing: how well the replay reproduces the run")

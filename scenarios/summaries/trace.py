@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from costmodels.units import format_bytes, format_rate, format_time
+from costmodels.units import format_bytes, format_percent, format_rate, format_time
 from traces.doubt import entries
 from traces.kineto.breakdown import break_down
 from traces.kineto.statistics import collective_rates, longest_kernels
@@ -149,21 +149,21 @@ def _rank_table(ranks: list[Mapping[str, Any]]) -> Table:
         others = (_part(rank[key], rank["span_s"]) for key in ("memory_s", "idle_s"))
         hidden, held = rank["overlap_fraction"], rank["peak_allocated_bytes"]
         table.add_row(
-            str(rank["rank"]), format_time(rank["span_s"]), *parts, "-" if hidden is None else f"{100 * hidden:.1f} %",
+            str(rank["rank"]), format_time(rank["span_s"]), *parts, "-" if hidden is None else format_percent(hidden),
             *others, "-" if held is None else format_bytes(held),
         )  # fmt: skip
     return _captioned(table, len(ranks), "ranks")
 
 
 def _part(part_s: float, whole_s: float) -> str:
-    return f"{format_time(part_s)} ({100 * part_s / whole_s:.1f} %)" if whole_s else format_time(part_s)
+    return f"{format_time(part_s)} ({format_percent(part_s / whole_s)})" if whole_s else format_time(part_s)
 
 
 def _kernel_table(kernels: list[Mapping[str, Any]]) -> Table:
     table = _table("longest on all devices", "kind", "count", "time", "of all")
     for kernel in kernels:
         name = kernel["name"] if len(kernel["name"]) <= _MAX_NAME else kernel["name"][: _MAX_NAME - 3] + "..."
-        share = f"{100 * kernel['fraction']:.1f} %"
+        share = format_percent(kernel["fraction"])
         table.add_row(Text(name), kernel["kind"], f"{kernel['count']:,}", format_time(kernel["total_s"]), share)
     return table
 

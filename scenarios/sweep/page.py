@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.units import format_bytes, format_time
+from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.causes import COMPUTING, cause_of
 from scenarios.report.charts import memory_unit, time_unit
 from scenarios.report.page import Card, Chart, Section, legend, table, write_page
@@ -76,7 +76,7 @@ def _times(summary: Mapping[str, Any]) -> Section:
         {
             "type": "bar", "orientation": "h", "name": words, "y": labels, "marker": {"color": colour},
             "x": [_short(f * p["iteration_time_s"] / factor) for f, p in zip(fractions, points, strict=True)],
-            "hovertext": [f"<b>{words}</b><br>{format_time(f * p['iteration_time_s'])}, {100 * f:.1f} %"
+            "hovertext": [f"<b>{words}</b><br>{format_time(f * p['iteration_time_s'])}, {format_percent(f)}"
                           for f, p in zip(fractions, points, strict=True)],
             "hovertemplate": "%{hovertext}<extra></extra>",
         }

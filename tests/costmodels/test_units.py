@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.errors import UnitError
-from costmodels.units import Dimension, format_bytes, format_rate, format_time, parse_quantity
+from costmodels.units import (
+    Dimension,
+    format_bytes,
+    format_change,
+    format_percent,
+    format_rate,
+    format_time,
+    parse_quantity,
+)
 
 
 @pytest.mark.parametrize(
@@ -108,3 +116,13 @@ def test_tables_get_readable_figures() -> None:
     assert format_rate(1.48e14, "FLOP/s") == "148 TFLOP/s"
     assert format_rate(12.5e9, "B/s") == "12.5 GB/s"
     assert format_rate(3.0, "tokens/s") == "3 tokens/s"
+
+
+@pytest.mark.parametrize(
+    ("fraction", "decimals", "plain", "change"),
+    [(0.125, 1, "12.5 %", "+12.5 %"), (-0.5, 0, "-50 %", "-50 %"), (0.0004, 2, "0.04 %", "+0.04 %")],
+)
+def test_fractions_are_shown_in_per_cent(fraction: float, decimals: int, plain: str, change: str) -> None:
+    """Parts have so many decimals; relative differences have a sign, too."""
+    assert format_percent(fraction, decimals) == plain
+    assert format_change(fraction, decimals) == change
