@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from scenarios.calibration.tables import HELD_OUT_TABLES, read_samples
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.validation import published
+from tests.scenarios.measured_tables import SOFTWARE, table_of_steps
 from tests.traces.kineto_traces import write as write_trace
 from traces.published import FOLDER, load_table
 
@@ -34,22 +35,6 @@ COLLECTIVES = (
     "torch_all_reduce_a100",
     "torch_messages_two_nodes_a100",
 )
-STEPS = "row,microbatch_size,half,time\n1,1,fitted,{0}\n2,2,fitted,{0}\n3,4,fitted,{0}\n4,8,held out,{1}\n"
-SIDECAR = """\
-citation: Nobody
-source: Arithmetic
-licence: facts
-row: row
-group: half
-base:
-  name: Small
-  cluster: {node: NODE, num_nodes: 1, devices_per_node: 1}
-  model: {family: gpt, num_layers: 1, hidden_size: 512, num_heads: 8, sequence_length: 128, vocab_size: 1024}
-  training: {global_batch_size: 8, microbatch_size: 1, precision: bf16}
-columns: {training.microbatch_size: microbatch_size}
-measured: {prediction: iteration_time_s, unit: s, columns: [{column: time}]}
-thresholds: {mean: 0.05, worst: 0.12}
-"""
 
 
 def run(*args: object) -> Result:
@@ -70,11 +55,14 @@ def products(folder: Path, error: Callable[[np.ndarray], np.ndarray]) -> Path:
 
 
 def steps(folder: Path, fitted_s: float, held_out_s: float, node: str = "dgx-a100-80g") -> Path:
-    """Write a table of measured steps."""
-    path = folder / "steps.yaml"
-    path.write_text(SIDECAR.replace("NODE", node), encoding="utf-8")
-    path.with_suffix(".csv").write_text(STEPS.format(fitted_s, held_out_s), encoding="utf-8")
-    return path
+    """Write a table of four measured steps, one of them held out."""
+    return steps_that_took(folder, [("fitted", fitted_s)] * 3 + [("held out", held_out_s)], node)
+
+
+def steps_that_took(folder: Path, taken: Sequence[tuple[str, float]], node: str = "dgx-a100-80g") -> Path:
+    """Write a table of steps of ever larger micro-batches: in which half each is, and its seconds."""
+    rows = [f"{number},1,{1 << number},{half},{time_s}\n" for number, (half, time_s) in enumerate(taken)]
+    return table_of_steps(folder, "".join(rows), (SOFTWARE, ""), ("dgx-a100-80g", node))
 
 
 def kernels(path: Path, recorded: list[tuple[str, int, float]]) -> Path:
@@ -139,9 +127,7 @@ def test_steps_count_beside_what_the_same_tables_say_of_kernels(tmp_path: Path) 
     """Steps twice as slow as predicted: log 2 is left, less what products 30 % off explain."""
     table = steps(tmp_path, 1.0, 1e-9)
     alone_s = [row["predicted"] for row in published.run((table,))["tables"][0]["rows"]]
-    lines = STEPS.splitlines()
-    text = "\n".join([lines[0], *(f"{i},{1 << i - 1},fitted,{2 * t}" for i, t in enumerate(alone_s, 1))])
-    table.with_suffix(".csv").write_text(text, encoding="utf-8")
+    steps_that_took(tmp_path, [("fitted", 2 * time_s) for time_s in alone_s])
     exact, off = tmp_path / "exact.yaml", tmp_path / "off.yaml"
     assert run(A100, table, products(tmp_path, lambda shapes: 0.0 * shapes[:, 0]), "--out", exact).exit_code == 0
     assert run(A100, table, products(tmp_path, lambda shapes: 0.3 + 0.0 * shapes[:, 0]), "--out", off).exit_code == 0

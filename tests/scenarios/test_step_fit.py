@@ -19,35 +19,19 @@ from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.running.intervals import errors_of
 from sim.engine.simulate import simulate
+from tests.scenarios.measured_tables import table_of_steps
 from traces.published import load_table, published_tables
 
 PROFILE = load_profile("a100")
 TABLES = {path.stem: path for path in published_tables()}
-ROWS = "row,num_layers,microbatch_size,half,time\n1,2,1,fitted,1\n2,4,1,fitted,1\n3,4,8,fitted,1\n4,2,16,held out,1\n"
-SIDECAR = """\
-citation: Nobody
-source: Arithmetic
-licence: facts
-row: row
-group: half
-base:
-  name: Small
-  cluster: {node: dgx-a100-80g, num_nodes: 1, devices_per_node: 1}
-  model: {family: gpt, num_layers: 2, hidden_size: 2048, num_heads: 16, sequence_length: 512, vocab_size: 50257}
-  training: {global_batch_size: 16, microbatch_size: 1, precision: fp16}
-  software: {launch: 100 us, native_launch: 50 us, unaligned_slowdown: 2.0}
-columns: {model.num_layers: num_layers, training.microbatch_size: microbatch_size}
-measured: {prediction: iteration_time_s, unit: s, columns: [{column: time}]}
-thresholds: {mean: 0.05, worst: 0.12}
-"""
+TIMES = "prediction: iteration_time_s, unit: s"
+ROWS = "1,2,1,fitted,1\n2,4,1,fitted,1\n3,4,8,fitted,1\n4,2,16,held out,1\n"
 
 
 @pytest.fixture
 def steps(tmp_path: Path) -> list[MeasuredStep]:
     """Return four steps, one of them held out."""
-    (tmp_path / "small.yaml").write_text(SIDECAR, encoding="utf-8")
-    (tmp_path / "small.csv").write_text(ROWS, encoding="utf-8")
-    return measured_steps([tmp_path / "small.yaml"])
+    return measured_steps([table_of_steps(tmp_path, ROWS)])
 
 
 @pytest.mark.parametrize(
@@ -99,18 +83,14 @@ def test_fast_path_equals_the_scenario(steps: list[MeasuredStep]) -> None:
 
 def test_rates_are_taken_as_the_times_they_stand_for(tmp_path: Path) -> None:
     """A table of rates gives the step times that have these rates."""
-    sidecar = SIDECAR.replace("prediction: iteration_time_s, unit: s", "prediction: tokens_per_s, unit: tokens/s")
-    (tmp_path / "small.yaml").write_text(sidecar, encoding="utf-8")
-    (tmp_path / "small.csv").write_text(ROWS.replace(",1\n", ",2048\n"), encoding="utf-8")
-    for step in measured_steps([tmp_path / "small.yaml"]):
+    rates = (TIMES, "prediction: tokens_per_s, unit: tokens/s")
+    for step in measured_steps([table_of_steps(tmp_path, ROWS.replace(",1\n", ",2048\n"), rates)]):
         assert step.facts.measured_s == pytest.approx(16 * 512 / 2048)
 
 
 def test_the_command_prints_what_it_found(tmp_path: Path) -> None:
     """`simulate fit --json` tells constants, errors of both halves and rows; a table of memory is refused with 2."""
-    (tmp_path / "small.yaml").write_text(SIDECAR, encoding="utf-8")
-    (tmp_path / "small.csv").write_text(ROWS, encoding="utf-8")
-    words = ["fit", str(tmp_path / "small.yaml"), "--constant", "software.launch", "--jobs", "1"]
+    words = ["fit", str(table_of_steps(tmp_path, ROWS)), "--constant", "software.launch", "--jobs", "1"]
     answer = CliRunner().invoke(group, [*words, "--json"])
     found = json.loads(answer.output)
     assert [constant["name"] for constant in found["constants"]] == ["software.launch"]
@@ -118,8 +98,7 @@ def test_the_command_prints_what_it_found(tmp_path: Path) -> None:
     shown = CliRunner().invoke(group, words)
     assert "held out: 1 row, " in shown.output
     assert "fitted: 3 rows, " in shown.output
-    memory = SIDECAR.replace("prediction: iteration_time_s, unit: s", "prediction: peak_memory_bytes, unit: GiB")
-    (tmp_path / "small.yaml").write_text(memory, encoding="utf-8")
+    table_of_steps(tmp_path, ROWS, (TIMES, "prediction: peak_memory_bytes, unit: GiB"))
     refused = CliRunner().invoke(group, words)
     assert refused.exit_code == 2
     assert "but peak_memory_bytes" in refused.output
@@ -142,7 +121,7 @@ def test_halves_of_the_packaged_rows_are_those_of_the_hash(name: str) -> None:
 def test_processes_predict_what_one_predicts(tmp_path: Path, steps: list[MeasuredStep]) -> None:
     """Steps that are spread over processes have the facts and, to the last bit, the times of steps in this one."""
     here, places = StepsHere(steps), [3, 0, 2]
-    with steps_in_processes([tmp_path / "small.yaml"], 2) as there:
+    with steps_in_processes([table_of_steps(tmp_path, ROWS)], 2) as there:
         assert [replace(f, profile=PROFILE) for f in there.facts] == [replace(f, profile=PROFILE) for f in here.facts]
         for launch_s in (1e-4, 1e-3):
             constants = {parse_constant("software.launch"): launch_s}
@@ -151,11 +130,9 @@ def test_processes_predict_what_one_predicts(tmp_path: Path, steps: list[Measure
 
 def test_processes_refuse_what_one_refuses(tmp_path: Path) -> None:
     """A row that is no scenario is refused with the same words, however many processes read it."""
-    (tmp_path / "small.yaml").write_text(SIDECAR.replace("num_heads: 16", "num_heads: 17"), encoding="utf-8")
-    (tmp_path / "small.csv").write_text(ROWS, encoding="utf-8")
-    messages = []
+    table, messages = table_of_steps(tmp_path, ROWS, ("num_heads: 16", "num_heads: 17")), []
     for num_jobs in (1, 2):
-        with pytest.raises(ScenarioError) as caught, steps_in_processes([tmp_path / "small.yaml"], num_jobs):
+        with pytest.raises(ScenarioError) as caught, steps_in_processes([table], num_jobs):
             pass
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
