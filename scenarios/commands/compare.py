@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from scenarios.commands.options import Folder, Percentage, json_option
 from scenarios.commands.refusals import refusing_bad_input
@@ -13,8 +14,9 @@ from scenarios.commands.step_window import steps_option, window_of
 from scenarios.comparing import comparison
 from scenarios.console.answer import open_console
 from scenarios.console.side_by_side import print_comparison
-from scenarios.errors import printable
+from scenarios.errors import Origin, ScenarioError, printable
 from scenarios.results.folder import refuse_unwritable, writing_to
+from scenarios.results.result import TIMELINE, is_profile
 
 
 @click.command("compare")
@@ -31,12 +33,15 @@ from scenarios.results.folder import refuse_unwritable, writing_to
 @json_option
 def command(first: Path, second: Path, fail_above: float | None, steps: str, out: Path | None, as_json: bool) -> None:
     """Compare two results (a folder, its timeline.parquet, or a profile) op by op; say what explains the difference."""
+    with refusing_bad_input():
+        _refuse_idle_steps(first, second)
     lay_out = partial(comparison.run, first, second, fail_above=fail_above, window=window_of(steps))
     with refusing_bad_input():
         if out is None:
             summary = lay_out()
         else:
             refuse_unwritable(out)
+            _refuse_to_replace(out)
             with writing_to(out):
                 summary = lay_out(out=out)
     for warning in summary.get("warnings", []):
@@ -44,6 +49,21 @@ def command(first: Path, second: Path, fail_above: float | None, steps: str, out
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     else:
-        print_comparison(summary, open_console())
+        print_comparison(summary, open_console(), out)
     if not summary["passed"]:
         sys.exit(1)
+
+
+def _refuse_idle_steps(first: Path, second: Path) -> None:
+    """Raise ScenarioError where steps are chosen, and neither side has any to choose from."""
+    asked = click.get_current_context().get_parameter_source("steps") is ParameterSource.COMMANDLINE
+    if asked and not any(is_profile(path) for path in (first, second)):
+        rule = "neither side is a profile, whose steps could be chosen"
+        raise ScenarioError(Origin(option="--steps"), "", rule, "leave it out")
+
+
+def _refuse_to_replace(out: Path) -> None:
+    """Raise ScenarioError for a folder with a result, whose own page would go."""
+    if (out / TIMELINE).exists():
+        rule = "a result lies there, and its report.html would be replaced by the comparison's"
+        raise ScenarioError(Origin(option=f"--out {out}"), "", rule, "name another directory")

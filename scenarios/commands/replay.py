@@ -5,13 +5,14 @@ from pathlib import Path
 
 import click
 
-from scenarios.commands.options import json_option
+from scenarios.commands.options import Folder, json_option
 from scenarios.commands.refusals import BadInput, refusing_bad_input
 from scenarios.commands.step_window import steps_option, window_of
 from scenarios.console.answer import open_console
 from scenarios.errors import printable
 from scenarios.results.files import write_trace
 from scenarios.results.folder import refuse_unwritable, writing_to
+from scenarios.results.result import refuse_result
 from scenarios.running.replay_again import chakra_again, profile_again
 from scenarios.summaries.replay import print_replay
 from sim.replay.changes import ChangeError, parse_changes
@@ -30,9 +31,7 @@ from traces.chakra.file import is_chakra
     "(ranks[0-7].device.compute), kernels[PATTERN].",
 )
 @steps_option
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for summary.json and the timeline's files."
-)
+@click.option("--out", type=Folder(), metavar="DIR", help="Folder for summary.json and the timeline's files.")
 @json_option
 def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | None, as_json: bool) -> None:
     """Run what the PyTorch profiler recorded once more, or Chakra execution traces, with other speeds.
@@ -42,6 +41,7 @@ def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | No
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
+        refuse_result(path)
         again = chakra_again if is_chakra(path) else profile_again
         try:
             summary, timeline = again(path, parse_changes(assignments), window_of(steps))

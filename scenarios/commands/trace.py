@@ -5,13 +5,14 @@ from pathlib import Path
 
 import click
 
-from scenarios.commands.options import json_option
+from scenarios.commands.options import Folder, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.commands.step_window import steps_option, window_of
 from scenarios.console.answer import open_console
 from scenarios.errors import printable
 from scenarios.results.files import write_trace
 from scenarios.results.folder import refuse_unwritable, writing_to
+from scenarios.results.result import refuse_result
 from scenarios.summaries.trace import print_trace, summarise
 from traces.kineto.trace import load, to_timeline
 
@@ -19,15 +20,14 @@ from traces.kineto.trace import load, to_timeline
 @click.command("trace")
 @click.argument("path", type=click.Path(path_type=Path))
 @steps_option
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for summary.json and the timeline's files."
-)
+@click.option("--out", type=Folder(), metavar="DIR", help="Folder for summary.json and the timeline's files.")
 @json_option
 def command(path: Path, steps: str, out: Path | None, as_json: bool) -> None:
     """Show what the PyTorch profiler recorded: one trace, or a folder or tar archive with one per rank."""
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
+        refuse_result(path)
         trace = load(path, window_of(steps))
         summary = summarise(path, steps, trace)
         if out is not None:

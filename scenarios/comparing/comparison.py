@@ -36,6 +36,7 @@ def run(
     names = names_of(first, second)
     worst = _error(comparison, results)
     found = {
+        "names": list(names),
         **_totals(comparison),
         **_step(comparison),
         "explanation": _explanation(results, names, f"{first}, {second}"),

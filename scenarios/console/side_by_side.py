@@ -1,6 +1,6 @@
 """The readable output of ``execute`` and ``compare``: how far two timelines of one plan lie apart."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ from traces.comparison.critical_path import IDLE
 
 MAX_OPS: Final = 8
 MAX_NAME: Final = 60
+_LESS: Final = "first less second"
+_MORE: Final = "second less first"
 
 
 def print_execution(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
@@ -35,13 +37,16 @@ def print_execution(summary: Mapping[str, Any], console: Console, out: Path | No
         console.print(Text(f"written to {out}"), soft_wrap=True)
 
 
-def print_comparison(summary: Mapping[str, Any], console: Console) -> None:
+def print_comparison(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
     """Print how two timelines differ: the first less the second, as a part of the second."""
     table = Table.grid(padding=(0, 2))
-    first, second = format_time(summary["first_s"]), format_time(summary["second_s"])
+    first, second = (
+        f"{format_time(summary[key])} ({name})"
+        for key, name in zip(("first_s", "second_s"), summary["names"], strict=True)
+    )
     table.add_row("step time", Text(f"{first} against {second}: {format_change(summary['makespan_error'])}"))
     table.add_row("work", _work(summary, summary["second_ops"]))
-    table.add_row("aligned", Text(_aligned(summary["aligned"])))
+    table.add_row("aligned", Text(_aligned(summary["aligned"], summary["names"])))
     for words, key in (("by kind", "kind_error"), ("by stream", "stream_error")):
         table.add_row(words, Text(", ".join(f"{name} {format_change(error)}" for name, error in summary[key].items())))
     if not summary["passed"]:
@@ -54,20 +59,22 @@ def print_comparison(summary: Mapping[str, Any], console: Console) -> None:
     if summary["rows"]:
         console.print()
         console.print(_largest(summary))
+    if out is not None:
+        console.print(Text(f"written to {out}"), soft_wrap=True)
 
 
-def _aligned(counts: Mapping[str, int]) -> str:
+def _aligned(counts: Mapping[str, int], names: Sequence[str]) -> str:
     """Return how many ops were aligned how."""
     words = [f"{counts['by_name']:,} ops by name"]
     words += [f"{counts['by_kind']:,} by kind and place"] if counts["by_kind"] else []
     alone = counts["first_alone"], counts["second_alone"]
-    words += [f"{alone[0]:,} in the first alone, {alone[1]:,} in the second"] if any(alone) else []
+    words += [f"{alone[0]:,} in {names[0]} alone, {alone[1]:,} in {names[1]}"] if any(alone) else []
     return ", ".join(words)
 
 
 def _step_parts(summary: Mapping[str, Any]) -> Table:
     """Return where the step goes on both sides, of the mean rank and on the critical path."""
-    table = _sides("the mean rank's step", ("first", "second"), "difference")
+    table = _sides("the mean rank's step", summary["names"], _LESS)
     for row in summary["step_time"]:
         if row["first_s"] or row["second_s"]:
             table.add_row(Text(row["part"].replace("_", " ")), *_both(row))
@@ -87,14 +94,14 @@ def print_explanation(explanation: Mapping[str, Any], console: Console) -> None:
     console.print(Text(explanation["verdict"], style="bold"), soft_wrap=True)
     names = explanation["first"], explanation["second"]
     console.print()
-    table = _sides("the mean rank's step", names, "difference")
+    table = _sides("the mean rank's step", names, _MORE)
     for row in explanation["causes"]:
         table.add_row(Text(row["cause"]), *(_time(row, key) for key in ("first_s", "second_s")), _more(row))
     console.print(table)
     differing = [row for row in explanation["communication"] if row["difference_s"]]
     if differing:
         console.print()
-        table = _sides("communication, per rank", names, "difference", *(f"in {name} held back by" for name in names))
+        table = _sides("communication, per rank", names, _MORE, *(f"in {name} held back by" for name in names))
         for row in differing[:MAX_OPS]:
             words = Text(f"{row['kind']} on {row['stream']}")
             bound = (Text(_bound(row[f"{side}_bound_s"])) for side in ("first", "second"))
@@ -109,7 +116,7 @@ def print_explanation(explanation: Mapping[str, Any], console: Console) -> None:
         console.print(table)
 
 
-def _sides(heading: str, names: tuple[str, str], *more: str) -> Table:
+def _sides(heading: str, names: Sequence[str], *more: str) -> Table:
     """Return a table with a column of words, one per side, and more."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(Text(heading))
@@ -181,8 +188,8 @@ def _largest(summary: Mapping[str, Any]) -> Table:
     """Return the ops that explain most of the difference; with idle and all others they add up to it."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("what explains the difference", overflow="ellipsis", no_wrap=True, max_width=MAX_NAME)
-    for words in ("ops", "first", "second", "difference", "of all"):
-        table.add_column(words, justify="right")
+    for words in ("ops", *summary["names"], _LESS, "of all"):
+        table.add_column(Text(words), justify="right")
     for row in (*summary["rows"], summary["others"], summary["idle"]):
         counts = (
             {f"{row['first_count']:,}": None, f"{row['second_count']:,}": None} if row["op"] != IDLE else {"": None}

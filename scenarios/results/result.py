@@ -18,6 +18,10 @@ from traces.timeline import Timeline
 TIMELINE: Final = "timeline.parquet"
 MAX_SUMMARY_BYTES: Final = 1 << 26
 _REMEDY: Final = "write both again with simulate SCENARIO.yaml --out"
+_SIDE: Final = (
+    "name a folder that simulate wrote with --out, its timeline.parquet, or what torch.profiler recorded (.json, "
+    ".json.gz, a folder or tar archive of these)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +47,10 @@ def read_result(path: Path, window: StepWindow | None = None) -> Result:
 
     Raises TraceError for a file that is no timeline, and for a summary that is not this timeline's.
     """
-    if _is_profile(path):
+    if is_profile(path):
         trace = load(path, window)
         return Result(to_timeline(trace), recorded=True, warnings=trace.warnings)
+    refuse_other_files(path)
     file = timeline_path(path)
     timeline = read_timeline(file)
     beside = file.parent / "summary.json"
@@ -62,7 +67,38 @@ def read_result(path: Path, window: StepWindow | None = None) -> Result:
     return Result(timeline, summary)
 
 
-def _is_profile(path: Path) -> bool:
+def refuse_other_files(path: Path) -> None:
+    """Raise TraceError for what by its name, or by what a folder holds, is neither a timeline nor a profile."""
+    if path.is_dir():
+        if not (path / TIMELINE).exists():
+            inner = next((entry for entry in sorted(path.iterdir()) if entry.is_dir() and _is_result(entry)), None)
+            remedy = f"there is one in {inner}: name that" if inner else _SIDE
+            raise TraceError(str(path), f"this folder holds neither a {TIMELINE} nor traces", remedy)
+    elif not path.exists():
+        raise TraceError(str(path), "there is no such file or folder", _SIDE)
+    elif path.suffix.lower() != ".parquet":
+        raise TraceError(str(path), "this is neither a timeline nor a trace", _SIDE)
+
+
+def _is_result(folder: Path) -> bool:
+    """Return whether a folder can be a side of a comparison."""
+    return (folder / TIMELINE).exists() or is_profile(folder)
+
+
+def refuse_result(path: Path) -> None:
+    """Raise TraceError for what ``--out`` wrote, where a profile belongs."""
+    try:
+        is_result = (path / TIMELINE).is_file()
+    except OSError:  # whoever reads it says why
+        return
+    if is_result:
+        rule = f"this is what simulate wrote with --out ({TIMELINE}), not what the PyTorch profiler recorded"
+        raise TraceError(
+            str(path), rule, "simulate compare takes it; here name the profile that it was made of, if any"
+        )
+
+
+def is_profile(path: Path) -> bool:
     """Return whether a path is to be read as a profile: by a file's name, or a folder's lack of a timeline."""
     try:
         if path.is_dir():
@@ -84,6 +120,6 @@ def _read_summary(path: Path) -> Any:
 
 def names_of(first: Path, second: Path) -> tuple[str, str]:
     """Return what to call two results: their files or folders, where these have different names."""
-    names = [path.name.split(".")[0] if _is_profile(path) else timeline_path(path).absolute().parent.name
+    names = [path.name.split(".")[0] if is_profile(path) else timeline_path(path).absolute().parent.name
              for path in (first, second)]  # fmt: skip
     return (names[0], names[1]) if names[0] != names[1] and all(names) else ("first", "second")

@@ -5,11 +5,12 @@ from typing import Any
 
 from scenarios.summaries.replay import summarise, summarise_chakra
 from sim.replay.chakra_run import replay_chakra
-from sim.replay.changes import HOST_SPEED, ChangeError, Changes, as_mapping, refuse_missing
+from sim.replay.changes import HOST_SPEED, ChangeError, Changes, as_mapping, refuse_missing, refuse_without_effect
 from sim.replay.run import Replayer
 from traces.chakra.file import read_trace
 from traces.chakra.node import HOST
 from traces.errors import TraceError
+from traces.kineto.breakdown import CLASSES
 from traces.kineto.rank import StepWindow
 from traces.kineto.trace import load, to_timeline
 from traces.timeline import Timeline
@@ -20,6 +21,8 @@ def profile_again(path: Path, changes: Changes, window: StepWindow | None) -> tu
     trace = load(path, window)
     names = {name for rank in trace.ranks for name in rank.rows.name.values}
     refuse_missing(changes, {rank.rank for rank in trace.ranks}, names)
+    kinds = {rank.rows.kind.values[code] for rank in trace.ranks for code in set(rank.rows.kind.codes.tolist())}
+    refuse_without_effect(changes, {CLASSES.get(kind, "") for kind in kinds})
     replayer = Replayer(trace)
     unchanged = replayer.run(Changes())
     replay = replayer.run(changes) if as_mapping(changes) else unchanged

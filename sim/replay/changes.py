@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final
 
+from traces.kineto.breakdown import COMMUNICATION, COMPUTE, MEMORY
+
 
 class ChangeError(ValueError):
     """A change that cannot be made: its key, the rule it breaks and what to write instead."""
@@ -75,6 +77,11 @@ KEYS: Final = {
 RANK_KEYS: Final = {"device.compute": "compute", "device.copies": "copies", HOST_SPEED: "host"}
 """What a user may set for some ranks: ``ranks[3].device.compute``."""
 
+_CHANGES: Final = {"bandwidth": COMMUNICATION, "latency": COMMUNICATION, "compute": COMPUTE, "copies": MEMORY}
+"""The class of activities that each field changes."""
+
+_WORDS: Final = {COMPUTE: "kernel that computes", MEMORY: "copies and fills of memory"}
+
 LARGEST_FACTOR: Final = 1e9
 """Times that are changed by more are lost beside the others, or endless."""
 _KERNELS: Final = re.compile(r"kernels\[(.+)\]")
@@ -96,13 +103,12 @@ def parse_changes(assignments: tuple[str, ...]) -> Changes:
         key = written.strip()
         if not separator:
             raise ChangeError(text, "this is no change", "write KEY=2x")
-        factor = _factor(key, value)
         if named := _KERNELS.fullmatch(key):
-            kernels[key] = _pattern(key, named[1]), factor
+            kernels[key] = _pattern(key, named[1]), _factor(key, value)
         elif chosen := _RANKS.fullmatch(key):
-            ranks[key] = _rank_change(key, chosen[1], chosen[2], factor)
+            ranks[key] = _rank_change(key, chosen[1], chosen[2], _factor(key, value))
         elif key in KEYS:
-            values[KEYS[key]] = factor
+            values[KEYS[key]] = _factor(key, value)
         else:
             raise _unknown(key, [*KEYS, *(f"ranks[RANKS].{part}" for part in RANK_KEYS), "kernels[PATTERN]"])
     return Changes(**values, kernels=tuple(kernels.values()), ranks=tuple(ranks.values()))
@@ -114,11 +120,23 @@ def refuse_missing(changes: Changes, ranks: Collection[int], kernels: Collection
         absent = next((rank for chosen in change.ranks for rank in chosen if rank not in ranks), None)
         if absent is not None:
             there = f"there are {len(ranks):,}, from {min(ranks)} to {max(ranks)}"
+            there = there if len(ranks) > 1 else f"there is rank {min(ranks)} alone"
             raise ChangeError(f"ranks[{change.selection}]", f"there is no rank {absent} here", there)
     for pattern, _ in changes.kernels:
         if not any(pattern.search(name) for name in kernels):
             rule, remedy = "no kernel of this run has such a name", "simulate trace shows the names of the longest"
             raise ChangeError(f"kernels[{pattern.pattern}]", rule, remedy)
+
+
+def refuse_without_effect(changes: Changes, classes: Collection[str]) -> None:
+    """Raise ChangeError for changes of a part of the device's work of which a run has none.
+
+    ``classes``: those of the run's activities, as a breakdown counts them.
+    """
+    for key, name in KEYS.items():
+        if name in _CHANGES and getattr(changes, name) != 1.0 and (_CHANGES[name] not in classes):
+            rule = f"this run has no {_WORDS.get(_CHANGES[name], _CHANGES[name])} that it could change"
+            raise ChangeError(key, rule, "leave it out")
 
 
 def _unknown(key: str, known: list[str]) -> ChangeError:

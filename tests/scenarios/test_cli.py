@@ -181,6 +181,7 @@ def test_new_writes_a_starter_file_once(capsys, tmp_path) -> None:
 
 
 COMPARISON = {
+    "names": ["first", "second"],
     "first_s": 1.0, "second_s": 2.0, "makespan_error": -0.5, "first_ops": 3, "second_ops": 3, "same_work": True,
     "mismatches": {}, "kind_error": {"compute": -0.5}, "stream_error": {"compute": -0.5}, "rows": [],
     "aligned": {"by_name": 3, "by_kind": 0, "first_alone": 0, "second_alone": 0}, "step_time": [], "critical_path": [],

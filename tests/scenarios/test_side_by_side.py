@@ -27,6 +27,7 @@ EXECUTION = {
 ROW = {"op": "forward.0/qkv", "first_count": 8, "second_count": 9, "first_s": 1e-3, "second_s": 2e-3,
        "difference_s": -1e-3, "share_fraction": 0.5}  # fmt: skip
 COMPARISON = {
+    "names": ["simulated", "executed"],
     "first_s": 0.1, "second_s": 0.2, "makespan_error": -0.5, "first_ops": 3, "second_ops": 3, "same_work": True,
     "aligned": {"by_name": 1234, "by_kind": 5, "first_alone": 6, "second_alone": 0},
     "mismatches": {}, "kind_error": {"compute": 0.25}, "stream_error": {"tp": -0.125}, "passed": True,
@@ -71,8 +72,9 @@ def test_execution_leaves_out_what_was_not_asked_for() -> None:
 def test_comparison_gives_both_times_and_the_largest_differences() -> None:
     """The first against the second, by kind, by stream, and op by op."""
     shown = printed(print_comparison, COMPARISON)
-    for words in ("100 ms against 200 ms: -50.0 %", "compute +25.0 %", "tp -12.5 %", "forward.0/qkv", "50.0 %",
-                  "1,234 ops by name, 5 by kind and place, 6 in the first alone, 0 in the second", "8 | 9",
+    for words in ("100 ms (simulated) against 200 ms (executed): -50.0 %", "forward.0/qkv", "50.0 %",
+                  "compute +25.0 %", "tp -12.5 %",
+                  "1,234 ops by name, 5 by kind and place, 6 in simulated alone, 0 in executed", "8 | 9",
                   "exposed communication", "-20 ms", "critical path: all_reduce", "all other ops"):  # fmt: skip
         assert words in shown
     assert "FAILED" not in shown

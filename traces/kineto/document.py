@@ -11,7 +11,7 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -26,7 +26,8 @@ MAX_BYTES: Final = 4 << 30
 SUFFIXES: Final = (".json", ".json.gz")
 ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
 REMEDY: Final = (
-    "name a trace that torch.profiler wrote (.json or .json.gz), or a folder of nothing but these, one per rank"
+    "name a trace that torch.profiler wrote (.json or .json.gz), or a folder or tar archive of nothing but these, one "
+    "per rank"
 )
 _CUT_OFF: Final = "it was cut off while it was written or copied: get a whole copy"
 _NULL: Final = "write null in its place"
@@ -95,6 +96,7 @@ class Document(msgspec.Struct, gc=False):
     events: list[Event] | None = msgspec.field(default=None, name="traceEvents")
     distributed: Any = msgspec.field(default=None, name="distributedInfo")
     base_time_ns: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
+    other: Any = msgspec.field(default=None, name="otherData")
 
 
 _DECODER: Final = msgspec.json.Decoder(Document | list[Event])
@@ -213,8 +215,17 @@ def _in_folder(folder: Path) -> list[Source]:
     except OSError as error:
         raise _unreadable(str(folder), error) from error
     if not paths:
-        raise TraceError(str(folder), "no file of this folder ends in .json or .json.gz", REMEDY)
+        rule = "no file of this folder ends in .json or .json.gz"
+        raise TraceError(str(folder), rule, next(_folders_of_traces(folder), REMEDY))
     return [Source(str(path), lambda path=path: _file_bytes(path)) for path in paths]  # type: ignore[misc]
+
+
+def _folders_of_traces(folder: Path) -> Iterator[str]:
+    """Yield remedies: the folders within one that hold what may be traces, by name."""
+    for inner in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
+        with suppress(OSError):
+            if any(entry.name.endswith(SUFFIXES) for entry in inner.iterdir()):
+                yield f"there are some in {inner}: name that"
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
@@ -36,7 +36,10 @@ from traces.kineto.rank import (
     Step,
 )
 from traces.timeline import Floats, Words
+from traces.timeline import Source as TimelineSource
 
+_OWN_SOURCES: Final = get_args(TimelineSource)
+"""What a timeline that this program wrote says in the place where others say what recorded it."""
 MAX_DURATION_US: Final = 1e12
 """Longer activities (eleven days) are broken records, as of an event whose end was never written."""
 MAX_START_US: Final = 1e16
@@ -91,6 +94,11 @@ def read_rank(source: Source) -> RankTrace:
     found = _sorted_out(document.events or [])
     _leave_out_far(found)
     if not found.device:
+        if isinstance(document.other, dict) and document.other.get("source") in _OWN_SOURCES:
+            rule = "this is a timeline that simulate wrote, not what the PyTorch profiler recorded"
+            raise TraceError(
+                source.name, rule, "simulate compare takes the timeline.parquet beside it; Perfetto opens it"
+            )
         raise _no_activity(source.name, found.problems)
     origin_us = math.floor(min(event.ts for event in found.device))
     rank, world_size = _identity(document.distributed)
