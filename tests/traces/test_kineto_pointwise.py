@@ -101,3 +101,23 @@ def test_a_kernel_without_a_number_has_no_operator(tmp_path: Path, number: objec
             event["args"]["correlation"] = number
     path.write_text(json.dumps(document), encoding="utf-8")
     assert pointwise_kernels(path) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [
+        ({"cuda_runtime": {"cat": "xpu_runtime"}}, 1),
+        ({"cpu_op": {"cat": "Operator"}}, 1),
+        ({"kernel": {"dur": 1e13}}, 0),
+        ({"kernel": {"ts": 1e17}}, 0),
+        ({"cpu_op": {"dur": -1.0}}, 0),
+    ],
+    ids=["other device", "older profiler", "endless", "no microseconds", "negative"],
+)
+def test_events_are_read_as_in_any_profile(tmp_path: Path, change: dict[str, dict[str, Any]], count: int) -> None:
+    """Calls of any vendor's runtime launch; what is a broken record elsewhere is one here."""
+    path = trace(tmp_path, ("aten::tanh", [BIG], ["float"], [16.0]))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["traceEvents"] = [event | change.get(event["cat"], {}) for event in content["traceEvents"]]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert len(pointwise_kernels(path)) == count

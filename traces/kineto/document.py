@@ -41,7 +41,7 @@ _OTHER_FORMATS: Final = {
 }  # fmt: skip
 """What a file is that begins so."""
 _MAX_DIGITS: Final = 19
-_MAX_NUMBER: Final = (1 << 62) - 1
+MAX_WHOLE: Final = (1 << 62) - 1
 NO_CORRELATION: Final = -1
 _NO_NUMBER: Final = re.compile(rb"-?(nan|inf(inity)?)\b", re.IGNORECASE)
 
@@ -113,7 +113,7 @@ def whole(value: Any, most: int) -> int:
 
 def correlation_of(event: Event) -> int:
     """Return the number that a call and what it launched share; NO_CORRELATION where there is none, or 0."""
-    number = whole(event.args.correlation, _MAX_NUMBER) if event.args is not None else NO_CORRELATION
+    number = whole(event.args.correlation, MAX_WHOLE) if event.args is not None else NO_CORRELATION
     return number or NO_CORRELATION
 
 

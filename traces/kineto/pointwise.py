@@ -1,7 +1,6 @@
 """Kernels bound by memory in a profile that has shapes: how many bytes each moved, and how long it took."""
 
-from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -11,7 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from traces.kineto.collective import data_type
-from traces.kineto.document import NO_CORRELATION, Event, correlation_of, decode, sources
+from traces.kineto.document import Event, correlation_of, decode, sources
+from traces.kineto.events import enclosing, kind_of_activity, sort_out
+from traces.kineto.rank import US
 
 _READ: Final[Mapping[str, slice]] = {
     **dict.fromkeys(("tanh", "sigmoid", "relu", "gelu", "silu", "neg", "exp", "sqrt", "clamp", "clamp_min"), slice(1)),
@@ -28,8 +29,6 @@ _READ: Final[Mapping[str, slice]] = {
 the first.
 """
 _PREFIX: Final = "aten::"
-_NESTED: Final = 16
-"""Calls of a thread that are looked at, back from a launch, for the one that encloses it most closely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +51,19 @@ def pointwise_kernels(path: Path) -> list[PointwiseKernel]:
 
 
 def _of_rank(events: Sequence[Event]) -> Iterator[PointwiseKernel]:
-    calls: dict[str, list[Event]] = defaultdict(list)
-    launches: dict[int, Event] = {}
-    kernels: list[Event] = []
-    for event in events:
-        kind = event.cat.lower() if isinstance(event.cat, str) else ""
-        if event.args is None or type(event.ts) not in {int, float} or type(event.dur) not in {int, float}:
-            continue
-        if kind == "cpu_op":
-            calls[str(event.tid)].append(event)
-        elif kind in {"cuda_runtime", "cuda_driver"} and correlation_of(event) != NO_CORRELATION:
-            launches[correlation_of(event)] = event
-        elif kind == "kernel":
-            kernels.append(event)
-    for ours in calls.values():
-        ours.sort(key=lambda call: (call.ts, -call.dur))
-    by_call = [(_caller(launches.get(correlation_of(kernel)), calls), kernel) for kernel in kernels]
+    found = sort_out(events, with_operators=True)
+    kernels = [event for event in found.device if kind_of_activity(event) == "compute"]
+    by_call = [(_caller(found.launches.get(correlation_of(kernel)), found.operators), kernel) for kernel in kernels]
     launched = Counter(id(call) for call, _ in by_call)
     for call, kernel in by_call:
         num_bytes = _moved_bytes(call) if call is not None and launched[id(call)] == 1 else 0
         if call is not None and num_bytes and kernel.dur > 0:
-            yield PointwiseKernel(call.name.removeprefix(_PREFIX), num_bytes, kernel.dur * 1e-6)
+            yield PointwiseKernel(call.name.removeprefix(_PREFIX), num_bytes, kernel.dur * US)
 
 
-def _caller(launch: Event | None, calls: Mapping[str, Sequence[Event]]) -> Event | None:
+def _caller(launch: Event | None, operators: Mapping[str, Sequence[Event]]) -> Event | None:
     """Return the innermost operator that a launch happened in."""
-    if launch is None:
-        return None
-    ours = calls.get(str(launch.tid), ())
-    last = bisect_right(ours, launch.ts, key=lambda call: call.ts)
-    nested = reversed(ours[max(last - _NESTED, 0) : last])
-    return next((call for call in nested if call.ts + call.dur >= launch.ts), None)
+    return next(iter(enclosing(operators.get(str(launch.tid), ()), launch.ts)), None) if launch is not None else None
 
 
 def _moved_bytes(call: Event) -> int:
