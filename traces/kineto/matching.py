@@ -138,14 +138,17 @@ def _communication(traces: Sequence[RankTrace]) -> Iterator[tuple[Member, Facts,
     """Yield all communication kernels with their facts and the step that launched them; NO_STEP if a rank has none."""
     with_steps = all(trace.steps for trace in traces)
     for rank, trace in enumerate(traces):
+        steps = _steps(trace)
         for row, facts in sorted(trace.rows.facts.items()):
-            yield (rank, row), facts, _step(trace, row) if with_steps else NO_STEP
+            yield (rank, row), facts, steps[row] if with_steps else NO_STEP
 
 
-def _step(trace: RankTrace, row: int) -> int:
-    """Return the number of the step that launched a row."""
-    at_s = trace.rows.launch_s[row]
-    return next((step.number for step in trace.steps if step.start_s <= at_s < step.end_s), NO_STEP)
+def _steps(trace: RankTrace) -> list[int]:
+    """Return by row the number of the step that launched it, of two that overlap the earlier one."""
+    result, launch_s = np.full(len(trace.rows), NO_STEP), trace.rows.launch_s
+    for step in sorted(trace.steps, key=lambda step: step.start_s, reverse=True):
+        result[(step.start_s <= launch_s) & (launch_s < step.end_s)] = step.number
+    return list(result.tolist())
 
 
 def _facts(traces: Sequence[RankTrace], member: Member) -> Facts:
