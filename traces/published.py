@@ -72,6 +72,9 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = MappingProxyType(
 """Units of measured columns: dimension, and factor to SI."""
 
 _REMEDY: Final = "the docstring of traces/published.py shows what a table needs"
+_TELLING: Final = frozenset({"base", "row", "thresholds"})
+"""Keys of every table that no scenario and no profile has."""
+_DATA_SUFFIXES: Final = (".csv", ".parquet")
 _KEYS: Final = (
     "citation", "source", "licence", "data", "row", "where", "group", "base", "columns", "measured", "thresholds",
 )  # fmt: skip
@@ -161,7 +164,13 @@ def load_table(path: Path, data: Path | None = None) -> PublishedTable:
 
     Raises TraceError, with file, line, key, rule and remedy, for everything that is wrong with either file.
     """
+    if path.suffix in _DATA_SUFFIXES:
+        rule, remedy = "these are data alone, without what they mean", "name the YAML file that goes with them"
+        raise TraceError(str(path), rule, remedy)
     root = read_section(path, _REMEDY)
+    if not _TELLING & root.values.keys():
+        keys = ", ".join(sorted(_TELLING))
+        raise TraceError(str(path), f"this is no table of measurements: it has none of the keys {keys}", _REMEDY)
     root.refuse_unknown(_KEYS)
     measured, thresholds = root.section("measured"), root.section("thresholds")
     measured.refuse_unknown(("prediction", "unit", "columns"))

@@ -5,6 +5,7 @@ Only what a sidecar needs: no tags, no anchors, no repeated keys, at most 1 MiB 
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,9 +26,9 @@ def read_text(path: Path, remedy: str) -> str:
         with open(path, "rb", opener=_open_at_once) as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
-        raise TraceError(str(path), "there is no such file", remedy) from error
+        raise TraceError(str(path), "there is no such file", _nearest(path)) from error
     except IsADirectoryError as error:
-        raise TraceError(str(path), "this is a directory, not a file", remedy) from error
+        raise TraceError(str(path), "this is a directory, not a file", "name a file in it") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise TraceError(str(path), f"the file cannot be read: {reason.lower()}", remedy) from error
@@ -41,6 +42,15 @@ def read_text(path: Path, remedy: str) -> str:
     if not text.strip():
         raise TraceError(str(path), "the file is empty", remedy)
     return text
+
+
+def _nearest(path: Path) -> str:
+    """Return what to write in the place of a path that leads nowhere."""
+    with suppress(OSError):
+        close = get_close_matches(path.name, sorted(entry.name for entry in path.parent.iterdir()), n=1)
+        if close:
+            return f"did you mean {path.parent / close[0]}?"
+    return "check the path"
 
 
 def _open_at_once(name: str, flags: int) -> int:

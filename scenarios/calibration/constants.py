@@ -3,14 +3,14 @@
 They are named as a scenario's section ``software`` and a profile's file name them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
 
 from costmodels.profile import Profile
 from costmodels.software import Software
 from costmodels.units import format_time
-from scenarios.errors import Origin, ScenarioError, suggestion
+from scenarios.errors import Origin, ScenarioError, nearest
 from sim.engine.pricing import ClusterPricing
 
 SOFTWARE: Final = "software"
@@ -52,8 +52,20 @@ def parse_constant(name: str) -> Constant:
     """Return the constant of a name. Raises ScenarioError where there is none."""
     known = {constant.name: constant for constant in _known()}
     if name not in known:
-        raise ScenarioError(Origin(option="--constant"), "", f"there is no constant {name!r}", suggestion(name, known))
+        close = nearest(name, known)
+        beside = [c for c in known.values() if not close or c.section == known[close].section]
+        remedy = f"{f'did you mean {close}? ' if close else ''}known: {_listed(beside)}"
+        raise ScenarioError(Origin(option="--constant"), "", f"there is no constant {name!r}", remedy)
     return known[name]
+
+
+def _listed(constants: Iterable[Constant]) -> str:
+    """Return all names, those of one place together: ``software.(launch, rank_skew)``."""
+    places: dict[str, list[str]] = {}
+    for constant in constants:
+        place, _, key = constant.name.rpartition(".")
+        places.setdefault(place, []).append(key)
+    return ", ".join(f"{place}.({', '.join(keys)})" for place, keys in places.items())
 
 
 def applied(pricing: ClusterPricing, constants: Mapping[Constant, float]) -> ClusterPricing:

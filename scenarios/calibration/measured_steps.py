@@ -12,6 +12,7 @@ from costmodels.calibration.document import CalibratedProfile
 from costmodels.profile import Profile
 from costmodels.software import Software
 from scenarios.calibration.constants import Constant, applied
+from scenarios.calibration.tables import refuse_twice
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.loader import scenario_from_mapping
 from scenarios.running.runner import devices_of, plan_of, pricing_of
@@ -87,9 +88,10 @@ def measured_steps(
 ) -> list[MeasuredStep]:
     """Return the steps of tables of step times or rates, or a part of them. Without groups all rows are fitted.
 
-    ``profile``: what takes the place of the rows' own. Raises TraceError for a bad table, ScenarioError for one of
-    other measurements, for a row that is no scenario, and for one of another machine than the profile's.
+    ``profile``: what takes the place of the rows' own. Raises TraceError for a bad table, ScenarioError for one named
+    twice or of other measurements, for a row that is no scenario, and for one of another machine than the profile's.
     """
+    refuse_twice(tables)
     loaded = [load_table(path) for path in tables]
     for table in loaded:
         if table.prediction not in OF_STEPS:

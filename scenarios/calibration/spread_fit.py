@@ -23,7 +23,7 @@ from costmodels.spread import NETWORK, kernel_place, transfer_place
 from costmodels.units import format_count
 from scenarios.calibration.calibration import SPREAD_SOURCE, held_out_calls, points_of
 from scenarios.calibration.measured_steps import OF_STEPS, measured_steps, refuse_other_machine
-from scenarios.calibration.tables import HELD_OUT_TABLES, read_tables
+from scenarios.calibration.tables import HELD_OUT_TABLES, read_tables, refuse_twice
 from scenarios.errors import Origin, ScenarioError
 from scenarios.running.intervals import errors_of
 from scenarios.validation.collective_row import collective_time_s
@@ -103,12 +103,19 @@ def read_evidence(request: SpreadRequest) -> Evidence:
     tables = request.tables
     if not tables and request.trace is None:
         raise ScenarioError(Origin(option="spread"), "", "nothing measured is named", "name tables, or a --trace")
+    refuse_twice(tables)
+    if request.trace is None and request.trace_node is not None:
+        rule = "there is no trace that it could be the node of"
+        raise ScenarioError(Origin(option=f"--recorded-on {request.trace_node}"), "", rule, "name a --trace")
     sidecars = [load_table(path) for path in tables if path.suffix in _SIDECARS]
     for table in sidecars:
         if table.prediction not in {"collective_time_s", *OF_STEPS}:
             rule, remedy = f"no errors are drawn of {table.prediction}", "name a table of collectives, or of steps"
             raise ScenarioError(Origin(str(table.path)), "measured.prediction", rule, remedy)
     steps = [table.path for table in sidecars if table.prediction in OF_STEPS]
+    if not steps and (request.num_constants or request.all_groups):
+        option = Origin(option="--constants" if request.num_constants else "--all-groups")
+        raise ScenarioError(option, "", "it is of tables of steps, and none is named", "leave it out, or name one")
     return Evidence(
         samples=read_tables([path for path in tables if path.suffix not in _SIDECARS], request.system),
         collectives=[table for table in sidecars if table.prediction == "collective_time_s"],
@@ -186,10 +193,11 @@ def pointwise_calls(node: NodeSpec, profile: Profile, trace: Path) -> list[Erred
 
     The fraction, fitted to steps, stands for those of another mix: so it is chosen anew, such that operators' mean
     error is none, and what is left is how operators and sizes differ. Calls of one operator and size count once, by
-    their median. ``node``: what the trace was recorded on. Raises TraceError for a trace without such kernels.
+    their median. ``node``: what the trace was recorded on. Raises TraceError for a trace without such kernels, and for
+    one of other devices.
     """
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for kernel in pointwise_kernels(trace):
+    for kernel in pointwise_kernels(trace, node.device.generation):
         seconds[kernel.operator, kernel.num_bytes].append(kernel.seconds)
     if not seconds:
         raise TraceError(str(trace), "no kernel has an operator with shapes", "record with record_shapes=True")
@@ -254,7 +262,8 @@ def step_spread(tables: StepTables, calibrated: CalibratedProfile | None = None)
     steps = [step for step in measured_steps(tables.paths, calibrated) if step.facts.fitted or tables.all_groups]
     freedom = len(steps) - tables.num_constants
     if freedom <= 0:
-        rule = f"{len(steps)} steps cannot show what {tables.num_constants} constants leave"
+        constants = format_count(tables.num_constants, "constant")
+        rule = f"{format_count(len(steps), 'step')} cannot show what {constants} leave"
         raise ScenarioError(Origin(option="--constants"), "", rule, "name more tables, or fewer constants")
     runs = [simulate(step.plan, step.pricing) for step in steps]
     errors = [log(step.facts.measured_s / run.iteration_time_s) for step, run in zip(steps, runs, strict=True)]

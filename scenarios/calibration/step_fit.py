@@ -8,6 +8,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from costmodels.calibration.uncertainty import Estimate, estimates
+from costmodels.units import format_count
 from scenarios.calibration.constants import Constant, parse_constant
 from scenarios.calibration.measured_steps import Array, StepFacts
 from scenarios.calibration.step_workers import Steps
@@ -55,7 +56,7 @@ def fit_steps(
     starts = {constant: _start(facts, constant) for constant in map(parse_constant, dict.fromkeys(names))}
     fitted = [place for place, step in enumerate(facts) if step.fitted][::every]
     if len(fitted) <= len(starts):
-        rule = f"{len(fitted)} rows to fit to cannot settle {len(starts)} constants"
+        rule = f"{format_count(len(fitted), 'row')} to fit to cannot settle {format_count(len(starts), 'constant')}"
         raise ScenarioError(Origin(option="--constant"), "", rule, "name fewer constants, or take more rows")
     begin = np.log(list(starts.values()))
     low, high = begin - _REACH, np.minimum(begin + _REACH, [np.log(constant.most) for constant in starts])
@@ -83,8 +84,12 @@ def _start(steps: Sequence[StepFacts], constant: Constant) -> float:
     """Return a constant's value in the first scenario that has one."""
     start = next((value for step in steps if (value := constant.value(step.software, step.profile)) > 0.0), 0.0)
     if not start:
-        rule = f"{constant.name} needs a start above 0, and no scenario has one"
-        raise ScenarioError(Origin(option="--constant"), "", rule, "write one into the table's base")
+        rule = f"{constant.name} needs a start above 0, and no scenario of the tables has one"
+        place = (
+            f"section {constant.section} of the profile" if constant.section else "section software of a table's base"
+        )
+        remedy = f"write {constant.key}, with a first guess, into the {place}"
+        raise ScenarioError(Origin(option=f"--constant {constant.name}"), "", rule, remedy)
     return start
 
 

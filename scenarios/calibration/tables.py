@@ -1,5 +1,6 @@
 """Measured tables, and a profile fitted to them: kernels as Parquet, collectives as CSV."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ from costmodels.collectives.traffic import TRAFFIC
 from costmodels.hardware import NodeSpec
 from costmodels.kernels.tensor import Family, GemmShape, Work
 from costmodels.profile import load_profile
+from costmodels.units import format_count
 from scenarios.calibration.calibration import Calibration, calibrated
-from scenarios.errors import Origin, ScenarioError, suggestion
+from scenarios.errors import Origin, ScenarioError, nearest
 
 HELD_OUT_TABLES: Final = 2
 """Of the rows of tables, one in so many is kept from the fit."""
@@ -57,11 +59,23 @@ def calibrate_tables(node: NodeSpec, measured: MeasuredTables, seed: int = 0) ->
 
 
 def read_tables(paths: Sequence[Path], system: str | None) -> list[Sample]:
-    """Return the measurements of all tables. Raises ScenarioError for one named twice."""
+    """Return the measurements of all tables.
+
+    Raises ScenarioError for a table named twice, and for a system where none of them has any.
+    """
+    refuse_twice(paths)
+    samples = list(chain.from_iterable(read_samples(path, system) for path in paths))
+    if system is not None and not any(isinstance(sample, CollectiveSample) for sample in samples):
+        rule = "no table of collectives is named, whose systems this could choose from"
+        raise ScenarioError(Origin(option=f"--system {system}"), "", rule, "leave it out")
+    return samples
+
+
+def refuse_twice(paths: Sequence[Path]) -> None:
+    """Raise ScenarioError for a table that is named twice: its rows would count twice."""
     twice = [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
     if twice:
         raise ScenarioError(Origin(str(twice[0])), "", "this table is named twice", "name it once")
-    return list(chain.from_iterable(read_samples(path, system) for path in paths))
 
 
 def read_samples(path: Path, system: str | None) -> list[Sample]:
@@ -75,24 +89,41 @@ def read_samples(path: Path, system: str | None) -> list[Sample]:
     Raises ScenarioError for a file that is none of these, an unknown system, and a row that cannot be.
     """
     table = _read(path)
-    for columns, convert in _FORMATS.items():
+    for columns, convert in _FORMATS.values():
         if set(columns) <= set(table.columns):
             samples = convert(path, _with_numbers(path, table, columns), system)
             if not samples:
                 raise ScenarioError(Origin(str(path)), "", "no row of the table can be used", "name another table")
             return samples
-    found = ", ".join(map(str, table.columns[:12]))
-    forms = "; ".join(", ".join(columns) for columns in _FORMATS)
-    raise ScenarioError(Origin(str(path)), "", f"the columns are {found}", f"a table has one of these sets: {forms}")
+    raise _unknown_columns(path, list(map(str, table.columns)))
+
+
+def _unknown_columns(path: Path, found: Sequence[str]) -> ScenarioError:
+    """Return the error of a table without some column that it needs: of the kind that it is most like."""
+    origin = Origin(str(path), 1 if path.suffix == ".csv" else 0)
+    listed = ", ".join(found[:12]) + (", ..." if len(found) > 12 else "")
+    missing = {what: [c for c in columns if c not in found] for what, (columns, _) in _FORMATS.items()}
+    alike = min(missing, key=lambda what: len(missing[what]) / len(_FORMATS[what][0]))
+    if len(missing[alike]) == len(_FORMATS[alike][0]):
+        forms = "; or, of ".join(f"{what}: {', '.join(columns)}" for what, (columns, _) in _FORMATS.items())
+        return ScenarioError(origin, "", f"the columns are {listed}", f"a table has, of {forms}")
+    rule = f"a table of {alike} needs {format_count(len(missing[alike]), 'more column')}; the columns are {listed}"
+    return ScenarioError(origin, ", ".join(missing[alike]), rule, "add what is missing, in SI units")
 
 
 def _read(path: Path) -> pd.DataFrame:
     origin = Origin(str(path))
     readers: dict[str, Callable[[Path], pd.DataFrame]] = {".parquet": pd.read_parquet, ".csv": pd.read_csv}
+    if path.is_dir():
+        inside = next((entry for entry in sorted(path.iterdir()) if entry.suffix in readers), None)
+        remedy = f"name a file in it, for example {inside}" if inside else "name a .parquet or .csv"
+        raise ScenarioError(origin, "", "this is a directory, not a file", remedy)
     if path.suffix not in readers:
         raise ScenarioError(origin, "", f"{path.suffix or 'no ending'!r} is no known format", "name a .parquet or .csv")
     if not path.is_file():
         raise ScenarioError(origin, "", "there is no such file", "check the path")
+    if not path.stat().st_size:
+        raise ScenarioError(origin, "", "the file is empty", "name a .parquet or .csv of measurements")
     try:
         table = readers[path.suffix](path)
     except Exception as error:  # pandas and pyarrow raise many kinds for files that are not what they seem
@@ -181,13 +212,9 @@ def _attention_samples(path: Path, table: pd.DataFrame, _system: str | None) -> 
 
 
 def _collective_samples(path: Path, table: pd.DataFrame, system: str | None) -> list[Sample]:
-    known = sorted(map(str, table["system"].unique()))
-    if system is None or system not in known:
-        rule = "the table has several systems" if system is None else f"the table has no system {system!r}"
-        if system is not None or len(known) > 1:
-            raise ScenarioError(
-                Origin(str(path)), "system", rule, f"name one with --system: {suggestion(system or '', known)}"
-            )
+    known = sorted(map(str, table.loc[table["kind"] == "measured", "system"].unique()))
+    if len(known) != 1 if system is None else system not in known:
+        raise _unknown_system(path, system, known)
     is_ours = (table["system"].astype(str) == (system or known[0])) & (table["kind"] == "measured")
     columns = ["collective", "n_gpus", "n_nodes", "bytes", "time_s"]
     is_known = table["collective"].isin([*TRAFFIC, MESSAGE, *_SPELLINGS])
@@ -214,13 +241,26 @@ def _collective_samples(path: Path, table: pd.DataFrame, system: str | None) -> 
     return samples
 
 
+def _unknown_system(path: Path, system: str | None, known: Sequence[str]) -> ScenarioError:
+    """Return the error of a table of several systems of which none that it has was named."""
+    if not known:
+        rule, remedy = "no row is of the kind 'measured'", "name another table"
+        return ScenarioError(Origin(str(path)), "kind", rule, remedy)
+    rule = "the table has several systems" if system is None else f"nothing was measured on a system {system!r}"
+    close = next((name for name in known if system and system.lower() in name.lower()), nearest(system or "", known))
+    meant = f"did you mean {shlex.quote(close)}? " if close else ""
+    listed = ", ".join(map(shlex.quote, known))
+    return ScenarioError(Origin(str(path)), "system", rule, f"name one with --system; {meant}known: {listed}")
+
+
 def _label(what: str, columns: Sequence[str], values: Sequence[int]) -> str:
     """Return a row for people: what it is of, and its numbers under the names of their columns."""
     return " ".join([what, *(f"{column}={value}" for column, value in zip(columns, values, strict=False))])
 
 
-_FORMATS: Final[Mapping[tuple[str, ...], Callable[[Path, pd.DataFrame, str | None], list[Sample]]]] = {
-    _GEMM: _gemm_samples,
-    _ATTENTION: _attention_samples,
-    _COLLECTIVES: _collective_samples,
+_FORMATS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Path, pd.DataFrame, str | None], list[Sample]]]]] = {
+    "matrix products": (_GEMM, _gemm_samples),
+    "attention": (_ATTENTION, _attention_samples),
+    "collectives": (_COLLECTIVES, _collective_samples),
 }
+"""What tables may be of: the columns that they need, and how their rows are taken."""

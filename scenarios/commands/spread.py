@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import yaml
@@ -18,7 +18,15 @@ from scenarios.calibration.spread_fit import SpreadRequest, measured_families, r
 from scenarios.commands.options import bundling, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
+from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.profile_file import read_profile
+
+_MUCH: Final = 3.0
+"""A family that is so many times as far off as stated may be of another machine."""
+_LEGEND: Final = (
+    "deviation: standard deviation of log(measured/predicted), from the least to the largest over the calls' lengths; "
+    "in common, with near ones: parts of its square that all calls, and those of like shapes, share"
+)
 
 
 @click.command("spread")
@@ -46,6 +54,9 @@ def command(request: SpreadRequest, profile: Path, out: Path, as_json: bool) -> 
     """
     with refusing_bad_input():
         refuse_unwritable_files(out)
+        if profile.suffix in {".parquet", ".csv"}:
+            remedy = "write simulate spread PROFILE.yaml TABLE ... --out PROFILE.yaml"
+            raise ScenarioError(Origin(str(profile)), "", "the profile comes first, and the tables after it", remedy)
         calibrated = read_profile(profile)
         found = measured_families(calibrated, read_evidence(request))
         stated = yaml.safe_load(profile.read_text(encoding="utf-8"))[SPREAD_SECTION]
@@ -53,19 +64,35 @@ def command(request: SpreadRequest, profile: Path, out: Path, as_json: bool) -> 
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
-        _print(found, open_console(), out)
+        _print(found, stated, open_console(), out)
+    for family, entry in found.items():
+        if family in stated and _deviations(entry)[-1] > _MUCH * _deviations(stated[family])[-1]:
+            warning = f"{family} is much farther off than the profile said: were these measured on {calibrated.node}?"
+            click.echo(f"warning: {warning}", err=True)
 
 
-def _print(found: Mapping[str, Mapping[str, Any]], console: Console, out: Path) -> None:
+def _deviations(entry: Mapping[str, Any]) -> list[float]:
+    """Return the deviations of a family, whatever the length of calls, the least first."""
+    by_length = entry["deviation"]
+    return sorted(by_length.values() if isinstance(by_length, Mapping) else [by_length])
+
+
+def _span(entry: Mapping[str, Any]) -> str:
+    deviations = _deviations(entry)
+    return " to ".join(f"{100 * value:.1f}" for value in dict.fromkeys((deviations[0], deviations[-1]))) + " %"
+
+
+def _print(
+    found: Mapping[str, Mapping[str, Any]], stated: Mapping[str, Mapping[str, Any]], console: Console, out: Path
+) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("measured against predicted")
-    for words in ("deviation", "in common", "with near ones"):
+    for words in ("deviation", "before", "in common", "with near ones"):
         table.add_column(words, justify="right")
     for family, entry in found.items():
-        by_length = entry["deviation"]
-        deviations = sorted(by_length.values() if isinstance(by_length, Mapping) else [by_length])
-        cells = [" to ".join(f"{100 * value:.1f}" for value in dict.fromkeys((deviations[0], deviations[-1]))) + " %"]
+        cells = [_span(entry), _span(stated[family]) if family in stated else "-"]
         cells += [format_percent(entry[key], 0) if key in entry else "-" for key in ("common", "near")]
         table.add_row(family, *cells)
     console.print(table)
+    console.print(Text(_LEGEND, "dim"), soft_wrap=True)
     console.print(Text(f"written to {out}; the other families are as in the profile", "dim"), soft_wrap=True)

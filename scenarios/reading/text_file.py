@@ -11,10 +11,11 @@ MAX_FILE_BYTES = 1 << 20
 def read_text(path: Path, start_hint: str) -> str:
     """Return the text of a UTF-8 file of at most 1 MiB.
 
-    ``start_hint`` is the remedy for an empty file. Raises ScenarioError for whatever cannot be read as such.
+    ``start_hint``: how to come by such a file, for those who have none or an empty one. Raises ScenarioError for
+    whatever cannot be read as such.
     """
     origin = Origin(str(path))
-    raw = _read_bytes(path, origin)
+    raw = _read_bytes(path, origin, start_hint)
     if len(raw) > MAX_FILE_BYTES:
         rule = "the file is larger than 1 MiB, the most that is read"
         raise ScenarioError(origin, "", rule, "check that this is the right file")
@@ -31,15 +32,17 @@ def read_text(path: Path, start_hint: str) -> str:
     return text
 
 
-def _read_bytes(path: Path, origin: Origin) -> bytes:
+def _read_bytes(path: Path, origin: Origin, start_hint: str) -> bytes:
     """Return at most one byte more than the limit."""
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             return file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
-        raise ScenarioError(origin, "", "there is no such file", _missing_remedy(path)) from error
+        raise ScenarioError(origin, "", "there is no such file", _missing_remedy(path, start_hint)) from error
     except IsADirectoryError as error:
-        raise ScenarioError(origin, "", "this is a directory, not a file", _directory_remedy(path)) from error
+        raise ScenarioError(
+            origin, "", "this is a directory, not a file", _directory_remedy(path, start_hint)
+        ) from error
     except PermissionError as error:
         rule = "the file cannot be read: permission denied"
         raise ScenarioError(origin, "", rule, f"make it readable: chmod u+r {path}") from error
@@ -55,7 +58,7 @@ def _open_at_once(name: str, flags: int) -> int:
     return descriptor
 
 
-def _missing_remedy(path: Path) -> str:
+def _missing_remedy(path: Path, start_hint: str) -> str:
     """Return the nearest file that exists, or what to do if nothing is alike."""
     try:
         siblings = {entry.name: entry for entry in path.parent.iterdir()}
@@ -64,13 +67,13 @@ def _missing_remedy(path: Path) -> str:
     close = nearest(path.name, siblings)
     if close:
         return f"did you mean {siblings[close]}?"
-    return "check the path, or write a starter file with: simulate new my.yaml"
+    return f"check the path, or {start_hint}"
 
 
-def _directory_remedy(path: Path) -> str:
-    """Return the name of a scenario inside the directory, if it holds any."""
+def _directory_remedy(path: Path, start_hint: str) -> str:
+    """Return the name of a YAML file inside the directory, if it holds any."""
     try:
         inside = sorted(path.glob("*.yaml"))
     except OSError:
         inside = []
-    return f"name a file in it, for example {inside[0]}" if inside else "name a scenario file"
+    return f"name a file in it, for example {inside[0]}" if inside else f"name a file, or {start_hint}"

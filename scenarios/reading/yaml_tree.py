@@ -52,19 +52,19 @@ class Document:
         return self.origins[parts]
 
 
-def read_document(path: Path) -> Document:
-    """Return the one mapping that a YAML file holds.
+def read_document(path: Path, start_hint: str = START_HINT) -> Document:
+    """Return the one mapping that a YAML file holds. ``start_hint``: how to come by such a file.
 
     Raises ScenarioError for files that cannot be read, are not YAML or not one mapping, repeat a key, carry tags,
     nest deeper than 50 or hold more than 20,000 nodes with aliases expanded.
     """
-    text = read_text(path, START_HINT)
+    text = read_text(path, start_hint)
     root = _TreeReader(lambda line: Origin(str(path), line)).read(text)
     if root is None or (root.value is None and not root.quoted):
-        raise ScenarioError(Origin(str(path)), "", "the file is empty", START_HINT)
+        raise ScenarioError(Origin(str(path)), "", "the file is empty", start_hint)
     if not isinstance(root.value, dict):
         rule = f"the file holds {describe(_plain(root))}, where key: value lines belong"
-        raise ScenarioError(Origin(str(path), root.line), "", rule, START_HINT)
+        raise ScenarioError(Origin(str(path), root.line), "", rule, start_hint)
     origins: dict[KeyPath, Origin] = {(): Origin(str(path))}
     origins.update((where, Origin(str(path), line)) for where, line in _lines(root, ()))
     return Document(source=path, data=_plain(root), origins=origins)

@@ -128,7 +128,7 @@ def _predict(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:
 
 def where_of(table: PublishedTable, row: PublishedRow) -> str:
     """Return where a row stands, for errors."""
-    return f"{table.data}:{row.line}: row {row.name!r}"
+    return f"{table.data}:{row.line}: row {row.name!r} of {table.path.name}"
 
 
 def entry_of(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:

@@ -6,10 +6,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scenarios.cli import group
+from tests.scenarios.measured_tables import table_of_steps, two_systems
 from tests.traces.kineto_traces import activity, document, launch, write
 from traces.parquet import write_timeline
 from traces.perfetto import write_perfetto
 from traces.timeline import TimelineBuilder
+
+PROFILES = Path(__file__).parents[2] / "costmodels" / "profiles"
 
 
 def run(*args: object) -> Result:
@@ -37,7 +40,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(Path("profile/rank0.json"), trace)
     write(Path("outer/inner/rank0.json"), trace)
     Path("scenario.yaml").write_text("name: a\ncluster: {node: dgx-a100-80g}\n")
-    Path("empty.parquet").touch()
+    for name in ("empty.parquet", "nothing.csv", "nothing.yaml"):
+        Path(name).touch()
+    Path("products.csv").write_text("m,n,k,time_s\n" + "".join(f"64,64,{k},1e-5\n" for k in range(64, 90)))
+    Path("lacking.csv").write_text("m,n,time_s\n64,64,1e-5\n")
+    Path("strange.csv").write_text("a,b\n1,2\n")
+    Path("stated.csv").write_text(
+        "system,collective,n_gpus,n_nodes,bytes,kind,time_s\none,all_reduce,8,1,64,stated,1\n"
+    )
+    two_systems(tmp_path)
+    table_of_steps(tmp_path, "1,1,1,fitted,1\n2,1,2,fitted,1\n")
+    Path("a100.yaml").write_bytes((PROFILES / "a100.yaml").read_bytes())
     return tmp_path
 
 
@@ -75,6 +88,94 @@ def test_what_belongs_elsewhere_is_refused(here: Path, args: str, words: str) ->
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert files_in(here) == before
+
+
+ON_A100 = "--node dgx-a100-80g"
+CLOCK = "--constant profile.sustained.clock_fraction --jobs 1"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (f"residuals result {ON_A100}", "result: this is a directory, not a file;\n    name a file in it, for example"),
+        (f"residuals empty.csv {ON_A100}", "empty.csv: this is a directory, not a file;\n    name a .parquet or .csv"),
+        (f"residuals empty.parquet {ON_A100}", "empty.parquet: the file is empty"),
+        (f"residuals lacking.csv {ON_A100}", "lacking.csv:1: k: a table of matrix products needs 1 more column"),
+        (
+            f"residuals strange.csv {ON_A100}",
+            "strange.csv:1: the columns are a, b;\n    a table has, of matrix products",
+        ),
+        (f"residuals stated.csv {ON_A100}", "stated.csv: kind: no row is of the kind 'measured'"),
+        (f"residuals products.csv {ON_A100} --system one", "--system one: no table of collectives is named"),
+        (
+            f"residuals collectives.csv {ON_A100}",
+            "the table has several systems;\n    name one with --system; known: one",
+        ),
+        (
+            f"residuals collectives.csv {ON_A100} --system oth",
+            "a system 'oth';\n    name one with --system; did you mean other?",
+        ),
+        (
+            f"residuals products.csv {ON_A100} --profile scenario.yaml",
+            "scenario.yaml: this is a scenario, not a profile",
+        ),
+        (f"residuals products.csv {ON_A100} --profile steps.yaml", "this is a table of measurements, not a profile"),
+        (f"residuals products.csv {ON_A100} --profile nothing.yaml", "simulate calibrate --out my-profile.yaml"),
+        (f"residuals products.csv {ON_A100} --profile profile", "name a file, or write one with: simulate calibrate"),
+        ("spread a100.yaml steps.csv --out new.yaml", "steps.csv:1: "),
+        ("spread products.csv a100.yaml --out new.yaml", "products.csv: the profile comes first"),
+        ("spread a100.yaml a100.yaml --out new.yaml", "a100.yaml: this is no table of measurements"),
+        ("spread a100.yaml steps.yaml steps.yaml --out new.yaml", "steps.yaml: this table is named twice"),
+        ("spread a100.yaml products.csv --constants 1 --out new.yaml", "--constants: it is of tables of steps"),
+        ("spread a100.yaml products.csv --all-groups --out new.yaml", "--all-groups: it is of tables of steps"),
+        ("spread a100.yaml products.csv --recorded-on dgx-2 --out new.yaml", "there is no trace that it could be"),
+        ("spread a100.yaml products.csv --system one --out new.yaml", "--system one: no table of collectives"),
+        ("spread a100.yaml products.csv --out profile", "--out profile: a profile is a YAML file"),
+        (
+            "spread a100.yaml --trace h100.json --out new.yaml",
+            "recorded on NVIDIA H100 80GB HBM3, and the profile is one of a100",
+        ),
+        (f"fit products.csv {CLOCK}", "products.csv: these are data alone"),
+        (f"fit scenario.yaml {CLOCK}", "scenario.yaml: this is no table of measurements"),
+        (f"fit profile {CLOCK}", "profile: this is a directory, not a file;\n    name a file in it"),
+        (f"fit step.yaml {CLOCK}", "step.yaml: there is no such file;\n    did you mean steps.yaml?"),
+        (f"fit steps.yaml steps.yaml {CLOCK}", "steps.yaml: this table is named twice"),
+        (f"fit steps.yaml {CLOCK} --every 2", "1 row to fit to cannot settle 1 constant;"),
+        (
+            "fit steps.yaml --jobs 1 --constant software.lunch",
+            "did you mean software.launch? known: software.(launch, ",
+        ),
+        ("fit steps.yaml --jobs 1 --constant nothing", "profile.decode.("),
+        (
+            "fit steps.yaml --jobs 1 --constant software.rank_skew",
+            "write rank_skew, with a first guess, into the section",
+        ),
+    ],
+)
+def test_tables_and_profiles_are_told_apart(here: Path, args: str, words: str) -> None:
+    """Each mistake has one message with file or option, rule and remedy; exit code 2; no file is new or another."""
+    events = [launch(1, 0), activity("gemm", 10, 30, correlation=1)]
+    write(Path("h100.json"), {**document(events), "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]})
+    before = files_in(here)
+    done = run(*args.split(" "))
+    assert done.exit_code == 2, done.output
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert files_in(here) == before
+
+
+def test_measurements_that_are_nothing_like_the_profile_make_one_wonder(here: Path) -> None:
+    """Products a hundred times as long as predicted are taken, with a warning; the answer explains its columns."""
+    Path("slow.csv").write_text("m,n,k,time_s\n" + "".join(f"512,512,{k},{1e-3 * k}\n" for k in range(64, 900, 9)))
+    done = run("spread", "a100.yaml", "slow.csv", "--out", "new.yaml")
+    assert done.exit_code == 0, done.stderr
+    assert (
+        "warning: gemm is much farther off than the profile said: were these measured on dgx-a100-80g?" in done.stderr
+    )
+    for words in ("deviation", "before", "in common", "of log(measured/predicted)", "written to new.yaml"):
+        assert words in done.stdout
+    assert run("spread", "new.yaml", "slow.csv", "--out", "again.yaml").stderr == ""
+    assert (here / "again.yaml").exists()
 
 
 @pytest.mark.parametrize("command", ["trace", "replay"])

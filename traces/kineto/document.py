@@ -96,6 +96,7 @@ class Document(msgspec.Struct, gc=False):
     events: list[Event] | None = msgspec.field(default=None, name="traceEvents")
     distributed: Any = msgspec.field(default=None, name="distributedInfo")
     base_time_ns: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
+    devices: Any = msgspec.field(default=None, name="deviceProperties")
     other: Any = msgspec.field(default=None, name="otherData")
 
 

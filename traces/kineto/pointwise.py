@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from traces.errors import TraceError
 from traces.kineto.collective import data_type
 from traces.kineto.document import Event, correlation_of, decode, sources
 from traces.kineto.events import enclosing, kind_of_activity, sort_out
@@ -40,14 +41,28 @@ class PointwiseKernel:
     seconds: float
 
 
-def pointwise_kernels(path: Path) -> list[PointwiseKernel]:
+def pointwise_kernels(path: Path, device: str = "") -> list[PointwiseKernel]:
     """Return the kernels of a profile whose bytes their operator and its shapes tell, in the order of their launches.
 
     Operands of other shapes than the first, by broadcasting, and operators of several kernels are left out. ``path``: a
-    trace, or a folder or archive of them. Raises TraceError where there is none.
+    trace, or a folder or archive of them. ``device``: a word that is in the names of the devices, where the profiler
+    noted any. Raises TraceError where there is no trace, and for one of other devices.
     """
+    kernels: list[PointwiseKernel] = []
     with sources(path) as found:
-        return [kernel for source in found for kernel in _of_rank(decode(source).events or [])]
+        for source in found:
+            document = decode(source)
+            _refuse_other_devices(source.name, document.devices, device)
+            kernels += _of_rank(document.events or [])
+    return kernels
+
+
+def _refuse_other_devices(file: str, devices: Any, device: str) -> None:
+    listed = devices if isinstance(devices, list) else []
+    names = dict.fromkeys(str(entry["name"]) for entry in listed if isinstance(entry, dict) and entry.get("name"))
+    if names and not any(device.lower() in name.lower() for name in names):
+        rule = f"this was recorded on {', '.join(names)}, and the profile is one of {device}"
+        raise TraceError(file, rule, "name a trace of the profile's devices", key="deviceProperties")
 
 
 def _of_rank(events: Sequence[Event]) -> Iterator[PointwiseKernel]:
