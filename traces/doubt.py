@@ -54,12 +54,16 @@ _TEXTS: Final[Mapping[str, str]] = {
         "or on more than [it has|they have]: not matched"
     ),
     "other_moment": (
-        "{count} collective[ of a group|s of groups] whose ranks the trace does not list end[s|] on one rank before "
-        "[it begins|they begin] on another: of other groups, or the clocks disagree; not matched"
+        "{count} collective[ of a group|s of groups] whose ranks the trace does not list: [it ends|these, or most of "
+        "their kind, end] on one rank before [it begins|they begin] on another, so other groups', or clocks disagree; "
+        "not matched"
     ),
     "other_size": "{count} collective[ has|s have] another size on other ranks: not matched",
     "no_bytes": "{count} communication kernel[ does|s do] not say [its|their] bytes: 0 in the timeline, no bandwidth",
-    "no_group": "{count} communication kernel[ does|s do] not say [its|their] group: taken to be all ranks of the job",
+    "no_group": (
+        "{count} communication kernel[ does|s do] not say [its|their] group: taken to be all ranks of the job, if it "
+        "has as many"
+    ),
     "no_common_clock": (
         "{count} rank[ shares|s share] no matched collective with the first rank, not even through others ({example}): "
         "[its own clock is|their own clocks are] used"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from sim.replay.changes import Changes
 from sim.replay.run import Replayer
 from tests.traces.kineto_traces import Event, all_reduce, annotation, document, launch, write
 from traces.doubt import Doubt
+from traces.kineto.statistics import collective_rates
 from traces.kineto.trace import KinetoTrace, load
 
 UNKNOWN: dict[str, Any] = {"Process_Group_Ranks": None, "Process_Group_Name": None, "Group_size": None}
@@ -103,6 +105,30 @@ def test_pairs_of_unknown_groups_that_run_at_other_times_are_not_matched(tmp_pat
     assert doubts(trace) == {"other_moment": 2}
     assert trace.alignment.worst_residual_s == pytest.approx([0.0] * 4, abs=1e-9)
     assert Replayer(trace).run(Changes()).span_s == pytest.approx(90_050e-6)
+
+
+def test_where_most_of_unknown_groups_are_refuted_the_others_are_chance(tmp_path: Path) -> None:
+    """Two pairs whose all_reduces meet by chance alone share none: no clock is moved for the few that overlap."""
+    ranks = []
+    for rank in range(4):
+        random = Random(rank // 2)
+        ranks.append([all_reduce(1000 * k + random.uniform(-300, 300), 50, **UNKNOWN) for k in range(200)])
+    trace = profile(tmp_path, ranks)
+    assert sizes(trace) == [1] * 800
+    assert doubts(trace) == {"other_moment": 200}
+    assert trace.alignment.unaligned == (1, 2, 3)
+
+
+def test_a_group_of_known_size_alone_has_that_many_ranks(tmp_path: Path) -> None:
+    """Torch once wrote how many ranks a group has and nothing else: all of a job of four, but not all of eight."""
+    sized = {**UNKNOWN, "Group_size": 4}
+    for count, members in ((4, [4]), (8, [1] * 8)):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        trace = profile(folder, [[all_reduce(0, 100, elements=250_000, **sized)] for _ in range(count)])
+        assert sizes(trace) == members
+        [rate] = collective_rates(trace)
+        assert (rate.num_ranks, rate.bus_bandwidth_bytes_per_s) == (4, pytest.approx(1.5e10))
 
 
 def test_unknown_groups_on_clocks_that_differ_are_matched_as_ever(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def collective_rates(trace: KinetoTrace) -> tuple[CollectiveRate, ...]:
     seen: dict[tuple[str, str, int, str, int], int] = {}
     for collective in trace.matches.collectives:
         facts = collective.facts
-        size = facts.group.size if facts.group.label else whole_job
+        size = facts.group.size or (0 if facts.group.label else whole_job)
         key = facts.kind, facts.group.label, size, facts.dtype, _mean_bytes(trace.ranks, collective)
         times[key].append(float(durations_s(trace.ranks, collective).min()))
         seen[key] = min(seen.get(key, len(collective.members)), len(collective.members))

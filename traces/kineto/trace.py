@@ -24,7 +24,7 @@ from traces.kineto.doubts import (
 )
 from traces.kineto.drift import RESOLUTION_S
 from traces.kineto.ends import synchronising
-from traces.kineto.matching import Matches, match
+from traces.kineto.matching import Collective, Matches, match
 from traces.kineto.rank import DeviceRows, RankTrace, StepWindow, select_steps
 from traces.kineto.read import read_rank
 from traces.timeline import NO_INDEX, Timeline, TimelineBuilder
@@ -79,17 +79,27 @@ def _matched(ranks: Sequence[RankTrace]) -> tuple[Matches, Alignment]:
     """Return what the ranks did together, and how their clocks lie.
 
     Ranks of a group that is not listed may be of several groups, and are where a collective of theirs ends on one of
-    them before it has begun on another. Without these the clocks lie otherwise, so that is found in rounds.
+    them before it has begun on another. Where most of one kind do, the others overlap by chance. Without these the
+    clocks lie otherwise, so that is found in rounds.
     """
-    matches, count = match(ranks), 0
+    matches, refuted = match(ranks), Counter[tuple[str, str]]()
+    recorded = Counter(_kind_in_group(one) for one in synchronising(matches.collectives))
     while True:
-        alignment = align(ranks, matches.collectives)
-        shared = zip(synchronising(matches.collectives), alignment.early_s.tolist(), strict=True)
-        impossible = {one for one, early_s in shared if early_s > RESOLUTION_S and not one.facts.group.ranks}
+        alignment, shared = align(ranks, matches.collectives), synchronising(matches.collectives)
+        by_s = zip(shared, alignment.early_s.tolist(), strict=True)
+        impossible = {one for one, early_s in by_s if early_s > RESOLUTION_S and not one.facts.group.ranks}
         if not impossible:
-            more = counted(Counter(other_moment=count))
+            more = counted(Counter(other_moment=refuted.total()))
             return replace(matches, warnings=(*matches.warnings, *more)), alignment
-        matches, count = matches.apart(ranks, impossible), count + len(impossible)
+        refuted.update(_kind_in_group(one) for one in impossible)
+        chance = {kind for kind, count in refuted.items() if 2 * count > recorded[kind]}
+        by_chance = {one for one in shared if _kind_in_group(one) in chance} - impossible
+        refuted.update(_kind_in_group(one) for one in by_chance)
+        matches = matches.apart(ranks, impossible | by_chance)
+
+
+def _kind_in_group(collective: Collective) -> tuple[str, str]:
+    return collective.facts.kind, collective.facts.group.label
 
 
 def to_timeline(trace: KinetoTrace) -> Timeline:
