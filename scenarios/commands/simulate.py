@@ -1,7 +1,7 @@
 """``simulate SCENARIO.yaml``: the main job."""
 
 import json
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -42,14 +42,20 @@ def command(  # click passes by name
         loaded = load_scenario(scenario, overrides)
         if out is not None:
             refuse_unwritable(out)
-        terminal = Console(stderr=True)
-        with terminal.status(f"Simulating {loaded.name}") if terminal.is_terminal else nullcontext():
+        with _saying(f"Simulating {loaded.name}"):
             result = runner.simulate(loaded, detail=detail, fold=fold)
+        with _saying("Simulating what would help"):
             advice = None if as_json and out is None else advise(loaded, result.summary)
-            if out is not None:
-                with writing_to(out):
-                    runner.write_outputs(result, out, advice)
+        if out is not None:
+            with _saying(f"Writing {out}"), writing_to(out):
+                runner.write_outputs(result, out, advice)
     if as_json:
         click.echo(json.dumps(result.summary, indent=2))
     else:
         print_summary(result.summary, open_console(), advice=advice, out=out)
+
+
+def _saying(words: str) -> AbstractContextManager[object]:
+    """Say on a terminal what takes a while, as long as it does."""
+    terminal = Console(stderr=True)
+    return terminal.status(words) if terminal.is_terminal else nullcontext()

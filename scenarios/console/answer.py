@@ -164,10 +164,10 @@ def _reliability_table(reliability: Mapping[str, Any]) -> Table:
 def _advice_text(advice: Advice | None) -> Text:
     if advice is None:
         return Text("what would help most: nothing that one of the scenario's keys could change")
-    enough = f" ({advice.caveat})" if advice.caveat else ""
+    effect = f": {advice.effect}" if advice.effect else ""
     aim = Text(advice.aim)
     aim.stylize("bold", 0, len(advice.loss))
-    return Text.assemble("what would help most: less ", aim, "; try ", (advice.options, "cyan"), enough)
+    return Text.assemble("what would help most: less ", aim, "; try ", (advice.options, "cyan"), effect)
 
 
 def _run_text(summary: Mapping[str, Any]) -> Text:

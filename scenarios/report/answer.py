@@ -44,8 +44,8 @@ def answer_section(summary: Mapping[str, Any], advice: Advice | None) -> Section
     ]
     rows = [(name, escape(words)) for name, words in detail_rows(summary)]
     if advice is not None:
-        caveat = f" ({advice.caveat})" if advice.caveat else ""
-        tried = f"less {escape(advice.aim)}; try <code>{escape(advice.options)}</code>{caveat}"
+        effect = f": {escape(advice.effect)}" if advice.effect else ""
+        tried = f"less {escape(advice.aim)}; try <code>{escape(advice.options)}</code>{effect}"
         rows.append(("what would help most", tried))
     lead = "The mean over all ranks. What is not computing is waiting."
     return Section("What a rank spends the step on", lead, split_bar(parts) + facts(rows))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from costmodels.units import format_bytes, format_percent, format_time
+from costmodels.units import format_bytes, format_change, format_percent, format_time
 from scenarios.report.causes import COMPUTING, RECOMPUTING, cause_of
 from scenarios.summaries.role_names import fullest_row, row_name
 
@@ -18,12 +18,17 @@ _LEAST_SHARE: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A loss, its fraction of the step, overrides to try against it, and whether the scenario fits in memory then."""
+    """A loss, its fraction of the step, and overrides against it.
+
+    ``fits_memory``: the scenario fits with them; ``gain``: the fraction that they add to its throughput, None where
+    that was not simulated.
+    """
 
     loss: str
     fraction: float
     overrides: tuple[str, ...]
     fits_memory: bool
+    gain: float | None = None
 
     @property
     def aim(self) -> str:
@@ -36,9 +41,11 @@ class Advice:
         return " ".join(f"--set {override}" for override in self.overrides)
 
     @property
-    def caveat(self) -> str:
-        """Return what the overrides do not achieve, nothing where they do."""
-        return "" if self.fits_memory else "not enough alone"
+    def effect(self) -> str:
+        """Return what the overrides bring, or do not achieve; nothing where that is not known."""
+        if not self.fits_memory:
+            return "not enough alone"
+        return "" if self.gain is None else f"throughput {format_change(self.gain)}"
 
 
 def spread_words(interval: Sequence[float] | None) -> str:

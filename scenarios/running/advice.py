@@ -1,177 +1,83 @@
-"""What would help a scenario most: its greatest loss, and overrides that go against it.
+"""What would help a scenario most: changes against its greatest losses, simulated before they are advised.
 
-Only overrides that make a valid scenario are named, and only such as fit in memory, where any do. What they bring is
-for the next simulation to say.
+Only overrides that make a valid scenario are named, and only such as fit in memory, where any do. Steps of more than
+``MOST_EVENTS`` events take seconds each, so there the first change against the greatest loss is named untried.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.loader import Scenario, load_scenario
-from scenarios.report.causes import cause_of
-from scenarios.report.words import Advice, mean_over_ranks, recompute_fraction
-from scenarios.running.runner import device_of, plan_of
-from sim.engine.breakdown import BUBBLE
+from scenarios.report.words import Advice
+from scenarios.running.remedies import Change, Loss, losses_of
+from scenarios.running.runner import device_of, plan_of, run_step
 from sim.engine.memory import memory_use
-from sim.training.spec import DenseTraining, ParallelSpec, TextbookTraining
+from sim.training.spec import DenseTraining
 
-Change = tuple[str, ...]
-"""Overrides, ``key=value``, that go together."""
+MOST_EVENTS: Final = 20_000
+WORTH_DOING: Final = 0.01
+"""A change that adds a smaller fraction to the throughput is not advised."""
 
 _STEADY: Final = ("1f1b", "interleaved_1f1b")
 """Schedules whose peak memory does not grow with the number of micro-batches."""
 
-_GAINS_BY_STAGES: Final = ("gpipe", "1f1b", "interleaved_1f1b", "breadth_first")
-"""Schedules whose bubble is (p-1)/(vm) of the work: of more stages a rank it is smaller (Narayanan et al. 2021, section
-2.2). Those that split the backward, or run micro-batches from both ends, may have less as they are.
-"""
-_EXPOSED: Final = "communication that nothing hides"
-WORTH_SAYING = 0.02
-"""Losses of a smaller fraction of the step are not worth a change."""
-
 
 def advise(scenario: Scenario, summary: Mapping[str, Any]) -> Advice | None:
-    """Return the greatest loss with the first change against it that fits in memory.
+    """Return the change that adds most to the throughput: of each loss the first that is worth it and fits in memory.
 
-    Where no change makes a plan fit that does not, the first valid one; None where nothing is worth changing.
+    For a plan that does not fit, the change with which it fits and is fastest, or else the first valid one. None where
+    nothing is worth changing. ``summary``: of the scenario's step.
     """
-    misfit: Advice | None = None
-    for loss, fraction, candidates in _losses(scenario, summary):
-        for candidate in candidates:
-            changed = _changed(scenario, candidate)
-            if changed is None:
-                continue
-            if _fits_memory(changed):
-                return Advice(loss, fraction, candidate, fits_memory=True)
-            if summary.get("fits_memory") is False:
-                misfit = misfit or Advice(loss, fraction, candidate, fits_memory=False)
-    return misfit
+    tries = summary["engine"]["events"] <= MOST_EVENTS
+    work_per_s = _work(scenario) / summary["iteration_time_s"] if tries else None
+    best: Advice | None = None
+    for loss in losses_of(scenario.job, summary):
+        if loss.is_memory:
+            return _against_misfit(loss, scenario, work_per_s)
+        if best is not None and (best.gain is None or best.gain >= loss.most_gain):
+            break
+        worth = (it for it in _fitting(loss, scenario, work_per_s) if it.gain is None or it.gain >= WORTH_DOING)
+        best = max((it for it in (best, next(worth, None)) if it is not None), key=_gain, default=None)
+    return best
 
 
-def _losses(scenario: Scenario, summary: Mapping[str, Any]) -> Iterator[tuple[str, float, Sequence[Change]]]:
-    """Yield losses, the greatest first; a plan that does not fit comes before any other."""
+def _against_misfit(loss: Loss, scenario: Scenario, work_per_s: float | None) -> Advice | None:
+    """Return the fastest change with which the plan fits, untried the first; the first valid one where none does."""
+    fitting = _fitting(loss, scenario, work_per_s)
+    found = next(fitting, None) if work_per_s is None else max(fitting, key=_gain, default=None)
+    if found is not None:
+        return found
+    valid = (change for change in loss.changes if _changed(scenario, change) is not None)
+    return next((Advice(loss.name, loss.fraction, change, fits_memory=False) for change in valid), None)
+
+
+def _fitting(loss: Loss, scenario: Scenario, work_per_s: float | None) -> Iterator[Advice]:
+    """Yield the changes against a loss that are valid and fit in memory, simulated where there is a rate to beat."""
+    for change in loss.changes:
+        changed = _changed(scenario, change)
+        if changed is not None and _fits_memory(changed):
+            gain = None if work_per_s is None else _work_per_s(changed) / work_per_s - 1.0
+            yield Advice(loss.name, loss.fraction, change, fits_memory=True, gain=gain)
+
+
+def _gain(advice: Advice) -> float:
+    return 0.0 if advice.gain is None else advice.gain
+
+
+def _work_per_s(scenario: Scenario) -> float:
+    """Return the samples per second of a scenario's step, 0 where it cannot be simulated."""
+    try:
+        return _work(scenario) / run_step(scenario).iteration_time_s
+    except ScenarioError:  # an algorithm that cannot serve the groups that there are now
+        return 0.0
+
+
+def _work(scenario: Scenario) -> int:
+    """Return the samples of a step, of a textbook workload its micro-batches."""
     job = scenario.job
-    if summary.get("fits_memory") is False and isinstance(job, DenseTraining):
-        yield "memory", 1.0, _against_memory(job)
-        return
-    losses = [("pipeline bubble", summary["bubble_fraction"], _against_bubble(job))]
-    if isinstance(job, DenseTraining):
-        exposed = summary["exposed_communication_fraction"]
-        losses += [
-            (_communication_words(summary), exposed, _against_communication(job, summary)),
-            ("recomputation", recompute_fraction(summary), _against_recompute(job)),
-        ]
-    for loss, fraction, changes in sorted(losses, key=lambda item: -item[1]):
-        if fraction >= WORTH_SAYING:
-            yield loss, fraction, changes
-
-
-def _against_memory(job: DenseTraining) -> list[Change]:
-    parallel, recompute = job.parallel, job.training.recompute
-    changes: list[Change] = []
-    shards = parallel.data_degree > 1 and parallel.osdp is None
-    if shards and parallel.zero_stage == 0:
-        changes.append(("parallel.data.zero_stage=1",))
-    if parallel.tensor_degree > 1 and not parallel.sequence_parallel:
-        changes.append(("parallel.tensor.sequence_parallel=true",))
-    if recompute != "full" and not parallel.pipeline.recompute_per_stage:
-        changes.append((f"training.recompute={'selective' if recompute == 'none' else 'full'}",))
-    if job.training.microbatch_size > 1:
-        changes.append((f"training.microbatch_size={job.training.microbatch_size // 2}",))
-    if shards and parallel.zero_stage < 3:  # operators by need where that is built, else all parameters
-        changes.append(("parallel.data.zero_stage=0", "parallel.data.osdp={}"))
-        changes.append(("parallel.data.zero_stage=3",))
-    if parallel.context_degree > 1:
-        changes.append((f"parallel.context.degree={2 * parallel.context_degree}", "parallel.data.degree=auto"))
-    changes.append((f"parallel.pipeline.degree={2 * parallel.pipeline.degree}", "parallel.data.degree=auto"))
-    changes.append((f"parallel.tensor.degree={2 * parallel.tensor_degree}", "parallel.data.degree=auto"))
-    return changes
-
-
-def _against_bubble(job: DenseTraining | TextbookTraining) -> list[Change]:
-    changes: list[Change] = []
-    if isinstance(job, TextbookTraining):
-        pipeline, more = job.pipeline, f"training.num_microbatches={2 * job.num_microbatches}"
-        finer = [pipeline.virtual_stages + 1]
-    else:
-        pipeline, more = job.parallel.pipeline, f"training.global_batch_size={2 * job.training.global_batch_size}"
-        layers_per_rank, rest = divmod(job.model.num_layers, pipeline.degree)
-        numbers = range(pipeline.virtual_stages + 1, layers_per_rank + 1)
-        finer = [] if rest or pipeline.layers_per_stage else [v for v in numbers if layers_per_rank % v == 0]
-    if pipeline.degree > 1 and pipeline.schedule in _GAINS_BY_STAGES and finer:
-        stages = f"parallel.pipeline.virtual_stages={finer[0]}"
-        changes.append(("parallel.pipeline.schedule=interleaved_1f1b", stages))
-    return [*changes, (more,)]
-
-
-def _against_communication(job: DenseTraining, summary: Mapping[str, Any]) -> list[Change]:
-    """Return changes, those against the greatest cause first; none against what is hardly waited for."""
-    parallel = job.parallel
-    more = (f"training.global_batch_size={2 * job.training.global_batch_size}",)
-    pipeline: list[Change] = []
-    if parallel.tensor_degree > 1 and parallel.pipeline.degree > 1 and not parallel.pipeline.scatter_gather:
-        pipeline.append(("parallel.pipeline.scatter_gather=true",))
-    data: list[Change] = [more]
-    if not parallel.overlap_gradient_sync:
-        data.insert(0, ("parallel.data.overlap_gradient_sync=true",))
-    tensor: list[Change] = []
-    if parallel.tensor_degree % 2 == 0:
-        tensor.append((f"parallel.tensor.degree={parallel.tensor_degree // 2}", "parallel.data.degree=auto"))
-    by_axis = {
-        "tp": tensor, "cp": _against_context(parallel), "ep": _against_experts(parallel), "pp": pipeline, "dp": data,
-    }  # fmt: skip
-    seconds, least_s = _exposed_by_axis(summary), WORTH_SAYING * summary["iteration_time_s"]
-    waited_for = [axis for axis in by_axis if seconds[axis] >= least_s]
-    return [change for axis in sorted(waited_for, key=lambda axis: -seconds[axis]) for change in by_axis[axis]]
-
-
-def _against_experts(parallel: ParallelSpec) -> list[Change]:
-    """Return fewer ranks that share out the experts: fewer tokens leave their rank, and those nearer by."""
-    half, rest = divmod(parallel.expert_degree, 2)
-    return [] if rest else [(f"parallel.expert.degree={half}",)]
-
-
-def _against_context(parallel: ParallelSpec) -> list[Change]:
-    """Return keys and values that go round while others are computed with, and fewer ranks that share a sequence."""
-    if parallel.context_degree == 1:
-        return []
-    ring: list[Change] = [] if parallel.context_method == "p2p" else [("parallel.context.method=p2p",)]
-    if parallel.context_degree % 2:
-        return ring
-    return [*ring, (f"parallel.context.degree={parallel.context_degree // 2}", "parallel.data.degree=auto")]
-
-
-def _exposed_by_axis(summary: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return the seconds that the mean rank waits for the streams of each mesh axis."""
-    seconds = defaultdict[str, float](float)
-    for stream, waited_s in mean_over_ranks(summary, "exposed_s").items():
-        seconds[stream.partition("_")[0]] += waited_s
-    return seconds
-
-
-def _communication_words(summary: Mapping[str, Any]) -> str:
-    """Return what the loss is called, with what most of it is."""
-    waited = [(waited_s, stream) for stream, waited_s in _exposed_by_axis(summary).items() if stream != BUBBLE]
-    most_s, most = max(waited, default=(0.0, ""))
-    return _EXPOSED + (f", most of it {cause_of(most)[0]}" if most_s > 0.0 else "")
-
-
-def _against_recompute(job: DenseTraining) -> list[Change]:
-    """Return less recomputation: alone, then with what makes room for the activations that it keeps."""
-    if job.parallel.pipeline.recompute_per_stage:  # chosen stage by stage
-        return []
-    less = "training.recompute=selective" if job.training.recompute == "full" else "training.recompute=none"
-    changes: list[Change] = [(less,)]
-    if job.parallel.tensor_degree > 1 and not job.parallel.sequence_parallel:
-        changes.append((less, "parallel.tensor.sequence_parallel=true"))
-    if job.parallel.data_degree > 1 and job.parallel.zero_stage == 0:
-        changes.append((less, "parallel.data.zero_stage=1"))
-    if job.training.microbatch_size > 1:
-        changes.append((less, f"training.microbatch_size={job.training.microbatch_size // 2}"))
-    return changes
+    return job.training.global_batch_size if isinstance(job, DenseTraining) else job.num_microbatches
 
 
 def _changed(scenario: Scenario, change: Change) -> Scenario | None:

@@ -68,8 +68,7 @@ def simulate(
     if not fold:
         refuse_many_ops(plan)
     pricing = pricing_of(scenario)
-    with _locating_algorithms(scenario):
-        run = SimulatedBackend(pricing, fold).simulate(plan)
+    run = _run(scenario, plan, pricing, fold=fold)
     links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
     errors = errors_of(pricing) if isinstance(pricing, ClusterPricing) else None
     summary = summarise(scenario, run, devices_of(scenario), links, errors)
@@ -80,6 +79,20 @@ def simulate(
             study = study_reliability(scenario.reliability, run.iteration_time_s, scenario.seed)
         summary["reliability"] = summarise_study(scenario.reliability, study)
     return Result(scenario, run, summary, detail, links)
+
+
+def run_step(scenario: Scenario) -> SimulatedRun:
+    """Return one step of a scenario as the engine runs it, without what a result says of it beside.
+
+    Raises ScenarioError where no choice that the scenario leaves fits, or an algorithm cannot serve a group.
+    """
+    scenario = with_choices(scenario)
+    return _run(scenario, plan_of(scenario), pricing_of(scenario), fold=True)
+
+
+def _run(scenario: Scenario, plan: Plan, pricing: Pricing, *, fold: bool) -> SimulatedRun:
+    with _locating_algorithms(scenario):
+        return SimulatedBackend(pricing, fold).simulate(plan)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ import pytest
 
 from scenarios.reading.loader import Scenario, load_scenario
 from scenarios.report.words import mean_over_ranks, recompute_fraction
-from scenarios.running.advice import advise, with_few_microbatches
+from scenarios.running.advice import MOST_EVENTS, WORTH_DOING, advise, with_few_microbatches
+from scenarios.running.remedies import losses_of
 from scenarios.running.runner import plan_of, simulate
 from sim.engine.memory import memory_use
 
@@ -14,7 +15,7 @@ SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
 
 def summary(**changes: object) -> dict[str, object]:
-    """Return a summary of a step of 10 s on two roles of unlike size."""
+    """Return a summary of a step of 10 s on two roles of unlike size, with too many events to try changes."""
     roles = [
         {"role": "pp=0", "num_ranks": 3, "busy_s": {"compute": 8.0}, "exposed_s": {"tp": 1.0, "dp": 0.5}},
         {"role": "pp=1", "num_ranks": 1, "busy_s": {"compute": 4.0}, "exposed_s": {"dp": 0.5}},
@@ -22,6 +23,7 @@ def summary(**changes: object) -> dict[str, object]:
     base = {
         "iteration_time_s": 10.0, "fits_memory": True, "bubble_fraction": 0.0, "exposed_communication_fraction": 0.0,
         "model_flop_per_s_per_device": 75.0, "hardware_flop_per_s_per_device": 75.0, "roles": roles,
+        "engine": {"events": MOST_EVENTS + 1},
     }  # fmt: skip
     return {**base, **changes}
 
@@ -116,6 +118,46 @@ def test_what_is_advised_against_a_bubble_makes_it_smaller(name: str) -> None:
         assert advice.loss == "pipeline bubble"
         overrides = advice.overrides
     assert fractions[1] < fractions[0]
+
+
+@pytest.mark.parametrize("name", ["tiny-gpt-2x2", "gpt-3.6b-data-parallel-64-a100", "llama-2-13b-stragglers-64-h100"])
+def test_what_a_change_is_said_to_bring_is_what_it_brings(name: str) -> None:
+    """The scenario simulated with the advised overrides has that much more throughput."""
+    path = SCENARIOS / f"{name}.yaml"
+    scenario = load_scenario(path)
+    before = simulate(scenario).summary
+    advice = advise(scenario, before)
+    assert advice is not None
+    after = simulate(load_scenario(path, advice.overrides)).summary
+    assert after["fits_memory"]
+    assert advice.gain == pytest.approx(after["tokens_per_s"] / before["tokens_per_s"] - 1.0, rel=1e-9)
+    assert advice.gain >= WORTH_DOING
+    assert f"throughput {100 * advice.gain:+.1f} %" in advice.effect
+
+
+def test_no_single_other_change_brings_more_than_the_advised() -> None:
+    """Of each other loss the first change that is worth it adds less; those that add less than 1 % are not advised."""
+    path = SCENARIOS / "mixtral-8x7b-64-h100.yaml"
+    scenario = load_scenario(path)
+    before = simulate(scenario).summary
+    advice = advise(scenario, before)
+    assert advice is not None
+    assert advice.gain is not None
+    for loss in losses_of(scenario.job, before):
+        for change in loss.changes:
+            after = simulate(load_scenario(path, change)).summary
+            gain = after["tokens_per_s"] / before["tokens_per_s"] - 1.0
+            if after["fits_memory"] and gain >= WORTH_DOING:
+                assert gain <= advice.gain + 1e-9
+                break
+
+
+def test_changes_of_large_steps_are_not_tried(scenario) -> None:
+    """What would take seconds to simulate is named as it is, without what it brings."""
+    advice = advise(scenario, summary(bubble_fraction=0.2))
+    assert advice is not None
+    assert advice.gain is None
+    assert advice.effect == ""
 
 
 def test_change_that_would_not_fit_is_passed_over(write) -> None:

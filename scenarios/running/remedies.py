@@ -1,0 +1,161 @@
+"""What a step loses, and overrides of its scenario that go against each loss, the mildest first."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scenarios.report.causes import cause_of
+from scenarios.report.words import mean_over_ranks, recompute_fraction
+from sim.engine.breakdown import BUBBLE
+from sim.training.spec import DenseTraining, ParallelSpec, TextbookTraining
+
+Change = tuple[str, ...]
+"""Overrides, ``key=value``, that go together."""
+
+_GAINS_BY_STAGES: Final = ("gpipe", "1f1b", "interleaved_1f1b", "breadth_first")
+"""Schedules whose bubble is (p-1)/(vm) of the work: of more stages a rank it is smaller (Narayanan et al. 2021, section
+2.2). Those that split the backward, or run micro-batches from both ends, may have less as they are.
+"""
+MEMORY: Final = "memory"
+_EXPOSED: Final = "communication that nothing hides"
+WORTH_SAYING = 0.02
+"""Losses of a smaller fraction of the step are not worth a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a step loses, its fraction of the step, and changes against it."""
+
+    name: str
+    fraction: float
+    changes: Sequence[Change]
+
+    @property
+    def is_memory(self) -> bool:
+        """Return whether the plan does not fit: no loss of time, but what comes before all others."""
+        return self.name == MEMORY
+
+    @property
+    def most_gain(self) -> float:
+        """Return by what fraction throughput rises where nothing of the loss is left."""
+        return self.fraction / (1.0 - self.fraction) if self.fraction < 1.0 else float("inf")
+
+
+def losses_of(job: DenseTraining | TextbookTraining, summary: Mapping[str, Any]) -> list[Loss]:
+    """Return what a step loses, the greatest loss first; memory alone where the plan does not fit."""
+    if summary.get("fits_memory") is False and isinstance(job, DenseTraining):
+        return [Loss(MEMORY, 1.0, _against_memory(job))]
+    losses = [Loss("pipeline bubble", summary["bubble_fraction"], _against_bubble(job))]
+    if isinstance(job, DenseTraining):
+        exposed = summary["exposed_communication_fraction"]
+        losses += [
+            Loss(_communication_words(summary), exposed, _against_communication(job, summary)),
+            Loss("recomputation", recompute_fraction(summary), _against_recompute(job)),
+        ]
+    return sorted((loss for loss in losses if loss.fraction >= WORTH_SAYING), key=lambda loss: -loss.fraction)
+
+
+def _against_memory(job: DenseTraining) -> list[Change]:
+    parallel, recompute = job.parallel, job.training.recompute
+    changes: list[Change] = []
+    shards = parallel.data_degree > 1 and parallel.osdp is None
+    if shards and parallel.zero_stage == 0:
+        changes.append(("parallel.data.zero_stage=1",))
+    if parallel.tensor_degree > 1 and not parallel.sequence_parallel:
+        changes.append(("parallel.tensor.sequence_parallel=true",))
+    if recompute != "full" and not parallel.pipeline.recompute_per_stage:
+        changes.append((f"training.recompute={'selective' if recompute == 'none' else 'full'}",))
+    if job.training.microbatch_size > 1:
+        changes.append((f"training.microbatch_size={job.training.microbatch_size // 2}",))
+    if shards and parallel.zero_stage < 3:  # operators by need where that is built, else all parameters
+        changes.append(("parallel.data.zero_stage=0", "parallel.data.osdp={}"))
+        changes.append(("parallel.data.zero_stage=3",))
+    if parallel.context_degree > 1:
+        changes.append((f"parallel.context.degree={2 * parallel.context_degree}", "parallel.data.degree=auto"))
+    changes.append((f"parallel.pipeline.degree={2 * parallel.pipeline.degree}", "parallel.data.degree=auto"))
+    changes.append((f"parallel.tensor.degree={2 * parallel.tensor_degree}", "parallel.data.degree=auto"))
+    return changes
+
+
+def _against_bubble(job: DenseTraining | TextbookTraining) -> list[Change]:
+    changes: list[Change] = []
+    if isinstance(job, TextbookTraining):
+        pipeline, more = job.pipeline, f"training.num_microbatches={2 * job.num_microbatches}"
+        finer = [pipeline.virtual_stages + 1]
+    else:
+        pipeline, more = job.parallel.pipeline, f"training.global_batch_size={2 * job.training.global_batch_size}"
+        layers_per_rank, rest = divmod(job.model.num_layers, pipeline.degree)
+        numbers = range(pipeline.virtual_stages + 1, layers_per_rank + 1)
+        finer = [] if rest or pipeline.layers_per_stage else [v for v in numbers if layers_per_rank % v == 0]
+    if pipeline.degree > 1 and pipeline.schedule in _GAINS_BY_STAGES and finer:
+        stages = f"parallel.pipeline.virtual_stages={finer[0]}"
+        changes.append(("parallel.pipeline.schedule=interleaved_1f1b", stages))
+    return [*changes, (more,)]
+
+
+def _against_communication(job: DenseTraining, summary: Mapping[str, Any]) -> list[Change]:
+    """Return changes, those against the greatest cause first; none against what is hardly waited for."""
+    parallel = job.parallel
+    more = (f"training.global_batch_size={2 * job.training.global_batch_size}",)
+    pipeline: list[Change] = []
+    if parallel.tensor_degree > 1 and parallel.pipeline.degree > 1 and not parallel.pipeline.scatter_gather:
+        pipeline.append(("parallel.pipeline.scatter_gather=true",))
+    data: list[Change] = [more]
+    if not parallel.overlap_gradient_sync:
+        data.insert(0, ("parallel.data.overlap_gradient_sync=true",))
+    tensor: list[Change] = []
+    if parallel.tensor_degree % 2 == 0:
+        tensor.append((f"parallel.tensor.degree={parallel.tensor_degree // 2}", "parallel.data.degree=auto"))
+    by_axis = {
+        "tp": tensor, "cp": _against_context(parallel), "ep": _against_experts(parallel), "pp": pipeline, "dp": data,
+    }  # fmt: skip
+    seconds, least_s = _exposed_by_axis(summary), WORTH_SAYING * summary["iteration_time_s"]
+    waited_for = [axis for axis in by_axis if seconds[axis] >= least_s]
+    return [change for axis in sorted(waited_for, key=lambda axis: -seconds[axis]) for change in by_axis[axis]]
+
+
+def _against_experts(parallel: ParallelSpec) -> list[Change]:
+    """Return fewer ranks that share out the experts: fewer tokens leave their rank, and those nearer by."""
+    half, rest = divmod(parallel.expert_degree, 2)
+    return [] if rest else [(f"parallel.expert.degree={half}",)]
+
+
+def _against_context(parallel: ParallelSpec) -> list[Change]:
+    """Return keys and values that go round while others are computed with, and fewer ranks that share a sequence."""
+    if parallel.context_degree == 1:
+        return []
+    ring: list[Change] = [] if parallel.context_method == "p2p" else [("parallel.context.method=p2p",)]
+    if parallel.context_degree % 2:
+        return ring
+    return [*ring, (f"parallel.context.degree={parallel.context_degree // 2}", "parallel.data.degree=auto")]
+
+
+def _exposed_by_axis(summary: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return the seconds that the mean rank waits for the streams of each mesh axis."""
+    seconds = defaultdict[str, float](float)
+    for stream, waited_s in mean_over_ranks(summary, "exposed_s").items():
+        seconds[stream.partition("_")[0]] += waited_s
+    return seconds
+
+
+def _communication_words(summary: Mapping[str, Any]) -> str:
+    """Return what the loss is called, with what most of it is."""
+    waited = [(waited_s, stream) for stream, waited_s in _exposed_by_axis(summary).items() if stream != BUBBLE]
+    most_s, most = max(waited, default=(0.0, ""))
+    return _EXPOSED + (f", most of it {cause_of(most)[0]}" if most_s > 0.0 else "")
+
+
+def _against_recompute(job: DenseTraining) -> list[Change]:
+    """Return less recomputation: alone, then with what makes room for the activations that it keeps."""
+    if job.parallel.pipeline.recompute_per_stage:  # chosen stage by stage
+        return []
+    less = "training.recompute=selective" if job.training.recompute == "full" else "training.recompute=none"
+    changes: list[Change] = [(less,)]
+    if job.parallel.tensor_degree > 1 and not job.parallel.sequence_parallel:
+        changes.append((less, "parallel.tensor.sequence_parallel=true"))
+    if job.parallel.data_degree > 1 and job.parallel.zero_stage == 0:
+        changes.append((less, "parallel.data.zero_stage=1"))
+    if job.training.microbatch_size > 1:
+        changes.append((less, f"training.microbatch_size={job.training.microbatch_size // 2}"))
+    return changes
