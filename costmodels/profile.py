@@ -99,11 +99,11 @@ def list_profiles() -> tuple[str, ...]:
 
 def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
     """Return the profile that a YAML mapping describes. Raises CatalogueError where it breaks a rule."""
-    sections = {key: _Section(f"profile {name} {key}", _section(entry, key, name)) for key in SECTIONS}
+    sections = {key: _Section(f"profile {name} {key}", _section(entry, key, name), (key,)) for key in SECTIONS}
     float8 = _section(entry, FLOAT8, name) if FLOAT8 in entry else {"peak_fraction": 1.0}
-    own = _Section(f"profile {name} kernels", entry.get("kernels", {}))
-    jitter = _Section(f"profile {name} jitter", entry.get("jitter", {}))
-    spread = _Section(f"profile {name} {SPREAD_SECTION}", entry.get(SPREAD_SECTION, {}))
+    own = _Section(f"profile {name} kernels", entry.get("kernels", {}), ("kernels",))
+    jitter = _Section(f"profile {name} jitter", entry.get("jitter", {}), ("jitter",))
+    spread = _Section(f"profile {name} {SPREAD_SECTION}", entry.get(SPREAD_SECTION, {}), (SPREAD_SECTION,))
     return Profile(
         name=name,
         gemm=_gemm(sections["gemm"]),
@@ -113,7 +113,9 @@ def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
         optimizer=_stream(sections["optimizer"]),
         sustained=SustainedProfile(clock_fraction=sections["sustained"].fraction("clock_fraction")),
         network=_network(name, sections["network"]),
-        float8=Float8Profile(peak_fraction=_Section(f"profile {name} float8", float8).fraction("peak_fraction")),
+        float8=Float8Profile(
+            peak_fraction=_Section(f"profile {name} float8", float8, (FLOAT8,)).fraction("peak_fraction")
+        ),
         kernels={key: _kernel(own.within(key)) for key in own.entry if key != "source"},
         spread={family: _spread(spread.within(family)) for family in SPREAD},
         step_spread=_sourced(spread.within(STEP)).number("deviation"),
@@ -204,7 +206,11 @@ def _kernel(kernel: "_Section") -> KernelProfile:
 def _spread(family: "_Section") -> Spread:
     """Return a family's errors: a deviation, or several by predicted time, and what calls have in common of them."""
     stated = _sourced(family).get("deviation")
-    by_length = _Section(f"{family.where} deviation", stated if isinstance(stated, Mapping) else {"1 s": stated})
+    by_length = _Section(
+        f"{family.where} deviation",
+        stated if isinstance(stated, Mapping) else {"1 s": stated},
+        (*family.path, "deviation"),
+    )
     deviation = sorted((_length(key, by_length), by_length.number(key)) for key in by_length.entry)
     near = "near" in family.entry
     spread = Spread(
@@ -214,7 +220,8 @@ def _spread(family: "_Section") -> Spread:
         octaves=family.number("octaves", least=1e-3) if near else 1.0,
     )
     if not deviation or spread.common + spread.near > _ONE:
-        raise CatalogueError(f"{family.where} needs a deviation, and 'common' and 'near' may be 1 together")
+        message = f"{family.where} needs a deviation, and 'common' and 'near' may be 1 together"
+        raise CatalogueError(message, path=family.path)
     return spread
 
 
@@ -222,12 +229,12 @@ def _length(key: str, section: "_Section") -> float:
     try:
         return max(float(parse_quantity(key, Dimension.TIME)), 1e-12)
     except UnitError as error:
-        raise CatalogueError(f"{section.where}: {error}") from None
+        raise CatalogueError(f"{section.where}: {error}", path=section.path) from None
 
 
 def _sourced(section: "_Section") -> "_Section":
     if not str(section.entry.get("source", "")).strip():
-        raise CatalogueError(f"{section.where} needs a source")
+        raise CatalogueError(f"{section.where} needs a source", path=section.path)
     return section
 
 
@@ -280,12 +287,12 @@ FLOAT8: Final = "float8"
 def _section(entry: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:
     section: Mapping[str, Any] = entry.get(key, {})
     if not str(section.get("source", "")).strip():
-        raise CatalogueError(f"profile {name} needs a section {key!r} with a source")
+        raise CatalogueError(f"profile {name} needs a section {key!r} with a source", path=(key,))
     return section
 
 
 def _protocol(name: str, item: Mapping[str, Any]) -> Protocol:
-    section = _Section(f"profile {name} protocol {item.get('name')!r}", item)
+    section = _Section(f"profile {name} protocol {item.get('name')!r}", item, ("network", "protocols"))
     return Protocol(
         name=str(section.get("name")),
         base_latency_s=section.time("base_latency"),
@@ -307,16 +314,23 @@ class _Section:
 
     where: str
     entry: Mapping[str, Any]
+    path: tuple[str, ...] = ()
+    """The keys that lead to it in the profile."""
 
     def get(self, key: str) -> Any:
         if key not in self.entry:
-            raise CatalogueError(f"{self.where} has no {key!r}; it has {', '.join(self.entry)}")
+            message = f"{self.where} has no {key!r}; it has {', '.join(self.entry) or 'nothing'}"
+            raise CatalogueError(message, path=(*self.path, key))
         return self.entry[key]
+
+    def refusal(self, key: str, rule: str) -> CatalogueError:
+        """Return the error of a key's value."""
+        return CatalogueError(f"{self.where} {key!r}{rule}", path=(*self.path, key))
 
     def number(self, key: str, least: float = 0.0, most: float = math.inf) -> float:
         value = self.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise CatalogueError(f"{self.where} {key!r} must be a number from {least} to {most}, got {value!r}")
+            raise self.refusal(key, f" must be a number from {least} to {most}, got {value!r}")
         return float(value)
 
     def fraction(self, key: str, least: float = 0.01) -> float:
@@ -334,14 +348,14 @@ class _Section:
     def within(self, key: str) -> "_Section":
         inner = self.get(key)
         if not isinstance(inner, Mapping):
-            raise CatalogueError(f"{self.where} {key!r} must be a mapping, got {inner!r}")
-        return _Section(f"{self.where} {key}", inner)
+            raise self.refusal(key, f" must be a mapping, got {inner!r}")
+        return _Section(f"{self.where} {key}", inner, (*self.path, key))
 
     def _quantity(self, key: str, dimension: Dimension, least: float) -> float:
         try:
             value = float(parse_quantity(self.get(key), dimension))
         except UnitError as error:
-            raise CatalogueError(f"{self.where} {key!r}: {error}") from None
+            raise self.refusal(key, f": {error}") from None
         if value < least:
-            raise CatalogueError(f"{self.where} {key!r} must not be less than {least:g}, got {self.get(key)!r}")
+            raise self.refusal(key, f" must not be less than {least:g}, got {self.get(key)!r}")
         return value

@@ -47,7 +47,7 @@ def read_text(path: Path, remedy: str) -> str:
 def _nearest(path: Path) -> str:
     """Return what to write in the place of a path that leads nowhere."""
     with suppress(OSError):
-        close = get_close_matches(path.name, sorted(entry.name for entry in path.parent.iterdir()), n=1)
+        close = get_close_matches(path.name, sorted({entry.name for entry in path.parent.iterdir()} - {path.name}), n=1)
         if close:
             return f"did you mean {path.parent / close[0]}?"
     return "check the path"

@@ -83,14 +83,16 @@ def parse_calibrated(name: str, entry: Mapping[str, Any]) -> CalibratedProfile:
     known = {"schema", "node", "measured", "kernels", SPREAD_SECTION, "jitter", FLOAT8, *SECTIONS}
     unknown = sorted(set(entry) - known - {"calibration"})
     if unknown:
-        raise CatalogueError(f"a profile has no section {unknown[0]!r}; it has {', '.join(sorted(known))}")
+        message = f"a profile has no section {unknown[0]!r}; it has {', '.join(sorted(known))}"
+        raise CatalogueError(message, path=(unknown[0],))
     if entry.get("schema") != SCHEMA:
-        raise CatalogueError(f"'schema' is {entry.get('schema')!r}, where a profile has {SCHEMA!r}")
+        message = f"'schema' is {entry.get('schema')!r}, where a profile has {SCHEMA!r}"
+        raise CatalogueError(message, path=("schema",))
     if not isinstance(entry.get("node"), str):
-        raise CatalogueError("'node' must name the node of the catalogue that was measured")
+        raise CatalogueError("'node' must name the node of the catalogue that was measured", path=("node",))
     for section in known - {"schema", "node"}:
         if section in entry and not isinstance(entry[section], Mapping):
-            raise CatalogueError(f"the section {section!r} must be a mapping, got {entry[section]!r}")
+            raise CatalogueError(f"the section {section!r} must be a mapping, got {entry[section]!r}", path=(section,))
     try:
         profile = parse_profile(name, entry)
         measured = parse_measured(entry["measured"]) if "measured" in entry else None

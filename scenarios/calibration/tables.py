@@ -102,6 +102,8 @@ def _unknown_columns(path: Path, found: Sequence[str]) -> ScenarioError:
     """Return the error of a table without some column that it needs: of the kind that it is most like."""
     origin = Origin(str(path), 1 if path.suffix == ".csv" else 0)
     listed = ", ".join(found[:12]) + (", ..." if len(found) > 12 else "")
+    if len(found) == 1 and any(mark in found[0] for mark in ";\t"):
+        return ScenarioError(origin, "", f"there is one column, {found[0]!r}", "write cells with commas between")
     missing = {what: [c for c in columns if c not in found] for what, (columns, _) in _FORMATS.items()}
     alike = min(missing, key=lambda what: len(missing[what]) / len(_FORMATS[what][0]))
     if len(missing[alike]) == len(_FORMATS[alike][0]):
@@ -146,7 +148,7 @@ def _with_numbers(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> pd
             continue
         values, least = pd.to_numeric(table[column], errors="coerce"), 0 if column == "step" else 1
         if column == "time_s":
-            good, remedy = (values > 0) & (values < float("inf")), "a time is more than 0 s"
+            good, remedy = (values > 0) & (values < float("inf")), "write seconds without their unit, more than 0"
         else:
             good = values.between(least, _MOST) & (values % 1 == 0)
             remedy = f"write a whole number from {least} to {_MOST}"

@@ -22,7 +22,7 @@ from scenarios.calibration.request import (
     write_profile,
 )
 from scenarios.calibration.tables import MeasuredTables, calibrate_tables
-from scenarios.commands.options import bundling, json_option
+from scenarios.commands.options import ProfileFile, bundling, json_option
 from scenarios.commands.progress import measuring
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
@@ -31,7 +31,7 @@ from scenarios.results.folder import writing_to
 
 
 @click.command("calibrate")
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="PROFILE.yaml", help="File to write.")
+@click.option("--out", type=ProfileFile(), required=True, metavar="PROFILE.yaml", help="File to write.")
 @click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),

@@ -46,6 +46,18 @@ class Folder(click.ParamType[Path]):
         return Path(str(value))
 
 
+class ProfileFile(click.ParamType[Path]):
+    """The name of a profile's file; an empty one is refused."""
+
+    name = "profile"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        if not str(value):
+            self.fail("the name is empty; name a file, as in --out my-profile.yaml", param, ctx)
+        return Path(str(value))
+
+
 class ScenarioPath(click.ParamType[Path]):
     """The path of a scenario, or the name of one that comes with the program."""
 

@@ -15,7 +15,7 @@ from costmodels.profile import SPREAD_SECTION
 from costmodels.units import format_percent
 from scenarios.calibration.request import refuse_unwritable_files, write_section
 from scenarios.calibration.spread_fit import SpreadRequest, measured_families, read_evidence
-from scenarios.commands.options import bundling, json_option
+from scenarios.commands.options import ProfileFile, bundling, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
 from scenarios.errors import Origin, ScenarioError
@@ -32,7 +32,7 @@ _LEGEND: Final = (
 @click.command("spread")
 @click.argument("profile", type=click.Path(path_type=Path), metavar="PROFILE.yaml")
 @click.argument("tables", nargs=-1, type=click.Path(path_type=Path), metavar="[TABLE]...")
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="PROFILE.yaml", help="File to write.")
+@click.option("--out", type=ProfileFile(), required=True, metavar="PROFILE.yaml", help="File to write.")
 @click.option(
     "--constants",
     "num_constants",

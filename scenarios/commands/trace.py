@@ -14,6 +14,8 @@ from scenarios.results.files import write_trace
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.results.result import refuse_result
 from scenarios.summaries.trace import print_trace, summarise
+from traces.chakra.file import is_chakra
+from traces.errors import TraceError
 from traces.kineto.trace import load, to_timeline
 
 
@@ -28,6 +30,9 @@ def command(path: Path, steps: str, out: Path | None, as_json: bool) -> None:
         if out is not None:
             refuse_unwritable(out)
         refuse_result(path)
+        if is_chakra(path):
+            remedy = "simulate replay takes them; here name what the PyTorch profiler recorded"
+            raise TraceError(str(path), "these are Chakra execution traces", remedy)
         trace = load(path, window_of(steps))
         summary = summarise(path, steps, trace)
         if out is not None:

@@ -5,6 +5,7 @@ from typing import Final
 
 from costmodels.calibration.document import CalibratedProfile, parse_calibrated
 from costmodels.errors import CatalogueError
+from costmodels.hardware import load_node
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.yaml_tree import read_document
 
@@ -20,6 +21,17 @@ def read_profile(path: Path) -> CalibratedProfile:
     if other:
         raise ScenarioError(Origin(str(path)), "", f"this is {other}, not a profile", _REMEDY)
     try:
-        return parse_calibrated(path.stem, document.data)
+        calibrated = parse_calibrated(path.stem, document.data)
+        _refuse_unknown_node(calibrated.node)
     except CatalogueError as error:
-        raise ScenarioError(Origin(str(path)), "", str(error), _REMEDY) from error
+        rule, _, remedy = str(error).partition("; ")
+        raise ScenarioError(document.origin(error.path), ".".join(error.path), rule, remedy or _REMEDY) from error
+    return calibrated
+
+
+def _refuse_unknown_node(name: str) -> None:
+    """Raise CatalogueError, with its place in a profile, for a node that the catalogue does not have."""
+    try:
+        load_node(name)
+    except CatalogueError as error:
+        raise CatalogueError(str(error), error.nearest, ("node",)) from error

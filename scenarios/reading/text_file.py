@@ -61,7 +61,7 @@ def _open_at_once(name: str, flags: int) -> int:
 def _missing_remedy(path: Path, start_hint: str) -> str:
     """Return the nearest file that exists, or what to do if nothing is alike."""
     try:
-        siblings = {entry.name: entry for entry in path.parent.iterdir()}
+        siblings = {entry.name: entry for entry in path.parent.iterdir() if entry.name != path.name}
     except OSError:
         return f"there is no directory {path.parent} either; check the path"
     close = nearest(path.name, siblings)

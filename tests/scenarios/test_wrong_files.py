@@ -44,6 +44,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Path(name).touch()
     Path("products.csv").write_text("m,n,k,time_s\n" + "".join(f"64,64,{k},1e-5\n" for k in range(64, 90)))
     Path("lacking.csv").write_text("m,n,time_s\n64,64,1e-5\n")
+    Path("semicolons.csv").write_text("m;n;k;time_s\n1;1;1;1\n")
+    Path("chakra").mkdir()
+    Path("chakra/run.0.et").touch()
+    Path("shortcut-of-yesterday.yaml").symlink_to("nowhere")
     Path("strange.csv").write_text("a,b\n1,2\n")
     Path("stated.csv").write_text(
         "system,collective,n_gpus,n_nodes,bytes,kind,time_s\none,all_reduce,8,1,64,stated,1\n"
@@ -69,6 +73,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("trace result", "result: this is what simulate wrote with --out"),
         ("trace result/timeline.json.gz", "simulate compare takes the timeline.parquet beside it"),
         ("trace outer", "there are some in outer/inner: name that"),
+        ("trace chakra", "these are Chakra execution traces;\n    simulate replay takes them"),
         ("trace scenario.yaml", "or a folder or tar archive of nothing but these"),
         ("replay result", "result: this is what simulate wrote with --out"),
         ("replay profile --set parallel.tensor.degree=2", "a measured run has nothing of this name to change"),
@@ -90,6 +95,38 @@ def test_what_belongs_elsewhere_is_refused(here: Path, args: str, words: str) ->
     assert files_in(here) == before
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("  memory_fraction:", "  memory_fracton:", "gemm.memory_fraction: profile mine gemm has no 'memory_fraction'"),
+        (
+            "  peak_fraction: 1.0",
+            "  peak_fraction: fast",
+            "gemm.peak_fraction: profile mine gemm 'peak_fraction' must be",
+        ),
+        (
+            "node: dgx-a100-80g",
+            "node: dgx-a100-8g",
+            "node: there is no node 'dgx-a100-8g' in the catalogue;\n    did you",
+        ),
+        ("gemm:", "gem:", "gem: a profile has no section 'gem';\n    it has attention"),
+        ("schema: meshtwin.profile/1", "schema: 2", "schema: 'schema' is 2, where a profile has 'meshtwin.profile/1'"),
+    ],
+)
+def test_what_is_wrong_in_a_profile_is_told_by_line_and_key(here: Path, old: str, new: str, words: str) -> None:
+    """The refusal of a changed profile names the line of the changed key, or of the section that lacks one."""
+    lines = Path("a100.yaml").read_text().splitlines()
+    place = next(place for place, line in enumerate(lines) if line.startswith(old))
+    lines[place] = new + lines[place].removeprefix(old)
+    Path("mine.yaml").write_text("\n".join(lines))
+    done = run("spread", "mine.yaml", "products.csv", "--out", "new.yaml")
+    assert done.exit_code == 2
+    section = next(at for at in range(place, -1, -1) if not lines[at].startswith(" "))
+    told = section if "has no 'memory_fraction'" in words else place
+    assert f"error: mine.yaml:{told + 1}: {words}" in done.stderr
+    assert not (here / "new.yaml").exists()
+
+
 ON_A100 = "--node dgx-a100-80g"
 CLOCK = "--constant profile.sustained.clock_fraction --jobs 1"
 
@@ -106,6 +143,7 @@ CLOCK = "--constant profile.sustained.clock_fraction --jobs 1"
             "strange.csv:1: the columns are a, b;\n    a table has, of matrix products",
         ),
         (f"residuals stated.csv {ON_A100}", "stated.csv: kind: no row is of the kind 'measured'"),
+        (f"residuals semicolons.csv {ON_A100}", "there is one column, 'm;n;k;time_s';\n    write cells with commas"),
         (f"residuals products.csv {ON_A100} --system one", "--system one: no table of collectives is named"),
         (
             f"residuals collectives.csv {ON_A100}",
@@ -138,6 +176,10 @@ CLOCK = "--constant profile.sustained.clock_fraction --jobs 1"
         (f"fit products.csv {CLOCK}", "products.csv: these are data alone"),
         (f"fit scenario.yaml {CLOCK}", "scenario.yaml: this is no table of measurements"),
         (f"fit profile {CLOCK}", "profile: this is a directory, not a file;\n    name a file in it"),
+        (
+            f"fit shortcut-of-yesterday.yaml {CLOCK}",
+            "shortcut-of-yesterday.yaml: there is no such file;\n    check the path",
+        ),
         (f"fit step.yaml {CLOCK}", "step.yaml: there is no such file;\n    did you mean steps.yaml?"),
         (f"fit steps.yaml steps.yaml {CLOCK}", "steps.yaml: this table is named twice"),
         (f"fit steps.yaml {CLOCK} --every 2", "1 row to fit to cannot settle 1 constant;"),
@@ -178,11 +220,15 @@ def test_measurements_that_are_nothing_like_the_profile_make_one_wonder(here: Pa
     assert (here / "again.yaml").exists()
 
 
-@pytest.mark.parametrize("command", ["trace", "replay"])
-def test_an_empty_name_is_no_folder(here: Path, command: str) -> None:
+@pytest.mark.parametrize(
+    "args",
+    [["trace", "profile"], ["replay", "profile"], ["spread", "a100.yaml", "products.csv"], ["calibrate"]],
+    ids=lambda args: args[0],
+)
+def test_an_empty_name_is_no_place(here: Path, args: list[str]) -> None:
     """An unset variable of a shell does not make the working directory the place of results."""
     before = files_in(here)
-    done = run(command, "profile", "--out", "")
+    done = run(*args, "--out", "")
     assert done.exit_code == 2
     assert "the name is empty" in done.stderr
     assert files_in(here) == before
