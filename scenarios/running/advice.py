@@ -33,19 +33,21 @@ def advise(scenario: Scenario, summary: Mapping[str, Any]) -> Advice | None:
     tries = summary["engine"]["events"] <= MOST_EVENTS
     work_per_s = _work(scenario) / summary["iteration_time_s"] if tries else None
     best: Advice | None = None
+    known: set[Change] = set()
     for loss in losses_of(scenario.job, summary):
         if loss.is_memory:
             return _against_misfit(loss, scenario, work_per_s)
         if best is not None and (best.gain is None or best.gain >= loss.most_gain):
             break
-        worth = (it for it in _fitting(loss, scenario, work_per_s) if it.gain is None or it.gain >= WORTH_DOING)
+        fitting = _fitting(loss, scenario, work_per_s, known)
+        worth = (it for it in fitting if it.gain is None or it.gain >= WORTH_DOING)
         best = max((it for it in (best, next(worth, None)) if it is not None), key=_gain, default=None)
     return best
 
 
 def _against_misfit(loss: Loss, scenario: Scenario, work_per_s: float | None) -> Advice | None:
     """Return the fastest change with which the plan fits, untried the first; the first valid one where none does."""
-    fitting = _fitting(loss, scenario, work_per_s)
+    fitting = _fitting(loss, scenario, work_per_s, set())
     found = next(fitting, None) if work_per_s is None else max(fitting, key=_gain, default=None)
     if found is not None:
         return found
@@ -53,9 +55,15 @@ def _against_misfit(loss: Loss, scenario: Scenario, work_per_s: float | None) ->
     return next((Advice(loss.name, loss.fraction, change, fits_memory=False) for change in valid), None)
 
 
-def _fitting(loss: Loss, scenario: Scenario, work_per_s: float | None) -> Iterator[Advice]:
-    """Yield the changes against a loss that are valid and fit in memory, simulated where there is a rate to beat."""
+def _fitting(loss: Loss, scenario: Scenario, work_per_s: float | None, known: set[Change]) -> Iterator[Advice]:
+    """Yield the changes against a loss that are valid and fit in memory, simulated where there is a rate to beat.
+
+    Those that are ``known`` are passed over; each that is looked at is, from then on.
+    """
     for change in loss.changes:
+        if change in known:
+            continue
+        known.add(change)
         changed = _changed(scenario, change)
         if changed is not None and _fits_memory(changed):
             gain = None if work_per_s is None else _work_per_s(changed) / work_per_s - 1.0
