@@ -3,20 +3,27 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from costmodels.units import format_percent
+from costmodels.units import format_count, format_percent
+from scenarios.calibration.measured_steps import FITTED
 from scenarios.calibration.step_fit import StepFit, fit_steps, summarise_fit
 from scenarios.calibration.step_workers import steps_in_processes
 from scenarios.commands.options import jobs_option, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
 from scenarios.sweep.workers import available_cores
+
+_PLACES: Final = (
+    "software.KEY into the section software of a scenario or of a table's base",
+    "profile.SECTION.KEY into the profile that cluster.profile names",
+)
+"""Where constants of a framework, and of a profile, belong."""
 
 
 @click.command("fit")
@@ -65,7 +72,7 @@ def _print(fit: StepFit, summary: Mapping[str, Any], console: Console) -> None:
     console.print(table)
     for label, key in (("fitted", "fitted"), ("held out", "held_out")):
         if (figures := summary[key]) is not None:
-            rows = f"{figures['rows']} row{'' if figures['rows'] == 1 else 's'}"
+            rows = format_count(figures["rows"], "row")
             mean, most, worst = (
                 format_percent(figures[key]) for key in ("mean_absolute_error", "percentile_95", "worst")
             )
@@ -73,3 +80,8 @@ def _print(fit: StepFit, summary: Mapping[str, Any], console: Console) -> None:
                 Text(f"{label}: {rows}, off by {mean} on average, 95 % of them by at most "
                      f"{most}, the worst {worst}"), soft_wrap=True,
             )  # fmt: skip
+    if summary["held_out"] is None:
+        rule = f"held out: none, so nothing judges the fit; rows of another group than `{FITTED}` would"
+        console.print(Text(rule, "dim"), soft_wrap=True)
+    places = dict.fromkeys(_PLACES[bool(constant.section)] for constant in fit.found)
+    console.print(Text(f"nothing was written; to use them, write {' and '.join(places)}", "dim"), soft_wrap=True)

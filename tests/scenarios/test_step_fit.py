@@ -97,6 +97,10 @@ def test_the_command_prints_what_it_found(tmp_path: Path) -> None:
     assert (found["fitted"]["rows"], found["held_out"]["rows"], len(found["rows"])) == (3, 1, 4)
     shown = CliRunner().invoke(group, words)
     assert "held out: 1 row, " in shown.output
+    assert "nothing was written; to use them, write software.KEY into" in shown.output
+    assert "none, so nothing judges the fit" not in shown.output
+    table_of_steps(tmp_path, ROWS.replace("held out", "fitted"))
+    assert "held out: none, so nothing judges the fit" in CliRunner().invoke(group, words).output
     assert "fitted: 3 rows, " in shown.output
     table_of_steps(tmp_path, ROWS, (TIMES, "prediction: peak_memory_bytes, unit: GiB"))
     refused = CliRunner().invoke(group, words)
