@@ -46,6 +46,8 @@ _EXAMPLES: Final = {
     Dimension.FLOP_RATE: "312 TFLOP/s",
     Dimension.FREQUENCY: "1.41 GHz",
 }
+_ROUNDED_UP: Final = 0.99995
+"""From here on four digits are those of 1."""
 _LARGER_UNIT: Final = 1024
 """So many of a binary unit of bytes are one of the next."""
 _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*?)?\s*")
@@ -79,7 +81,7 @@ def format_time(duration_s: float) -> str:
     if duration_s >= 3600 or not math.isfinite(duration_s):
         return f"{duration_s / 3600:.4g} h"
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(duration_s) >= factor:
+        if abs(duration_s) >= factor * _ROUNDED_UP:
             return f"{duration_s / factor:.4g} {unit}"
     return f"{duration_s / 1e-9:.4g} ns" if duration_s else "0 s"
 

@@ -22,7 +22,7 @@ from scenarios.calibration.request import (
     write_profile,
 )
 from scenarios.calibration.tables import MeasuredTables, calibrate_tables
-from scenarios.commands.options import ProfileFile, bundling, json_option
+from scenarios.commands.options import NamedPath, ProfileFile, bundling, json_option
 from scenarios.commands.progress import measuring
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
@@ -50,7 +50,7 @@ from scenarios.results.folder import writing_to
 @click.option(
     "--from",
     "tables",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     multiple=True,
     metavar="TABLE",
     help="Fit to this measured table (.parquet of kernels, .csv of collectives) and measure nothing; repeatable.",

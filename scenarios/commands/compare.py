@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from scenarios.commands.options import Folder, Percentage, json_option
+from scenarios.commands.options import Folder, NamedPath, Percentage, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.commands.step_window import steps_option, window_of
 from scenarios.comparing import comparison
@@ -20,8 +20,8 @@ from scenarios.results.result import TIMELINE, is_profile
 
 
 @click.command("compare")
-@click.argument("first", type=click.Path(path_type=Path))
-@click.argument("second", type=click.Path(path_type=Path))
+@click.argument("first", type=NamedPath())
+@click.argument("second", type=NamedPath())
 @click.option(
     "--fail-above",
     type=Percentage(),

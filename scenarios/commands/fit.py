@@ -14,7 +14,7 @@ from costmodels.units import format_count, format_percent
 from scenarios.calibration.measured_steps import FITTED
 from scenarios.calibration.step_fit import StepFit, fit_steps, summarise_fit
 from scenarios.calibration.step_workers import steps_in_processes
-from scenarios.commands.options import jobs_option, json_option
+from scenarios.commands.options import NamedPath, jobs_option, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
 from scenarios.sweep.workers import available_cores
@@ -27,7 +27,7 @@ _PLACES: Final = (
 
 
 @click.command("fit")
-@click.argument("tables", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TABLE.yaml...")
+@click.argument("tables", nargs=-1, required=True, type=NamedPath(), metavar="TABLE.yaml...")
 @click.option(
     "--constant",
     "names",

@@ -5,13 +5,14 @@ from typing import TextIO
 
 import click
 
+from scenarios.commands.options import NamedPath
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.commands.starter import STARTER
 from scenarios.errors import Origin, ScenarioError
 
 
 @click.command("new")
-@click.argument("path", type=click.Path(path_type=Path), metavar="PATH.yaml")
+@click.argument("path", type=NamedPath(), metavar="PATH.yaml")
 def command(path: Path) -> None:
     """Write a commented starter file. Never overwrites."""
     with refusing_bad_input():

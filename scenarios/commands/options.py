@@ -34,28 +34,29 @@ def bundling(kind: type[Bundle]) -> Callable[[Callable[..., None]], Callable[...
     return decorate
 
 
-class Folder(click.ParamType[Path]):
-    """The name of a folder; an empty one, as an unset variable of a shell gives, is refused."""
+class NamedPath(click.ParamType[Path]):
+    """A path; an empty one, as an unset variable of a shell gives, is refused: it would be the working directory."""
 
-    name = "folder"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path."""
-        if not str(value):
-            self.fail("the name is empty; name a directory, as in --out results", param, ctx)
-        return Path(str(value))
-
-
-class ProfileFile(click.ParamType[Path]):
-    """The name of a profile's file; an empty one is refused."""
-
-    name = "profile"
+    name = "path"
+    remedy = "name a file or a folder"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the path."""
         if not str(value):
-            self.fail("the name is empty; name a file, as in --out my-profile.yaml", param, ctx)
+            self.fail(f"the name is empty; {self.remedy}", param, ctx)
         return Path(str(value))
+
+
+class Folder(NamedPath):
+    """The name of a folder for results."""
+
+    remedy = "name a directory, as in --out results"
+
+
+class ProfileFile(NamedPath):
+    """The name of a file for a profile."""
+
+    remedy = "name a file, as in --out my-profile.yaml"
 
 
 class ScenarioPath(click.ParamType[Path]):

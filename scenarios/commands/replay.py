@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from scenarios.commands.options import Folder, json_option
+from scenarios.commands.options import Folder, NamedPath, json_option
 from scenarios.commands.refusals import BadInput, refusing_bad_input
 from scenarios.commands.step_window import steps_option, window_of
 from scenarios.console.answer import open_console
@@ -20,7 +20,7 @@ from traces.chakra.file import is_chakra
 
 
 @click.command("replay")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=NamedPath())
 @click.option(
     "--set",
     "assignments",

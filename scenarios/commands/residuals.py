@@ -14,17 +14,15 @@ from rich.text import Text
 from costmodels.units import format_change, format_percent, format_time
 from scenarios.calibration.request import checked_node
 from scenarios.calibration.residuals import TablesAsked, judge
-from scenarios.commands.options import Percentage, json_option
+from scenarios.commands.options import NamedPath, Percentage, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
 
 
 @click.command("residuals")
-@click.argument("tables", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TABLE...")
+@click.argument("tables", nargs=-1, required=True, type=NamedPath(), metavar="TABLE...")
 @click.option("--node", metavar="NAME", help="Node of the catalogue that the tables were measured on.")
-@click.option(
-    "--profile", type=click.Path(path_type=Path), metavar="FILE.yaml", help="Default: the packaged one of the node."
-)
+@click.option("--profile", type=NamedPath(), metavar="FILE.yaml", help="Default: the packaged one of the node.")
 @click.option("--system", metavar="NAME", help="Which system's rows of a table of collectives to take.")
 @click.option("--held-out", is_flag=True, help="Judge by the rows alone that calibrate --from leaves out of its fit.")
 @click.option(

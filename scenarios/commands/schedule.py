@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from scenarios.commands.options import scenario_argument, set_option
+from scenarios.commands.options import NamedPath, scenario_argument, set_option
 from scenarios.commands.pictures import refuse_suffix, written
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.reading.loader import Scenario, load_scenario, located
@@ -19,7 +19,7 @@ from traces.files import replacing
 @set_option
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     metavar="FILE",
     help="Write it: .csv, or draw its slots: .svg, .png, .pdf.",
 )

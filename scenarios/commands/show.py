@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import format_percent, format_rate, format_time
-from scenarios.commands.options import ScenarioPath, json_option, set_option
+from scenarios.commands.options import NamedPath, ScenarioPath, json_option, set_option
 from scenarios.commands.pictures import refuse_suffix, written
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
@@ -41,7 +41,7 @@ class _Shown:
 @click.command("show")
 @click.argument("cluster", type=ScenarioPath(), metavar="FILE.yaml")
 @set_option
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw it: .svg, .png or .pdf.")
+@click.option("--out", type=NamedPath(), metavar="FILE.svg", help="Draw it: .svg, .png or .pdf.")
 @json_option
 def command(cluster: Path, overrides: tuple[str, ...], out: Path | None, as_json: bool) -> None:
     """Show a cluster: nodes, devices, links by kind; and of a scenario also the slots of its pipeline schedule."""

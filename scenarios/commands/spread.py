@@ -15,7 +15,7 @@ from costmodels.profile import SPREAD_SECTION
 from costmodels.units import format_percent
 from scenarios.calibration.request import refuse_unwritable_files, write_section
 from scenarios.calibration.spread_fit import SpreadRequest, measured_families, read_evidence
-from scenarios.commands.options import ProfileFile, bundling, json_option
+from scenarios.commands.options import NamedPath, ProfileFile, bundling, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console
 from scenarios.errors import Origin, ScenarioError
@@ -30,8 +30,8 @@ _LEGEND: Final = (
 
 
 @click.command("spread")
-@click.argument("profile", type=click.Path(path_type=Path), metavar="PROFILE.yaml")
-@click.argument("tables", nargs=-1, type=click.Path(path_type=Path), metavar="[TABLE]...")
+@click.argument("profile", type=NamedPath(), metavar="PROFILE.yaml")
+@click.argument("tables", nargs=-1, type=NamedPath(), metavar="[TABLE]...")
 @click.option("--out", type=ProfileFile(), required=True, metavar="PROFILE.yaml", help="File to write.")
 @click.option(
     "--constants",
@@ -42,7 +42,7 @@ _LEGEND: Final = (
     help="How many constants were fitted to the steps of the tables.",
 )
 @click.option("--all-groups", is_flag=True, help="Count steps of every group, not only those that were fitted to.")
-@click.option("--trace", type=click.Path(path_type=Path), help="PyTorch profile with shapes, for memory-bound kernels.")
+@click.option("--trace", type=NamedPath(), help="PyTorch profile with shapes, for memory-bound kernels.")
 @click.option("--recorded-on", "trace_node", metavar="NODE", help="Node of the trace. Default: that of the profile.")
 @click.option("--system", metavar="NAME", help="Which system's rows of a table of collectives to take.")
 @json_option

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from scenarios.calibration.request import budget_seconds
-from scenarios.commands.options import Folder, json_option
+from scenarios.commands.options import Folder, NamedPath, json_option
 from scenarios.commands.progress import measuring
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.answer import open_console, print_validation
@@ -23,8 +23,8 @@ _DEFAULT_BUDGET = "420 s"
 
 
 @click.command("validate")
-@click.argument("tables", nargs=-1, type=click.Path(path_type=Path), metavar="[TABLE.yaml]...")
-@click.option("--data", type=click.Path(path_type=Path), metavar="CSV", help="Other rows for the one TABLE.yaml named.")
+@click.argument("tables", nargs=-1, type=NamedPath(), metavar="[TABLE.yaml]...")
+@click.option("--data", type=NamedPath(), metavar="CSV", help="Other rows for the one TABLE.yaml named.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the tables as Markdown, as the README has them.")
 @click.option(
     "--here",

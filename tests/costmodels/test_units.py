@@ -106,6 +106,8 @@ def test_tables_get_readable_figures() -> None:
     """Formatted figures carry the unit that people expect."""
     assert format_time(0.0) == "0 s"
     assert format_time(1.5e-3) == "1.5 ms"
+    assert format_time(0.99999e-6) == "1 us"
+    assert format_time(-0.9e-6) == "-900 ns"
     assert format_time(7200) == "2 h"
     assert format_time(47 * 3600) == "47 h"
     assert format_time(54 * 86400) == "54 d"

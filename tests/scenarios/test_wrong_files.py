@@ -234,6 +234,25 @@ def test_an_empty_name_is_no_place(here: Path, args: list[str]) -> None:
     assert files_in(here) == before
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["trace", ""], ["replay", ""], ["compare", "", "result"], ["fit", "", *CLOCK.split(" ")],
+        ["spread", "", "products.csv", "--out", "new.yaml"], ["spread", "a100.yaml", "", "--out", "new.yaml"],
+        ["residuals", "", *ON_A100.split(" ")], ["validate", ""],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_empty_name_is_not_the_working_directory(here: Path, args: list[str]) -> None:
+    """Nor is it what is read: whatever lies in the working directory, the empty name is refused."""
+    Path("timeline.parquet").write_bytes(Path("result/timeline.parquet").read_bytes())
+    before = files_in(here)
+    done = run(*args)
+    assert done.exit_code == 2
+    assert "the name is empty; name a file or a folder" in done.stderr
+    assert files_in(here) == before
+
+
 def test_sides_are_called_by_their_names(here: Path) -> None:
     """The answer says which time is whose, and the place of the page."""
     done = run("compare", "result", "profile", "--out", here / "both")
