@@ -21,7 +21,7 @@ ALIKE: Final = 1e-4
 
 
 def explain(first: Summary, second: Summary, names: tuple[str, str]) -> dict[str, Any]:
-    """Return where two simulated steps differ, from their summaries; ``difference_s`` is second less first.
+    """Return where two simulated steps differ, from their summaries; ``difference_s`` is first less second.
 
     ``causes`` add up to the difference of the steps. ``communication`` by stream and kind of op, ``links`` by kind;
     each with the largest difference first. ``verdict``: the same in words.
@@ -56,7 +56,7 @@ def _differences(first: Mapping[str, float], second: Mapping[str, float], key: s
 
 
 def _pair(unit: str, first: float, second: float) -> Row:
-    difference = 0.0 if isclose(first, second, rel_tol=1e-9, abs_tol=1e-12) else second - first
+    difference = 0.0 if isclose(first, second, rel_tol=1e-9, abs_tol=1e-12) else first - second
     return {f"first_{unit}": first, f"second_{unit}": second, f"difference_{unit}": difference}
 
 
@@ -98,12 +98,11 @@ def _verdict(times_s: tuple[float, float], names: tuple[str, str], causes: list[
     if longer_s <= ALIKE * max(times_s):
         return f"{names[0]} and {names[1]} take equally long: {format_time(times_s[0])}."
     slow, fast = (1, 0) if times_s[1] > times_s[0] else (0, 1)
-    slower = format_percent(longer_s / times_s[fast])
+    slower = _slower(times_s[slow], times_s[fast])
     words = [
-        f"{names[slow]} is {slower} slower than {names[fast]}: {format_time(times_s[slow])} against "
-        f"{format_time(times_s[fast])}."
+        f"{names[slow]} {slower} {names[fast]}: {format_time(times_s[slow])} against {format_time(times_s[fast])}."
     ]
-    sign = 1 if slow == 1 else -1
+    sign = 1 if slow == 0 else -1
     cause = max(causes, key=lambda row: sign * row["difference_s"])
     words.append(
         f"What grows most: {cause['cause']}, {format_time(sign * cause['difference_s'])} more of the mean rank's step."
@@ -113,6 +112,13 @@ def _verdict(times_s: tuple[float, float], names: tuple[str, str], causes: list[
     if grown is not None and sign * grown["difference_s"] > ALIKE * longer_s:
         words.append(_of_op(grown, ("first", "second")[slow], ("first", "second")[fast], names[fast]))
     return " ".join(words)
+
+
+def _slower(slow_s: float, fast_s: float) -> str:
+    """Return how much longer one step takes than another, that of twice as long or more as a factor."""
+    if slow_s < 2.0 * fast_s:
+        return f"is {format_percent((slow_s - fast_s) / fast_s)} slower than"
+    return f"takes {slow_s / fast_s:,.4g} times as long as"
 
 
 def _of_op(row: Row, slow: str, fast: str, name: str) -> str:

@@ -11,13 +11,12 @@ from rich.text import Text
 from costmodels.units import format_bytes, format_change, format_percent, format_time
 from scenarios.report.words import spread_words
 from scenarios.summaries.algorithm import algorithm_words
-from traces.comparison.compare import difference_s
+from traces.comparison.compare import ROUNDING_S, difference_s
 from traces.comparison.critical_path import IDLE
 
 MAX_OPS: Final = 8
 MAX_NAME: Final = 60
 _LESS: Final = "first less second"
-_MORE: Final = "second less first"
 
 
 def print_execution(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
@@ -74,11 +73,13 @@ def _aligned(counts: Mapping[str, int], names: Sequence[str]) -> str:
 
 def _step_parts(summary: Mapping[str, Any]) -> Table:
     """Return where the step goes on both sides, of the mean rank and on the critical path."""
-    table = _sides("the mean rank's step", summary["names"], _LESS)
+    table = _sides("what the mean rank does", summary["names"], _LESS)
     for row in summary["step_time"]:
         if row["first_s"] or row["second_s"]:
             table.add_row(Text(row["part"].replace("_", " ")), *_both(row))
     for row in summary["critical_path"]:
+        if max(row["first_s"], row["second_s"]) <= ROUNDING_S:
+            continue
         table.add_row(Text(f"critical path: {row['kind']}"), *_both(row))
     return table
 
@@ -94,14 +95,14 @@ def print_explanation(explanation: Mapping[str, Any], console: Console) -> None:
     console.print(Text(explanation["verdict"], style="bold"), soft_wrap=True)
     names = explanation["first"], explanation["second"]
     console.print()
-    table = _sides("the mean rank's step", names, _MORE)
+    table = _sides("the mean rank's step", names, _LESS)
     for row in explanation["causes"]:
         table.add_row(Text(row["cause"]), *(_time(row, key) for key in ("first_s", "second_s")), _more(row))
     console.print(table)
     differing = [row for row in explanation["communication"] if row["difference_s"]]
     if differing:
         console.print()
-        table = _sides("communication, per rank", names, _MORE, *(f"in {name} held back by" for name in names))
+        table = _sides("communication, per rank", names, _LESS, *(f"in {name} held back by" for name in names))
         for row in differing[:MAX_OPS]:
             words = Text(f"{row['kind']} on {row['stream']}")
             bound = (Text(_bound(row[f"{side}_bound_s"])) for side in ("first", "second"))

@@ -14,7 +14,7 @@ def decision_section(explanation: Mapping[str, Any]) -> Section:
     """Return the verdict, and the parts of the step, ops and links that differ (see ``scenarios.explanation``)."""
     names = (explanation["first"], explanation["second"])
     causes = table(
-        ("the mean rank's step", *names, "difference"),
+        ("the mean rank's step", *names, "first less second"),
         [(row["cause"], *_times(row)) for row in explanation["causes"]],
     )
     links = table(
@@ -25,7 +25,7 @@ def decision_section(explanation: Mapping[str, Any]) -> Section:
         ],
     )
     ops = table(
-        ("communication, per rank", *(f"held back by, {name}" for name in names), *names, "difference"),
+        ("communication, per rank", *(f"held back by, {name}" for name in names), *names, "first less second"),
         [
             (
                 f"{row['kind']}, {cause_of(row['stream'])[0]}",
