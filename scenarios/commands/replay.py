@@ -11,7 +11,7 @@ from scenarios.commands.step_window import steps_option, window_of
 from scenarios.console.answer import open_console
 from scenarios.errors import printable
 from scenarios.results.files import write_trace
-from scenarios.results.folder import refuse_unwritable, writing_to
+from scenarios.results.folder import refuse_beside_page, refuse_unwritable, writing_to
 from scenarios.results.result import refuse_result
 from scenarios.running.replay_again import chakra_again, profile_again
 from scenarios.summaries.replay import print_replay
@@ -41,6 +41,7 @@ def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | No
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
+            refuse_beside_page(out)
         refuse_result(path)
         again = chakra_again if is_chakra(path) else profile_again
         try:

@@ -11,7 +11,7 @@ from scenarios.commands.step_window import steps_option, window_of
 from scenarios.console.answer import open_console
 from scenarios.errors import printable
 from scenarios.results.files import write_trace
-from scenarios.results.folder import refuse_unwritable, writing_to
+from scenarios.results.folder import refuse_beside_page, refuse_unwritable, writing_to
 from scenarios.results.result import refuse_result
 from scenarios.summaries.trace import print_trace, summarise
 from traces.chakra.file import is_chakra
@@ -29,6 +29,7 @@ def command(path: Path, steps: str, out: Path | None, as_json: bool) -> None:
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
+            refuse_beside_page(out)
         refuse_result(path)
         if is_chakra(path):
             remedy = "simulate replay takes them; here name what the PyTorch profiler recorded"

@@ -9,6 +9,7 @@ from typing import Final
 from scenarios.errors import Origin, ScenarioError
 
 MAX_SHOWN: Final = 300
+PAGE: Final = "report.html"
 
 
 def refuse_unwritable(folder: Path) -> None:
@@ -31,6 +32,14 @@ def refuse_unwritable(folder: Path) -> None:
         raise
     except (OSError, ValueError) as error:
         raise _unwritable(folder, existing, error) from error
+
+
+def refuse_beside_page(folder: Path) -> None:
+    """Raise ScenarioError for a folder with the page of another result, which one without a page would leave."""
+    if (folder / PAGE).exists():
+        raise _refusal(
+            folder, f"{PAGE} there is of another result, and would stay beside this one", "name another directory"
+        )
 
 
 def _is_there(path: Path) -> bool:
