@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from costmodels.calibration.uncertainty import Estimate, estimates
-from costmodels.units import format_count
+from costmodels.units import format_count, format_percent
 from scenarios.calibration.constants import Constant, parse_constant
 from scenarios.calibration.measured_steps import Array, StepFacts
 from scenarios.calibration.step_workers import Steps
@@ -67,7 +67,7 @@ def fit_steps(
     def residuals(logs: Array) -> Array:
         found = _residuals(steps, fitted, constants_at(logs))
         shown = ", ".join(f"{c.name} {c.text(value)}" for c, value in constants_at(logs).items())
-        progress(f"mean error {np.abs(np.expm1(found)).mean():.2%} with {shown}")
+        progress(f"mean error {format_percent(float(np.abs(np.expm1(found)).mean()), 2)} with {shown}")
         return found
 
     best = least_squares(

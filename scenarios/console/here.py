@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from costmodels.units import format_time
+from costmodels.units import format_change, format_percent, format_time
 
 
 def print_here(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
@@ -24,16 +24,18 @@ def print_here(summary: Mapping[str, Any], console: Console, out: Path | None = 
         bounds = f"{format_time(row['low_s'])} to {format_time(row['high_s'])}"
         times = [format_time(row[key]) for key in ("measured_s", "predicted_s")]
         inside = "yes" if row["inside"] else "no"
-        table.add_row(
-            Text(row["plan"]), *times, f"{row['error']:+.1%}", bounds, inside, str(row["runs"]), f"{row['spread']:.1%}"
-        )
+        error, spread = format_change(row["error"]), format_percent(row["spread"])
+        table.add_row(Text(row["plan"]), *times, error, bounds, inside, str(row["runs"]), spread)
     console.print(table)
     console.print(Text(f"{summary['measured']}; {runs['quiet']:,} of {runs['all']:,} runs were quiet", style="dim"))
     order, most = summary["ranking"], summary["thresholds"]
-    mean = f"mean absolute error {summary['mean_absolute_error']:.1%} (at most {most['mean']:.0%})"
-    worst = f"worst {summary['worst']:.1%} (at most {most['worst']:.0%})"
-    right = f"{order['right']} of {order['pairs']} pairs in the right order (at least {most['ranking']:.0%})"
-    inside = f"{summary['coverage']:.0%} inside their 90 % intervals"
+    mean, worst = (
+        f"{words} {format_percent(summary[key])} (at most {format_percent(most[bound], 0)})"
+        for words, key, bound in (("mean absolute error", "mean_absolute_error", "mean"), ("worst", "worst", "worst"))
+    )
+    least = format_percent(most["ranking"], 0)
+    right = f"{order['right']} of {order['pairs']} pairs in the right order (at least {least})"
+    inside = f"{format_percent(summary['coverage'], 0)} inside their 90 % intervals"
     verdict = Text("passed", "green") if summary["passed"] else Text("FAILED", "bold red")
     console.print(Text.assemble(f"{mean}, {worst}, {right}, {inside}: ", verdict))
     if out is not None:
