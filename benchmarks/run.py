@@ -65,19 +65,20 @@ def engine_rows() -> Iterator[Row]:
 
 
 def command_rows() -> Iterator[Row]:
-    """Yield what whole commands cost, from the shell's side."""
+    """Yield what whole commands cost, from the shell's side: as JSON, and with the changes tried that are advised."""
     for name, words, time_target_s in (
         ("llama3-405b-16384-h100", "Llama 3 405B on 16,384 H100", 3.0),
         ("gpt-1t-3072", "GPT 1T on 3,072 GPUs", None),
         ("quickstart", "GPT 145.6B on 1,536 GPUs", None),
     ):
-        cost = median_cost([COMMAND, str(SCENARIOS / f"{name}.yaml"), "--json"], 3)
+        command = [COMMAND, str(SCENARIOS / f"{name}.yaml")]
+        cost = median_cost([*command, "--json"], 3)
         wall = Row(f"{words}: whole command", f"{cost.wall_s:.2f} s")
         memory = Row(f"{words}: peak memory", f"{cost.peak_bytes / MIB:.0f} MiB")
         if time_target_s is not None:
             wall = Row(wall.what, wall.measured, f"{time_target_s:.0f} s", cost.wall_s <= time_target_s)
             memory = Row(memory.what, memory.measured, "1024 MiB", cost.peak_bytes <= 1024 * MIB)
-        yield from (wall, memory)
+        yield from (wall, Row("- with advice", f"{median_cost(command, 3).wall_s:.2f} s"), memory)
 
 
 def large_rows() -> Iterator[Row]:
