@@ -25,6 +25,16 @@ def files_in(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def refuse(here: Path, args: str, words: str) -> None:
+    """Check that a command is refused with these words, without a traceback, and leaves every file as it was."""
+    before = files_in(here)
+    done = run(*args.split(" "))
+    assert done.exit_code == 2, done.output
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert files_in(here) == before
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working directory: a result, a profile of rank 0 without communication, and what is neither."""
@@ -87,12 +97,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_what_belongs_elsewhere_is_refused(here: Path, args: str, words: str) -> None:
     """One message says what the file is and what belongs there; exit code 2; every file is as it was."""
-    before = files_in(here)
-    done = run(*args.split(" "))
-    assert done.exit_code == 2, done.output
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert files_in(here) == before
+    refuse(here, args, words)
 
 
 @pytest.mark.parametrize(
@@ -198,12 +203,7 @@ def test_tables_and_profiles_are_told_apart(here: Path, args: str, words: str) -
     """Each mistake has one message with file or option, rule and remedy; exit code 2; no file is new or another."""
     events = [launch(1, 0), activity("gemm", 10, 30, correlation=1)]
     write(Path("h100.json"), {**document(events), "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]})
-    before = files_in(here)
-    done = run(*args.split(" "))
-    assert done.exit_code == 2, done.output
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert files_in(here) == before
+    refuse(here, args, words)
 
 
 def test_measurements_that_are_nothing_like_the_profile_make_one_wonder(here: Path) -> None:
