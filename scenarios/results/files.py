@@ -10,6 +10,7 @@ from typing import Any
 
 from scenarios.report import write_comparison, write_report
 from scenarios.report.words import Advice
+from scenarios.results.folder import PAGE
 from sim.engine.link_use import LinkUse
 from traces.comparison.compare import Comparison, compare
 from traces.parquet import write_timeline
@@ -30,7 +31,7 @@ def write_all(
         _write_summary(summary, staging)
         write_perfetto(timeline, staging / "timeline.json.gz")
         write_timeline(timeline, staging / "timeline.parquet")
-        write_report(summary, timeline, staging / "report.html", links=links, advice=advice)
+        write_report(summary, timeline, staging / PAGE, links=links, advice=advice)
 
 
 def write_execution(
@@ -43,14 +44,14 @@ def write_execution(
             write_perfetto(executed, staging / "timeline.json.gz")
             write_timeline(executed, staging / "timeline.parquet")
             names = ("simulated", "executed")
-            write_comparison(compare(simulated, executed), staging / "report.html", names=names, title=title)
+            write_comparison(compare(simulated, executed), staging / PAGE, names=names, title=title)
 
 
 def write_compared(found: Mapping[str, Any], comparison: Comparison, out: Path, *, names: tuple[str, str]) -> None:
     """Write comparison.json (what was found) and report.html into ``out``; ``names`` are the two timelines'."""
     with all_or_none(out) as staging:
         (staging / "comparison.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-        page, title = staging / "report.html", f"{names[0]} against {names[1]}"
+        page, title = staging / PAGE, f"{names[0]} against {names[1]}"
         write_comparison(comparison, page, names=names, title=title, explanation=found["explanation"])
 
 

@@ -10,6 +10,7 @@ from scenarios.errors import Origin, ScenarioError
 
 MAX_SHOWN: Final = 300
 PAGE: Final = "report.html"
+"""The page of a result, of whatever command."""
 
 
 def refuse_unwritable(folder: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.results.files import all_or_none
+from scenarios.results.folder import PAGE
 from scenarios.sweep.labels import written
 from scenarios.sweep.page import write_sweep_page
 from scenarios.sweep.run import Sweep
@@ -19,7 +20,7 @@ def write_sweep(sweep: Sweep, out: Path) -> None:
         text = json.dumps(sweep.summary, indent=2) + "\n"
         (staging / "sweep.json").write_text(text, encoding="utf-8", newline="\n")
         (staging / "sweep.csv").write_text(csv_text(sweep.summary), encoding="utf-8", newline="")
-        write_sweep_page(sweep.summary, sweep.pictures, staging / "report.html")
+        write_sweep_page(sweep.summary, sweep.pictures, staging / PAGE)
 
 
 def csv_text(summary: Mapping[str, Any]) -> str:
