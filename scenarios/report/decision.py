@@ -11,7 +11,7 @@ MAX_OPS: Final = 12
 
 
 def decision_section(explanation: Mapping[str, Any]) -> Section:
-    """Return the verdict, and the parts of the step, ops and links that differ (see ``scenarios.explanation``)."""
+    """Return the verdict, and the parts of the step, ops and links that differ (see ``comparing.explanation``)."""
     names = (explanation["first"], explanation["second"])
     causes = table(
         ("the mean rank's step", *names, "first less second"),

@@ -17,9 +17,9 @@ _GAINS_BY_STAGES: Final = ("gpipe", "1f1b", "interleaved_1f1b", "breadth_first")
 """Schedules whose bubble is (p-1)/(vm) of the work: of more stages a rank it is smaller (Narayanan et al. 2021, section
 2.2). Those that split the backward, or run micro-batches from both ends, may have less as they are.
 """
-MEMORY: Final = "memory"
+_MEMORY: Final = "memory"
 _EXPOSED: Final = "communication that nothing hides"
-WORTH_SAYING = 0.02
+_WORTH_SAYING: Final = 0.02
 """Losses of a smaller fraction of the step are not worth a change."""
 
 
@@ -34,7 +34,7 @@ class Loss:
     @property
     def is_memory(self) -> bool:
         """Return whether the plan does not fit: no loss of time, but what comes before all others."""
-        return self.name == MEMORY
+        return self.name == _MEMORY
 
     @property
     def most_gain(self) -> float:
@@ -45,7 +45,7 @@ class Loss:
 def losses_of(job: DenseTraining | TextbookTraining, summary: Mapping[str, Any]) -> list[Loss]:
     """Return what a step loses, the greatest loss first; memory alone where the plan does not fit."""
     if summary.get("fits_memory") is False and isinstance(job, DenseTraining):
-        return [Loss(MEMORY, 1.0, _against_memory(job))]
+        return [Loss(_MEMORY, 1.0, _against_memory(job))]
     losses = [Loss("pipeline bubble", summary["bubble_fraction"], _against_bubble(job))]
     if isinstance(job, DenseTraining):
         exposed = summary["exposed_communication_fraction"]
@@ -53,7 +53,7 @@ def losses_of(job: DenseTraining | TextbookTraining, summary: Mapping[str, Any])
             Loss(_communication_words(summary), exposed, _against_communication(job, summary)),
             Loss("recomputation", recompute_fraction(summary), _against_recompute(job)),
         ]
-    return sorted((loss for loss in losses if loss.fraction >= WORTH_SAYING), key=lambda loss: -loss.fraction)
+    return sorted((loss for loss in losses if loss.fraction >= _WORTH_SAYING), key=lambda loss: -loss.fraction)
 
 
 def _against_memory(job: DenseTraining) -> list[Change]:
@@ -110,7 +110,7 @@ def _against_communication(job: DenseTraining, summary: Mapping[str, Any]) -> li
     by_axis = {
         "tp": tensor, "cp": _against_context(parallel), "ep": _against_experts(parallel), "pp": pipeline, "dp": data,
     }  # fmt: skip
-    seconds, least_s = _exposed_by_axis(summary), WORTH_SAYING * summary["iteration_time_s"]
+    seconds, least_s = _exposed_by_axis(summary), _WORTH_SAYING * summary["iteration_time_s"]
     waited_for = [axis for axis in by_axis if seconds[axis] >= least_s]
     return [change for axis in sorted(waited_for, key=lambda axis: -seconds[axis]) for change in by_axis[axis]]
 
