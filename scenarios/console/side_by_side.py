@@ -11,7 +11,7 @@ from rich.text import Text
 from costmodels.units import format_bytes, format_change, format_percent, format_time
 from scenarios.report.words import spread_words
 from scenarios.summaries.algorithm import algorithm_words
-from traces.comparison.compare import ROUNDING_S, difference_s
+from traces.comparison.compare import difference_s
 from traces.comparison.critical_path import IDLE
 
 MAX_OPS: Final = 8
@@ -78,8 +78,6 @@ def _step_parts(summary: Mapping[str, Any]) -> Table:
         if row["first_s"] or row["second_s"]:
             table.add_row(Text(row["part"].replace("_", " ")), *_both(row))
     for row in summary["critical_path"]:
-        if max(row["first_s"], row["second_s"]) <= ROUNDING_S:
-            continue
         table.add_row(Text(f"critical path: {row['kind']}"), *_both(row))
     return table
 

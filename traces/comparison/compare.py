@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from traces.comparison.alignment import Alignment, align
-from traces.comparison.critical_path import IDLE, critical_path_s
+from traces.comparison.critical_path import IDLE, ROUNDING_S, critical_path_s
 from traces.comparison.mismatch import Mismatch, What, find_mismatches
 from traces.comparison.sequence import Codes
 from traces.comparison.sides import Sides, sides
@@ -16,8 +16,6 @@ from traces.errors import TraceError
 from traces.timeline import Floats, Timeline
 
 NUM_LARGEST: Final = 10
-ROUNDING_S: Final = 1e-12
-"""Sums of times that differ by less, a picosecond, differ by how they were added up."""
 
 
 def difference_s(first_s: float, second_s: float) -> float:

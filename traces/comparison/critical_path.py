@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from traces.timeline import NO_INDEX, Floats, Rows, Timeline
 
 IDLE: Final = "idle"
+ROUNDING_S: Final = 1e-12
+"""Sums of times that differ by less, a picosecond, differ by how they were added up."""
 _SAME: Final = 1e-9
 """Moments that differ by less than this part of the step are one."""
 
@@ -36,7 +38,7 @@ def critical_path_s(timeline: Timeline) -> dict[str, float]:
         cursor_s = from_s
         row = queues.before(awaited)
     seconds[IDLE] += max(0.0, cursor_s - begin_s)
-    return {kind: spent_s for kind, spent_s in seconds.items() if spent_s > 0.0}
+    return {kind: spent_s for kind, spent_s in seconds.items() if spent_s > ROUNDING_S}
 
 
 class _Queues:
