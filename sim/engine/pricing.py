@@ -90,15 +90,18 @@ class ClusterPricing:
         if task.phase in _CALLED and self.software.graph_launch_s is not None:
             return _whole(len(task.ops), self.software.task_launch_s + self.software.graph_launch_s)
         in_backward = task.phase in _BACKWARD
-        each_s = [
-            self.software.kernel_launch_s(op.kernel, native=in_backward and not is_recomputed(op))
-            if isinstance(op, Compute)
-            else self.software.from_autograd_s
-            for op in task.ops
-        ]
+        each_s = [self._launch_s(op, in_backward=in_backward) for op in task.ops]
         if task.phase in _CALLED:
             each_s[:1] = [first_s + self.software.task_launch_s for first_s in each_s[:1]]
         return tuple(each_s)
+
+    def _launch_s(self, op: Op, *, in_backward: bool) -> float:
+        """Return the host time of launching an op; a wait, which writes nothing, is no kernel."""
+        if not isinstance(op, Compute):
+            return self.software.from_autograd_s
+        if not op.writes:
+            return 0.0
+        return self.software.kernel_launch_s(op.kernel, native=in_backward and not is_recomputed(op))
 
     def _number(self, program: Program, op: Compute | Collective) -> int:
         """Return a number per signature: ops alike in all but names and ranks have the same."""

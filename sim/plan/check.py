@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from sim.plan.buffer import Scope, Tier
 from sim.plan.check_collectives import check_collective, check_groups, where
+from sim.plan.check_uses import check_uses
 from sim.plan.errors import CheckError
 from sim.plan.op import Collective, Compute, Copy, Op, Recv, Send
 from sim.plan.program import Call, Plan, Program, Task
@@ -27,9 +28,8 @@ def check(plan: Plan) -> None:
     """Raise CheckError, naming role, stream, op and peer, where a plan breaks a rule.
 
     Every rank has one program; ops name buffers that exist, and but for copies in one tier of memory; nothing is read
-    before it is written; sends match
-    receives in order, micro-batch and size; a collective's buffers fit its kind; the members of a group issue the
-    same collectives in the same order. What meets completes the same step, so all of this holds as well for the first
+    before it is written; no op is dead (see ``check_uses``); sends match receives in order, micro-batch and size; a
+    collective's buffers fit its kind; the members of a group issue the same collectives in the same order. What meets completes the same step, so all of this holds as well for the first
     step of a run and for its drain. A cycle between ranks shows as a deadlock when the plan runs.
     """
     _check_roles(plan)
@@ -37,6 +37,7 @@ def check(plan: Plan) -> None:
         _check_buffers(plan, program)
         _check_lags(program)
         _check_reads(program)
+        check_uses(program)
     if any(longest_lag(program) for program in plan.programs):
         for program in (*first_step(plan).programs, *drain(plan).programs):
             _check_reads(program)

@@ -84,10 +84,15 @@ def checkpoint(
     tracer: TaskTracer,
     function: Callable[[TaskTracer, Sequence[Tensor]], Tensor],
     inputs: Sequence[Tensor],
+    *,
+    stops_early: bool = False,
 ) -> Tensor:
     """Return ``function(inputs)``, keeping nothing of its inside: backward runs it again (Chen et al. 2016).
 
-    The whole of ``function`` is run again, collectives included, as Megatron-LM's checkpoint does.
+    All ops of ``function`` run again, collectives included, before the first op of its backward: autograd starts from
+    the output that was made again (Megatron-LM, ``CheckpointFunction.backward``). ``stops_early``: only those ops run
+    again that backward needs (``torch.utils.checkpoint`` with ``use_reentrant=False``). Either way a wait stands
+    between the two, so that a backward in two parts has the recomputation in its first part.
     """
     was_recording, tracer.recording = tracer.recording, False
     y = function(tracer, inputs)
@@ -96,13 +101,52 @@ def checkpoint(
     def backward(reverse: TaskTracer, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         (dy,) = gradients
         kept = [reverse.saved(x) for x in inputs]
-        outer_tape, outer_suffix, outer_recording = reverse.tape, reverse.suffix, reverse.recording
-        reverse.tape, reverse.suffix, reverse.recording = [], f"{outer_suffix}{RECOMPUTED}", True
-        again = function(reverse, kept)
-        inner = reverse.tape
-        reverse.tape, reverse.suffix, reverse.recording = outer_tape, outer_suffix, outer_recording
+        begin = len(reverse.ops)
+        again, inner = _run_again(reverse, function, kept)
+        end = len(reverse.ops)
+        if not stops_early:
+            reverse.wait_for(again.name)
         found = backpropagate(reverse, inner, {again: dy})
+        if stops_early:
+            later, reverse.ops = reverse.ops[end:], reverse.ops[:end]
+            reverse.ops[begin:] = needed_ops(reverse.ops[begin:], later)
+            made = {name for op in reverse.ops[begin:] for name in op.writes}
+            reverse.wait_for(*(name for name in _first_reads(later) if name in made))
+            reverse.ops += later
         return [found.get(x) for x in kept]
 
     tracer.record(inputs, (y,), backward)
     return y
+
+
+def _run_again(
+    reverse: TaskTracer, function: Callable[[TaskTracer, Sequence[Tensor]], Tensor], kept: Sequence[Tensor]
+) -> tuple[Tensor, list[Record]]:
+    """Write a checkpointed function's ops once more; return its output and its tape."""
+    outer_tape, outer_suffix, outer_recording = reverse.tape, reverse.suffix, reverse.recording
+    reverse.tape, reverse.suffix, reverse.recording = [], f"{outer_suffix}{RECOMPUTED}", True
+    again = function(reverse, kept)
+    inner = reverse.tape
+    reverse.tape, reverse.suffix, reverse.recording = outer_tape, outer_suffix, outer_recording
+    return again, inner
+
+
+def needed_ops(ops: Sequence[Op], later: Sequence[Op]) -> list[Op]:
+    """Return those of ``ops``, in their order, that write what the ops ``later`` read, directly or through others."""
+    needed = set(_first_reads(later))
+    kept: list[Op] = []
+    for op in reversed(ops):
+        if not needed.isdisjoint(op.writes):
+            needed.update(op.reads)
+            kept.append(op)
+    return kept[::-1]
+
+
+def _first_reads(ops: Sequence[Op]) -> tuple[str, ...]:
+    """Return the buffers that ops read before any of them writes these, in the order of their first read."""
+    found: dict[str, None] = {}
+    written: set[str] = set()
+    for op in ops:
+        found.update((name, None) for name in op.reads if name not in written)
+        written.update(op.writes)
+    return tuple(found)

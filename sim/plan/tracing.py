@@ -249,10 +249,10 @@ class TaskTracer:
         self.ops.append(Compute(op_name, kernel, tuple(t.name for t in everything), writes, attributes))
         return y
 
-    def wait_for(self, tensor: Tensor) -> None:
-        """Hold the compute stream until a tensor has arrived, whatever comes next on it."""
-        name = self.unique(f"{tensor.name}.wait")
-        self.ops.append(Compute(name, "delay", (tensor.name,), (), {"duration_s": 0.0}))
+    def wait_for(self, *buffers: str) -> None:
+        """Hold the compute stream until these buffers are there, whatever comes next on it."""
+        name = self.unique(f"{buffers[0]}.wait")
+        self.ops.append(Compute(name, "delay", buffers, (), {"duration_s": 0.0}))
 
     def optimize(self, name: str, kernel: str, gradient: Tensor, updated: Sequence[Tensor], **attributes: Any) -> None:
         """Emit an optimizer's step on ``updated``: parameter, its moments and, if given, a low-precision copy."""

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from sim.plan import functions as f
 from sim.plan import token_slices as sliced
 from sim.plan.context import gathering_attention
-from sim.plan.gradients import checkpoint
 from sim.plan.ring_attention import ring_attention
 from sim.plan.tracing import TaskTracer, Tensor
 from sim.training.latent_attention import latent_qkv
@@ -55,4 +54,4 @@ def attend(b: LayerBuilder, t: TaskTracer, name: str, qkv: Sequence[Tensor]) -> 
             return f.flash_attention(tracer, name, q, k, v)
         return f.core_attention(tracer, name, q, k, v, dropout)
 
-    return checkpoint(t, scored, qkv) if b.recompute == "selective" else scored(t, qkv)
+    return b.checkpointed(t, scored, qkv) if b.recompute == "selective" else scored(t, qkv)

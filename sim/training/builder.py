@@ -98,6 +98,7 @@ class StageProgramBuilder:
             context_method=job.parallel.context_method,
             slices={name: choice.num_slices for name, choice in self.choices.items()},
             whole_embedding_gradient=job.training.whole_embedding_gradient,
+            checkpoint_early_stop=job.training.checkpoint_early_stop,
         )
 
     @property
@@ -212,7 +213,7 @@ class StageProgramBuilder:
             seed = self.input_gradients[now.after] if local else self._boundary(name, done.output)
             if not local:  # as under autograd, nothing is recomputed before the gradient is there
                 self._message("recv", "backward", now, seed)
-                backward.wait_for(seed)
+                backward.wait_for(seed.name)
         target = self._backpropagate(backward, done, seed)
         self.tracer.add_task(now.task("backward"), Phase.BACKWARD, backward.ops, stage)
         if stage in self.splits:

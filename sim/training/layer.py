@@ -1,12 +1,13 @@
 """What the layers of a model are made of under one strategy: weights, products, norms, and the layouts between them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sim.plan import functions as f
 from sim.plan.buffer import Part
 from sim.plan.context import SharedSequence
+from sim.plan.gradients import checkpoint
 from sim.plan.layout import REPLICATED, Layout, sharded
 from sim.plan.linear import Products, linear
 from sim.plan.ring_linear import gathered_linear, scattered_linear
@@ -44,6 +45,8 @@ class LayerBuilder:
     shared: SharedSequence | None = None
     context_method: ContextMethod = "p2p"
     whole_embedding_gradient: bool = False
+    checkpoint_early_stop: bool = False
+    """Backward runs again only what it needs of a checkpointed function, not all of it."""
 
     @property
     def num_tokens(self) -> int:
@@ -121,6 +124,12 @@ class LayerBuilder:
         if self.model.family == "llama":
             return f.rms_norm(t, name, x, weight)
         return f.layer_norm(t, name, x, weight, t.program.parameter(f"{name}.bias", h, REPLICATED, "zeros"))
+
+    def checkpointed(
+        self, t: TaskTracer, function: Callable[[TaskTracer, Sequence[Tensor]], Tensor], inputs: Sequence[Tensor]
+    ) -> Tensor:
+        """Return ``function(inputs)``; backward runs the function again."""
+        return checkpoint(t, function, inputs, stops_early=self.checkpoint_early_stop)
 
     # --- layouts -------------------------------------------------------------------------------------------
 

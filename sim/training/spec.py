@@ -60,6 +60,8 @@ class TrainingSpec:
     microbatch_size: int
     precision: Precision = "bf16"
     recompute: Recompute = "none"
+    checkpoint_early_stop: bool = False
+    """Recomputation ends where backward needs no more, as torch's does; else it runs to the end, as Megatron-LM's."""
     optimizer: Optimizer = "adam"
     """``sgd``: plain, without momentum."""
     learning_rate: float = 1e-3
@@ -220,7 +222,7 @@ class DenseTraining:
             per_round = self.training.microbatch_size * self.parallel.data_degree
             raise error.naming("training.global_batch_size", error.num_valid * per_round) from error
         split_layers(self.model.num_layers, self.parallel.pipeline)
-        _check_recompute(self.parallel.pipeline)
+        _check_recompute(self.training, self.parallel.pipeline)
 
     def _check_experts(self) -> None:
         parallel, training = self.parallel, self.training
@@ -396,14 +398,20 @@ def check_token_slices(model: TransformerSpec, parallel: ParallelSpec) -> None:
         )
 
 
-def _check_recompute(pipeline: PipelineSpec) -> None:
-    """Raise SpecError where stages are named one by one, but not all of them."""
+def _check_recompute(training: TrainingSpec, pipeline: PipelineSpec) -> None:
+    """Raise SpecError where some stages are named, but not all, and for an option without effect."""
     given, stages = len(pipeline.recompute_per_stage), pipeline.num_virtual_stages
     if given not in {0, stages}:
         raise SpecError(
             "parallel.pipeline.recompute_per_stage",
             f"{given} stages are named, where there are {stages} virtual stages",
             f"list {stages} of none, selective, full",
+        )
+    if training.checkpoint_early_stop and {*(pipeline.recompute_per_stage or (training.recompute,))} == {"none"}:
+        raise SpecError(
+            "training.checkpoint_early_stop",
+            "it says where recomputation stops, and nothing is recomputed",
+            "leave it out, or write training.recompute: full",
         )
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sim.plan import functions as f
-from sim.plan.gradients import checkpoint
 from sim.plan.layout import REPLICATED
 from sim.plan.linear import Products
 from sim.plan.tracing import Parameter, TaskTracer, Tensor
@@ -82,7 +81,7 @@ class TransformerBuilder(LayerBuilder):
     def layer(self, t: TaskTracer, index: int, x: Tensor) -> Tensor:
         """Return one layer's output, recomputed in backward where ``recompute`` is full."""
         if self.recompute == "full":
-            return checkpoint(t, lambda tracer, inputs: self._layer(tracer, index, inputs[0]), (x,))
+            return self.checkpointed(t, lambda tracer, inputs: self._layer(tracer, index, inputs[0]), (x,))
         return self._layer(t, index, x)
 
     # --- one layer -----------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ KEYS = {
     *(f"model.experts.{key}" for key in ("first_dense_layers", "capacity_factor", "routing", "balance_loss")),
     "parallel.expert.degree",
     *("training.global_batch_size", "training.microbatch_size", "training.num_microbatches", "training.precision"),
-    *("training.recompute", "training.optimizer", "training.learning_rate"),
+    *("training.recompute", "training.checkpoint_early_stop", "training.optimizer", "training.learning_rate"),
     *("training.adam_beta1", "training.adam_beta2", "training.adam_epsilon"),
     *("training.fused_gradient_accumulation", "training.low_precision_gradients", "parallel.tensor.overlap_backward"),
     *("training.gradient_placeholders", "training.set_gradients_to_none"),

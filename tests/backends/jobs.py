@@ -166,7 +166,7 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "pipeline": {"degree": 4, "schedule": "zb_v", "virtual_stages": 2},
     },
     "zb_v, scatter-gather, pp2 x tp2": {
-        "tensor_degree": 2, "recompute": "full",
+        "tensor_degree": 2, "recompute": "full", "numbers": {"checkpoint_early_stop": True},
         "pipeline": {"degree": 2, "schedule": "zb_v", "virtual_stages": 2, "scatter_gather": True},
     },
     "dualpipe_v, pp2 x dp2 zero1": {
@@ -178,7 +178,9 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "tensor_degree": 2, "sequence_parallel": True, "pipeline": {"degree": 2, "schedule": "chimera"},
         "bucket_bytes": 4000,
     },
-    "dualpipe, pp4": {"pipeline": {"degree": 4, "schedule": "dualpipe"}, "batch": (8, 1)},
+    "dualpipe, pp4": {
+        "model": LLAMA, "pipeline": {"degree": 4, "schedule": "dualpipe"}, "batch": (8, 1), "recompute": "full",
+    },
     "dualpipe, pp2 x dp2 zero1, unfused": {
         "data_degree": 2, "zero_stage": 1, "batch": (12, 1), "pipeline": {"degree": 2, "schedule": "dualpipe"},
         "numbers": {"fused_gradient_accumulation": False},

@@ -48,7 +48,7 @@ def test_gradients_are_checked_and_divided_before_they_are_summed() -> None:
     program = program_of(dp=2, prescale_gradients=True, check_gradients=True)
     kinds = [op.kernel if isinstance(op, Compute) else str(op.kind) for op in program.tasks["gradient_sync.0"].ops
              if isinstance(op, Compute | Collective)]  # fmt: skip
-    assert kinds == ["squared_norm", "scale", "all_reduce"]
+    assert kinds == ["squared_norm", "delay", "scale", "all_reduce"]  # the host waits for the norm
 
 
 def test_one_replica_divides_nothing_and_sharers_of_a_sequence_divide_as_replicas_do() -> None:

@@ -13,7 +13,7 @@ from sim.plan.errors import CheckError, LayoutError, PlanError
 from sim.plan.layout import PARTIAL, REPLICATED, Layout, Shard
 from sim.plan.linear import linear
 from sim.plan.mesh import Mesh
-from sim.plan.op import Collective, CollectiveKind, Op, Recv, Send
+from sim.plan.op import Collective, CollectiveKind, Compute, Op, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program
 from sim.plan.tracing import ProgramTracer, TaskTracer
 from tests.sim.jobs import dense_plan
@@ -66,6 +66,26 @@ def test_unknown_buffer_is_refused(plan: Plan) -> None:
     expected = r"role pp=0, stream 'compute', op 'layer0\.qkv\.split': unknown buffer 'layer0\.qkv\.split\.q'"
     with pytest.raises(CheckError, match=expected):
         check(with_program(plan, 0, buffers=buffers))
+
+
+def test_dead_op_is_refused(plan: Plan) -> None:
+    """An op of which nothing reads the result takes time and changes nothing; the message names it and its task."""
+    dead = Compute("idle", "gelu", ("layer0.fc1",), ("idle",))
+    broken = with_ops(plan, 0, "forward.0", lambda ops: (*ops, dead))
+    buffers = dict(plan.programs[0].buffers)
+    buffers["idle"] = replace(buffers["layer0.fc1"], name="idle")
+    expected = "role pp=0, stream 'compute', op 'idle' of task 'forward.0' is dead: nothing reads idle"
+    with pytest.raises(CheckError, match=expected):
+        check(with_program(broken, 0, buffers=buffers))
+
+
+def test_collective_whose_sum_nobody_reads_is_refused(plan: Plan) -> None:
+    """A sum among ranks of one role is dead where no op of their program reads it."""
+    x = plan.programs[0].buffers["layer0.fc1"]
+    summed = Collective("idle", CollectiveKind.ALL_REDUCE, ("tp",), (x.name,), (x.name,), "tp")
+    broken = with_ops(plan, 0, "backward.0", lambda ops: (*ops, summed))
+    with pytest.raises(CheckError, match=r"op 'idle' of task 'backward.0' is dead: nothing reads layer0\.fc1"):
+        check(broken)
 
 
 def test_read_before_write_is_refused(plan: Plan) -> None:

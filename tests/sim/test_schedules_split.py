@@ -1,13 +1,16 @@
 """Split backwards, several copies and V placements of a real transformer."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 
+from sim.engine.memory import memory_use
 from sim.engine.simulate import simulate
 from sim.plan.check import check
-from sim.plan.op import Collective, Compute
-from sim.plan.program import Plan
+from sim.plan.gradients import is_recomputed
+from sim.plan.op import Collective, Compute, Op
+from sim.plan.program import Plan, Program
 from sim.training.pipeline.split import split_backward
 from tests.sim.jobs import GPT, LLAMA, dense_plan, op_times, pricing_on
 from tests.sim.test_textbook_schedules import peaks
@@ -133,3 +136,102 @@ def test_zero_bubble_shortens_a_real_pipeline() -> None:
     assert split.makespan_s < plain.makespan_s
     assert peaks(split) == [4] * 4
     assert peaks(plain) == [4, 3, 2, 1]
+
+
+# --- recomputation -----------------------------------------------------------------------------------------
+
+RECOMPUTED = [
+    {"schedule": schedule, "pp": 2, "m": 4, "recompute": recompute} | keys
+    for schedule, recompute, keys in (
+        ("zb_h1", "full", {}),
+        ("zb_h2", "selective", {"tp": 2}),
+        ("zb_h2", "full", {"tp": 2, "sequence_parallel": True, "model": LLAMA}),
+        ("zb_v", "full", {"virtual_stages": 2, "tp": 2}),
+        ("zb_h1", "full", {"model": LLAMA}),
+        ("dualpipe", "selective", {"m": 6}),
+        ("dualpipe_v", "full", {"virtual_stages": 2, "m": 6}),
+    )
+]  # fmt: skip
+
+
+def parts(program: Program) -> Iterator[tuple[list[Op], list[Op], list[Op]]]:
+    """Yield the two parts and the whole of every split backward of a program."""
+    for name, task in program.tasks.items():
+        if name.startswith("backward_input."):
+            weights = program.tasks[name.replace("input", "weight")].ops
+            yield list(task.ops), list(weights), [*task.ops, *weights]
+
+
+def recomputed(ops: Iterable[Op]) -> list[str]:
+    """Return the names of the ops that run a forward again."""
+    return [op.name for op in ops if is_recomputed(op)]
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["whole", "early stop"])
+@pytest.mark.parametrize("keys", RECOMPUTED, ids=lambda keys: f"{keys['schedule']} {keys['recompute']}")
+def test_recomputation_belongs_to_the_input_half(keys: dict[str, Any], early: bool) -> None:
+    """Everything that runs again does so with the input gradients; the later half has products for weights alone."""
+    plan = dense_plan(**keys, checkpoint_early_stop=early)
+    check(plan)
+    found = [part for program in plan.programs for part in parts(program)]
+    assert found
+    for inputs, weights, _ in found:
+        assert recomputed(inputs)
+        assert not recomputed(weights)
+
+
+@pytest.mark.parametrize("keys", RECOMPUTED, ids=lambda keys: f"{keys['schedule']} {keys['recompute']}")
+def test_a_checkpoint_runs_again_what_its_forward_ran(keys: dict[str, Any]) -> None:
+    """With whole layers recomputed, every op of a stage's layers runs again once, in the order of the forward."""
+    for program in dense_plan(**keys).programs:
+        for inputs, _, _ in parts(program):
+            stage = next(task.stage for task in program.tasks.values() if task.ops and list(task.ops) == inputs)
+            forward = [op.name for op in program.tasks[f"forward.{stage}"].ops]
+            again = [name.removesuffix(".recomputed").replace(".recomputed.", ".") for name in recomputed(inputs)]
+            layers = sorted({name.split(".")[0] for name in again}, key=lambda name: int(name.removeprefix("layer")))
+            of_layers = {layer: [name for name in again if name.startswith(f"{layer}.")] for layer in layers}
+            for layer, names in of_layers.items():
+                ran = [name for name in forward if name.startswith(f"{layer}.")]
+                assert names == (ran if keys["recompute"] == "full" else [name for name in ran if name in names])
+
+
+def test_early_stop_leaves_out_what_follows_the_last_saved_tensor() -> None:
+    """Of a llama layer the MLP's second product, its sum over ranks and the residual sum are not run again.
+
+    With dropout, nothing is left out: backward reads the mask of a layer's last op.
+    """
+    dropping, plain = (
+        [
+            set(recomputed(dense_plan(model=model, tp=2, recompute="full", checkpoint_early_stop=early)
+                           .programs[0].tasks["backward.0"].ops))
+            for early in (False, True)
+        ]
+        for model in (GPT, LLAMA)
+    )  # fmt: skip
+    assert dropping[0] == dropping[1]
+    tail = ["fc2.recomputed", "fc2.recomputed.all_reduce.recomputed", "mlp_out.recomputed"]
+    assert plain[0] - plain[1] == {f"layer{index}.{name}" for index in range(4) for name in tail}
+
+
+@pytest.mark.parametrize("keys", RECOMPUTED, ids=lambda keys: f"{keys['schedule']} {keys['recompute']}")
+def test_recomputation_costs_time_and_saves_memory(keys: dict[str, Any]) -> None:
+    """Recomputing more never makes a step shorter, and never takes more memory; stopping early does not cost time."""
+    model = dict(keys.get("model", GPT)) | {"hidden_size": 512, "sequence_length": 512, "num_layers": 8}
+    model |= {"ffn_hidden_size": 4 * 512}
+    pricing = pricing_on("dgx-a100-80g", 4)
+    keys = keys | {"model": model, "precision": "bf16"}
+    runs = {
+        name: simulate(dense_plan(**keys | changes), pricing)
+        for name, changes in {
+            "none": {"recompute": "none"},
+            "selective": {"recompute": "selective"},
+            "full": {"recompute": "full"},
+            "early": {"recompute": "full", "checkpoint_early_stop": True},
+        }.items()
+    }
+    step_s = {name: run.makespan_s for name, run in runs.items()}
+    assert step_s["none"] <= step_s["selective"] <= step_s["full"]
+    assert step_s["early"] <= step_s["full"]
+    peaks_bytes = {name: [memory_use(p).peak_bytes for p in run.plan.programs] for name, run in runs.items()}
+    assert max(peaks_bytes["full"]) <= max(peaks_bytes["none"])
+    assert max(peaks_bytes["early"]) <= max(peaks_bytes["full"])

@@ -61,6 +61,8 @@ SMALL = GPT | {"num_layers": 4}
         ({"pp": 2, "layers_per_stage": (4,)}, "parallel.pipeline.layers_per_stage", "1 stages with 4 layers", "list 2"),
         ({"pp": 2, "recompute_per_stage": ("full",)}, "parallel.pipeline.recompute_per_stage", "1 stages are named",
          "list 2 of none, selective, full"),
+        ({"checkpoint_early_stop": True}, "training.checkpoint_early_stop", "nothing is recomputed",
+         "write training.recompute: full"),
         ({"pp": 8}, "parallel.pipeline.degree", "4 layers cannot fill 8 virtual stages (degree 8 x virtual_stages 1)",
          "smaller degree"),
         ({"gradient_placeholders": True, "fused_gradient_accumulation": False}, "training.gradient_placeholders",

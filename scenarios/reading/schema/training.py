@@ -28,6 +28,8 @@ class TrainingSection(Section):
     """
     recompute: Recompute = "none"
     """Activations computed again in the backward pass: none, attention's, or whole layers."""
+    checkpoint_early_stop: bool = False
+    """Recomputation ends where backward needs no more (torch's checkpoint); false: all runs again (Megatron-LM's)."""
     optimizer: Optimizer = "adam"
     """`sgd`: plain stochastic gradient descent, without momentum."""
     learning_rate: Positive = 1e-3

@@ -118,7 +118,8 @@ class StepEndWriter:
         gradients = [p.gradient for p in bucket.parameters]
         if self.job.training.check_gradients:
             name = f"gradient_check.{bucket.index}"
-            t.compute(name, "squared_norm", gradients, (REPLICATED,), kind=Kind.WORKSPACE)
+            (norm,) = t.compute(name, "squared_norm", gradients, (REPLICATED,), kind=Kind.WORKSPACE)
+            t.wait_for(norm.name)  # the host reads it, to find what is no number
         self._prescale(t, gradients)
 
     def _prescale(self, t: TaskTracer, tensors: Sequence[Tensor]) -> None:

@@ -131,7 +131,7 @@ class LocalProgramBuilder(StageProgramBuilder):
         else:
             gradient = self._boundary(f"output_gradient.{stage}", self.forwards[Pass(stage)].output)
             self._message("recv", "backward", Pass(stage), gradient)
-            t.wait_for(gradient)
+            t.wait_for(gradient.name)
         if self._scattered:
             gradient = t.gather(gradient, TENSOR_AXIS, 0, Kind.WORKSPACE)
         name = f"output_gradient.{stage}.both"
