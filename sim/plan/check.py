@@ -29,8 +29,9 @@ def check(plan: Plan) -> None:
 
     Every rank has one program; ops name buffers that exist, and but for copies in one tier of memory; nothing is read
     before it is written; no op is dead (see ``check_uses``); sends match receives in order, micro-batch and size; a
-    collective's buffers fit its kind; the members of a group issue the same collectives in the same order. What meets completes the same step, so all of this holds as well for the first
-    step of a run and for its drain. A cycle between ranks shows as a deadlock when the plan runs.
+    collective's buffers fit its kind; the members of a group issue the same collectives in the same order. What meets
+    completes the same step, so all of this holds as well for the first step of a run and for its drain. A cycle between
+    ranks shows as a deadlock when the plan runs.
     """
     _check_roles(plan)
     for program in plan.programs:

@@ -38,7 +38,7 @@ def check_uses(program: Program) -> None:
 
 
 def _sequences(program: Program, scope: Scope) -> set[tuple[str, ...]]:
-    """Return in which orders tasks are called on the same buffers of a scope: those of a micro-batch, or of the step."""
+    """Return the sequences of tasks that are called on the same instances of a scope's buffers."""
     if scope is Scope.STEP:
         return {tuple(call.task for call in program.calls)}
     by_microbatch: dict[int | None, list[str]] = {}

@@ -31,7 +31,8 @@ LLAMA = GPT | {
 }  # fmt: skip
 
 _TRAINING_KEYS = {
-    "precision", "recompute", "checkpoint_early_stop", "gradient_placeholders", "fused_gradient_accumulation", "low_precision_gradients",
+    "precision", "recompute", "checkpoint_early_stop", "gradient_placeholders", "fused_gradient_accumulation",
+    "low_precision_gradients",
     "set_gradients_to_none", "whole_embedding_gradient", "prescale_gradients", "check_gradients",
 }  # fmt: skip
 _PIPELINE_KEYS = {

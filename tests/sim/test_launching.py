@@ -24,7 +24,7 @@ TINY = Path(__file__).parents[2] / "scenarios" / "tiny-gpt-2x2.yaml"
 
 def chain(count: int) -> Task:
     """Return a forward of so many kernels on one stream."""
-    return Task("forward", Phase.FORWARD, tuple(Compute(f"op{i}", "gelu", (), ()) for i in range(count)))
+    return Task("forward", Phase.FORWARD, tuple(Compute(f"op{i}", "gelu", (), (f"x{i}",)) for i in range(count)))
 
 
 @given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=20))
@@ -73,14 +73,15 @@ def test_a_launch_bound_step_grows_with_the_launches() -> None:
 
 
 def test_only_forwards_backwards_and_messages_are_launched_one_by_one() -> None:
-    """The optimizer's fused kernels and the gradients' collectives are not held up."""
+    """The optimizer's fused kernels and the gradients' collectives are not held up; a wait is no kernel."""
     pricing, _ = prices(Software(launch_s=2.0, native_launch_s=1.0))
     forward = chain(2)
     assert pricing.launches_s(forward) == (2.0, 2.0)
     assert pricing.launches_s(replace(forward, phase=Phase.OPTIMIZER)) == ()
-    again = Compute("op0.recomputed", "gelu", (), ())
-    backward = Task("backward", Phase.BACKWARD, (again, forward.ops[0]))
-    assert pricing.launches_s(backward) == (2.0, 1.0)
+    again = Compute("op0.recomputed", "gelu", (), ("y",))
+    wait = Compute("y.wait", "delay", ("y",), (), {"duration_s": 0.0})
+    backward = Task("backward", Phase.BACKWARD, (again, wait, forward.ops[0]))
+    assert pricing.launches_s(backward) == (2.0, 0.0, 1.0)
 
 
 def test_a_task_is_called_once() -> None:
