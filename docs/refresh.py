@@ -1,8 +1,10 @@
 """Draw the README's picture, and put today's results into it and into docs/accuracy.md: ``make docs``."""
 
 import re
+from collections.abc import Iterator, Mapping
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -16,6 +18,7 @@ from scenarios.validation.accuracy import markdown_lines, verdict_lines
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
+ACCURACY = HERE / "accuracy.md"
 SCENARIOS = HERE.parent / "scenarios"
 
 
@@ -37,11 +40,16 @@ def quickstart_block() -> str:
     return "\n".join(f"    {line}".rstrip() for line in lines)
 
 
+def step_lines(accuracy: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the README's table of tables: those of whole steps and of memory, not of single collectives."""
+    return verdict_lines({"tables": [t for t in accuracy["tables"] if t["prediction"] != "collective_time_s"]})
+
+
 def replaced(text: str, name: str, block: str) -> str:
     """Return a text with what stands between a block's marks replaced. Raises ValueError where there are none."""
     marks = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end of {name} -->)", re.DOTALL)
     if len(marks.findall(text)) != 1:
-        message = f"README.md must hold the marks of {name} once"
+        message = f"the page must hold the marks of {name} once"
         raise ValueError(message)
     return marks.sub(lambda found: f"{found[1]}\n{block}\n{found[2]}", text)
 
@@ -50,6 +58,6 @@ if __name__ == "__main__":
     draw_pipeline(HERE / "pipeline.png")
     readme = replaced(README.read_text(encoding="utf-8"), "quickstart", quickstart_block())
     accuracy = published.run()
-    README.write_text(replaced(readme, "accuracy", "\n".join(verdict_lines(accuracy))), encoding="utf-8")
-    lines = ["# Accuracy", "", "What `simulate validate --markdown` prints; `make docs` brings it up to date.", ""]
-    (HERE / "accuracy.md").write_text("\n".join([*lines, *markdown_lines(accuracy), ""]), encoding="utf-8")
+    README.write_text(replaced(readme, "accuracy", "\n".join(step_lines(accuracy))), encoding="utf-8")
+    page = ACCURACY.read_text(encoding="utf-8")
+    ACCURACY.write_text(replaced(page, "accuracy", "\n".join(markdown_lines(accuracy))), encoding="utf-8")

@@ -1,6 +1,6 @@
 """How accurate predictions are, as Markdown: what ``simulate validate --markdown`` prints.
 
-The README holds the table of tables, docs/accuracy.md everything.
+docs/accuracy.md holds all of it, the README the verdicts of whole steps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

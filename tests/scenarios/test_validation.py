@@ -15,7 +15,7 @@ from scenarios.validation.accuracy import verdict_line
 from traces.errors import TraceError
 from traces.published import published_tables
 
-README = Path(__file__).parents[2] / "README.md"
+ACCURACY = Path(__file__).parents[2] / "docs" / "accuracy.md"
 TABLES = {path.stem: path for path in published_tables()}
 
 SIDECAR = """\
@@ -92,7 +92,7 @@ LOOSER = {
 
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_published_measurements_are_predicted(name: str, tmp_path: Path) -> None:
-    """Every packaged table is predicted within its thresholds, none looser than promised, as the README says."""
+    """Every packaged table is predicted within its thresholds, none looser than promised, as docs/accuracy.md says."""
     rows = published.load_table(TABLES[name]).data
     if name in QUICK:
         header, *lines = rows.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -110,7 +110,7 @@ def test_published_measurements_are_predicted(name: str, tmp_path: Path) -> None
     )
     assert table["worst"] == max(abs(row["error"]) for row in table["rows"])
     if name not in QUICK:
-        assert verdict_line(table) in README.read_text(encoding="utf-8").splitlines()
+        assert verdict_line(table) in ACCURACY.read_text(encoding="utf-8").splitlines()
 
 
 def test_the_packaged_tables_are_the_promised_ones() -> None:
