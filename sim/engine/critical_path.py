@@ -1,6 +1,7 @@
 """The critical path of a run: ops that follow each other without a gap from 0 to the end, and decide how long it takes.
 
-Walked back from what ends last: of everything that an op waited for, the one that was over when the op began. To first
+Walked back from what ends last: of everything that an op waited for, the one that ended last. What an op waited for is
+what the compiler recorded: order on a stream, hazards on buffers, members of a collective, messages. To first
 order a run lasts longer by as much as the ops on this path do (the derivative of a longest path), unless they share
 resources with others. Of several paths of one length, one is taken. Of steps without a barrier between them it is the
 path from the begin of one step to that of the next, a period long.
@@ -16,11 +17,8 @@ from numpy.typing import NDArray
 from costmodels.kernels import KERNELS
 from sim.engine.graph import SENT, NodeKind, Pattern, Unit
 from sim.engine.run import SimulatedRun
+from sim.engine.shape import NO_PATH
 from sim.plan.op import Collective, Compute, Copy, Op
-
-_SAME: Final = 1e-9
-"""Moments that differ by less than this part of the makespan are one."""
-
 
 MESSAGE: Final = "message"
 COPY: Final = "copy"
@@ -85,7 +83,6 @@ class _Walk:
     bases: NDArray[np.int64] = field(init=False)
     exits: dict[int, tuple[int, int]] = field(init=False)
     entry_nodes: dict[tuple[int, int], int] = field(init=False)
-    tolerance_s: float = field(init=False)
     ways: dict[tuple[Pattern, int, int], tuple[int, ...]] = field(init=False, default_factory=dict)
     """Ops of a pattern that lead from an entry (its slot) to an op, the last first: found once for all its calls."""
 
@@ -99,28 +96,32 @@ class _Walk:
         self.bases = np.array([unit[2] for unit in self.units], dtype=np.int64)
         self.exits = {node: (b, op) for b, block in graph.blocks.items() for op, node in block.exits.items()}
         self.entry_nodes = {place: node for node, place in graph.entries.items()}
-        self.tolerance_s = _SAME * self.run.makespan_s
 
     def back(self) -> Iterator[Step]:
-        """Yield the steps of the path, the last first."""
-        begin_s, node = self._bounds()
-        while node >= 0:
+        """Yield the steps of the path, the last first: each ends where the one before it in this order begins.
+
+        Steps that the clock does not resolve are left out.
+        """
+        begin_s, end_s, node = self._bounds()
+        while node >= 0 and end_s > begin_s:
             steps, node = self._through(node)
             for step in steps:
-                if step.end_s <= begin_s:
-                    return
-                if step.end_s > step.start_s:
-                    yield step._replace(start_s=max(step.start_s, begin_s) - begin_s, end_s=step.end_s - begin_s)
+                start_s = max(step.start_s, begin_s)
+                if start_s < end_s:
+                    yield step._replace(start_s=start_s - begin_s, end_s=end_s - begin_s)
+                    end_s = start_s
 
-    def _bounds(self) -> tuple[float, int]:
-        """Return when the path begins, and the node with which it ends (-1: there is none)."""
+    def _bounds(self) -> tuple[float, float, int]:
+        """Return when the path begins and when it ends, and the node with which it ends (-1: there is none)."""
         loop, graph = self.run.loop, self.run.graph
         if self.run.num_steps == 1:
-            return 0.0, int(np.argmax(loop.ends_s)) if loop.ends_s else -1
+            last = int(np.argmax(loop.ends_s)) if loop.ends_s else -1
+            return 0.0, max(loop.ends_s, default=0.0), last
         before, node = self.run.first_nodes[-2:]
         released = graph.blocks[node].released_s if node in graph.blocks else [0.0]
         entry = max(range(len(released)), key=released.__getitem__)
-        return loop.starts_s[before], self._waited_for(self.entry_nodes.get((node, entry), node))
+        waited_for = self._waited_for(self.entry_nodes.get((node, entry), node))
+        return loop.starts_s[before], loop.starts_s[node], waited_for
 
     def _through(self, node: int) -> tuple[list[Step], int]:
         """Return the steps that a node stands for, the last first, and the node that it waited for (-1: none)."""
@@ -177,23 +178,17 @@ class _Walk:
             yield Step(ranks[place], call, ops[own], start_s, start_s + durations[at])
 
     def _way(self, pattern: Pattern, entry: int, op: int, num_ops: int) -> tuple[int, ...]:
-        """Return the ops, each ``num_ops`` of them one rank's, that lead from an entry to an op, the last first."""
-        offsets, durations, is_one_rank = (
-            pattern.offsets[entry],
-            pattern.durations_s,
-            len(pattern.durations_s) == num_ops,
-        )
+        """Return the ops, each ``num_ops`` of them one rank's, that lead from an entry to an op, the last first.
+
+        Every op is followed by what it waited for longest: an op that comes earlier in the task, so the way ends.
+        """
+        offsets, durations = pattern.offsets[entry], pattern.durations_s
         way = [op]
-        while True:
-            start_s, place = offsets[op], op // num_ops
-            earlier = [
-                i for i in range(op if is_one_rank else len(durations))
-                if abs(offsets[i] + durations[i] - start_s) <= self.tolerance_s and durations[i] > 0.0
-            ]  # fmt: skip
-            if start_s <= self.tolerance_s or not earlier:
-                return tuple(way)
-            op = min(earlier, key=lambda i: (i // num_ops != place, -i))
+        while waited := [i for i in pattern.predecessors[op] if offsets[i] != NO_PATH]:
+            place = op // num_ops
+            op = max(waited, key=lambda i: (offsets[i] + durations[i], i // num_ops == place, i))
             way.append(op)
+        return tuple(way)
 
     def _unit(self, node: int) -> Unit:
         """Return the call that a node belongs to; one of no rank for a message on its way."""

@@ -92,11 +92,15 @@ class ReferenceEngine:
 
     def run(self) -> "ReferenceEngine":
         """Run the plan."""
+        self.connect()
+        self._loop()
+        return self
+
+    def connect(self) -> None:
+        """Find out what waits for what: hazards and order on streams, messages, members of collectives."""
         self._collect()
         self._match_messages()
         self._join_collectives()
-        self._loop()
-        return self
 
     def _collect(self) -> None:
         for rank in self.folding.multiplicity:

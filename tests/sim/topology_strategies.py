@@ -59,11 +59,41 @@ def _fabrics(draw: Any, kind: str, num_nodes: int) -> dict[str, Any]:
 
 @st.composite
 def stragglers(draw: Any, num_devices: int, link_names: list[str]) -> list[dict[str, Any]]:
-    """Draw up to three slow devices and links."""
+    """Draw up to three slow devices and links; of no link names, devices alone."""
     slow = st.sampled_from([1.3, 2.0, 10.0])
     devices = st.builds(lambda d, s: {"device": d, "slowdown": s}, st.integers(0, num_devices - 1), slow)
+    if not link_names:
+        return draw(st.lists(devices, max_size=3))
     links = st.builds(lambda name, s: {"link": name, "slowdown": s}, st.sampled_from(link_names), slow)
     return draw(st.lists(devices | links, max_size=3))
+
+
+def single_devices(num_nodes: int, *, bandwidth: str, slow_device: int, slowdown: float) -> ClusterPricing:
+    """Return prices on nodes of one device and one adapter of some bandwidth, one of the devices slow."""
+    nodes = SINGLE | {"nic": {"bandwidth": bandwidth, "latency": "1 us"}}
+    slow = [{"device": slow_device, "slowdown": slowdown}]
+    topology = parse_topology({"nodes": nodes, "fabric": {"kind": "switch"}, "stragglers": slow}, num_nodes)
+    node = load_node("hgx-h100")
+    return ClusterPricing(Cluster(node, num_nodes, 1, topology), load_profile(node.device.generation))
+
+
+def slow_adapters(num_nodes: int) -> ClusterPricing:
+    """Return prices on nodes of one device that exchange ten bits a second, the first device slow."""
+    return single_devices(num_nodes, bandwidth="10 bit/s", slow_device=0, slowdown=1.1)
+
+
+@st.composite
+def extreme_clusters(draw: Any, num_ranks: int) -> ClusterPricing:
+    """Draw the prices on nodes whose adapters take years or next to nothing, some of the devices slow."""
+    layout, per_node = draw(st.sampled_from([(SINGLE, 1), (SWITCHED, 4)]))
+    bandwidth = draw(st.sampled_from(["10 bit/s", "100 Kbit/s", "1 Mbit/s", "10 GB/s", "1000 PB/s"]))
+    nic = {"bandwidth": bandwidth, "latency": draw(st.sampled_from(["1 ns", "1 us", "100 s"]))}
+    num_nodes = -(-num_ranks // per_node)
+    description = {"nodes": layout | {"nic": nic}, "fabric": {"kind": "switch"}}
+    slow = draw(stragglers(num_nodes * per_node, []))
+    topology = parse_topology(description | {"stragglers": slow}, num_nodes)
+    node = load_node("hgx-h100")
+    return ClusterPricing(Cluster(node, num_nodes, per_node, topology), load_profile(node.device.generation))
 
 
 @st.composite
