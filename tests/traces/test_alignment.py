@@ -160,6 +160,24 @@ def test_critical_path_follows_the_last_to_come(known: bool, parts: dict[str, fl
     assert critical_path_s(builder.build()) == pytest.approx(parts)
 
 
+def test_critical_path_goes_on_where_ops_without_duration_cross() -> None:
+    """Two barriers that ranks pass at one moment in opposite orders do not lead the path around in a circle."""
+    builder = TimelineBuilder("simulated")
+
+    def add(rank: int, name: str, kind: str, start_s: float, end_s: float) -> int:
+        return builder.add(rank=rank, stream=name, name=name, kind=kind, start_s=start_s, end_s=end_s)
+
+    add(0, "a", "compute", 0.0, 0.5)
+    add(1, "b", "compute", 0.0, 0.4)
+    (m0, x0), (x1, m1) = (
+        [add(rank, name, "barrier", 1.0, 1.0) for name in names] for rank, names in ((0, "mx"), (1, "xm"))
+    )
+    add(0, "m", "compute", 1.0, 2.0)
+    builder.add_collective([m0, m1])
+    builder.add_collective([x0, x1])
+    assert critical_path_s(builder.build()) == pytest.approx({"compute": 1.5, "idle": 0.5})
+
+
 def test_a_missing_op_moves_no_other() -> None:
     """Without its third op, and with another instead of the sixth, a sequence of one name keeps all other pairs."""
     first = built([(0, "s", "abab"[i % 4], "compute", 10 * i, 1 + i, 0) for i in range(10)])

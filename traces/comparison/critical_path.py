@@ -17,20 +17,27 @@ from traces.timeline import NO_INDEX, Floats, Rows, Timeline
 IDLE: Final = "idle"
 ROUNDING_S: Final = 1e-12
 """Sums of times that differ by less, a picosecond, differ by how they were added up."""
-_SAME: Final = 1e-9
-"""Moments that differ by less than this part of the step are one."""
+_ADDING_UP: Final = 1e-12
+"""Simulated moments that differ by less than this part of the step differ by how they were added up."""
+_TICK_S: Final = 1e-9
+"""Measured moments that differ by less, a tick of the clocks, are one."""
 
 
 def critical_path_s(timeline: Timeline) -> dict[str, float]:
-    """Return the seconds of the path by kind of op, and IDLE; they add up to the timeline's duration."""
+    """Return the seconds of the path by kind of op, and IDLE; they add up to the timeline's duration.
+
+    The path never goes on with a row of a rank that ended later than another one that it has been to there, so it ends.
+    """
     seconds = dict.fromkeys((*timeline.kind.values, IDLE), 0.0)
     cursor_s, begin_s = float(timeline.end_s.max()), float(timeline.start_s.min())
-    queues = _Queues(timeline)
-    ends = _Ends(timeline, queues)
-    row, seen = int(timeline.end_s.argmax()), set[int]()
-    while row >= 0 and row not in seen:
-        seen.add(row)
-        over_s = min(cursor_s, float(timeline.end_s[row]))
+    same_s = max(_ADDING_UP * timeline.duration_s, _TICK_S if timeline.source == "executed" else 0.0)
+    queues = _Queues(timeline, same_s)
+    ends = _Ends(timeline, queues, same_s)
+    row = int(timeline.end_s.argmax())
+    while row >= 0:
+        queues.leave(row)
+        end_s = float(timeline.end_s[row])
+        over_s = end_s if end_s < cursor_s - same_s else cursor_s
         awaited = ends.awaited(row, over_s)
         from_s = min(over_s, float(timeline.start_s[awaited]))
         seconds[IDLE] += cursor_s - over_s
@@ -42,12 +49,17 @@ def critical_path_s(timeline: Timeline) -> dict[str, float]:
 
 
 class _Queues:
-    """The rows of each rank by end, and after which of them each row began."""
+    """The rows of each rank by end, and after which of them each row began.
 
-    def __init__(self, timeline: Timeline) -> None:
-        self._streams = timeline.stream.codes
-        self._tolerance_s = _SAME * timeline.duration_s
+    Of every rank the rows that a path has left behind, and those after them, are taken away.
+    """
+
+    def __init__(self, timeline: Timeline, same_s: float) -> None:
+        self._streams, self._rank, self._same_s = timeline.stream.codes, timeline.rank, same_s
         self._order = np.lexsort((timeline.start_s, timeline.end_s, timeline.rank)).astype(np.int64)
+        self._own = np.empty(len(timeline), dtype=np.int64)
+        self._own[self._order] = np.arange(len(timeline))
+        self._left: dict[int, int] = {}
         self._end_s: Floats = timeline.end_s[self._order]
         self._first: Rows = np.searchsorted(timeline.rank[self._order], timeline.rank, "left")
         self._last = self._places_before(timeline)
@@ -55,33 +67,35 @@ class _Queues:
         self.free_s: Floats = np.where(self._last >= self._first, self._end_s[places], -np.inf)
         """When, before each row began, its rank's last row was over: -inf for the first."""
 
+    def leave(self, row: int) -> None:
+        """Take a row away, and those of its rank that ended after it."""
+        self._left[int(self._rank[row])] = int(self._own[row])
+
     def before(self, row: int) -> int:
         """Return the row of the same rank that was over last when a row began, -1 for none."""
         first, last = int(self._first[row]), int(self._last[row])
+        last = min(last, self._left.get(int(self._rank[row]), last + 1) - 1)
         if last < first:
             return -1
-        earliest = first + int(np.searchsorted(self._end_s[first:last], self._end_s[last] - self._tolerance_s, "left"))
+        earliest = first + int(np.searchsorted(self._end_s[first:last], self._end_s[last] - self._same_s, "left"))
         own = np.flatnonzero(self._streams[self._order[earliest : last + 1]] == self._streams[row])
         return int(self._order[earliest + own[-1] if len(own) else last])
 
     def _places_before(self, timeline: Timeline) -> Rows:
         """Return the last place of each row's rank, by end, of what was over when the row began, and not the row."""
         places = np.empty(len(timeline), dtype=np.int64)
-        own = np.empty(len(timeline), dtype=np.int64)
-        own[self._order] = np.arange(len(timeline))
         edges = np.flatnonzero(np.diff(timeline.rank, prepend=NO_INDEX - 1, append=NO_INDEX - 1))
         for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            begin_s = timeline.start_s[first:end] + self._tolerance_s
+            begin_s = timeline.start_s[first:end] + self._same_s
             places[first:end] = first + np.searchsorted(self._end_s[first:end], begin_s, "right") - 1
-        return np.minimum(places, own - 1)
+        return np.minimum(places, self._own - 1)
 
 
 class _Ends:
     """The rows that are ends of one message, or members of one collective."""
 
-    def __init__(self, timeline: Timeline, queues: _Queues) -> None:
-        self._start_s, self._free_s = timeline.start_s, queues.free_s
-        self._tolerance_s = _SAME * timeline.duration_s
+    def __init__(self, timeline: Timeline, queues: _Queues, same_s: float) -> None:
+        self._start_s, self._free_s, self._same_s = timeline.start_s, queues.free_s, same_s
         self._number = timeline.messages.numbers(len(timeline))
         self._rows: NDArray[np.int64] = np.argsort(self._number, kind="stable")
         self._sorted = self._number[self._rows]
@@ -93,11 +107,11 @@ class _Ends:
             return row
         first, end = (int(np.searchsorted(self._sorted, number, side)) for side in ("left", "right"))
         rows = self._rows[first:end]
-        rows = rows[self._start_s[rows] <= until_s + self._tolerance_s]
-        latest = rows[self._start_s[rows] >= self._start_s[rows].max() - self._tolerance_s]
+        rows = rows[self._start_s[rows] <= until_s + self._same_s]
+        latest = rows[self._start_s[rows] >= self._start_s[rows].max() - self._same_s]
         free_s = self._free_s[latest]
         return row if self._last_to_come(row, latest, free_s) else int(latest[np.argmax(free_s)])
 
     def _last_to_come(self, row: int, latest: Rows, free_s: Floats) -> bool:
         """Return whether no other end came later than this one."""
-        return bool((latest == row).any() and self._free_s[row] >= free_s.max() - self._tolerance_s)
+        return bool((latest == row).any() and self._free_s[row] >= free_s.max() - self._same_s)
