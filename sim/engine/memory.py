@@ -112,10 +112,18 @@ def kept_bytes(program: Program, names: Collection[str]) -> int:
 
 
 def peak_live_chunks(program: Program) -> int:
-    """Return the most chunks in flight: one more when a forward starts, one less when its backward ends."""
+    """Return the most chunks in flight: one more when a forward starts, one less when its backward ends.
+
+    A stage without layers may have no forward, or no backward: of local updates it has a head, which stands for it.
+    """
+    phases: dict[int, set[Phase]] = {}
+    for task in program.tasks.values():
+        phases.setdefault(task.stage, set()).add(task.phase)
     live = most = 0
     for call in program.calls:
-        phase = program.tasks[call.task].phase
-        live += (phase is Phase.FORWARD) - (phase is Phase.BACKWARD)
+        task = program.tasks[call.task]
+        known = phases[task.stage]
+        live += task.phase is (Phase.FORWARD if Phase.FORWARD in known else Phase.HEAD)
         most = max(most, live)
+        live -= task.phase is (Phase.BACKWARD if Phase.BACKWARD in known else Phase.HEAD)
     return most

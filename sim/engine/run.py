@@ -131,11 +131,14 @@ class SimulatedRun:
 
     @cached_property
     def max_rank_span_s(self) -> float:
-        """Return the longest time, over ranks, from a rank's first forward to the end of its last op."""
+        """Return the longest time, over ranks, from a rank's first forward to the end of its last op.
+
+        A rank that has no layers, as local updates may have one, begins with its head.
+        """
         spans_s = [0.0]
         for rank in self.programs:
             times = list(self.task_times(rank))
-            begins_s = [t.starts_s.min() for t in times if t.task.phase is Phase.FORWARD]
+            begins_s = [t.starts_s.min() for t in times if t.task.phase in {Phase.FORWARD, Phase.HEAD}]
             spans_s += [max(t.ends_s.max() for t in times) - min(begins_s)] if begins_s else []
         return float(max(spans_s))
 

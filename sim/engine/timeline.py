@@ -10,7 +10,7 @@ from sim.engine.contention import MAIN_PHASES
 from sim.engine.memory import MemoryUse
 from sim.engine.run import SimulatedRun, TaskTimes
 from sim.plan.description import describe
-from sim.plan.program import Program
+from sim.plan.program import Program, Task
 from traces.timeline import NO_INDEX, Timeline, TimelineBuilder
 
 MAIN_STREAM = "compute"
@@ -32,7 +32,7 @@ def timeline(run: SimulatedRun, detail: Literal["op", "task"] | None = None) -> 
         calls = []
         for times in run.task_times(rank):
             calls.append(times)
-            if detail == "task" and times.task.phase in MAIN_PHASES:
+            if detail == "task" and times.task.phase in MAIN_PHASES and _computes(times.task):
                 _add_calls(builder, rank, program, times)
             else:
                 rows = _add_ops(builder, rank, program, times)
@@ -47,6 +47,11 @@ def timeline(run: SimulatedRun, detail: Literal["op", "task"] | None = None) -> 
             for op in ops:
                 builder.add_collective([first_rows[rank, shown] + op for rank in ranks])
     return builder.build()
+
+
+def _computes(task: Task) -> bool:
+    """Return whether a task has an op on the compute stream: a stage without layers may only gather its input."""
+    return any(op.stream == MAIN_STREAM for op in task.ops)
 
 
 def _microbatches(program: Program, times: TaskTimes) -> list[int]:

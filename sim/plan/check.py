@@ -27,14 +27,15 @@ class _Message(NamedTuple):
 def check(plan: Plan) -> None:
     """Raise CheckError, naming role, stream, op and peer, where a plan breaks a rule.
 
-    Every rank has one program; ops name buffers that exist, and but for copies in one tier of memory; nothing is read
-    before it is written; no op is dead (see ``check_uses``); sends match receives in order, micro-batch and size; a
-    collective's buffers fit its kind; the members of a group issue the same collectives in the same order. What meets
-    completes the same step, so all of this holds as well for the first step of a run and for its drain. A cycle between
-    ranks shows as a deadlock when the plan runs.
+    Every rank has one program; every task has an op; ops name buffers that exist, and but for copies in one tier of
+    memory; nothing is read before it is written; no op is dead (see ``check_uses``); sends match receives in order,
+    micro-batch and size; a collective's buffers fit its kind; the members of a group issue the same collectives in the
+    same order. What meets completes the same step, so all of this holds as well for the first step of a run and for its
+    drain. A cycle between ranks shows as a deadlock when the plan runs.
     """
     _check_roles(plan)
     for program in plan.programs:
+        _check_tasks(program)
         _check_buffers(plan, program)
         _check_lags(program)
         _check_reads(program)
@@ -63,10 +64,17 @@ def _check_roles(plan: Plan) -> None:
         )
 
 
-def _check_buffers(plan: Plan, program: Program) -> None:
+def _check_tasks(program: Program) -> None:
+    """Raise CheckError unless every call is of a task that the program has, and every task has an op."""
     for call in program.calls:
         if call.task not in program.tasks:
             raise CheckError(f"role {program.role_name}: call of unknown task {call.task!r}")
+    for name, task in program.tasks.items():
+        if not task.ops:
+            raise CheckError(f"role {program.role_name}: task {name!r} has no ops; leave it out, and its calls")
+
+
+def _check_buffers(plan: Plan, program: Program) -> None:
     for task in program.tasks.values():
         for op in task.ops:
             for name in (*op.reads, *op.writes):

@@ -152,9 +152,11 @@ class ProgramTracer:
         self.parameters[parameter.source] = Parameter(parameter.value, known.relaid(layout), parameter.source)
 
     def add_task(self, name: str, phase: Phase, ops: Sequence[Op], stage: int = -1) -> Task:
-        """Add a finished task."""
+        """Add a finished task; PlanError where its name is taken, or it has no ops."""
         if name in self.tasks:
             raise PlanError(f"task {name!r} is defined twice")
+        if not ops:
+            raise PlanError(f"task {name!r} has no ops: leave it out, and its calls")
         self.tasks[name] = Task(name, phase, tuple(ops), stage)
         return self.tasks[name]
 

@@ -12,7 +12,7 @@ from sim.plan.gradients import backpropagate
 from sim.plan.layout import Layout, Shard
 from sim.plan.linear import Products, WeightGradient
 from sim.plan.mesh import Mesh
-from sim.plan.op import Collective, CollectiveKind, Direction, Recv, Send
+from sim.plan.op import Collective, CollectiveKind, Direction, Op, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program, Task
 from sim.plan.token_slices import TokenSlice, token_slices
 from sim.plan.tracing import Parameter, ProgramTracer, Record, TaskTracer, Tensor
@@ -61,7 +61,8 @@ class StageProgramBuilder:
     """Builds the program of one pipeline rank: its virtual stages, their backward, the end of the step.
 
     ``splits``: stages that run backwards in two parts. Both copies of a bidirectional pipeline are virtual stages.
-    Where sequences go through the pipeline in slices, each slice has tasks of its own.
+    Where sequences go through the pipeline in slices, each slice has tasks of its own. ``idle``: tasks that would have
+    no ops, as a stage has no layers; they are neither written nor called.
     """
 
     job: DenseTraining
@@ -74,6 +75,7 @@ class StageProgramBuilder:
     forwards: "dict[Pass, _Forward]" = field(init=False)
     input_gradients: "dict[Pass, Tensor]" = field(init=False)
     loss: Tensor | None = field(init=False, default=None)
+    idle: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         job, precision = self.job, self.job.training.types
@@ -121,6 +123,7 @@ class StageProgramBuilder:
     def build(self, pipeline_calls: Sequence[Call]) -> Program:
         """Return the program with these forwards, backwards and messages."""
         groups = self._write_stages()
+        pipeline_calls = [call for call in pipeline_calls if call.task not in self.idle]
         called = {call.task for call in pipeline_calls}
         self.tracer.tasks = {name: task for name, task in self.tracer.tasks.items() if name in called}
         calls = self._write_around(pipeline_calls, groups)
@@ -161,7 +164,8 @@ class StageProgramBuilder:
             if task.phase is Phase.FORWARD and stage in waiting:
                 t = TaskTracer(self.tracer, Scope.STEP)
                 cast_weights(t, waiting.pop(stage))
-                result.append(Call(self.tracer.add_task(f"cast_weights.{stage}", Phase.PREPARE, t.ops).name))
+                if t.ops:  # none in a stage without layers, whose ends of the model are multiplied as they are
+                    result.append(Call(self.tracer.add_task(f"cast_weights.{stage}", Phase.PREPARE, t.ops).name))
             result.append(call)
         return tuple(result)
 
@@ -197,7 +201,7 @@ class StageProgramBuilder:
         for layer in range(sum(layers[:index]), sum(layers[: index + 1])):
             x = model.layer(forward, layer, x)
         output = self._stage_output(forward, stage, x, model)
-        self.tracer.add_task(now.task("forward"), Phase.FORWARD, forward.ops, stage)
+        self._add_stage_task(now.task("forward"), Phase.FORWARD, forward.ops, stage)
         self.forwards[now] = _Forward(forward.tape, boundary, entry, output)
         if boundary is not None and self.place.hop(stage - 1):
             self._message("recv", "forward", now, boundary)
@@ -215,15 +219,22 @@ class StageProgramBuilder:
                 self._message("recv", "backward", now, seed)
                 backward.wait_for(seed.name)
         target = self._backpropagate(backward, done, seed)
-        self.tracer.add_task(now.task("backward"), Phase.BACKWARD, backward.ops, stage)
+        self._add_stage_task(now.task("backward"), Phase.BACKWARD, backward.ops, stage)
         if stage in self.splits:
             inputs, weights = split_backward(backward.ops, {target.name})
-            self.tracer.add_task(now.task("backward_input"), Phase.BACKWARD_INPUT, inputs, stage)
-            self.tracer.add_task(now.task("backward_weight"), Phase.BACKWARD, weights, stage)
+            self._add_stage_task(now.task("backward_input"), Phase.BACKWARD_INPUT, inputs, stage)
+            self._add_stage_task(now.task("backward_weight"), Phase.BACKWARD, weights, stage)
         if done.boundary is not None:
             self.input_gradients[now] = target
             if self.place.hop(stage - 1):
                 self._message("send", "backward", now, target)
+
+    def _add_stage_task(self, name: str, phase: Phase, ops: Sequence[Op], stage: int) -> None:
+        """Add a task of a stage, or note that it is idle."""
+        if ops:
+            self.tracer.add_task(name, phase, ops, stage)
+        else:
+            self.idle.add(name)
 
     def _backpropagate(self, backward: TaskTracer, done: "_Forward", seed: Tensor | None) -> Tensor:
         """Write a stage's reverse pass; return the gradient of its input, or of the embedded tokens."""

@@ -31,6 +31,7 @@ FLOAT8 = {
     "fp8, collective matmul, tp4": float8(
         {**GPT, "num_layers": 2}, tensor_degree=4, sequence_parallel=True, collective_matmul=True, batch=(2, 1)
     ),
+    "fp8, llama, two layers on pp4": float8({**LLAMA, "num_layers": 2}, pipeline={"degree": 4}, batch=(2, 1)),
     "fp8, pp2 chimera x dp2": float8(
         {**GPT, "num_layers": 2}, data_degree=2, pipeline={"degree": 2, "schedule": "chimera"}, batch=(4, 1)
     ),

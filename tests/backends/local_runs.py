@@ -38,6 +38,13 @@ LOCAL = {
     "local, overlapping, llama, pp2 v2 x dp2": local(
         "overlapping", LLAMA, pipeline={"degree": 2, "virtual_stages": 2}, data_degree=2, recompute="selective"
     ),
+    "local, greedy, two layers on pp4": local(
+        "greedy", {**UNTIED, "num_layers": 2}, pipeline={"degree": 4}, batch=(2, 1)
+    ),
+    "local, overlapping, llama, scatter-gather, two layers on pp2 v2 x tp2": local(
+        "overlapping", {**LLAMA, "num_layers": 2}, tensor_degree=2, batch=(2, 1),
+        pipeline={"degree": 2, "virtual_stages": 2, "scatter_gather": True},
+    ),
     "local, overlapping, scatter-gather, pp2 v2 x tp2": local(
         "overlapping", pipeline={"degree": 2, "virtual_stages": 2, "scatter_gather": True}, tensor_degree=2,
         batch=(2, 1), recompute="full",

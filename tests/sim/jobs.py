@@ -34,6 +34,7 @@ _TRAINING_KEYS = {
     "precision", "recompute", "checkpoint_early_stop", "gradient_placeholders", "fused_gradient_accumulation",
     "low_precision_gradients",
     "set_gradients_to_none", "whole_embedding_gradient", "prescale_gradients", "check_gradients",
+    "method", "local_update",
 }  # fmt: skip
 _PIPELINE_KEYS = {
     "schedule",

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from sim.plan.program import Plan
 from sim.training.experts import ExpertsSpec
+from sim.training.local.builder import build_local_training
 from sim.training.sharding import GRADIENT_SCHEDULES, Choice, OsdpSpec, ShardingSpec
-from tests.sim.jobs import GPT, LLAMA, dense_plan
+from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan
 
 NODES = ("dgx-a100-80g", "cloud-a100-100g")
 """One adapter per device, and one adapter per node."""
@@ -17,6 +18,10 @@ WIDE = {"hidden_size": 1024, "sequence_length": 512, "vocab_size": 4096, "ffn_hi
 
 _PIPELINED = ("interleaved_1f1b", "breadth_first", "zb_h1", "zb_v", "dualpipe_v")
 """Schedules that need more than one rank."""
+
+
+_SEVERAL_STAGES = ("interleaved_1f1b", "breadth_first", "zb_v", "dualpipe_v")
+"""Schedules of two or more stages on a rank."""
 
 
 def _num_microbatches(draw: Any, schedule: str, pp: int) -> int:
@@ -131,6 +136,28 @@ def context_keys(
         "zero_stage": draw(st.sampled_from([0, 1])), "precision": "fp32",
         "recompute": draw(st.sampled_from(["none", "selective", "full"])),
     }  # fmt: skip
+
+
+@st.composite
+def bare_ended_plans(draw: Any) -> Plan:
+    """Draw the plan of a small job whose first and last stage hold no layer: by backpropagation or local updates."""
+    tp, pp, v = draw(st.sampled_from([(t, p, v) for t in (1, 2) for p in (2, 3, 4) for v in (1, 2) if p * v > 2]))
+    model = draw(st.sampled_from([GPT, LLAMA])) | {"tied_embeddings": False, "num_layers": pp * v - 2}
+    assigned = draw(st.booleans())
+    keys = {
+        "tp": tp, "pp": pp, "dp": draw(st.integers(1, 2)), "model": model, "virtual_stages": v,
+        "zero_stage": draw(st.sampled_from([0, 1])), "overlap_gradient_sync": draw(st.booleans()),
+        "sequence_parallel": tp > 1 and draw(st.booleans()), "scatter_gather": draw(st.booleans()),
+        "recompute": draw(st.sampled_from(["none", "selective", "full"])),
+        "precision": draw(st.sampled_from(["bf16", "fp8"])), "set_gradients_to_none": assigned,
+        "low_precision_gradients": assigned, "fused_gradient_accumulation": not assigned,
+    }  # fmt: skip
+    if draw(st.booleans()):
+        update, m = draw(st.sampled_from(["greedy", "overlapping"])), draw(st.integers(1, 3))
+        job = dense_job(schedule="local", method="local", local_update=update, m=m, **keys)
+        return build_local_training(job, "test")
+    schedule = draw(st.sampled_from(["gpipe", "1f1b", "zb_h1", "zb_h2"] if v == 1 else _SEVERAL_STAGES))
+    return dense_plan(schedule=schedule, m=_num_microbatches(draw, schedule, pp), **keys)
 
 
 def dense_plans(most_ranks: int = 8, most_stage: int = 3) -> st.SearchStrategy[Plan]:

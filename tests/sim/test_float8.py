@@ -7,11 +7,13 @@ from costmodels.kernels import GemmShape, Work
 from costmodels.profile import load_profile
 from costmodels.roofline import kernel_time
 from sim.engine.memory import memory_use
+from sim.engine.simulate import simulate
 from sim.plan.buffer import Kind, Scope
+from sim.plan.check import check
 from sim.plan.op import Compute
 from sim.plan.program import Phase, Program
 from sim.training.errors import SpecError
-from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan
+from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
 
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 
@@ -47,6 +49,19 @@ def test_weights_are_cast_once_per_step_and_before_they_are_used() -> None:
             assert names[names.index(f"forward.{stage}") - 1] == f"cast_weights.{stage}"
         casts = [op for op in computes(program, Phase.PREPARE) if op.kernel == "cast_float8"]
         assert len(casts) == 2 * 4
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved_1f1b"])
+def test_stages_without_layers_cast_nothing(schedule: str) -> None:
+    """Llama 3's ends, the embedding and the head alone, have no task of casts; the stages between have one each."""
+    ranks, stages = (4, 1) if schedule == "1f1b" else (2, 2)
+    plan = dense_plan(
+        precision="fp8", pp=ranks, m=4, schedule=schedule, virtual_stages=stages, model=LLAMA | {"num_layers": 2}
+    )
+    check(plan)
+    casts = {name for program in plan.programs for name in program.tasks if name.startswith("cast_weights")}
+    assert casts == {"cast_weights.1", "cast_weights.2"}
+    assert simulate(plan, pricing_on("hgx-h100", ranks)).makespan_s > 0.0
 
 
 def test_backward_keeps_a_byte_per_element_of_an_input() -> None:

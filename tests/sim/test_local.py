@@ -1,5 +1,6 @@
 """Local updates: what their order costs, keeps and sends."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 from sim.engine.memory import peak_live_chunks
 from sim.engine.simulate import simulate
 from sim.engine.textbook import TextbookPricing
+from sim.engine.timeline import timeline
+from sim.plan.check import check
 from sim.plan.op import Collective, Recv, Send
 from sim.plan.program import Phase, Plan
 from sim.training.errors import SpecError
@@ -17,6 +20,8 @@ from sim.training.local.textbook import build_local_textbook
 from sim.training.pipeline.schedules import placement
 from sim.training.spec import DelaySpec, PipelineSpec, TextbookTraining
 from tests.backends.jobs import GPT, LLAMA, training
+from tests.sim.jobs import op_times, pricing_on
+from tests.sim.topology_strategies import single_devices
 
 TIMES = st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0])
 
@@ -35,11 +40,11 @@ def makespan_s(job: TextbookTraining) -> float:
     return simulate(build_local_textbook(job, "local"), TextbookPricing(job.model.hop_s)).makespan_s
 
 
-def local(update: str = "greedy", **keys: Any) -> Plan:
+def local(update: str = "greedy", model: dict[str, Any] = LLAMA, **keys: Any) -> Plan:
     """Return the plan of a tiny transformer that is trained by local updates."""
     pipeline = {"schedule": "local"} | keys.pop("pipeline", {})
     numbers = {"method": "local", "local_update": update}
-    return build_local_training(training(model=LLAMA, pipeline=pipeline, numbers=numbers, **keys), "local")
+    return build_local_training(training(model=model, pipeline=pipeline, numbers=numbers, **keys), "local")
 
 
 @pytest.mark.parametrize(("ranks", "microbatches", "seconds"), [(4, 8, 27.0), (8, 16, 55.0)])
@@ -125,6 +130,38 @@ def test_messages_go_forward_and_at_most_one_block_back(update: str) -> None:
             (Recv, "backward"): back and rank < 3,
         }  # fmt: skip
         assert kinds == {kind: 3 for kind, there in expected.items() if there}
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+@pytest.mark.parametrize(("update", "goes_back"), [("greedy", 0), ("overlapping", 1)])
+def test_a_block_without_layers_is_its_head(update: str, goes_back: int, scattered: bool) -> None:
+    """Two layers on four ranks: the last block's head learns, and the gradient of its input is the head's own."""
+    tp = 2 if scattered else 1
+    model = LLAMA | {"num_layers": 2}
+    plan = local(
+        update, model=model, pipeline={"degree": 4, "scatter_gather": scattered}, batch=(3, 1), tensor_degree=tp
+    )
+    check(plan)
+    phases = Counter(plan.programs[3].tasks[call.task].phase for call in plan.programs[3].calls)
+    assert phases[Phase.HEAD] == 3
+    assert phases[Phase.SEND] == 3 * goes_back
+    assert phases[Phase.FORWARD] == 3 * scattered  # a gather of what arrives
+    assert phases[Phase.BACKWARD] == 3 * (goes_back and scattered)  # this rank's slice of what goes back
+    assert peak_live_chunks(plan.programs[3]) == 1
+    run = simulate(plan, pricing_on("hgx-h100", 4 * tp))
+    assert timeline(run, "task").end_s.max() == timeline(run, "op").end_s.max() == run.makespan_s
+
+
+def test_the_span_of_a_rank_without_layers_begins_with_its_head() -> None:
+    """On a slow device the last rank has the longest span, and its program has no forward."""
+    plan = local(model=LLAMA | {"num_layers": 2}, pipeline={"degree": 4}, batch=(3, 1))
+    run = simulate(plan, single_devices(4, bandwidth="10 GB/s", slow_device=3, slowdown=20.0))
+    program, times = run.programs[3], op_times(run)
+    heads_s = [
+        start_s for (rank, call, _), (start_s, _) in times.items()
+        if rank == 3 and program.tasks[program.calls[call].task].phase is Phase.HEAD
+    ]  # fmt: skip
+    assert run.max_rank_span_s == run.makespan_s - min(heads_s)
 
 
 def test_backward_of_a_block_computes_nothing_that_no_parameter_needs() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sim.engine.simulate import simulate
 from sim.plan.buffer import Buffer, Kind
 from sim.plan.check import check
 from sim.plan.errors import CheckError, LayoutError, PlanError
@@ -14,10 +15,12 @@ from sim.plan.layout import PARTIAL, REPLICATED, Layout, Shard
 from sim.plan.linear import linear
 from sim.plan.mesh import Mesh
 from sim.plan.op import Collective, CollectiveKind, Compute, Op, Recv, Send
-from sim.plan.program import Call, Phase, Plan, Program
+from sim.plan.program import Call, Phase, Plan, Program, Task
 from sim.plan.tracing import ProgramTracer, TaskTracer
-from tests.sim.jobs import dense_plan
-from tests.sim.strategies import dense_plans
+from tests.sim.jobs import dense_plan, pricing_on
+from tests.sim.strategies import bare_ended_plans, dense_plans
+
+COPY = Compute("copy", "copy", ("x",), ("y",))
 
 
 def with_program(plan: Plan, index: int, **changes: object) -> Plan:
@@ -58,6 +61,27 @@ def test_call_of_an_unknown_task_is_refused(plan: Plan) -> None:
     calls = (*plan.programs[1].calls, Call("forward.9", 0))
     with pytest.raises(CheckError, match=r"role pp=1: call of unknown task 'forward\.9'"):
         check(with_program(plan, 1, calls=calls))
+
+
+def test_task_without_ops_is_refused(plan: Plan) -> None:
+    """Called or not, a task has an op."""
+    expected = r"role pp=1: task '{}' has no ops; leave it out, and its calls"
+    with pytest.raises(CheckError, match=expected.format("forward.1")):
+        check(with_ops(plan, 1, "forward.1", lambda ops: ()))
+    tasks = {**plan.programs[1].tasks, "nothing": Task("nothing", Phase.PREPARE, ())}
+    with pytest.raises(CheckError, match=expected.format("nothing")):
+        check(with_program(plan, 1, tasks=tasks))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(plan=dense_plans() | bare_ended_plans())
+def test_no_task_of_a_plan_is_empty(plan: Plan) -> None:
+    """Whatever is trained how: every task has ops and is called, every call has a task, and the plan runs."""
+    for program in plan.programs:
+        assert all(task.ops for task in program.tasks.values())
+        assert {call.task for call in program.calls} == program.tasks.keys()
+    check(plan)
+    assert simulate(plan, pricing_on("hgx-h100", plan.mesh.size)).makespan_s > 0.0
 
 
 def test_unknown_buffer_is_refused(plan: Plan) -> None:
@@ -256,13 +280,20 @@ def test_products_refuse_layouts_that_do_not_fit(tracer: TaskTracer) -> None:
     assert linear(tracer, "d", sliced, rows).layout == Layout((("tp", PARTIAL),))
 
 
+def test_task_without_ops_is_not_added(tracer: TaskTracer) -> None:
+    """A builder leaves out what has nothing to do."""
+    with pytest.raises(PlanError, match="task 't' has no ops"):
+        tracer.program.add_task("t", Phase.FORWARD, tracer.ops)
+    assert not tracer.program.tasks
+
+
 def test_names_are_taken_once(tracer: TaskTracer) -> None:
     """Buffers and tasks have distinct names; ops of one name are numbered."""
     program = tracer.program
     program.add_buffer(Buffer("x", (1,), "float32", Kind.ACTIVATION))
     with pytest.raises(PlanError, match="buffer 'x' is defined twice"):
         program.add_buffer(Buffer("x", (1,), "float32", Kind.ACTIVATION))
-    program.add_task("t", Phase.FORWARD, ())
+    program.add_task("t", Phase.FORWARD, [COPY])
     with pytest.raises(PlanError, match="task 't' is defined twice"):
-        program.add_task("t", Phase.FORWARD, ())
+        program.add_task("t", Phase.FORWARD, [COPY])
     assert [tracer.unique("op"), tracer.unique("op"), tracer.unique("other")] == ["op", "op.2", "other"]

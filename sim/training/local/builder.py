@@ -82,7 +82,7 @@ class LocalProgramBuilder(StageProgramBuilder):
         x, loss = self.outputs[stage], Tensor(buffer.name, buffer.shape, buffer.dtype)
         loss = self.model.read_out(t, x, loss, head_names(stage, self.place.num_stages))
         self.own[stage] = backpropagate(t, tuple(t.tape), {loss: None})[x]
-        self.tracer.add_task(f"head.{stage}", Phase.HEAD, t.ops, stage)
+        self._add_stage_task(f"head.{stage}", Phase.HEAD, t.ops, stage)
         return [p for source, p in self.tracer.parameters.items() if source not in before]
 
     def _write_block_backward(self, stage: int) -> None:
@@ -97,7 +97,7 @@ class LocalProgramBuilder(StageProgramBuilder):
         target = self._backpropagate_from(t, stage, self.own[stage])
         goes_back = overlapping and not self.place.is_first(stage)
         ops = self._needed(t.ops, target if goes_back else None)
-        self.tracer.add_task(f"backward.{stage}", Phase.BACKWARD, ops, stage)
+        self._add_stage_task(f"backward.{stage}", Phase.BACKWARD, ops, stage)
         if goes_back:
             self._send_back(stage, target)
 
@@ -107,7 +107,7 @@ class LocalProgramBuilder(StageProgramBuilder):
         target = self._backpropagate_from(t, stage, self.own[stage])
         inputs, _ = split_backward(t.ops, {target.name})
         ops = [self._discarding(op) for op in inputs]
-        self.tracer.add_task(f"backward_input.{stage}", Phase.BACKWARD_INPUT, ops, stage)
+        self._add_stage_task(f"backward_input.{stage}", Phase.BACKWARD_INPUT, ops, stage)
         self._send_back(stage, target)
 
     def _discarding(self, op: Op) -> Op:
@@ -137,7 +137,7 @@ class LocalProgramBuilder(StageProgramBuilder):
         name = f"output_gradient.{stage}.both"
         (both,) = t.compute(name, "add", (own, gradient), (own.layout,), kind=Kind.WORKSPACE)
         self._backpropagate_from(t, stage, both)
-        self.tracer.add_task(f"backward.{stage}", Phase.BACKWARD, self._needed(t.ops, None), stage)
+        self._add_stage_task(f"backward.{stage}", Phase.BACKWARD, self._needed(t.ops, None), stage)
 
     def _backpropagate_from(self, t: TaskTracer, stage: int, gradient: Tensor) -> Tensor:
         """Write a block's reverse pass from the gradient of what its head reads; return that of its input."""
