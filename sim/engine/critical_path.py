@@ -105,10 +105,10 @@ class _Walk:
         begin_s, end_s, node = self._bounds()
         while node >= 0 and end_s > begin_s:
             steps, node = self._through(node)
-            for step in steps:
-                start_s = max(step.start_s, begin_s)
+            for rank, call, op, started_s, _ in steps:
+                start_s = max(started_s, begin_s)
                 if start_s < end_s:
-                    yield step._replace(start_s=start_s - begin_s, end_s=end_s - begin_s)
+                    yield Step(rank, call, op, start_s - begin_s, end_s - begin_s)
                     end_s = start_s
 
     def _bounds(self) -> tuple[float, float, int]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sim.engine.activity import Activity, Pricing
 from sim.engine.critical_path import Step, critical_path
+from sim.engine.folding import fold, no_fold
 from sim.engine.pricing import ClusterPricing
 from sim.engine.run import SimulatedRun
 from sim.engine.simulate import simulate
@@ -19,7 +20,7 @@ from sim.plan.op import Collective, Compute, Op, Recv
 from sim.plan.program import Plan, Program
 from tests.sim.jobs import OpTimes, dense_plan, op_times
 from tests.sim.reference import Key, ReferenceEngine
-from tests.sim.strategies import aiao_keys, dense_keys
+from tests.sim.strategies import aiao_keys, bare_ended_plans, dense_keys, dense_plans
 from tests.sim.topology_strategies import clusters, extreme_clusters, slow_adapters
 
 SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -85,15 +86,18 @@ def key_of(run: SimulatedRun, step: Step) -> Key:
     return step.rank, step.call, next(place for place, op in enumerate(ops) if op is step.op)
 
 
+PLANS = dense_plans(16) | aiao_keys().map(lambda keys: dense_plan(**keys)) | bare_ended_plans()
+
+
 @SETTINGS
-@given(data=st.data(), keys=dense_keys(16) | aiao_keys(), coalesce=st.booleans())
-def test_the_path_leads_from_the_beginning_to_the_end(data: Any, keys: dict[str, Any], coalesce: bool) -> None:
+@given(data=st.data(), plan=PLANS, coalesce=st.booleans(), folded=st.booleans())
+def test_the_path_leads_from_the_beginning_to_the_end(data: Any, plan: Plan, coalesce: bool, folded: bool) -> None:
     """Every step begins where the one before ended, the first at 0, the last ends with the run, and they add up to it.
 
     Of steps without a barrier the path is a period long.
     """
-    plan = dense_plan(**keys)
-    run = simulate(plan, data.draw(pricings(plan.mesh.size)), coalesce=coalesce)
+    pricing = data.draw(pricings(plan.mesh.size))
+    run = simulate(plan, pricing, coalesce=coalesce, fold=fold if folded else no_fold)
     steps = critical_path(run).steps
     assert steps[0].start_s == 0.0
     assert all(after.start_s == before.end_s for before, after in pairwise(steps))
@@ -103,7 +107,7 @@ def test_the_path_leads_from_the_beginning_to_the_end(data: Any, keys: dict[str,
     assert math.fsum(step.duration_s for step in steps) == pytest.approx(steps[-1].end_s, rel=1e-12)
 
 
-@SETTINGS
+@settings(SETTINGS, max_examples=25)
 @given(data=st.data(), keys=dense_keys(8), coalesce=st.booleans())
 def test_every_step_of_the_path_waited_for_the_one_before(data: Any, keys: dict[str, Any], coalesce: bool) -> None:
     """Stream order, hazards, collectives and messages, found op by op, lead from step to step at the ops' times."""

@@ -73,7 +73,7 @@ def test_task_without_ops_is_refused(plan: Plan) -> None:
         check(with_program(plan, 1, tasks=tasks))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=dense_plans() | bare_ended_plans())
 def test_no_task_of_a_plan_is_empty(plan: Plan) -> None:
     """Whatever is trained how: every task has ops and is called, every call has a task, and the plan runs."""
