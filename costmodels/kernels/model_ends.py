@@ -45,19 +45,13 @@ def _accumulate_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[Te
     return (inputs[-1],)
 
 
-def _embedding_backward_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
-    """Return the gradient that is added to, or a new one of ``rows`` rows."""
-    _ids, dy, *given = inputs
-    return (given[0] if given else dy.like(attributes["rows"], dy.shape[-1]),)
+def _embedding_backward_work(inputs: Sequence[TensorSpec], _outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+    """Return the work of adding dy to the gradient's rows of the tokens: each such row is read and written once.
 
-
-def _embedding_backward_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
-    """Return the work of reading and writing one gradient row per token, or of writing all rows of a new gradient."""
-    ids, dy, *given = inputs
-    if not given:
-        return Work(0.0, float(dy.num_elements), ids.num_bytes + dy.num_bytes, outputs[0].num_bytes)
-    gradient = given[0]
-    rows = gradient.like(ids.num_elements, gradient.shape[1]).num_bytes
+    There are at most as many such rows as tokens, and as the gradient has.
+    """
+    ids, dy, gradient = inputs
+    rows = gradient.like(min(ids.num_elements, gradient.shape[0]), gradient.shape[1]).num_bytes
     return Work(0.0, float(dy.num_elements), ids.num_bytes + dy.num_bytes + rows, rows)
 
 
@@ -176,7 +170,7 @@ def _delay_work(_inputs: Sequence[TensorSpec], _outputs: Sequence[TensorSpec], a
 MODEL_END_KERNELS = (
     Kernel("tokens", "none", (0, 0), _tokens_outputs, _tokens_work),
     Kernel("embedding", "elementwise", (2, 2), _embedding_outputs, _embedding_work),
-    Kernel("embedding_backward", "elementwise", (2, 3), _embedding_backward_outputs, _embedding_backward_work),
+    Kernel("embedding_backward", "elementwise", (3, 3), _accumulate_outputs, _embedding_backward_work),
     Kernel("add_positions", "elementwise", (2, 2), _add_positions_outputs, _add_positions_work),
     Kernel("add_positions_backward", "elementwise", (2, 2), _accumulate_outputs, _add_positions_backward_work),
     Kernel("logits_max", "elementwise", (1, 1), _logits_max_outputs, streaming(1)),

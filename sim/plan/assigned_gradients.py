@@ -137,7 +137,8 @@ def _assigning(ops: Sequence[Op], fresh: set[str], buffers: Mapping[str, Buffer]
         if not isinstance(op, Compute):
             yield replace(op)
         elif not names:
-            yield replace(op, writes=tuple(products.get(name, name) for name in op.writes))
+            reads, writes = (tuple(products.get(name, name) for name in side) for side in (op.reads, op.writes))
+            yield replace(op, reads=reads, writes=writes)
         elif op.kernel == "add" and op.reads[0] in products:
             continue
         elif op.kernel in _NEW_WITHOUT:
@@ -150,9 +151,12 @@ def _assigning(ops: Sequence[Op], fresh: set[str], buffers: Mapping[str, Buffer]
 
 
 def _added_products(ops: Sequence[Op], fresh: set[str], buffers: Mapping[str, Buffer]) -> dict[str, str]:
-    """Return the gradients to which an op adds what the task made for nothing else, by the name of that."""
+    """Return the gradients to which an op adds what the task made for nothing else, by the name of that product.
+
+    Other ops may update a product in place before it is added.
+    """
     made = {name for op in ops if isinstance(op, Compute) for name in op.writes if name not in op.reads}
-    readers = [name for op in ops for name in op.reads]
+    readers = [name for op in ops for name in op.reads if name not in op.writes]
     found: dict[str, str] = {}
     for op in ops:
         if not (isinstance(op, Compute) and op.kernel == "add" and op.writes == op.reads[1:]):

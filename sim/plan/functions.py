@@ -386,8 +386,8 @@ def tokens(
 def embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter, *, whole_gradient: bool = False) -> Tensor:
     """Return rows of table[V, h]; partial over the axes that shard the vocabulary (Shoeybi et al. 2019).
 
-    ``whole_gradient``: backward makes the gradient of all rows, as autograd does, and a second kernel adds it; else it
-    adds to the rows of the tokens alone.
+    ``whole_gradient``: backward makes the gradient of all rows, as autograd does: zeros, to whose rows it adds; another
+    kernel adds that to the accumulated gradient. Otherwise backward adds to the accumulated gradient's rows.
     """
     axes = table.value.layout.shard_axes(0)
     layout = ids.layout
@@ -397,15 +397,15 @@ def embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter, *, whole_
     t.program.set_gradient_layout(table, summed_layout(table, ids))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        operands, label = (ids, only(gradients)), f"{name}.backward"
-        if not whole_gradient:
-            r.update(label, "embedding_backward", operands, (table.gradient,), vocab_axes=axes)
-            return [None]
-        (whole,) = r.compute(
-            label, "embedding_backward", operands, (table.gradient.layout,), kind=Kind.WORKSPACE, vocab_axes=axes,
-            rows=table.value.shape[0],
-        )  # fmt: skip
-        r.update(f"{label}.add", "add", (whole,), (table.gradient,))
+        dy, label, gradient = only(gradients), f"{name}.backward", table.gradient
+        if whole_gradient:
+            attributes = {"shapes": (table.value.shape,), "dtype": dy.dtype}
+            (gradient,) = r.compute(
+                f"{label}.zeros", "zeros", (), (gradient.layout,), kind=Kind.WORKSPACE, **attributes
+            )
+        r.update(label, "embedding_backward", (ids, dy), (gradient,), vocab_axes=axes)
+        if whole_gradient:
+            r.update(f"{label}.add", "add", (gradient,), (table.gradient,))
         return [None]
 
     t.record((ids,), (y,), backward)

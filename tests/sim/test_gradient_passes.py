@@ -1,16 +1,21 @@
 """What is done to gradients beside adding them up: what it moves, and where it is not done."""
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from costmodels.software import Software
+from sim.engine.simulate import simulate
 from sim.plan.buffer import Kind
 from sim.plan.check import check
 from sim.plan.description import kernel_work
 from sim.plan.op import Collective, Compute
 from sim.plan.program import Program
-from tests.sim.jobs import GPT, LLAMA, dense_plan
+from tests.sim.jobs import GPT, LLAMA, dense_plan, pricing_on
 
 
 def program_of(**keys: Any) -> Program:
@@ -63,11 +68,43 @@ def test_one_replica_divides_nothing_and_sharers_of_a_sequence_divide_as_replica
 
 @pytest.mark.parametrize("tp", [1, 2])
 def test_a_whole_embedding_gradient_is_made_and_added(tp: int) -> None:
-    """Per micro-batch its 2 bytes per element are written, read again, and 8 of the accumulated gradient moved."""
+    """Per micro-batch: 2 bytes per element cleared, the tokens' rows added to, 2 read and 8 accumulated."""
     plain, whole = (program_of(tp=tp, m=3, model=LLAMA, whole_embedding_gradient=made) for made in (False, True))
     elements = prod(whole.buffers["embedding.word"].shape)
     assert elements == GPT["vocab_size"] * GPT["hidden_size"] // tp
-    tokens = GPT["sequence_length"]
-    ids_and_rows = tokens * 8 + tokens * GPT["hidden_size"] * 2
-    assert moved_bytes(whole, "embedding_backward") == 3 * (ids_and_rows + 2 * elements)
+    tokens, width = GPT["sequence_length"], GPT["hidden_size"]
+    given_and_rows = tokens * 8 + tokens * width * 2 + 2 * tokens * width * 2
+    assert moved_bytes(whole, "zeros") == 3 * 2 * elements
+    assert moved_bytes(whole, "embedding_backward") == 3 * given_and_rows
     assert moved_bytes(whole, "add") - moved_bytes(plain, "add") == 3 * (2 + 4 + 4) * elements
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    node=st.sampled_from(["dgx-1-v100-16g", "dgx-a100-80g", "hgx-h100", "dgx-b200"]),
+    sizes=st.tuples(
+        st.sampled_from([32, 128, 1024, 16384]), st.sampled_from([64, 256, 1024]), st.sampled_from([32, 256, 2048])
+    ),
+    keys=st.fixed_dictionaries({
+        "tp": st.sampled_from([1, 2]), "m": st.integers(1, 2), "b": st.sampled_from([1, 4]),
+        "precision": st.sampled_from(["bf16", "fp32"]), "set_gradients_to_none": st.booleans(),
+    }),
+    launch_s=st.sampled_from([0.0, 5e-6]),
+)  # fmt: skip
+def test_a_whole_embedding_gradient_is_never_cheaper_than_adding_rows(
+    node: str, sizes: tuple[int, int, int], keys: dict[str, Any], launch_s: float
+) -> None:
+    """Whatever the table, the tokens, the device and the framework: a step takes as long at least."""
+    vocabulary, width, length = sizes
+    model = LLAMA | {
+        "vocab_size": vocabulary, "hidden_size": width, "sequence_length": length, "num_layers": 1
+    }  # fmt: skip
+    prices = replace(pricing_on(node, keys["tp"]), software=Software(launch_s=launch_s))
+    low = keys["set_gradients_to_none"]
+    rows_s, whole_s = (
+        simulate(
+            dense_plan(model=model, whole_embedding_gradient=made, low_precision_gradients=low, **keys), prices
+        ).iteration_time_s
+        for made in (False, True)
+    )
+    assert whole_s >= rows_s * (1 - 1e-12)

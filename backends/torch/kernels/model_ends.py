@@ -42,9 +42,8 @@ def embedding(context: KernelContext, inputs: Sequence[Tensor], attributes: Attr
 
 
 def embedding_backward(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Add dy to the rows of the table's gradient: the one given, in place, or zeros in the type of dy."""
-    ids, dy, *given = inputs
-    gradient = given[0] if given else dy.new_zeros(attributes["rows"], dy.shape[-1])
+    """Add dy to the rows of the table's gradient in place."""
+    ids, dy, gradient = inputs
     rows, inside = _local_rows(context, ids, gradient.shape[0], attributes["vocab_axes"])
     terms = dy.to(gradient.dtype) * inside.unsqueeze(-1).to(gradient.dtype)
     gradient.index_add_(0, rows.reshape(-1), terms.reshape(-1, gradient.shape[1]))
