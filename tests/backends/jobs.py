@@ -240,6 +240,27 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "data_degree": 2, "zero_stage": 2, "pipeline": {"degree": 2, "schedule": "zb_h1"}, "batch": (8, 1),
         "sharding": ONCE,
     },
+    "zero2 dp4 breadth-first v2, tied": {
+        "data_degree": 4, "zero_stage": 2, "batch": (8, 1),
+        "pipeline": {"degree": 1, "schedule": "breadth_first", "virtual_stages": 2},
+    },
+    "zero3 dp4 breadth-first v2, tied, kept": {
+        "data_degree": 4, "zero_stage": 3, "batch": (8, 1), "sharding": ShardingSpec(reshard_after_forward=False),
+        "pipeline": {"degree": 1, "schedule": "breadth_first", "virtual_stages": 2},
+    },
+    "zero3 dp4 breadth-first v2, tied, by twos": {
+        "data_degree": 4, "zero_stage": 3, "batch": (8, 1), "sharding": ShardingSpec(local_degree=2),
+        "pipeline": {"degree": 1, "schedule": "breadth_first", "virtual_stages": 2},
+    },
+    "zero3 dp4 gpipe": {"data_degree": 4, "zero_stage": 3, "batch": (8, 1), "pipeline": {"schedule": "gpipe"}},
+    "osdp dp4 breadth-first v2, tied": {
+        "data_degree": 4, "batch": (8, 1), "osdp": sharded_operators(**OPERATORS),
+        "pipeline": {"degree": 1, "schedule": "breadth_first", "virtual_stages": 2},
+    },
+    "offload dp4 breadth-first v2, tied": {
+        "data_degree": 4, "zero_stage": 2, "batch": (8, 1), "sharding": OFFLOAD,
+        "pipeline": {"degree": 1, "schedule": "breadth_first", "virtual_stages": 2},
+    },
     "offload, one rank, llama": {"model": LLAMA, "zero_stage": 2, "bucket_bytes": 4000, "sharding": OFFLOAD},
     "offload dp2 x tp2 sp, recompute": {
         "data_degree": 2, "zero_stage": 2, "tensor_degree": 2, "sequence_parallel": True, "recompute": "full",

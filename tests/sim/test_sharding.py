@@ -181,6 +181,45 @@ def test_a_pipeline_rank_keeps_two_buckets_of_each_stage(bucket: int) -> None:
         assert most_at_once(gradient_spans(simulated(plan), rank)) <= 4
 
 
+TABLE = GPT | {"vocab_size": 4096, "tied_embeddings": True}
+"""A model most of whose parameters are the table that input and output share."""
+ONE_RANK = [{"schedule": "breadth_first", "virtual_stages": 2}, {"schedule": "gpipe"}, {"schedule": "1f1b"}]
+
+
+@pytest.mark.parametrize("schedule", ONE_RANK, ids=lambda keys: str(keys["schedule"]))
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("sharding", [{"zero_stage": 2, "bucket_bytes": 1}, {"zero_stage": 3}], ids=["zero2", "zero3"])
+def test_whole_gradients_and_parameters_do_not_add_up_over_microbatches(
+    schedule: dict[str, Any], sharding: dict[str, Any], *, tied: bool
+) -> None:
+    """On one pipeline rank: as many bytes of them live at once under four micro-batches as under two."""
+    keys = {"dp": 4, "model": TABLE | {"tied_embeddings": tied}, **schedule, **sharding}
+    for kind in (Kind.GRADIENT, Kind.PARAMETER):
+        two, four = (most_live_bytes(dense_plan(m=m, **keys).programs[0], kind) for m in (2, 4))
+        assert two == four
+
+
+@pytest.mark.parametrize("schedule", ONE_RANK, ids=lambda keys: str(keys["schedule"]))
+@pytest.mark.parametrize("reshards", [True, False])
+def test_a_shared_table_takes_no_more_under_stages_2_and_3_than_under_1(
+    schedule: dict[str, Any], *, reshards: bool
+) -> None:
+    """The peak falls from stage to stage, though first and last virtual stage of a rank both make its gradient.
+
+    Stage 3 without resharding has its shards beside whole parameters, which stage 2 has alone.
+    """
+    keep = {"sharding": ShardingSpec(reshard_after_forward=False)} if not reshards else {}
+    plans = [
+        dense_plan(dp=4, m=6, model=TABLE, **schedule, zero_stage=stage, **(keep if stage == 3 else {}))
+        for stage in range(4)
+    ]
+    for plan in plans:
+        check(plan)
+    peaks = [memory_use(plan.programs[0]).peak_bytes for plan in plans]
+    assert peaks[0] > peaks[1] > peaks[2]
+    assert peaks[3] < peaks[2 if reshards else 1]
+
+
 # --- traffic ---------------------------------------------------------------------------------------------------------
 
 

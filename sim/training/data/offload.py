@@ -18,7 +18,8 @@ from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.training.data.axes import shard_axes
 from sim.training.data.buckets import Bucket
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
-from sim.training.data.units import Unit, bucket_units, with_reductions, zeros
+from sim.training.data.sharding import shares_table
+from sim.training.data.units import Unit, bucket_units, with_own_buffers, with_reductions, with_table_apart, zeros
 from sim.training.mesh_axes import DATA_AXIS
 from sim.training.pipeline.placement import Placement
 from sim.training.spec import DenseTraining
@@ -38,7 +39,8 @@ def write_offloaded_step(
     and backwards, in call order.
     """
     fresh = {stage: [tracer.parameters[p.source] for p in group] for stage, group in groups.items()}
-    units = bucket_units(fresh, bucket_bytes=job.parallel.bucket_bytes, tied=False)
+    parted = with_table_apart(fresh, apart=shares_table(job))
+    units = bucket_units(parted, bucket_bytes=job.parallel.bucket_bytes, tied=False)
     return OffloadedStepWriter(job, tracer, step_end_writer(job, tracer, place, rank), units).write()
 
 
@@ -118,6 +120,7 @@ class OffloadedStepWriter:
         for name, task in list(self.tracer.tasks.items()):
             if task.phase is Phase.BACKWARD:
                 self.tracer.tasks[name] = replace(task, ops=tuple(with_reductions(task.ops, self.units, moves, sums)))
+        with_own_buffers(self.tracer, Phase.BACKWARD)
 
     def _write_sync(self) -> list[str]:
         """Send what a step has accumulated to the host."""

@@ -16,6 +16,7 @@ from sim.plan.op import Op
 from sim.plan.program import Program
 from sim.training.data.operators import Choices, OperatorSlice, buffers_of, linear_layers, operator_slices
 from sim.training.data.osdp import Option
+from sim.training.data.units import first_name
 from sim.training.sharding import Choice
 from sim.training.spec import DenseTraining
 
@@ -61,7 +62,8 @@ def slice_costs(job: DenseTraining, plan: UniformPlan, seconds: OpSeconds) -> di
     calls = Counter(call.task for call in program.calls)
     for name, task in program.tasks.items():
         for op in task.ops:
-            owners = {owner[buffer] for buffer in (*op.reads, *op.writes) if buffer in owner}
+            touched = map(first_name, (*op.reads, *op.writes))
+            owners = {owner[buffer] for buffer in touched if buffer in owner}
             if len(owners) == 1:
                 times[owners.pop()] += calls[name] * seconds(program, op)
     costs: dict[str, list[SliceCost]] = {}

@@ -28,11 +28,14 @@ from sim.training.data.units import (
     bucket_units,
     gather,
     layer_units,
+    with_own_buffers,
     with_reductions,
+    with_table_apart,
     zeros,
 )
 from sim.training.mesh_axes import DATA_AXIS, PIPELINE_AXIS
 from sim.training.pipeline.placement import Placement
+from sim.training.pipeline.schedules import orders
 from sim.training.spec import DenseTraining
 
 REPLICA_STREAM = "dp_replicas"
@@ -48,13 +51,16 @@ def write_sharded_step(
     """
     ends = place.ranks[0], place.ranks[place.chain_length - 1]
     tied = job.model.tied_embeddings and ends[0] != ends[1] and rank in ends
+    shared = shares_table(job)
     fresh = {stage: [tracer.parameters[p.source] for p in group] for stage, group in groups.items()}
     step_end = StepEndWriter(job, tracer, job.training.types, ends, ())
     if job.parallel.zero_stage < 3:
-        units = bucket_units(fresh, bucket_bytes=job.parallel.bucket_bytes, tied=tied)
+        parted = with_table_apart(fresh, apart=shared)
+        units = bucket_units(parted, bucket_bytes=job.parallel.bucket_bytes, tied=tied)
         return ShardedStepWriter(job, tracer, step_end, units).write()
     parameters = [p for group in fresh.values() for p in group]
-    units = layer_units(parameters, tied_embeddings=job.model.tied_embeddings, apart=tied)
+    joins_ends = job.model.tied_embeddings and not shared
+    units = layer_units(parameters, joins_ends=joins_ends, apart=tied or shared, tied=tied)
     return ShardedStepWriter(job, tracer, step_end, units, gathering=_gathering(job)).write()
 
 
@@ -68,10 +74,21 @@ class Gathering:
     once: bool = False
 
 
+def shares_table(job: DenseTraining) -> bool:
+    """Return whether several virtual stages of one rank use the tied table: the first and the last."""
+    pipeline = job.parallel.pipeline
+    return job.model.tied_embeddings and pipeline.degree == 1 and pipeline.virtual_stages > 1
+
+
 def _gathering(job: DenseTraining) -> Gathering:
-    """Return when stage 3 gathers. Without a pipeline, what forward computes with last is first in backward."""
-    pipelined, reshards = job.parallel.pipeline.degree > 1, job.parallel.sharding.reshards
-    if pipelined:
+    """Return when stage 3 gathers.
+
+    Where each backward follows its own forward, backward begins with what forward computed with last. Under other
+    schedules the forwards of several micro-batches come first, and what they left would be there for each of them.
+    """
+    pipeline, reshards = job.parallel.pipeline, job.parallel.sharding.reshards
+    kinds = "".join(action.kind for action in orders(pipeline, job.num_microbatches)[0])
+    if pipeline.degree > 1 or kinds != "FB" * job.num_microbatches:
         return Gathering(once=not reshards)
     return Gathering(frozenset({END_UNIT}) if reshards else None)
 
@@ -175,6 +192,8 @@ class ShardedStepWriter:
         buffers.update({begin.name: begin for begin in begins if begin.name in written})
         for label in ("all_gather", "regather"):
             self._add_between(label, Scope.MICROBATCH)
+        for phase in (Phase.FORWARD, Phase.BACKWARD):
+            with_own_buffers(self.tracer, phase)
         return []
 
     def _add_between(self, label: str, scope: Scope) -> None:
@@ -197,6 +216,7 @@ class ShardedStepWriter:
         for task, ops in self._rewritten(Phase.BACKWARD):
             reductions = {unit.name: self._microbatch_reduction(unit, pieces[unit.name]) for unit in self.units}
             self._replace(task, with_reductions(ops, self.units, reductions, sums))
+        with_own_buffers(self.tracer, Phase.BACKWARD)
 
     def _microbatch_reduction(self, unit: Unit, piece: Tensor) -> list[Op]:
         """Return the ops that add the shard of a micro-batch's gradients to what was accumulated.

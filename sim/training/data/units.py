@@ -10,15 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sim.plan.buffer import BYTES_PER_ELEMENT
+from sim.plan.buffer import BYTES_PER_ELEMENT, Scope
 from sim.plan.op import Collective, CollectiveKind, Compute, Op
-from sim.plan.tracing import Parameter, Tensor
+from sim.plan.program import Phase
+from sim.plan.tracing import Parameter, ProgramTracer, Tensor
 from sim.training.data.buckets import TIED_SOURCE, make_buckets
 from sim.training.mesh_axes import DATA_AXIS
 
 BUCKET_ELEMENTS: Final = 500_000_000
 _AT_ONCE: Final = 2
 """Units whose gradients there are at once: one that backward makes, one that is reduced."""
+_OWN: Final = ".of."
 END_UNIT = "ends"
 TIED_UNIT = "tied"
 
@@ -70,25 +72,25 @@ def bucket_units(groups: Mapping[int, Sequence[Parameter]], *, bucket_bytes: int
     ]
 
 
-def layer_units(parameters: Sequence[Parameter], *, tied_embeddings: bool, apart: bool) -> list[Unit]:
+def layer_units(parameters: Sequence[Parameter], *, joins_ends: bool, apart: bool, tied: bool) -> list[Unit]:
     """Return one unit per layer, one for the embedding and one for final norm and output layer.
 
-    With a tied table, which both of these need, the two are one. ``apart``: they are on two pipeline ranks, of which
-    each has the table, so it is a unit of its own.
+    ``joins_ends``: these two are one unit, as both need a tied table. ``apart``: two pipeline ranks or two virtual
+    stages need it, so it is a unit of its own; ``tied``: two pipeline ranks, which sum its gradients.
     """
     members: dict[str, list[Parameter]] = {}
     for parameter in parameters:
-        tied = apart and parameter.source == TIED_SOURCE
-        name = TIED_UNIT if tied else _unit_name(parameter.source, tied_embeddings=tied_embeddings)
+        is_table = apart and parameter.source == TIED_SOURCE
+        name = TIED_UNIT if is_table else _unit_name(parameter.source, joins_ends=joins_ends)
         members.setdefault(name, []).append(parameter)
-    return [make_unit(name, group, tied=name == TIED_UNIT) for name, group in members.items()]
+    return [make_unit(name, group, tied=tied and name == TIED_UNIT) for name, group in members.items()]
 
 
-def _unit_name(source: str, *, tied_embeddings: bool) -> str:
+def _unit_name(source: str, *, joins_ends: bool) -> str:
     if source.startswith("layer"):
         return source.partition(".")[0]
     embeds = source.startswith("embedding.")
-    return "embedding" if embeds and not tied_embeddings else END_UNIT
+    return "embedding" if embeds and not joins_ends else END_UNIT
 
 
 def make_unit(name: str, parameters: Sequence[Parameter], *, tied: bool = False) -> Unit:
@@ -97,6 +99,56 @@ def make_unit(name: str, parameters: Sequence[Parameter], *, tied: bool = False)
     partial = tuple(p for p in parameters if axes[p.source])
     partial_axes = axes[partial[0].source] if partial else ()
     return Unit(name, tuple(parameters), partial=partial, partial_axes=partial_axes, tied=tied)
+
+
+def with_table_apart(groups: Mapping[int, Sequence[Parameter]], *, apart: bool) -> dict[int, list[Parameter]]:
+    """Return a rank's parameters by stage, the tied table in a group of its own (-1) where ``apart``.
+
+    Where two virtual stages of a rank use the table, each of them reduces its part of the table's gradient. A unit of
+    its own keeps them from reducing other gradients twice.
+    """
+    kept = {stage: [p for p in group if not (apart and p.source == TIED_SOURCE)] for stage, group in groups.items()}
+    table = [p for group in groups.values() for p in group if apart and p.source == TIED_SOURCE]
+    return kept | ({-1: table} if table else {})
+
+
+def with_own_buffers(tracer: ProgramTracer, phase: Phase) -> None:
+    """Give each task of a phase its own buffers for values that several of its tasks make anew.
+
+    A micro-batch has one instance of a buffer, which lives from the first of these tasks to the last. Under a schedule
+    that runs many micro-batches in between, it would hold memory for all of them. Each task that touches such a buffer
+    makes it anew, so no value is passed from one to the other.
+    """
+    makers, users = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
+    for name, task in tracer.tasks.items():
+        begun: dict[str, bool] = {}
+        for op in task.ops:
+            for buffer in (*op.reads, *op.writes):
+                begun.setdefault(buffer, buffer not in op.reads)
+        for buffer, is_new in begun.items():
+            users[buffer].add(name)
+            if is_new and task.phase is phase:
+                makers[buffer].append(name)
+    own = defaultdict[str, dict[str, str]](dict)
+    for buffer, tasks in makers.items():
+        known = tracer.buffers[buffer]
+        if known.scope is Scope.MICROBATCH and known.num_bytes and users[buffer] == set(tasks):
+            for name in tasks[1:]:
+                own[name][buffer] = f"{buffer}{_OWN}{name}"
+    for name, renamed in own.items():
+        task = tracer.tasks[name]
+        tracer.tasks[name] = replace(task, ops=tuple(_with_names(op, renamed) for op in task.ops))
+        tracer.buffers.update({new: replace(tracer.buffers[old], name=new) for old, new in renamed.items()})
+
+
+def first_name(buffer: str) -> str:
+    """Return the name of a buffer before a task got its own of it."""
+    return buffer.partition(_OWN)[0]
+
+
+def _with_names(op: Op, names: Mapping[str, str]) -> Op:
+    reads, writes = (tuple(names.get(name, name) for name in side) for side in (op.reads, op.writes))
+    return replace(op, reads=reads, writes=writes)
 
 
 # --- gradients -------------------------------------------------------------------------------------------------------
