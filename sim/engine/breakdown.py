@@ -62,11 +62,14 @@ def _by_priority(streams: Iterable[str]) -> list[str]:
 
 
 def _sorted_spans(parts: list[tuple[Times, Times]], begin_s: float, end_s: float) -> tuple[Times, Times]:
-    """Return what of some spans lies in a window, counted from its begin, in order."""
+    """Return what of some spans lies in a window, counted from its begin, in order.
+
+    A wait that takes no time comes before the op that begins at the same moment.
+    """
     starts, ends = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     inside = (ends > begin_s) & (starts < end_s)
     starts, ends = (np.clip(times[inside], begin_s, end_s) - begin_s for times in (starts, ends))
-    order = np.argsort(starts, kind="stable")
+    order = np.lexsort((ends, starts))
     return starts[order], ends[order]
 
 
