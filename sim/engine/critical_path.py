@@ -114,10 +114,10 @@ class _Walk:
     def _bounds(self) -> tuple[float, float, int]:
         """Return when the path begins and when it ends, and the node with which it ends (-1: there is none)."""
         loop, graph = self.run.loop, self.run.graph
-        if self.run.num_steps == 1:
+        if self.run.period_nodes is None:
             last = int(np.argmax(loop.ends_s)) if loop.ends_s else -1
             return 0.0, max(loop.ends_s, default=0.0), last
-        before, node = self.run.first_nodes[-2:]
+        before, node = self.run.period_nodes
         released = graph.blocks[node].released_s if node in graph.blocks else [0.0]
         entry = max(range(len(released)), key=released.__getitem__)
         waited_for = self._waited_for(self.entry_nodes.get((node, entry), node))

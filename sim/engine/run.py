@@ -115,6 +115,20 @@ class SimulatedRun:
         return float(periods_s[-1] if self.is_steady else periods_s[len(periods_s) // 2 :].mean())
 
     @cached_property
+    def period_nodes(self) -> tuple[int, int] | None:
+        """Return the nodes with which the shown step and the one after it begin; None where there is one step alone.
+
+        Of a plan that holds several steps: the last but one and the last, on the rank that decides the step's time.
+        """
+        if self.plan.num_steps > 1:
+            slowest = max(self.programs, key=lambda rank: self._step_begin_s(rank, -1) - self._step_begin_s(rank, -2))
+            return self._step_node(slowest, -2), self._step_node(slowest, -1)
+        if self.num_steps == 1:
+            return None
+        before, after = self.first_nodes[-2:]
+        return before, after
+
+    @cached_property
     def is_steady(self) -> bool:
         """Return whether the last two steps began equally long after the steps before them."""
         if self.num_steps == 1:
@@ -191,10 +205,25 @@ class SimulatedRun:
         )  # fmt: skip
         return list(self._task_times(rank, range(self.num_steps * num_calls))), begin_s + self.origin_s
 
+    def _step_node(self, rank: int, step: int) -> int:
+        """Return the node of a rank's first forward of one of the steps that its program holds; -1 is the last."""
+        program, first = self.programs[rank], self._first_microbatch(step)
+        return min(
+            (
+                node for owner, index, node, _ in self.graph.units
+                if owner == rank and (call := program.calls[index]).microbatch == first
+                and program.tasks[call.task].phase is Phase.FORWARD
+            ),
+            key=self.loop.starts_s.__getitem__,
+        )  # fmt: skip
+
+    def _first_microbatch(self, step: int) -> int:
+        """Return the first micro-batch of one of the steps that the plan holds; -1 is the last."""
+        return (self.plan.num_steps + step) * self.plan.microbatches_per_step
+
     def _step_begin_s(self, rank: int, step: int) -> float:
         """Return when a rank begins its first forward of one of the steps that its program holds; -1 is the last."""
-        calls, plan = self.programs[rank].calls, self.plan
-        first = (plan.num_steps + step) * plan.microbatches_per_step
+        calls, first = self.programs[rank].calls, self._first_microbatch(step)
         return min(
             float(times.starts_s[row].min())
             for times in self.task_times(rank) if times.task.phase is Phase.FORWARD

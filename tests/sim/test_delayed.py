@@ -1,11 +1,13 @@
 """PipeDream-2BW: steps without a flush, two versions of the weights."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.engine.critical_path import critical_path
 from sim.engine.memory import memory_use, peak_live_chunks
 from sim.engine.simulate import simulate
 from sim.engine.textbook import TextbookPricing
@@ -36,6 +38,17 @@ def test_steady_step_has_no_bubble(ranks: int, more: int, forward_s: float, inpu
     each_s = forward_s + input_s + weight_s
     assert run.iteration_time_s == pytest.approx(m * each_s)
     assert run.makespan_s == pytest.approx((NUM_STEPS * m + ranks - 1) * each_s)
+
+
+@given(ranks=st.integers(1, 5), more=st.integers(0, 3), forward_s=TIMES, hop_s=st.sampled_from([0.0, 0.25, 1.0]))
+def test_the_critical_path_is_one_steps(ranks: int, more: int, forward_s: float, hop_s: float) -> None:
+    """Of the steps that a plan holds it is the path of one of them, without a gap, as long as that step."""
+    job = textbook(ranks, ranks + more, forward_s=forward_s, hop_s=hop_s)
+    run = simulate(build_delayed_textbook(job, "2bw"), TextbookPricing(hop_s))
+    steps = critical_path(run).steps
+    assert steps[0].start_s == pytest.approx(0.0, abs=1e-9)
+    assert steps[-1].end_s == pytest.approx(run.iteration_time_s)
+    assert all(before.end_s == pytest.approx(after.start_s) for before, after in pairwise(steps))
 
 
 def test_rank_keeps_what_1f1b_keeps_and_weights_twice() -> None:
