@@ -162,13 +162,14 @@ def _price(
 ) -> dict[str, PricedTask]:
     program = plan.program_of(rank)
 
-    def price(op: Op) -> Activity:
-        activity = pricing.price(plan, program, op, rank)
+    def folded(op: Op, activity: Activity) -> Activity:
         return folding.folded(op, rank, activity) if isinstance(op, LinkOp) else activity
 
     def priced(name: str, task: Task) -> PricedTask:
         launches_s, waits = pricing.launches_s(task), shapes[id(program)][name].predecessors
-        return PricedTask(launched(waits, launches_s, [price(op) for op in task.ops]), launches_s)
+        alone = [pricing.price(plan, program, op, rank) for op in task.ops]
+        late = launched(waits, launches_s, alone)  # as late as each rank's own, whoever else is like it
+        return PricedTask(tuple(map(folded, task.ops, late)), launches_s)
 
     return {name: priced(name, task) for name, task in program.tasks.items()}
 

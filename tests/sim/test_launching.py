@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,12 +12,14 @@ from costmodels.software import Software
 from scenarios.reading.loader import load_scenario
 from scenarios.running.runner import plan_of, pricing_of
 from sim.engine.activity import Activity
+from sim.engine.folding import no_fold
 from sim.engine.launching import launched
 from sim.engine.pricing import ClusterPricing
 from sim.engine.shape import analyse
 from sim.engine.simulate import simulate
 from sim.plan.op import Compute
 from sim.plan.program import Phase, Task
+from tests.sim.jobs import LLAMA, as_array, dense_plan, op_times, pricing_on
 
 SECONDS = st.floats(0.0, 1.0, allow_nan=False)
 TINY = Path(__file__).parents[2] / "scenarios" / "tiny-gpt-2x2.yaml"
@@ -138,3 +141,19 @@ def test_messages_are_not_captured() -> None:
     pricing, _ = prices(Software(launch_s=2.0, native_launch_s=1.0, graph_launch_s=5.0))
     assert pricing.launches_s(chain(3)) == (5.0, 0.0, 0.0)
     assert pricing.launches_s(send) != ()
+
+
+@pytest.mark.parametrize(
+    "keys", [{"sequence_parallel": True}, {"sequence_parallel": True, "collective_matmul": True}, {}]
+)
+def test_groups_that_share_an_adapter_are_launched_as_late_folded_or_not(keys: dict[str, Any]) -> None:
+    """What two groups together put on one adapter makes each of them longer, but not what it waits for its host."""
+    plan = dense_plan(tp=4, dp=2, model=LLAMA, axis_order=("pp", "tp", "dp"), recompute="full", **keys)
+    for launch_s in (2e-6, 1e-5, 5e-5):
+        prices_ = replace(pricing_on("cloud-a100-100g", 8, devices_per_node=2), software=Software(launch_s=launch_s))
+        folded, every = simulate(plan, prices_), simulate(plan, prices_, fold=no_fold)
+        mine, whole = op_times(folded), op_times(every)
+        assert len(folded.programs) < len(every.programs)
+        ranks, stands_for = list(whole), folded.folding.stands_for
+        partners = as_array(mine, [(stands_for[rank], call, j) for rank, call, j in ranks])
+        assert abs(as_array(whole, ranks) - partners).max() <= 1e-9 * every.makespan_s
