@@ -17,14 +17,17 @@ from sim.engine.folding import no_fold
 from sim.engine.pricing import ClusterPricing
 from sim.engine.simulate import simulate
 from sim.engine.textbook import TextbookPricing
-from sim.engine.uncertainty.errors import ModelErrors
+from sim.engine.uncertainty.errors import ErrorClasses, ModelErrors
+from sim.engine.uncertainty.first_order import path_shares
 from sim.engine.uncertainty.interval import Interval, Method, drawn_step_times_s, step_deviation, step_time_interval
 from sim.plan.buffer import Buffer, Kind, Scope
 from sim.plan.mesh import Mesh
 from sim.plan.op import Compute, Op
 from sim.plan.program import Call, Phase, Plan, Program, Task
+from sim.training.builder import build_dense_training
+from sim.training.delayed import build_delayed_training
 from tests.sim.erring import Erring, drawn_factor, model_errors
-from tests.sim.jobs import dense_plan, pricing_on
+from tests.sim.jobs import LLAMA, dense_job, dense_plan, pricing_on
 from tests.sim.test_retiming import retimed
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -256,6 +259,17 @@ def test_one_family_errs_as_a_whole_or_shape_by_shape() -> None:
     apart = step_deviation(path, model_errors({"gemm": 0.1}, common=0.0, step=0.0))
     assert whole == pytest.approx(0.1 * share)
     assert apart < 0.6 * whole
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "aiao", "pipedream_2bw"])
+def test_an_error_that_all_ops_share_is_the_steps(schedule: str) -> None:
+    """Where every op is off by one factor so is the step, also one of several that overlap."""
+    keys = {"virtual_stages": 2, "deferred_sync": 0.5} if schedule == "aiao" else {}
+    job = dense_job(pp=2, m=4, model=LLAMA, schedule=schedule, **keys)
+    plan = build_delayed_training(job, "test") if schedule == "pipedream_2bw" else build_dense_training(job, "test")
+    path = critical_path(simulate(plan, pricing_on("dgx-a100-80g", 2)))
+    shares = path_shares(path, ErrorClasses())
+    assert sum(shares.values()) == pytest.approx(1.0)
 
 
 def test_runs_too_large_to_sample_say_so() -> None:
