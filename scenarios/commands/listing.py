@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from costmodels.hardware import list_nodes, load_node
+from costmodels.hardware import DeviceSpec, list_nodes, load_node
 from costmodels.kernels import KERNELS
 from costmodels.units import format_bytes, format_rate
 from scenarios.commands.options import json_option
@@ -19,6 +19,7 @@ from scenarios.reading.model_presets import load_presets
 from scenarios.reading.schema.training import TrainingSection
 from scenarios.reading.yaml_tree import read_document
 from sim.training.pipeline.rules import TRAITS
+from sim.training.precision import PRECISIONS
 
 KINDS = ("scenarios", "nodes", "presets", "schedules", "recompute", "precisions", "kernels")
 
@@ -51,12 +52,18 @@ def _nodes() -> list[dict[str, Any]]:
             "name": node.name,
             "devices": f"{node.devices_per_node} x {node.device.name}",
             "memory": format_bytes(node.device.memory_bytes),
-            "peak": format_rate(max(node.device.peak_flop_per_s.values()), "FLOP/s"),
+            "peak": _peak(node.device),
             "inside, each way": format_rate(node.intra.bandwidth_bytes_per_s, "B/s"),
             "network": f"{node.nics_per_node} x {format_rate(8 * node.nic.bandwidth_bytes_per_s, 'bit/s')}",
         }
         for node in nodes
     ]
+
+
+def _peak(device: DeviceSpec) -> str:
+    """Return the peak of the precision that one trains in, with its name: fp32, or one of 16 bits that is faster."""
+    precision = max(("fp32", "bf16", "fp16"), key=lambda name: device.peak(PRECISIONS[name].product))
+    return f"{format_rate(device.peak(PRECISIONS[precision].product), 'FLOP/s')} {precision} dense"
 
 
 def _presets() -> list[dict[str, Any]]:

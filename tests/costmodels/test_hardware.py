@@ -17,6 +17,12 @@ NODES = (
     "dgx-b200", "hgx-h100", "hgx-h200", "local-cpu", "longhorn",
 )  # fmt: skip
 
+REPORTED_MIB = {
+    "v100-sxm2-16gb": 16160, "v100-sxm2-32gb": 32510, "a100-sxm4-40gb": 40960, "a100-sxm4-80gb": 81920,
+    "h100-sxm5-80gb": 81559, "h200-sxm5-141gb": 143771, "b200-sxm-180gb": 183359,
+}  # fmt: skip
+"""What nvidia-smi reports as the memory of each GPU: torch's total capacity is the same or up to 2 % less."""
+
 
 def catalogue(file: str) -> dict[str, Any]:
     """Return a fresh copy of a catalogue file."""
@@ -83,8 +89,15 @@ def test_known_figures_are_right() -> None:
     assert node.device.peak("bfloat16") == 312e12
     assert node.intra.bandwidth_bytes_per_s == 300e9
     assert node.nic.bandwidth_bytes_per_s * node.nics_per_node * 8 == 1600e9
-    assert load_node("dgx-b200").device.memory_bytes == 180_000_000_000
     assert load_node("cloud-a100-100g").nics_per_node == 1
+
+
+@pytest.mark.parametrize("name", list_devices())
+def test_memory_is_what_the_driver_reports(name: str) -> None:
+    """A GPU's memory is the driver's figure, less what the driver keeps: not the data sheet's decimal GB."""
+    device = load_device(name)
+    if device.kind == "gpu":
+        assert 0.98 * REPORTED_MIB[name] <= device.memory_bytes / 2**20 <= 1.0001 * REPORTED_MIB[name]
 
 
 def test_unknown_name_gets_the_nearest() -> None:

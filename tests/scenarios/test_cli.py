@@ -166,6 +166,23 @@ def test_list_shows_what_there_is(capsys) -> None:
     assert {"name", "hidden_size", "source"} <= set(records["presets"][0])
 
 
+@pytest.mark.parametrize(
+    ("node", "peak"),
+    [
+        ("dgx-2", "125 TFLOP/s fp16 dense"),
+        ("dgx-a100-80g", "312 TFLOP/s bf16 dense"),
+        ("hgx-h100", "989.4 TFLOP/s bf16 dense"),
+        ("dgx-b200", "2.25 PFLOP/s bf16 dense"),
+        ("local-cpu", "80 GFLOP/s fp32 dense"),
+    ],
+)
+def test_list_names_the_precision_of_a_peak(capsys, node, peak) -> None:
+    """The peak of a node's devices is of the fastest precision of 16 or 32 bits, which is named."""
+    _, shown = run(capsys, "list", "nodes", "--json")
+    (record,) = (record for record in json.loads(shown)["nodes"] if record["name"] == node)
+    assert record["peak"] == peak
+
+
 def test_new_writes_a_starter_file_once(capsys, tmp_path) -> None:
     """The file is valid, and never overwritten."""
     path = tmp_path / "mine.yaml"
