@@ -36,6 +36,12 @@ class Routes:
     capacity: int
 
 
+def filled_slots(num_choices: int, num_experts: int, capacity: int) -> int:
+    """Return how many slots of all experts hold a token where choices are spread evenly, as far as they divide."""
+    share, rest = divmod(num_choices, num_experts)
+    return rest * min(share + 1, capacity) + (num_experts - rest) * min(share, capacity)
+
+
 def route(
     t: TaskTracer, name: str, logits: Tensor, *, top_k: int, capacity: int, balanced: bool, balance_loss: float = 0.0
 ) -> Routes:

@@ -5,6 +5,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Literal
 
+from sim.plan.experts import filled_slots
 from sim.training.errors import SpecError
 
 Routing = Literal["learned", "balanced"]
@@ -45,12 +46,23 @@ class ExpertsSpec:
         share = Fraction(num_tokens * self.top_k, self.num_experts)
         return min(num_tokens, ceil(Fraction(repr(self.capacity_factor)) * share))
 
+    def reached(self, num_tokens: int) -> float:
+        """Return how many experts a token reaches on the mean, of a rank's tokens whose choices are spread evenly.
+
+        That is ``top_k``, less the choices that find no slot.
+        """
+        choices = num_tokens * self.top_k
+        return filled_slots(choices, self.num_experts, self.capacity(num_tokens)) / num_tokens
+
     def num_parameters(self, hidden_size: int, matrices: int) -> int:
         """Return the parameters of router and experts; an expert has 2 matrices, or 3 where it is gated."""
         widths = self.num_experts * self.ffn_hidden_size + self.shared_ffn_hidden_size
         return hidden_size * (self.num_experts + matrices * widths)
 
-    def products(self, hidden_size: int, matrices: int) -> int:
-        """Return the multiplications with weights per token: router and the experts that it goes to."""
-        widths = self.top_k * self.ffn_hidden_size + self.shared_ffn_hidden_size
+    def products(self, hidden_size: int, matrices: int, reached: float | None = None) -> float:
+        """Return the multiplications with weights per token: router, shared experts, and those that it is routed to.
+
+        ``reached``: how many of these it reaches on the mean; None: all that it chooses.
+        """
+        widths = (self.top_k if reached is None else reached) * self.ffn_hidden_size + self.shared_ffn_hidden_size
         return hidden_size * (self.num_experts + matrices * widths)

@@ -125,18 +125,21 @@ class TransformerSpec:
         layers = self.num_layers * self.attention_parameters + self._over_layers(self.mlp_parameters, experts)
         return layers + embeddings + positions + final_norm
 
-    def model_flop(self, num_sequences: int) -> float:
+    def model_flop(self, num_sequences: int, reached: float | None = None) -> float:
         """Return the FLOP that training ``num_sequences`` sequences needs: forward and backward, nothing twice.
 
-        Every matrix product counts 2MKN forward and twice that backward, of experts as many as a token goes to;
+        ``reached``: how many experts a token reaches on the mean; None: all that it chooses.
+        Every matrix product counts 2MKN forward and twice that backward, of experts as many as a token reaches;
         attention counts in full, no causal skipping; the rest counts nothing. For GPT this is
         72·B·s·L·h²·(1 + s/6h + V/12Lh) (Narayanan et al. 2021, section 3; Korthikanti et al. 2022, appendix A).
         """
         s, h = self.sequence_length, self.hidden_size
-        experts = self.experts.products(h, self.mlp_matrices) if self.experts else 0
-        attention = self.num_layers * (self.attention_products + s * self.score_products)
-        layers = attention + self._over_layers(self.mlp_products, experts)
-        return 6.0 * num_sequences * s * (layers + h * self.vocab_size)
+        layers = self.num_layers * (self.attention_products + s * self.score_products)
+        layers += (self.num_layers - self.num_expert_layers) * self.mlp_products
+        products = float(layers + h * self.vocab_size)
+        if self.experts is not None:
+            products += self.num_expert_layers * self.experts.products(h, self.mlp_matrices, reached)
+        return 6.0 * num_sequences * s * products
 
     def _over_layers(self, of_mlp: int, of_experts: int) -> int:
         """Return the sum over all layers of what each has of its MLP, or of its experts."""

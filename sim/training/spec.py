@@ -264,11 +264,13 @@ class DenseTraining:
     def model_flop(self) -> float:
         """Return the FLOP that a step needs, over all replicas, counted as ``TransformerSpec.model_flop`` counts them.
 
+        Of experts those count that a rank's tokens reach where choices are spread evenly: no slot that stays empty.
         Local updates also need a head per block. With overlapping ones the blocks between first and last also need,
         for their input, the gradient of their own loss alone: half of what products need backward, all of attention's.
         """
         model, batch = self.model, self.training.global_batch_size
-        flop = model.model_flop(batch)
+        routed = self.training.microbatch_size * model.sequence_length // self.parallel.context_degree
+        flop = model.model_flop(batch, model.experts.reached(routed) if model.experts else None)
         if self.training.method == "backprop":
             return flop
         layers, tokens = split_layers(model.num_layers, self.parallel.pipeline), batch * model.sequence_length

@@ -160,6 +160,33 @@ def bare_ended_plans(draw: Any) -> Plan:
     return dense_plan(schedule=schedule, m=_num_microbatches(draw, schedule, pp), **keys)
 
 
+@st.composite
+def expert_keys(draw: Any) -> dict[str, Any]:
+    """Draw the keys of a small job whose layers have experts, with too few slots, enough or too many."""
+    tp, pp, dp, ep = draw(
+        st.sampled_from(
+            [(1, 1, 1, 1), (2, 1, 2, 2), (1, 2, 2, 2), (2, 2, 2, 1), (1, 1, 4, 2), (4, 1, 1, 1), (2, 1, 4, 4)]
+        )
+    )
+    schedule = draw(st.sampled_from(["gpipe", "1f1b", *(_PIPELINED if pp > 1 else ())]))
+    v = 1 if schedule in {"gpipe", "1f1b", "zb_h1"} else 2
+    num_experts = draw(st.sampled_from([4, 8, 12]))
+    experts = ExpertsSpec(
+        num_experts=num_experts, top_k=draw(st.integers(1, 4)), ffn_hidden_size=32,
+        shared_ffn_hidden_size=draw(st.sampled_from([0, 16])), first_dense_layers=draw(st.integers(0, 1)),
+        capacity_factor=draw(st.sampled_from([0.1, 0.25, 0.9, 1.0, 1.1, 1.7, 4.0, 12.0])),
+        routing=draw(st.sampled_from(["learned", "balanced"])),
+    )  # fmt: skip
+    base = draw(st.sampled_from([GPT | {"dropout": 0.0, "tied_embeddings": False}, LLAMA]))
+    return {
+        "tp": tp, "pp": pp, "dp": dp, "expert_degree": ep, "schedule": schedule, "virtual_stages": v,
+        "model": base | {"num_layers": pp * v + 1, "experts": experts},
+        "m": _num_microbatches(draw, schedule, pp), "b": draw(st.integers(1, 3)),
+        "sequence_parallel": tp > 1 and draw(st.booleans()), "zero_stage": draw(st.integers(0, 1)),
+        "recompute": draw(st.sampled_from(["none", "selective", "full"])),
+    }  # fmt: skip
+
+
 def dense_plans(most_ranks: int = 8, most_stage: int = 3) -> st.SearchStrategy[Plan]:
     """Draw the plans of such jobs."""
     return dense_keys(most_ranks, most_stage).map(lambda keys: dense_plan(**keys))

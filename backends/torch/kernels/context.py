@@ -9,9 +9,7 @@ from torch import Tensor
 
 from sim.plan.buffer import Buffer
 from sim.plan.mesh import Mesh
-
-DATA_AXES: Final = ("dp", "ep", "dp_shard", "dp_local")
-"""The axes over which samples are dealt out; a mesh need not have all."""
+from sim.training.data.axes import SAMPLE_AXES
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {
     "float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
@@ -65,8 +63,8 @@ class KernelContext:
     def first_sample(self, microbatch_size: int) -> int:
         """Return the number, in the global batch, of the first sample of this micro-batch."""
         mesh = self.rank.mesh
-        data_index = mesh.index(self.rank.rank, DATA_AXES)
-        return (self.microbatch * mesh.degree(*DATA_AXES) + data_index) * microbatch_size
+        data_index = mesh.index(self.rank.rank, SAMPLE_AXES)
+        return (self.microbatch * mesh.degree(*SAMPLE_AXES) + data_index) * microbatch_size
 
 
 Attributes = Mapping[str, Any]

@@ -10,12 +10,15 @@ too, and the optimizer state is shared out among them (Megatron-LM).
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from sim.plan.mesh import Mesh
 from sim.training.mesh_axes import CONTEXT_AXIS, DATA_AXIS, EXPERT_AXIS
 
 SHARD_AXIS = "dp_shard"
 LOCAL_AXIS = "dp_local"
+SAMPLE_AXES: Final = (DATA_AXIS, EXPERT_AXIS, SHARD_AXIS, LOCAL_AXIS)
+"""The axes over which samples are dealt out; a mesh need not have all."""
 
 Axes = tuple[tuple[str, int], ...]
 """Names and degrees, as a mesh has them."""
@@ -53,8 +56,7 @@ def _split(axes: Axes, shard_degree: int | None, local_degree: int) -> Iterator[
 
 def data_axes(mesh: Mesh) -> tuple[str, ...]:
     """Return the axes that all ranks lie along whose gradients are summed: replicas, and sharers of sequences."""
-    axes = (DATA_AXIS, EXPERT_AXIS, SHARD_AXIS, LOCAL_AXIS, CONTEXT_AXIS)
-    return tuple(axis for axis in axes if mesh.degree(axis) > 1) or (DATA_AXIS,)
+    return tuple(axis for axis in (*SAMPLE_AXES, CONTEXT_AXIS) if mesh.degree(axis) > 1) or (DATA_AXIS,)
 
 
 def sum_axes(mesh: Mesh, *, of_experts: bool = False) -> tuple[str, ...]:
