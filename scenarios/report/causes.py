@@ -8,7 +8,13 @@ from scenarios.report.phases import FORWARD, MESSAGE, OPTIMIZER, SYNC
 from sim.engine.breakdown import BUBBLE
 
 COMPUTING: Final = ("computing", FORWARD.colour)
-RECOMPUTING: Final = ("computing again (recomputation)", "#9dbbec")
+COMPUTATION: Final = {
+    "needed": COMPUTING,
+    "recomputed": ("computing again (recomputation)", "#9dbbec"),
+    "empty_slots": ("computing on empty expert slots", "#c7cf7d"),
+    "duplicated": ("computing the same on several ranks", "#7cc4d8"),
+}
+"""What a rank computes for, as a summary divides it."""
 IDLE: Final = ("idle", "#c3c9d1")
 
 _CAUSES: Final = (

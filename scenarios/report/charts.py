@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.units import format_bytes, format_percent, format_time
-from scenarios.report.causes import COMPUTING, IDLE, cause_of, memory_colour, role_colour
+from scenarios.report.causes import COMPUTATION, IDLE, cause_of, memory_colour, role_colour
 from scenarios.report.gantt import Bars, Gantt, evenly
 from scenarios.report.page import Chart
 from scenarios.report.phases import PHASES, Phase
@@ -113,12 +113,12 @@ def _bar_words(task: str, microbatch: int, start_s: float, end_s: float) -> str:
 
 
 def breakdown_chart(chart_id: str, summary: Mapping[str, Any]) -> Chart:
-    """Return one bar per role: computing, what it waited for, idle; as parts of the step."""
+    """Return one bar per role: what it computed for, what it waited for, idle; as parts of the step."""
     total_s = summary["iteration_time_s"]
     labels, roles = _rows(summary)
     parts: dict[tuple[str, str], list[float]] = {}
     for index, role in enumerate(roles):
-        spent = [(COMPUTING, role["busy_s"].get("compute", 0.0))]
+        spent = [(COMPUTATION[purpose], seconds) for purpose, seconds in role["computing_s"].items()]
         spent += [(cause_of(stream), seconds) for stream, seconds in role["exposed_s"].items()]
         rest_s = total_s - sum(seconds for _, seconds in spent)
         for key, seconds in [*spent, (IDLE, rest_s if rest_s > 1e-9 * total_s else 0.0)]:

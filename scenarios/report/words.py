@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_change, format_percent, format_time
-from scenarios.report.causes import COMPUTING, RECOMPUTING, cause_of
+from scenarios.report.causes import COMPUTATION, cause_of
 from scenarios.summaries.role_names import fullest_row, row_name
 
 _MOST_RUNS: Final = 12
@@ -126,23 +126,19 @@ def time_parts(summary: Mapping[str, Any]) -> list[tuple[tuple[str, str], float]
 
     What a rank idles beyond that is not among them, so they add up to the step or less.
     """
-    computing_s = mean_over_ranks(summary, "busy_s").get("compute", 0.0)
-    again_s = recompute_fraction(summary) * summary["iteration_time_s"]
     waiting: dict[tuple[str, str], float] = {}
     for stream, part_s in mean_over_ranks(summary, "exposed_s").items():
         waiting[cause_of(stream)] = waiting.get(cause_of(stream), 0.0) + part_s
-    parts = [(COMPUTING, computing_s - again_s), (RECOMPUTING, again_s)]
+    computing = mean_over_ranks(summary, "computing_s")
+    parts = [(COMPUTATION[purpose], seconds) for purpose, seconds in computing.items()]
     parts += sorted(waiting.items(), key=lambda item: (-item[1], item[0]))
     return [(cause, seconds) for cause, seconds in parts if seconds > _ROUNDING * summary["iteration_time_s"]]
 
 
 def recompute_fraction(summary: Mapping[str, Any]) -> float:
-    """Return the fraction of the step spent on computing again: compute time x the FLOP done twice."""
-    hardware, model = summary.get("hardware_flop_per_s_per_device"), summary.get("model_flop_per_s_per_device")
-    if not hardware or model is None:
-        return 0.0
-    computing: float = mean_over_ranks(summary, "busy_s").get("compute", 0.0) / summary["iteration_time_s"]
-    return computing * (1.0 - float(model) / float(hardware))
+    """Return the fraction of the step that the mean rank spends on computing again."""
+    again_s = mean_over_ranks(summary, "computing_s")["recomputed"]
+    return again_s / float(summary["iteration_time_s"])
 
 
 def mean_over_ranks(summary: Mapping[str, Any], column: str) -> dict[str, float]:

@@ -9,6 +9,7 @@ from scenarios.reading.loader import Scenario
 from scenarios.summaries.algorithm import algorithm_of
 from scenarios.summaries.links import summarise_links
 from sim.engine.breakdown import BUBBLE, Breakdown, breakdown
+from sim.engine.computing import computing_seconds
 from sim.engine.critical_path import CriticalPath, critical_path
 from sim.engine.link_use import LinkUse
 from sim.engine.memory import peak_live_chunks
@@ -18,6 +19,8 @@ from sim.engine.uncertainty.interval import step_time_interval
 from sim.plan.buffer import Tier
 from sim.plan.description import describe
 from sim.plan.program import Program
+from sim.plan.work_shares import work_shares
+from sim.training.data.axes import SAMPLE_AXES
 from sim.training.precision import PRECISIONS
 from sim.training.spec import DenseTraining
 
@@ -38,7 +41,11 @@ def summarise(
     """
     path = critical_path(run)
     parts = {rank: breakdown(run, rank) for rank in run.programs}
-    roles = [_role(run, rank, parts[rank], devices) for rank in run.programs]
+    shares = dict(zip(map(id, run.plan.programs), work_shares(run.plan, SAMPLE_AXES), strict=True))
+    roles = [
+        _role(run, rank, parts[rank], devices) | {"computing_s": computing_seconds(run, rank, shares[id(program)])}
+        for rank, program in run.programs.items()
+    ]
     return {
         "schema": SCHEMA,
         "scenario": scenario.name,

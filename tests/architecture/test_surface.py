@@ -137,7 +137,7 @@ SUMMARY = {
     *("iteration_time_interval_s", "iteration_time_median_s", "iteration_time_interval_method"),
     *("roles.role", "roles.first_rank", "roles.num_ranks", "roles.peak_memory_bytes", "roles.memory_by_kind_bytes"),
     *("roles.memory_capacity_bytes", "roles.peak_host_memory_bytes"),
-    *("roles.peak_live_microbatches", "roles.busy_s", "roles.exposed_s"),
+    *("roles.peak_live_microbatches", "roles.busy_s", "roles.computing_s", "roles.exposed_s"),
     *("links.kind", "links.count", "links.bytes", "links.busy_fraction"),
     *(f"links.busiest.{key}" for key in ("link", "count", "bytes", "busy_fraction", "peak_fraction")),
     *("communication.stream", "communication.kind", "communication.time_s", "communication.latency_s"),

@@ -14,16 +14,22 @@ from sim.engine.memory import memory_use
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
 
-def summary(**changes: object) -> dict[str, object]:
+def computing(needed_s: float, recomputed_s: float = 0.0) -> dict[str, dict[str, float]]:
+    """Return what a role computes for, and that it does."""
+    parts = {"needed": needed_s, "recomputed": recomputed_s, "empty_slots": 0.0, "duplicated": 0.0}
+    return {"busy_s": {"compute": needed_s + recomputed_s}, "computing_s": parts}
+
+
+def summary(recomputed_s: float = 0.0, **changes: object) -> dict[str, object]:
     """Return a summary of a step of 10 s on two roles of unlike size, with too many events to try changes."""
     roles = [
-        {"role": "pp=0", "num_ranks": 3, "busy_s": {"compute": 8.0}, "exposed_s": {"tp": 1.0, "dp": 0.5}},
-        {"role": "pp=1", "num_ranks": 1, "busy_s": {"compute": 4.0}, "exposed_s": {"dp": 0.5}},
-    ]
+        {"role": "pp=0", "num_ranks": 3, **computing(8.0 - recomputed_s, recomputed_s),
+         "exposed_s": {"tp": 1.0, "dp": 0.5}},
+        {"role": "pp=1", "num_ranks": 1, **computing(4.0), "exposed_s": {"dp": 0.5}},
+    ]  # fmt: skip
     base = {
         "iteration_time_s": 10.0, "fits_memory": True, "bubble_fraction": 0.0, "exposed_communication_fraction": 0.0,
-        "model_flop_per_s_per_device": 75.0, "hardware_flop_per_s_per_device": 75.0, "roles": roles,
-        "engine": {"events": MOST_EVENTS + 1},
+        "roles": roles, "engine": {"events": MOST_EVENTS + 1},
     }  # fmt: skip
     return {**base, **changes}
 
@@ -40,17 +46,17 @@ def test_mean_is_over_ranks_not_roles() -> None:
     assert mean_over_ranks(summary(), "exposed_s") == {"tp": 0.75, "dp": 0.5}
 
 
-def test_recomputation_is_the_flop_done_twice() -> None:
-    """A quarter of the FLOP done again in 7 s of 10 s of computing is 17.5 % of the step."""
-    assert recompute_fraction(summary(hardware_flop_per_s_per_device=100.0)) == pytest.approx(0.175)
-    assert recompute_fraction(summary(model_flop_per_s_per_device=None)) == 0.0
+def test_recomputation_is_the_mean_ranks_time_for_it() -> None:
+    """Three of four ranks that compute for 2 s of 10 s again are 15 % of the step."""
+    assert recompute_fraction(summary(recomputed_s=2.0)) == pytest.approx(0.15)
+    assert recompute_fraction(summary()) == 0.0
 
 
 @pytest.mark.parametrize(("changes", "overrides", "loss", "expected"), [
     ({"bubble_fraction": 0.2}, [], "pipeline bubble", "virtual_stages=5"),
     ({"bubble_fraction": 0.2}, ["parallel.pipeline={degree: 8}"], "pipeline bubble", "virtual_stages=2"),
     ({"exposed_communication_fraction": 0.2}, ["cluster.node=dgx-b200"], "communication", "tensor.degree=4"),
-    ({"hardware_flop_per_s_per_device": 100.0}, ["cluster.node=dgx-b200"], "recomputation", "recompute=selective"),
+    ({"recomputed_s": 2.0}, ["cluster.node=dgx-b200"], "recomputation", "recompute=selective"),
     ({"fits_memory": False}, [], "memory", "zero_stage=1"),
     ({"fits_memory": False}, ["parallel.data.zero_stage=1"], "memory", "sequence_parallel=true"),
 ])  # fmt: skip
@@ -82,7 +88,7 @@ def test_the_greatest_part_of_what_is_waited_for_is_named_and_answered(
     name: str, overrides: list[str], exposed: dict[str, float], words: str, expected: tuple[str, ...]
 ) -> None:
     """Waiting for experts is answered with fewer ranks that share them out, for a context with fewer that share it."""
-    roles = [{"role": "all", "num_ranks": 64, "busy_s": {"compute": 8.0}, "exposed_s": exposed}]
+    roles = [{"role": "all", "num_ranks": 64, **computing(8.0), "exposed_s": exposed}]
     scenario = load_scenario(SCENARIOS / name, overrides)
     advice = advise(scenario, summary(exposed_communication_fraction=0.3, roles=roles))
     assert advice is not None
@@ -99,7 +105,7 @@ def test_the_greatest_part_of_what_is_waited_for_is_named_and_answered(
 )
 def test_nothing_is_changed_that_is_hardly_waited_for(name: str, exposed: dict[str, float], unanswered: str) -> None:
     """No valid change against what is waited for is none at all, not one against a cause of 1 % of the step."""
-    roles = [{"role": "all", "num_ranks": 64, "busy_s": {"compute": 8.0}, "exposed_s": exposed}]
+    roles = [{"role": "all", "num_ranks": 64, **computing(8.0), "exposed_s": exposed}]
     scenario, step = load_scenario(SCENARIOS / name), summary(exposed_communication_fraction=0.3, roles=roles)
     advice = advise(scenario, step)
     assert advice is None or unanswered not in advice.options
@@ -137,8 +143,8 @@ def test_what_a_change_is_said_to_bring_is_what_it_brings(name: str) -> None:
 
 def test_no_single_other_change_brings_more_than_the_advised() -> None:
     """Of each other loss the first change that is worth it adds less; those that add less than 1 % are not advised."""
-    path = SCENARIOS / "mixtral-8x7b-64-h100.yaml"
-    scenario = load_scenario(path)
+    path, overrides = SCENARIOS / "mixtral-8x7b-64-h100.yaml", ("training.recompute=full",)
+    scenario = load_scenario(path, overrides)
     before = simulate(scenario).summary
     advice = advise(scenario, before)
     assert advice is not None
@@ -146,7 +152,7 @@ def test_no_single_other_change_brings_more_than_the_advised() -> None:
     gains = []
     for loss in losses_of(scenario.job, before):
         for change in loss.changes:
-            after = simulate(load_scenario(path, change)).summary
+            after = simulate(load_scenario(path, (*overrides, *change))).summary
             gain = after["tokens_per_s"] / before["tokens_per_s"] - 1.0
             if after["fits_memory"] and gain >= WORTH_DOING:
                 gains.append(gain)
@@ -166,7 +172,7 @@ def test_changes_of_large_steps_are_not_tried(scenario) -> None:
 def test_change_that_would_not_fit_is_passed_over(write) -> None:
     """Selective recomputation keeps 111 GiB on an 80 GB device, so it is advised with a split sequence: 63 GiB."""
     scenario = load_scenario(write())
-    advice = advise(scenario, summary(hardware_flop_per_s_per_device=100.0))
+    advice = advise(scenario, summary(recomputed_s=2.0))
     assert advice is not None
     assert advice.fits_memory
     assert advice.overrides == ("training.recompute=selective", "parallel.tensor.sequence_parallel=true")

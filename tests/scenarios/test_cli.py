@@ -26,7 +26,8 @@ SUMMARY = {
     "memory_capacity_bytes": 80 * 2**30,
     "roles": [
         {"role": f"pp={stage}", "num_ranks": 192, "peak_memory_bytes": (60 - stage) * 2**30, "memory_by_kind_bytes": {},
-         "peak_live_microbatches": 8 - stage, "busy_s": {"compute": 14.0}, "exposed_s": {"tp": 2.0, "bubble": 1.0}}
+         "peak_live_microbatches": 8 - stage, "busy_s": {"compute": 14.0}, "exposed_s": {"tp": 2.0, "bubble": 1.0},
+         "computing_s": {"needed": 11.0, "recomputed": 2.0, "empty_slots": 0.0, "duplicated": 1.0}}
         for stage in range(8)
     ],
     "fold": {"ranks": 1536, "simulated": 8}, "engine": {"events": 1000, "wall_time_s": 0.1},
@@ -140,7 +141,7 @@ def test_readable_summary_answers_first(capsys, write, simulated) -> None:
     assert code == 0
     assert simulated
     order = ["step time", "throughput", "MFU 47.4 %", "60.00 GiB of 80.00 GiB on pp=0", "where the time goes",
-             "computing again", "10.0 %", "what would help most"]  # fmt: skip
+             "computing again", "10.0 %", "computing the same on several ranks", "what would help most"]  # fmt: skip
     positions = [shown.index(words) for words in order]
     assert positions == sorted(positions)
     assert "--set training.recompute=selective" in shown

@@ -93,6 +93,7 @@ def summary_of(timeline: Timeline, **changes: Any) -> dict[str, Any]:
             "role": info.role, "num_ranks": info.num_ranks, "peak_memory_bytes": peak,
             "memory_by_kind_bytes": {"parameter": 20 * GIB, "activation": peak - 20 * GIB},
             "peak_live_microbatches": 4, "busy_s": {"compute": computing_s, "dp": SYNC_S},
+            "computing_s": {"needed": 0.75 * computing_s, "recomputed": 0.25 * computing_s},
             "exposed_s": {"dp": SYNC_S, "pp_recv": 0.5, "bubble": total_s - computing_s - SYNC_S - 0.5},
         })  # fmt: skip
     base = {
@@ -239,7 +240,8 @@ def test_time_breakdown_adds_up_to_the_step(page: Path) -> None:
     total = np.sum([trace["x"] for trace in data], axis=0)
     np.testing.assert_allclose(total, 100.0)
     names = {trace["name"] for trace in data}
-    assert names == {"computing", "data-parallel communication", "pipeline messages", "pipeline bubble"}
+    computing = {"computing", "computing again (recomputation)"}
+    assert names == computing | {"data-parallel communication", "pipeline messages", "pipeline bubble"}
 
 
 def test_memory_curve_reaches_the_peak_and_shows_capacity(page: Path) -> None:
