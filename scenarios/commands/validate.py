@@ -25,7 +25,7 @@ _DEFAULT_BUDGET = "420 s"
 @click.command("validate")
 @click.argument("tables", nargs=-1, type=NamedPath(), metavar="[TABLE.yaml]...")
 @click.option("--data", type=NamedPath(), metavar="CSV", help="Other rows for the one TABLE.yaml named.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print the tables as Markdown, as docs/accuracy.md has them.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the tables as Markdown, as in docs/accuracy.md.")
 @click.option(
     "--here",
     is_flag=True,

@@ -28,7 +28,7 @@ def _num_microbatches(draw: Any, schedule: str, pp: int) -> int:
     """Draw a number of micro-batches that a schedule takes."""
     if schedule in {"gpipe", "1f1b"}:
         return int(draw(st.integers(1, 4)))
-    if schedule in {"zb_v", "dualpipe_v"}:
+    if schedule in {"zb_h2", "zb_v", "dualpipe_v"}:
         return int(draw(st.integers(2 * pp, 2 * pp + 1)))
     return int(pp * draw(st.integers(1, 2)))
 
