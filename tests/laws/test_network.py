@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from math import inf
 from typing import Any
 
@@ -25,6 +26,7 @@ from sim.cluster.rings import nvlink_rings
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
 from sim.engine.pricing import ClusterPricing
+from tests.laws.anomalies import ANOMALIES
 from tests.sim.topology_graphs import SINGLE, SWITCHED, TREE, cluster, dragonfly, fat_tree, graph, torus
 
 REDUCES = {"in_network_reduction": True}
@@ -46,6 +48,8 @@ CLUSTERS: dict[str, Callable[[], Topology]] = {
 FORMS = [(kind, name) for kind, names in TRAFFIC.items() for name in names if kind != "barrier"]
 PROFILES = ("h100", "a100", "cpu")
 GIB = 2**30
+SIZES = tuple(2**power for power in (3, 10, 15, 22, 29))
+"""Payloads in bytes."""
 
 
 @dataclass(frozen=True)
@@ -226,3 +230,30 @@ def test_nothing_beats_the_smallest_cut(case: Case, data: st.DataObject) -> None
     most = nx.maximum_flow_value(links, "from", "into")
     needed = entering(case.kind, len(inside), ranks, case.num_bytes, has_root=case.group[0] in inside)
     assert lasts(case) >= needed / most * (1 - 1e-9)
+
+
+NODES = (
+    "dgx-1-v100-16g", "longhorn", "aws-p3-16xlarge", "dgx-2", "cloud-a100-100g", "dgx-a100-80g", "hgx-h100", "hgx-h200",
+    "dgx-b200",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("wired", [False, True], ids=["one switch", "layout"])
+@pytest.mark.parametrize("name", NODES)
+def test_a_group_inside_a_node_is_never_slower_than_across_nodes(name: str, *, wired: bool) -> None:
+    """Whatever it does, and however many of its members each of the other nodes has.
+
+    But for small all_reduces of V100, whose tree is a chain inside a node.
+    """
+    node, anomaly = load_node(name), ANOMALIES["a chain inside a node"]
+    per_node, has_chains = node.devices_per_node, node.device.generation == "v100"
+    topology = parse_topology({"nodes": name, "fabric": {"kind": "switch"}}, 8) if wired else None
+    net = ClusterPricing(Cluster(node, 8, per_node, topology), load_profile(node.device.generation)).network
+    for kind, size in product(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"), SIZES):
+        bound = anomaly.bound if has_chains and kind == "all_reduce" and size <= SIZES[2] else 1e-9
+        for ranks in (count for count in (2, 4, 8, 16) if count <= per_node):
+            inside = seconds(net.collective(kind, size, range(ranks)))
+            for share in {max(ranks // 8, 1), ranks // 2}:
+                group = [node * per_node + i for node in range(ranks // share) for i in range(share)]
+                across = seconds(net.collective(kind, size, group))
+                assert inside <= across * (1 + bound), (kind, size, ranks, share)
