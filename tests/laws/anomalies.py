@@ -67,7 +67,9 @@ def computed_for_nothing_bytes(program: Program) -> int:
     most = 0
     for task in program.tasks.values():
         again = {name for op in task.ops if is_recomputed(op) for name in op.writes}
-        used = {name for op in task.ops if not is_recomputed(op) for name in op.reads}
+        used = {
+            name for op in task.ops if op.writes and not is_recomputed(op) for name in op.reads
+        }  # a wait uses nothing
         of_layer: dict[str, int] = {}
         for name in again - used:
             buffer, layer = program.buffers[name], name.partition(".")[0]
