@@ -26,7 +26,7 @@ _TICK_S: Final = 1e-9
 def critical_path_s(timeline: Timeline) -> dict[str, float]:
     """Return the seconds of the path by kind of op, and IDLE; they add up to the timeline's duration.
 
-    The path never goes on with a row of a rank that ended later than another one that it has been to there, so it ends.
+    On every rank the path only goes back in the order of the rows' ends: it visits no row twice, and so it ends.
     """
     seconds = dict.fromkeys((*timeline.kind.values, IDLE), 0.0)
     cursor_s, begin_s = float(timeline.end_s.max()), float(timeline.start_s.min())
