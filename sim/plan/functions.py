@@ -399,10 +399,10 @@ def embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter, *, whole_
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         dy, label, gradient = only(gradients), f"{name}.backward", table.gradient
         if whole_gradient:
-            attributes = {"shapes": (table.value.shape,), "dtype": dy.dtype}
             (gradient,) = r.compute(
-                f"{label}.zeros", "zeros", (), (gradient.layout,), kind=Kind.WORKSPACE, **attributes
-            )
+                f"{label}.zeros", "zeros", (), (gradient.layout,), kind=Kind.WORKSPACE,
+                shapes=(table.value.shape,), dtype=dy.dtype,
+            )  # fmt: skip
         r.update(label, "embedding_backward", (ids, dy), (gradient,), vocab_axes=axes)
         if whole_gradient:
             r.update(f"{label}.add", "add", (gradient,), (table.gradient,))

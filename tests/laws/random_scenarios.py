@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.loader import Scenario, scenario_from_mapping
+from scenarios.running.runner import with_choices
 from sim.training.pipeline.actions import format_orders
 from sim.training.pipeline.schedules import SCHEDULES
 from tests.sim.topology_strategies import LAYOUTS
@@ -26,9 +27,11 @@ _NODES: Final = {
 _LAYOUT_NAMES: Final = ("dgx-1-v100", "dgx-2", "dgx-a100", "hgx-h100", "pcie-8-gpu-server", *LAYOUTS)
 _EVEN_LINK: Final = {"bandwidth": "5 GB/s", "latency": "0.4 us"}
 _SCHEDULES: Final = (
-    "1f1b", "1f1b", "gpipe", "interleaved_1f1b", "interleaved_1f1b", "breadth_first", "aiao", "zb_h1", "zb_h2", "zb_v",
-    "zb_auto", "chimera", "dualpipe", "dualpipe_v", "terapipe", "seq_1f1b", "custom", "local", "pipedream_2bw",
+    "1f1b", "gpipe", "interleaved_1f1b", "1f1b", "breadth_first", "aiao", "1f1b", "zb_h1", "zb_h2", "1f1b", "zb_v",
+    "zb_auto", "1f1b", "chimera", "dualpipe", "1f1b", "dualpipe_v", "terapipe", "interleaved_1f1b", "seq_1f1b",
+    "custom", "1f1b", "local", "pipedream_2bw",
 )  # fmt: skip
+"""Each seed's schedule is the next one, so that a few dozen seeds try all of them."""
 _VIRTUAL_STAGES: Final[Mapping[str, Sequence[int]]] = {
     "interleaved_1f1b": (2, 3), "breadth_first": (1, 2, 2), "aiao": (1, 2, 2), "zb_h1": (1, 1, 2), "zb_v": (2,),
     "dualpipe_v": (2,), "local": (1, 2),
@@ -36,7 +39,11 @@ _VIRTUAL_STAGES: Final[Mapping[str, Sequence[int]]] = {
 
 
 class Draw(Random):
-    """Random choices in the words of a scenario."""
+    """Random choices in the words of a scenario. ``number``: the seed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
     def one(self, *values: Any) -> Any:
         """Return one of some values."""
@@ -52,7 +59,7 @@ class Draw(Random):
 
 
 def random_scenario(seed: int, folder: Path) -> tuple[Data, Scenario]:
-    """Return the scenario of a seed, as a file would hold it and as the loader reads it.
+    """Return the scenario of a seed: as a file would hold it, and as it is read, with what it leaves open decided.
 
     ``folder``: where the actions of a custom schedule are written.
     """
@@ -60,7 +67,7 @@ def random_scenario(seed: int, folder: Path) -> tuple[Data, Scenario]:
     for _ in range(_MOST_DRAWS):
         data = _agreed(_scenario(draw, folder / f"actions-{seed}.csv"))
         try:
-            return data, load(data, folder)
+            return data, with_choices(load(data, folder))
         except ScenarioError:
             continue
     raise AssertionError(f"seed {seed}: none of {_MOST_DRAWS} draws is valid")
@@ -170,11 +177,11 @@ def _model(draw: Draw, stages: int, tp: int, cp: int) -> Data:
         model |= {"dropout": 0.0 if cp > 1 else draw.one(0.0, 0.1)} | draw.some(0.3, ffn_hidden_size=96)
     else:
         model |= {"ffn_hidden_size": 32 * draw.one(2, 5)} | draw.some(0.4, num_kv_heads=draw.one(tp, 4))
-        if draw.maybe(0.15):
+        if draw.maybe(0.3):
             model["latent_attention"] = {
                 "kv_rank": 32, "head_size": 16, "rotary_head_size": 8, "value_head_size": 16
             } | draw.some(0.5, q_rank=48)  # fmt: skip
-    if draw.maybe(0.25):
+    if draw.maybe(0.5):
         model["experts"] = {
             "num_experts": draw.one(2, 4, 8), "top_k": draw.one(1, 2), "ffn_hidden_size": 64,
             "capacity_factor": draw.one(0.5, 1.0, 1.25, 2.0, 4.0), "routing": draw.one("learned", "balanced"),
@@ -204,7 +211,7 @@ def _tensor(draw: Draw, tp: int) -> Data:
 
 def _pipeline(draw: Draw, actions: Path) -> Data:
     """Return a pipeline's section, and under ``m`` its micro-batches."""
-    schedule = draw.one(*_SCHEDULES) if draw.maybe(0.75) else "1f1b"
+    schedule = _SCHEDULES[draw.number % len(_SCHEDULES)]
     pp = draw.one(1, 1, 1, 2) if schedule in {"1f1b", "gpipe", "breadth_first"} else draw.one(2, 2, 4)
     v = draw.one(*_VIRTUAL_STAGES.get(schedule, (1,)))
     m = pp * draw.one(1, 2) + (0 if schedule in {"interleaved_1f1b", "chimera"} else draw.one(0, 0, 1))

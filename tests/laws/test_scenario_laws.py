@@ -54,7 +54,7 @@ PLAIN = {
 
 def plain_case(folder: Path, **keys: Any) -> Case:
     """Return a case that keeps all laws; ``keys``: what of it is known already, and may be wrong."""
-    case = Case(0, PLAIN, load(PLAIN, folder), folder)
+    case = Case(0, PLAIN, load(PLAIN, folder), folder, is_drawn=True)
     case.__dict__.update(keys)
     return case
 
