@@ -29,6 +29,11 @@ MAX_MEMORY_POINTS: Final = 1 << 20
 MAX_PACKED_BYTES: Final = 1 << 28
 """Bytes of one column of the memory curves; a file that holds more is damaged."""
 
+MAX_ROWS: Final = 1 << 25
+"""The most rows that are read: they take about 7 GiB."""
+MAX_BYTES: Final = 3 << 30
+"""The most bytes of all columns, unpacked, that are read."""
+
 _METADATA_KEY: Final = b"meshtwin"
 _REMEDY: Final = "name a timeline.parquet that simulate wrote with --out"
 _WORD_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
@@ -45,7 +50,11 @@ def write_timeline(timeline: Timeline, path: Path) -> None:
     """Write one row per op, sorted by rank, start and end, with the columns of ``FILE_COLUMNS``."""
     schema = pa.schema([(column, _TYPES[column]) for column in FILE_COLUMNS], {_METADATA_KEY: _metadata(timeline)})
     options = {"compression": "zstd", "use_dictionary": _word_columns(), "write_statistics": True}
-    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, **options) as writer:
+    with (
+        replacing(path) as temporary,
+        temporary.open("wb") as file,
+        pq.ParquetWriter(file, schema, **options) as writer,
+    ):
         for table in _tables(timeline, schema):
             writer.write_table(table)
 
@@ -60,8 +69,9 @@ def read_timeline(path: Path) -> Timeline:
         rule = "this is a directory, not a file" if path.is_dir() else rule
         raise TraceError(str(path), rule, _REMEDY)
     try:
-        with pq.ParquetFile(path) as file:
+        with path.open("rb") as raw, pq.ParquetFile(raw) as file:
             metadata = _read_metadata(path, file.schema_arrow)
+            _refuse_large(path, file.metadata)
             table = file.read(columns=list(FILE_COLUMNS))
         return _timeline(path, table, metadata)
     except TraceError:
@@ -70,6 +80,18 @@ def read_timeline(path: Path) -> Timeline:
         problem = str(error).split("\n", maxsplit=1)[0][:200]
         rule = f"a Parquet file belongs here, and this is none or only part of one ({problem})"
         raise TraceError(str(path), rule, _REMEDY) from error
+
+
+def _refuse_large(path: Path, contents: pq.FileMetaData) -> None:
+    """Raise TraceError for more rows or bytes than are read, by what the file's end says, before any of them is."""
+    if contents.num_rows > MAX_ROWS:
+        rule = f"the timeline has {contents.num_rows:,} rows, and {MAX_ROWS:,} are the most that is read"
+        raise TraceError(str(path), rule, "write it with --detail task, or of fewer ranks")
+    groups = (contents.row_group(number) for number in range(contents.num_row_groups))
+    size = sum(group.column(place).total_uncompressed_size for group in groups for place in range(group.num_columns))
+    if size > MAX_BYTES:
+        rule = f"the timeline takes {size / 2**30:,.1f} GiB once unpacked, and {MAX_BYTES >> 30} GiB are the most"
+        raise TraceError(str(path), rule, _REMEDY)
 
 
 def _word_columns() -> list[str]:

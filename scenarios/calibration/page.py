@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from html import escape
 from math import exp
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +27,7 @@ from scenarios.calibration.plots import (
     halves_legend,
     percent_off,
 )
+from scenarios.report.markup import escape
 from scenarios.report.page import Card, Section, facts, legend, table, write_page
 from scenarios.report.plot import panels
 

@@ -1,11 +1,11 @@
 """The first screen of a report: how long, does it fit, what does it wait for, what would help."""
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
 from scenarios.report.long_run import long_run_card
+from scenarios.report.markup import escape
 from scenarios.report.page import Card, Section, facts, split_bar
 from scenarios.report.words import Advice, detail_rows, spread_words, time_parts
 from scenarios.summaries.algorithm import algorithm_words

@@ -8,6 +8,7 @@ import numpy as np
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.causes import COMPUTATION, IDLE, cause_of, memory_colour, role_colour
 from scenarios.report.gantt import Bars, Gantt, evenly
+from scenarios.report.markup import escape
 from scenarios.report.page import Chart
 from scenarios.report.phases import PHASES, Phase
 from scenarios.summaries.role_names import row_names
@@ -54,7 +55,8 @@ def gantt_chart(chart_id: str, gantt: Gantt, end_s: float | None = None) -> Char
         "barmode": "overlay", "bargap": 0, "showlegend": False, "hovermode": "closest", "dragmode": "zoom",
         "margin": {"l": 8, "r": 12, "t": 6, "b": 44}, "uniformtext": {"mode": "hide", "minsize": 11},
         "yaxis": {
-            "tickvals": list(range(len(gantt.ranks))), "ticktext": list(gantt.ranks), "automargin": True,
+            "tickvals": list(range(len(gantt.ranks))), "ticktext": [escape(rank) for rank in gantt.ranks],
+            "automargin": True,
             "range": [len(gantt.ranks) - 0.45, -0.55], "fixedrange": True, "showgrid": False, "zeroline": False,
         },
     }  # fmt: skip
@@ -109,7 +111,7 @@ def _bar_trace(bars: Bars, phase: Phase, axis: str, scale: tuple[float, float]) 
 
 def _bar_words(task: str, microbatch: int, start_s: float, end_s: float) -> str:
     which = f", micro-batch {microbatch}" if microbatch != NO_INDEX else ""
-    return f"<b>{task}</b>{which}<br>{format_time(end_s - start_s)}, from {format_time(start_s)}"
+    return f"<b>{escape(task)}</b>{which}<br>{format_time(end_s - start_s)}, from {format_time(start_s)}"
 
 
 def breakdown_chart(chart_id: str, summary: Mapping[str, Any]) -> Chart:
@@ -170,7 +172,7 @@ def memory_curve_chart(chart_id: str, timeline: Timeline, capacity_bytes: float 
     data = []
     for index, info in enumerate(infos):
         times_s, held = curve.of(info.rank)
-        label = _rank_label(timeline, info)
+        label = escape(_rank_label(timeline, info))
         data.append({
             "type": "scatter", "mode": "lines", "name": label,
             "x": _numbers(np.append(times_s - begin_s, timeline.duration_s) / factor),
@@ -233,7 +235,7 @@ def _rows(summary: Mapping[str, Any]) -> tuple[list[str], list[Mapping[str, Any]
     """Return at most MAX_ROLES of the roles, or classes of one, with labels that tell them apart."""
     roles = summary["roles"]
     labels = [
-        f"{name} ×{role['num_ranks']:,}" if role["num_ranks"] > 1 else name
+        f"{escape(name)} ×{role['num_ranks']:,}" if role["num_ranks"] > 1 else escape(name)
         for name, role in zip(row_names(roles, "all"), roles, strict=True)
     ]
     chosen = evenly(list(zip(labels, roles, strict=True)), MAX_ROLES)

@@ -8,6 +8,7 @@ import numpy as np
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.causes import cause_of
 from scenarios.report.charts import time_unit
+from scenarios.report.markup import escape
 from scenarios.report.page import Chart, Section, table
 from sim.cluster.topology.links import LinkKind
 from sim.engine.link_use import LinkUse
@@ -81,7 +82,7 @@ def link_words(use: LinkUse, row: int) -> str:
 def _heat_map(use: LinkUse, rows: list[int]) -> Chart:
     unit, factor = time_unit(use.makespan_s)
     width = use.makespan_s / NUM_PARTS / factor
-    labels = [f"{link_words(use, row)}  {format_percent(use.busy_fraction[row], 0)}" for row in rows]
+    labels = [f"{escape(link_words(use, row))}  {format_percent(use.busy_fraction[row], 0)}" for row in rows]
     details = [
         f"{LinkKind(int(use.kind[row])).words}, {format_bytes(round(float(use.num_bytes[row])))} in "
         f"{format_time(float(use.busy_s[row]))}" for row in rows

@@ -1,14 +1,13 @@
 """One self-contained HTML page: its style, its charts' data, and plotly.js inside. Opens without a network."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from plotly.offline import get_plotlyjs
 
+from scenarios.report.markup import escape, script_json
 from traces.files import replacing
 
 Figure = Mapping[str, Any]
@@ -59,7 +58,7 @@ def write_page(
     ``scripts`` run at the end of the page, for what sections draw by themselves.
     """
     charts = {section.chart.id: section.chart.figure for section in sections if section.chart}
-    head = _HEAD.replace("{title}", escape(title)).replace("{style}", _STYLE)
+    head = _HEAD.replace("{style}", _STYLE).replace("{title}", escape(title))
     body = [f"<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>"]
     body += [f'<div class="cards">{"".join(_card(card) for card in cards)}</div>']
     body += [_section(section) for section in sections]
@@ -74,8 +73,7 @@ def _chart_scripts(charts: Mapping[str, Figure]) -> list[str]:
     """Return what draws the charts, nothing where there are none: plotly.js is most of a page."""
     if not charts:
         return []
-    data = json.dumps(charts, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
-    return [get_plotlyjs(), f"const charts = {data};\n{_SCRIPT}"]
+    return [get_plotlyjs(), f"const charts = {script_json(charts)};\n{_SCRIPT}"]
 
 
 def table(

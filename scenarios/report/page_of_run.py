@@ -1,7 +1,6 @@
 """report.html of a simulated or executed step: the answer, the pipeline, where the time goes, the memory."""
 
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from scenarios.report.charts import (
 from scenarios.report.gantt import choose_bars
 from scenarios.report.links import links_section
 from scenarios.report.long_run import long_run_section
+from scenarios.report.markup import escape
 from scenarios.report.op_kinds import longest_kinds
 from scenarios.report.page import Section, bar, legend, table, write_page
 from scenarios.report.words import Advice

@@ -1,12 +1,15 @@
 """Write drawings into one picture, one below the other: SVG, PNG or PDF by the ending of the name."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
+from scenarios.errors import printable
 from traces.files import replacing
 
 SUFFIXES: Final = (".svg", ".png", ".pdf")
@@ -31,7 +34,11 @@ def write_picture(drawings: Sequence[Drawing], path: Path) -> None:
         for drawing, part in zip(drawings, _parts(figure, widths, heights), strict=True):
             drawing.draw(part)
         dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {"Software": None})
-        with replacing(path) as temporary:
+        for text in figure.findobj(Text):
+            text.set_parse_math(False)  # a name with dollars is a name
+            text.set_text(printable(text.get_text()))
+        with replacing(path) as temporary, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # signs that the font lacks are drawn as boxes
             figure.savefig(temporary, format=path.suffix.lower()[1:], metadata=dated)
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import ceil, floor, log10
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from scenarios.report.markup import escape
 
 Array = NDArray[np.float64]
 

@@ -1,13 +1,13 @@
 """report.html of a sweep: all points in one table, their times, their memory, their pipelines side by side."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.causes import COMPUTING, cause_of
 from scenarios.report.charts import memory_unit, time_unit
+from scenarios.report.markup import escape
 from scenarios.report.page import Card, Chart, Section, legend, table, write_page
 from scenarios.report.phases import MESSAGE
 from scenarios.report.thumbnail import Thumbnail, thumbnails_chart, thumbnails_legend
@@ -66,7 +66,7 @@ def _table(summary: Mapping[str, Any]) -> Section:
 def _times(summary: Mapping[str, Any]) -> Section:
     points = summary["points"][:MAX_BARS]
     unit, factor = time_unit(points[-1]["iteration_time_s"])
-    labels = [marked(summary, point) for point in points]
+    labels = [escape(marked(summary, point)) for point in points]
     parts = {
         COMPUTING: [1 - p["bubble_fraction"] - p["exposed_communication_fraction"] for p in points],
         EXPOSED: [p["exposed_communication_fraction"] for p in points],
