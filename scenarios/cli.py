@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import click
 
+from scenarios.console.streams import safe_streams
 from scenarios.errors import nearest
 from scenarios.library import found
 
@@ -67,10 +68,16 @@ class LazyGroup(click.Group):
         command: click.Command = import_module(f"scenarios.commands.{COMMANDS[cmd_name][0]}").command
         return command
 
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run the command line. All that it prints, messages of errors too, is safe for a terminal."""
+        with safe_streams():
+            return super().main(*args, **options)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, and write out all that it printed while an error can still be told."""
         result = super().invoke(ctx)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None: it was closed before the program began
+            sys.stdout.flush()
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -129,11 +136,12 @@ def group() -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code; 2 where standard output takes nothing (a full disk, say)."""
-    try:
-        group.main(args=list(args) if args is not None else None, prog_name="simulate")
-    except OSError as error:
-        where = error.filename or "standard output"
-        click.echo(f"error: {where}: {(error.strerror or str(error)).lower()};\n    write to another place", err=True)
-        with suppress(OSError):
-            sys.stdout.close()  # what it still holds cannot be written either
-        sys.exit(2)
+    with safe_streams():
+        try:
+            group.main(args=list(args) if args is not None else None, prog_name="simulate")
+        except OSError as error:
+            where, reason = error.filename or "standard output", (error.strerror or str(error)).lower()
+            click.echo(f"error: {where}: {reason};\n    write to another place", err=True)
+            with suppress(OSError):
+                sys.stdout.close()  # what it still holds cannot be written either
+            sys.exit(2)

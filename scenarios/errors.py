@@ -3,9 +3,18 @@
 ScenarioError (ValueError): input that the user must change; says where, which key, which rule, what instead.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Final
+from unicodedata import category
+
+_PLAIN: Final = re.compile(r"[ -~\n]*")
+"""Text that needs no second look."""
+_LONGEST_WORD: Final = 1_000
+_KEPT: Final = (600, 200)
+"""Characters of the beginning and the end of a longer word that a message keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +63,23 @@ class ScenarioError(ValueError):
 
 
 def printable(text: str) -> str:
-    """Return ``text`` safe to print: control characters and lone surrogates escaped, lines kept."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    """Return ``text`` safe to print: characters that steer a terminal, or turn text round, as escapes; lines kept.
+
+    These are all that Unicode does not call printable (control and format characters, lone surrogates), but spaces.
+    """
+    if _PLAIN.fullmatch(text):
+        return text
+    return "".join(c if _is_shown(c) else c.encode("unicode_escape").decode() for c in text)
+
+
+def _is_shown(character: str) -> bool:
+    return character.isprintable() or character == "\n" or category(character) == "Zs"
+
+
+def message_text(text: str) -> str:
+    """Return a message as people get it: safe to print, and words that no one would read cut in their middle."""
+    begin, end = _KEPT
+    return re.sub(rf"\S{{{_LONGEST_WORD + 1},}}", lambda word: f"{word[0][:begin]}...{word[0][-end:]}", printable(text))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

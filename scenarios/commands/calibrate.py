@@ -25,7 +25,7 @@ from scenarios.calibration.tables import MeasuredTables, calibrate_tables
 from scenarios.commands.options import NamedPath, ProfileFile, bundling, json_option
 from scenarios.commands.progress import measuring
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console.answer import open_console
+from scenarios.console.terminal import open_console
 from scenarios.errors import Origin, ScenarioError
 from scenarios.results.folder import writing_to
 

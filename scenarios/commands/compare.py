@@ -12,9 +12,9 @@ from scenarios.commands.options import Folder, NamedPath, Percentage, json_optio
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.commands.step_window import steps_option, window_of
 from scenarios.comparing import comparison
-from scenarios.console.answer import open_console
 from scenarios.console.side_by_side import print_comparison
-from scenarios.errors import Origin, ScenarioError, printable
+from scenarios.console.terminal import open_console
+from scenarios.errors import Origin, ScenarioError
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.results.result import TIMELINE, is_profile
 
@@ -45,7 +45,7 @@ def command(first: Path, second: Path, fail_above: float | None, steps: str, out
             with writing_to(out):
                 summary = lay_out(out=out)
     for warning in summary.get("warnings", []):
-        click.echo(printable(f"warning: {warning['side']}: {warning['text']}"), err=True)
+        click.echo(f"warning: {warning['side']}: {warning['text']}", err=True)
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     else:

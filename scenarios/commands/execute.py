@@ -8,8 +8,8 @@ import click
 
 from scenarios.commands.options import bundling, json_option, out_option, scenario_argument, set_option
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console.answer import open_console
 from scenarios.console.side_by_side import print_execution
+from scenarios.console.terminal import open_console
 from scenarios.reading.loader import load_scenario
 from scenarios.results.folder import refuse_unwritable
 from scenarios.running import execution

@@ -16,7 +16,7 @@ from scenarios.calibration.step_fit import StepFit, fit_steps, summarise_fit
 from scenarios.calibration.step_workers import steps_in_processes
 from scenarios.commands.options import NamedPath, jobs_option, json_option
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console.answer import open_console
+from scenarios.console.terminal import open_console
 from scenarios.sweep.workers import available_cores
 
 _PLACES: Final = (
@@ -54,7 +54,7 @@ def command(tables: tuple[Path, ...], names: tuple[str, ...], every: int, jobs: 
 
 def _shown(line: str) -> None:
     """Show how far a fit is, on a terminal; nothing elsewhere."""
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     if console.is_terminal:
         console.print(Text(line, "dim"))
 

@@ -13,7 +13,7 @@ from costmodels.kernels import KERNELS
 from costmodels.units import format_bytes, format_rate
 from scenarios.commands.options import json_option
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console.answer import open_console
+from scenarios.console.terminal import open_console
 from scenarios.library import FOLDER, scenario_names
 from scenarios.reading.model_presets import load_presets
 from scenarios.reading.schema.training import TrainingSection

@@ -5,14 +5,15 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from time import monotonic
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from scenarios.console.terminal import open_console
 
 
 @contextmanager
 def measuring(expected_s: float) -> Iterator[None]:
     """Show how much of the budget is spent, on a terminal; nothing elsewhere."""
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     if not console.is_terminal:
         yield
         return

@@ -9,7 +9,7 @@ import click
 from backends.errors import MissingBackendError
 from backends.torch.errors import ExecutionError
 from costmodels.errors import CostModelError
-from scenarios.errors import ScenarioError, printable
+from scenarios.errors import ScenarioError, message_text
 from sim.engine.errors import DeadlockError
 from sim.training.errors import SpecError
 from traces.errors import TraceError
@@ -25,7 +25,7 @@ class BadInput(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write the message to standard error."""
-        click.echo(f"error: {printable(self.message)}", file=file, err=True)
+        click.echo(f"error: {message_text(self.message)}", file=file, err=True)
 
 
 class FailedRun(BadInput):

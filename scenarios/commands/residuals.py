@@ -16,7 +16,7 @@ from scenarios.calibration.request import checked_node
 from scenarios.calibration.residuals import TablesAsked, judge
 from scenarios.commands.options import NamedPath, Percentage, json_option
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console.answer import open_console
+from scenarios.console.terminal import open_console
 
 
 @click.command("residuals")

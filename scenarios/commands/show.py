@@ -15,7 +15,7 @@ from costmodels.units import format_percent, format_rate, format_time
 from scenarios.commands.options import NamedPath, ScenarioPath, json_option, set_option
 from scenarios.commands.pictures import refuse_suffix, written
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console.answer import open_console
+from scenarios.console.terminal import open_console
 from scenarios.reading.cluster_file import NamedTopology, describes_scenario, load_cluster
 from scenarios.reading.loader import Scenario, load_scenario
 from scenarios.report.picture_file import SUFFIXES, Drawing, write_picture

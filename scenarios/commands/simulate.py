@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Literal
 
 import click
-from rich.console import Console
+from rich.text import Text
 
 from scenarios.commands.options import json_option, out_option, scenario_argument, set_option
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console.answer import open_console, print_summary
+from scenarios.console.answer import print_summary
+from scenarios.console.terminal import open_console
 from scenarios.reading.loader import load_scenario
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.running import runner
@@ -57,5 +58,5 @@ def command(  # click passes by name
 
 def _saying(words: str) -> AbstractContextManager[object]:
     """Say on a terminal what takes a while, as long as it does."""
-    terminal = Console(stderr=True)
-    return terminal.status(words) if terminal.is_terminal else nullcontext()
+    terminal = open_console(stderr=True)
+    return terminal.status(Text(words)) if terminal.is_terminal else nullcontext()

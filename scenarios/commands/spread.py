@@ -17,7 +17,7 @@ from scenarios.calibration.request import refuse_unwritable_files, write_section
 from scenarios.calibration.spread_fit import SpreadRequest, measured_families, read_evidence
 from scenarios.commands.options import NamedPath, ProfileFile, bundling, json_option
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console.answer import open_console
+from scenarios.console.terminal import open_console
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.profile_file import read_profile
 

@@ -5,11 +5,10 @@ from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from scenarios.commands.options import Folder, jobs_option, json_option, scenario_argument
 from scenarios.commands.refusals import FailedRun, refusing_bad_input
-from scenarios.console.answer import open_console
+from scenarios.console.terminal import open_console
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.sweep.console import print_sweep, progress
 from scenarios.sweep.files import write_sweep
@@ -52,5 +51,4 @@ def command(scenario: Path, options: tuple[str, ...], jobs: int | None, out: Pat
     if as_json:
         click.echo(json.dumps(sweep.summary, indent=2))
     else:
-        terminal = open_console()
-        print_sweep(sweep.summary, terminal if terminal.is_terminal else Console(width=PIPE_WIDTH), out)
+        print_sweep(sweep.summary, open_console(plain_width=PIPE_WIDTH), out)

@@ -8,8 +8,7 @@ import click
 from scenarios.commands.options import Folder, NamedPath, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.commands.step_window import steps_option, window_of
-from scenarios.console.answer import open_console
-from scenarios.errors import printable
+from scenarios.console.terminal import open_console
 from scenarios.results.files import write_trace
 from scenarios.results.folder import refuse_beside_page, refuse_unwritable, writing_to
 from scenarios.results.result import refuse_result
@@ -43,5 +42,5 @@ def command(path: Path, steps: str, out: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(summary, indent=2))
         return
     for warning in summary["warnings"]:
-        click.echo(printable(f"warning: {warning['text']}"), err=True)
+        click.echo(f"warning: {warning['text']}", err=True)
     print_trace(summary, open_console(), out)

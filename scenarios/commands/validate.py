@@ -11,8 +11,9 @@ from scenarios.calibration.request import budget_seconds
 from scenarios.commands.options import Folder, NamedPath, json_option
 from scenarios.commands.progress import measuring
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console.answer import open_console, print_validation
+from scenarios.console.answer import print_validation
 from scenarios.console.here import print_here
+from scenarios.console.terminal import open_console
 from scenarios.here import this_machine
 from scenarios.here.plan_set import PACKAGED, read_plan_set
 from scenarios.results.folder import refuse_unwritable

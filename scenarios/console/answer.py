@@ -19,12 +19,6 @@ _LEAST_PERCENT = 5e-4
 MAX_ROLES = 10
 
 
-def open_console() -> Console:
-    """Return standard output: as wide as the terminal, 120 columns where there is none."""
-    console = Console()
-    return console if console.is_terminal else Console(width=120)
-
-
 def print_summary(
     summary: Mapping[str, Any], console: Console, *, advice: Advice | None, out: Path | None = None
 ) -> None:

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from scenarios.console.terminal import open_console
 from scenarios.sweep.labels import label, varied
 from scenarios.sweep.table import EXPLAINED, other_algorithms, rows_of
 
@@ -24,7 +25,7 @@ class Tick(Protocol):
 @contextmanager
 def progress(num_points: int, words: str) -> Iterator[Tick]:
     """Yield what counts points: a bar on a terminal, nothing in a pipe."""
-    terminal = Console(stderr=True)
+    terminal = open_console(stderr=True)
     if not terminal.is_terminal:
         yield lambda: None
         return

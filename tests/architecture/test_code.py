@@ -8,6 +8,14 @@ import pytest
 REGISTRIES = {"scenarios/cli.py", "backends/registry.py"}
 """The only files that import on demand, so that ``simulate --help`` and simulating need no heavy library."""
 
+EDGES = {
+    "Console": "scenarios/console/terminal.py",
+    "stdout.write": "scenarios/console/streams.py",
+    "stderr.write": "scenarios/console/streams.py",
+    "html.escape": "scenarios/report/markup.py",
+}
+"""What only one file calls, as all that is printed, or put into a page, has to pass it."""
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -40,6 +48,17 @@ def hidden_state(tree: ast.AST) -> list[int]:
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"random.seed", "np.random.seed"}:
             lines.append(node.lineno)
     return lines
+
+
+def calls_at_edges(tree: ast.AST) -> list[tuple[str, int]]:
+    """Return the calls, with their lines, of what only one file may call."""
+    found = []
+    for node in ast.walk(tree):
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        found += [(edge, node.lineno) for edge in EDGES if called == edge or called.endswith(f".{edge}")]
+        if isinstance(node, ast.ImportFrom) and node.module == "html":
+            found.append(("html.escape", node.lineno))
+    return found
 
 
 def constructor_parameters(tree: ast.AST) -> dict[str, int]:
@@ -84,6 +103,13 @@ def test_nothing_is_global(modules) -> None:
     assert {m.name: lines for m in modules if m.in_room and (lines := hidden_state(m.tree))} == {}
 
 
+def test_what_is_printed_passes_the_edge(modules) -> None:
+    """Consoles are opened, streams written and HTML escaped in one place each: names of other people are safe there."""
+    found = {m.name: [(edge, line) for edge, line in calls_at_edges(m.tree) if EDGES[edge] != m.name]
+             for m in modules if m.in_room}  # fmt: skip
+    assert {name: calls for name, calls in found.items() if calls} == {}
+
+
 def test_every_test_says_what_it_tests(modules) -> None:
     """Each test function has a docstring."""
     tests = [(m.name, f) for m in modules if m.name.startswith("tests/") for f in m.functions()]
@@ -98,6 +124,9 @@ def test_every_test_says_what_it_tests(modules) -> None:
         ("class A:\n    def f(self):\n        return importlib.import_module('a')", local_imports),
         ("def f():\n    global x\n    x = 1", hidden_state),
         ("np.random.seed(0)", hidden_state),
+        ("rich.console.Console(width=3)", calls_at_edges),
+        ("sys.stdout.write('a')", calls_at_edges),
+        ("from html import escape", calls_at_edges),
     ],
 )
 def test_the_rules_see_what_they_forbid(code: str, find) -> None:
