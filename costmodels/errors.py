@@ -21,10 +21,10 @@ class CatalogueError(CostModelError):
     """A name that the catalogue does not have, or an entry that breaks its rules.
 
     ``nearest``: the known names that look most like the one asked for, best first; empty for a bad entry. ``path``: the
-    keys that lead to what is wrong within an entry; empty where it is not one place.
+    keys, and places in lists, that lead to what is wrong within an entry; empty where it is not one place.
     """
 
-    def __init__(self, message: str, nearest: tuple[str, ...] = (), path: tuple[str, ...] = ()) -> None:
+    def __init__(self, message: str, nearest: tuple[str, ...] = (), path: tuple[str | int, ...] = ()) -> None:
         super().__init__(message)
         self.nearest = nearest
         self.path = path

@@ -5,12 +5,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import yaml
 
 from costmodels.errors import CatalogueError, UnitError
 from costmodels.units import Dimension, parse_quantity
+
+_KINDS: Final = ("gpu", "cpu")
+_MOST: Final = 1e21
+"""The largest quantity of hardware in SI units, FLOP/s, that is believed."""
+_MOST_PARTS: Final = 1_000_000
+_MOST_SHOWN: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +109,15 @@ def load_node(name: str) -> NodeSpec:
 def parse_device(name: str, entry: Mapping[str, Any]) -> DeviceSpec:
     """Return the device that a catalogue entry describes. Raises CatalogueError where it breaks a rule."""
     where = f"device {name}"
-    peak = _get(entry, "peak", where)
+    kind, peak = _word(entry, "kind", where), _get(entry, "peak", where)
+    if kind not in _KINDS:
+        raise CatalogueError(f"{where} 'kind' must be {' or '.join(_KINDS)}, got {kind!r}")
+    if not isinstance(peak, Mapping) or not peak:
+        raise CatalogueError(f"{where} 'peak' must be a mapping of dtypes, got {shown(peak)}")
     return DeviceSpec(
         name=name,
-        kind=_get(entry, "kind", where),
-        generation=_get(entry, "generation", where),
+        kind="gpu" if kind == "gpu" else "cpu",
+        generation=_word(entry, "generation", where),
         memory_bytes=int(_quantity(entry, "memory", Dimension.BYTES, where)),
         memory_bandwidth_bytes_per_s=_quantity(entry, "memory_bandwidth", Dimension.BANDWIDTH, where),
         l2_cache_bytes=int(_quantity(entry, "l2_cache", Dimension.BYTES, where)),
@@ -123,7 +133,7 @@ def parse_node(name: str, entry: Mapping[str, Any]) -> NodeSpec:
     host = _get(entry, "host", where)
     return NodeSpec(
         name=name,
-        device=load_device(_get(entry, "device", where)),
+        device=load_device(_word(entry, "device", where)),
         devices_per_node=_count(entry, "devices_per_node", where),
         intra=_link(entry, "intra", where),
         nics_per_node=_count(entry, "nics_per_node", where),
@@ -161,17 +171,32 @@ def _lookup(what: str, name: str, entries: Mapping[str, Any]) -> Mapping[str, An
     raise CatalogueError(f"there is no {what} {name!r} in the catalogue; {hint}", nearest or tuple(sorted(entries)))
 
 
-def _get(entry: Mapping[str, Any], key: str, where: str) -> Any:
+def _get(entry: object, key: str, where: str) -> Any:
+    if not isinstance(entry, Mapping):
+        raise CatalogueError(f"{where} must be a mapping, got {shown(entry)}")
     if key not in entry:
-        raise CatalogueError(f"{where} has no {key!r}; it has {', '.join(entry)}")
+        raise CatalogueError(f"{where} has no {key!r}; it has {', '.join(map(str, entry)) or 'nothing'}")
     return entry[key]
+
+
+def _word(entry: object, key: str, where: str) -> str:
+    value = _get(entry, key, where)
+    if not isinstance(value, str):
+        raise CatalogueError(f"{where} {key!r} must be text, got {shown(value)}")
+    return value
 
 
 def _sourced(entry: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     item: Mapping[str, Any] = _get(entry, key, where)
     if not isinstance(item, Mapping) or "value" not in item or not str(item.get("source", "")).strip():
-        raise CatalogueError(f"{where} {key!r} must be {{value: ..., source: ...}}, got {item!r}")
+        raise CatalogueError(f"{where} {key!r} must be {{value: ..., source: ...}}, got {shown(item)}")
     return item
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, its end cut off where it is long."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _quantity(entry: Mapping[str, Any], key: str, dimension: Dimension, where: str) -> float:
@@ -181,8 +206,8 @@ def _quantity(entry: Mapping[str, Any], key: str, dimension: Dimension, where: s
         both = parse_quantity(item["bidirectional"], dimension) if "bidirectional" in item else 2 * value
     except UnitError as error:
         raise CatalogueError(f"{where} {key!r}: {error}") from None
-    if value <= 0:
-        raise CatalogueError(f"{where} {key!r} must be more than 0, got {item['value']!r}")
+    if not 0 < value <= _MOST:
+        raise CatalogueError(f"{where} {key!r} must be more than 0 and at most {_MOST:g}, got {shown(item['value'])}")
     if both != 2 * value:
         raise CatalogueError(
             f"{where} {key!r} is per direction: {item['value']!r} must be half of "
@@ -193,22 +218,22 @@ def _quantity(entry: Mapping[str, Any], key: str, dimension: Dimension, where: s
 
 def _count(entry: Mapping[str, Any], key: str, where: str) -> int:
     value = _sourced(entry, key, where)["value"]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise CatalogueError(f"{where} {key!r} must be a whole number of 1 or more, got {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_PARTS:
+        raise CatalogueError(f"{where} {key!r} must be a whole number from 1 to {_MOST_PARTS:,}, got {shown(value)}")
     return value
 
 
 def _fraction(entry: Mapping[str, Any], key: str, where: str) -> float:
     value = _sourced(entry, key, where)["value"]
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
-        raise CatalogueError(f"{where} {key!r} must be a fraction, more than 0 and up to 1, got {value!r}")
+        raise CatalogueError(f"{where} {key!r} must be a fraction, more than 0 and up to 1, got {shown(value)}")
     return float(value)
 
 
 def _link(entry: Mapping[str, Any], key: str, where: str) -> LinkSpec:
     link = _get(entry, key, where)
     return LinkSpec(
-        kind=_get(link, "kind", f"{where} {key}"),
+        kind=_word(link, "kind", f"{where} {key}"),
         bandwidth_bytes_per_s=_quantity(link, "bandwidth", Dimension.BANDWIDTH, f"{where} {key}"),
         latency_s=_quantity(link, "latency", Dimension.TIME, f"{where} {key}"),
     )

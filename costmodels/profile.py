@@ -1,7 +1,7 @@
 """Efficiency profiles: what a device generation attains of its data sheet. One YAML per generation, with provenance."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -10,8 +10,10 @@ from typing import Any, Final
 import yaml
 
 from costmodels.collectives import NetworkParameters, Protocol
+from costmodels.collectives.network import TUNED_ALGORITHMS
+from costmodels.collectives.traffic import TRAFFIC
 from costmodels.errors import CatalogueError, UnitError
-from costmodels.hardware import NodeSpec, nearest_names
+from costmodels.hardware import NodeSpec, nearest_names, shown
 from costmodels.spread import NETWORK, Spread
 from costmodels.timing.attention import AttentionProfile, DecodeProfile
 from costmodels.timing.gemm import GemmProfile
@@ -118,18 +120,18 @@ def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
         ),
         kernels={key: _kernel(own.within(key)) for key in own.entry if key != "source"},
         spread={family: _spread(spread.within(family)) for family in SPREAD},
-        step_spread=_sourced(spread.within(STEP)).number("deviation"),
-        jitter={key: jitter.number(key) for key in jitter.entry if key != "source"},
+        step_spread=_sourced(spread.within(STEP)).number("deviation", most=_FARTHEST),
+        jitter={key: jitter.number(key, most=_FARTHEST) for key in jitter.entry if key != "source"},
     )
 
 
 def _gemm(gemm: "_Section") -> GemmProfile:
     return GemmProfile(
         peak_fraction=gemm.fraction("peak_fraction"),
-        power_fraction=gemm.number("power_fraction", least=1e-3),
+        power_fraction=gemm.number("power_fraction", least=1e-3, most=math.inf),
         throttle=gemm.number("throttle"),
         throttle_after_s=gemm.time("throttle_after", least=1e-9),
-        throttle_sharpness=gemm.number("throttle_sharpness"),
+        throttle_sharpness=gemm.number("throttle_sharpness", most=_STEEPEST),
         k_overhead=gemm.number("k_overhead"),
         later_overhead=gemm.fraction("later_overhead", least=0.0),
         step_s=gemm.time("step"),
@@ -146,16 +148,16 @@ def _gemm(gemm: "_Section") -> GemmProfile:
         memory_ramp_bytes=gemm.bytes("memory_ramp"),
         cache_fraction=gemm.number("cache_fraction"),
         cache_speedup=gemm.number("cache_speedup", least=1.0),
-        overlap=gemm.number("overlap", least=1.0),
-        memory_overlap=gemm.number("memory_overlap", least=1.0),
+        overlap=gemm.number("overlap", least=1.0, most=_SHARPEST),
+        memory_overlap=gemm.number("memory_overlap", least=1.0, most=_SHARPEST),
         latency_s=gemm.time("latency"),
         ranked_quantisation=gemm.fraction("ranked_quantisation", least=0.0),
         ranked_cache=gemm.number("ranked_cache", least=1e-3),
         ranked_split=gemm.number("ranked_split"),
         shallow_area=gemm.number("shallow_area", least=1.0),
-        tiles=tuple((int(rows), int(columns)) for rows, columns in gemm.get("tiles")),
-        paired_tiles=tuple((int(rows), int(columns)) for rows, columns in gemm.get("paired_tiles")),
-        splits=tuple(int(split) for split in gemm.get("splits")),
+        tiles=gemm.pairs("tiles"),
+        paired_tiles=gemm.pairs("paired_tiles", least=0),
+        splits=gemm.counts("splits"),
     )
 
 
@@ -172,7 +174,7 @@ def _attention(attention: "_Section") -> AttentionProfile:
         backward_ratio=attention.fraction("backward_ratio"),
         latency_s=attention.time("latency"),
         score_s=attention.time("score") if "score" in attention.entry else 0.0,
-        key_tile=int(attention.number("key_tile", least=1.0)) if "key_tile" in attention.entry else 64,
+        key_tile=attention.count("key_tile") if "key_tile" in attention.entry else 64,
     )
 
 
@@ -185,7 +187,7 @@ def _decode(decode: "_Section") -> DecodeProfile:
         memory_fraction=decode.fraction("memory_fraction"),
         query_passes=decode.number("query_passes"),
         wave_quantisation=decode.fraction("wave_quantisation", least=0.0),
-        overlap=decode.number("overlap", least=1.0),
+        overlap=decode.number("overlap", least=1.0, most=_SHARPEST),
         latency_s=decode.time("latency"),
     )
 
@@ -211,7 +213,7 @@ def _spread(family: "_Section") -> Spread:
         stated if isinstance(stated, Mapping) else {"1 s": stated},
         (*family.path, "deviation"),
     )
-    deviation = sorted((_length(key, by_length), by_length.number(key)) for key in by_length.entry)
+    deviation = sorted((_length(key, by_length), by_length.number(key, most=_FARTHEST)) for key in by_length.entry)
     near = "near" in family.entry
     spread = Spread(
         deviation=tuple(deviation),
@@ -263,7 +265,7 @@ def _network(name: str, network: "_Section") -> NetworkProfile:
         intra_fraction=network.fraction("intra_fraction"),
         inter_fraction=network.fraction("inter_fraction"),
         point_to_point_latency_s=network.time("point_to_point_latency"),
-        protocols=tuple(_protocol(name, item) for item in network.get("protocols")),
+        protocols=tuple(_protocol(name, network, place) for place in range(len(network.items("protocols")))),
         message_adapter_fraction=(
             network.fraction("message_adapter_fraction") if "message_adapter_fraction" in network.entry else 1.0
         ),
@@ -276,6 +278,22 @@ SECTIONS: Final = ("gemm", "attention", "decode", "elementwise", "optimizer", "s
 SPREAD_SECTION: Final = "spread"
 SPREAD: Final = ("gemm", "attention", "decode", "elementwise", "optimizer", NETWORK)
 """Families whose errors every profile states, measured or assumed. Backward attention errs as attention does."""
+_FARTHEST: Final = 50.0
+"""The largest standard deviation of a logarithm: of larger ones no error could be written as a number."""
+_STEEPEST: Final = 10.0
+_SHARPEST: Final = 40.0
+"""The largest exponents: of larger ones no power could be written as a number."""
+_LONGEST_S: Final = 1e6
+_RATES: Final = (1.0, 1e18)
+"""Bytes per second, the fewest and the most that are believed."""
+_MOST_BYTES: Final = 1e18
+_MOST: Final = 1e9
+"""The largest number without a unit."""
+_MOST_TILE: Final = 1 << 16
+"""Rows or columns of the largest tile, and parts of the most that a product is split into."""
+_PAIR: Final = 2
+_MOST_ITEMS: Final = 1_000
+_ALGORITHMS: Final = TUNED_ALGORITHMS | {"exchange"}
 _ONE: Final = 1.002
 """What two parts of a whole may come to, as they are written: rounded."""
 STEP: Final = "step"
@@ -286,25 +304,28 @@ FLOAT8: Final = "float8"
 
 def _section(entry: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:
     section: Mapping[str, Any] = entry.get(key, {})
-    if not str(section.get("source", "")).strip():
+    if not isinstance(section, Mapping) or not str(section.get("source", "")).strip():
         raise CatalogueError(f"profile {name} needs a section {key!r} with a source", path=(key,))
     return section
 
 
-def _protocol(name: str, item: Mapping[str, Any]) -> Protocol:
-    section = _Section(f"profile {name} protocol {item.get('name')!r}", item, ("network", "protocols"))
+def _protocol(name: str, network: "_Section", place: int) -> Protocol:
+    item, path = network.items("protocols")[place], (*network.path, "protocols", place)
+    if not isinstance(item, Mapping):
+        raise CatalogueError(f"{network.where} 'protocols' must be mappings, got {shown(item)}", path=path)
+    section = _Section(f"profile {name} protocol {shown(item.get('name'))}", item, path)
     return Protocol(
-        name=str(section.get("name")),
+        name=section.word("name"),
         base_latency_s=section.time("base_latency"),
         intra_hop_s=section.time("intra_hop"),
         inter_hop_s=section.time("inter_hop"),
         wire_overhead=section.number("wire_overhead", least=1.0),
-        limit_bytes=parse_quantity(item["limit"], Dimension.BYTES) if "limit" in item else math.inf,
+        limit_bytes=section.bytes("limit") if "limit" in item else math.inf,
         port_fraction=section.fraction("port_fraction") if "port_fraction" in item else 1.0,
-        inter_least_bytes=parse_quantity(item["inter_least"], Dimension.BYTES) if "inter_least" in item else 0.0,
+        inter_least_bytes=section.bytes("inter_least") if "inter_least" in item else 0.0,
         own_share=section.number("own_share") if "own_share" in item else 0.0,
-        algorithms=tuple(section.get("algorithms")),
-        kinds=tuple(item.get("kinds", ())),
+        algorithms=section.words("algorithms", _ALGORITHMS),
+        kinds=section.words("kinds", TRAFFIC) if "kinds" in item else (),
     )
 
 
@@ -314,8 +335,8 @@ class _Section:
 
     where: str
     entry: Mapping[str, Any]
-    path: tuple[str, ...] = ()
-    """The keys that lead to it in the profile."""
+    path: tuple[str | int, ...] = ()
+    """The keys, and places in lists, that lead to it in the profile."""
 
     def get(self, key: str) -> Any:
         if key not in self.entry:
@@ -327,35 +348,80 @@ class _Section:
         """Return the error of a key's value."""
         return CatalogueError(f"{self.where} {key!r}{rule}", path=(*self.path, key))
 
-    def number(self, key: str, least: float = 0.0, most: float = math.inf) -> float:
+    def number(self, key: str, least: float = 0.0, most: float = _MOST) -> float:
         value = self.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise self.refusal(key, f" must be a number from {least} to {most}, got {value!r}")
+            raise self.refusal(key, f" must be a number from {least} to {most}, got {shown(value)}")
         return float(value)
 
     def fraction(self, key: str, least: float = 0.01) -> float:
         return self.number(key, least, 1.0)
 
+    def count(self, key: str) -> int:
+        """Return a whole number of 1 or more, of which a machine has no more than a tile has rows."""
+        return self._whole(key, self.get(key))
+
+    def counts(self, key: str) -> tuple[int, ...]:
+        """Return a list of one or more such numbers."""
+        return tuple(self._whole(key, item) for item in self.items(key))
+
+    def pairs(self, key: str, least: int = 1) -> tuple[tuple[int, int], ...]:
+        """Return a list of at least so many pairs of such numbers."""
+        found = []
+        for item in self.items(key, least):
+            if not isinstance(item, list | tuple) or len(item) != _PAIR:
+                raise self.refusal(key, f" must be a list of pairs, as in [[128, 256]], got {shown(item)}")
+            found.append((self._whole(key, item[0]), self._whole(key, item[1])))
+        return tuple(found)
+
+    def word(self, key: str) -> str:
+        value = self.get(key)
+        if not isinstance(value, str) or not value.strip():
+            raise self.refusal(key, f" must be text, got {shown(value)}")
+        return value
+
+    def words(self, key: str, known: Iterable[str]) -> tuple[str, ...]:
+        """Return a list of one or more words that are known."""
+        items, names = self.items(key), sorted(known)
+        for item in items:
+            if item not in names:
+                raise self.refusal(key, f" must be a list of {', '.join(names)}, got {shown(item)}")
+        return tuple(items)
+
+    def items(self, key: str, least: int = 1) -> list[Any]:
+        """Return a list of at least so many values, and not of very many."""
+        value = self.get(key)
+        if not isinstance(value, list | tuple) or not least <= len(value) <= _MOST_ITEMS:
+            raise self.refusal(key, f" must be a list of {least} to {_MOST_ITEMS:,} items, got {shown(value)}")
+        return list(value)
+
     def time(self, key: str, least: float = 0.0) -> float:
-        return self._quantity(key, Dimension.TIME, least)
+        return self._quantity(key, Dimension.TIME, least, _LONGEST_S)
 
     def bandwidth(self, key: str) -> float:
-        return self._quantity(key, Dimension.BANDWIDTH, 1.0)
+        return self._quantity(key, Dimension.BANDWIDTH, *_RATES)
 
     def bytes(self, key: str) -> float:
-        return self._quantity(key, Dimension.BYTES, 0.0)
+        return self._quantity(key, Dimension.BYTES, 0.0, _MOST_BYTES)
 
     def within(self, key: str) -> "_Section":
         inner = self.get(key)
         if not isinstance(inner, Mapping):
-            raise self.refusal(key, f" must be a mapping, got {inner!r}")
+            raise self.refusal(key, f" must be a mapping, got {shown(inner)}")
         return _Section(f"{self.where} {key}", inner, (*self.path, key))
 
-    def _quantity(self, key: str, dimension: Dimension, least: float) -> float:
+    def _whole(self, key: str, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= _MOST_TILE or value % 1:
+            raise self.refusal(key, f" must be whole numbers from 1 to {_MOST_TILE:,}, got {shown(value)}")
+        return int(value)
+
+    def _quantity(self, key: str, dimension: Dimension, least: float, most: float) -> float:
         try:
             value = float(parse_quantity(self.get(key), dimension))
         except UnitError as error:
             raise self.refusal(key, f": {error}") from None
         if value < least:
-            raise self.refusal(key, f" must not be less than {least:g}, got {self.get(key)!r}")
+            raise self.refusal(key, f" must not be less than {least:g}, got {shown(self.get(key))}")
+        if value > most:
+            raise self.refusal(key, f" must not be more than {most:g}, got {shown(self.get(key))}")
         return value

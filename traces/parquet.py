@@ -30,7 +30,7 @@ MAX_PACKED_BYTES: Final = 1 << 28
 """Bytes of one column of the memory curves; a file that holds more is damaged."""
 
 MAX_ROWS: Final = 1 << 25
-"""The most rows that are read: they take about 7 GiB."""
+"""The most rows that are read: they take about 8 GiB."""
 MAX_BYTES: Final = 3 << 30
 """The most bytes of all columns, unpacked, that are read."""
 

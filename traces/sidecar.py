@@ -1,6 +1,6 @@
 """Read a small YAML file as plain values that remember their lines.
 
-Only what a sidecar needs: no tags, no anchors, no repeated keys, at most 1 MiB and 20 levels.
+Only what a sidecar needs: no tags, no anchors, no repeated keys, at most 1 MiB, 20,000 values and 20 levels.
 """
 
 import os
@@ -17,6 +17,8 @@ from traces.errors import TraceError
 
 MAX_FILE_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 20
+MAX_VALUES: Final = 20_000
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser where PyYAML was built with it
 KeyPath = tuple[str | int, ...]
 
 
@@ -123,8 +125,8 @@ def read_section(path: Path, remedy: str) -> Section:
     """Return the one mapping that a YAML file holds. Raises TraceError for any other content."""
     text = read_text(path, remedy)
     try:
-        _refuse_deep(path, text)
-        loader = yaml.SafeLoader(text)
+        _refuse_hostile(path, text)
+        loader = _LOADER(text)
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode):
             raise TraceError(str(path), "the file must hold key: value lines", remedy)
@@ -137,22 +139,30 @@ def read_section(path: Path, remedy: str) -> Section:
         raise TraceError(str(path), rule, "write key: value lines, indented with spaces", line=line) from error
 
 
-def _refuse_deep(path: Path, text: str) -> None:
-    """Raise TraceError for anchors and for deep nesting, before anything recurses."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+def _refuse_hostile(path: Path, text: str) -> None:
+    """Raise TraceError for anchors and tags, for deep nesting and for very many values, before any of them is built."""
+    depth = num_values = 0
+    for event in yaml.parse(text, Loader=_LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        anchored = isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None
-        if anchored or depth > MAX_DEPTH:
-            rule = "anchors and aliases are not read" if anchored else f"values are nested more than {MAX_DEPTH} deep"
-            raise TraceError(str(path), rule, "write the values out", line=_line(event))
+        num_values += isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+        rule = ""
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            rule = "anchors and aliases are not read"
+        elif getattr(event, "tag", None) is not None:
+            rule = "tags are not read"
+        elif depth > MAX_DEPTH:
+            rule = f"values are nested more than {MAX_DEPTH} deep"
+        elif num_values > MAX_VALUES:
+            rule = f"there are more than {MAX_VALUES:,} values, the most that is read"
+        if rule:
+            raise TraceError(str(path), rule, "write the values out, and no more than a table needs", line=_line(event))
 
 
 def _line(marked: yaml.Event | yaml.Node) -> int:
     return marked.start_mark.line + 1 if marked.start_mark else 0
 
 
-def _plain(path: Path, loader: yaml.SafeLoader, node: yaml.Node, where: KeyPath, lines: dict[KeyPath, int]) -> Any:
+def _plain(path: Path, loader: Any, node: yaml.Node, where: KeyPath, lines: dict[KeyPath, int]) -> Any:
     """Return a node's value, noting the line of every key and item below it."""
     lines.setdefault(where, _line(node))
     if isinstance(node, yaml.ScalarNode):

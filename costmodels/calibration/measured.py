@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from costmodels.errors import CatalogueError
 from costmodels.hardware import NodeSpec
 from costmodels.units import Dimension, parse_quantity
+
+_FASTEST: Final = 1e21
+"""FLOP or bytes per second of the fastest device that is believed."""
+_SLOWEST_S: Final = 3_600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,9 @@ def parse_measured(entry: Mapping[str, Any]) -> MeasuredNode:
         intra_bandwidth_bytes_per_s=parse_quantity(entry["intra_bandwidth"], Dimension.BANDWIDTH),
         intra_latency_s=parse_quantity(entry["intra_latency"], Dimension.TIME),
     )
-    if min(*rates.values(), node.memory_bandwidth_bytes_per_s, node.intra_bandwidth_bytes_per_s, 1.0) <= 0:
-        raise CatalogueError("every rate of the section 'measured' must be more than 0")
+    every = (*rates.values(), node.memory_bandwidth_bytes_per_s, node.intra_bandwidth_bytes_per_s)
+    if not all(0 < rate <= _FASTEST for rate in every):
+        raise CatalogueError(f"every rate of the section 'measured' must be more than 0 and at most {_FASTEST:g}")
+    if node.intra_latency_s > _SLOWEST_S:
+        raise CatalogueError(f"the latency of the section 'measured' must be at most {_SLOWEST_S:g} s")
     return node

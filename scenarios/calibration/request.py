@@ -13,6 +13,8 @@ from costmodels.errors import CatalogueError, UnitError
 from costmodels.hardware import NodeSpec, load_node
 from costmodels.units import Dimension, format_time, parse_quantity
 from scenarios.errors import Origin, ScenarioError
+from scenarios.reading.profile_file import profile_of
+from scenarios.reading.yaml_tree import Document, document_of
 from scenarios.results.folder import refuse_unwritable, writing_to
 from traces.files import replacing
 
@@ -45,20 +47,30 @@ def write_profile(entry: Mapping[str, Any], path: Path, command: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_section(path: Path, name: str, section: Mapping[str, Any], out: Path) -> None:
-    """Write the profile at ``path`` to ``out`` with another section of this name; every other line stays as it is.
+def write_section(before: str, path: Path, name: str, section: Mapping[str, Any], out: Path) -> None:
+    """Write a profile to ``out`` with another section of this name; every other line stays as it is.
 
-    Raises ScenarioError where the section is not written as a block of lines, and where the file system refuses.
+    ``before``: the text of the profile, which was read from ``path``. Raises ScenarioError where the section is not
+    written as a block of lines, and where the file system refuses.
     """
     block = yaml.safe_dump({name: dict(section)}, sort_keys=False, width=120, allow_unicode=True)
-    before = path.read_text(encoding="utf-8")
     after, count = re.subn(rf"^{name}:[ ]*\n(?:[ ].*(?:\n|\Z))*", lambda _: block, before, flags=re.MULTILINE)
-    if count != 1 or yaml.safe_load(after) != yaml.safe_load(before) | {name: section}:
+    if count != 1 or not _is_changed(document_of(before, path), after, name, section):
         rule = "the section is not written as a line with its name and indented lines below it"
         raise ScenarioError(Origin(str(path)), name, rule, "write it so")
-    parse_calibrated(out.stem, yaml.safe_load(after))  # what is written can be read
+    profile_of(document_of(after, out))  # what is written can be read
     with writing_to(out.parent), replacing(out) as temporary:
         temporary.write_text(after, encoding="utf-8")
+
+
+def _is_changed(before: Document, after: str, name: str, section: Mapping[str, Any]) -> bool:
+    """Return whether a text says what a file says, but for one section, which has these keys."""
+    try:
+        found = document_of(after, before.source).data
+    except ScenarioError:  # lines of the section before are left
+        return False
+    others = [{key: value for key, value in data.items() if key != name} for data in (before.data, found)]
+    return others[0] == others[1] and found[name].keys() == section.keys()
 
 
 def refuse_unwritable_files(path: Path, *others: Path) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import pandas as pd
+import pyarrow.parquet as pq
 
 from costmodels.calibration.kernels import Fitted
 from costmodels.calibration.network import MESSAGE
@@ -31,6 +32,7 @@ _DTYPE, _ELEMENT_BYTES = "bfloat16", 2
 _PAGE: Final = 64
 """Tokens of a page of the cache of keys and values."""
 _MAX_ROWS: Final = 5_000_000
+_MAX_BYTES: Final = 1 << 29
 _WORDS: Final = frozenset({"system", "collective", "kind"})
 _MOST: Final = 1 << 48
 """No size and no count of any machine is more."""
@@ -89,6 +91,9 @@ def read_samples(path: Path, system: str | None) -> list[Sample]:
     Raises ScenarioError for a file that is none of these, an unknown system, and a row that cannot be.
     """
     table = _read(path)
+    if table.columns.has_duplicates:
+        name = str(table.columns[table.columns.duplicated()][0])
+        raise ScenarioError(Origin(str(path)), name, "two columns have this name", "rename one")
     for columns, convert in _FORMATS.values():
         if set(columns) <= set(table.columns):
             samples = convert(path, _with_numbers(path, table, columns), system)
@@ -115,7 +120,7 @@ def _unknown_columns(path: Path, found: Sequence[str]) -> ScenarioError:
 
 def _read(path: Path) -> pd.DataFrame:
     origin = Origin(str(path))
-    readers: dict[str, Callable[[Path], pd.DataFrame]] = {".parquet": pd.read_parquet, ".csv": pd.read_csv}
+    readers: dict[str, Callable[[IO[bytes]], pd.DataFrame]] = {".parquet": _read_parquet, ".csv": _read_csv}
     if path.is_dir():
         inside = next((entry for entry in sorted(path.iterdir()) if entry.suffix in readers), None)
         remedy = f"name a file in it, for example {inside}" if inside else "name a .parquet or .csv"
@@ -123,18 +128,49 @@ def _read(path: Path) -> pd.DataFrame:
     if path.suffix not in readers:
         raise ScenarioError(origin, "", f"{path.suffix or 'no ending'!r} is no known format", "name a .parquet or .csv")
     if not path.is_file():
-        raise ScenarioError(origin, "", "there is no such file", "check the path")
+        rule = "this is not a file" if path.exists() else "there is no such file"
+        raise ScenarioError(origin, "", rule, "check the path")
     if not path.stat().st_size:
         raise ScenarioError(origin, "", "the file is empty", "name a .parquet or .csv of measurements")
+    if path.stat().st_size > _MAX_BYTES:
+        rule = f"the file is larger than {_MAX_BYTES >> 20} MiB, the most that is read"
+        raise ScenarioError(origin, "", rule, "check that this is the file, or split it")
     try:
-        table = readers[path.suffix](path)
+        with path.open("rb") as file:  # opened here: pyarrow takes no name but of UTF-8
+            table = readers[path.suffix](file)
+    except _TooLargeError as error:
+        raise ScenarioError(origin, "", str(error), "check that this is the file, or split it") from error
     except Exception as error:  # pandas and pyarrow raise many kinds for files that are not what they seem
         reason = str(error).split("\n", 1)[0][:200]
         raise ScenarioError(origin, "", f"the table cannot be read: {reason}", "check that this is the file") from error
     if not 0 < len(table) <= _MAX_ROWS:
-        rule = f"the table has {len(table):,} rows"
+        rule = "the table has no rows" if table.empty else f"the table has more than {_MAX_ROWS:,} rows"
         raise ScenarioError(origin, "", rule, f"a table has 1 to {_MAX_ROWS:,} rows")
     return table
+
+
+class _TooLargeError(ValueError):
+    """A table that would take more memory than any that is read."""
+
+
+def _read_parquet(file: IO[bytes]) -> pd.DataFrame:
+    """Return a table. Raises _TooLargeError by what the file's end says, before its rows are read."""
+    with pq.ParquetFile(file) as opened:
+        contents = opened.metadata
+        groups = (contents.row_group(number) for number in range(contents.num_row_groups))
+        size = sum(g.column(place).total_uncompressed_size for g in groups for place in range(g.num_columns))
+        if contents.num_rows > _MAX_ROWS or size > _MAX_BYTES:
+            message = (
+                f"the table has {contents.num_rows:,} rows in {size / 2**20:,.1f} MiB, and {_MAX_ROWS:,} rows in "
+                f"{_MAX_BYTES >> 20} MiB are the most that is read"
+            )
+            raise _TooLargeError(message)
+        return opened.read().to_pandas()
+
+
+def _read_csv(file: IO[bytes]) -> pd.DataFrame:
+    """Return a table, and of one with too many rows one row too many."""
+    return pd.read_csv(file, nrows=_MAX_ROWS + 1, low_memory=False)
 
 
 def _with_numbers(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

@@ -16,8 +16,9 @@ from scenarios.commands.options import NamedPath, ScenarioPath, json_option, set
 from scenarios.commands.pictures import refuse_suffix, written
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
-from scenarios.reading.cluster_file import NamedTopology, describes_scenario, load_cluster
-from scenarios.reading.loader import Scenario, load_scenario
+from scenarios.reading.cluster_file import NamedTopology, cluster_of, describes_scenario
+from scenarios.reading.loader import Scenario, scenario_of
+from scenarios.reading.yaml_tree import read_document
 from scenarios.report.picture_file import SUFFIXES, Drawing, write_picture
 from scenarios.report.slot_figure import SlotDrawing
 from scenarios.report.slot_text import print_slots
@@ -66,10 +67,11 @@ def command(cluster: Path, overrides: tuple[str, ...], out: Path | None, as_json
 
 
 def _load(path: Path, overrides: Sequence[str]) -> _Shown:
-    if not describes_scenario(path, overrides):
-        return _Shown(load_cluster(path, overrides))
-    scenario = load_scenario(path, overrides)
-    cluster = None if scenario.cluster is None else load_cluster(path, overrides)
+    document = read_document(path)
+    if not describes_scenario(document, overrides):
+        return _Shown(cluster_of(document, overrides))
+    scenario = scenario_of(document, overrides)
+    cluster = None if scenario.cluster is None else cluster_of(document, overrides)
     return _Shown(cluster, scenario, slots_of(scenario))
 
 

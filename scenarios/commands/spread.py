@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +18,9 @@ from scenarios.commands.options import NamedPath, ProfileFile, bundling, json_op
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.profile_file import read_profile
+from scenarios.reading.profile_file import PROFILE_HINT, profile_of
+from scenarios.reading.text_file import read_text
+from scenarios.reading.yaml_tree import document_of
 
 _MUCH: Final = 3.0
 """A family that is so many times as far off as stated may be of another machine."""
@@ -57,10 +58,11 @@ def command(request: SpreadRequest, profile: Path, out: Path, as_json: bool) -> 
         if profile.suffix in {".parquet", ".csv"}:
             remedy = "write simulate spread PROFILE.yaml TABLE ... --out PROFILE.yaml"
             raise ScenarioError(Origin(str(profile)), "", "the profile comes first, and the tables after it", remedy)
-        calibrated = read_profile(profile)
+        text = read_text(profile, PROFILE_HINT)
+        document = document_of(text, profile, PROFILE_HINT)
+        calibrated, stated = profile_of(document), document.data[SPREAD_SECTION]
         found = measured_families(calibrated, read_evidence(request))
-        stated = yaml.safe_load(profile.read_text(encoding="utf-8"))[SPREAD_SECTION]
-        write_section(profile, SPREAD_SECTION, {**stated, **found}, out)
+        write_section(text, profile, SPREAD_SECTION, {**stated, **found}, out)
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:

@@ -32,9 +32,9 @@ class NamedTopology:
     topology: Topology
 
 
-def describes_scenario(path: Path, overrides: Sequence[str] = ()) -> bool:
-    """Return whether a file says what to train; else it holds a cluster alone. Raises ScenarioError for bad YAML."""
-    return "model" in apply_overrides(read_document(path), overrides).data
+def describes_scenario(document: Document, overrides: Sequence[str] = ()) -> bool:
+    """Return whether a file says what to train; else it holds a cluster alone."""
+    return "model" in apply_overrides(document, overrides).data
 
 
 def load_cluster(path: Path, overrides: Sequence[str] = ()) -> NamedTopology:
@@ -43,7 +43,12 @@ def load_cluster(path: Path, overrides: Sequence[str] = ()) -> NamedTopology:
     Without ``topology``, the nodes are of the type that ``node`` names, on one switch. Raises ScenarioError with file,
     line and key.
     """
-    document = apply_overrides(read_document(path), overrides)
+    return cluster_of(read_document(path), overrides)
+
+
+def cluster_of(document: Document, overrides: Sequence[str] = ()) -> NamedTopology:
+    """Return the topology of a file that was read. Raises as ``load_cluster``."""
+    document = apply_overrides(document, overrides)
     refuse_nulls(document)
     _refuse_unknown(document, document.data, SECTIONS, ())
     cluster = document.data.get("cluster")
@@ -65,7 +70,7 @@ def load_cluster(path: Path, overrides: Sequence[str] = ()) -> NamedTopology:
     checked = check_document(replace(document, data={"cluster": cluster}), _ClusterFile).cluster
     refuse_missing_devices(document, checked, devices_of_nodes(topology))
     topology = with_stragglers(document, checked.stragglers, topology)
-    name = document.data.get("name", description if isinstance(description, str) else path.stem)
+    name = document.data.get("name", description if isinstance(description, str) else document.source.stem)
     return NamedTopology(str(name), topology)
 
 

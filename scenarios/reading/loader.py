@@ -6,7 +6,7 @@ specifications' own errors get the file and line of the key that they name.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,7 +56,7 @@ class Scenario:
     ``algorithms``: of the kinds of collectives that are not left to the library. ``software``: what the framework adds.
     ``reliability``: the long run on
     hardware that fails, None where only a step is asked for. ``document``: where each key was written, for errors that
-    only a simulation can find.
+    only a simulation can find. ``as_read``: the file before ``overrides``; it may be a pipe, which is read once.
     """
 
     name: str
@@ -69,6 +69,11 @@ class Scenario:
     overrides: tuple[str, ...] = ()
     reliability: ReliabilitySpec | None = None
     document: Document = field(compare=False, repr=False)
+    as_read: Document = field(compare=False, repr=False)
+
+    def changed(self, overrides: Sequence[str]) -> "Scenario":
+        """Return the scenario with further overrides. Raises ScenarioError as ``load_scenario``."""
+        return scenario_of(self.as_read, (*self.overrides, *overrides))
 
 
 def load_scenario(path: Path | str, overrides: Sequence[str] = ()) -> Scenario:
@@ -76,7 +81,13 @@ def load_scenario(path: Path | str, overrides: Sequence[str] = ()) -> Scenario:
 
     Raises ScenarioError, with file, line, key, rule and remedy, for everything that is wrong with either.
     """
-    return _scenario(apply_overrides(read_document(Path(path)), overrides), tuple(overrides))
+    return scenario_of(read_document(Path(path)), overrides)
+
+
+def scenario_of(document: Document, overrides: Sequence[str] = ()) -> Scenario:
+    """Return the scenario of a file that was read, with ``key=value`` overrides put in. Raises as ``load_scenario``."""
+    scenario = _scenario(apply_overrides(document, overrides), tuple(overrides))
+    return replace(scenario, as_read=document)
 
 
 def scenario_from_mapping(data: Mapping[str, Any], source: Path, where: str) -> Scenario:
@@ -134,6 +145,7 @@ def _delay_scenario(document: Document, checked: DelayScenario, overrides: tuple
         cluster=None,
         overrides=overrides,
         document=document,
+        as_read=document,
     )
 
 
@@ -164,6 +176,7 @@ def _dense_scenario(document: Document, checked: DenseScenario, overrides: tuple
         overrides=overrides,
         reliability=reliability,
         document=document,
+        as_read=document,
     )
 
 

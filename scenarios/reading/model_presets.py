@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from scenarios.errors import ScenarioError
 from scenarios.reading.yaml_tree import read_document
 
+_REMEDY: Final = "write it as the other files beside it"
 PRESETS_FOLDER: Final = Path(__file__).parents[1] / "presets"
 
 
@@ -26,7 +28,13 @@ def load_presets(folder: Path = PRESETS_FOLDER) -> dict[str, Preset]:
     """Return every preset by name, in the order of the files and of the models in them."""
     presets: dict[str, Preset] = {}
     for path in sorted(folder.glob("*.yaml")):
-        data = read_document(path).data
-        for name, keys in data["models"].items():
-            presets[name] = Preset(name=name, keys=keys, source=data["source"])
+        document = read_document(path)
+        models, source = document.data.get("models"), document.data.get("source")
+        if not isinstance(source, str) or not isinstance(models, dict):
+            rule = "a file of presets has source:, text, and models:, a mapping"
+            raise ScenarioError(document.origin(()), "", rule, _REMEDY)
+        for name, keys in models.items():
+            if not isinstance(keys, dict):
+                raise ScenarioError(document.origin(("models", name)), name, "a preset is a mapping of keys", _REMEDY)
+            presets[name] = Preset(name=name, keys=keys, source=source)
     return presets

@@ -7,25 +7,31 @@ from costmodels.calibration.document import CalibratedProfile, parse_calibrated
 from costmodels.errors import CatalogueError
 from costmodels.hardware import load_node
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.yaml_tree import read_document
+from scenarios.reading.checking import dotted
+from scenarios.reading.yaml_tree import Document, read_document
 
-_REMEDY: Final = "write one with: simulate calibrate --out my-profile.yaml"
+PROFILE_HINT: Final = "write one with: simulate calibrate --out my-profile.yaml"
 _OTHERS: Final = {"a table of measurements": {"base", "thresholds"}, "a scenario": {"cluster", "model"}}
 """What a file may be in the place of a profile, with keys that give it away."""
 
 
 def read_profile(path: Path) -> CalibratedProfile:
     """Return the profile of a file. Raises ScenarioError, with the file, for whatever is wrong with it."""
-    document = read_document(path, _REMEDY)
+    return profile_of(read_document(path, PROFILE_HINT))
+
+
+def profile_of(document: Document) -> CalibratedProfile:
+    """Return the profile of a file that was read. Raises ScenarioError as ``read_profile``."""
+    path = document.source
     other = next((words for words, keys in _OTHERS.items() if keys & document.data.keys()), "")
     if other:
-        raise ScenarioError(Origin(str(path)), "", f"this is {other}, not a profile", _REMEDY)
+        raise ScenarioError(Origin(str(path)), "", f"this is {other}, not a profile", PROFILE_HINT)
     try:
         calibrated = parse_calibrated(path.stem, document.data)
         _refuse_unknown_node(calibrated.node)
     except CatalogueError as error:
         rule, _, remedy = str(error).partition("; ")
-        raise ScenarioError(document.origin(error.path), ".".join(error.path), rule, remedy or _REMEDY) from error
+        raise ScenarioError(document.origin(error.path), dotted(error.path), rule, remedy or PROFILE_HINT) from error
     return calibrated
 
 

@@ -58,7 +58,11 @@ def read_document(path: Path, start_hint: str = START_HINT) -> Document:
     Raises ScenarioError for files that cannot be read, are not YAML or not one mapping, repeat a key, carry tags,
     nest deeper than 50 or hold more than 20,000 nodes with aliases expanded.
     """
-    text = read_text(path, start_hint)
+    return document_of(read_text(path, start_hint), path, start_hint)
+
+
+def document_of(text: str, path: Path, start_hint: str = START_HINT) -> Document:
+    """Return the one mapping that the text of a file holds. Raises ScenarioError as ``read_document``."""
     root = _TreeReader(lambda line: Origin(str(path), line)).read(text)
     if root is None or (root.value is None and not root.quoted):
         raise ScenarioError(Origin(str(path)), "", "the file is empty", start_hint)

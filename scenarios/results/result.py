@@ -1,10 +1,10 @@
 """What ``--out`` left behind, or the PyTorch profiler recorded: a timeline, and what is known beside it."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from scenarios.results.summary_file import REMEDY, check_simulated, read_json
 from scenarios.summaries.step import SCHEMA
 from scenarios.summaries.trace import SCHEMA as TRACE_SCHEMA
 from traces.doubt import Doubt
@@ -16,8 +16,6 @@ from traces.parquet import read_timeline
 from traces.timeline import Timeline
 
 TIMELINE: Final = "timeline.parquet"
-MAX_SUMMARY_BYTES: Final = 1 << 26
-_REMEDY: Final = "write both again with simulate SCENARIO.yaml --out"
 _SIDE: Final = (
     "name a folder that simulate wrote with --out, its timeline.parquet, or what torch.profiler recorded (.json, "
     ".json.gz, a folder or tar archive of these)"
@@ -56,14 +54,15 @@ def read_result(path: Path, window: StepWindow | None = None) -> Result:
     beside = file.parent / "summary.json"
     if not beside.is_file():
         return Result(timeline)
-    summary = _read_summary(beside)
+    summary = read_json(beside)
     schema = summary.get("schema") if isinstance(summary, dict) else None
     if timeline.source != "simulated" or schema != SCHEMA or "communication" not in summary:
         return Result(timeline, recorded=schema == TRACE_SCHEMA)
     step_s = summary.get("iteration_time_s")
     if not isinstance(step_s, float) or abs(step_s - timeline.duration_s) > 1e-9 * timeline.duration_s:
         rule = f"it says {step_s} s, and {file.name} beside it {timeline.duration_s} s"
-        raise TraceError(str(beside), rule, _REMEDY)
+        raise TraceError(str(beside), rule, REMEDY)
+    check_simulated(beside, summary)
     return Result(timeline, summary)
 
 
@@ -107,15 +106,6 @@ def is_profile(path: Path) -> bool:
         reason = (error.strerror or str(error)).lower()
         raise TraceError(str(path), f"this cannot be read: {reason}", "name what you may read") from error
     return path.name.lower().endswith((*SUFFIXES, *ARCHIVES))
-
-
-def _read_summary(path: Path) -> Any:
-    try:
-        if path.stat().st_size > MAX_SUMMARY_BYTES:
-            raise TraceError(str(path), "the file is larger than 64 MiB", "check that this is the right file")
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise TraceError(str(path), f"the summary cannot be read: {error}", _REMEDY) from error
 
 
 def names_of(first: Path, second: Path) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from scenarios.errors import ScenarioError
-from scenarios.reading.loader import Scenario, load_scenario
+from scenarios.reading.loader import Scenario
 from scenarios.report.words import Advice
 from scenarios.running.remedies import Change, Loss, losses_of
 from scenarios.running.runner import device_of, plan_of, run_step
@@ -91,7 +91,7 @@ def _work(scenario: Scenario) -> int:
 def _changed(scenario: Scenario, change: Change) -> Scenario | None:
     """Return the scenario with the change, None where that is not valid."""
     try:
-        return load_scenario(scenario.source, (*scenario.overrides, *change))
+        return scenario.changed(change)
     except ScenarioError:
         return None
 

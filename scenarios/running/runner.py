@@ -133,8 +133,13 @@ def with_choices(scenario: Scenario) -> Scenario:
 
 
 def plan_of(scenario: Scenario) -> Plan:
-    """Return the plan of one step of a scenario."""
+    """Return the plan of one step of a scenario. Raises ScenarioError for one of more bytes than can be counted."""
     scenario = with_choices(scenario)
+    with located(scenario.document):
+        return _plan(scenario)
+
+
+def _plan(scenario: Scenario) -> Plan:
     job, name = scenario.job, scenario.name
     if isinstance(job, TextbookTraining):
         if job.method == "local":

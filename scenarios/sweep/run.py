@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scenarios.errors import ScenarioError
-from scenarios.reading.loader import Scenario, load_scenario
+from scenarios.reading.loader import Scenario, scenario_of
 from scenarios.reading.yaml_tree import read_document
 from scenarios.report.thumbnail import Thumbnail
 from scenarios.sweep.point import Measured, measure, pipeline_degree
@@ -47,13 +47,13 @@ class Job:
 
 def prepare(path: Path, settings: Sequence[Setting]) -> Job:
     """Return the points of a sweep, loaded. Raises the first refusal where the scenario's rules refuse all of them."""
-    read_document(path)  # what is wrong with the file itself is no point's fault
+    document = read_document(path)  # what is wrong with the file itself is no point's fault
     valid: list[tuple[Point, Scenario]] = []
     refused: dict[int, str] = {}
     first: ScenarioError | None = None
     for point in points(settings):
         try:
-            valid.append((point, load_scenario(path, point.overrides)))
+            valid.append((point, scenario_of(document, point.overrides)))
         except ScenarioError as error:
             first = first or error
             refused[point.index] = one_line(error)

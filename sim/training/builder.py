@@ -16,6 +16,7 @@ from sim.plan.op import Collective, CollectiveKind, Direction, Op, Recv, Send
 from sim.plan.program import Call, Phase, Plan, Program, Task
 from sim.plan.token_slices import TokenSlice, token_slices
 from sim.plan.tracing import Parameter, ProgramTracer, Record, TaskTracer, Tensor
+from sim.training.countable import refuse_uncountable
 from sim.training.data.axes import split_data_axis, split_experts
 from sim.training.data.offload import write_offloaded_step
 from sim.training.data.operators import write_operator_step
@@ -134,6 +135,7 @@ class StageProgramBuilder:
     def program(self, tasks: Mapping[str, Task], calls: Sequence[Call]) -> Program:
         """Return the rank's program of these tasks, its gradients assigned or cleared as the job wants it."""
         role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
+        refuse_uncountable(self.tracer.buffers.values(), calls)
         program = Program(role, dict(self.tracer.buffers), dict(tasks), tuple(calls))
         return assign_gradients(program) if self.job.training.set_gradients_to_none else program
 

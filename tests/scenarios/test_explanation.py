@@ -137,7 +137,7 @@ def test_timelines_without_summaries_are_compared_all_the_same(capsys: Any, fold
         ('{"schema": "meshtwin.summary/1", "communication": [], "iteration_time_s": 1.0}', "it says 1.0 s"),
         (
             '{"schema": "meshtwin.summary/1", "communication": [], "iteration_time_s": STEP}',
-            "lacks what simulate writes",
+            "not as simulate writes it: object missing required field `roles`",
         ),
     ],
 )
@@ -150,3 +150,37 @@ def test_damaged_summaries_are_refused(capsys: Any, folders: Any, tmp_path: Path
     assert (code, shown) == (2, "")
     assert words in error
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (("communication", 0, "fullest_fraction"), [1.0], "expected `object`, got `array` - at `$.communication[0].ful"),
+        (("communication", 0, "fullest_fraction", "nic"), "full", "got `str` - at `$.communication[0].fullest_fraction"),
+        (("communication", 0, "fullest_fraction", "nic"), None, "got `null` - at `$.communication[0].fullest_fraction"),
+        (("communication", 0, "fullest_fraction"), {}, "fullest_fraction of reduce_scatter on dp lacks"),
+        (("communication", 0, "bound_s", "nic"), float("nan"), "`float` >= 0.0 - at `$.communication[0].bound_s"),
+        (("communication", 0, "stream"), {}, "expected `str`, got `object` - at `$.communication[0].stream"),
+        (("communication",), {}, "expected `array`, got `object` - at `$.communication"),
+        (("links", 0, "busiest"), 1, "expected `object`, got `int` - at `$.links[0].busiest"),
+        (("roles",), [], "length >= 1 - at `$.roles"),
+        (("roles", 0, "num_ranks"), 0, "`int` >= 1 - at `$.roles[0].num_ranks"),
+        (("roles", 0, "exposed_s"), {"dp": -1.0}, "`float` >= 0.0 - at `$.roles[0].exposed_s"),
+        (("iteration_time_s",), 10**400, "it says"),
+    ],
+)
+def test_malformed_parts_of_summaries_are_refused(
+    capsys: Any, folders: Any, tmp_path: Path, place: tuple[Any, ...], value: object, words: str
+) -> None:
+    """Each part of a summary that a comparison reads is held to its form, and the message names the part."""
+    summary = json.loads((folders[0] / "summary.json").read_text())
+    part = summary
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    (tmp_path / "timeline.parquet").write_bytes((folders[0] / "timeline.parquet").read_bytes())
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    code, shown, error = run(capsys, "compare", str(tmp_path), str(folders[1]))
+    assert (code, shown) == (2, "")
+    assert f"{tmp_path / 'summary.json'}: " in error
+    assert words in error

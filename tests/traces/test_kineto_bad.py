@@ -91,7 +91,7 @@ def test_paths_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
 def test_too_large_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file, or what a small gzip unpacks to, past the most that is read is refused before it is decoded."""
     monkeypatch.setattr("traces.kineto.document.MAX_BYTES", 1 << 20)
-    for name, content in (("a.json", b" " * (1 << 21)), ("a.json.gz", gzip.compress(b" " * (1 << 24)))):
+    for name, content in (("a.json", b"[" + b" " * (1 << 21)), ("a.json.gz", gzip.compress(b"{" + b" " * (1 << 24)))):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(TraceError, match="larger than"):
             load(tmp_path / name)

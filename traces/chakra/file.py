@@ -7,13 +7,14 @@ microseconds, and where the op ran.
 """
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from traces.chakra.lonely import lonely
 from traces.chakra.node import HOST, NO_RANK, ChakraTrace, Node
@@ -36,6 +37,10 @@ _KINDS: Final = {**{number: kind for kind, number in COLLECTIVES.items()}, 8: "r
 _FILE: Final = re.compile(r"(.*)\.(\d{1,7})\.et")
 _REMEDY: Final = "name a folder with one PREFIX.RANK.et per rank"
 MAX_MESSAGE_BYTES: Final = 1 << 26
+MAX_GROUPS_BYTES: Final = 1 << 26
+MAX_NODES: Final = 1 << 24
+"""Nodes of all ranks: so many take about 8 GiB."""
+_LENGTH_BITS: Final = 35
 MAX_NAMED: Final = 8
 MAX_DURATION_S: Final = 1e6
 _NUM_NODES: Final = "num_nodes"
@@ -76,7 +81,10 @@ def read_trace(folder: Path) -> ChakraTrace:
         raise TraceError(str(folder), "there is no .et file here", _REMEDY)
     groups = {name: ranks for path in sorted(folder.glob("*.groups.json")) for name, ranks in _groups(path)}
     problems: Counter[str] = Counter()
-    ranks = {rank: tuple(_read_rank(files[rank], known, groups, problems)) for rank in sorted(files)}
+    ranks, left = dict[int, tuple[Node, ...]](), MAX_NODES
+    for rank in sorted(files):
+        ranks[rank] = tuple(_read_rank(files[rank], known, groups, problems, left))
+        left -= len(ranks[rank])
     if not any(node.on_device for nodes in ranks.values() for node in nodes):
         raise TraceError(str(folder), "no node of these traces computes or communicates on a device", _REMEDY)
     problems += lonely(ranks, groups)
@@ -153,8 +161,9 @@ def _framed(message: Any) -> bytes:
 
 
 def _read_rank(
-    path: Path, known: Messages, groups: Mapping[str, tuple[int, ...]], problems: Counter[str]
+    path: Path, known: Messages, groups: Mapping[str, tuple[int, ...]], problems: Counter[str], most_nodes: int
 ) -> Iterator[Node]:
+    """Yield the nodes of a rank's file."""
     frames, ids = _frames(path), set[int]()
     try:
         expected = {a.name: a.int64_val for a in known.metadata.FromString(next(frames, b"")).attr}.get(_NUM_NODES)
@@ -166,6 +175,8 @@ def _read_rank(
                 rule = f"node {node.id} ({node.name}) lasts {node.duration_s:g} s: a duration is at most eleven days"
                 raise TraceError(str(path), rule, _REMEDY)
             ids.add(node.id)
+            if len(ids) > most_nodes:
+                raise TraceError(str(path), f"more than {MAX_NODES:,} nodes are not read", "export fewer ranks")
             yield node
     except DecodeError as error:
         raise _damaged(path, str(error)) from error
@@ -176,40 +187,57 @@ def _read_rank(
 def _groups(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the name and the ranks of each process group of a file."""
     try:
-        for name, ranks in json.loads(path.read_text(encoding="utf-8")).items():
+        for name, ranks in json.loads(_group_text(path)).items():
             yield str(name), tuple(int(rank) for rank in ranks)
     except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise TraceError(str(path), f"the process groups cannot be read: {error}", _REMEDY) from error
 
 
+def _group_text(path: Path) -> bytes:
+    """Return a file's text. Raises ValueError for one that is larger than any of process groups."""
+    with _opened(path) as file:
+        text = file.read(MAX_GROUPS_BYTES + 1)
+    if len(text) > MAX_GROUPS_BYTES:
+        raise ValueError(f"the file is larger than {MAX_GROUPS_BYTES >> 20} MiB, the most that is read")
+    return text
+
+
 def _frames(path: Path) -> Iterator[bytes]:
     """Yield the messages of a file, undecoded."""
     try:
-        raw, at = _content(path), 0
+        with _opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                raise _damaged(path, "the file is empty")
+            while (at := file.tell()) < size:
+                length = _length(file)
+                if length < 0:
+                    raise _damaged(path, f"no message begins at byte {at:,}")
+                if length > MAX_MESSAGE_BYTES or file.tell() + length > size:
+                    raise _damaged(path, f"a message of {length:,} bytes begins at byte {file.tell():,} of {size:,}")
+                yield file.read(length)
     except (OSError, MemoryError) as error:
         raise TraceError(str(path), f"this cannot be read: {str(error).lower()}", _REMEDY) from error
-    if not raw:
-        raise _damaged(path, "the file is empty")
-    while at < len(raw):
-        length, shift = 0, 0
-        while True:
-            if at >= len(raw) or shift > 28:
-                raise _damaged(path, f"no message begins at byte {at:,}")
-            byte = raw[at]
-            at, length, shift = at + 1, length | (byte & 0x7F) << shift, shift + 7
-            if byte < 0x80:
-                break
-        if length > MAX_MESSAGE_BYTES or at + length > len(raw):
-            raise _damaged(path, f"a message of {length:,} bytes begins at byte {at:,} of {len(raw):,}")
-        yield raw[at : at + length]
-        at += length
 
 
-def _content(path: Path) -> bytes:
-    """Return a file's bytes. Raises OSError for what is no file: nothing is waited for."""
+def _length(file: IO[bytes]) -> int:
+    """Return the number that the next bytes are; -1 where they are none that a message's length can be."""
+    length = 0
+    for shift in range(0, _LENGTH_BITS, 7):
+        byte = file.read(1)
+        if not byte:
+            break
+        length |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return length
+    return -1
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Return a file to read. Raises OSError for what is no file: nothing is waited for."""
     if path.exists() and not path.is_file():
         raise OSError("it is no file")
-    return path.read_bytes()
+    return path.open("rb")
 
 
 def _damaged(path: Path, problem: str) -> TraceError:

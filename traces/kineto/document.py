@@ -11,18 +11,24 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 import msgspec
 
 from traces.errors import TraceError
+from traces.kineto.inflating import InflatedFile, PlainFile
 
 MAX_BYTES: Final = 4 << 30
 """The most that one file may hold, decompressed."""
+MAX_MEMBERS: Final = 100_000
+"""The most that a tar archive may hold."""
+_LEAST_PART_BYTES: Final = 6
+_FEW_PARTS: Final = 5_000_000
+"""So many objects and lists take little memory, however short they are."""
 SUFFIXES: Final = (".json", ".json.gz")
 ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
 REMEDY: Final = (
@@ -123,7 +129,7 @@ class Source:
     """A file, or a file inside an archive, that may hold one rank's trace."""
 
     name: str
-    read: Callable[[], bytes]
+    read: Callable[[], bytes | bytearray]
 
 
 @contextmanager
@@ -157,10 +163,11 @@ def decode(source: Source) -> Document:
         raise TraceError(source.name, rule, "record fewer steps, or without shapes and stacks") from error
 
 
-def _decoded(name: str, raw: bytes) -> Document:
+def _decoded(name: str, raw: bytes | bytearray) -> Document:
+    _refuse_dense(name, raw)
     if not raw or raw.isspace():
         raise TraceError(name, "the file is empty", REMEDY)
-    if other := next((words for prefix, words in _OTHER_FORMATS.items() if raw.startswith(prefix)), ""):
+    if other := _other_format(raw):
         raise TraceError(name, f"this is {other}, where JSON is to be, as text of UTF-8 or gzipped", REMEDY)
     try:
         decoded = _DECODER.decode(raw)
@@ -181,7 +188,18 @@ def _decoded(name: str, raw: bytes) -> Document:
     return document
 
 
-def _no_json(name: str, raw: bytes, error: Exception) -> TraceError:
+def _refuse_dense(name: str, raw: bytes | bytearray) -> None:
+    """Raise TraceError for more objects than a trace of this size has: they take many times the memory of the text."""
+    count = raw.count(b"{") + raw.count(b"[")
+    if count > _FEW_PARTS and count * _LEAST_PART_BYTES > len(raw):
+        rule = (
+            f"there are {count:,} objects and lists in {len(raw):,} bytes, "
+            f"and one for every {_LEAST_PART_BYTES} bytes is the most that is read"
+        )
+        raise TraceError(name, rule, REMEDY)
+
+
+def _no_json(name: str, raw: bytes | bytearray, error: Exception) -> TraceError:
     """Return the refusal of bytes that are not JSON, with the line."""
     if "truncated" in str(error):
         return TraceError(name, "the JSON ends in the middle", _CUT_OFF, line=raw.count(b"\n") + 1)
@@ -196,7 +214,7 @@ def _no_json(name: str, raw: bytes, error: Exception) -> TraceError:
     return TraceError(name, rule, remedy, line=raw.count(b"\n", 0, position) + 1)
 
 
-def _no_text(name: str, raw: bytes) -> TraceError:
+def _no_text(name: str, raw: bytes | bytearray) -> TraceError:
     """Return the refusal of JSON with a string that is not UTF-8, with the line."""
     try:
         raw.decode()
@@ -233,19 +251,40 @@ def _folders_of_traces(folder: Path) -> Iterator[str]:
 def _opened_archive(path: Path) -> Iterator[tarfile.TarFile]:
     if path.exists() and not path.is_file():
         raise TraceError(str(path), "an archive is to be a file", REMEDY)
-    try:
-        archive = tarfile.open(path)  # noqa: SIM115 -- closed below; only opening may be refused here
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
-            raise _unreadable(str(path), error) from error
-        raise TraceError(str(path), f"this is no whole tar archive ({error})", _CUT_OFF) from error
-    with archive:
+    with ExitStack() as opened:
+        try:
+            raw = opened.enter_context(path.open("rb"))
+            begin = raw.read(tarfile.BLOCKSIZE)
+            raw.seek(0)
+            is_packed = begin.startswith(_GZIP_MAGIC)
+            if not is_packed and (other := _other_format(begin)):
+                rule = f"this is {other}, where a tar archive is to be, as it is or gzipped"
+                raise TraceError(str(path), rule, REMEDY)
+            file = InflatedFile(str(path), raw) if is_packed else PlainFile(str(path), raw)
+            opened.callback(file.close)
+            archive = opened.enter_context(tarfile.open(fileobj=cast("IO[bytes]", file), mode="r:"))
+        except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+            if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+                raise _unreadable(str(path), error) from error
+            raise TraceError(str(path), f"this is no whole tar archive ({error})", _CUT_OFF) from error
         yield archive
 
 
+def _other_format(raw: bytes | bytearray) -> str:
+    """Return what else a file is, by how it begins; nothing where that is not known."""
+    return next((words for prefix, words in _OTHER_FORMATS.items() if raw.startswith(prefix)), "")
+
+
 def _in_archive(path: Path, archive: tarfile.TarFile) -> list[Source]:
+    """Return the traces in an archive, in its order: a compressed one is read from begin to end."""
+    members = []
     try:
-        members = sorted((m for m in archive if m.isfile() and m.name.endswith(SUFFIXES)), key=lambda m: m.name)
+        for number, member in enumerate(archive):
+            if number >= MAX_MEMBERS:
+                rule = f"the archive has more than {MAX_MEMBERS:,} members, the most that is read"
+                raise TraceError(str(path), rule, REMEDY)
+            if member.isfile() and member.name.endswith(SUFFIXES):
+                members.append(member)
         end = _block_at(archive, archive.offset)
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise TraceError(str(path), f"this is no whole tar archive ({error})", _CUT_OFF) from error
@@ -254,12 +293,17 @@ def _in_archive(path: Path, archive: tarfile.TarFile) -> list[Source]:
     if not members:
         raise TraceError(str(path), "no file in this archive ends in .json or .json.gz", REMEDY)
 
-    def reader(member: tarfile.TarInfo) -> Callable[[], bytes]:
-        def read() -> bytes:
+    def reader(member: tarfile.TarInfo) -> Callable[[], bytes | bytearray]:
+        def read() -> bytes | bytearray:
+            name = f"{path}/{member.name}"
+            if member.issparse():
+                raise TraceError(
+                    name, "the file has holes in this archive (GNU's sparse files)", "pack it without --sparse"
+                )
             try:
-                return _limited(f"{path}/{member.name}", archive.extractfile(member) or _nothing())
+                return _limited(name, archive.extractfile(member) or _nothing())
             except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-                raise TraceError(f"{path}/{member.name}", f"the archive is damaged ({error})", _CUT_OFF) from error
+                raise TraceError(name, f"the archive is damaged ({error})", _CUT_OFF) from error
 
         return read
 
@@ -277,7 +321,7 @@ def _nothing() -> IO[bytes]:
     raise tarfile.ReadError("a member without content")
 
 
-def _file_bytes(path: Path) -> bytes:
+def _file_bytes(path: Path) -> bytes | bytearray:
     """Return a file's bytes; a pipe that nobody writes to opens without waiting, and is empty."""
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
@@ -302,26 +346,34 @@ def _unreadable(name: str, error: Exception) -> TraceError:
     return TraceError(name, f"this cannot be read: {reason.lower()}", REMEDY)
 
 
-def _limited(name: str, file: IO[bytes] | gzip.GzipFile) -> bytes:
-    """Return all bytes of a file. Raises TraceError past MAX_BYTES."""
-    pieces, total = [], 0
+def _limited(name: str, file: IO[bytes] | InflatedFile) -> bytes | bytearray:
+    """Return all bytes of a file, and of one that begins like no trace the beginning alone, which says what it is.
+
+    Raises TraceError past MAX_BYTES.
+    """
+    content = bytearray()
     while piece := file.read(_CHUNK_BYTES):
-        total += len(piece)
-        if total > MAX_BYTES:
+        if not content and not _begins_a_trace(piece):
+            return piece
+        content += piece
+        if len(content) > MAX_BYTES:
             rule = f"the trace is larger than {MAX_BYTES >> 30} GiB, the most that is read"
             raise TraceError(name, rule, "record fewer steps, or without shapes and stacks")
-        pieces.append(piece)
-    return b"".join(pieces)
+    return content
 
 
-def _decompressed(name: str, raw: bytes) -> bytes:
+def _begins_a_trace(piece: bytes) -> bool:
+    return piece.startswith(_GZIP_MAGIC) or piece.removeprefix(_UTF8_MARK).lstrip()[:1] in {b"{", b"["}
+
+
+def _decompressed(name: str, raw: bytes | bytearray) -> bytes | bytearray:
     """Return the bytes without gzip and byte order mark, where there is any."""
-    if not raw.startswith(_GZIP_MAGIC):
-        return raw.removeprefix(_UTF8_MARK)
-    try:
-        with gzip.GzipFile(fileobj=BytesIO(raw), mode="rb") as file:
-            return _limited(name, file).removeprefix(_UTF8_MARK)
-    except EOFError as error:
-        raise TraceError(name, "the gzip file is not whole", _CUT_OFF) from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise TraceError(name, f"the gzip file is damaged ({error})", _CUT_OFF) from error
+    if raw.startswith(_GZIP_MAGIC):
+        try:
+            with closing(InflatedFile(name, BytesIO(raw))) as file:
+                raw = _limited(name, file)
+        except EOFError as error:
+            raise TraceError(name, "the gzip file is not whole", _CUT_OFF) from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise TraceError(name, f"the gzip file is damaged ({error})", _CUT_OFF) from error
+    return raw[len(_UTF8_MARK) :] if raw.startswith(_UTF8_MARK) else raw

@@ -1,0 +1,73 @@
+"""summary.json of a simulated step: what a comparison reads of it, held to its form before it is read."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from traces.errors import TraceError
+
+MAX_SUMMARY_BYTES: Final = 1 << 26
+REMEDY: Final = "write both again with simulate SCENARIO.yaml --out"
+
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+
+
+class _Role(msgspec.Struct):
+    num_ranks: _Count
+    busy_s: dict[str, _Amount]
+    exposed_s: dict[str, _Amount]
+
+
+class _Communication(msgspec.Struct):
+    stream: str
+    kind: str
+    time_s: _Amount
+    latency_s: _Amount
+    bound_s: dict[str, _Amount]
+    fullest_fraction: dict[str, _Amount]
+
+
+class _Busiest(msgspec.Struct):
+    busy_fraction: _Amount
+
+
+class _Links(msgspec.Struct):
+    kind: str
+    busiest: _Busiest
+
+
+class _Summary(msgspec.Struct):
+    iteration_time_s: Annotated[float, msgspec.Meta(gt=0, le=1e18)]
+    roles: Annotated[list[_Role], msgspec.Meta(min_length=1)]
+    communication: list[_Communication]
+    links: list[_Links]
+
+
+def read_json(path: Path) -> Any:
+    """Return what a summary's file holds. Raises TraceError for one that cannot be read, or is too large."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_SUMMARY_BYTES + 1)
+        value = json.loads(raw) if len(raw) <= MAX_SUMMARY_BYTES else None
+    except (OSError, ValueError, RecursionError) as error:
+        raise TraceError(str(path), f"the summary cannot be read: {error}", REMEDY) from error
+    if len(raw) > MAX_SUMMARY_BYTES:
+        rule = f"the file is larger than {MAX_SUMMARY_BYTES >> 20} MiB, the most that is read"
+        raise TraceError(str(path), rule, "check that this is the right file")
+    return value
+
+
+def check_simulated(path: Path, summary: dict[str, Any]) -> None:
+    """Raise TraceError for the summary of a simulated step that is not as simulate writes it."""
+    try:
+        found = msgspec.convert(summary, _Summary)
+    except msgspec.ValidationError as error:
+        rule = f"the summary is not as simulate writes it: {str(error)[:1].lower()}{str(error)[1:]}"
+        raise TraceError(str(path), rule, REMEDY) from error
+    for row in found.communication:
+        if missing := row.bound_s.keys() - row.fullest_fraction.keys():
+            rule = f"fullest_fraction of {row.kind} on {row.stream} lacks {sorted(missing)[0]}, which bound_s has"
+            raise TraceError(str(path), rule, REMEDY)
