@@ -16,6 +16,6 @@ def refuse_uncountable(buffers: Collection[Buffer], calls: Collection[Call]) -> 
     num_microbatches = max(1, len({call.microbatch for call in calls} - {None}))
     num_bytes = num_microbatches * sum(buffer.num_bytes for buffer in buffers)
     if num_bytes > MOST_BYTES:
-        rule = f"a rank's tensors over {num_microbatches:,} micro-batches come to {num_bytes / MOST_BYTES:,.3g} EiB"
-        remedy = "make the model, its sequences or the micro-batches smaller: 1 EiB is the most that is counted"
-        raise SpecError("model", rule, remedy)
+        rule = f"a rank's tensors of all {num_microbatches:,} micro-batches come to {num_bytes / MOST_BYTES:,.3g} EiB"
+        remedy = "make the model, its sequences or the micro-batches smaller"
+        raise SpecError("model", f"{rule}, and 1 EiB is the most that is counted", remedy)

@@ -129,6 +129,12 @@ def test_unknown_dtype_is_refused() -> None:
         (("nic", "latency", "source"), " ", "must be {value: ..., source: ...}"),
         (("nics_per_node", "value"), 2.5, "whole number"),
         (("nics_per_node",), 8, "must be {value: ..., source: ...}"),
+        (("intra",), "nvlink", "node mine intra must be a mapping, got 'nvlink'"),
+        (("host",), ["a"], "node mine host must be a mapping, got ['a']"),
+        (("device",), {"name": 1}, "node mine 'device' must be text, got {'name': 1}"),
+        (("nic", "kind"), 5, "node mine nic 'kind' must be text, got 5"),
+        (("intra", "bandwidth", "value"), "1e290 GB/s", "more than 0 and at most 1e+21"),
+        (("devices_per_node", "value"), 10**30, "must be a whole number from 1 to 1,000,000, got 1000"),
     ],
 )
 def test_bad_node_entry_is_refused(path: tuple[str, ...], value: object, problem: str) -> None:
@@ -150,3 +156,28 @@ def test_missing_key_is_named() -> None:
     del entry["clock"]
     with pytest.raises(CatalogueError, match="device mine has no 'clock'"):
         parse_device("mine", entry)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("kind", "tpu", "device mine 'kind' must be gpu or cpu, got 'tpu'"),
+        ("generation", None, "device mine 'generation' must be text, got None"),
+        ("peak", [1], "device mine 'peak' must be a mapping of dtypes, got [1]"),
+        ("peak", {}, "device mine 'peak' must be a mapping of dtypes"),
+        ("memory", {"value": ["x" * 5_000], "source": "a"}, "device mine 'memory'"),
+    ],
+)
+def test_bad_device_entry_is_refused(key: str, value: object, problem: str) -> None:
+    """A part of a device that is not of its form is named, and what stands there is cut where it is long."""
+    with pytest.raises(CatalogueError) as raised:
+        parse_device("mine", catalogue("devices")["a100-sxm4-80gb"] | {key: value})
+    assert problem in str(raised.value)
+
+
+def test_entry_that_is_no_mapping_is_refused() -> None:
+    """Whatever stands in the place of a node or a device."""
+    for entry in (None, 5, "a", ["a"]):
+        for parse in (parse_device, parse_node):
+            with pytest.raises(CatalogueError, match="mine must be a mapping"):
+                parse("mine", entry)  # type: ignore[arg-type]

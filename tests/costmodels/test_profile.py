@@ -56,6 +56,25 @@ def test_unknown_profile_gets_the_nearest() -> None:
         ("network", "intra_fraction", True, "must be a number"),
         ("sustained", "clock_fraction", 1.1, "must be a number from 0.01 to 1.0"),
         ("attention", "source", " ", "needs a section 'attention' with a source"),
+        ("gemm", "tiles", [[float("inf"), 64]], "gemm 'tiles' must be whole numbers from 1 to 65,536, got inf"),
+        ("gemm", "tiles", [[float("nan"), 64]], "gemm 'tiles' must be whole numbers from 1 to 65,536, got nan"),
+        ("gemm", "tiles", [[0, 64]], "gemm 'tiles' must be whole numbers from 1"),
+        ("gemm", "tiles", [[64, 64, 64]], "gemm 'tiles' must be a list of pairs, as in [[128, 256]], got [64, 64, 64]"),
+        ("gemm", "tiles", [], "gemm 'tiles' must be a list of 1 to 1,000 items, got []"),
+        ("gemm", "paired_tiles", {"64": 64}, "gemm 'paired_tiles' must be a list of 0 to 1,000 items, got {'64': 64}"),
+        ("gemm", "splits", [1, float("inf")], "gemm 'splits' must be whole numbers from 1 to 65,536, got inf"),
+        ("gemm", "splits", [1, 10**30], "gemm 'splits' must be whole numbers"),
+        ("gemm", "splits", 4, "gemm 'splits' must be a list"),
+        ("gemm", "k_overhead", float("inf"), "must be a number from 0.0 to 1000000000.0, got inf"),
+        ("gemm", "overlap", 1e6, "gemm 'overlap' must be a number from 1.0 to 40.0"),
+        ("gemm", "throttle_sharpness", 11, "must be a number from 0.0 to 10.0"),
+        ("gemm", "step", "1e300 s", "gemm 'step' must not be more than 1e+06, got '1e300 s'"),
+        ("gemm", "cache_bandwidth", "1e290 GB/s", "gemm 'cache_bandwidth' must not be more than 1e+18"),
+        ("attention", "key_tile", float("inf"), "attention 'key_tile' must be whole numbers from 1 to 65,536, got inf"),
+        ("attention", "key_tile", 0.5, "attention 'key_tile' must be whole numbers"),
+        ("network", "protocols", [], "network 'protocols' must be a list of 1 to 1,000 items, got []"),
+        ("network", "protocols", ["ll"], "network 'protocols' must be mappings, got 'll'"),
+        ("network", "protocols", {"name": "ll"}, "network 'protocols' must be a list"),
     ],
 )
 def test_bad_profile_is_refused(section: str, key: str, value: object, problem: str) -> None:
@@ -82,3 +101,33 @@ def test_protocol_without_wire_bytes_is_refused() -> None:
     profile["network"]["protocols"][0]["wire_overhead"] = 0.5
     with pytest.raises(CatalogueError, match="protocol 'll' 'wire_overhead' must be a number from 1"):
         parse_profile("mine", profile)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("algorithms", [["ring"]], "'algorithms' must be a list of collnet_chain, collnet_direct, exchange, in_switch"),
+        ("algorithms", [{"ring": 1}], "'algorithms' must be a list of"),
+        ("algorithms", ["rnig"], "ring, tree, got 'rnig'"),
+        ("algorithms", "ring", "'algorithms' must be a list of 1 to 1,000 items, got 'ring'"),
+        ("algorithms", {"ring": 1}, "'algorithms' must be a list of 1 to 1,000 items"),
+        ("kinds", [["all_reduce"]], "'kinds' must be a list of all_gather, all_reduce"),
+        ("name", {"a": 1}, "'name' must be text, got {'a': 1}"),
+        ("limit", 5, "'limit': 5 has no unit"),
+    ],
+)
+def test_bad_protocol_is_refused_at_its_place(key: str, value: object, problem: str) -> None:
+    """Lists and mappings where words belong are refused, and the error leads to the protocol that has them."""
+    profile = entry("a100")
+    profile["network"]["protocols"][1][key] = value
+    with pytest.raises(CatalogueError) as raised:
+        parse_profile("mine", profile)
+    assert problem in str(raised.value)
+    assert raised.value.path == ("network", "protocols", 1, key)
+
+
+def test_power_limit_that_never_binds_is_infinite() -> None:
+    """One number of a profile may be infinite."""
+    profile = entry("a100")
+    profile["gemm"]["power_fraction"] = float("inf")
+    assert parse_profile("mine", profile).gemm.power_fraction == float("inf")

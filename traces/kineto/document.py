@@ -297,9 +297,7 @@ def _in_archive(path: Path, archive: tarfile.TarFile) -> list[Source]:
         def read() -> bytes | bytearray:
             name = f"{path}/{member.name}"
             if member.issparse():
-                raise TraceError(
-                    name, "the file has holes in this archive (GNU's sparse files)", "pack it without --sparse"
-                )
+                raise TraceError(name, "the archive leaves holes in this file", "pack it without --sparse")
             try:
                 return _limited(name, archive.extractfile(member) or _nothing())
             except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
