@@ -1,6 +1,7 @@
 """Report bad input on standard error with exit code 2, and no traceback."""
 
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -43,6 +44,9 @@ def refusing_bad_input() -> Iterator[None]:
         raise BadInput(str(error)) from error
     except RUN_ERRORS as error:
         raise FailedRun(str(error)) from error
+    except BrokenExecutor as error:
+        rule = "a process ended before its work was done, perhaps for want of memory"
+        raise FailedRun(f"{rule};\n    use fewer --jobs") from error
     except MemoryError as error:
         rule = "this takes more memory than there is"
         raise BadInput(

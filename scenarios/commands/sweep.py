@@ -1,13 +1,12 @@
 """``simulate sweep SCENARIO.yaml``: many runs of one scenario, one table."""
 
 import json
-from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import click
 
 from scenarios.commands.options import Folder, jobs_option, json_option, scenario_argument
-from scenarios.commands.refusals import FailedRun, refusing_bad_input
+from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.sweep.console import print_sweep, progress
@@ -39,12 +38,8 @@ def command(scenario: Path, options: tuple[str, ...], jobs: int | None, out: Pat
         if out is not None:
             refuse_unwritable(out)
         num_jobs = jobs or available_cores()
-        try:
-            with progress(len(job.points), f"Simulating {job.name}") as tick:
-                sweep = run(job, local_workers, num_jobs, with_pictures=out is not None, tick=tick)
-        except BrokenExecutor as error:
-            message = "a process of the sweep ended before its work was done, perhaps for want of memory;\n    "
-            raise FailedRun(f"{message}use fewer --jobs") from error
+        with progress(len(job.points), f"Simulating {job.name}") as tick:
+            sweep = run(job, local_workers, num_jobs, with_pictures=out is not None, tick=tick)
         if out is not None:
             with writing_to(out):
                 write_sweep(sweep, out)

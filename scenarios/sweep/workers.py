@@ -4,11 +4,13 @@ So a cluster's executor can take the place of the local processes; what it runs 
 """
 
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
-from typing import ParamSpec, TypeVar
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+from backends.processes import Line, LocalProcess, local_processes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,6 +29,50 @@ class ThisProcess(Executor):
         return future
 
 
+class OtherProcesses(Executor):
+    """Runs what is submitted in processes of this machine; a thread here waits for each of them.
+
+    The future of a call whose process ended holds BrokenExecutor.
+    """
+
+    def __init__(self, processes: Sequence[LocalProcess]) -> None:
+        self._threads = ThreadPoolExecutor(len(processes))
+        self._idle: SimpleQueue[LocalProcess] = SimpleQueue()
+        for process in processes:
+            self._idle.put(process)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Return the future of a call in the first process that is idle."""
+        return self._threads.submit(self._called, fn, args, kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for what was submitted, or let go of it."""
+        self._threads.shutdown(wait, cancel_futures=cancel_futures)
+
+    def _called(self, function: Callable[..., T], arguments: Sequence[Any], named: Mapping[str, Any]) -> T:
+        process = self._idle.get()
+        try:
+            process.begin(_answer, function, arguments, named)
+            error, result = process.line.receive()
+        except EOFError:
+            message = "a process ended before its work was done"
+            raise BrokenExecutor(message) from None
+        finally:
+            self._idle.put(process)
+        if error is not None:
+            raise error
+        found: T = result
+        return found
+
+
+def _answer(line: Line, function: Callable[..., Any], arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Send what a call raised and what it returned, in a process of ``OtherProcesses``."""
+    try:
+        line.send((None, function(*arguments, **named)))
+    except Exception as error:
+        line.send((error, None))
+
+
 def available_cores() -> int:
     """Return how many processor cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -36,14 +82,15 @@ def available_cores() -> int:
 
 @contextmanager
 def local_workers(num_jobs: int) -> Iterator[Executor]:
-    """Yield so many processes, or this one where one is enough. After an error, what has not begun never does."""
+    """Yield so many processes, or this one where one is enough. After an error all work ends at once."""
     if num_jobs == 1:
         yield ThisProcess()
         return
-    executor = ProcessPoolExecutor(num_jobs, mp_context=get_context("spawn"))
-    try:
-        yield executor
-    except BaseException:
-        executor.shutdown(wait=False, cancel_futures=True)
-        raise
-    executor.shutdown()
+    with local_processes(num_jobs) as processes:
+        executor = OtherProcesses(processes)
+        try:
+            yield executor
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
+        executor.shutdown()

@@ -1,0 +1,144 @@
+"""Processes of this machine that work for this one. None of them outlives it.
+
+A started process waits for work, a function and its arguments, does it, and waits for more. Its line to this process
+ends when this process ends, however it ends: a thread of the started process watches for that and ends it.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from threading import Lock, Thread
+from typing import Any, Final, NoReturn
+
+BEAT: Final = None
+"""The message that says only that its sender still answers."""
+_LEAVE_S: Final = 5.0
+"""How long processes may take to end once they have no more work."""
+
+
+class Line:
+    """One end of a connection to another process. Several threads may send; one may receive."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sending = Lock()
+
+    def send(self, message: object) -> None:
+        """Send an object that can be pickled. Raises EOFError where the other process has ended."""
+        try:
+            with self._sending:
+                self._connection.send(message)
+        except OSError as error:
+            raise EOFError from error
+
+    def receive(self) -> Any:
+        """Wait for an object and return it. Raises EOFError where the other process has ended."""
+        try:
+            return self._connection.recv()
+        except OSError as error:
+            raise EOFError from error
+
+    def close(self) -> None:
+        """Tell the other process that no more will come."""
+        self._connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProcess:
+    """A started process and the line to it."""
+
+    process: BaseProcess
+    line: Line
+
+    def begin(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Let the process call ``function(line, *arguments)``. Raises EOFError where it has ended."""
+        self.line.send((function, arguments))
+
+    def exit_code(self) -> int | None:
+        """Return the exit code of a process that has closed its line: -9 after SIGKILL; None where it still runs."""
+        self.process.join(_LEAVE_S)
+        return self.process.exitcode
+
+
+@contextmanager
+def local_processes(count: int, *, beat_s: float | None = None) -> Iterator[list[LocalProcess]]:
+    """Yield so many processes; at the end of the block all are gone: after an error at once, else when they are idle.
+
+    ``beat_s``: each process sends ``BEAT`` at this interval, from before its work is imported until it ends.
+
+        with local_processes(2) as found:
+            found[0].begin(answer, 6, 7)  # answer(line, 6, 7) sends what it finds through line
+            print(found[0].line.receive())
+    """
+    resource_tracker.ensure_running()  # with signals as they are: it unblocks those that are held below
+    started: list[LocalProcess] = []
+    try:
+        for _ in range(count):
+            started.append(_started(beat_s))
+        yield started
+        for each in started:
+            each.line.close()
+        deadline_s = time.monotonic() + _LEAVE_S
+        for each in started:
+            each.process.join(max(0.0, deadline_s - time.monotonic()))
+    finally:
+        for each in started:
+            each.process.kill()
+        for each in started:
+            each.process.join()
+
+
+def _started(beat_s: float | None) -> LocalProcess:
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, beat_s), daemon=True)
+    with _interrupts_held():
+        process.start()
+    theirs.close()  # so that the end of the process is the end of the line
+    return LocalProcess(process, Line(ours))
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Start processes that never see Ctrl-C: this process does, and ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# --- in a started process ----------------------------------------------------------------------------------
+
+
+def _work(connection: Connection, beat_s: float | None) -> None:
+    """Do what is asked for until nothing more can come. The imports that the work needs come with the first of it."""
+    line = Line(connection)
+    Thread(target=_end_with_parent, name="parent watch", daemon=True).start()
+    if beat_s is not None:
+        Thread(target=_beat, args=(line, beat_s), name="beat", daemon=True).start()
+    with suppress(EOFError):
+        while True:
+            function, arguments = line.receive()
+            function(line, *arguments)
+
+
+def _end_with_parent() -> NoReturn:
+    """End this process when the one that started it ends, even if that was killed."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
+
+
+def _beat(line: Line, interval_s: float) -> None:
+    with suppress(EOFError):
+        while True:
+            line.send(BEAT)
+            time.sleep(interval_s)

@@ -1,0 +1,80 @@
+"""Local processes: calls, errors, ends; none of them outlives the process that started it."""
+
+import os
+import signal
+import time
+from concurrent.futures import BrokenExecutor
+
+import pytest
+
+from backends.processes import BEAT, local_processes
+from scenarios.sweep.workers import local_workers
+from tests.processes import BOUND_S, ended, first_line, needs_proc, started, workers
+
+SLEEPERS = """
+import time
+from scenarios.sweep.workers import local_workers
+with local_workers(2) as executor:
+    calls = [executor.submit(time.sleep, 300) for _ in range(2)]
+    print("submitted", flush=True)
+    [call.result() for call in calls]
+"""
+
+
+@needs_proc
+def test_processes_answer_raise_and_end() -> None:
+    """Results and errors of calls come back; a process that ends breaks its call and no other; then all are gone."""
+    with local_workers(2) as executor:
+        assert list(executor.map(divmod, (7, 9), (2, 4))) == [(3, 1), (2, 1)]
+        with pytest.raises(ZeroDivisionError):
+            executor.submit(divmod, 1, 0).result()
+        with pytest.raises(BrokenExecutor, match="a process ended before its work was done"):
+            executor.submit(os._exit, 3).result()
+        assert len(workers(os.getpid())) == 1
+    assert workers(os.getpid()) == []
+
+
+@needs_proc
+def test_an_error_ends_work_at_once() -> None:
+    """An error in the block does not wait for calls that run for long."""
+
+    def fail() -> None:
+        with local_workers(2) as executor:
+            executor.submit(time.sleep, 300)
+            raise ZeroDivisionError
+
+    began_s = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert time.monotonic() - began_s < BOUND_S
+    assert workers(os.getpid()) == []
+
+
+@needs_proc
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_processes_end_with_the_one_that_started_them(signum: signal.Signals) -> None:
+    """A process that is ended without a chance to tidy up takes its workers with it, and they say nothing."""
+    with started(SLEEPERS) as parent:
+        assert first_line(parent) == "submitted"
+        found = workers(parent.pid)
+        parent.send_signal(signum)
+        assert ended(parent, found) == ""
+    assert (len(found), parent.returncode) == (2, -signum)
+
+
+@needs_proc
+def test_a_process_beats_before_it_has_work_and_is_ended_where_it_is_stopped() -> None:
+    """Beats come from the start; SIGSTOP does not keep a process from its end."""
+
+    def stop() -> None:
+        with local_processes(1, beat_s=0.05) as (process,):
+            assert [process.line.receive() for _ in range(3)] == [BEAT] * 3
+            [pid] = workers(os.getpid())
+            os.kill(pid, signal.SIGSTOP)
+            raise ZeroDivisionError
+
+    began_s = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        stop()
+    assert workers(os.getpid()) == []
+    assert time.monotonic() - began_s < BOUND_S

@@ -1,0 +1,90 @@
+"""Real processes that tests start, signal and look for in /proc."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BOUND_S = 20.0
+"""What tests allow for an end that takes 2 to 5 s: a busy machine must not fail them."""
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+
+
+@contextmanager
+def started(code: str, *args: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """Yield a Python process that runs code of this repository, in a group of its own as a shell would start it.
+
+    ``variables``: more of the environment.
+    """
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *args], cwd=ROOT, env=environment, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    """Wait for the first line that a process prints, and return it."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip()
+
+
+def workers(parent: int) -> list[int]:
+    """Return the processes that a process has started to work for it, oldest first."""
+    return sorted(pid for pid in _processes() if _parent(pid) == parent and is_worker(pid))
+
+
+def is_worker(pid: int) -> bool:
+    """Return whether a process exists and is one that was started to work for another."""
+    try:
+        return "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time that a process has taken, 0 where there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def until(condition: Callable[[], object], what: str, bound_s: float = 60.0) -> float:
+    """Wait until a condition holds; return how long that took. Fails the test where it takes too long."""
+    began_s = time.monotonic()
+    while not condition():
+        if time.monotonic() - began_s > bound_s:
+            pytest.fail(f"waited {bound_s:g} s in vain: {what}")
+        time.sleep(0.02)
+    return time.monotonic() - began_s
+
+
+def ended(process: subprocess.Popen[str], pids: Sequence[int] = (), bound_s: float = BOUND_S) -> str:
+    """Wait until a process and others have ended, all within the bound; return its standard error."""
+    until(lambda: process.poll() is not None and not any(map(is_worker, pids)), "some processes live on", bound_s)
+    assert process.stderr is not None
+    return process.stderr.read()
+
+
+def _processes() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return -1
