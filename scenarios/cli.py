@@ -1,7 +1,7 @@
 """The ``simulate`` command line: finds the command, and imports nothing that it does not need.
 
 ``simulate SCENARIO.yaml`` is the main job, so an argument that names no command is taken as a scenario.
-Exit codes: 0 done; 1 a threshold or check failed; 2 bad input.
+Exit codes: 0 done; 1 a threshold or check failed; 2 bad input; 130 ended by SIGINT (Ctrl-C), 143 by SIGTERM.
 """
 
 import sys
@@ -16,6 +16,7 @@ import click
 from scenarios.console.streams import safe_streams
 from scenarios.errors import nearest
 from scenarios.library import found
+from scenarios.stopping import ended_by_signals
 
 DEFAULT: Final = "simulate"
 
@@ -138,7 +139,8 @@ def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code; 2 where standard output takes nothing (a full disk, say)."""
     with safe_streams():
         try:
-            group.main(args=list(args) if args is not None else None, prog_name="simulate")
+            with ended_by_signals():
+                group.main(args=list(args) if args is not None else None, prog_name="simulate")
         except OSError as error:
             where, reason = error.filename or "standard output", (error.strerror or str(error)).lower()
             click.echo(f"error: {where}: {reason};\n    write to another place", err=True)

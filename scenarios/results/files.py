@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from errno import EISDIR
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from scenarios.report import write_comparison, write_report
@@ -13,6 +12,7 @@ from scenarios.report.words import Advice
 from scenarios.results.folder import PAGE
 from sim.engine.link_use import LinkUse
 from traces.comparison.compare import Comparison, compare
+from traces.files import temporary_folder, undisturbed
 from traces.parquet import write_timeline
 from traces.perfetto import write_perfetto
 from traces.timeline import Timeline
@@ -71,19 +71,13 @@ def _write_summary(summary: Mapping[str, Any], folder: Path) -> None:
 def all_or_none(out: Path) -> Iterator[Path]:
     """Yield a temporary folder inside ``out``, and move its files into ``out`` at the end.
 
-    After an error nothing is left behind: no file, and no folder that was not there before.
+    After an error or a signal nothing is left behind: no file, and no folder that was not there before.
     """
-    created = [folder for folder in (out, *out.parents) if not folder.exists()]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=out, prefix=".meshtwin-") as name:
-            yield Path(name)
-            _move(sorted(Path(name).iterdir()), out)
-    except BaseException:
-        for folder in created:
-            with suppress(OSError):
-                folder.rmdir()
-        raise
+    new_parents = [folder for folder in (out, *out.parents) if not folder.exists()]
+    with temporary_folder(out, ".meshtwin-", new_parents=new_parents) as folder:
+        yield folder
+        with undisturbed():
+            _move(sorted(folder.iterdir()), out)
 
 
 def _move(files: Sequence[Path], out: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from scenarios.errors import Origin, ScenarioError
+from traces.files import undisturbed
 
 MAX_SHOWN: Final = 300
 PAGE: Final = "report.html"
@@ -26,9 +27,10 @@ def refuse_unwritable(folder: Path) -> None:
             raise _refusal(folder, f"{existing} is a link to nothing", "name a directory")
         if not existing.is_dir():
             raise _refusal(folder, f"{existing} is a file, not a directory", "name a directory")
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-        Path(tempfile.mkdtemp(dir=existing)).rmdir()
+        with undisturbed():
+            with tempfile.TemporaryFile(dir=existing):
+                pass
+            Path(tempfile.mkdtemp(dir=existing)).rmdir()
     except ScenarioError:
         raise
     except (OSError, ValueError) as error:

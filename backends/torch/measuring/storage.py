@@ -11,6 +11,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
+from traces.files import undisturbed
+
 _BLOCK_BYTES: Final = 1 << 23
 _LEAST_BYTES: Final = 1 << 25
 _MOST_BYTES: Final = 1 << 32
@@ -46,7 +48,8 @@ def measure_storage(folder: Path, budget_s: float) -> Storage | None:
         most = min(_MOST_BYTES, int(_MOST_OF_FREE * shutil.disk_usage(folder).free))
         if most < _LEAST_BYTES:
             return None
-        file, bypassed = _opened(folder)
+        with undisturbed():  # nothing may come between making the file's name and removing it
+            file, bypassed = _opened(folder)
         try:
             return _measured(file, most // _BLOCK_BYTES, budget_s / 2, bypassed, _filesystem(folder))
         finally:
