@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from backends.torch.errors import ExecutionError
 from backends.torch.launch import Execution, execute
 from backends.torch.measuring.session import copy_bandwidths, measure
+from backends.torch.silence import SILENCE_S
 from backends.torch.timeline import timeline
 from backends.torch.worker import DeviceKind, ExecutionRequest
 from sim.plan.check import check
@@ -17,10 +18,13 @@ __all__ = ["Execution", "ExecutionRequest", "TorchBackend", "copy_bandwidths", "
 
 @dataclass(frozen=True, slots=True)
 class TorchBackend:
-    """Runs plans with torch: gloo and threads on CPUs, NCCL and CUDA streams on GPUs."""
+    """Runs plans with torch: gloo and threads on CPUs, NCCL and CUDA streams on GPUs.
+
+    ``timeout_s``: how long a rank may not answer; it answers while it computes, too.
+    """
 
     device: DeviceKind = "cpu"
-    timeout_s: float = 300.0
+    timeout_s: float = SILENCE_S
 
     def execute(self, request: ExecutionRequest) -> Execution | None:
         """Return what all ranks found out; None on the ranks of a running job that do not report.

@@ -3,7 +3,8 @@
 ExecutionError (RuntimeError)
 ├── OpError              an op failed; the message names rank, stream, op and micro-batch
 │   └── CommunicationError   a peer did not answer
-└── RankError            a rank ended early; the message names it
+├── RankError            a rank ended early or does not answer; the message names it
+└── JobError             a variable of the environment does not describe a job that this process could join
 """
 
 
@@ -20,4 +21,15 @@ class CommunicationError(OpError):
 
 
 class RankError(ExecutionError):
-    """A rank failed or was killed; the message names it."""
+    """A rank failed, was killed or does not answer; the message names it."""
+
+
+class JobError(ExecutionError):
+    """A variable of the environment that does not describe a job; its user must change it.
+
+    ``value``: what the variable holds, None where it is not set.
+    """
+
+    def __init__(self, variable: str, value: str | None, rule: str, remedy: str) -> None:
+        shown = variable if value is None else f"{variable}={value[:100]}"
+        super().__init__(f"{shown}: {rule};\n    {remedy}")

@@ -1,34 +1,30 @@
 """Run plans on real processes: local ones of our own, or those of the job that this process belongs to."""
 
-import logging
 import os
 import signal
-import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from tempfile import TemporaryDirectory
+from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, NoReturn
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from backends.processes import BEAT, Line, LocalProcess, local_processes
 from backends.torch.check import CheckReport
-from backends.torch.errors import CommunicationError, ExecutionError, OpError, RankError
+from backends.torch.environment import JobMember, job_member
+from backends.torch.errors import CommunicationError, ExecutionError, RankError
+from backends.torch.meeting import Meeting
+from backends.torch.silence import LOOK_S, SILENCE_S, Silence, silent_ranks
+from backends.torch.store import served_store
 from backends.torch.worker import DeviceKind, ExecutionRequest, RankResult, run_all
 from sim.plan.program import Plan
 
-_GRACE_S = 3.0
-"""How long a rank that lost a peer waits before it ends, so that the launcher meets the peer's end first."""
-_WATCH_S = 1.0
-"""How often a launched process looks whether its parent is alive."""
+_GRACE_S: Final = 2.0
+"""How long the end of a rank that lost a peer waits for that of the peer, which is the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +50,26 @@ class Execution:
 
 
 def execute(
-    requests: Sequence[ExecutionRequest], device: DeviceKind = "cpu", *, timeout_s: float = 300.0
+    requests: Sequence[ExecutionRequest], device: DeviceKind = "cpu", *, timeout_s: float = SILENCE_S
 ) -> list[Execution] | None:
     """Run requests one after the other in the same processes, one per rank of the largest plan.
 
-    Where RANK is set, this process is one rank of a running job (torchrun, Slurm): it joins, and only rank 0
-    gets the executions, the others None. Else local processes are launched through torch's elastic launcher.
-    ``timeout_s`` bounds the wait for a peer that neither answers nor dies.
+    Where the environment says so (RANK, as torchrun and Slurm jobs set it), this process is one rank of a running job:
+    it joins, and only rank 0 gets the executions, the others None. Else it starts local processes.
+    ``timeout_s``: how long a rank may not answer, or not come to a running job. A rank answers while it computes.
 
-    Raises ExecutionError where a plan does not fit the job or an op fails, RankError naming a rank that was
-    killed or failed; then no process is left behind.
+    Raises JobError where the environment describes no job that fits the plans, ExecutionError where an op fails, and
+    RankError naming a rank that was killed, failed or does not answer; then no local process is left behind.
     """
     if not requests:
         return []
-    if "RANK" in os.environ:
-        return _joined(requests, device, timeout_s)
+    member = job_member(os.environ, [request.plan for request in requests])
+    if member is not None:
+        return _joined(requests, device, member, timeout_s)
     size = max(request.plan.mesh.size for request in requests)
     if device == "cuda" and size > torch.cuda.device_count():
         raise ExecutionError(f"the plan has {size} ranks and this machine {torch.cuda.device_count()} CUDA devices")
-    by_rank = launch_local(size, _rank_main, (requests, device, timeout_s))
+    by_rank = launch_local(size, _rank_main, (requests, device), timeout_s=timeout_s)
     return _executions(requests, [by_rank[rank] for rank in range(size)])
 
 
@@ -85,102 +82,142 @@ def _executions(
     ]
 
 
+def _rank_main(member: JobMember, requests: Sequence[ExecutionRequest], device: DeviceKind) -> list[RankResult | None]:
+    results = run_all(requests, device, member)
+    dist.destroy_process_group()
+    return results
+
+
 # --- a running job -----------------------------------------------------------------------------------------
 
 
-def _joined(requests: Sequence[ExecutionRequest], device: DeviceKind, timeout_s: float) -> list[Execution] | None:
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    for request in requests:
-        if request.plan.mesh.size != world_size:
-            raise ExecutionError(
-                f"plan {request.plan.name!r} has {request.plan.mesh.size} ranks, the job has {world_size} (WORLD_SIZE)"
-            )
-    results = run_all(requests, device, timeout_s)
-    gathered: list[Any] | None = [None] * world_size if dist.get_rank() == 0 else None
-    dist.gather_object(results, gathered)
-    dist.destroy_process_group()
+def _joined(
+    requests: Sequence[ExecutionRequest], device: DeviceKind, member: JobMember, timeout_s: float
+) -> list[Execution] | None:
+    gathered: list[Any] | None = [None] * member.size if member.rank == 0 else None
+    with nullcontext() if dist.is_initialized() else Meeting(member, timeout_s):
+        try:
+            dist.gather_object(run_all(requests, device, member), gathered)
+            dist.destroy_process_group()
+        except ExecutionError:
+            raise
+        except RuntimeError as error:  # of torch.distributed
+            raise RankError(f"rank {member.rank} lost another rank of the job: {error}") from error
     return None if gathered is None else _executions(requests, gathered)
 
 
 # --- local processes ---------------------------------------------------------------------------------------
 
 
-def launch_local(size: int, entry: Callable[..., Any], arguments: Sequence[Any]) -> dict[int, Any]:
-    """Run ``entry(*arguments)`` in ``size`` processes of this machine; return what each rank returned.
+@dataclass(frozen=True, slots=True)
+class _Returned:
+    """A rank has done its work."""
 
-    Raises RankError naming a rank that was killed or failed, ExecutionError where a signal stops the run; then no
-    process is left behind.
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A rank has raised an error; ``lost_a_peer``: perhaps because another one ended."""
+
+    message: str
+    lost_a_peer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """The process of a rank has ended without a word."""
+
+
+_Inbox = SimpleQueue[tuple[int, Any]]
+
+
+def launch_local(
+    size: int, entry: Callable[..., Any], arguments: Sequence[Any], *, timeout_s: float = SILENCE_S
+) -> dict[int, Any]:
+    """Run ``entry(member, *arguments)`` in ``size`` processes of this machine; return what each rank returned.
+
+    ``timeout_s``: how long a rank may not answer. Raises RankError naming a rank that was killed, failed or does not
+    answer; then no process is left behind.
     """
-    with TemporaryDirectory(prefix="meshtwin-") as logs, _quiet_launcher():
-        config = LaunchConfig(
-            min_nodes=1, max_nodes=1, nproc_per_node=size, max_restarts=0, monitor_interval=0.1,
-            run_id=uuid.uuid4().hex, rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost",
-            start_method="spawn", logs_specs=DefaultLogsSpecs(log_dir=logs),
-        )  # fmt: skip
-        try:
-            results: dict[int, Any] = elastic_launch(config, _bound_to)(os.getpid(), entry, *arguments)
-        except ChildFailedError as error:
-            raise _rank_error(error) from error
-        except SignalException as error:
-            if error.sigval == signal.SIGINT:
-                raise KeyboardInterrupt from error
-            raise ExecutionError(f"stopped by {error.sigval.name}; all ranks were stopped") from error
+    store, port = served_store()
+    inbox: _Inbox = SimpleQueue()
+    with local_processes(size, beat_s=LOOK_S) as processes:
+        for rank, process in enumerate(processes):
+            member = JobMember(
+                rank=rank, size=size, local_rank=rank, local_size=size, address="localhost", port=port,
+                launcher_serves=True,
+            )  # fmt: skip
+            work = (_serve, member, entry, arguments)
+            Thread(target=_listen, args=(process, work, rank, inbox), name=f"rank {rank}", daemon=True).start()
+        results = _results(processes, inbox, timeout_s)
+    del store  # it served until all ranks were gone
     return results
 
 
-def _bound_to(parent: int, entry: Callable[..., Any], *arguments: Any) -> Any:
-    """Run ``entry`` in a launched process that ends when its parent does, even if that was killed."""
+def _listen(process: LocalProcess, work: Sequence[Any], rank: int, inbox: _Inbox) -> None:
+    """Give a rank its work, and pass on what it says, until it has done it."""
+    try:
+        process.begin(*work)
+        while True:
+            message = process.line.receive()
+            inbox.put((rank, message))
+            if message is not BEAT:
+                return
+    except EOFError:
+        inbox.put((rank, _Ended()))
 
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_WATCH_S)
+
+def _serve(line: Line, member: JobMember, entry: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    """Run ``entry`` in a launched process; end it at once where anything fails, threads in a collective included."""
+    try:
+        line.send(_Returned(entry(member, *arguments)))
+    except BaseException as error:  # whatever it is, the process must end and say why
+        own = isinstance(error, ExecutionError)
+        lost_a_peer = isinstance(error, CommunicationError) or (isinstance(error, RuntimeError) and not own)
+        message = str(error) if own else f"{type(error).__name__}: {error}"
+        with suppress(EOFError):
+            line.send(_Failed(message, lost_a_peer))
         os._exit(1)
 
-    Thread(target=watch, name="parent watch", daemon=True).start()
-    return entry(*arguments)
 
-
-def _rank_error(error: ChildFailedError) -> RankError:
-    rank, failure = error.get_first_failure()
-    if failure.exitcode < 0:
-        return RankError(f"rank {rank} was ended by {failure.signal_name()}; the other ranks were stopped")
-    reported = failure.error_file_data.get("message", failure.message)
-    what = reported["message"] if isinstance(reported, dict) else reported
-    for name in (OpError.__name__, CommunicationError.__name__, ExecutionError.__name__):
-        what = str(what).removeprefix(f"{name}: ")
-    return RankError(f"rank {rank} failed: {what}")
-
-
-@contextmanager
-def _quiet_launcher() -> Iterator[None]:
-    """Keep the launcher's own report of a failure off the terminal: we raise it."""
-    loggers = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-def _rank_main(requests: Sequence[ExecutionRequest], device: DeviceKind, timeout_s: float) -> list[RankResult | None]:
-    """Run in a launched process; end it at once where anything fails, threads in a collective included."""
-    try:
-        results = run_all(requests, device, timeout_s)
-        dist.destroy_process_group()
-    except BaseException as error:  # whatever it is, the process must end and say why
-        end_process(error)
+def _results(processes: Sequence[LocalProcess], inbox: _Inbox, timeout_s: float) -> dict[int, Any]:
+    """Return what all ranks returned. Raises RankError for the first that fails, ends or does not answer."""
+    results: dict[int, Any] = {}
+    silence = Silence(range(len(processes)), timeout_s)
+    look_s = time.monotonic() + LOOK_S
+    while len(results) < len(processes):
+        try:
+            rank, message = inbox.get(timeout=max(0.0, look_s - time.monotonic()))
+        except Empty:
+            look_s = time.monotonic() + LOOK_S
+            if silent := silence.look():
+                raise RankError(silent_ranks(silent, timeout_s)) from None
+            continue
+        silence.hear(rank)
+        if isinstance(message, _Returned):
+            results[rank] = message.value
+            silence.forget(rank)
+        elif message is not BEAT:
+            raise _cause(rank, message, processes, inbox)
     return results
 
 
-def end_process(error: BaseException) -> NoReturn:
-    """End a launched process at once, threads in a collective included, and let the launcher know why."""
-    lost_a_peer = isinstance(error, RuntimeError) and not isinstance(error, ExecutionError)
-    if isinstance(error, CommunicationError) or lost_a_peer:
-        time.sleep(_GRACE_S)
-    get_error_handler().record_exception(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
+def _cause(rank: int, message: _Failed | _Ended, processes: Sequence[LocalProcess], inbox: _Inbox) -> RankError:
+    """Return the error of a rank; of one that lost a peer that of the peer, if it ends soon."""
+    error, deadline_s = _error(rank, message, processes[rank]), time.monotonic() + _GRACE_S
+    while isinstance(message, _Failed) and message.lost_a_peer and time.monotonic() < deadline_s:
+        with suppress(Empty):
+            rank, other = inbox.get(timeout=max(0.0, deadline_s - time.monotonic()))
+            if isinstance(other, _Ended) or (isinstance(other, _Failed) and not other.lost_a_peer):
+                return _error(rank, other, processes[rank])
+    return error
+
+
+def _error(rank: int, message: _Failed | _Ended, process: LocalProcess) -> RankError:
+    if isinstance(message, _Failed):
+        return RankError(f"rank {rank} failed: {message.message}")
+    code = process.exit_code()
+    if code is not None and code < 0:
+        return RankError(f"rank {rank} was ended by {signal.Signals(-code).name}; the other ranks were stopped")
+    return RankError(f"rank {rank} ended with exit code {code} before its work was done; the other ranks were stopped")

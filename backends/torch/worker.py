@@ -1,11 +1,10 @@
 """What one rank of a job does: run requests one after the other, and report."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import perf_counter, process_time
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -16,13 +15,15 @@ from backends.torch.algorithms import ExplicitCollectives
 from backends.torch.allocator import keep_freed_memory
 from backends.torch.check import CheckReport, check_rank, kept_for_check
 from backends.torch.devices import CpuDevice, CudaDevice, Device, StepTimes
-from backends.torch.errors import ExecutionError
+from backends.torch.environment import JobMember
+from backends.torch.errors import ExecutionError, JobError
 from backends.torch.groups import Communicators
 from backends.torch.interpreter import Interpreter
 from backends.torch.local_reference import local_updates
 from backends.torch.memory import MemoryAccount, account_memory
 from backends.torch.reference import Reference, backpropagation, run_reference
 from backends.torch.schedule import InstanceKey
+from backends.torch.store import store_of
 from sim.plan.buffer import Tier
 from sim.plan.program import Plan
 from sim.plan.steps import longest_lag
@@ -30,6 +31,12 @@ from sim.training.spec import DenseTraining
 
 DeviceKind = Literal["cpu", "cuda"]
 Timing = Literal["op", "step"]
+
+_LONGEST_WAIT_S: Final = 1800.0
+"""How long an op may wait for peers, as long as torch lets gloo wait: they may compute meanwhile.
+
+Peers that do not answer end a run much earlier (``Silence``).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +100,7 @@ class Worker:
 
     device: Device
     communicators: Communicators
+    one_machine: bool
     _references: dict[tuple[object, ...], Reference] = field(default_factory=dict)
 
     def run(self, request: ExecutionRequest) -> RankResult | None:
@@ -104,14 +112,14 @@ class Worker:
         for step in range(request.iterations):
             if interpreter is not None:
                 interpreter.prepare(step, request.iterations)
-            origin_s = common_origin_s()
+            origin_s = common_origin_s(one_machine=self.one_machine)
             if interpreter is not None:
                 began_cpu_s = process_time()
                 times = interpreter.run(origin_s, time_ops=request.timing == "op")
                 cpu_s = process_time() - began_cpu_s
         peak_bytes = self.device.peak_allocated_bytes()
         if request.longest_lag:
-            origin_s = common_origin_s()
+            origin_s = common_origin_s(one_machine=self.one_machine)
             if interpreter is not None:
                 interpreter.drain(request.iterations, origin_s)
         return None if interpreter is None else self._result(request, interpreter, times, cpu_s, peak_bytes)
@@ -170,7 +178,7 @@ class Worker:
         return self._references[key]
 
 
-def common_origin_s() -> float:
+def common_origin_s(*, one_machine: bool) -> float:
     """Return the reading of ``perf_counter`` at which a step begins, when all ranks are ready.
 
     On one machine its clock is the same for all processes, and all count from the first rank to be ready to
@@ -178,32 +186,38 @@ def common_origin_s() -> float:
     """
     dist.barrier()
     origin = torch.tensor([perf_counter()], dtype=torch.float64)
-    if os.environ.get("LOCAL_WORLD_SIZE") == str(dist.get_world_size()):
+    if one_machine:
         dist.all_reduce(origin, dist.ReduceOp.MIN)
     return float(origin)
 
 
-def joined_worker(kind: DeviceKind, timeout_s: float) -> Worker:
-    """Join the job that the environment describes (RANK, WORLD_SIZE, MASTER_ADDR, …) and return its worker.
+def joined_worker(kind: DeviceKind, member: JobMember) -> Worker:
+    """Join a job as one of its processes and return its worker.
 
     Collectives and messages of the plan use NCCL on GPUs and gloo on CPUs; the job's own small talk uses gloo.
     """
     device: Device
     if kind == "cuda":
-        device = CudaDevice(int(os.environ.get("LOCAL_RANK", "0")))
+        if member.local_rank >= torch.cuda.device_count():
+            rule = f"this machine has {torch.cuda.device_count()} CUDA devices, of which each rank needs its own"
+            raise JobError("LOCAL_RANK", str(member.local_rank), rule, "start as many ranks here as there are devices")
+        device = CudaDevice(member.local_rank)
         backend = "cpu:gloo,cuda:nccl"
     else:
         torch.set_num_threads(1)
         keep_freed_memory()
         device, backend = CpuDevice(), "gloo"
+    wait = timedelta(seconds=_LONGEST_WAIT_S)
     if not dist.is_initialized():
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
-    return Worker(device, Communicators(device.torch_device, timeout_s))
+        store = store_of(member, _LONGEST_WAIT_S)
+        dist.init_process_group(backend, store=store, rank=member.rank, world_size=member.size, timeout=wait)
+    one_machine = member.local_size == member.size
+    return Worker(device, Communicators(device.torch_device, _LONGEST_WAIT_S), one_machine)
 
 
-def run_all(requests: Sequence[ExecutionRequest], kind: DeviceKind, timeout_s: float) -> list[RankResult | None]:
-    """Join the job, run all requests, leave it; return this rank's results."""
-    worker = joined_worker(kind, timeout_s)
+def run_all(requests: Sequence[ExecutionRequest], kind: DeviceKind, member: JobMember) -> list[RankResult | None]:
+    """Join the job and run all requests; return this rank's results."""
+    worker = joined_worker(kind, member)
     results = [worker.run(request) for request in requests]
     dist.barrier()
     return results

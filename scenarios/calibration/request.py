@@ -9,10 +9,10 @@ from typing import Any, Final, Literal
 import yaml
 
 from costmodels.calibration.document import parse_calibrated
-from costmodels.errors import CatalogueError, UnitError
+from costmodels.errors import CatalogueError
 from costmodels.hardware import NodeSpec, load_node
-from costmodels.units import Dimension, format_time, parse_quantity
 from scenarios.errors import Origin, ScenarioError
+from scenarios.reading.option import option_seconds
 from scenarios.reading.profile_file import profile_of
 from scenarios.reading.yaml_tree import Document, document_of
 from scenarios.results.folder import refuse_unwritable, writing_to
@@ -113,13 +113,4 @@ def checked_node(name: str | None, device: str, *, from_tables: bool) -> NodeSpe
 
 def budget_seconds(text: str) -> float:
     """Return the seconds of a --budget. Raises ScenarioError for one without a unit, or out of its limits."""
-    option, (least_s, most_s) = Origin(option=f"--budget {text[:40]}"), BUDGETS_S
-    try:
-        budget_s = parse_quantity(text, Dimension.TIME)
-    except UnitError as error:
-        rule, _, remedy = str(error).rpartition("; ")
-        raise ScenarioError(option, "", rule, remedy) from error
-    if not least_s <= budget_s <= most_s:
-        rule = f"measuring takes {format_time(least_s)} to {format_time(most_s)}"
-        raise ScenarioError(option, "", rule, "write a time between the two")
-    return budget_s
+    return option_seconds("--budget", text, BUDGETS_S, "measuring takes")

@@ -50,6 +50,13 @@ from scenarios.running import execution
     help="native: the library's own; explicit: step by step over messages, by the first algorithm of each kind, "
     "explicit:ring by that one, explicit:all_reduce=tree,all_gather=bruck by one per kind.",
 )
+@click.option(
+    "--timeout",
+    default=execution.TIMEOUT,
+    show_default=True,
+    metavar="TIME",
+    help="End the run where a rank has not answered for so long, as in 2 min. A rank that computes answers.",
+)
 @bundling(execution.ExecutionOptions)
 def command(
     options: execution.ExecutionOptions, scenario: Path, overrides: tuple[str, ...], out: Path | None, as_json: bool

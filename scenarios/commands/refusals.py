@@ -8,14 +8,14 @@ from typing import IO, Any
 import click
 
 from backends.errors import MissingBackendError
-from backends.torch.errors import ExecutionError
+from backends.torch.errors import ExecutionError, JobError
 from costmodels.errors import CostModelError
 from scenarios.errors import ScenarioError, message_text
 from sim.engine.errors import DeadlockError
 from sim.training.errors import SpecError
 from traces.errors import TraceError
 
-INPUT_ERRORS = (ScenarioError, SpecError, CostModelError, TraceError, MissingBackendError)
+INPUT_ERRORS = (ScenarioError, SpecError, CostModelError, TraceError, MissingBackendError, JobError)
 RUN_ERRORS = (ExecutionError, DeadlockError)
 
 

@@ -5,13 +5,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from backends.registry import load_torch_backend
 from backends.torch.algorithms import ExplicitCollectives
+from backends.torch.environment import job_member
+from backends.torch.silence import SILENCE_S
 from costmodels.units import format_bytes
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.loader import Scenario
+from scenarios.reading.option import option_seconds
 from scenarios.results.files import write_execution
 from scenarios.results.folder import writing_to
 from scenarios.running.collectives import NATIVE, chosen_algorithms
@@ -26,6 +29,9 @@ from traces.timeline import Timeline
 
 SCHEMA = "meshtwin.execution/1"
 Device = Literal["cpu", "cuda"]
+TIMEOUT: Final = f"{SILENCE_S:g} s"
+TIMEOUTS_S: Final = (5.0, 86_400.0)
+"""How long a rank may not answer: what is taken where nothing is said, and the limits."""
 PROCESS_BYTES = 128 * 2**20
 """What one process that has loaded torch holds at least, beside the plan's buffers."""
 
@@ -46,6 +52,7 @@ class ExecutionOptions:
     timing: Literal["op", "step"] = "op"
     collectives: str = NATIVE
     steps: int = 2
+    timeout: str = TIMEOUT
 
 
 def run(scenario: Scenario, options: ExecutionOptions, out: Path | None = None) -> dict[str, Any] | None:
@@ -57,9 +64,10 @@ def run(scenario: Scenario, options: ExecutionOptions, out: Path | None = None) 
     Raises ScenarioError where the scenario cannot be executed, here or at all, ExecutionError where a rank fails.
     """
     device, check = options.device, options.check
+    timeout_s = option_seconds("--timeout", options.timeout, TIMEOUTS_S, "a rank may be silent for")
     scenario = _as_executed(with_choices(scenario), device, check=check)
     plan, job = plan_of(scenario), scenario.job
-    if device == "cpu" and "RANK" not in os.environ:
+    if job_member(os.environ, [plan]) is None and device == "cpu":
         refuse_too_large(plan, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     algorithms = chosen_algorithms(options.collectives, plan, scenario.algorithms)
     backend = load_torch_backend()
@@ -70,7 +78,7 @@ def run(scenario: Scenario, options: ExecutionOptions, out: Path | None = None) 
         timing=options.timing,
         explicit=None if algorithms is None else ExplicitCollectives(algorithms, _devices_per_island(scenario)),
     )
-    execution = backend.TorchBackend(device).execute(request)
+    execution = backend.TorchBackend(device, timeout_s).execute(request)
     if execution is None:
         return None
     priced = scenario if algorithms is None else replace(scenario, algorithms=algorithms)

@@ -25,7 +25,18 @@ from traces.parquet import write_timeline
 
 OPTIONS = {
     "simulate": {"scenario", "--set", "--out", "--json", "--detail", "--fold", "--no-fold"},
-    "execute": {"scenario", "--set", "--out", "--json", "--device", "--check", "--steps", "--timing", "--collectives"},
+    "execute": {
+        "scenario",
+        "--set",
+        "--out",
+        "--json",
+        "--device",
+        "--check",
+        "--steps",
+        "--timing",
+        "--collectives",
+        "--timeout",
+    },
     "sweep": {"scenario", "--set", "--jobs", "--out", "--json"},
     "compare": {"first", "second", "--fail-above", "--steps", "--out", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},

@@ -7,7 +7,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,36 +23,18 @@ from sim.training.builder import build_dense_training
 from tests.backends.jobs import training
 from tests.backends.plans import ring_plan
 from tests.backends.runs import textbook_plan
+from tests.processes import ROOT, ended, needs_proc, started, until, workers
 
 BOUND_S = 30.0
 """What the requirement allows between a rank's end and the run's."""
 
-ROOT = Path(__file__).parents[2]
+LAUNCHER = """
+from backends.torch.launch import execute
+from backends.torch.worker import ExecutionRequest
+from tests.backends.runs import textbook_plan
 
-needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds child processes in /proc")
-
-
-def children() -> list[int]:
-    """Return the ranks' processes that this process has started, oldest first."""
-    return sorted(pid for pid in _processes() if _parent(pid) == os.getpid() and "spawn_main" in _command(pid))
-
-
-def _processes() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    except OSError:
-        return -1
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
+execute([ExecutionRequest(plan=textbook_plan(60.0, ranks=2))])
+"""
 
 
 def with_broken_op(plan: Plan, task: str, kernel: str, **attributes: object) -> Plan:
@@ -71,50 +52,45 @@ def with_broken_op(plan: Plan, task: str, kernel: str, **attributes: object) -> 
 
 
 @needs_proc
-def test_killed_rank_ends_the_run_and_is_named() -> None:
-    """Rank 1 is killed in the middle of a long step: the error says so, in time, and rank 0 is gone too."""
-    killed_at_s: list[float] = []
+@pytest.mark.parametrize(
+    ("signum", "message"),
+    [
+        (signal.SIGKILL, "rank 1 was ended by SIGKILL"),
+        (signal.SIGSTOP, r"^rank 1 has not answered for 6 s and the run was ended: stopped"),
+    ],
+    ids=["killed", "stopped"],
+)
+def test_rank_that_is_gone_ends_the_run_and_is_named(signum: signal.Signals, message: str) -> None:
+    """Rank 1 is killed or stopped in the middle of a long step: the error says so, in time, and both ranks are gone.
 
-    def kill_second_rank() -> None:
-        while len(children()) < 2:
-            time.sleep(0.1)
+    Rank 0, in an op that is longer than the time in which ranks must answer, is not blamed.
+    """
+    signalled_at_s: list[float] = []
+
+    def signal_second_rank() -> None:
+        until(lambda: len(workers(os.getpid())) == 2, "there are no two ranks")
         time.sleep(4.0)
-        killed_at_s.append(time.monotonic())
-        os.kill(children()[1], signal.SIGKILL)
+        signalled_at_s.append(time.monotonic())
+        os.kill(workers(os.getpid())[1], signum)
 
-    thread = threading.Thread(target=kill_second_rank, daemon=True)
+    thread = threading.Thread(target=signal_second_rank, daemon=True)
     thread.start()
-    with pytest.raises(RankError, match="rank 1 was ended by SIGKILL"):
-        execute([ExecutionRequest(plan=textbook_plan(20.0, ranks=2))])
+    with pytest.raises(RankError, match=message):
+        execute([ExecutionRequest(plan=textbook_plan(20.0, ranks=2))], timeout_s=6.0)
     thread.join()
-    assert time.monotonic() - killed_at_s[0] < BOUND_S
-    assert children() == []
+    assert time.monotonic() - signalled_at_s[0] < BOUND_S
+    assert workers(os.getpid()) == []
 
 
 @needs_proc
 def test_killed_launcher_leaves_no_rank_behind() -> None:
     """The process that launched the ranks is killed while they compute: they end by themselves."""
-    code = textwrap.dedent("""
-        from backends.torch.launch import execute
-        from backends.torch.worker import ExecutionRequest
-        from tests.backends.runs import textbook_plan
-
-        if __name__ == "__main__":
-            execute([ExecutionRequest(plan=textbook_plan(60.0, ranks=2))])
-    """)
-    launcher = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    began_s, ranks = time.monotonic(), list[int]()
-    while len(ranks) < 2 and time.monotonic() - began_s < BOUND_S:
-        time.sleep(0.1)
-        ranks = [pid for pid in _processes() if _parent(pid) == launcher.pid and "spawn_main" in _command(pid)]
-    time.sleep(4.0)
-    launcher.kill()
-    launcher.wait()
-    killed_at_s = time.monotonic()
-    while any("spawn_main" in _command(pid) for pid in ranks) and time.monotonic() - killed_at_s < BOUND_S:
-        time.sleep(0.1)
-    assert len(ranks) == 2
-    assert not any("spawn_main" in _command(pid) for pid in ranks)
+    with started(LAUNCHER) as launcher:
+        until(lambda: len(workers(launcher.pid)) == 2, "there are no two ranks")
+        ranks = workers(launcher.pid)
+        time.sleep(4.0)
+        launcher.kill()
+        ended(launcher, ranks)
 
 
 @needs_proc
@@ -127,7 +103,7 @@ def test_failing_op_ends_the_run_and_is_named() -> None:
     with pytest.raises(RankError, match=message):
         execute([ExecutionRequest(plan=plan)])
     assert time.monotonic() - began_s < BOUND_S
-    assert children() == []
+    assert workers(os.getpid()) == []
 
 
 def test_backend_refuses_a_plan_that_could_not_run() -> None:

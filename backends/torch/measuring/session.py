@@ -9,11 +9,13 @@ from time import perf_counter
 import torch
 import torch.distributed as dist
 
+from backends.torch.environment import JobMember
 from backends.torch.errors import ExecutionError
-from backends.torch.launch import end_process, launch_local
+from backends.torch.launch import launch_local
 from backends.torch.measuring.benchmarks import Benchmark, WindowBenchmark
 from backends.torch.measuring.rounds import Run
 from backends.torch.measuring.steps import StepBenchmark
+from backends.torch.silence import SILENCE_S
 from backends.torch.worker import DeviceKind, ExecutionRequest, RankResult, Worker, joined_worker
 
 _WINDOW_S = 0.008
@@ -29,19 +31,20 @@ _MOST_REPEATS = 200
 
 def measure(
     benchmarks: Sequence[Benchmark], *, processes: int, budget_s: float, seed: int, device: DeviceKind = "cpu",
-    timeout_s: float = 120.0,
+    timeout_s: float = SILENCE_S,
 ) -> list[Run]:  # fmt: skip
     """Return every run of every benchmark; the figure of a step is its slowest rank's, of all else the mean.
 
     All processes run a benchmark at the same time. The first round takes them in the order given, and at most half
     of ``budget_s``; what it does not reach is left out. Later rounds take the same in ever other orders until
     the budget is spent, so the last one may lack some. The launch is not in the budget.
-    Raises ExecutionError where the machine has too few devices or a rank fails.
+    ``timeout_s``: how long a process may not answer. Raises ExecutionError where the machine has too few devices, or a
+    rank fails or does not answer.
     """
     if device == "cuda" and processes > torch.cuda.device_count():
         raise ExecutionError(f"{processes} processes need a CUDA device each; here are {torch.cuda.device_count()}")
-    arguments = (list(benchmarks), processes, budget_s, seed, device, timeout_s)
-    by_rank = launch_local(processes, _rank_main, arguments)
+    arguments = (list(benchmarks), budget_s, seed, device)
+    by_rank = launch_local(processes, _rank_main, arguments, timeout_s=timeout_s)
     slowest = {benchmark.key for benchmark in benchmarks if isinstance(benchmark, StepBenchmark)}
     return [_together([run for run in ranks if run], slowest) for ranks in zip(*by_rank.values(), strict=True)]
 
@@ -79,16 +82,13 @@ def _copies_per_s(target: torch.Tensor, source: torch.Tensor, repeats: int) -> f
 
 
 def _rank_main(
-    benchmarks: Sequence[Benchmark], processes: int, budget_s: float, seed: int, device: DeviceKind, timeout_s: float
+    member: JobMember, benchmarks: Sequence[Benchmark], budget_s: float, seed: int, device: DeviceKind
 ) -> list[Run | None]:
-    """Run in a launched process; end it at once where anything fails."""
-    try:
-        session = _Session(joined_worker(device, timeout_s), processes, budget_s)
-        runs = session.run(benchmarks, random.Random(seed))
-        dist.barrier()
-        dist.destroy_process_group()
-    except BaseException as error:  # whatever it is, the process must end and say why
-        end_process(error)
+    """Run in a launched process."""
+    session = _Session(joined_worker(device, member), member.size, budget_s)
+    runs = session.run(benchmarks, random.Random(seed))
+    dist.barrier()
+    dist.destroy_process_group()
     return runs
 
 

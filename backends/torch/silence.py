@@ -1,0 +1,53 @@
+"""How long processes have not been heard of."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final, Generic, TypeVar
+
+Name = TypeVar("Name")
+
+SILENCE_S: Final = 45.0
+"""How long a rank may not answer, where nothing else is said. With what ending takes, a run ends in a minute."""
+LOOK_S: Final = 1.0
+"""The interval of looks, and of the beats by which processes make themselves heard."""
+
+
+class Silence(Generic[Name]):
+    """Which of some processes have been silent for too long, counted in looks.
+
+    A process beats from a thread of its own, so one that computes for long is heard, and one that is stopped is not.
+    Time in which nobody looks counts for nobody: a program that was stopped itself blames no other.
+
+        silence = Silence(["rank 0", "rank 1"], limit_s=45.0)
+        silence.hear("rank 0")  # as often as it beats
+        silence.look()  # every LOOK_S; ["rank 1"] after 45 looks
+    """
+
+    def __init__(self, names: Iterable[Name], limit_s: float) -> None:
+        self._looks = dict.fromkeys(names, 0)
+        self._most_looks = math.ceil(limit_s / LOOK_S)
+
+    def hear(self, name: Name) -> None:
+        """Take note that a process has beaten."""
+        if name in self._looks:
+            self._looks[name] = 0
+
+    def forget(self, name: Name) -> None:
+        """Stop to expect anything of a process."""
+        self._looks.pop(name, None)
+
+    def look(self) -> Sequence[Name]:
+        """Count one interval; return who has been silent for the limit."""
+        for name in list(self._looks):
+            self._looks[name] += 1
+        return [name for name, looks in self._looks.items() if looks >= self._most_looks]
+
+
+def silent_ranks(ranks: Iterable[object], limit_s: float) -> str:
+    """Return what to say of ranks that do not answer."""
+    names = [str(rank) for rank in ranks]
+    who = f"rank {names[0]} has" if len(names) == 1 else f"ranks {', '.join(names)} have"
+    return (
+        f"{who} not answered for {limit_s:g} s and the run was ended: stopped, out of memory, or its machine is gone;\n"
+        "    look at its process; simulate execute --timeout allows more time"
+    )
