@@ -165,7 +165,8 @@ def _read_parquet(file: IO[bytes]) -> pd.DataFrame:
                 f"{_MAX_BYTES >> 20} MiB are the most that is read"
             )
             raise _TooLargeError(message)
-        return opened.read().to_pandas()
+        table: pd.DataFrame = opened.read().to_pandas()
+        return table
 
 
 def _read_csv(file: IO[bytes]) -> pd.DataFrame:
