@@ -23,5 +23,6 @@ def test_library_scenario_runs(path: Path) -> None:
         assert math.isclose(role["busy_s"]["compute"] + sum(role["exposed_s"].values()), step_s, rel_tol=1e-9)
     assert sum(role["num_ranks"] for role in summary["roles"]) == summary["world_size"]
     if summary["mfu"] is not None:
-        assert 0 < summary["mfu"] <= summary["hfu"] < 1
+        assert 0 < summary["mfu"] <= summary["hfu"] * (1 + 1e-12)  # equal where nothing is computed again
+        assert summary["hfu"] < 1
         assert summary["fits_memory"]

@@ -30,8 +30,9 @@ ANOMALIES: Final[Mapping[str, Anomaly]] = {
          "more_replicas", "one_device_per_node"),
         "Ops that meet on a link or a device slow each other. Any other time changes which of them meet: groups that "
         "fall out of step take turns on a link, and groups in step all wait for it (Graham 1969, timing anomalies). "
-        "The same plan with nothing shared is held to the law without a bound.",
-        bound=0.1,
+        "The most in 800 scenarios is 11 %: a torus whose groups all start together. The same plan with nothing shared "
+        "is held to the law without a bound.",
+        bound=0.25,
     ),
     "computed again for nothing": Anomaly(
         ("recomputation",),
