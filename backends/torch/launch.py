@@ -166,6 +166,8 @@ def _listen(process: LocalProcess, work: Sequence[Any], rank: int, inbox: _Inbox
                 return
     except EOFError:
         inbox.put((rank, _Ended()))
+    except Exception as error:  # of pickling, here: it must not pass unseen
+        inbox.put((rank, _Failed(f"{type(error).__name__}: {error}", lost_a_peer=False)))
 
 
 def _serve(line: Line, member: JobMember, entry: Callable[..., Any], arguments: Sequence[Any]) -> None:
