@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from traces.bounded_parquet import TooLargeError, read_bounded
 from traces.errors import TraceError
 from traces.files import replacing
 from traces.timeline import COLUMNS, Timeline, TimelineBuilder, Words
@@ -71,27 +72,16 @@ def read_timeline(path: Path) -> Timeline:
     try:
         with path.open("rb") as raw, pq.ParquetFile(raw) as file:
             metadata = _read_metadata(path, file.schema_arrow)
-            _refuse_large(path, file.metadata)
-            table = file.read(columns=list(FILE_COLUMNS))
+            table = read_bounded(file, FILE_COLUMNS, MAX_ROWS, MAX_BYTES)
         return _timeline(path, table, metadata)
     except TraceError:
         raise
+    except TooLargeError as error:
+        raise TraceError(str(path), f"the timeline has {error}", "write it with --detail task, or of less") from error
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:  # the last two: text and codes that are none
         problem = str(error).split("\n", maxsplit=1)[0][:200]
         rule = f"a Parquet file belongs here, and this is none or only part of one ({problem})"
         raise TraceError(str(path), rule, _REMEDY) from error
-
-
-def _refuse_large(path: Path, contents: pq.FileMetaData) -> None:
-    """Raise TraceError for more rows or bytes than are read, by what the file's end says, before any of them is."""
-    if contents.num_rows > MAX_ROWS:
-        rule = f"the timeline has {contents.num_rows:,} rows, and {MAX_ROWS:,} are the most that is read"
-        raise TraceError(str(path), rule, "write it with --detail task, or of fewer ranks")
-    groups = (contents.row_group(number) for number in range(contents.num_row_groups))
-    size = sum(group.column(place).total_uncompressed_size for group in groups for place in range(group.num_columns))
-    if size > MAX_BYTES:
-        rule = f"the timeline takes {size / 2**30:,.1f} GiB once unpacked, and {MAX_BYTES >> 30} GiB are the most"
-        raise TraceError(str(path), rule, _REMEDY)
 
 
 def _word_columns() -> list[str]:

@@ -71,6 +71,9 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = MappingProxyType(
 )
 """Units of measured columns: dimension, and factor to SI."""
 
+_LEAST: Final = 1e-30
+_MOST: Final = 1e30
+"""Measured numbers, in whatever unit: what is less, or more, was not measured."""
 _REMEDY: Final = "the docstring of traces/published.py shows what a table needs"
 _TELLING: Final = frozenset({"base", "row", "thresholds"})
 """Keys of every table that no scenario and no profile has."""
@@ -321,7 +324,7 @@ def _row(path: Path, line: int, header: Sequence[str], cells: Sequence[str], map
         value = values[measurement.column]
         if value is None:
             continue
-        if isinstance(value, bool | str) or not 0 < value < float("inf"):
+        if isinstance(value, bool | str) or not _LEAST <= value <= _MOST:
             rule = f"a measured value is a number more than 0, not {texts[measurement.column][:60]!r}"
             raise TraceError(str(path), rule, "mend the cell, or leave it empty", line=line, key=measurement.column)
         label = f"{name}, {measurement.label}" if measurement.label else name

@@ -34,9 +34,13 @@ class StepFit:
 
     def errors(self, *, fitted: bool) -> Array:
         """Return the relative errors of the steps that were fitted, or of those that were not."""
-        chosen = np.array([step.fitted is fitted for step in self.steps])
-        errors: Array = np.expm1(self.residuals[chosen])
+        errors: Array = np.expm1(self.logarithms(fitted=fitted))
         return errors
+
+    def logarithms(self, *, fitted: bool) -> Array:
+        """Return log(predicted/measured) of the same steps."""
+        chosen: Array = self.residuals[np.array([step.fitted is fitted for step in self.steps])]
+        return chosen
 
 
 def fit_steps(
@@ -113,8 +117,8 @@ def summarise_fit(fit: StepFit) -> dict[str, Any]:
             }
             for constant, estimate in fit.found.items()
         ],
-        "fitted": _figures(fit.errors(fitted=True)),
-        "held_out": _figures(fit.errors(fitted=False)),
+        "fitted": _figures(fit.logarithms(fitted=True)),
+        "held_out": _figures(fit.logarithms(fitted=False)),
         "rows": [
             {"name": step.name, "fitted": step.fitted, "error": float(np.expm1(residual))}
             for step, residual in zip(fit.steps, fit.residuals, strict=True)
@@ -122,15 +126,15 @@ def summarise_fit(fit: StepFit) -> dict[str, Any]:
     }
 
 
-def _figures(errors: Array) -> dict[str, Any] | None:
+def _figures(logarithms: Array) -> dict[str, Any] | None:
     """Return how many rows there are and how far they are off, None where there are none."""
-    if not len(errors):
+    if not len(logarithms):
         return None
-    off = np.abs(errors)
+    off = np.abs(np.expm1(logarithms))
     return {
-        "rows": len(errors),
+        "rows": len(logarithms),
         "mean_absolute_error": float(off.mean()),
         "percentile_95": float(np.quantile(off, 0.95)),
         "worst": float(off.max()),
-        "root_mean_square": float(np.sqrt(np.mean(np.log1p(errors) ** 2))),
+        "root_mean_square": float(np.sqrt(np.mean(logarithms**2))),
     }

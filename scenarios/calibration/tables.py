@@ -21,6 +21,7 @@ from costmodels.profile import load_profile
 from costmodels.units import format_count
 from scenarios.calibration.calibration import Calibration, calibrated
 from scenarios.errors import Origin, ScenarioError, nearest
+from traces.bounded_parquet import TooLargeError, read_bounded
 
 HELD_OUT_TABLES: Final = 2
 """Of the rows of tables, one in so many is kept from the fit."""
@@ -138,8 +139,8 @@ def _read(path: Path) -> pd.DataFrame:
     try:
         with path.open("rb") as file:  # opened here: pyarrow takes no name but of UTF-8
             table = readers[path.suffix](file)
-    except _TooLargeError as error:
-        raise ScenarioError(origin, "", str(error), "check that this is the file, or split it") from error
+    except TooLargeError as error:
+        raise ScenarioError(origin, "", f"the table has {error}", "check that this is the file, or split it") from error
     except Exception as error:  # pandas and pyarrow raise many kinds for files that are not what they seem
         reason = str(error).split("\n", 1)[0][:200]
         raise ScenarioError(origin, "", f"the table cannot be read: {reason}", "check that this is the file") from error
@@ -149,23 +150,9 @@ def _read(path: Path) -> pd.DataFrame:
     return table
 
 
-class _TooLargeError(ValueError):
-    """A table that would take more memory than any that is read."""
-
-
 def _read_parquet(file: IO[bytes]) -> pd.DataFrame:
-    """Return a table. Raises _TooLargeError by what the file's end says, before its rows are read."""
     with pq.ParquetFile(file) as opened:
-        contents = opened.metadata
-        groups = (contents.row_group(number) for number in range(contents.num_row_groups))
-        size = sum(g.column(place).total_uncompressed_size for g in groups for place in range(g.num_columns))
-        if contents.num_rows > _MAX_ROWS or size > _MAX_BYTES:
-            message = (
-                f"the table has {contents.num_rows:,} rows in {size / 2**20:,.1f} MiB, and {_MAX_ROWS:,} rows in "
-                f"{_MAX_BYTES >> 20} MiB are the most that is read"
-            )
-            raise _TooLargeError(message)
-        table: pd.DataFrame = opened.read().to_pandas()
+        table: pd.DataFrame = read_bounded(opened, None, _MAX_ROWS, _MAX_BYTES).to_pandas()
         return table
 
 

@@ -67,6 +67,8 @@ def check_simulated(path: Path, summary: dict[str, Any]) -> None:
     except msgspec.ValidationError as error:
         rule = f"the summary is not as simulate writes it: {str(error)[:1].lower()}{str(error)[1:]}"
         raise TraceError(str(path), rule, REMEDY) from error
+    except UnicodeEncodeError as error:
+        raise TraceError(str(path), "a name in it is no text: half a character", REMEDY) from error
     for row in found.communication:
         if missing := row.bound_s.keys() - row.fullest_fraction.keys():
             rule = f"fullest_fraction of {row.kind} on {row.stream} lacks {sorted(missing)[0]}, which bound_s has"

@@ -1,0 +1,204 @@
+"""Everything that reads what a user hands over."""
+
+import random
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from costmodels.hardware import parse_device, parse_node
+from scenarios.here.plan_set import read_plan_set
+from scenarios.reading.actions import read_actions
+from scenarios.reading.loader import Scenario, load_scenario, scenario_from_mapping
+from scenarios.reading.model_presets import load_presets
+from scenarios.sweep.run import prepare
+from scenarios.sweep.settings import read_settings
+from scenarios.validation.published import entry_of, where_of
+from sim.training.spec import DenseTraining
+from tests.fuzz import seeds
+from tests.fuzz.grown import grown, leaves
+from tests.fuzz.mutate import Case
+from tests.fuzz.target import Target, run
+from traces.published import load_table
+
+MOST_CALLS: Final = 64
+SELDOM: Final = 4
+"""One of so many inputs, by its size, is also taken where that takes longer."""
+MOST_ACTIONS_BYTES: Final = 1_000
+MOST_POINTS: Final = 12
+MOST_RANKS: Final = 64
+MOST_LAYERS: Final = 8
+"""Valid scenarios that are larger are not simulated: they are no error, but take their time."""
+
+
+def is_small(scenario: Scenario) -> bool:
+    """Return whether a scenario is simulated at once."""
+    job = scenario.job
+    if not isinstance(job, DenseTraining):
+        pipeline = job.pipeline
+        return pipeline.degree * pipeline.virtual_stages * job.num_microbatches * pipeline.num_slices <= MOST_CALLS
+    assert scenario.cluster is not None
+    calls = (
+        job.parallel.pipeline.num_virtual_stages
+        * job.num_microbatches
+        * max(1, len(job.parallel.pipeline.token_slices))
+    )
+    experts = 0 if job.model.experts is None else job.model.experts.num_experts
+    return (
+        calls <= MOST_CALLS
+        and scenario.cluster.world_size <= MOST_RANKS
+        and job.model.num_layers <= MOST_LAYERS
+        and experts <= MOST_RANKS
+    )
+
+
+def scenario(folder: Path) -> int:
+    """Load a scenario, and where it is small simulate it and write all files."""
+    if not is_small(load_scenario(folder / "a.yaml")):
+        return 0
+    with_files = (folder / "a.yaml").stat().st_size % SELDOM == 0
+    return run(folder / "a.yaml", *(("--out", folder / "out") if with_files else ("--json",)))
+
+
+def grow(rng: random.Random, case: Case) -> Case:
+    """Return a scenario with further keys that the schema knows."""
+    try:
+        data = yaml.load(case["a.yaml"], Loader=yaml.CSafeLoader)
+        family = "Delay" if data["model"].get("family") == "delay" else "Dense"
+        text = yaml.dump(grown(rng, data, leaves(family)), Dumper=yaml.CSafeDumper, sort_keys=False)
+    except Exception:  # a change before has left no scenario
+        return case
+    return {**case, "a.yaml": text.encode()}
+
+
+def actions(folder: Path) -> int:
+    """Read a schedule of actions, and simulate it."""
+    read_actions(folder / "actions.csv")
+    (folder / "a.yaml").write_text(seeds.CUSTOM)
+    return run("show", folder / "a.yaml") if (folder / "actions.csv").stat().st_size < MOST_ACTIONS_BYTES else 0
+
+
+def cluster(folder: Path) -> int:
+    """Show a cluster."""
+    return run("show", folder / "a.yaml")
+
+
+def profile(folder: Path) -> int:
+    """Simulate with a profile."""
+    (folder / "a.yaml").write_text(seeds.PROFILED)
+    return run(folder / "a.yaml", "--json")
+
+
+def restated(folder: Path) -> int:
+    """State the errors of a profile anew, from measured collectives."""
+    (folder / "table.csv").write_text(seeds.COLLECTIVES_CSV)
+    return run("spread", folder / "profile.yaml", folder / "table.csv", "--out", folder / "out.yaml")
+
+
+def config(folder: Path) -> int:
+    """Simulate a model from its configuration."""
+    (folder / "a.yaml").write_text(seeds.FROM_CONFIG)
+    return run(folder / "a.yaml", "--json") if is_small(load_scenario(folder / "a.yaml")) else 0
+
+
+def catalogue(folder: Path) -> int:
+    """Parse an entry of the hardware catalogue."""
+    try:
+        entries = yaml.safe_load((folder / "a.yaml").read_bytes())
+    except (yaml.YAMLError, ValueError, RecursionError, TypeError):  # packaged files are read as they are
+        return 0
+    if isinstance(entries, dict):
+        for kind, parse in (("device", parse_device), ("node", parse_node)):
+            if kind in entries:
+                parse("a", entries[kind])
+    return 0
+
+
+def presets(folder: Path) -> int:
+    """Read the presets of a folder."""
+    load_presets(folder)
+    return 0
+
+
+def sweep(folder: Path) -> int:
+    """Sweep over options."""
+    (folder / "a.yaml").write_text(seeds.DENSE)
+    options = (folder / "options.txt").read_text(encoding="utf-8", errors="replace").split("\n")
+    if sum(option.count(",") for option in options) > MOST_POINTS:
+        return 0
+    settings = [word for option in options for word in ("--set", option)]
+    if not all(is_small(one) for _, one in prepare(folder / "a.yaml", read_settings(options)).points):
+        return 0
+    return run("sweep", folder / "a.yaml", *settings, "--jobs", 1, "--out", folder / "out")
+
+
+def validate(folder: Path) -> int:
+    """Predict a table of measurements."""
+    return run("validate", folder / "steps.yaml") if _has_small_steps(folder) else 0
+
+
+def fit(folder: Path) -> int:
+    """Fit a constant to a table of steps."""
+    if not _has_small_steps(folder):
+        return 0
+    return run("fit", folder / "steps.yaml", "--constant", "software.launch", "--jobs", 1)
+
+
+def _has_small_steps(folder: Path) -> bool:
+    """Return whether all rows of a table are simulated at once."""
+    table = load_table(folder / "steps.yaml")
+    if table.prediction == "collective_time_s":
+        return True
+    entries = (scenario_from_mapping(entry_of(table, row), table.path, where_of(table, row)) for row in table.rows)
+    return all(is_small(entry) for entry in entries)
+
+
+def residuals(folder: Path) -> int:
+    """Judge a profile by measured tables."""
+    return run("residuals", *sorted(folder.glob("table.*")), "--node", "hgx-h100")
+
+
+def plans(folder: Path) -> int:
+    """Read a set of plans."""
+    read_plan_set(folder / "plans.yaml")
+    return 0
+
+
+def compare(folder: Path) -> int:
+    """Lay two results beside each other."""
+    return run("compare", folder / "one", folder / "two", "--out", folder / "out")
+
+
+def trace(folder: Path) -> int:
+    """Show a profile of the PyTorch profiler, run it again, and lay it beside itself."""
+    path = next(entry for entry in sorted(folder.iterdir()) if entry.name.startswith("profile"))
+    codes = [run("trace", path)]
+    codes.append(run("replay", path, "--set", "cluster.network.bandwidth=2x", "--out", folder / "out" / "replay"))
+    if path.stat().st_size % SELDOM == 0:
+        codes.append(run("compare", path, path, "--out", folder / "out" / "compare"))
+    return max(codes)
+
+
+def chakra(folder: Path) -> int:
+    """Run Chakra traces again."""
+    return run("replay", folder / "chakra", "--set", "cluster.device.compute=2x", "--out", folder / "out")
+
+
+TARGETS: Final = (
+    Target("scenario", seeds.scenarios, scenario, grow),
+    Target("actions", seeds.actions, actions),
+    Target("cluster", seeds.clusters, cluster),
+    Target("profile", seeds.profiles, profile),
+    Target("restated", seeds.profiles, restated),
+    Target("config", seeds.configs, config),
+    Target("catalogue", seeds.entries, catalogue),
+    Target("presets", seeds.presets, presets),
+    Target("sweep", seeds.options, sweep),
+    Target("validate", seeds.tables, validate),
+    Target("fit", seeds.steps, fit),
+    Target("residuals", seeds.measured, residuals),
+    Target("plans", seeds.plans, plans),
+    Target("compare", seeds.results, compare),
+    Target("trace", seeds.traces, trace),
+    Target("chakra", seeds.chakra, chakra),
+)

@@ -1,0 +1,39 @@
+"""Read a Parquet file into no more memory than is meant for it, whatever it unpacks to."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+BATCH_ROWS: Final = 1 << 20
+
+
+class TooLargeError(ValueError):
+    """A file that holds more than is read; the message says how much, and what the most is."""
+
+
+def read_bounded(file: pq.ParquetFile, columns: Sequence[str] | None, max_rows: int, max_bytes: int) -> pa.Table:
+    """Return the columns of a file, all where none is named.
+
+    Raises TooLargeError by what the file's end says of rows and unpacked bytes, and by what is read where that is
+    more. Of a chunk of a column the end is not asked: pyarrow ends the process where its statistics are damaged.
+    """
+    contents = file.metadata
+    size = sum(contents.row_group(number).total_byte_size for number in range(contents.num_row_groups))
+    _refuse_large(contents.num_rows, size, max_rows, max_bytes)
+    batches, num_rows, size = list[pa.RecordBatch](), 0, 0
+    for batch in file.iter_batches(BATCH_ROWS, columns=None if columns is None else list(columns)):
+        num_rows, size = num_rows + batch.num_rows, size + batch.nbytes
+        _refuse_large(num_rows, size, max_rows, max_bytes)
+        batches.append(batch)
+    schema = file.schema_arrow
+    chosen = schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata)
+    return pa.Table.from_batches(batches, batches[0].schema if batches else chosen)
+
+
+def _refuse_large(num_rows: int, size: int, max_rows: int, max_bytes: int) -> None:
+    if num_rows > max_rows or size > max_bytes:
+        shown = f"{num_rows:,} rows, {size / 2**20:,.0f} MiB once unpacked"
+        message = f"{shown}, where {max_rows:,} rows and {max_bytes / 2**20:,.0f} MiB are the most that is read"
+        raise TooLargeError(message)
