@@ -4,6 +4,7 @@
 Exit codes: 0 done; 1 a threshold or check failed; 2 bad input; 130 ended by SIGINT (Ctrl-C), 143 by SIGTERM.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -142,8 +143,16 @@ def main(args: Sequence[str] | None = None) -> None:
             with ended_by_signals():
                 group.main(args=list(args) if args is not None else None, prog_name="simulate")
         except OSError as error:
-            where, reason = error.filename or "standard output", (error.strerror or str(error)).lower()
-            click.echo(f"error: {where}: {reason};\n    write to another place", err=True)
-            with suppress(OSError):
-                sys.stdout.close()  # what it still holds cannot be written either
+            _report(error)
             sys.exit(2)
+
+
+def _report(error: OSError) -> None:
+    """Say which file, or whether standard output, the system refuses, and why."""
+    reason = (error.strerror or str(error)).lower()
+    if error.filename is not None:
+        click.echo(f"error: {os.fsdecode(error.filename)}: {reason};\n    check its name and its permissions", err=True)
+        return
+    click.echo(f"error: standard output: {reason};\n    write to another place", err=True)
+    with suppress(OSError):
+        sys.stdout.close()  # what it still holds cannot be written either

@@ -1,8 +1,9 @@
 """Measured tables, and a profile fitted to them: kernels as Parquet, collectives as CSV."""
 
+import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -76,7 +77,7 @@ def read_tables(paths: Sequence[Path], system: str | None) -> list[Sample]:
 
 def refuse_twice(paths: Sequence[Path]) -> None:
     """Raise ScenarioError for a table that is named twice: its rows would count twice."""
-    twice = [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
+    twice = [path for path, count in Counter(Path(os.path.realpath(path)) for path in paths).items() if count > 1]
     if twice:
         raise ScenarioError(Origin(str(twice[0])), "", "this table is named twice", "name it once")
 
@@ -122,20 +123,11 @@ def _unknown_columns(path: Path, found: Sequence[str]) -> ScenarioError:
 def _read(path: Path) -> pd.DataFrame:
     origin = Origin(str(path))
     readers: dict[str, Callable[[IO[bytes]], pd.DataFrame]] = {".parquet": _read_parquet, ".csv": _read_csv}
-    if path.is_dir():
-        inside = next((entry for entry in sorted(path.iterdir()) if entry.suffix in readers), None)
-        remedy = f"name a file in it, for example {inside}" if inside else "name a .parquet or .csv"
-        raise ScenarioError(origin, "", "this is a directory, not a file", remedy)
-    if path.suffix not in readers:
-        raise ScenarioError(origin, "", f"{path.suffix or 'no ending'!r} is no known format", "name a .parquet or .csv")
-    if not path.is_file():
-        rule = "this is not a file" if path.exists() else "there is no such file"
-        raise ScenarioError(origin, "", rule, "check the path")
-    if not path.stat().st_size:
-        raise ScenarioError(origin, "", "the file is empty", "name a .parquet or .csv of measurements")
-    if path.stat().st_size > _MAX_BYTES:
-        rule = f"the file is larger than {_MAX_BYTES >> 20} MiB, the most that is read"
-        raise ScenarioError(origin, "", rule, "check that this is the file, or split it")
+    try:
+        _refuse_no_table(path, origin, readers)
+    except OSError as error:  # a name that is too long, say
+        reason = (error.strerror or str(error)).lower()
+        raise ScenarioError(origin, "", f"this cannot be read: {reason}", "check the path") from error
     try:
         with path.open("rb") as file:  # opened here: pyarrow takes no name but of UTF-8
             table = readers[path.suffix](file)
@@ -148,6 +140,24 @@ def _read(path: Path) -> pd.DataFrame:
         rule = "the table has no rows" if table.empty else f"the table has more than {_MAX_ROWS:,} rows"
         raise ScenarioError(origin, "", rule, f"a table has 1 to {_MAX_ROWS:,} rows")
     return table
+
+
+def _refuse_no_table(path: Path, origin: Origin, suffixes: Collection[str]) -> None:
+    """Raise ScenarioError for what is no file of a known kind, or is larger than any that is read."""
+    if path.is_dir():
+        inside = next((entry for entry in sorted(path.iterdir()) if entry.suffix in suffixes), None)
+        remedy = f"name a file in it, for example {inside}" if inside else "name a .parquet or .csv"
+        raise ScenarioError(origin, "", "this is a directory, not a file", remedy)
+    if path.suffix not in suffixes:
+        raise ScenarioError(origin, "", f"{path.suffix or 'no ending'!r} is no known format", "name a .parquet or .csv")
+    if not path.is_file():
+        rule = "this is not a file" if path.exists() else "there is no such file"
+        raise ScenarioError(origin, "", rule, "check the path")
+    if not path.stat().st_size:
+        raise ScenarioError(origin, "", "the file is empty", "name a .parquet or .csv of measurements")
+    if path.stat().st_size > _MAX_BYTES:
+        rule = f"the file is larger than {_MAX_BYTES >> 20} MiB, the most that is read"
+        raise ScenarioError(origin, "", rule, "check that this is the file, or split it")
 
 
 def _read_parquet(file: IO[bytes]) -> pd.DataFrame:
