@@ -40,6 +40,12 @@ ANOMALIES: Final[Mapping[str, Anomaly]] = {
         "backward does not read. Without it those outputs are gone by then.",
         bounded_by="computed_for_nothing_bytes",
     ),
+    "casts that are read again": Anomaly(
+        ("recomputation",),
+        "Under fp8 a step casts each weight once, to a copy for forward products and one for backward's. What runs "
+        "forward products again keeps the first copy until then; without recomputation it is gone after forward.",
+        bounded_by="casts_read_again_bytes",
+    ),
     "shards beside whole tensors": Anomaly(
         ("zero_stages",),
         "A stage that shards one thing more keeps the shards beside the whole tensors that it makes and reduces, or "
@@ -78,6 +84,15 @@ def computed_for_nothing_bytes(program: Program) -> int:
                 of_layer[layer] = of_layer.get(layer, 0) + allocated_bytes(buffer.num_bytes)
         most = max([most, *of_layer.values()])
     return most
+
+
+def casts_read_again_bytes(program: Program) -> int:
+    """Return the bytes of all casts of weights that recomputation reads."""
+    again = {
+        name for task in program.tasks.values() for op in task.ops if is_recomputed(op) for name in op.reads
+        if program.buffers[name].scope is Scope.STEP and ".float8" in name
+    }  # fmt: skip
+    return sum(allocated_bytes(program.buffers[name].num_bytes) for name in again)
 
 
 def shard_bytes(program: Program) -> int:

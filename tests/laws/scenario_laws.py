@@ -36,7 +36,13 @@ from sim.plan.program import Plan, Program
 from sim.training.errors import SpecError
 from sim.training.sharding import ShardingSpec
 from sim.training.spec import DenseTraining, ParallelSpec
-from tests.laws.anomalies import ANOMALIES, computed_for_nothing_bytes, shard_bytes, update_seconds
+from tests.laws.anomalies import (
+    ANOMALIES,
+    casts_read_again_bytes,
+    computed_for_nothing_bytes,
+    shard_bytes,
+    update_seconds,
+)
 from tests.laws.random_scenarios import Data, load, random_scenario, with_keys
 from tests.sim.jobs import as_array, op_times
 
@@ -288,7 +294,7 @@ def recomputation(case: Case) -> Iterator[str]:
             continue
         yield from _no_longer(less.time, more.time, f"time, {words}")
         for kept, again in zip(less.plan.programs, more.plan.programs, strict=True):
-            spare = computed_for_nothing_bytes(again)
+            spare = computed_for_nothing_bytes(again) + casts_read_again_bytes(again)
             yield from _no_more(peak_bytes(again), peak_bytes(kept) + spare, f"memory, {words}")
 
 
