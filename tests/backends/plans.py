@@ -106,5 +106,6 @@ def ring_plan() -> Plan:
         Recv("recv.ahead.1", "pp", -1, forward, ("ahead.1",), "wire"),
         # a message must be gone before its buffer is written again
         Compute("cleared", "zero", ("twice",), ("twice",)),
+        Compute("seen", "delay", ("twice",), (), {"duration_s": 0.0}),
     ]
     return plan_of(ops, buffers, PAIR, "ring")

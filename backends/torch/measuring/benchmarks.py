@@ -112,7 +112,7 @@ class CollectiveBenchmark(WindowBenchmark):
         return f"{self.kind} {self.num_bytes} B {self.group} ranks"
 
     def plan(self, processes: int, repeats: int) -> Plan:
-        """Return the collective, again and again, on one stream."""
+        """Return the collective, again and again, on one stream; at the end something waits for the last result."""
         gathers, scatters = self.kind is CollectiveKind.ALL_GATHER, self.kind is CollectiveKind.REDUCE_SCATTER
         in_place = self.kind is CollectiveKind.ALL_REDUCE
         read = self._vectors("x", Scope.PERSISTENT, of=self.group if gathers else 1)
@@ -123,7 +123,10 @@ class CollectiveBenchmark(WindowBenchmark):
         whole = self.kind in {CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST} or self._num_buffers > 1
         op = Collective("collective", self.kind, ("g",), reads, writes, "wire", dim=None if whole else 0)
         mesh = Mesh((("dp", processes // self.group), ("g", self.group)))
-        return _plan(self.key, mesh, [_program({}, buffers, (op,), repeats)])
+        program = _program({}, buffers, (op,), repeats)
+        waiting = Task("wait", Phase.FORWARD, (Compute("wait", "delay", writes, (), {"duration_s": 0.0}, "wire"),))
+        calls = (*program.calls, Call("wait", repeats - 1))
+        return _plan(self.key, mesh, [replace(program, tasks={**program.tasks, "wait": waiting}, calls=calls)])
 
     @property
     def _num_buffers(self) -> int:
