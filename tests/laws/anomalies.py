@@ -40,6 +40,12 @@ ANOMALIES: Final[Mapping[str, Anomaly]] = {
         "backward does not read. Without it those outputs are gone by then.",
         bounded_by="computed_for_nothing_bytes",
     ),
+    "outputs that are there twice": Anomaly(
+        ("recomputation",),
+        "Selective recomputation makes attention's output again for attention's backward, while the projection keeps "
+        "the first one. With flash attention it saves the statistics of each row alone, which are smaller.",
+        bounded_by="twice_made_bytes",
+    ),
     "casts that are read again": Anomaly(
         ("recomputation",),
         "Under fp8 a step casts each weight once, to a copy for forward products and one for backward's. What runs "
@@ -83,6 +89,17 @@ def computed_for_nothing_bytes(program: Program) -> int:
             if buffer.scope is not Scope.PERSISTENT:
                 of_layer[layer] = of_layer.get(layer, 0) + allocated_bytes(buffer.num_bytes)
         most = max([most, *of_layer.values()])
+    return most
+
+
+def twice_made_bytes(program: Program) -> int:
+    """Return the most bytes of a checkpoint's output that is made again and that backward reads."""
+    most = 0
+    for task in program.tasks.values():
+        again = {name for op in task.ops if is_recomputed(op) for name in op.writes}
+        outputs = {name for op in task.ops if not op.writes for name in op.reads} & again
+        used = {name for op in task.ops if op.writes and not is_recomputed(op) for name in op.reads}
+        most = max([most, *(allocated_bytes(program.buffers[name].num_bytes) for name in outputs & used)])
     return most
 
 

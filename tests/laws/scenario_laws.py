@@ -41,6 +41,7 @@ from tests.laws.anomalies import (
     casts_read_again_bytes,
     computed_for_nothing_bytes,
     shard_bytes,
+    twice_made_bytes,
     update_seconds,
 )
 from tests.laws.random_scenarios import Data, load, random_scenario, with_keys
@@ -294,7 +295,7 @@ def recomputation(case: Case) -> Iterator[str]:
             continue
         yield from _no_longer(less.time, more.time, f"time, {words}")
         for kept, again in zip(less.plan.programs, more.plan.programs, strict=True):
-            spare = computed_for_nothing_bytes(again) + casts_read_again_bytes(again)
+            spare = computed_for_nothing_bytes(again) + casts_read_again_bytes(again) + twice_made_bytes(again)
             yield from _no_more(peak_bytes(again), peak_bytes(kept) + spare, f"memory, {words}")
 
 
