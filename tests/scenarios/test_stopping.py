@@ -34,9 +34,9 @@ import time
 from scenarios.stopping import ended_by_signals
 
 with ended_by_signals():
-    print("ready", flush=True)
     while True:
         try:
+            print("ready", flush=True)
             time.sleep(300)
         except BaseException:
             pass
