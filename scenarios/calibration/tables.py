@@ -163,7 +163,7 @@ def _refuse_no_table(path: Path, origin: Origin, suffixes: Collection[str]) -> N
 def _read_parquet(file: IO[bytes]) -> pd.DataFrame:
     with pq.ParquetFile(file) as opened:
         table: pd.DataFrame = read_bounded(opened, None, _MAX_ROWS, _MAX_BYTES).to_pandas()
-        return table
+    return table
 
 
 def _read_csv(file: IO[bytes]) -> pd.DataFrame:

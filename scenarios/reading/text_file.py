@@ -60,6 +60,8 @@ def _open_at_once(name: str, flags: int) -> int:
 
 def _missing_remedy(path: Path, start_hint: str) -> str:
     """Return the nearest file that exists, or what to do if nothing is alike."""
+    if str(path) == "-":
+        return "write /dev/stdin for what standard input holds"
     try:
         siblings = {entry.name: entry for entry in path.parent.iterdir() if entry.name != path.name}
     except OSError:

@@ -9,7 +9,6 @@ from typing import Any
 
 from scenarios.results.files import all_or_none
 from scenarios.results.folder import PAGE
-from scenarios.sweep.labels import written
 from scenarios.sweep.page import write_sweep_page
 from scenarios.sweep.run import Sweep
 
@@ -38,7 +37,9 @@ def csv_text(summary: Mapping[str, Any]) -> str:
 
 
 def _values(entry: Mapping[str, Any], keys: list[str]) -> list[str]:
-    return [written(entry["set"][key]) for key in keys]
+    """Return the values of a point: words as they were typed, lists and mappings as YAML has them."""
+    values = (entry["set"][key] for key in keys)
+    return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
 
 
 def _cell(value: Any) -> str:

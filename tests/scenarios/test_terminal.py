@@ -1,5 +1,6 @@
 """What is printed steers no terminal, whatever files and options hold; what programs read stays as it is."""
 
+import csv
 import io
 import json
 import os
@@ -82,6 +83,22 @@ def test_recorded_names_are_printed_safely(tmp_path, capsys) -> None:
     answer(capsys, "replay", path)
     other = write(tmp_path / "other.json", document([launch(1, 0), activity("gemm", 10, 60, correlation=1)]))
     assert shown in answer(capsys, "compare", path, other)[0].replace("\n", "")
+
+
+def test_values_of_a_sweep_are_printed_safely_and_written_as_they_are(write, capsys, textbook, tmp_path) -> None:
+    """The table shows escapes; sweep.csv and sweep.json hold what was typed."""
+    option = f"name={json.dumps(HOSTILE)},b"
+    out = answer(capsys, "sweep", write(textbook), "--set", option, "--jobs", 1, "--out", tmp_path / "out")[0]
+    assert r"a\x1b[31mred" in out
+    with (tmp_path / "out" / "sweep.csv").open(newline="", encoding="utf-8") as file:
+        assert {row["name"] for row in csv.DictReader(file)} == {HOSTILE, "b"}
+    points = json.loads((tmp_path / "out" / "sweep.json").read_text())["points"]
+    assert {point["set"]["name"] for point in points} == {HOSTILE, "b"}
+
+
+def test_dash_is_no_file_and_the_message_says_what_is(capsys) -> None:
+    """Standard input has a name of its own."""
+    assert "write /dev/stdin for what standard input holds" in answer(capsys, "-", code=2)[1]
 
 
 @pytest.mark.parametrize(("text", "words"), [
