@@ -1,5 +1,6 @@
 """Measured tables, and a profile fitted to them: kernels as Parquet, collectives as CSV."""
 
+import math
 import os
 import shlex
 from collections import Counter
@@ -180,7 +181,7 @@ def _with_numbers(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> pd
     for column in columns:
         if column in _WORDS:
             continue
-        values, least = pd.to_numeric(table[column], errors="coerce"), 0 if column == "step" else 1
+        values, least = _numbers(table[column]), 0 if column == "step" else 1
         if column == "time_s":
             good, remedy = (values > 0) & (values < float("inf")), "write seconds without their unit, more than 0"
         else:
@@ -190,6 +191,21 @@ def _with_numbers(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> pd
             raise _bad_row(path, table, column, good, remedy)
         numbers[column] = values.astype(float if column == "time_s" else int)
     return table.assign(**numbers)
+
+
+def _numbers(cells: "pd.Series[Any]") -> "pd.Series[float]":
+    """Return cells as numbers, NaN where they are none."""
+    try:
+        return pd.to_numeric(cells, errors="coerce")
+    except OverflowError:  # of a whole number that no float holds
+        return cells.map(_number)
+
+
+def _number(cell: Any) -> float:
+    try:
+        return float(cell)
+    except (OverflowError, TypeError, ValueError):
+        return math.nan
 
 
 def _bad_row(path: Path, table: pd.DataFrame, column: str, good: "pd.Series[bool]", remedy: str) -> ScenarioError:

@@ -1,6 +1,7 @@
 """Local updates: what their order costs, keeps and sends."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,6 +52,16 @@ def local(update: str = "greedy", model: dict[str, Any] = LLAMA, **keys: Any) ->
 def test_greedy_takes_the_time_of_the_worked_examples(ranks: int, microbatches: int, seconds: float) -> None:
     """With unit times 27 s where 1F1B takes 33 s, and 55 s where it takes 69 s."""
     assert makespan_s(textbook(ranks, microbatches)) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("update", ["greedy", "overlapping"])
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_synchronising_gradients_takes_its_time(update: str, blocks: int) -> None:
+    """Replicas that synchronise after all backwards add the stated time to a step; overlapped, no more than that."""
+    base_s = makespan_s(textbook(4, 8, blocks, update))
+    job = textbook(4, 8, blocks, update, gradient_sync_s=2.0)
+    assert makespan_s(replace(job, overlap_gradient_sync=False)) == pytest.approx(base_s + 2.0)
+    assert base_s < makespan_s(replace(job, overlap_gradient_sync=True)) <= base_s + 2.0 + 1e-9
 
 
 @given(

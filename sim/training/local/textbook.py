@@ -44,7 +44,8 @@ class LocalRankWriter(RankWriter):
         back = self._buffer(f"input_gradient.{stage}", Kind.WORKSPACE)
         next_one = self._output_gradient(stage) if overlapping else ()
         sums, whole_s = self._accumulated(stage), times.input_s + times.weight_s
-        self._delay(f"forward.{stage}", Phase.FORWARD, inputs, output + saved, times.forward_s)
+        read = inputs + self._weights(stage)
+        self._delay(f"forward.{stage}", Phase.FORWARD, read, output + saved, times.forward_s)
         self._delay(f"head.{stage}", Phase.HEAD, output, own, self.job.auxiliary_s)
         self._delay(f"backward_input.{stage}", Phase.BACKWARD_INPUT, saved + own, back, times.input_s)
         goes_back = back if overlapping and place.is_last(stage) else ()
