@@ -433,7 +433,7 @@ def test_ranks_without_folding_are_bounded(tmp_path, write, capsys, monkeypatch)
     """More ops than a computer simulates one by one are refused, with their number."""
     monkeypatch.setattr("scenarios.running.runner.MAX_UNFOLDED_OPS", 1000)
     message = refuse(capsys, tmp_path, str(write()), "--no-fold")
-    assert "--no-fold: 1,536 ranks have 43,847,040 ops in all, more than 1,000;" in message
+    assert "--no-fold: 1,536 ranks have 44,584,320 ops in all, more than 1,000;" in message
     assert "leave it out" in message
 
 

@@ -23,7 +23,7 @@ from sim.plan.gradients import backpropagate
 from sim.plan.layout import PARTIAL, REPLICATED, Layout, Shard, sharded
 from sim.plan.linear import linear
 from sim.plan.mesh import Mesh
-from sim.plan.op import Collective, CollectiveKind, Op, Reduction
+from sim.plan.op import Collective, CollectiveKind, Compute, Op, Reduction
 from sim.plan.program import Call, Phase, Plan, Program, Task
 from sim.plan.tracing import ProgramTracer, TaskTracer, Tensor
 
@@ -181,11 +181,14 @@ def test_other_ranks_need_no_buffer_for_what_they_do_not_have() -> None:
     check(plan(rooted, other, degree=2))
 
 
+WAIT = Compute("wait", "delay", ("x",), (), {"duration_s": 0.0})
+
+
 def test_leaving_out_one_members_op_is_refused() -> None:
     """A barrier or exchange that one member skips is noticed, and the member named."""
     for op in (collective(K.BARRIER, (), ()), collective(K.REDUCE), EVEN):
         buffers = (X, buffer("y", 3, 8) if op is EVEN else Y)
-        ranks = [program([op] if r == 0 else [], *buffers, role={"ep": r}) for r in range(2)]
+        ranks = [program([op if r == 0 else WAIT], *buffers, role={"ep": r}) for r in range(2)]
         with pytest.raises(CheckError, match="op 'op' meets nothing of role ep=1"):
             check(plan(*ranks, degree=2))
 

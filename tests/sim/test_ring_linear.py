@@ -44,7 +44,7 @@ def plan_of(
         layout,
     )  # fmt: skip
     t = TaskTracer(program, Scope.STEP)
-    write(t, x, program.parameter("w", *weight, "normal"))
+    t.wait_for(write(t, x, program.parameter("w", *weight, "normal")).name)
     task = program.add_task("forward", Phase.FORWARD, t.ops)
     plan = Plan("layer", mesh, (Program({}, program.buffers, {"forward": task}, (Call(task.name),)),))
     check(plan)

@@ -46,10 +46,11 @@ def flop_by_purpose(plan: Plan) -> WorkShares:
 
 
 def kernels(plan: Plan, counted: Callable[[Compute], bool] = lambda _: True) -> Counter[Any]:
-    """Return how often each role's kernels run on which shapes in a step."""
+    """Return how often each role's kernels run on which shapes in a step; waits, which write nothing, are left out."""
     return Counter(
         (program.role_name, op.kernel, *(program.buffers[name].shape for name in op.reads))
-        for program in plan.programs for *_, op in program.instances() if isinstance(op, Compute) and counted(op)
+        for program in plan.programs for *_, op in program.instances()
+        if isinstance(op, Compute) and op.writes and counted(op)
     )  # fmt: skip
 
 
