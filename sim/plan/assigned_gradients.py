@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sim.plan.buffer import Buffer, Kind, Scope
-from sim.plan.op import Compute, Op
+from sim.plan.op import Compute, Op, on_other_buffers
 from sim.plan.program import Call, Program, Task
 
 _NEW_WITHOUT: Final = frozenset(
@@ -137,8 +137,7 @@ def _assigning(ops: Sequence[Op], fresh: set[str], buffers: Mapping[str, Buffer]
         if not isinstance(op, Compute):
             yield replace(op)
         elif not names:
-            reads, writes = (tuple(products.get(name, name) for name in side) for side in (op.reads, op.writes))
-            yield replace(op, reads=reads, writes=writes)
+            yield on_other_buffers(op, products)
         elif op.kernel == "add" and op.reads[0] in products:
             continue
         elif op.kernel in _NEW_WITHOUT:

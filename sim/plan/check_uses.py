@@ -3,7 +3,7 @@
 from sim.plan.buffer import Scope
 from sim.plan.check_collectives import where
 from sim.plan.errors import CheckError
-from sim.plan.op import Collective, Compute, Op, Recv, Send
+from sim.plan.op import Collective, Compute, Op, Recv, Send, reads_from_outside
 from sim.plan.program import Program, Task
 
 _ABSTRACT_WORK = "delay"
@@ -20,7 +20,7 @@ def check_uses(program: Program) -> None:
     unread = {name: _unread(program, task) for name, task in program.tasks.items()}
     used: set[int] = set()
     for scope in (Scope.MICROBATCH, Scope.STEP):
-        inputs = {name: _reads_from_outside(program, task, scope) for name, task in program.tasks.items()}
+        inputs = {name: _inputs(program, task, scope) for name, task in program.tasks.items()}
         next_step = {name for call in program.calls if call.lag for name in inputs[call.task]}
         for calls in _sequences(program, scope):
             awaited, seen = set(next_step), set[str]()
@@ -68,11 +68,6 @@ def _keeps(program: Program, op: Op) -> bool:
     return not op.writes or any(program.buffers[name].scope is Scope.PERSISTENT for name in op.writes)
 
 
-def _reads_from_outside(program: Program, task: Task, scope: Scope) -> set[str]:
+def _inputs(program: Program, task: Task, scope: Scope) -> set[str]:
     """Return the buffers of a scope that a task reads before it writes them."""
-    found: set[str] = set()
-    written: set[str] = set()
-    for op in task.ops:
-        found.update(name for name in op.reads if name not in written)
-        written.update(op.writes)
-    return {name for name in found if program.buffers[name].scope is scope}
+    return {name for name in reads_from_outside(task.ops) if program.buffers[name].scope is scope}

@@ -6,7 +6,7 @@ from typing import Final
 from sim.plan.buffer import Kind
 from sim.plan.errors import LayoutError
 from sim.plan.layout import Layout, Partial, Shard
-from sim.plan.op import Op
+from sim.plan.op import Op, reads_from_outside
 from sim.plan.tracing import Record, TaskTracer, Tensor
 
 RECOMPUTED: Final = ".recomputed"
@@ -104,15 +104,16 @@ def checkpoint(
         begin = len(reverse.ops)
         again, inner = _run_again(reverse, function, kept)
         end = len(reverse.ops)
-        if not stops_early:
-            reverse.wait_for(again.name)
         found = backpropagate(reverse, inner, {again: dy})
+        before, made, later = reverse.ops[:begin], reverse.ops[begin:end], reverse.ops[end:]
+        awaited: Sequence[str] = (again.name,)
         if stops_early:
-            later, reverse.ops = reverse.ops[end:], reverse.ops[:end]
-            reverse.ops[begin:] = needed_ops(reverse.ops[begin:], later)
-            made = {name for op in reverse.ops[begin:] for name in op.writes}
-            reverse.wait_for(*(name for name in _first_reads(later) if name in made))
-            reverse.ops += later
+            made = _needed_ops(made, later)
+            written = {name for op in made for name in op.writes}
+            awaited = [name for name in reads_from_outside(later) if name in written]
+        reverse.ops = before + made
+        reverse.wait_for(*awaited)
+        reverse.ops += later
         return [found.get(x) for x in kept]
 
     tracer.record(inputs, (y,), backward)
@@ -131,22 +132,12 @@ def _run_again(
     return again, inner
 
 
-def needed_ops(ops: Sequence[Op], later: Sequence[Op]) -> list[Op]:
+def _needed_ops(ops: Sequence[Op], later: Sequence[Op]) -> list[Op]:
     """Return those of ``ops``, in their order, that write what the ops ``later`` read, directly or through others."""
-    needed = set(_first_reads(later))
+    needed = set(reads_from_outside(later))
     kept: list[Op] = []
     for op in reversed(ops):
         if not needed.isdisjoint(op.writes):
             needed.update(op.reads)
             kept.append(op)
     return kept[::-1]
-
-
-def _first_reads(ops: Sequence[Op]) -> tuple[str, ...]:
-    """Return the buffers that ops read before any of them writes these, in the order of their first read."""
-    found: dict[str, None] = {}
-    written: set[str] = set()
-    for op in ops:
-        found.update((name, None) for name in op.reads if name not in written)
-        written.update(op.writes)
-    return tuple(found)

@@ -1,7 +1,7 @@
 """Operations: what one stream of one rank does, on which buffers."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -145,3 +145,19 @@ class Copy:
 Op = Compute | Collective | Send | Recv | Copy
 LinkOp = Collective | Send | Copy
 """Ops that move bytes over links."""
+
+
+def reads_from_outside(ops: Iterable[Op]) -> tuple[str, ...]:
+    """Return the buffers that ops, in this order, read before any of them writes these; in the order of first reads."""
+    found: dict[str, None] = {}
+    written: set[str] = set()
+    for op in ops:
+        found.update((name, None) for name in op.reads if name not in written)
+        written.update(op.writes)
+    return tuple(found)
+
+
+def on_other_buffers(op: Op, names: Mapping[str, str]) -> Op:
+    """Return an op on other buffers; those that ``names`` leaves out stay."""
+    reads, writes = (tuple(names.get(name, name) for name in side) for side in (op.reads, op.writes))
+    return replace(op, reads=reads, writes=writes)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sim.plan.buffer import BYTES_PER_ELEMENT, Scope
-from sim.plan.op import Collective, CollectiveKind, Compute, Op
+from sim.plan.op import Collective, CollectiveKind, Compute, Op, on_other_buffers
 from sim.plan.program import Phase
 from sim.plan.tracing import Parameter, ProgramTracer, Tensor
 from sim.training.data.buckets import TIED_SOURCE, make_buckets
@@ -135,20 +135,15 @@ def with_own_buffers(tracer: ProgramTracer, phase: Phase) -> None:
         if known.scope is Scope.MICROBATCH and known.num_bytes and users[buffer] == set(tasks):
             for name in tasks[1:]:
                 own[name][buffer] = f"{buffer}{_OWN}{name}"
-    for name, renamed in own.items():
+    for name, names in own.items():
         task = tracer.tasks[name]
-        tracer.tasks[name] = replace(task, ops=tuple(_with_names(op, renamed) for op in task.ops))
-        tracer.buffers.update({new: replace(tracer.buffers[old], name=new) for old, new in renamed.items()})
+        tracer.tasks[name] = replace(task, ops=tuple(on_other_buffers(op, names) for op in task.ops))
+        tracer.buffers.update({new: replace(tracer.buffers[old], name=new) for old, new in names.items()})
 
 
 def first_name(buffer: str) -> str:
     """Return the name of a buffer before a task got its own of it."""
     return buffer.partition(_OWN)[0]
-
-
-def _with_names(op: Op, names: Mapping[str, str]) -> Op:
-    reads, writes = (tuple(names.get(name, name) for name in side) for side in (op.reads, op.writes))
-    return replace(op, reads=reads, writes=writes)
 
 
 # --- gradients -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from sim.plan import functions as f
 from sim.plan.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.gradients import backpropagate
 from sim.plan.mesh import Mesh
-from sim.plan.op import Op
+from sim.plan.op import Op, on_other_buffers
 from sim.plan.program import Phase, Plan
 from sim.plan.tracing import Parameter, TaskTracer, Tensor
 from sim.training.builder import Pass, StageProgramBuilder
@@ -121,8 +121,7 @@ class LocalProgramBuilder(StageProgramBuilder):
             if other not in self.tracer.buffers:
                 old = self.tracer.buffers[name]
                 self.tracer.add_buffer(Buffer(other, old.shape, old.dtype, Kind.WORKSPACE, Scope.PERSISTENT))
-        reads, writes = (tuple(names.get(name, name) for name in side) for side in (op.reads, op.writes))
-        return replace(op, reads=reads, writes=writes)
+        return on_other_buffers(op, names)
 
     def _write_backward_of_both(self, stage: int) -> None:
         local, own, t = not self.place.hop(stage), self.own[stage], TaskTracer(self.tracer)
