@@ -1,6 +1,6 @@
 """Fingerprints of everything that the shipped scenarios give: a redesign that changes no result changes none of them.
 
-    python -m benchmarks.fingerprints record FILE.json     # before a change (about five minutes)
+    python -m benchmarks.fingerprints record FILE.json     # before a change
     python -m benchmarks.fingerprints compare FILE.json    # after it: leaves with 1 and names what differs
 
 Of each scenario: sha256 of its summary key by key, of ``timeline.parquet`` and of the printed schedule. Of each

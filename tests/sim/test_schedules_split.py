@@ -10,7 +10,7 @@ from sim.engine.simulate import simulate
 from sim.plan.check import check
 from sim.plan.gradients import is_recomputed
 from sim.plan.op import Collective, Compute, Op
-from sim.plan.program import Plan, Program
+from sim.plan.program import Plan, Program, Task
 from sim.training.pipeline.split import split_backward
 from tests.sim.jobs import GPT, LLAMA, dense_plan, op_times, pricing_on
 from tests.sim.test_textbook_schedules import peaks
@@ -154,12 +154,11 @@ RECOMPUTED = [
 ]  # fmt: skip
 
 
-def parts(program: Program) -> Iterator[tuple[list[Op], list[Op], list[Op]]]:
-    """Yield the two parts and the whole of every split backward of a program."""
+def parts(program: Program) -> Iterator[tuple[Task, Task]]:
+    """Yield the two parts of every split backward of a program."""
     for name, task in program.tasks.items():
         if name.startswith("backward_input."):
-            weights = program.tasks[name.replace("input", "weight")].ops
-            yield list(task.ops), list(weights), [*task.ops, *weights]
+            yield task, program.tasks[name.replace("input", "weight")]
 
 
 def recomputed(ops: Iterable[Op]) -> list[str]:
@@ -175,19 +174,18 @@ def test_recomputation_belongs_to_the_input_half(keys: dict[str, Any], early: bo
     check(plan)
     found = [part for program in plan.programs for part in parts(program)]
     assert found
-    for inputs, weights, _ in found:
-        assert recomputed(inputs)
-        assert not recomputed(weights)
+    for inputs, weights in found:
+        assert recomputed(inputs.ops)
+        assert not recomputed(weights.ops)
 
 
 @pytest.mark.parametrize("keys", RECOMPUTED, ids=lambda keys: f"{keys['schedule']} {keys['recompute']}")
 def test_a_checkpoint_runs_again_what_its_forward_ran(keys: dict[str, Any]) -> None:
     """With whole layers recomputed, every op of a stage's layers runs again once, in the order of the forward."""
     for program in dense_plan(**keys).programs:
-        for inputs, _, _ in parts(program):
-            stage = next(task.stage for task in program.tasks.values() if task.ops and list(task.ops) == inputs)
-            forward = [op.name for op in program.tasks[f"forward.{stage}"].ops]
-            again = [name.removesuffix(".recomputed").replace(".recomputed.", ".") for name in recomputed(inputs)]
+        for inputs, _ in parts(program):
+            forward = [op.name for op in program.tasks[f"forward.{inputs.stage}"].ops]
+            again = [name.removesuffix(".recomputed").replace(".recomputed.", ".") for name in recomputed(inputs.ops)]
             layers = sorted({name.split(".")[0] for name in again}, key=lambda name: int(name.removeprefix("layer")))
             of_layers = {layer: [name for name in again if name.startswith(f"{layer}.")] for layer in layers}
             for layer, names in of_layers.items():
