@@ -23,9 +23,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup  ## simulate the quickstart; simulate and run a tiny plan for real; compare the two
-	$(SIMULATE) scenarios/quickstart.yaml --out $(OUT)/quickstart
-	$(SIMULATE) scenarios/tiny-gpt-2x2.yaml --out $(OUT)/tiny/simulated
-	$(SIMULATE) execute scenarios/tiny-gpt-2x2.yaml --check --out $(OUT)/tiny/executed
+	$(SIMULATE) scenarios/library/quickstart.yaml --out $(OUT)/quickstart
+	$(SIMULATE) scenarios/library/tiny-gpt-2x2.yaml --out $(OUT)/tiny/simulated
+	$(SIMULATE) execute scenarios/library/tiny-gpt-2x2.yaml --check --out $(OUT)/tiny/executed
 	$(SIMULATE) compare $(OUT)/tiny/simulated/timeline.parquet $(OUT)/tiny/executed/timeline.parquet
 	@echo
 	@echo 'Reports (open them in a browser):'

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from sim.plan.program import Plan
+from sim.plan.words.program import Plan
 from traces.timeline import Timeline
 
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from sim.engine.activity import Pricing
-from sim.engine.folding import fold, no_fold
-from sim.engine.run import SimulatedRun
-from sim.engine.simulate import simulate
-from sim.engine.timeline import timeline
-from sim.plan.check import check
-from sim.plan.program import Plan
+from sim.engine.findings.timeline import timeline
+from sim.engine.folding.folding import fold, no_fold
+from sim.engine.prices.activity import Pricing
+from sim.engine.running.run import SimulatedRun
+from sim.engine.running.simulate import simulate
+from sim.plan.checking.check import check
+from sim.plan.words.program import Plan
 from traces.timeline import Timeline
 
 

@@ -13,9 +13,9 @@ from benchmarks.measuring import Row, markdown
 from benchmarks.scaling import scaled
 from scenarios.reading.loader import Scenario, load_scenario
 from scenarios.running.runner import simulate
-from sim.engine.run import SimulatedRun
+from sim.engine.running.run import SimulatedRun
 
-SWITCH: Final = Path(__file__).parent.parent / "scenarios" / "llama3-405b-16384-h100.yaml"
+SWITCH: Final = Path(__file__).parent.parent / "scenarios" / "library" / "llama3-405b-16384-h100.yaml"
 SLOW: Final = "[{device: 8201, slowdown: 1.3}]"
 """A device of a stage in the middle of the pipeline."""
 _SAME: Final = 1e-10

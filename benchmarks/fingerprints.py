@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from scenarios.library import scenario_names
+from scenarios.library.shipped import scenario_names
 
 Fingerprints = dict[str, str]
 ROOT = Path(__file__).parents[1]

@@ -4,12 +4,12 @@ from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from sim.cluster.cluster import Cluster
 from sim.cluster.topology.parse import parse_topology
-from sim.engine.folding import Folding, fold
-from sim.engine.pricing import ClusterPricing
-from sim.plan.program import Plan
-from sim.training.builder import build_dense_training
-from sim.training.model import TransformerSpec
-from sim.training.spec import DenseTraining, ParallelSpec, PipelineSpec, TrainingSpec
+from sim.engine.folding.folding import Folding, fold
+from sim.engine.prices.pricing import ClusterPricing
+from sim.plan.words.program import Plan
+from sim.training.spec.job import DenseTraining, ParallelSpec, PipelineSpec, TrainingSpec
+from sim.training.spec.model import TransformerSpec
+from sim.training.steps.builder import build_dense_training
 
 NUM_NODES = 12_500
 LEAF_SPINE = {"nodes": "hgx-h100", "fabric": {"kind": "leaf-spine", "leaf_ports": 512, "spines": 128}}

@@ -30,9 +30,9 @@ from sim.cluster.network import Network
 from sim.cluster.nominal import Library
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
-from sim.engine.simulate import simulate
+from sim.engine.running.simulate import simulate
 from tests.costmodels.astra_sim_rules import RULES, pipelined_s, read_rows
-from tests.sim.stepwise_cases import Finding, classified, drawn
+from tests.sim.cluster.stepwise_cases import Finding, classified, drawn
 
 ROOT = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("MESHTWIN_SHARED", ROOT.parent / "shared")) / "data"
@@ -148,7 +148,7 @@ def size_rows() -> Iterator[Row]:
     """Yield how long one training step takes us by the number of ranks, with a plan of one shape."""
     scenarios = [
         load_scenario(
-            ROOT / "scenarios" / "quickstart.yaml",
+            ROOT / "scenarios" / "library" / "quickstart.yaml",
             [
                 "model.num_layers=8",
                 "model.hidden_size=4096",

@@ -22,14 +22,14 @@ from scenarios.reading.loader import load_scenario
 from scenarios.running.runner import plan_of, pricing_of
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Routes
-from sim.engine.loop import EventLoop
-from sim.engine.run import SimulatedRun
-from sim.engine.simulate import simulate
-from sim.engine.textbook import TextbookPricing
-from sim.training.spec import DelaySpec, PipelineSpec, TextbookTraining
-from sim.training.textbook import build_textbook
+from sim.engine.prices.textbook import TextbookPricing
+from sim.engine.running.loop import EventLoop
+from sim.engine.running.run import SimulatedRun
+from sim.engine.running.simulate import simulate
+from sim.training.spec.job import DelaySpec, PipelineSpec, TextbookTraining
+from sim.training.steps.textbook import build_textbook
 
-SCENARIOS = Path(__file__).parent.parent / "scenarios"
+SCENARIOS = Path(__file__).parent.parent / "scenarios" / "library"
 COMMAND = str(Path(sys.executable).with_name("simulate"))
 MIB = 2**20
 LONG_SEQUENCES = [

@@ -17,7 +17,9 @@ from benchmarks.measuring import Row, markdown
 from scenarios.reading.loader import Scenario, load_scenario
 from scenarios.running.runner import simulate
 
-SCENARIO: Final = Path(__file__).parent.parent / "scenarios" / "clusters" / "llama3-405b-98304-fat-tree.yaml"
+SCENARIO: Final = (
+    Path(__file__).parent.parent / "scenarios" / "library" / "clusters" / "llama3-405b-98304-fat-tree.yaml"
+)
 RANKS: Final = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 98304)
 PER_REPLICA: Final = 128
 

@@ -1,6 +1,6 @@
 """One ring all_reduce, message by message: every round's messages share links max-min fairly, to the last one's end.
 
-What ``tests.sim.stepwise_network`` does for any step list in lockstep, for rings, whose rounds are arrays.
+What ``tests.sim.cluster.stepwise_network`` does for any step list in lockstep, for rings, whose rounds are arrays.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from sim.cluster.network import Network
 from sim.cluster.nominal import Library
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
-from tests.sim.stepwise_network import SAME, fair_rates
+from tests.sim.cluster.stepwise_network import SAME, fair_rates
 
 NUM_RANKS: Final = 1024
 NUM_BYTES: Final = 2**30

@@ -19,7 +19,7 @@ from scenarios.validation.accuracy import markdown_lines, verdict_lines
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
 ACCURACY = HERE / "accuracy.md"
-SCENARIOS = HERE.parent / "scenarios"
+SCENARIOS = HERE.parent / "scenarios" / "library"
 
 
 def draw_pipeline(path: Path) -> None:

@@ -16,7 +16,7 @@ import click
 
 from scenarios.console.streams import safe_streams
 from scenarios.errors import nearest
-from scenarios.library import found
+from scenarios.library.shipped import found
 from scenarios.stopping import ended_by_signals
 
 DEFAULT: Final = "simulate"
@@ -104,7 +104,7 @@ def _refuse_mistyped_command(word: str) -> None:
         return
     close = nearest(word, COMMANDS)
     try:
-        files = {str(path) for path in (*Path().glob("*.yaml"), *Path("scenarios").glob("*.yaml"))}
+        files = {str(path) for path in (*Path().glob("*.yaml"), *Path("scenarios/library").glob("*.yaml"))}
     except OSError:
         files = set()
     stems = {Path(file).stem: file for file in sorted(files, reverse=True)}

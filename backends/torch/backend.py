@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from backends.torch.errors import ExecutionError
-from backends.torch.launch import Execution, execute
+from backends.torch.launching.launch import Execution, execute
+from backends.torch.launching.silence import SILENCE_S
+from backends.torch.launching.timeline import timeline
+from backends.torch.launching.worker import DeviceKind, ExecutionRequest
 from backends.torch.measuring.session import copy_bandwidths, measure
-from backends.torch.silence import SILENCE_S
-from backends.torch.timeline import timeline
-from backends.torch.worker import DeviceKind, ExecutionRequest
-from sim.plan.check import check
-from sim.plan.program import Plan
-from sim.plan.steps import longest_lag
+from sim.plan.checking.check import check
+from sim.plan.words.program import Plan
+from sim.plan.words.steps import longest_lag
 from traces.timeline import Timeline
 
 __all__ = ["Execution", "ExecutionRequest", "TorchBackend", "copy_bandwidths", "measure", "timeline"]

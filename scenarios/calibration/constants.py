@@ -11,7 +11,7 @@ from costmodels.profile import Profile
 from costmodels.software import Software
 from costmodels.units import format_time
 from scenarios.errors import Origin, ScenarioError, nearest
-from sim.engine.pricing import ClusterPricing
+from sim.engine.prices.pricing import ClusterPricing
 
 SOFTWARE: Final = "software"
 PROFILE: Final = "profile"

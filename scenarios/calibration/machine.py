@@ -25,7 +25,7 @@ from costmodels.hardware import NodeSpec
 from costmodels.kernels import KERNELS
 from costmodels.profile import load_profile
 from scenarios.calibration.calibration import Calibration, calibrated, fit_sections
-from sim.training.spec import Precision
+from sim.training.spec.job import Precision
 
 Device = Literal["cpu", "cuda"]
 HELD_OUT_MEASURED: Final = 5

@@ -18,9 +18,9 @@ from scenarios.reading.loader import scenario_from_mapping
 from scenarios.running.runner import devices_of, plan_of, pricing_of
 from scenarios.summaries.step import rates
 from scenarios.validation.published import entry_of, where_of
-from sim.engine.pricing import ClusterPricing
-from sim.engine.simulate import Simulation
-from sim.plan.program import Plan
+from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.running.simulate import Simulation
+from sim.plan.words.program import Plan
 from traces.published import PublishedRow, PublishedTable, load_table
 
 FITTED: Final = "fitted"

@@ -28,8 +28,8 @@ from scenarios.errors import Origin, ScenarioError
 from scenarios.running.intervals import errors_of
 from scenarios.validation.collective_row import collective_time_s
 from scenarios.validation.published import entry_of, where_of
-from sim.engine.critical_path import critical_path
-from sim.engine.simulate import simulate
+from sim.engine.findings.critical_path import critical_path
+from sim.engine.running.simulate import simulate
 from sim.engine.uncertainty.interval import step_deviation
 from traces.errors import TraceError
 from traces.kineto.pointwise import pointwise_kernels

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from scenarios.choices.operators import with_sharding_chosen
 from scenarios.choices.passes import with_deferral, with_order
 from scenarios.choices.slices import with_best_slices
-from sim.engine.activity import Pricing
-from sim.training.spec import DenseTraining
+from sim.engine.prices.activity import Pricing
+from sim.training.spec.job import DenseTraining
 
 
 def decided(job: DenseTraining, pricing: Callable[[], Pricing], device_bytes: int) -> DenseTraining:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sim.training.spec import DenseTraining
+from sim.training.spec.job import DenseTraining
 
 
 def one_microbatch(job: DenseTraining) -> DenseTraining:

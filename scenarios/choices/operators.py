@@ -13,11 +13,10 @@ from itertools import product
 from typing import Any
 
 from costmodels.units import format_bytes
-from sim.engine.activity import Pricing
-from sim.engine.memory import memory_use
-from sim.plan.op import Op
-from sim.plan.program import Plan, Program
-from sim.training.builder import build_dense_training
+from sim.engine.prices.activity import Pricing
+from sim.engine.running.memory import memory_use
+from sim.plan.words.op import Op
+from sim.plan.words.program import Plan, Program
 from sim.training.data.operator_costs import (
     OpSeconds,
     SliceCost,
@@ -30,8 +29,9 @@ from sim.training.data.operator_costs import (
 from sim.training.data.operators import Choices, operator_slices
 from sim.training.data.osdp import Option, cheapest, least_bytes
 from sim.training.errors import SpecError
-from sim.training.sharding import Choice
-from sim.training.spec import DenseTraining
+from sim.training.spec.job import DenseTraining
+from sim.training.spec.sharding import Choice
+from sim.training.steps.builder import build_dense_training
 
 
 def with_sharding_chosen(job: DenseTraining, pricing: Pricing, device_bytes: int) -> DenseTraining:

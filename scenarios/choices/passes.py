@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from scenarios.choices.first_plan import one_microbatch
-from sim.engine.activity import Pricing
-from sim.engine.alone import tasks_alone_s
-from sim.training.builder import build_dense_training
+from sim.engine.findings.alone import tasks_alone_s
+from sim.engine.prices.activity import Pricing
 from sim.training.pipeline.actions import Action
 from sim.training.pipeline.deferral import deferred_part
 from sim.training.pipeline.evaluate import ChainTimes, StageTimes
 from sim.training.pipeline.schedules import orders
-from sim.training.spec import DenseTraining
+from sim.training.spec.job import DenseTraining
+from sim.training.steps.builder import build_dense_training
 
 
 def with_deferral(job: DenseTraining, pricing: Pricing) -> DenseTraining:

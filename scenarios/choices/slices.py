@@ -16,15 +16,15 @@ from typing import Any, Final
 import numpy as np
 
 from scenarios.choices.first_plan import one_microbatch
-from sim.engine.activity import Pricing
-from sim.engine.alone import tasks_alone_s
-from sim.plan.op import Collective, Op
-from sim.plan.program import Phase, Plan, Program, Task
-from sim.training.builder import build_dense_training
+from sim.engine.findings.alone import tasks_alone_s
+from sim.engine.prices.activity import Pricing
+from sim.plan.words.op import Collective, Op
+from sim.plan.words.program import Phase, Plan, Program, Task
 from sim.training.errors import SpecError
 from sim.training.pipeline.rules import GRANULARITY_KEY
 from sim.training.pipeline.terapipe import best_slices
-from sim.training.spec import DenseTraining, slice_multiple
+from sim.training.spec.job import DenseTraining, slice_multiple
+from sim.training.steps.builder import build_dense_training
 
 MAX_UNITS: Final = 512
 """Of the granularity in a sequence."""

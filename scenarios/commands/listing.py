@@ -14,12 +14,12 @@ from costmodels.units import format_bytes, format_rate
 from scenarios.commands.options import json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
-from scenarios.library import FOLDER, scenario_names
+from scenarios.library.shipped import FOLDER, scenario_names
 from scenarios.reading.model_presets import load_presets
 from scenarios.reading.schema.training import TrainingSection
 from scenarios.reading.yaml_tree import read_document
 from sim.training.pipeline.rules import TRAITS
-from sim.training.precision import PRECISIONS
+from sim.training.spec.precision import PRECISIONS
 
 KINDS = ("scenarios", "nodes", "presets", "schedules", "recompute", "precisions", "kernels")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from scenarios.library import found
+from scenarios.library.shipped import found
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

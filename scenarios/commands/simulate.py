@@ -16,7 +16,7 @@ from scenarios.reading.loader import load_scenario
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.running import runner
 from scenarios.running.advice import advise
-from sim.engine.collector import collector_paused
+from sim.engine.running.collector import collector_paused
 
 
 @click.command("simulate")

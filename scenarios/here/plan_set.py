@@ -7,12 +7,13 @@ from typing import Any, Final
 
 from costmodels.calibration.document import CalibratedProfile
 from scenarios.errors import Origin, ScenarioError
+from scenarios.library.shipped import FOLDER
 from scenarios.reading.loader import Scenario, scenario_from_mapping
 from scenarios.reading.overrides import with_values
 from scenarios.reading.yaml_tree import Document, read_document
-from sim.training.spec import DenseTraining
+from sim.training.spec.job import DenseTraining
 
-PACKAGED: Final = Path(__file__).parent / "plans.yaml"
+PACKAGED: Final = FOLDER / "here" / "plans.yaml"
 _KEYS: Final = ("base", "plans", "thresholds")
 _REMEDY: Final = f"{PACKAGED.name}, which comes with meshtwin, shows what a set of plans needs"
 

@@ -24,7 +24,7 @@ from scenarios.results.folder import writing_to
 from scenarios.running.execution import refuse_too_large
 from scenarios.running.runner import plan_of, simulate, with_choices
 from scenarios.validation.published import coverage
-from sim.training.spec import DenseTraining, Precision
+from sim.training.spec.job import DenseTraining, Precision
 
 SCHEMA: Final = "meshtwin.here/1"
 SESSIONS: Final = 2

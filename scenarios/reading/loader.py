@@ -30,12 +30,9 @@ from scenarios.reading.yaml_tree import Document, KeyPath, read_document
 from sim.reliability.errors import ReliabilityError
 from sim.reliability.spec import ReliabilitySpec
 from sim.training.errors import SpecError
-from sim.training.experts import ExpertsSpec
-from sim.training.latent import LatentAttention
-from sim.training.method import LOCAL_SCHEDULE, Method
-from sim.training.model import TransformerSpec
 from sim.training.pipeline.rules import SLICED_SCHEDULES
-from sim.training.spec import (
+from sim.training.spec.experts import ExpertsSpec
+from sim.training.spec.job import (
     DelaySpec,
     DenseTraining,
     OsdpSpec,
@@ -45,6 +42,9 @@ from sim.training.spec import (
     TextbookTraining,
     TrainingSpec,
 )
+from sim.training.spec.latent import LatentAttention
+from sim.training.spec.method import LOCAL_SCHEDULE, Method
+from sim.training.spec.model import TransformerSpec
 
 MAX_PIPELINE_CALLS = 1_000_000
 

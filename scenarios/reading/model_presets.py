@@ -1,4 +1,4 @@
-"""Published models by name, read from the files in ``scenarios/presets``.
+"""Published models by name, read from the files in ``scenarios/library/presets``.
 
 Each file holds ``source`` (where its numbers come from), optional ``notes``, and ``models``: a mapping from
 preset name to the keys of a ``model`` section.
@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from scenarios.errors import ScenarioError
+from scenarios.library.shipped import FOLDER
 from scenarios.reading.yaml_tree import read_document
 
 _REMEDY: Final = "write it as the other files beside it"
-PRESETS_FOLDER: Final = Path(__file__).parents[1] / "presets"
+PRESETS_FOLDER: Final = FOLDER / "presets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from scenarios.report.phases import FORWARD, MESSAGE, OPTIMIZER, SYNC
-from sim.engine.breakdown import BUBBLE
+from sim.engine.findings.breakdown import BUBBLE
 
 COMPUTING: Final = ("computing", FORWARD.colour)
 COMPUTATION: Final = {

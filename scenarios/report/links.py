@@ -11,7 +11,7 @@ from scenarios.report.charts import time_unit
 from scenarios.report.markup import escape
 from scenarios.report.page import Chart, Section, table
 from sim.cluster.topology.links import LinkKind
-from sim.engine.link_use import LinkUse
+from sim.engine.findings.link_use import LinkUse
 
 MAX_LINES: Final = 28
 MAX_KINDS: Final = 10

@@ -22,7 +22,7 @@ from scenarios.report.markup import escape
 from scenarios.report.op_kinds import longest_kinds
 from scenarios.report.page import Section, bar, legend, table, write_page
 from scenarios.report.words import Advice
-from sim.engine.link_use import LinkUse
+from sim.engine.findings.link_use import LinkUse
 from traces.timeline import Timeline
 
 SMALLEST_PEAK: Final = 0.15

@@ -10,7 +10,7 @@ from typing import Any
 from scenarios.report import write_comparison, write_report
 from scenarios.report.words import Advice
 from scenarios.results.folder import PAGE
-from sim.engine.link_use import LinkUse
+from sim.engine.findings.link_use import LinkUse
 from traces.comparison.compare import Comparison, compare
 from traces.files import temporary_folder, undisturbed
 from traces.parquet import write_timeline

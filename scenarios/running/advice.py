@@ -13,8 +13,8 @@ from scenarios.reading.loader import Scenario
 from scenarios.report.words import Advice
 from scenarios.running.remedies import Change, Loss, losses_of
 from scenarios.running.runner import device_of, plan_of, run_step
-from sim.engine.memory import memory_use
-from sim.training.spec import DenseTraining
+from sim.engine.running.memory import memory_use
+from sim.training.spec.job import DenseTraining
 
 MOST_EVENTS: Final = 20_000
 WORTH_DOING: Final = 0.01

@@ -6,8 +6,8 @@ from typing import Final
 from costmodels.collectives import STEP_LISTS
 from costmodels.collectives.steps_in_network import IN_NETWORK_STEPS
 from scenarios.errors import Origin, ScenarioError, nearest
-from sim.plan.op import Collective
-from sim.plan.program import Plan
+from sim.plan.words.op import Collective
+from sim.plan.words.program import Plan
 
 NATIVE: Final = "native"
 EXPLICIT: Final = "explicit"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from backends.registry import load_torch_backend
-from backends.torch.algorithms import ExplicitCollectives
-from backends.torch.environment import job_member
-from backends.torch.silence import SILENCE_S
+from backends.torch.communication.algorithms import ExplicitCollectives
+from backends.torch.launching.environment import job_member
+from backends.torch.launching.silence import SILENCE_S
 from costmodels.units import format_bytes
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.loader import Scenario
@@ -20,10 +20,10 @@ from scenarios.results.folder import writing_to
 from scenarios.running.collectives import NATIVE, chosen_algorithms
 from scenarios.running.runner import plan_of, simulate, with_choices
 from scenarios.summaries.algorithm import algorithm_of
-from sim.engine.memory import memory_use
-from sim.plan.buffer import Tier
-from sim.plan.program import Plan
-from sim.training.spec import DenseTraining
+from sim.engine.running.memory import memory_use
+from sim.plan.words.buffer import Tier
+from sim.plan.words.program import Plan
+from sim.training.spec.job import DenseTraining
 from traces.comparison.compare import compare
 from traces.timeline import Timeline
 

@@ -1,6 +1,6 @@
 """How far the cost models of a profile may be off."""
 
-from sim.engine.pricing import ClusterPricing
+from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.uncertainty.errors import ModelErrors
 
 

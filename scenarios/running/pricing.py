@@ -7,8 +7,8 @@ from costmodels.profile import load_profile
 from costmodels.software import Software
 from scenarios.reading.machine import ClusterSpec
 from sim.cluster.cluster import Cluster
-from sim.engine.pricing import ClusterPricing
-from sim.engine.variation import Variation
+from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.prices.variation import Variation
 
 
 def cluster_pricing(spec: ClusterSpec, algorithms: Mapping[str, str], seed: int, software: Software) -> ClusterPricing:

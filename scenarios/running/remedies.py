@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from scenarios.report.causes import cause_of
 from scenarios.report.words import mean_over_ranks, recompute_fraction
-from sim.engine.breakdown import BUBBLE
-from sim.training.spec import DenseTraining, ParallelSpec, TextbookTraining
+from sim.engine.findings.breakdown import BUBBLE
+from sim.training.spec.job import DenseTraining, ParallelSpec, TextbookTraining
 
 Change = tuple[str, ...]
 """Overrides, ``key=value``, that go together."""

@@ -20,20 +20,20 @@ from scenarios.running.intervals import errors_of
 from scenarios.running.pricing import cluster_pricing
 from scenarios.summaries.step import summarise
 from scenarios.summaries.study import summarise_study
-from sim.engine.activity import Pricing
-from sim.engine.link_use import LinkUse, link_use
-from sim.engine.pricing import ClusterPricing
-from sim.engine.run import SimulatedRun
-from sim.engine.textbook import TextbookPricing
-from sim.engine.timeline import timeline
-from sim.plan.program import Plan
+from sim.engine.findings.link_use import LinkUse, link_use
+from sim.engine.findings.timeline import timeline
+from sim.engine.prices.activity import Pricing
+from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.prices.textbook import TextbookPricing
+from sim.engine.running.run import SimulatedRun
+from sim.plan.words.program import Plan
 from sim.reliability.study import study_reliability
-from sim.training.builder import build_dense_training
-from sim.training.delayed import build_delayed_textbook, build_delayed_training
 from sim.training.local.builder import build_local_training
 from sim.training.local.textbook import build_local_textbook
-from sim.training.spec import DenseTraining, TextbookTraining
-from sim.training.textbook import build_textbook
+from sim.training.spec.job import DenseTraining, TextbookTraining
+from sim.training.steps.builder import build_dense_training
+from sim.training.steps.delayed import build_delayed_textbook, build_delayed_training
+from sim.training.steps.textbook import build_textbook
 from traces.timeline import Timeline
 
 MAX_UNFOLDED_OPS: Final = 15_000_000

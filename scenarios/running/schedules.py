@@ -6,12 +6,12 @@ from scenarios.reading.loader import Scenario
 from scenarios.report.slots import SlotDiagram, choose_slots
 from scenarios.running.runner import simulate, with_choices
 from sim.training.errors import SpecError
-from sim.training.method import LOCAL_SCHEDULE
 from sim.training.pipeline.actions import format_orders
 from sim.training.pipeline.schedules import orders
 from sim.training.pipeline.spec import PipelineSpec
 from sim.training.pipeline.two_versions import NUM_STEPS
-from sim.training.spec import TextbookTraining
+from sim.training.spec.job import TextbookTraining
+from sim.training.spec.method import LOCAL_SCHEDULE
 
 
 def pipeline_of(scenario: Scenario) -> PipelineSpec:

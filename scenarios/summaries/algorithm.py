@@ -1,6 +1,6 @@
 """Which algorithm a job trains by: what it computes, not how."""
 
-from sim.training.spec import DenseTraining, LocalUpdate, Method, PipelineSpec, TextbookTraining
+from sim.training.spec.job import DenseTraining, LocalUpdate, Method, PipelineSpec, TextbookTraining
 
 BACKPROPAGATION = "backpropagation"
 DELAYED = "backpropagation, gradients one step late"

@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 
 from sim.cluster.topology.links import LinkKind
-from sim.engine.bottleneck import bottlenecks
-from sim.engine.link_use import LinkUse
+from sim.engine.findings.bottleneck import bottlenecks
+from sim.engine.findings.link_use import LinkUse
 
 NUM_PARTS: Final = 100
 """The peak is that of the fullest of so many parts of the step."""

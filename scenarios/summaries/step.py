@@ -8,21 +8,21 @@ from costmodels.hardware import DeviceSpec
 from scenarios.reading.loader import Scenario
 from scenarios.summaries.algorithm import algorithm_of
 from scenarios.summaries.links import summarise_links
-from sim.engine.breakdown import BUBBLE, Breakdown, breakdown
-from sim.engine.computing import computing_seconds
-from sim.engine.critical_path import CriticalPath, critical_path
-from sim.engine.link_use import LinkUse
-from sim.engine.memory import peak_live_chunks
-from sim.engine.run import SimulatedRun
+from sim.engine.findings.breakdown import BUBBLE, Breakdown, breakdown
+from sim.engine.findings.computing import computing_seconds
+from sim.engine.findings.critical_path import CriticalPath, critical_path
+from sim.engine.findings.link_use import LinkUse
+from sim.engine.running.memory import peak_live_chunks
+from sim.engine.running.run import SimulatedRun
 from sim.engine.uncertainty.errors import ModelErrors
 from sim.engine.uncertainty.interval import step_time_interval
-from sim.plan.buffer import Tier
-from sim.plan.description import describe
-from sim.plan.program import Program
-from sim.plan.work_shares import work_shares
+from sim.plan.facts.description import describe
+from sim.plan.facts.work_shares import work_shares
+from sim.plan.words.buffer import Tier
+from sim.plan.words.program import Program
 from sim.training.data.axes import SAMPLE_AXES
-from sim.training.precision import PRECISIONS
-from sim.training.spec import DenseTraining
+from sim.training.spec.job import DenseTraining
+from sim.training.spec.precision import PRECISIONS
 
 SCHEMA = "meshtwin.summary/1"
 

@@ -14,7 +14,7 @@ from scenarios.report.thumbnail import Thumbnail, thumbnails_chart, thumbnails_l
 from scenarios.summaries.algorithm import algorithm_words
 from scenarios.sweep.labels import label, marked, varied
 from scenarios.sweep.table import EXPLAINED, other_algorithms, rows_of
-from sim.engine.breakdown import BUBBLE
+from sim.engine.findings.breakdown import BUBBLE
 
 MAX_BARS: Final = 60
 EXPOSED: Final = ("exposed communication", MESSAGE.colour)

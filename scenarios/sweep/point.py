@@ -8,9 +8,9 @@ from scenarios.reading.loader import Scenario
 from scenarios.report.thumbnail import Thumbnail, thumbnail
 from scenarios.running.runner import Result, pricing_of, simulate
 from scenarios.sweep.refusal import REFUSALS, one_line
-from sim.engine.pricing import ClusterPricing
-from sim.engine.sent import sent_bytes
-from sim.training.spec import TextbookTraining
+from sim.engine.findings.sent import sent_bytes
+from sim.engine.prices.pricing import ClusterPricing
+from sim.training.spec.job import TextbookTraining
 
 FROM_SUMMARY: Final = (
     "world_size", "iteration_time_s", "tokens_per_s", "model_flop_per_s_per_device", "mfu", "hfu", "bubble_fraction",

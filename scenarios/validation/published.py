@@ -15,15 +15,15 @@ from scenarios.running.intervals import errors_of
 from scenarios.running.runner import devices_of, plan_of, pricing_of
 from scenarios.summaries.step import rates, summarise
 from scenarios.validation.collective_row import collective_time_s
-from sim.engine.activity import Pricing
-from sim.engine.critical_path import critical_path
-from sim.engine.memory import kept_bytes, memory_use
-from sim.engine.pricing import ClusterPricing
-from sim.engine.run import SimulatedRun
-from sim.engine.simulate import simulate
+from sim.engine.findings.critical_path import critical_path
+from sim.engine.prices.activity import Pricing
+from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.running.memory import kept_bytes, memory_use
+from sim.engine.running.run import SimulatedRun
+from sim.engine.running.simulate import simulate
 from sim.engine.uncertainty.interval import Interval, step_time_interval
-from sim.plan.buffer import Kind
-from sim.plan.program import Program
+from sim.plan.words.buffer import Kind
+from sim.plan.words.program import Program
 from traces.published import UNITS, PublishedRow, PublishedTable, load_table, published_tables
 
 

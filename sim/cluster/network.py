@@ -9,7 +9,7 @@ How long phases that follow each other take is the topology's word again: the su
 busiest link. One activity demands its links at the same time; what that sum has more than the busiest link's use over
 all phases is therefore latency.
 
-Checked against a simulation step by step: tests/sim/test_one_activity.py says where the two differ, and why.
+Checked against a simulation step by step: tests/sim/cluster/test_one_activity.py says where the two differ, and why.
 """
 
 from collections.abc import Iterator, Sequence

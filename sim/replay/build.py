@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.activity import Activity
-from sim.engine.graph import Graph, Joint, NodeKind
+from sim.engine.compiling.graph import Graph, Joint, NodeKind
+from sim.engine.prices.activity import Activity
 from sim.replay.changes import Changes
 from sim.replay.device import DeviceOrder
 from sim.replay.host import Host, HostCall

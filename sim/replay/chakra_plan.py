@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from sim.engine.activity import Activity, Pricing
-from sim.plan.dependencies import dependencies
-from sim.plan.description import describe
+from sim.engine.prices.activity import Activity, Pricing
 from sim.plan.errors import PlanError
-from sim.plan.op import Collective, Op, Recv, Send
-from sim.plan.program import Call, Plan, Program, Task
+from sim.plan.facts.dependencies import dependencies
+from sim.plan.facts.description import describe
+from sim.plan.words.op import Collective, Op, Recv, Send
+from sim.plan.words.program import Call, Plan, Program, Task
 from traces.chakra.node import ChakraTrace, Node
 
 Channel = tuple[int, int, int]

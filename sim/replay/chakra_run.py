@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sim.engine.activity import Activity
-from sim.engine.graph import Graph, Joint, NodeKind
-from sim.engine.loop import EventLoop
+from sim.engine.compiling.graph import Graph, Joint, NodeKind
+from sim.engine.prices.activity import Activity
+from sim.engine.running.loop import EventLoop
 from sim.replay.changes import Changes
 from sim.replay.transfers import NetworkSplit, split_network
 from traces.chakra.node import HOST, ChakraTrace, Node

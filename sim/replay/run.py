@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.engine.loop import EventLoop
+from sim.engine.running.loop import EventLoop
 from sim.replay.build import MeasuredRank, RankNodes, ReplayGraph
 from sim.replay.changes import Changes
 from sim.replay.device import order_device

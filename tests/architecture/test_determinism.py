@@ -40,7 +40,7 @@ def same(first: Path, second: Path) -> None:
 def test_hash_seeds_change_nothing(root: Path, tmp_path: Path, name: str) -> None:
     """The installed command writes identical files under two values of PYTHONHASHSEED."""
     for hash_seed in ("1", "4242"):
-        command = [sys.executable, "-c", SIMULATE, str(root / "scenarios" / f"{name}.yaml")]
+        command = [sys.executable, "-c", SIMULATE, str(root / "scenarios" / "library" / f"{name}.yaml")]
         command += ["--out", str(tmp_path / hash_seed)]
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
         subprocess.run(command, env=environment, check=True, capture_output=True)
@@ -50,5 +50,5 @@ def test_hash_seeds_change_nothing(root: Path, tmp_path: Path, name: str) -> Non
 def test_runs_of_one_process_are_the_same(root: Path, tmp_path: Path) -> None:
     """A run leaves nothing behind that the next one could see."""
     for folder in ("first", "second"):
-        write_outputs(simulate(load_scenario(root / "scenarios" / "textbook-1f1b.yaml")), tmp_path / folder)
+        write_outputs(simulate(load_scenario(root / "scenarios" / "library" / "textbook-1f1b.yaml")), tmp_path / folder)
     same(tmp_path / "first", tmp_path / "second")

@@ -11,21 +11,21 @@ ROOMS = ("scenarios", "backends", "sim", "costmodels", "traces")
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
 OFFENCES = [
-    ("costmodels/units.py", "import sim.plan.op", "Rooms import downward only"),
+    ("costmodels/units.py", "import sim.plan.words.op", "Rooms import downward only"),
     ("costmodels/units.py", "import traces.timeline", "Rooms import downward only"),
-    ("sim/plan/mesh.py", "import backends.base", "Rooms import downward only"),
+    ("sim/plan/words/mesh.py", "import backends.base", "Rooms import downward only"),
     ("backends/base.py", "import scenarios.reading.loader", "Rooms import downward only"),
-    ("sim/plan/mesh.py", "import sim.training.spec", "Inside sim"),
-    ("sim/engine/activity.py", "import sim.training.spec", "Inside sim"),
-    ("sim/training/spec.py", "import sim.engine.activity", "Inside sim"),
-    ("sim/reliability/spec.py", "import sim.training.spec", "Inside sim"),
-    ("sim/plan/mesh.py", "import simpy", "Only the rooms where time passes know SimPy"),
+    ("sim/plan/words/mesh.py", "import sim.training.spec.job", "Inside sim"),
+    ("sim/engine/prices/activity.py", "import sim.training.spec.job", "Inside sim"),
+    ("sim/training/spec/job.py", "import sim.engine.prices.activity", "Inside sim"),
+    ("sim/reliability/spec.py", "import sim.training.spec.job", "Inside sim"),
+    ("sim/plan/words/mesh.py", "import simpy", "Only the rooms where time passes know SimPy"),
     ("traces/timeline.py", "import simpy", "Only the rooms where time passes know SimPy"),
-    ("sim/engine/activity.py", "import torch", "Only the torch backend knows torch"),
+    ("sim/engine/prices/activity.py", "import torch", "Only the torch backend knows torch"),
     ("scenarios/running/runner.py", "import torch", "Only the torch backend knows torch"),
     ("backends/simulated.py", "import torch", "Only the torch backend knows torch"),
-    ("scenarios/console/answer.py", "import backends.torch.launch", "Only the torch backend knows torch"),
-    ("sim/plan/mesh.py", "import sim.plan.check", "Folders and files form no circle"),
+    ("scenarios/console/answer.py", "import backends.torch.launching.launch", "Only the torch backend knows torch"),
+    ("sim/plan/words/mesh.py", "import sim.plan.checking.check", "Folders and files form no circle"),
 ]
 
 

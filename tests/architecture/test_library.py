@@ -8,7 +8,7 @@ import pytest
 from scenarios.reading.loader import load_scenario
 from scenarios.running.runner import simulate
 
-FOLDER = Path(__file__).parents[2] / "scenarios"
+FOLDER = Path(__file__).parents[2] / "scenarios" / "library"
 LIBRARY = sorted([*FOLDER.glob("*.yaml"), *FOLDER.glob("papers/*.yaml")])
 
 

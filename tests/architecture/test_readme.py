@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.cli import COMMANDS
-from scenarios.library import scenario_names
+from scenarios.library.shipped import scenario_names
 
 ROOT = Path(__file__).parents[2]
 VERDICT = re.compile(r"^(\| `(\w+)` \| \d+ \|.*\| (?:passed|FAILED) \|)$", re.M)
@@ -21,8 +21,8 @@ def readme(root: Path) -> str:
 
 
 def test_first_scenario_is_shown_as_it_is(root: Path, readme: str) -> None:
-    """The scenario that the README explains is scenarios/quickstart.yaml, word for word."""
-    lines = (root / "scenarios" / "quickstart.yaml").read_text(encoding="utf-8").splitlines()
+    """The scenario that the README explains is scenarios/library/quickstart.yaml, word for word."""
+    lines = (root / "scenarios" / "library" / "quickstart.yaml").read_text(encoding="utf-8").splitlines()
     assert "\n".join(f"    {line}" for line in lines) in readme
 
 

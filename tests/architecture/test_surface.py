@@ -11,6 +11,7 @@ import click
 import pyarrow.parquet as pq
 
 from scenarios.cli import COMMANDS, group
+from scenarios.library.shipped import FOLDER
 from scenarios.reading.loader import load_scenario
 from scenarios.reading.schema.scenario import json_schema
 from scenarios.running.runner import simulate
@@ -249,7 +250,7 @@ def _is_whole_section(key: str, keys: set[str]) -> bool:
 
 def test_summary_keys_are_the_stated_ones(root: Path) -> None:
     """``summary.json`` has these keys; who reads it may count on them."""
-    summary = simulate(load_scenario(root / "scenarios" / "tiny-gpt-2x2.yaml")).summary
+    summary = simulate(load_scenario(FOLDER / "tiny-gpt-2x2.yaml")).summary
     nested = {"fold": summary["fold"], "engine": summary["engine"]}
     nested |= {key: summary[key][0] for key in ("roles", "links", "communication")}
     found = {key for key in summary if key not in nested}
@@ -260,7 +261,7 @@ def test_summary_keys_are_the_stated_ones(root: Path) -> None:
 
 def test_reliability_keys_are_the_stated_ones(root: Path) -> None:
     """The ``reliability`` object of ``summary.json``, there only where a scenario asks for it, has these keys."""
-    scenario = load_scenario(root / "scenarios" / "llama3-405b-54-days.yaml", ["reliability.replications=2"])
+    scenario = load_scenario(FOLDER / "llama3-405b-54-days.yaml", ["reliability.replications=2"])
     reliability = simulate(scenario).summary["reliability"]
     found = set()
     for key, value in reliability.items():
@@ -272,7 +273,7 @@ def test_osdp_keys_are_the_stated_ones(root: Path) -> None:
     """The ``osdp`` object of ``summary.json``, there only where a scenario asks for it, has these keys."""
     changes = ["parallel.tensor.degree=1", "parallel.pipeline.degree=1", "training.precision=fp32"]
     osdp = ["parallel.data={degree: 4, osdp: {memory_limit: 3 MB, splits: [1, 2]}}"]
-    found = simulate(load_scenario(root / "scenarios" / "tiny-gpt-2x2.yaml", [*changes, *osdp])).summary["osdp"]
+    found = simulate(load_scenario(FOLDER / "tiny-gpt-2x2.yaml", [*changes, *osdp])).summary["osdp"]
     keys = {key for key in found if key != "sharded"} | {f"sharded.{key}" for key in found["sharded"][0]}
     assert keys == OSDP
 
@@ -290,7 +291,7 @@ def test_trace_keys_are_the_stated_ones(tmp_path: Path) -> None:
 def test_sweep_keys_are_the_stated_ones(root: Path) -> None:
     """``sweep.json`` has these keys."""
     settings = read_settings(["parallel.pipeline.schedule=1f1b,interleaved_1f1b"])
-    job = prepare(root / "scenarios" / "tiny-gpt-2x2.yaml", settings)
+    job = prepare(FOLDER / "tiny-gpt-2x2.yaml", settings)
     summary = run(job, local_workers, 1, tick=lambda: None).summary
     found = set()
     for key, value in summary.items():
@@ -302,7 +303,7 @@ def test_sweep_keys_are_the_stated_ones(root: Path) -> None:
 def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> None:
     """``timeline.parquet`` has these columns in this order."""
     path = tmp_path / "timeline.parquet"
-    write_timeline(simulate(load_scenario(root / "scenarios" / "textbook-1f1b.yaml")).timeline, path)
+    write_timeline(simulate(load_scenario(FOLDER / "textbook-1f1b.yaml")).timeline, path)
     assert tuple(pq.read_schema(path).names) == COLUMNS
 
 

@@ -4,19 +4,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
-from backends.torch.algorithms import ExplicitCollectives
-from backends.torch.worker import ExecutionRequest
+from backends.torch.communication.algorithms import ExplicitCollectives
+from backends.torch.launching.worker import ExecutionRequest
 from costmodels.collectives import STEP_LISTS
-from sim.plan.buffer import Buffer, Initial, Kind, Scope
-from sim.plan.functions import all_to_all, broadcast, reduce
-from sim.plan.gradients import backpropagate
-from sim.plan.layout import Layout, sharded
-from sim.plan.linear import linear
-from sim.plan.mesh import Mesh
-from sim.plan.op import Collective, CollectiveKind, Compute, Op, Reduction
-from sim.plan.program import Call, Phase, Plan, Program, Task
-from sim.plan.tracing import ProgramTracer, TaskTracer, Tensor
-from sim.training.builder import build_dense_training
+from sim.plan.functions.basic import all_to_all, broadcast, reduce
+from sim.plan.functions.gradients import backpropagate
+from sim.plan.functions.linear import linear
+from sim.plan.functions.tracing import ProgramTracer, TaskTracer, Tensor
+from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.words.layout import Layout, sharded
+from sim.plan.words.mesh import Mesh
+from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Reduction
+from sim.plan.words.program import Call, Phase, Plan, Program, Task
+from sim.training.steps.builder import build_dense_training
 from tests.backends.jobs import checked_trainings
 from tests.backends.plans import collective_plan
 

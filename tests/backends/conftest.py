@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.torch.launch import Execution, execute
+from backends.torch.launching.launch import Execution, execute
 from tests.backends.runs import REQUESTS
 
 _PATIENCE_S = 300

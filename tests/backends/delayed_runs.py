@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from backends.torch.worker import ExecutionRequest
-from sim.plan.program import Call, Plan
-from sim.training.delayed import build_delayed_training
-from sim.training.spec import DenseTraining, PipelineSpec
+from backends.torch.launching.worker import ExecutionRequest
+from sim.plan.words.program import Call, Plan
+from sim.training.spec.job import DenseTraining, PipelineSpec
+from sim.training.steps.delayed import build_delayed_training
 from tests.backends.jobs import GPT, LLAMA, training
 
 UNTIED: Mapping[str, Any] = {**GPT, "tied_embeddings": False}

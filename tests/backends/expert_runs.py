@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from backends.torch.worker import ExecutionRequest
-from sim.plan.op import Collective, CollectiveKind
-from sim.plan.program import Plan
-from sim.training.builder import build_dense_training
-from sim.training.experts import ExpertsSpec
+from backends.torch.launching.worker import ExecutionRequest
+from sim.plan.words.op import Collective, CollectiveKind
+from sim.plan.words.program import Plan
+from sim.training.spec.experts import ExpertsSpec
+from sim.training.steps.builder import build_dense_training
 from tests.backends.jobs import GPT, LLAMA, PASSES, training
 from tests.backends.latent_runs import MODEL as LATENT_MODEL
 

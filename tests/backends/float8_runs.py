@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from backends.torch.worker import ExecutionRequest
-from sim.plan.op import Compute, Op
-from sim.plan.program import Plan, Program
-from sim.training.builder import build_dense_training
-from sim.training.spec import DenseTraining
+from backends.torch.launching.worker import ExecutionRequest
+from sim.plan.words.op import Compute, Op
+from sim.plan.words.program import Plan, Program
+from sim.training.spec.job import DenseTraining
+from sim.training.steps.builder import build_dense_training
 from tests.backends.jobs import AIAO, GPT, LLAMA, SGD, training
 
 

@@ -8,12 +8,12 @@ from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from scenarios.choices.decide import decided
 from sim.cluster.cluster import Cluster
-from sim.engine.activity import Pricing
-from sim.engine.pricing import ClusterPricing
-from sim.training.model import TransformerSpec
+from sim.engine.prices.activity import Pricing
+from sim.engine.prices.pricing import ClusterPricing
 from sim.training.pipeline.actions import parse_orders
-from sim.training.sharding import Choice
-from sim.training.spec import DenseTraining, OsdpSpec, ParallelSpec, PipelineSpec, ShardingSpec, TrainingSpec
+from sim.training.spec.job import DenseTraining, OsdpSpec, ParallelSpec, PipelineSpec, ShardingSpec, TrainingSpec
+from sim.training.spec.model import TransformerSpec
+from sim.training.spec.sharding import Choice
 
 GPT: Mapping[str, Any] = {
     "family": "gpt", "num_layers": 4, "hidden_size": 16, "num_heads": 4, "num_kv_heads": 4, "sequence_length": 8,

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from backends.torch.worker import ExecutionRequest
-from sim.plan.op import Collective
-from sim.training.builder import build_dense_training
-from sim.training.experts import ExpertsSpec
-from sim.training.latent import LatentAttention
+from backends.torch.launching.worker import ExecutionRequest
+from sim.plan.words.op import Collective
+from sim.training.spec.experts import ExpertsSpec
+from sim.training.spec.latent import LatentAttention
+from sim.training.steps.builder import build_dense_training
 from tests.backends.jobs import LLAMA, training
 
 LATENT = LatentAttention(q_rank=6, kv_rank=5, head_size=4, rotary_head_size=2, value_head_size=3)

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from backends.torch.worker import ExecutionRequest
-from sim.plan.op import Recv, Send
-from sim.plan.program import Plan
+from backends.torch.launching.worker import ExecutionRequest
+from sim.plan.words.op import Recv, Send
+from sim.plan.words.program import Plan
 from sim.training.local.builder import build_local_training
-from sim.training.spec import DenseTraining
+from sim.training.spec.job import DenseTraining
 from tests.backends.jobs import GPT, LLAMA, training
 
 UNTIED: Mapping[str, Any] = {**GPT, "tied_embeddings": False}

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from sim.plan.buffer import Buffer, Initial, Kind, Scope
-from sim.plan.layout import sharded
-from sim.plan.mesh import Mesh
-from sim.plan.op import Collective, CollectiveKind, Compute, Direction, Op, Recv, Reduction, Send
-from sim.plan.program import Call, Phase, Plan, Program, Task
+from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.words.layout import sharded
+from sim.plan.words.mesh import Mesh
+from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Op, Recv, Reduction, Send
+from sim.plan.words.program import Call, Phase, Plan, Program, Task
 
 AXES = ("row", "column")
 MESH = Mesh((("row", 2), ("column", 2)))

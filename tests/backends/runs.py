@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from backends.torch.algorithms import ExplicitCollectives
-from backends.torch.worker import ExecutionRequest
-from sim.plan.op import Collective, Compute, Copy, Op, Recv, Send
-from sim.plan.program import Plan, Program
-from sim.training.builder import build_dense_training
-from sim.training.spec import DelaySpec, DenseTraining, PipelineSpec, ShardingSpec, TextbookTraining
-from sim.training.textbook import build_textbook
+from backends.torch.communication.algorithms import ExplicitCollectives
+from backends.torch.launching.worker import ExecutionRequest
+from sim.plan.words.op import Collective, Compute, Copy, Op, Recv, Send
+from sim.plan.words.program import Plan, Program
+from sim.training.spec.job import DelaySpec, DenseTraining, PipelineSpec, ShardingSpec, TextbookTraining
+from sim.training.steps.builder import build_dense_training
+from sim.training.steps.textbook import build_textbook
 from tests.backends.collective_plans import collective_requests
 from tests.backends.delayed_runs import delayed_requests
 from tests.backends.expert_runs import EXPERTS, expert_requests

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from backends.torch.algorithms import ExplicitCollectives
-from backends.torch.launch import execute
-from backends.torch.timeline import timeline
-from backends.torch.worker import ExecutionRequest
-from sim.engine.memory import memory_use
-from sim.training.builder import build_dense_training
+from backends.torch.communication.algorithms import ExplicitCollectives
+from backends.torch.launching.launch import execute
+from backends.torch.launching.timeline import timeline
+from backends.torch.launching.worker import ExecutionRequest
+from sim.engine.running.memory import memory_use
+from sim.training.steps.builder import build_dense_training
 from tests.backends.collective_plans import KEPT, every_collective
+from tests.backends.communication.test_collectives import differing, expected
 from tests.backends.jobs import GPT, LLAMA, training
-from tests.backends.test_collectives import differing, expected
 
 JOBS = {
     "one": training(model={**GPT, "hidden_size": 64, "ffn_hidden_size": 256}, precision="fp64"),

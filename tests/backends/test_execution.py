@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from backends.simulated import SimulatedBackend
-from backends.torch.launch import Execution
-from backends.torch.timeline import timeline
+from backends.torch.launching.launch import Execution
+from backends.torch.launching.timeline import timeline
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from sim.cluster.cluster import Cluster
-from sim.engine.memory import memory_use
-from sim.engine.pricing import ClusterPricing
-from sim.plan.buffer import Tier
-from sim.plan.program import Plan
-from sim.training.spec import DenseTraining
+from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.running.memory import memory_use
+from sim.plan.words.buffer import Tier
+from sim.plan.words.program import Plan
+from sim.training.spec.job import DenseTraining
 from tests.backends.runs import JOBS, LOWER_PRECISIONS, SHARDED, SLICED, WITHOUT, WRONG_STEPS
 from traces.timeline import Timeline
 

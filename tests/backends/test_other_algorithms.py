@@ -2,9 +2,9 @@
 
 import pytest
 
-from backends.torch.launch import Execution
-from backends.torch.timeline import timeline
-from sim.engine.memory import memory_use
+from backends.torch.launching.launch import Execution
+from backends.torch.launching.timeline import timeline
+from sim.engine.running.memory import memory_use
 from tests.backends import delayed_runs, local_runs
 from tests.backends.delayed_runs import DELAYED, TWO_RUNS
 from tests.backends.local_runs import LOCAL, STEPS

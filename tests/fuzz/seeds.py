@@ -21,7 +21,7 @@ from tests.traces.kineto_traces import SEND_RECV, activity, all_reduce, annotati
 from traces.chakra.file import write_trace
 from traces.chakra.node import ChakraTrace, Node
 
-SCENARIOS: Final = Path(__file__).parents[2] / "scenarios"
+SCENARIOS: Final = Path(__file__).parents[2] / "scenarios" / "library"
 MOST_NODES: Final = 72
 CATALOGUE: Final = Path(__file__).parents[2] / "costmodels" / "catalogue"
 

@@ -14,7 +14,7 @@ from scenarios.reading.model_presets import load_presets
 from scenarios.sweep.run import prepare
 from scenarios.sweep.settings import read_settings
 from scenarios.validation.published import entry_of, where_of
-from sim.training.spec import DenseTraining
+from sim.training.spec.job import DenseTraining
 from tests.fuzz import seeds
 from tests.fuzz.grown import grown, leaves
 from tests.fuzz.mutate import Case

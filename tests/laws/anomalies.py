@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from costmodels.memory import allocated_bytes
-from sim.engine.run import SimulatedRun
-from sim.plan.buffer import Kind, Scope, Tier
-from sim.plan.gradients import is_recomputed
-from sim.plan.program import Phase, Program
+from sim.engine.running.run import SimulatedRun
+from sim.plan.functions.gradients import is_recomputed
+from sim.plan.words.buffer import Kind, Scope, Tier
+from sim.plan.words.program import Phase, Program
 
 
 @dataclass(frozen=True, slots=True)

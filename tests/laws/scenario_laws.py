@@ -22,20 +22,20 @@ from scenarios.report.words import time_parts
 from scenarios.running.runner import Result, plan_of, pricing_of, simulate, with_choices
 from sim.cluster.topology.links import LinkKind, LinkTable
 from sim.cluster.topology.topology import Topology
-from sim.engine.activity import Activity, Pricing
-from sim.engine.folding import no_fold
-from sim.engine.memory import memory_use
-from sim.engine.pricing import ClusterPricing
-from sim.engine.run import SimulatedRun
-from sim.engine.simulate import Simulation
-from sim.engine.simulate import simulate as simulate_plan
-from sim.plan.buffer import Kind, Scope, Tier
-from sim.plan.check import check
-from sim.plan.op import Op
-from sim.plan.program import Plan, Program
+from sim.engine.folding.folding import no_fold
+from sim.engine.prices.activity import Activity, Pricing
+from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.running.memory import memory_use
+from sim.engine.running.run import SimulatedRun
+from sim.engine.running.simulate import Simulation
+from sim.engine.running.simulate import simulate as simulate_plan
+from sim.plan.checking.check import check
+from sim.plan.words.buffer import Kind, Scope, Tier
+from sim.plan.words.op import Op
+from sim.plan.words.program import Plan, Program
 from sim.training.errors import SpecError
-from sim.training.sharding import ShardingSpec
-from sim.training.spec import DenseTraining, ParallelSpec
+from sim.training.spec.job import DenseTraining, ParallelSpec
+from sim.training.spec.sharding import ShardingSpec
 from tests.laws.anomalies import (
     ANOMALIES,
     casts_read_again_bytes,

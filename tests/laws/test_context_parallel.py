@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.plan.check import check
-from sim.plan.description import collective_bytes, kernel_work, payload_bytes
-from sim.plan.op import Collective, CollectiveKind, Compute, Direction, Send
-from sim.plan.program import Plan, Program
-from sim.training.builder import build_dense_training
-from sim.training.spec import DenseTraining
+from sim.plan.checking.check import check
+from sim.plan.facts.description import collective_bytes, kernel_work, payload_bytes
+from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Send
+from sim.plan.words.program import Plan, Program
+from sim.training.spec.job import DenseTraining
+from sim.training.steps.builder import build_dense_training
 from tests.sim.jobs import dense_job
 from tests.sim.strategies import context_keys
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.engine.simulate import simulate
-from sim.engine.timeline import timeline
+from sim.engine.findings.timeline import timeline
+from sim.engine.running.simulate import simulate
 from tests.sim.jobs import GPT, dense_plan, pricing_on
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,9 +25,9 @@ from sim.cluster.network import LinkCost, Network
 from sim.cluster.rings import nvlink_rings
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
-from sim.engine.pricing import ClusterPricing
+from sim.engine.prices.pricing import ClusterPricing
 from tests.laws.anomalies import ANOMALIES
-from tests.sim.topology_graphs import SINGLE, SWITCHED, TREE, cluster, dragonfly, fat_tree, graph, torus
+from tests.sim.cluster.topology_graphs import SINGLE, SWITCHED, TREE, cluster, dragonfly, fat_tree, graph, torus
 
 REDUCES = {"in_network_reduction": True}
 LEAVES = {"kind": "leaf-spine", "leaf_ports": 4, "spines": 2, "oversubscription": 2}

@@ -10,8 +10,8 @@ import pytest
 
 from costmodels.software import Software
 from scenarios.running.runner import Result
-from sim.engine.simulate import simulate
-from sim.plan.program import Program
+from sim.engine.running.simulate import simulate
+from sim.plan.words.program import Program
 from tests.laws import anomalies, scenario_laws
 from tests.laws.anomalies import ANOMALIES
 from tests.laws.random_scenarios import load

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.plan.buffer import Scope
-from sim.plan.check import check
-from sim.plan.description import collective_bytes
-from sim.plan.op import Collective, CollectiveKind
-from sim.plan.program import Plan, Program
-from sim.training.builder import build_dense_training
+from sim.plan.checking.check import check
+from sim.plan.facts.description import collective_bytes
+from sim.plan.words.buffer import Scope
+from sim.plan.words.op import Collective, CollectiveKind
+from sim.plan.words.program import Plan, Program
 from sim.training.data.operator_costs import parameters_of
 from sim.training.data.operators import operator_slices
-from sim.training.sharding import Choice, ShardingSpec
-from sim.training.spec import DenseTraining, OsdpSpec
+from sim.training.spec.job import DenseTraining, OsdpSpec
+from sim.training.spec.sharding import Choice, ShardingSpec
+from sim.training.steps.builder import build_dense_training
 from tests.sim.jobs import GPT, LLAMA, dense_job
 
 BYTES = {"fp32": (4, 4, 8), "bf16": (2, 4, 12)}

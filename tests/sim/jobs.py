@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 from costmodels.hardware import NodeSpec, load_node
 from costmodels.profile import Profile, load_profile
 from sim.cluster.cluster import Cluster
-from sim.engine.pricing import ClusterPricing
-from sim.engine.run import SimulatedRun
-from sim.engine.simulate import simulate
-from sim.engine.textbook import TextbookPricing
-from sim.plan.program import Plan
-from sim.training.builder import build_dense_training
-from sim.training.model import TransformerSpec
-from sim.training.spec import DelaySpec, DenseTraining, ParallelSpec, PipelineSpec, TextbookTraining, TrainingSpec
-from sim.training.textbook import build_textbook
+from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.prices.textbook import TextbookPricing
+from sim.engine.running.run import SimulatedRun
+from sim.engine.running.simulate import simulate
+from sim.plan.words.program import Plan
+from sim.training.spec.job import DelaySpec, DenseTraining, ParallelSpec, PipelineSpec, TextbookTraining, TrainingSpec
+from sim.training.spec.model import TransformerSpec
+from sim.training.steps.builder import build_dense_training
+from sim.training.steps.textbook import build_textbook
 
 OpTimes = dict[tuple[int, int, int], tuple[float, float]]
 """(rank, call, op of its task) -> (start, end) in seconds."""

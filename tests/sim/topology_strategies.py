@@ -8,8 +8,8 @@ from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from sim.cluster.cluster import Cluster
 from sim.cluster.topology.parse import parse_topology
-from sim.engine.pricing import ClusterPricing
-from tests.sim.topology_graphs import CHIP, FAST, PCIE, SINGLE, SWITCHED, TREE
+from sim.engine.prices.pricing import ClusterPricing
+from tests.sim.cluster.topology_graphs import CHIP, FAST, PCIE, SINGLE, SWITCHED, TREE
 
 PAIRS = {
     "devices": 4, "inside": "nvlink-pairs", "nvlink": FAST, "pcie": PCIE, "sockets": 2, "socket_link": PCIE,

@@ -7,8 +7,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from sim.plan.buffer import Buffer
-from sim.plan.mesh import Mesh
+from sim.plan.words.buffer import Buffer
+from sim.plan.words.mesh import Mesh
 from sim.training.data.axes import SAMPLE_AXES
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {

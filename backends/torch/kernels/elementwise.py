@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, rows_of, wide
-from backends.torch.randomness import dropout_key, kept_by_dropout
+from backends.torch.values.randomness import dropout_key, kept_by_dropout
 
 # --- dropout -----------------------------------------------------------------------------------------------
 

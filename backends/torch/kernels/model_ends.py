@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, rows_of, wide
-from backends.torch.randomness import token_ids
-from backends.torch.slicing import flat_piece, write_piece
+from backends.torch.values.randomness import token_ids
+from backends.torch.values.slicing import flat_piece, write_piece
 
 
 def tokens(context: KernelContext, _: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, Protocol
 
-from sim.plan.buffer import Buffer, Initial, Kind, Scope
-from sim.plan.mesh import Mesh
-from sim.plan.op import Collective, CollectiveKind, Compute, Direction, Op, Recv, Send
-from sim.plan.program import Call, Phase, Plan, Program, Task
+from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.words.mesh import Mesh
+from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Op, Recv, Send
+from sim.plan.words.program import Call, Phase, Plan, Program, Task
 
 BUFFER_BYTES: Final = 1 << 20
 """A payload has about one buffer for so many bytes."""

@@ -13,13 +13,13 @@ from backends.torch.measuring.benchmarks import (
 from backends.torch.measuring.steps import KernelCall, StepKernels
 from costmodels.calibration.samples import CollectiveSample, KernelSample
 from costmodels.kernels import KERNELS
-from sim.plan.description import kernel_work
-from sim.plan.op import CollectiveKind
-from sim.plan.program import Program
-from sim.training.builder import build_dense_training
-from sim.training.model import TransformerSpec
+from sim.plan.facts.description import kernel_work
+from sim.plan.words.op import CollectiveKind
+from sim.plan.words.program import Program
 from sim.training.pipeline.rules import Schedule
-from sim.training.spec import DenseTraining, ParallelSpec, PipelineSpec, Precision, TrainingSpec
+from sim.training.spec.job import DenseTraining, ParallelSpec, PipelineSpec, Precision, TrainingSpec
+from sim.training.spec.model import TransformerSpec
+from sim.training.steps.builder import build_dense_training
 
 _SIZES: Final = {
     "cpu": (

@@ -9,14 +9,14 @@ from time import perf_counter
 import torch
 import torch.distributed as dist
 
-from backends.torch.environment import JobMember
 from backends.torch.errors import ExecutionError
-from backends.torch.launch import launch_local
+from backends.torch.launching.environment import JobMember
+from backends.torch.launching.launch import launch_local
+from backends.torch.launching.silence import SILENCE_S
+from backends.torch.launching.worker import DeviceKind, ExecutionRequest, RankResult, Worker, joined_worker
 from backends.torch.measuring.benchmarks import Benchmark, WindowBenchmark
 from backends.torch.measuring.rounds import Run
 from backends.torch.measuring.steps import StepBenchmark
-from backends.torch.silence import SILENCE_S
-from backends.torch.worker import DeviceKind, ExecutionRequest, RankResult, Worker, joined_worker
 
 _WINDOW_S = 0.008
 """Repeats fill about this long: far more than a clock tick, or a turn of the scheduler."""

@@ -12,10 +12,10 @@ from typing import TypeGuard
 
 from backends.torch.measuring.benchmarks import Request, Result
 from costmodels.kernels import KERNELS
-from sim.plan.buffer import Buffer
-from sim.plan.mesh import Mesh
-from sim.plan.op import Compute, Op
-from sim.plan.program import Plan, Program
+from sim.plan.words.buffer import Buffer
+from sim.plan.words.mesh import Mesh
+from sim.plan.words.op import Compute, Op
+from sim.plan.words.program import Plan, Program
 
 _UNTIMED = frozenset({"delay", "none"})
 

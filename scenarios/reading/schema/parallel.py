@@ -6,10 +6,10 @@ from pydantic import AfterValidator, Field
 
 from scenarios.reading.quantities import Bytes, Degree, FractionOrAuto, refusal
 from scenarios.reading.schema.values import MAX_TOKENS, MAX_WORLD_SIZE, MicrobatchCount, Section
-from sim.training.context import ContextMethod
 from sim.training.pipeline.rules import Schedule
 from sim.training.pipeline.spec import Recompute
-from sim.training.sharding import GradientSync, Offload
+from sim.training.spec.context import ContextMethod
+from sim.training.spec.sharding import GradientSync, Offload
 
 MAX_PIECES: Final = 10_000
 

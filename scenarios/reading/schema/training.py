@@ -5,9 +5,9 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from scenarios.reading.schema.values import MAX_MICROBATCHES, Probability, Section
-from sim.training.method import LocalUpdate, Method
 from sim.training.pipeline.spec import Recompute
-from sim.training.spec import Optimizer
+from sim.training.spec.job import Optimizer
+from sim.training.spec.method import LocalUpdate, Method
 
 MAX_BATCH: Final = 1_000_000_000
 

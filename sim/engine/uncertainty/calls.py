@@ -36,7 +36,7 @@ class TaskTimes:
         return drawn_s
 
     def _alone_s(self) -> Floats:
-        """Return the durations without waits for launches (see ``sim.engine.launching``)."""
+        """Return the durations without waits for launches (see ``sim.engine.prices.launching``)."""
         alone_s, host_s, ends_s = np.array(self.durations_s), 0.0, list[float]()
         for op, launch_s in enumerate(self.launches_s):
             host_s += launch_s

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.engine.run import SimulatedRun
+from sim.engine.running.run import SimulatedRun
 from sim.engine.uncertainty.errors import ErrorClass, ModelErrors
 from sim.engine.uncertainty.first_order import relative_deviation
 from sim.engine.uncertainty.jitter import jitter_logarithms

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from costmodels.spread import NETWORK, Place, Spread, kernel_place, spread_family, transfer_place
-from sim.engine.critical_path import MESSAGE, kind_of
-from sim.engine.run import SimulatedRun
-from sim.engine.variation import Variation
-from sim.plan.description import collective_bytes, kernel_work, payload_bytes
-from sim.plan.op import Collective, Compute, Op
-from sim.plan.program import Program
+from sim.engine.findings.critical_path import MESSAGE, kind_of
+from sim.engine.prices.variation import Variation
+from sim.engine.running.run import SimulatedRun
+from sim.plan.facts.description import collective_bytes, kernel_work, payload_bytes
+from sim.plan.words.op import Collective, Compute, Op
+from sim.plan.words.program import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

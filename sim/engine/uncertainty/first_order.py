@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sim.engine.critical_path import CriticalPath
+from sim.engine.findings.critical_path import CriticalPath
 from sim.engine.uncertainty.errors import IN_FLIGHT, ErrorClass, ErrorClasses
 from sim.engine.uncertainty.loadings import Loadings
 from sim.engine.uncertainty.longest_path import Floats

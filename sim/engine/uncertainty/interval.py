@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from costmodels.spread import NORMAL_90
-from sim.engine.critical_path import CriticalPath
+from sim.engine.findings.critical_path import CriticalPath
 from sim.engine.uncertainty.draws import Erring, drawn
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses, ModelErrors
 from sim.engine.uncertainty.first_order import path_shares, relative_deviation, sensitivities

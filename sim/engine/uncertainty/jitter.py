@@ -18,8 +18,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sim.engine.critical_path import kind_of
-from sim.engine.run import SimulatedRun
+from sim.engine.findings.critical_path import kind_of
+from sim.engine.running.run import SimulatedRun
 from sim.engine.uncertainty.errors import ModelErrors
 from sim.engine.uncertainty.longest_path import Floats
 from sim.engine.uncertainty.normal import even_probabilities, generator, normal_quantiles

@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from sim.engine.graph import SENT, NodeKind, Pattern
-from sim.engine.run import SimulatedRun
-from sim.engine.shape import analyse
+from sim.engine.compiling.graph import SENT, NodeKind, Pattern
+from sim.engine.compiling.shape import analyse
+from sim.engine.running.run import SimulatedRun
 from sim.engine.uncertainty.calls import CallTimes, OpRatios, TaskTimes
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
 from sim.engine.uncertainty.longest_path import Durations, Floats, Ints, Levels

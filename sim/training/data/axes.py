@@ -12,8 +12,8 @@ too, and the optimizer state is shared out among them (Megatron-LM).
 from collections.abc import Iterator
 from typing import Final
 
-from sim.plan.mesh import Mesh
-from sim.training.mesh_axes import CONTEXT_AXIS, DATA_AXIS, EXPERT_AXIS
+from sim.plan.words.mesh import Mesh
+from sim.training.spec.mesh_axes import CONTEXT_AXIS, DATA_AXIS, EXPERT_AXIS
 
 SHARD_AXIS = "dp_shard"
 LOCAL_AXIS = "dp_local"

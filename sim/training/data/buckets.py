@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from sim.plan.buffer import BYTES_PER_ELEMENT
-from sim.plan.tracing import Parameter
-from sim.training.mesh_axes import CONTEXT_AXIS, EXPERT_AXIS
+from sim.plan.functions.tracing import Parameter
+from sim.plan.words.buffer import BYTES_PER_ELEMENT
+from sim.training.spec.mesh_axes import CONTEXT_AXIS, EXPERT_AXIS
 
 TIED_SOURCE = "embedding.word"
 

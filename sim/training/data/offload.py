@@ -11,18 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from sim.plan.buffer import Initial, Kind, Scope, Tier
-from sim.plan.op import Collective, CollectiveKind, Compute, Copy, Op
-from sim.plan.program import Phase
-from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
+from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
+from sim.plan.words.buffer import Initial, Kind, Scope, Tier
+from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op
+from sim.plan.words.program import Phase
 from sim.training.data.axes import shard_axes
 from sim.training.data.buckets import Bucket
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
 from sim.training.data.sharding import shares_table
 from sim.training.data.units import Unit, bucket_units, with_own_buffers, with_reductions, with_table_apart, zeros
-from sim.training.mesh_axes import DATA_AXIS
 from sim.training.pipeline.placement import Placement
-from sim.training.spec import DenseTraining
+from sim.training.spec.job import DenseTraining
+from sim.training.spec.mesh_axes import DATA_AXIS
 
 TO_HOST: Final = "d2h"
 TO_DEVICE: Final = "h2d"

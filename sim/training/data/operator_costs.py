@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from costmodels.memory import allocated_bytes
-from sim.plan.buffer import Scope
-from sim.plan.op import Op
-from sim.plan.program import Program
+from sim.plan.words.buffer import Scope
+from sim.plan.words.op import Op
+from sim.plan.words.program import Program
 from sim.training.data.operators import Choices, OperatorSlice, buffers_of, linear_layers, operator_slices
 from sim.training.data.osdp import Option
 from sim.training.data.units import first_name
-from sim.training.sharding import Choice
-from sim.training.spec import DenseTraining
+from sim.training.spec.job import DenseTraining
+from sim.training.spec.sharding import Choice
 
 OpSeconds = Callable[[Program, Op], float]
 """How long an op takes alone."""

@@ -9,14 +9,14 @@ gathered before it computes, freed, and gathered again in backward; what is not 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sim.plan.tracing import Parameter, ProgramTracer
+from sim.plan.functions.tracing import Parameter, ProgramTracer
 from sim.training.data.buckets import TIED_SOURCE, Bucket
 from sim.training.data.optimizer import StepEndWriter
 from sim.training.data.osdp import REPLICATED, Choice
 from sim.training.data.sharding import Gathering, ShardedStepWriter
 from sim.training.data.units import Unit, make_unit
 from sim.training.pipeline.placement import Placement
-from sim.training.spec import DenseTraining
+from sim.training.spec.job import DenseTraining
 
 Choices = Mapping[str, Choice]
 """How each operator is sharded; one that is left out is replicated."""

@@ -10,17 +10,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from sim.plan.buffer import Buffer, Initial, Kind, Scope, Tier
-from sim.plan.layout import REPLICATED
-from sim.plan.op import Collective, CollectiveKind, Compute
-from sim.plan.program import Call, Phase
-from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
+from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
+from sim.plan.words.buffer import Buffer, Initial, Kind, Scope, Tier
+from sim.plan.words.layout import REPLICATED
+from sim.plan.words.op import Collective, CollectiveKind, Compute
+from sim.plan.words.program import Call, Phase
 from sim.training.data.axes import data_axes, shard_axes, sum_axes
 from sim.training.data.buckets import Bucket, is_shared_out, make_buckets
-from sim.training.mesh_axes import DATA_AXIS, PIPELINE_AXIS
 from sim.training.pipeline.placement import Placement
-from sim.training.precision import PrecisionTypes
-from sim.training.spec import DenseTraining, Optimizer
+from sim.training.spec.job import DenseTraining, Optimizer
+from sim.training.spec.mesh_axes import DATA_AXIS, PIPELINE_AXIS
+from sim.training.spec.precision import PrecisionTypes
 
 EMBEDDING_STREAM = "embedding"
 COPIES_STREAM = "copies"

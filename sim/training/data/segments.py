@@ -13,15 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from sim.plan.buffer import Scope
-from sim.plan.program import Call, Phase
-from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer
+from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer
+from sim.plan.words.buffer import Scope
+from sim.plan.words.program import Call, Phase
 from sim.training.data.axes import sum_axes
 from sim.training.data.buckets import Bucket, make_buckets
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
-from sim.training.mesh_axes import DATA_AXIS
 from sim.training.pipeline.placement import Placement
-from sim.training.spec import DenseTraining
+from sim.training.spec.job import DenseTraining
+from sim.training.spec.mesh_axes import DATA_AXIS
 
 
 @dataclass(slots=True)

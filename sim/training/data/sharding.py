@@ -13,10 +13,10 @@ Every sum here is linear, so it may be made before or after the sum over micro-b
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sim.plan.buffer import Buffer, Initial, Kind, Scope
-from sim.plan.op import Collective, CollectiveKind, Compute, Op
-from sim.plan.program import Phase
-from sim.plan.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
+from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
+from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.words.op import Collective, CollectiveKind, Compute, Op
+from sim.plan.words.program import Phase
 from sim.training.data.axes import replica_axes, shard_axes
 from sim.training.data.buckets import Bucket
 from sim.training.data.optimizer import EMBEDDING_STREAM, StepEndWriter
@@ -33,10 +33,10 @@ from sim.training.data.units import (
     with_table_apart,
     zeros,
 )
-from sim.training.mesh_axes import DATA_AXIS, PIPELINE_AXIS
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders
-from sim.training.spec import DenseTraining
+from sim.training.spec.job import DenseTraining
+from sim.training.spec.mesh_axes import DATA_AXIS, PIPELINE_AXIS
 
 REPLICA_STREAM = "dp_replicas"
 

@@ -9,20 +9,20 @@ alike: each is the mean over the tokens of the global batch.
 
 from dataclasses import dataclass, field, replace
 
-from sim.plan import functions as f
-from sim.plan.buffer import Buffer, Initial, Kind, Scope
-from sim.plan.gradients import backpropagate
-from sim.plan.mesh import Mesh
-from sim.plan.op import Op, on_other_buffers
-from sim.plan.program import Phase, Plan
-from sim.plan.tracing import Parameter, TaskTracer, Tensor
-from sim.training.builder import Pass, StageProgramBuilder
+from sim.plan.functions import basic as f
+from sim.plan.functions.gradients import backpropagate
+from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
+from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.words.mesh import Mesh
+from sim.plan.words.op import Op, on_other_buffers
+from sim.plan.words.program import Phase, Plan
 from sim.training.local.order import local_calls
-from sim.training.mesh_axes import TENSOR_AXIS
 from sim.training.pipeline.schedules import placement
 from sim.training.pipeline.split import split_backward
-from sim.training.spec import DenseTraining
-from sim.training.transformer import HeadNames, TransformerBuilder
+from sim.training.spec.job import DenseTraining
+from sim.training.spec.mesh_axes import TENSOR_AXIS
+from sim.training.steps.builder import Pass, StageProgramBuilder
+from sim.training.steps.transformer import HeadNames, TransformerBuilder
 
 
 def build_local_training(job: DenseTraining, name: str) -> Plan:

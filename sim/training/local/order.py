@@ -8,8 +8,8 @@ output. A rank's last block waits for it, and runs its backward of a micro-batch
 
 from collections.abc import Iterator, Sequence
 
-from sim.plan.program import Call
-from sim.training.method import LocalUpdate
+from sim.plan.words.program import Call
+from sim.training.spec.method import LocalUpdate
 
 
 def local_calls(stages: Sequence[int], num_stages: int, num_microbatches: int, update: LocalUpdate) -> list[Call]:

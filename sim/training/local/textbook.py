@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 
-from sim.plan.buffer import Kind
-from sim.plan.mesh import Mesh
-from sim.plan.program import Phase, Plan
-from sim.plan.token_slices import TokenSlice
+from sim.plan.functions.token_slices import TokenSlice
+from sim.plan.words.buffer import Kind
+from sim.plan.words.mesh import Mesh
+from sim.plan.words.program import Phase, Plan
 from sim.training.local.order import local_calls
-from sim.training.mesh_axes import PIPELINE_AXIS
 from sim.training.pipeline.actions import Action
 from sim.training.pipeline.schedules import placement
-from sim.training.spec import TextbookTraining
-from sim.training.textbook import RankWriter
+from sim.training.spec.job import TextbookTraining
+from sim.training.spec.mesh_axes import PIPELINE_AXIS
+from sim.training.steps.textbook import RankWriter
 
 
 def build_local_textbook(job: TextbookTraining, name: str) -> Plan:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sim.plan.program import Call
+from sim.plan.words.program import Call
 from sim.training.pipeline.actions import KINDS, Action
 from sim.training.pipeline.placement import Placement
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from sim.plan.op import Op, Recv, Send
+from sim.plan.words.op import Op, Recv, Send
 
 
 def split_backward(ops: Sequence[Op], targets: Collection[str]) -> tuple[list[Op], list[Op]]:

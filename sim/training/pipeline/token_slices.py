@@ -7,7 +7,7 @@ With slices of equal times, tF and tB are those of a whole sequence on a stage, 
 
 from collections.abc import Sequence
 
-from sim.plan.program import Call
+from sim.plan.words.program import Call
 from sim.training.pipeline.actions import Action, Order
 
 

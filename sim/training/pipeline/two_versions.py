@@ -11,7 +11,7 @@ A run of some steps is laid out, from an empty pipeline to an empty one; the ste
 from collections.abc import Sequence
 from typing import Final
 
-from sim.plan.program import Call
+from sim.plan.words.program import Call
 
 NUM_STEPS: Final = 4
 """Steps of a run: the first fills the pipeline, the last drains it, and two in between show the steady state."""

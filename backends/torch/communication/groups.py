@@ -1,0 +1,89 @@
+"""Which ranks talk to each other: one communicator per group and stream."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from backends.torch.communication.algorithms import ExplicitCollectives
+from backends.torch.communication.collectives import (
+    GroupCollectives,
+    NativeCollectives,
+    SteppedCollectives,
+    exchange_over,
+)
+from sim.plan.words.op import Collective, Op, Recv, Send
+from sim.plan.words.program import Plan
+
+GroupKey = tuple[str, tuple[int, ...]]
+"""What travels there, and the ranks in group order."""
+
+
+def group_key(plan: Plan, op: Op, rank: int) -> GroupKey | None:
+    """Return the communicator that ``rank`` needs for an op, None where it talks to nobody.
+
+    Collectives of two streams never share a communicator. A message has one per sender, receiver and
+    direction, so forward and backward traffic of a pipeline of two cannot be confused.
+    """
+    if isinstance(op, Collective):
+        members = op.group(plan.mesh, rank)
+        return (op.stream, members) if len(members) > 1 else None
+    if isinstance(op, Send | Recv):
+        peer = plan.mesh.shift(rank, op.axis, op.offset)
+        sender, receiver, offset = (rank, peer, op.offset) if isinstance(op, Send) else (peer, rank, -op.offset)
+        return (f"{op.axis}{offset:+d} {op.direction}", (sender, receiver))
+    return None
+
+
+def _keys(plan: Plan) -> Iterator[GroupKey]:
+    for program in plan.programs:
+        ops = [op for task in program.tasks.values() for op in task.ops if not _is_silent(op)]
+        for rank in plan.ranks_of(program):
+            for op in ops:
+                key = group_key(plan, op, rank)
+                if key is not None:
+                    yield key
+
+
+def _is_silent(op: Op) -> bool:
+    return not isinstance(op, Collective | Send | Recv)
+
+
+class Communicators:
+    """Makes process groups, in the same order on all ranks, and keeps them from plan to plan."""
+
+    def __init__(self, device: torch.device, timeout_s: float) -> None:
+        self._device = device
+        self._timeout = timedelta(seconds=timeout_s)
+        self._groups: dict[GroupKey, dist.ProcessGroup] = {}
+
+    def prepare(self, plan: Plan, *, explicit: bool = False) -> None:
+        """Make every group of a plan; all ranks of the job must call this, members or not.
+
+        ``explicit``: members of a group will also send to each other.
+        """
+        rank = dist.get_rank()
+        for key in sorted(set(_keys(plan)) - set(self._groups)):
+            _, members = key
+            group = dist.new_group(list(members), timeout=self._timeout, sort_ranks=False)
+            self._groups[key] = group
+            if rank in members and self._device.type == "cuda":
+                # NCCL connects at first use and blocks the host; do it now, in one order for everybody
+                dist.all_reduce(torch.zeros(1, device=self._device), group=group)
+                if explicit:
+                    pairs = torch.zeros(len(members), device=self._device)
+                    dist.all_to_all_single(torch.empty_like(pairs), pairs, group=group)
+
+    def group(self, plan: Plan, op: Op, rank: int) -> dist.ProcessGroup | None:
+        """Return the group in which ``rank`` runs an op, None where it talks to nobody."""
+        key = group_key(plan, op, rank)
+        return None if key is None else self._groups[key]
+
+    def collectives(self, key: GroupKey, rank: int, explicit: ExplicitCollectives | None) -> GroupCollectives:
+        """Return the collectives of a group that was prepared: the library's own, or as step lists."""
+        group, (_, members) = self._groups[key], key
+        if explicit is None:
+            return NativeCollectives(group)
+        nodes = tuple(explicit.node_of(member) for member in members)
+        return SteppedCollectives(exchange_over(group), members.index(rank), nodes, explicit)

@@ -1,0 +1,292 @@
+"""The dense model in plain torch, on one device, differentiated by autograd: what every plan must reproduce.
+
+Written without the plan's kernels. Parameters, tokens and dropout masks come from the same pure functions of the
+seed. Everything is computed in float64; parameters start as the plan's precision rounds them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as nn
+
+from backends.torch.kernels import DTYPES
+from backends.torch.reference.experts import expert_shapes, through_experts
+from backends.torch.reference.latent import latent_qkv, latent_shapes
+from backends.torch.values.randomness import dropout_key, initial_normal, kept_by_dropout, token_ids
+from sim.training.spec.job import DenseTraining
+from sim.training.spec.model import TransformerSpec
+from sim.training.spec.precision import PRECISIONS
+
+_INITIAL_DEVIATION: Final = 0.02
+_NORM_EPSILON: Final = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Losses and gradients of the last of some steps, and the parameters before and after it, by dense name.
+
+    ``losses``: by the source of the buffers that hold them; backpropagation has one, ``loss``.
+    """
+
+    losses: Mapping[str, Tensor]
+    gradients: Mapping[str, Tensor]
+    parameters: Mapping[str, Tensor]
+    previous: Mapping[str, Tensor]
+
+    @property
+    def loss(self) -> Tensor:
+        """Return the loss of backpropagation."""
+        return self.losses["loss"]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What a method of training descends on: the shapes of all parameters, and how a step's losses come about.
+
+    ``evaluate`` returns what is differentiated, and the losses to report.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    evaluate: "Callable[[DenseModel], tuple[Tensor, Mapping[str, Tensor]]]"
+
+
+def backpropagation(model: TransformerSpec) -> Objective:
+    """Return the one loss at the model's end, and beside it what layers of experts add."""
+
+    def evaluate(dense: DenseModel) -> tuple[Tensor, Mapping[str, Tensor]]:
+        loss = dense.loss()
+        return sum(dense.balance, loss), {"loss": loss.detach()}
+
+    return Objective(parameter_shapes(model), evaluate)
+
+
+def run_reference(
+    job: DenseTraining, steps: int, device: torch.device, objective: Objective | None = None, delay: int = 0
+) -> Reference:
+    """Train the dense model for ``steps`` steps of its global batch; nothing is sharded or split.
+
+    ``objective``: default backpropagation. ``delay`` 1: every gradient is taken at the parameters of one step before,
+    W(t+1) = W(t) - update(g(W(t-1))), the first two at the initial ones.
+    """
+    objective = objective or backpropagation(job.model)
+    parameters = _initial_parameters(job, objective.shapes, device)
+    moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in parameters.items()}
+    losses: Mapping[str, Tensor] = {}
+    gradients: dict[str, Tensor] = {}
+    previous = dict(parameters)
+    for step in range(steps):
+        at, previous = previous if delay and step else parameters, dict(parameters)
+        leaves = {name: p.detach().requires_grad_() for name, p in at.items()}
+        loss, losses = objective.evaluate(DenseModel(job, leaves, step, device))
+        gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        for name, gradient in gradients.items():
+            parameters[name] = _updated(job, parameters[name], gradient, moments[name], step + 1)
+    return Reference(losses, gradients, parameters, previous)
+
+
+def _updated(
+    job: DenseTraining, parameter: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], step: int
+) -> Tensor:
+    if job.training.optimizer == "sgd":
+        return parameter - job.training.learning_rate * gradient
+    return _adam(job, parameter, gradient, moments, step)
+
+
+def _adam(job: DenseTraining, parameter: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], step: int) -> Tensor:
+    t, (first, second) = job.training, moments
+    first.copy_(t.adam_beta1 * first + (1 - t.adam_beta1) * gradient)
+    second.copy_(t.adam_beta2 * second + (1 - t.adam_beta2) * gradient**2)
+    unbiased_first = first / (1 - t.adam_beta1**step)
+    unbiased_second = second / (1 - t.adam_beta2**step)
+    return parameter - t.learning_rate * unbiased_first / (unbiased_second.sqrt() + t.adam_epsilon)
+
+
+# --- parameters --------------------------------------------------------------------------------------------
+
+
+def parameter_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
+    """Return the global shape of every parameter of the dense model."""
+    h, f, v = model.hidden_size, model.ffn_hidden_size, model.vocab_size
+    groups, head, latent = model.num_kv_heads, model.head_size, model.latent_attention
+    slots = model.num_heads // groups + 2
+    qkv = {"qkv.weight": (h, groups, slots, head)} if latent is None else latent_shapes(latent, h, model.num_heads)
+    gpt = model.family == "gpt"
+    shapes: dict[str, tuple[int, ...]] = {"embedding.word": (v, h)}
+    if gpt:
+        shapes["embedding.position"] = (model.sequence_length, h)
+    for i in range(model.num_layers):
+        layer = {
+            "norm1.weight": (h,), **qkv,
+            "projection.weight": (model.num_heads, head, h), "norm2.weight": (h,),
+        }  # fmt: skip
+        if gpt:
+            layer |= {
+                "norm1.bias": (h,), "qkv.bias": (groups, slots, head), "projection.bias": (h,), "norm2.bias": (h,),
+            }  # fmt: skip
+        if model.has_experts(i):
+            layer |= expert_shapes(model)
+        else:
+            layer |= {"fc1.weight": (h, f) if gpt else (h, 2, f), "fc2.weight": (f, h)}
+            layer |= {"fc1.bias": (f,), "fc2.bias": (h,)} if gpt else {}
+        shapes |= {f"layer{i}.{name}": shape for name, shape in layer.items()}
+    shapes["final_norm.weight"] = (h,)
+    if gpt:
+        shapes["final_norm.bias"] = (h,)
+    if not model.tied_embeddings:
+        shapes["head.weight"] = (v, h)
+    return shapes
+
+
+def _initial_parameters(
+    job: DenseTraining, shapes: Mapping[str, tuple[int, ...]], device: torch.device
+) -> dict[str, Tensor]:
+    rounded = DTYPES[PRECISIONS[job.training.precision].parameter]
+    parameters = {}
+    for name, shape in shapes.items():
+        if name.endswith("bias"):
+            value = torch.zeros(shape, dtype=torch.float64, device=device)
+        elif "norm" in name:
+            value = torch.ones(shape, dtype=torch.float64, device=device)
+        else:
+            value = _INITIAL_DEVIATION * initial_normal(job.seed, name, shape, [0] * len(shape), shape, device=device)
+        parameters[name] = value.to(rounded).to(torch.float64)
+    return parameters
+
+
+# --- the model ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DenseModel:
+    """The dense model of a job with some parameters, on one step's global batch.
+
+    ``balance``: what the layers of experts that were gone through add to the loss.
+    """
+
+    job: DenseTraining
+    parameters: Mapping[str, Tensor]
+    step: int
+    device: torch.device
+    balance: list[Tensor] = field(default_factory=list)
+
+    @property
+    def _spec(self) -> TransformerSpec:
+        return self.job.model
+
+    def loss(self) -> Tensor:
+        """Return the mean cross entropy over the tokens of the global batch."""
+        m = self._spec
+        x = self.through(self.embedded(), range(m.num_layers))
+        return self.loss_of(x, "final_norm", "embedding.word" if m.tied_embeddings else "head.weight")
+
+    def embedded(self) -> Tensor:
+        """Return what enters the first layer."""
+        p = self.parameters
+        x = p["embedding.word"][self._tokens(0)]
+        if self._spec.family == "gpt":
+            x = x + p["embedding.position"][:, None, :]
+        return self._dropped(x, "embedding", batch_dim=1)
+
+    def through(self, x: Tensor, layers: range) -> Tensor:
+        """Return what leaves the last of some layers."""
+        for i in layers:
+            x = x + self._branch(
+                self._attention(i, self._norm(x, f"layer{i}.norm1")), f"layer{i}", "projection", "attention_out"
+            )
+            normed = self._norm(x, f"layer{i}.norm2")
+            if self._spec.has_experts(i):
+                y, balance = through_experts(
+                    self._spec, self.parameters, f"layer{i}", normed,
+                    microbatch_size=self.job.training.microbatch_size,
+                    context_degree=self.job.parallel.context_degree,
+                )  # fmt: skip
+                self.balance.append(balance)
+                x = x + self._dropped(y, f"layer{i}.mlp_out", batch_dim=1)
+            else:
+                x = x + self._branch(self._mlp(i, normed), f"layer{i}", "fc2", "mlp_out")
+        return x
+
+    def loss_of(self, x: Tensor, norm: str, table: str) -> Tensor:
+        """Return the mean cross entropy of a head: a norm, and the product with a vocabulary table."""
+        logits = self._norm(x, norm) @ self.parameters[table].T
+        return nn.cross_entropy(logits.flatten(0, 1), self._tokens(1).flatten())
+
+    def _tokens(self, shift: int) -> Tensor:
+        m = self._spec
+        return token_ids(
+            self.job.seed, self.step,
+            first_sample=0, num_samples=self.job.training.global_batch_size,
+            positions=torch.arange(m.sequence_length, device=self.device) + shift, vocab_size=m.vocab_size,
+        )  # fmt: skip
+
+    def _dropped(self, x: Tensor, salt: str, *, batch_dim: int) -> Tensor:
+        probability = self._spec.dropout
+        if not probability:
+            return x
+        places = [torch.arange(n, device=self.device) for n in x.shape]
+        kept = kept_by_dropout(
+            dropout_key(self.job.seed, self.step, salt), x.shape, places,
+            batch_dim=batch_dim, first_sample=0, probability=probability,
+        )  # fmt: skip
+        return x * kept / (1 - probability)
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        width, weight = (self._spec.hidden_size,), self.parameters[f"{name}.weight"]
+        if self._spec.family == "gpt":
+            return nn.layer_norm(x, width, weight, self.parameters[f"{name}.bias"], _NORM_EPSILON)
+        return nn.rms_norm(x, width, weight, _NORM_EPSILON)
+
+    def _branch(self, y: Tensor, layer: str, last: str, salt: str) -> Tensor:
+        """Return what a branch adds to the residual stream."""
+        if self._spec.family == "gpt":
+            y = y + self.parameters[f"{layer}.{last}.bias"]
+        return self._dropped(y, f"{layer}.{salt}", batch_dim=1)
+
+    def _attention(self, index: int, x: Tensor) -> Tensor:
+        m, name = self._spec, f"layer{index}"
+        q, k, v = self._qkv(name, x)
+        scores = torch.einsum("sbnd,tbnd->bnst", q, k) / sqrt(q.shape[-1])
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=self.device).triu(1)
+        probabilities = scores.masked_fill(future, -torch.inf).softmax(-1)
+        if m.attention == "core":
+            probabilities = self._dropped(probabilities, f"{name}.attention", batch_dim=0)
+        context = torch.einsum("bnst,tbnd->sbnd", probabilities, v)
+        return torch.einsum("sbnd,ndh->sbh", context, self.parameters[f"{name}.projection.weight"])
+
+    def _qkv(self, name: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values [s, b, n, d], of every head its own."""
+        m, p = self._spec, self.parameters
+        if m.latent_attention is not None:
+            own = {key.removeprefix(f"{name}."): value for key, value in p.items() if key.startswith(f"{name}.")}
+            return latent_qkv(x, own, m.latent_attention, self._turned, _NORM_EPSILON)
+        qkv = torch.einsum("sbh,hgcd->sbgcd", x, p[f"{name}.qkv.weight"])
+        if m.family == "gpt":
+            qkv = qkv + p[f"{name}.qkv.bias"]
+        repeats = m.num_heads // m.num_kv_heads
+        q, k, v = qkv[:, :, :, :-2].flatten(2, 3), qkv[:, :, :, -2], qkv[:, :, :, -1]
+        if m.family == "llama":
+            q, k = self._turned(q), self._turned(k)
+        return q, k.repeat_interleave(repeats, 2), v.repeat_interleave(repeats, 2)
+
+    def _turned(self, x: Tensor) -> Tensor:
+        """Return rotary positions as complex numbers: pair (i, i + d/2) times e^(i position base^(-2i/d))."""
+        half = x.shape[-1] // 2
+        speed = self._spec.rotary_base ** (-torch.arange(half, dtype=x.dtype, device=self.device) / half)
+        angles = torch.arange(x.shape[0], dtype=x.dtype, device=self.device)[:, None] * speed
+        turned = (
+            torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angles), angles)[:, None, None, :]
+        )
+        return torch.cat((turned.real, turned.imag), -1)
+
+    def _mlp(self, index: int, x: Tensor) -> Tensor:
+        p, name = self.parameters, f"layer{index}"
+        if self._spec.family == "gpt":
+            y = nn.gelu(x @ p[f"{name}.fc1.weight"] + p[f"{name}.fc1.bias"], approximate="tanh")
+        else:
+            gate, value = torch.einsum("sbh,hcf->csbf", x, p[f"{name}.fc1.weight"])
+            y = nn.silu(gate) * value
+        return y @ p[f"{name}.fc2.weight"]

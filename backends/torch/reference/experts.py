@@ -1,0 +1,105 @@
+"""Layers of experts of the dense reference: every token's choices are looked up one expert after the other.
+
+Slots are counted where the plan counts them, in one rank's tokens of one micro-batch; as samples are dealt out in runs
+of a micro-batch, those are of so many samples in a row: all tokens, or where ranks share sequences two chunks of them.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as nn
+
+from sim.training.spec.experts import ExpertsSpec
+from sim.training.spec.model import TransformerSpec
+
+Activation = Callable[[Tensor, Tensor], Tensor]
+"""The hidden values of tokens [T, h] under a weight: [h, f], or [h, 2, f] where it has a gate."""
+
+
+def expert_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a layer's router and experts, by name within the layer."""
+    spec, h = model.experts, model.hidden_size
+    assert spec is not None
+    gates = () if model.family == "gpt" else (2,)
+    f, shared = spec.ffn_hidden_size, spec.shared_ffn_hidden_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "router.weight": (h, spec.num_experts),
+        "experts.fc1.weight": (spec.num_experts, h, *gates, f), "experts.fc2.weight": (spec.num_experts, f, h),
+    }  # fmt: skip
+    return shapes | ({"shared.fc1.weight": (h, *gates, shared), "shared.fc2.weight": (shared, h)} if shared else {})
+
+
+def through_experts(
+    model: TransformerSpec,
+    parameters: Mapping[str, Tensor],
+    layer: str,
+    x: Tensor,
+    *,
+    microbatch_size: int,
+    context_degree: int,
+) -> tuple[Tensor, Tensor]:
+    """Return what a layer's experts make of x[s, b, h], of all samples of a global batch.
+
+    Beside it what they add to the loss, the mean over micro-batches and the ranks that share their sequences.
+    """
+    assert model.experts is not None
+    p = {name.removeprefix(f"{layer}."): value for name, value in parameters.items() if name.startswith(f"{layer}.")}
+    activation = _gelu if model.family == "gpt" else _swiglu
+    owned = _tokens_of_ranks(x.shape[0], context_degree)
+    in_order = torch.cat(owned).argsort()
+    columns, balances = [], []
+    for samples in torch.split_with_sizes(x, [microbatch_size] * (x.shape[1] // microbatch_size), 1):
+        found = [_routed(model.experts, p, samples[tokens].flatten(0, 1), activation) for tokens in owned]
+        columns.append(torch.cat([y.view(-1, *samples.shape[1:]) for y, _ in found])[in_order])
+        balances += [balance for _, balance in found]
+    y = torch.cat(columns, 1)
+    if "shared.fc1.weight" in p:
+        y = y + (activation(x.flatten(0, 1), p["shared.fc1.weight"]) @ p["shared.fc2.weight"]).view_as(x)
+    return y, model.experts.balance_loss * torch.stack(balances).mean()
+
+
+def _tokens_of_ranks(num_tokens: int, context_degree: int) -> list[Tensor]:
+    """Return the tokens of a sequence that each rank has: chunks i and 2n-1-i of 2n, all where nobody shares it."""
+    chunks = torch.arange(num_tokens).tensor_split(2 * context_degree)
+    return [torch.cat([chunks[index], chunks[-1 - index]]) for index in range(context_degree)]
+
+
+def _routed(spec: ExpertsSpec, p: Mapping[str, Tensor], x: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
+    """Return the weighted outputs of the experts that tokens x[T, h] are routed to and have a slot for them.
+
+    Beside it, E times the sum over experts of mean share and part of the choices: 1 where experts are equally busy.
+    """
+    shares = (x @ p["router.weight"]).softmax(-1)
+    if spec.routing == "balanced":
+        chosen = (torch.arange(len(x) * spec.top_k, device=x.device) % spec.num_experts).view(len(x), -1)
+    else:
+        chosen = shares.argsort(-1, descending=True)[:, : spec.top_k]
+    weights = shares.gather(1, chosen)
+    if spec.top_k > 1:
+        weights = weights / weights.sum(1, keepdim=True)
+    kept = _kept(chosen, spec.num_experts, spec.capacity(len(x)))
+    y = torch.zeros_like(x)
+    for expert in range(spec.num_experts):
+        tokens, choice = ((chosen == expert) & kept).nonzero(as_tuple=True)
+        hidden = activation(x[tokens], p["experts.fc1.weight"][expert])
+        y = y.index_add(0, tokens, weights[tokens, choice, None] * (hidden @ p["experts.fc2.weight"][expert]))
+    asked = torch.stack([(chosen == expert).to(x.dtype).mean() for expert in range(spec.num_experts)])
+    return y, spec.num_experts * (shares.mean(0) * asked).sum()
+
+
+def _kept(chosen: Tensor, num_experts: int, capacity: int) -> Tensor:
+    """Return which choices [T, k] find a slot: all first choices are served before all second ones, in token order."""
+    in_turn: Tensor = nn.one_hot(chosen.T.flatten(), num_experts)
+    place: Tensor = (in_turn.cumsum(0) * in_turn).sum(1)
+    return (place <= capacity).view(chosen.shape[1], -1).T
+
+
+def _swiglu(x: Tensor, weight: Tensor) -> Tensor:
+    gate, value = torch.einsum("th,hcf->ctf", x, weight)
+    hidden: Tensor = nn.silu(gate) * value
+    return hidden
+
+
+def _gelu(x: Tensor, weight: Tensor) -> Tensor:
+    return nn.gelu(x @ weight, approximate="tanh")

@@ -1,0 +1,57 @@
+"""What local updates compute, by their definition: blocks whose inputs are detached, each with a loss of its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from backends.torch.reference.dense import DenseModel, Objective, parameter_shapes
+from sim.training.spec.job import DenseTraining, split_layers
+
+
+def local_updates(job: DenseTraining) -> Objective:
+    """Return the objective of local updates (Laskin et al. 2020).
+
+    Greedy: block k descends on the loss of its own head alone. Overlapping: on the sum of that and the loss of block
+    k+1, whose own parameters are constants there. No gradient crosses a block's input otherwise. Each pipeline rank
+    reports the sum of its blocks' own losses.
+    """
+    edges = tuple(accumulate(split_layers(job.model.num_layers, job.parallel.pipeline), initial=0))
+    blocks = [range(first, last) for first, last in pairwise(edges)]
+    overlaps, per_rank = job.training.update == "overlapping", job.parallel.pipeline.virtual_stages
+
+    def evaluate(dense: DenseModel) -> tuple[Tensor, Mapping[str, Tensor]]:
+        frozen = replace(dense, parameters={name: value.detach() for name, value in dense.parameters.items()})
+        total, own = torch.zeros((), dtype=torch.float64, device=dense.device), []
+        x = dense.embedded()
+        for k in range(len(blocks)):
+            y = dense.through(x, blocks[k])
+            own.append(_loss(dense, y, k, blocks))
+            total = total + own[k]
+            if overlaps and k + 1 < len(blocks):
+                total = total + _loss(frozen, frozen.through(y, blocks[k + 1]), k + 1, blocks)
+            x = y.detach()
+        sums = [sum(own[first : first + per_rank]) for first in range(0, len(own), per_rank)]
+        return total, {f"loss.{rank}": torch.as_tensor(loss).detach() for rank, loss in enumerate(sums)}
+
+    return Objective(_shapes(job, len(blocks)), evaluate)
+
+
+def _loss(dense: DenseModel, y: Tensor, block: int, blocks: Sequence[range]) -> Tensor:
+    """Return the loss of a block's head; the last block's is the model's."""
+    if block == len(blocks) - 1:
+        return dense.loss_of(y, "final_norm", "head.weight")
+    return dense.loss_of(y, f"auxiliary{block}.norm", f"auxiliary{block}.weight")
+
+
+def _shapes(job: DenseTraining, num_blocks: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the dense model's parameters and of the auxiliary heads'."""
+    model, shapes = job.model, parameter_shapes(job.model)
+    for block in range(num_blocks - 1):
+        shapes[f"auxiliary{block}.norm.weight"] = (model.hidden_size,)
+        if model.family == "gpt":
+            shapes[f"auxiliary{block}.norm.bias"] = (model.hidden_size,)
+        shapes[f"auxiliary{block}.weight"] = (model.vocab_size, model.hidden_size)
+    return shapes

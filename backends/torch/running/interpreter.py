@@ -1,0 +1,173 @@
+"""Runs one rank's program, step by step."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch.distributed as dist
+from torch import Tensor
+
+from backends.torch.communication.algorithms import ExplicitCollectives
+from backends.torch.communication.buffers import Channel, copy_alone, receive, run_collective, start_send
+from backends.torch.communication.collectives import GroupCollectives
+from backends.torch.communication.groups import Communicators, GroupKey, group_key
+from backends.torch.errors import CommunicationError, ExecutionError, OpError
+from backends.torch.kernels import DTYPES, KERNELS, KernelContext, RankContext
+from backends.torch.running.devices import Device, StepTimes
+from backends.torch.running.schedule import OpInstance, Schedule, Slot, unroll
+from backends.torch.running.state import persistent_slots
+from backends.torch.values.copying import copy_between_tiers, empty
+from backends.torch.values.packing import FlatMemory
+from sim.plan.words.op import Collective, Compute, Copy, Recv, Send
+from sim.plan.words.program import Plan, Program
+from sim.plan.words.steps import program_of_step
+
+
+@dataclass(slots=True)
+class Interpreter:
+    """One rank's program on one device.
+
+    ``mute``: names of ops that communicate nothing. ``kept``: buffers whose tensors stay after the step,
+    beside the persistent ones, in ``schedule.slots``. ``explicit``: how to run collectives as step lists, None for
+    the library's own. A call that completes an earlier step runs as in that step: its number counts for the optimizer.
+    """
+
+    plan: Plan
+    rank: int
+    device: Device
+    communicators: Communicators
+    mute: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
+    explicit: ExplicitCollectives | None = None
+    program: Program = field(init=False)
+    schedule: Schedule = field(init=False)
+    _persistent: dict[str, Slot] = field(init=False)
+    _contexts: dict[int, RankContext] = field(init=False)
+    _groups: dict[GroupKey, GroupCollectives] = field(init=False, default_factory=dict)
+    _memory: defaultdict[str, FlatMemory] = field(init=False, default_factory=lambda: defaultdict(FlatMemory))
+
+    def __post_init__(self) -> None:
+        self.program = self.plan.program_of(self.rank)
+        self._persistent = persistent_slots(self.plan, self.program, self.rank, self.device.torch_device)
+
+    def prepare(self, step: int, num_steps: int) -> None:
+        """Unroll a step of a run of ``num_steps``: what is not yet time spent in it."""
+        place = self.plan.mesh, self.rank, self.plan.seed
+        device = self.device.torch_device, self.device.sleep
+        lags = {call.lag for call in self.program.calls}
+        self._contexts = {lag: RankContext(*place, step - lag, *device) for lag in lags}
+        self.schedule = unroll(program_of_step(self.program, step, num_steps), self._persistent, self.kept)
+
+    def run(self, origin_s: float, *, time_ops: bool) -> StepTimes:
+        """Run the prepared step; OpError names the op that failed."""
+        return self.device.run(self.schedule, self, origin_s, time_ops=time_ops)
+
+    def drain(self, num_steps: int, origin_s: float) -> None:
+        """Run what the last step has left over; the schedule stays the last step's."""
+        last = self.schedule
+        self.prepare(num_steps, num_steps)
+        self.run(origin_s, time_ops=False)
+        self.schedule = last
+
+    @property
+    def sent_bytes(self) -> int:
+        """Return what this rank has sent in collectives that ran as step lists, all steps together."""
+        return sum(group.sent_bytes for group in self._groups.values())
+
+    # --- one op, as the device asks for it -----------------------------------------------------------------
+
+    def start(self, instance: OpInstance) -> Sequence[dist.Work]:
+        """Run an op on the current stream; return messages that are still under way."""
+        try:
+            return self._start(instance)
+        except ExecutionError:
+            raise
+        except Exception as error:
+            raise self._error(instance, error) from error
+
+    def complete(self, instance: OpInstance, works: Sequence[dist.Work]) -> None:
+        """Wait until the messages of an op are gone."""
+        try:
+            for work in works:
+                work.wait()
+        except Exception as error:
+            raise self._error(instance, error) from error
+
+    def finish(self, instance: OpInstance) -> None:
+        """Let go of what an op was the last to touch."""
+        self.schedule.release(instance)
+
+    def _error(self, instance: OpInstance, error: Exception) -> OpError:
+        kind = OpError if isinstance(instance.op, Compute) else CommunicationError
+        return kind(f"rank {self.rank}, {instance.where}: {type(error).__name__}: {error}")
+
+    def _start(self, instance: OpInstance) -> Sequence[dist.Work]:
+        op = instance.op
+        reads = [self._read(instance, slot) for slot in instance.reads]
+        if isinstance(op, Compute):
+            self._compute(instance, op, reads)
+            return ()
+        muted = op.name in self.mute
+        if isinstance(op, Copy):
+            copy_between_tiers(reads, [self._allocated(slot) for slot in instance.writes], muted=muted)
+            return ()
+        group = self.communicators.group(self.plan, op, self.rank)
+        if isinstance(op, Send):
+            return [] if muted or group is None else [w for tensor in reads for w in start_send(tensor, group)]
+        writes = [self._allocated(slot) for slot in instance.writes]
+        if isinstance(op, Recv):
+            for tensor in writes:
+                if muted or group is None:
+                    tensor.zero_()
+                else:
+                    receive(tensor, group)
+        elif group is None:
+            copy_alone(op, reads, writes)
+        else:
+            channel = Channel(self._collectives(op), self._memory[op.stream])
+            run_collective(op, reads, writes, channel, self.device.torch_device, muted=muted)
+        return ()
+
+    def _collectives(self, op: Collective) -> GroupCollectives:
+        """Return the collectives of an op's group, the same ones for all ops of that group and stream."""
+        key = group_key(self.plan, op, self.rank)
+        assert key is not None
+        if key not in self._groups:
+            self._groups[key] = self.communicators.collectives(key, self.rank, self.explicit)
+        return self._groups[key]
+
+    def _compute(self, instance: OpInstance, op: Compute, reads: Sequence[Tensor]) -> None:
+        step, microbatch = self._contexts[instance.call.lag], instance.call.microbatch or 0
+        if self.plan.num_steps > 1:
+            later, microbatch = divmod(microbatch, self.plan.microbatches_per_step)
+            step = replace(step, step=step.step * self.plan.num_steps + later)
+        context = KernelContext(step, microbatch, tuple(slot.buffer for slot in instance.writes))
+        outputs = KERNELS[op.kernel](context, reads, op.attributes)
+        for slot, tensor in zip(instance.writes, outputs, strict=True):
+            if slot.tensor is None:
+                self._check_output(instance, slot, tensor)
+                slot.fill(tensor)
+            elif slot.tensor is not tensor:
+                slot.tensor.copy_(tensor)
+
+    def _check_output(self, instance: OpInstance, slot: Slot, tensor: Tensor) -> None:
+        """Raise OpError unless a kernel gave the tensor that the plan declares, in memory of its own."""
+        buffer = slot.buffer
+        declared = (buffer.shape, DTYPES[buffer.dtype], buffer.num_bytes)
+        given = (tuple(tensor.shape), tensor.dtype, tensor.untyped_storage().nbytes())
+        if declared != given or not tensor.is_contiguous():
+            raise OpError(
+                f"rank {self.rank}, {instance.where}: the plan declares {buffer.name!r} as {declared}, "
+                f"the kernel gave {given}"
+            )
+
+    def _read(self, instance: OpInstance, slot: Slot) -> Tensor:
+        if slot.tensor is None:
+            raise OpError(f"rank {self.rank}, {instance.where}: reads {slot.buffer.name!r}, which nothing has written")
+        return slot.tensor
+
+    def _allocated(self, slot: Slot) -> Tensor:
+        if slot.tensor is None:
+            slot.fill(empty(slot.buffer, DTYPES[slot.buffer.dtype], self.device.torch_device))
+        assert slot.tensor is not None
+        return slot.tensor

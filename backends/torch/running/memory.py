@@ -1,0 +1,60 @@
+"""The memory of an executed rank: the storage of its real tensors, counted in issue order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from backends.torch.running.schedule import InstanceKey, Slot
+from costmodels.memory import allocated_bytes
+from sim.plan.facts.liveness import lifetimes
+from sim.plan.words.buffer import Kind, Scope, Tier
+from sim.plan.words.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAccount:
+    """Live bytes of one step, each tensor rounded as the allocator rounds it.
+
+    ``before_bytes[c]`` lives before call c, ``most_bytes[c]`` is the most inside it, at op ``most_at_op[c]`` of
+    its task; ``after_bytes`` lives after the last call.
+    """
+
+    peak_bytes: int
+    peak_by_kind_bytes: Mapping[str, int]
+    before_bytes: list[int]
+    most_bytes: list[int]
+    most_at_op: list[int]
+    after_bytes: int
+
+
+def account_memory(program: Program, slots: Mapping[InstanceKey, Slot], tier: Tier = Tier.DEVICE) -> MemoryAccount:
+    """Return the account of one tier in one executed step.
+
+    Births and deaths are those of ``sim.plan.facts.liveness``; sizes are those of the storages that the tensors
+    really had. Issue order is the order in which an asynchronous device's allocator sees the ops.
+    """
+    live = dict.fromkeys((str(kind) for kind in Kind), 0)
+    for slot in slots.values():
+        if slot.buffer.scope is Scope.PERSISTENT and slot.buffer.tier is tier:
+            live[slot.buffer.kind] += allocated_bytes(slot.num_bytes)
+    total = peak = sum(live.values())
+    at_peak = dict(live)
+    before: list[int] = []
+    most: list[int] = []
+    most_at: list[int] = []
+    for call, life in zip(program.calls, lifetimes(program), strict=True):
+        before.append(total)
+        most.append(total)
+        most_at.append(0)
+        for op, is_death, name in sorted([(op, 0, n) for op, n in life.births] + [(op, 1, n) for op, n in life.deaths]):
+            buffer = program.buffers[name]
+            if buffer.tier is not tier:
+                continue
+            slot = slots[name, call.microbatch if buffer.scope is Scope.MICROBATCH else None]
+            change = allocated_bytes(slot.num_bytes) * (-1 if is_death else 1)
+            live[buffer.kind] += change
+            total += change
+            if total > most[-1]:
+                most[-1], most_at[-1] = total, op
+            if total > peak:
+                peak, at_peak = total, dict(live)
+    return MemoryAccount(peak, at_peak, before, most, most_at, total)

@@ -1,0 +1,120 @@
+"""A rank's program unrolled: every op instance in issue order, its buffer instances, and what it waits for."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+
+from torch import Tensor
+
+from sim.plan.facts.dependencies import hazards
+from sim.plan.words.buffer import Buffer, Scope, Tier
+from sim.plan.words.op import Compute, Op, Send
+from sim.plan.words.program import Call, Program, Task
+
+InstanceKey = tuple[str, int | None]
+"""A buffer's name, and its micro-batch where it has an instance per micro-batch."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One buffer instance: its tensor while it lives, and how many ops have yet to touch it.
+
+    ``num_bytes``: what its tensor's storage took; 0 until it is first written.
+    """
+
+    buffer: Buffer
+    tensor: Tensor | None = None
+    num_bytes: int = 0
+    touches_left: int = 0
+    kept: bool = False
+
+    def fill(self, tensor: Tensor) -> None:
+        """Give the instance its tensor."""
+        self.tensor = tensor
+        self.num_bytes = tensor.untyped_storage().nbytes()
+
+
+@dataclass(frozen=True, slots=True)
+class OpInstance:
+    """One op of one call. ``waits``: positions, in issue order, of ops on other streams that must be done before.
+
+    A send leaves its stream before its message is gone, so it is waited for on every stream.
+    """
+
+    position: int
+    call: Call
+    task: Task
+    op: Op
+    reads: tuple[Slot, ...]
+    writes: tuple[Slot, ...]
+    waits: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Return the op's name in a timeline."""
+        return f"{self.task.name}/{self.op.name}"
+
+    @property
+    def on_host(self) -> bool:
+        """Return whether it is a kernel that the host's own cores run."""
+        buffers = (slot.buffer for slot in (*self.reads, *self.writes))
+        return isinstance(self.op, Compute) and any(buffer.tier is Tier.HOST for buffer in buffers)
+
+    @property
+    def where(self) -> str:
+        """Return stream, op and micro-batch in words."""
+        microbatch = "" if self.call.microbatch is None else f", micro-batch {self.call.microbatch}"
+        return f"stream {self.op.stream!r}, op {self.name!r}{microbatch}"
+
+
+@dataclass(slots=True)
+class Schedule:
+    """One step of one rank."""
+
+    instances: list[OpInstance]
+    slots: dict[InstanceKey, Slot]
+    _lock: Lock = field(default_factory=Lock)
+
+    def release(self, instance: OpInstance) -> None:
+        """Note that an op is done: instances that no other op will touch give their memory back."""
+        with self._lock:
+            for slot in touched(instance):
+                slot.touches_left -= 1
+                if not slot.touches_left and not slot.kept:
+                    slot.tensor = None
+
+
+def touched(instance: OpInstance) -> Iterator[Slot]:
+    """Yield each slot that an op reads or writes, once."""
+    seen: set[int] = set()
+    for slot in (*instance.reads, *instance.writes):
+        if id(slot) not in seen:
+            seen.add(id(slot))
+            yield slot
+
+
+def unroll(program: Program, persistent: Mapping[str, Slot], kept: frozenset[str] = frozenset()) -> Schedule:
+    """Return one step of a program over the given persistent slots.
+
+    Slots of buffers named in ``kept`` hold their tensors to the end of the step.
+    """
+    slots: dict[InstanceKey, Slot] = {}
+
+    def slot_of(name: str, call: Call) -> Slot:
+        buffer = program.buffers[name]
+        key = (name, call.microbatch if buffer.scope is Scope.MICROBATCH else None)
+        if key not in slots:
+            shared = buffer.scope is Scope.PERSISTENT
+            slots[key] = persistent[name] if shared else Slot(buffer, kept=name in kept)
+        return slots[key]
+
+    instances: list[OpInstance] = []
+    for position, (earlier, (_, call, task, op)) in enumerate(zip(hazards(program), program.instances(), strict=True)):
+        reads = tuple(slot_of(name, call) for name in op.reads)
+        writes = tuple(slot_of(name, call) for name in op.writes)
+        waits = tuple(p for p in earlier if instances[p].op.stream != op.stream or isinstance(instances[p].op, Send))
+        instance = OpInstance(position, call, task, op, reads, writes, waits)
+        for slot in touched(instance):
+            slot.touches_left += 1
+        instances.append(instance)
+    return Schedule(instances, slots)

@@ -1,0 +1,47 @@
+"""A rank's persistent tensors: parameters, gradients, optimizer state."""
+
+import torch
+from torch import Tensor
+
+from backends.torch.errors import ExecutionError
+from backends.torch.kernels import DTYPES
+from backends.torch.running.schedule import Slot
+from backends.torch.values.copying import empty
+from backends.torch.values.randomness import initial_normal
+from backends.torch.values.slicing import buffer_slice, flat_piece
+from sim.plan.words.buffer import Buffer, Scope
+from sim.plan.words.program import Plan, Program
+
+
+def persistent_slots(plan: Plan, program: Program, rank: int, device: torch.device) -> dict[str, Slot]:
+    """Return a rank's persistent buffers, filled with their initial values.
+
+    Raises ExecutionError for a way to start that is not known.
+    """
+    slots: dict[str, Slot] = {}
+    for name, buffer in program.buffers.items():
+        if buffer.scope is Scope.PERSISTENT:
+            slots[name] = Slot(buffer, kept=True)
+            slots[name].fill(_initial_tensor(plan, program, rank, buffer, device))
+    return slots
+
+
+def _initial_tensor(plan: Plan, program: Program, rank: int, buffer: Buffer, device: torch.device) -> Tensor:
+    tensor = empty(buffer, DTYPES[buffer.dtype], device)
+    return tensor.copy_(_initial_values(plan, program, rank, buffer, device))
+
+
+def _initial_values(plan: Plan, program: Program, rank: int, buffer: Buffer, device: torch.device) -> Tensor:
+    initial = buffer.initial
+    if initial is None or initial.method == "zeros":
+        return torch.zeros(buffer.shape, device=device)
+    if initial.method == "ones":
+        return torch.ones(buffer.shape, device=device)
+    if initial.method == "normal":
+        shape = buffer.global_shape or buffer.shape
+        starts, sizes = buffer_slice(buffer, plan.mesh, rank)
+        return initial.scale * initial_normal(plan.seed, initial.source, shape, starts, sizes, device=device)
+    if initial.method == "shard":  # of buffers as they start, in their own types, whether this rank keeps them or not
+        whole = [_initial_tensor(plan, program, rank, program.buffers[name], device) for name in initial.of]
+        return flat_piece(whole, plan.mesh.index(rank, initial.axes), buffer.shape[0])
+    raise ExecutionError(f"buffer {buffer.name!r}: unknown initial method {initial.method!r}")

@@ -1,0 +1,58 @@
+"""What a run draws at random: parameters, tokens, dropout masks. The reference draws the same."""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from backends.torch.values.hashing import global_index, integers, key_of, normal, uniform
+
+
+def initial_normal(
+    seed: int, source: str, shape: Sequence[int], starts: Sequence[int], sizes: Sequence[int], *, device: torch.device
+) -> Tensor:
+    """Return a slice of the standard normal tensor of global ``shape`` that belongs to a parameter, in float64."""
+    places = [torch.arange(start, start + n, device=device) for start, n in zip(starts, sizes, strict=True)]
+    return normal(key_of("parameter", seed, source), global_index(shape, places))
+
+
+def token_ids(
+    seed: int,
+    step: int,
+    *,
+    first_sample: int,
+    num_samples: int,
+    positions: Tensor,
+    vocab_size: int,
+) -> Tensor:
+    """Return the token ids [positions, samples] of some samples of a step's global batch."""
+    samples = torch.arange(first_sample, first_sample + num_samples, dtype=torch.int64, device=positions.device)
+    return integers(key_of("tokens", seed, step), (samples[None, :] << 32) + positions[:, None], vocab_size)
+
+
+def kept_by_dropout(
+    key: int,
+    shape: Sequence[int],
+    places: Sequence[Tensor],
+    *,
+    batch_dim: int,
+    first_sample: int,
+    probability: float,
+) -> Tensor:
+    """Return a mask (uint8, 1: kept) of the elements at these places of each dimension of a tensor of ``shape``.
+
+    An element's fate depends on its sample's number in the global batch and its place within the sample,
+    so neither micro-batches nor sharding change it.
+    """
+    inside = [1 if dim == batch_dim else n for dim, n in enumerate(shape)]
+    index = global_index(inside, [x[:1] * 0 if dim == batch_dim else x for dim, x in enumerate(places)])
+    batch = len(places[batch_dim])
+    samples = torch.arange(first_sample, first_sample + batch, dtype=torch.int64, device=index.device)
+    samples = samples.reshape([batch if dim == batch_dim else 1 for dim in range(len(shape))])
+    return (uniform(key, samples * prod(inside) + index) >= probability).to(torch.uint8)
+
+
+def dropout_key(seed: int, step: int, salt: str) -> int:
+    """Return the key of one dropout of one step."""
+    return key_of("dropout", seed, step, salt)

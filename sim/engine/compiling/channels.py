@@ -1,0 +1,60 @@
+"""Channels: the messages from one simulated rank to another along one axis and direction, in order."""
+
+from collections.abc import Mapping, Sequence
+
+from sim.engine.compiling.graph import Graph, Wire
+from sim.engine.compiling.tables import MAIN_STREAM, TaskTable
+from sim.plan.words.mesh import Mesh
+from sim.plan.words.op import Recv, Send
+
+Tables = Mapping[str, TaskTable]
+
+
+def find_channels(graph: Graph, ranks: Mapping[int, Tables], mesh: Mesh, stands_for: Sequence[int]) -> None:
+    """Make wires of the channels whose messages come in order: all travel equally long, and nothing comes between.
+
+    ``ranks`` has the tables of every simulated rank, ``stands_for`` maps any rank to the simulated rank of its class.
+    """
+    for rank, tables in ranks.items():
+        for receives in _by_channel(tables, Recv).values():
+            op = receives[0].task.ops[0]
+            assert isinstance(op, Recv)
+            peer = stands_for[mesh.shift(rank, op.axis, op.offset)]
+            mutual = stands_for[mesh.shift(peer, op.axis, -op.offset)] == rank
+            sends = _by_channel(ranks[peer], Send).get((op.axis, -op.offset, op.direction), [])
+            latencies_s = {table.activities[0].latency_s for table in sends}
+            if not mutual or len(latencies_s) != 1 or not _alone_on_its_stream(tables, receives):
+                continue
+            if all(table.may_coalesce for table in (*sends, *receives)):
+                wire = Wire(graph, latencies_s.pop(), _leave_at_once(ranks[peer], sends))
+                for table in (*sends, *receives):
+                    table.wire = wire
+
+
+def _by_channel(tables: Tables, kind: type[Send] | type[Recv]) -> dict[tuple[str, int, str], list[TaskTable]]:
+    """Return the tasks that are one message, by axis, offset and direction; no channel that others use as well."""
+    found: dict[tuple[str, int, str], list[TaskTable]] = {}
+    mixed: set[tuple[str, int, str]] = set()
+    for table in tables.values():
+        for op in table.task.ops:
+            if isinstance(op, kind):
+                channel = (op.axis, op.offset, op.direction)
+                found.setdefault(channel, []).append(table)
+                mixed |= set() if table.message else {channel}
+    return {channel: messages for channel, messages in found.items() if channel not in mixed}
+
+
+def _alone_on_its_stream(tables: Tables, messages: list[TaskTable]) -> bool:
+    """Return whether a channel has one stream for itself."""
+    streams = {table.task.ops[0].stream for table in messages}
+    users = [table for table in tables.values() if not streams.isdisjoint(table.shape.first)]
+    return len(streams) == 1 and len(users) == len(messages)
+
+
+def _leave_at_once(tables: Tables, sends: list[TaskTable]) -> bool:
+    """Return whether a channel's sends occupy nothing and send only what the main stream wrote."""
+    ops = [op for table in tables.values() for op in table.task.ops if op.stream != MAIN_STREAM]
+    off_main = {buffer for op in ops for buffer in op.writes}
+    return _alone_on_its_stream(tables, sends) and all(
+        table.activities[0].occupancy_s == 0.0 and off_main.isdisjoint(table.task.ops[0].reads) for table in sends
+    )

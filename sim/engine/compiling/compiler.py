@@ -1,0 +1,459 @@
+"""From a plan to a graph: every dependency, once, before time starts.
+
+A call of a forward or backward whose ops meet nobody on any resource becomes one block; all others become one
+node per op. The result is the same either way, to rounding.
+
+Why a block needs so few links. Blocks of one rank follow each other on the ``compute`` stream, so a hazard
+between two ops on the same stream is kept by stream order. Between streams, a hazard from an earlier block is
+kept as well when another block stands between the two: that one's exits come no earlier than its last entry,
+hence after the earlier block's compute, and the later op waits for an exit of it on its own stream. Only
+hazards between a block and the next one, and between blocks and single ops, need links.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sim.engine.compiling.contention import Contention
+from sim.engine.compiling.graph import SENT, Block, Graph, NodeKind, Pattern, Wire
+from sim.engine.compiling.patterns import call_pattern
+from sim.engine.compiling.shape import NO_PATH
+from sim.engine.compiling.tables import MAIN_STREAM, TaskTable
+from sim.engine.compiling.teams import Part, Team
+from sim.engine.prices.activity import Activity
+from sim.plan.words.op import Collective, Recv, Send
+from sim.plan.words.program import Call, Program
+
+_FIXED, _SHARED = NodeKind.FIXED, NodeKind.SHARED
+
+Ref = tuple[int, int]
+"""(unit, op inside the unit's task)."""
+
+
+class NotCoalescableError(Exception):
+    """A task whose calls cannot be blocks of several ranks after all."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(task)
+        self.task = task
+
+
+@dataclass(slots=True)
+class HazardState:
+    """Who wrote a buffer instance last, and who has read it since; ``known_to``: up to which call."""
+
+    writer: Ref | None = None
+    readers: list[Ref] = field(default_factory=list)
+    known_to: int = -1
+
+    def leave(self, unit: int, writer: int, readers: tuple[int, ...]) -> None:
+        """Note that a call wrote last with op ``writer`` (-1: did not write) and then read."""
+        if writer >= 0:
+            self.writer, self.readers = (unit, writer), []
+        self.readers += [(unit, op) for op in readers]
+        self.known_to = unit
+
+
+@dataclass
+class RankCompiler:
+    """Compiles one simulated rank's program into a graph that it shares with the other ranks."""
+
+    graph: Graph
+    rank: int
+    program: Program
+    tables: Mapping[str, TaskTable]
+    contention: Contention
+    team: Team | None = None
+    messages: dict[tuple[str, int, str, bool], list[tuple[int, float]]] = field(default_factory=dict)
+    """(axis, offset, direction, is a send) -> (node, latency) in program order, where there is no wire."""
+    collectives: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[tuple[int, Activity, Collective]]] = field(
+        default_factory=dict
+    )
+    """(stream, axes, members) -> (node, what it demands, op) in program order."""
+
+    def __post_init__(self) -> None:
+        for table in self.tables.values():
+            if table.wire is not None and not table.is_send:
+                table.receives = table.wire.receive
+        self.wires = {table.channel: table.wire for table in self.tables.values() if table.wire is not None}
+        self._holders: dict[str, list[TaskTable]] = {}
+        for table in self.tables.values():
+            for buffer in table.shape.leaves if table.candidate else ():
+                self._holders.setdefault(buffer, []).append(table)
+        self._tails: dict[str, Ref] = {}
+        self._state: dict[tuple[str, int | None], HazardState] = {}
+        self._neighbour_links: dict[tuple[str, str, bool], tuple[tuple[int, int], ...]] = {}
+        self._patterns: dict[tuple[str, tuple[int, ...]], Pattern | None] = {}
+        self._noted: dict[str, int] = {}
+        self._sent: dict[tuple[str, int, str, bool], Ref] = {}
+        self._steady: dict[tuple[str, str, bool], bool] = {}
+        self._waited: set[tuple[int, int, str]] = set()
+        self._parts: dict[int, Part] = {}
+        self._entry_nodes: dict[int, list[int]] = {}
+        self._early_exits: dict[Ref, int] = {}
+        self._open_microbatches: set[int | None] = set()
+        self._num_single = 0
+        self._last_on_main = -1
+        self._last_block: tuple[int, Call] | None = None
+
+    def compile(self) -> None:
+        """Add all calls to the graph."""
+        rank, units, tables = self.rank, self.graph.units, self.tables
+        exposed_from = self.contention.exposed_from[rank]
+        for index, call in enumerate(self.program.calls):
+            table, unit = tables[call.task], len(units)
+            table.units[call.microbatch] = unit
+            if table.receives is not None:
+                units.append((rank, index, table.receives(), None))
+                continue
+            if table.message:
+                self._add_message(index, call, table)
+            elif not table.candidate or (table.contended and index >= exposed_from):
+                self._add_ops(unit, index, call, table)
+            elif table.steady and self._follows_block(call, table):
+                self._add_steady_block(unit, index, call, table)
+            elif not self._add_block(unit, index, call, table):
+                self._add_ops(unit, index, call, table)
+            self._note_last(unit, table)
+        for ref in self._tails.values():
+            self._node(ref)
+
+    def _note_last(self, unit: int, table: TaskTable) -> None:
+        """Note that a call is the last so far of its task and of its streams."""
+        table.last_unit = unit
+        if table.on_main:
+            self._last_on_main = unit
+        for stream, op in table.last_ops:
+            self._tails[stream] = (unit, op)
+
+    def _table_of(self, unit: int) -> TaskTable:
+        return self.tables[self.program.calls[self.graph.units[unit][1]].task]
+
+    # --- single ops ----------------------------------------------------------------------------------------
+
+    def _add_message(self, index: int, call: Call, table: TaskTable) -> None:
+        """Add a call of a task that is one send or one receive of a buffer that one call wrote or reads."""
+        graph, wire = self.graph, table.wire
+        if wire is not None and wire.at_once:
+            return self._add_immediate_send(index, call, table, wire)
+        op, kind, duration_s, activity = table.recipe[0]
+        node, units, successors = graph.add(kind, duration_s), graph.units, graph.successors
+        units.append((self.rank, index, node, None))
+        if kind is _SHARED:
+            graph.shared[node] = activity
+        num_waits = 0
+        tail = self._tails.get(op.stream)
+        if tail is not None:
+            successors[self._node(tail)].append(node)
+            num_waits += 1
+        for writer, written_by, _ in table.sources:
+            unit = writer.units.get(call.microbatch)
+            if unit is not None:
+                _, _, base, pattern = units[unit]
+                ended = (
+                    base if pattern is not None and pattern.main_exit == written_by else self._node((unit, written_by))
+                )
+                successors[ended].append(node)
+                num_waits += 1
+        graph.waits[node] = num_waits
+        if wire is None:
+            self.messages.setdefault(table.channel, []).append((node, activity.latency_s))
+        else:
+            wire.send(node)
+        return None
+
+    def _add_immediate_send(self, index: int, call: Call, table: TaskTable, wire: Wire) -> None:
+        """Add a send that occupies nothing: it waits for what it sends, and for what was sent before it."""
+        graph, node = self.graph, wire.send()
+        graph.units.append((self.rank, index, node, SENT))
+        before = self._sent.get(table.channel)
+        written = [(writer.units.get(call.microbatch), op) for writer, op, _ in table.sources]
+        refs = [(unit, op) for unit, op in written if unit is not None]
+        if before is not None and (not refs or max(refs) < before):
+            refs.append(before)
+        for ref in refs:
+            graph.link(self._node(ref), node)
+        if refs:
+            self._sent[table.channel] = max(refs)
+
+    def _add_ops(self, unit: int, index: int, call: Call, table: TaskTable) -> None:
+        """Add one node per op of a call."""
+        graph, shape = self.graph, table.shape
+        base = len(graph.kinds)
+        graph.units.append((self.rank, index, base, None))
+        if table.main:
+            self._open_microbatches.add(call.microbatch)
+        for op, kind, duration_s, activity in table.recipe:
+            node = graph.add(kind, duration_s)
+            if kind is _SHARED:
+                graph.shared[node] = activity
+            if isinstance(op, Send | Recv):
+                channel = (op.axis, op.offset, op.direction, isinstance(op, Send))
+                self.messages.setdefault(channel, []).append((node, activity.latency_s))
+            elif kind is NodeKind.MEMBER:
+                self.collectives.setdefault((op.stream, op.axes, op.members), []).append((node, activity, op))
+        for j, predecessors in enumerate(shape.predecessors):
+            for i in predecessors:
+                graph.link(base + i, base + j)
+        for stream, j in shape.first.items():
+            if stream in self._tails:
+                graph.link(self._node(self._tails[stream]), base + j)
+        for ref, j in self._sources(call, table, single_only=False):
+            graph.link(self._node(ref), base + j)
+            self._waited.add((*ref, shape.streams[j]))
+        if table.tracked:
+            self._num_single += 1
+            for ref, j in self._hazards(call, table, table.tracked):
+                graph.link(self._node(ref), base + j)
+            self._note(unit, call, table, table.tracked)
+
+    # --- blocks --------------------------------------------------------------------------------------------
+
+    def _follows_block(self, call: Call, table: TaskTable) -> bool:
+        """Return whether a block's links are those of the steady state: the block before it, and messages.
+
+        The block before it must be the last on all streams, with all of it over when its compute is, and what
+        its later ops read must have been waited for.
+        """
+        if self._last_block is None or self._last_on_main != self._last_block[0]:
+            return False
+        if call.microbatch in self._open_microbatches or self._noted.get(call.task) != self._num_single:
+            return False
+        if table.late_sources and not self._all_waited(call, table):
+            return False
+        previous = self._last_block[1]
+        key = (previous.task, call.task, previous.microbatch == call.microbatch)
+        if key not in self._steady:
+            self._steady[key] = not self._links_after(key) and self._single_entry(table) is not None
+        return self._steady[key]
+
+    def _all_waited(self, call: Call, table: TaskTable) -> bool:
+        """Return whether earlier ops of the same streams have waited for all that later ops of a task read."""
+        for writer, op, readers in table.late_sources:
+            unit = writer.units.get(call.microbatch)
+            if unit is not None and any((unit, op, table.shape.streams[j]) not in self._waited for j in readers):
+                return False
+        return True
+
+    def _single_entry(self, table: TaskTable) -> Pattern | None:
+        return self._pattern(table, (table.shape.first[MAIN_STREAM],))
+
+    def _links_after(self, key: tuple[str, str, bool]) -> bool:
+        """Return whether a block needs more links to the one before it than that one's main exit."""
+        before, after = self.tables[key[0]], self.tables[key[1]]
+        kept = all(before.main_ends_last[s] and after.main_starts_first[s] for s in after.shape.first)
+        return not kept or bool(_neighbour_links(before, after, key[2]))
+
+    def _add_steady_block(self, unit: int, index: int, call: Call, table: TaskTable) -> None:
+        """Add a block that waits for the main exit of the block before it and for messages to its first op."""
+        graph, pattern = self.graph, self._single_entry(table)
+        assert pattern is not None
+        assert self._last_block is not None
+        node, units, successors = graph.add(_FIXED, pattern.span_s), graph.units, graph.successors
+        successors[units[self._last_block[0]][2]].append(node)
+        units.append((self.rank, index, node, pattern))
+        num_waits = 1
+        for writer, op, readers in table.first_sources:
+            source = writer.units.get(call.microbatch)
+            if source is not None:
+                _, _, base, coalesced = units[source]
+                ended = base + op if coalesced is None else self._node((source, op))
+                successors[ended].append(node)
+                num_waits += 1
+                self._waited.add((source, op, table.shape.streams[readers[0]]))
+        graph.waits[node] = num_waits
+        self._last_block = (unit, call)
+
+    def _add_block(self, unit: int, index: int, call: Call, table: TaskTable) -> bool:
+        """Add a call as one block; return False where its entries and exits do not allow it."""
+        sources = self._sources(call, table, single_only=call.microbatch not in self._open_microbatches)
+        links = self._block_links(call, table) + sources
+        tracked = table.tracked_each if self._noted.get(call.task) == self._num_single else table.tracked
+        if tracked:
+            links += self._hazards(call, table, tracked)
+        entries = _entries(links) or (table.shape.first[MAIN_STREAM],)
+        if self.team is not None and table.joint_ops:
+            self._parts[unit] = self.team.part(self.rank, unit, index, table)
+            self._add_part(self._parts[unit], index, entries, links)
+        elif not self._add_own_block(index, table, entries, links):
+            return False
+        self._last_block = (unit, call)
+        for ref, j in sources:
+            self._waited.add((*ref, table.shape.streams[j]))
+        if tracked:
+            self._note(unit, call, table, tracked)
+            self._noted[call.task] = self._num_single
+        return True
+
+    def _add_part(self, part: Part, index: int, entries: tuple[int, ...], links: list[tuple[Ref, int]]) -> None:
+        """Add this rank's part of a block of its whole team."""
+        self.graph.units.append((self.rank, index, part.block.node, part.until_finished))
+        for op in entries:
+            part.entry(op)
+        for ref, op in links:
+            self.graph.link(self._node(ref), part.entry(op))
+
+    def _add_own_block(
+        self, index: int, table: TaskTable, entries: tuple[int, ...], links: list[tuple[Ref, int]]
+    ) -> bool:
+        """Add a block of this rank alone; return False where its entries and exits do not allow it."""
+        graph, pattern = self.graph, self._pattern(table, entries)
+        if pattern is None:
+            return False
+        node = graph.add(_FIXED, pattern.span_s)
+        graph.units.append((self.rank, index, node, pattern))
+        if len(entries) == 1:
+            for ref, _ in links:
+                graph.link(self._node(ref), node)
+            return True
+        self._as_block(node, pattern)
+        targets = {op: graph.add(NodeKind.ENTRY) for op in entries}
+        self._entry_nodes[node] = list(targets.values())
+        for slot, entry in enumerate(targets.values()):
+            graph.entries[entry] = (node, slot)
+        for ref, op in links:
+            graph.link(self._node(ref), targets[op])
+        return True
+
+    def _pattern(self, table: TaskTable, entries: tuple[int, ...]) -> Pattern | None:
+        """Return a block's pattern, None unless each stream's last op waits for every entry, and each op for one."""
+        key = (table.task.name, entries)
+        if key not in self._patterns:
+            self._patterns[key] = call_pattern(table, entries)
+        return self._patterns[key]
+
+    def _as_block(self, node: int, pattern: Pattern) -> Block:
+        """Return a block node's state, made on first need."""
+        block = self.graph.blocks.get(node)
+        if block is None:
+            block = self.graph.blocks[node] = Block(pattern, [0.0] * len(pattern.entries), len(pattern.entries))
+            self.graph.kinds[node] = NodeKind.BLOCK
+        return block
+
+    def _block_links(self, call: Call, table: TaskTable) -> list[tuple[Ref, int]]:
+        """Return what a block waits for by stream order and by hazards with the block just before it."""
+        links: list[tuple[Ref, int]] = []
+        main_tail = self._tails.get(MAIN_STREAM)
+        for stream, op in table.shape.first.items():
+            tail = self._tails.get(stream)
+            if tail is not None and not self._kept_by_main(stream, tail, main_tail, table):
+                links.append((tail, op))
+        if self._last_block is not None:
+            unit, previous = self._last_block
+            key = (previous.task, call.task, previous.microbatch == call.microbatch)
+            if key not in self._neighbour_links:
+                self._neighbour_links[key] = _neighbour_links(self.tables[key[0]], self.tables[key[1]], key[2])
+            links += [((unit, i), j) for i, j in self._neighbour_links[key]]
+        return links
+
+    def _kept_by_main(self, stream: str, tail: Ref, main_tail: Ref | None, table: TaskTable) -> bool:
+        """Return whether order on ``stream`` follows from order on the main stream."""
+        if stream == MAIN_STREAM or main_tail is None or main_tail[0] != tail[0]:
+            return False
+        return self._table_of(tail[0]).main_ends_last[stream] and table.main_starts_first[stream]
+
+    # --- hazards -------------------------------------------------------------------------------------------
+
+    def _sources(self, call: Call, table: TaskTable, *, single_only: bool) -> list[tuple[Ref, int]]:
+        """Return what a call waits for because it reads what one earlier call of its micro-batch wrote.
+
+        What an earlier op of the same stream has waited for need not be waited for again.
+        """
+        links: list[tuple[Ref, int]] = []
+        for writer, op, readers in table.single_sources if single_only else table.sources:
+            unit = writer.units.get(call.microbatch)
+            if unit is None:
+                continue
+            links += [((unit, op), j) for j in readers if (unit, op, table.shape.streams[j]) not in self._waited]
+        return links
+
+    def _hazards(self, call: Call, table: TaskTable, buffers: tuple[str, ...]) -> list[tuple[Ref, int]]:
+        """Return what a call's ops wait for because of buffers that several tasks write, beyond stream order."""
+        shape = table.shape
+        by_ref: dict[Ref, list[int]] = {}
+        for buffer in buffers:
+            state = self._state_of(buffer, call)
+            found = [(state.writer, j) for j in shape.reads.get(buffer, ())]
+            if buffer in shape.overwrites:
+                found += [(ref, shape.overwrites[buffer]) for ref in self._last_of_each_stream(state)]
+            for ref, j in found:
+                if ref is None or self._table_of(ref[0]).shape.streams[ref[1]] == shape.streams[j]:
+                    continue
+                waiting = by_ref.setdefault(ref, [])
+                if not any(shape.descends(j, i) for i in waiting):
+                    waiting[:] = [i for i in waiting if not shape.descends(i, j)] + [j]
+        return [(ref, j) for ref, waiting in by_ref.items() for j in waiting]
+
+    def _last_of_each_stream(self, state: HazardState) -> list[Ref]:
+        """Return who must be done before a buffer is overwritten, of each stream the last."""
+        last: dict[str, Ref] = {}
+        for ref in state.readers if state.writer is None else (state.writer, *state.readers):
+            stream = self._table_of(ref[0]).shape.streams[ref[1]]
+            last[stream] = max(ref, last.get(stream, ref))
+        return list(last.values())
+
+    def _state_of(self, buffer: str, call: Call) -> HazardState:
+        """Return a buffer's state, brought up to the blocks that touched it without being noted."""
+        per_microbatch = self.tables[call.task].per_microbatch[buffer]
+        key = (buffer, call.microbatch if per_microbatch else None)
+        state = self._state.get(key)
+        if state is None:
+            state = self._state[key] = HazardState()
+        if not per_microbatch:
+            newer = [table for table in self._holders.get(buffer, ()) if table.last_unit > state.known_to]
+            for table in sorted(newer, key=lambda t: t.last_unit):
+                state.leave(table.last_unit, *table.shape.leaves[buffer])
+        return state
+
+    def _note(self, unit: int, call: Call, table: TaskTable, buffers: tuple[str, ...]) -> None:
+        """Note what a call leaves behind in the given buffers."""
+        for buffer in buffers:
+            self._state_of(buffer, call).leave(unit, *table.shape.leaves[buffer])
+
+    def _node(self, ref: Ref) -> int:
+        """Return the node that is done when an op is done."""
+        _, _, base, pattern = self.graph.units[ref[0]]
+        if pattern is None:
+            return base + ref[1]
+        if ref[1] == pattern.main_exit:
+            return base
+        if ref[0] in self._parts:
+            return self._parts[ref[0]].exit(ref[1])
+        if any(row[ref[1]] == NO_PATH for row in pattern.offsets):
+            return self._early_exit(ref, base, pattern)
+        exits = self._as_block(base, pattern).exits
+        if ref[1] not in exits:
+            exits[ref[1]] = self.graph.add(NodeKind.EXIT)
+        return exits[ref[1]]
+
+    def _early_exit(self, ref: Ref, block: int, pattern: Pattern) -> int:
+        """Return the node that is done when an op is done that does not wait for all of its block's entries."""
+        if ref not in self._early_exits:
+            self._early_exits[ref] = self.graph.add(NodeKind.JOIN)
+            self.graph.link_early_exit(self._early_exits[ref], block, pattern, ref[1], self._entry_nodes[block])
+        return self._early_exits[ref]
+
+
+def _entries(links: list[tuple[Ref, int]]) -> tuple[int, ...]:
+    """Return the ops that the links lead to, in order."""
+    if len(links) == 1 or (len(links) == 2 and links[0][1] == links[1][1]):
+        return (links[0][1],)
+    return tuple(sorted({op for _, op in links}))
+
+
+def _neighbour_links(before: TaskTable, after: TaskTable, same_microbatch: bool) -> tuple[tuple[int, int], ...]:
+    """Return the hazards between two blocks in a row that stream order does not keep."""
+    a, b = before.shape, after.shape
+    links = set()
+    for buffer, (writer, readers) in a.leaves.items():
+        if not same_microbatch and before.per_microbatch[buffer]:
+            continue
+        writers = (writer,) if writer >= 0 else ()
+        pairs = [(i, j) for i in writers for j in b.reads.get(buffer, ())]
+        if buffer in b.overwrites:
+            pairs += [(i, b.overwrites[buffer]) for i in (*readers, *writers)]
+        for i, j in pairs:
+            if a.streams[i] == b.streams[j] or b.descends(j, b.first[a.streams[i]]):
+                continue
+            if not a.descends(a.last[b.streams[j]], i):
+                links.add((i, j))
+    return tuple(sorted(links))

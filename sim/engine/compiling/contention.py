@@ -1,0 +1,118 @@
+"""Which ops may ever meet another one on a resource. The others have fixed durations and can be coalesced."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sim.engine.compiling.graph import PricedTask
+from sim.engine.prices.activity import Resource
+from sim.plan.words.op import Op
+from sim.plan.words.program import Phase, Program
+
+MAIN_PHASES = (Phase.FORWARD, Phase.HEAD, Phase.BACKWARD_INPUT, Phase.BACKWARD)
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """``contended``: resources with more than one user; ``exposed_from[rank]``: from which call on an op of a
+    forward or backward may meet others there (before it, its users have the resource to themselves).
+    """
+
+    contended: frozenset[Resource]
+    exposed_from: Mapping[int, int]
+
+
+def find_contention(
+    programs: Mapping[int, Program],
+    priced: Mapping[int, Mapping[str, PricedTask]],
+    user_of: Callable[[int, Op], int],
+) -> Contention:
+    """Return where ops of different streams or ranks may compete.
+
+    ``programs`` and ``priced`` are per simulated rank. ``user_of`` names one simulated rank for all that take part in
+    an op: on one stream they run one collective at a time. A synchronisation at the end of
+    the step cannot meet forwards and backwards that come before the one that it waits for; messages may meet any.
+    """
+    main: dict[Resource, set[tuple[int, str]]] = {}
+    side: dict[Resource, set[tuple[int, str, str]]] = {}
+    for rank, program in programs.items():
+        for name, task in program.tasks.items():
+            for op, activity in zip(task.ops, priced[rank][name].activities, strict=True):
+                user = user_of(rank, op)
+                for resource, seconds in activity.demands:
+                    if seconds <= 0:
+                        continue
+                    if task.phase in MAIN_PHASES:
+                        main.setdefault(resource, set()).add((user, op.stream))
+                    else:
+                        side.setdefault(resource, set()).add((user, op.stream, name))
+    contended = {r for r in (*main, *side) if len(_users(main, side, r)) > 1}
+    exposed = dict.fromkeys(programs, 2**62)
+    for resource in contended & main.keys():
+        for rank, _ in main[resource]:
+            meeting = _first_meeting(programs[rank], rank, main[resource], side.get(resource, set()))
+            exposed[rank] = min(exposed[rank], meeting)
+    return Contention(frozenset(contended), exposed)
+
+
+def _users(
+    main: Mapping[Resource, set[tuple[int, str]]], side: Mapping[Resource, set[tuple[int, str, str]]], r: Resource
+) -> set[tuple[int, str]]:
+    return main.get(r, set()) | {(rank, stream) for rank, stream, _ in side.get(r, ())}
+
+
+def _first_meeting(program: Program, rank: int, mains: set[tuple[int, str]], sides: set[tuple[int, str, str]]) -> int:
+    """Return the first call of ``rank`` whose forwards or backwards may meet another user."""
+    if len(mains) > 1 or any(other != rank or name not in program.tasks for other, _, name in sides):
+        return 0
+    streams = {stream for _, stream in mains}
+    others = sorted({(name, stream) for _, stream, name in sides if stream not in streams})
+    earliest = _Earliest(program)
+    return min((earliest.start(name, stream) for name, stream in others), default=2**62)
+
+
+@dataclass(frozen=True)
+class _Earliest:
+    """Lower bounds, as indices of forwards and backwards, of what the ops of a program's side tasks wait for."""
+
+    program: Program
+    known: dict[str, list[int]] = field(default_factory=dict)
+
+    def start(self, name: str, stream: str) -> int:
+        """Return a forward or backward that a task's ops on one stream wait for, 0 where there may be none."""
+        ops = self.program.tasks[name].ops
+        return min(call for op, call in zip(ops, self._of(name), strict=True) if op.stream == stream)
+
+    def _of(self, name: str) -> list[int]:
+        """Return, per op of a task's first call, the last call that it is known to wait for."""
+        if name not in self.known:
+            waits: list[int] = []
+            ops = self.program.tasks[name].ops
+            for j, op in enumerate(ops):
+                before = [i for i in range(j) if ops[i].stream == op.stream or not _apart(op.reads, ops[i].writes)]
+                waits.append(max([self._last_writer(name, op), *(waits[i] for i in before)]))
+            self.known[name] = waits
+        return self.known[name]
+
+    def _last_writer(self, name: str, reader: Op) -> int:
+        """Return the last forward or backward before a task's first call whose writes an op of it waits for.
+
+        What another task wrote in between is waited for as well, and with it what that task waited for.
+        """
+        tasks = self.program.tasks
+        writers = {other for other, t in tasks.items() if any(not _apart(reader.reads, op.writes) for op in t.ops)}
+        latest, between = 0, dict[str, None]()
+        for index, call in enumerate(self.program.calls):
+            if call.task == name:
+                break
+            if call.task in writers and tasks[call.task].phase in MAIN_PHASES:
+                latest = index
+            elif call.task in writers:
+                between[call.task] = None
+        for other in between:
+            wrote = [j for j, op in enumerate(tasks[other].ops) if not _apart(reader.reads, op.writes)]
+            latest = max(latest, min(self._of(other)[j] for j in wrote))
+        return latest
+
+
+def _apart(reads: tuple[str, ...], writes: tuple[str, ...]) -> bool:
+    return set(reads).isdisjoint(writes)

@@ -1,0 +1,178 @@
+"""The compiled plan: flat lists of nodes with counts and successors, as the event loop runs them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from sim.engine.compiling.shape import NO_PATH
+from sim.engine.prices.activity import Activity
+
+
+class NodeKind(IntEnum):
+    """What happens when all that a node waits for is done."""
+
+    FIXED = 0
+    """It lasts its stated duration, whatever else runs: an op, or a block with one entry and one exit."""
+    SHARED = 1
+    """A latency of ``duration_s``, then the demands of the node's activity on shared resources."""
+    JOIN = 2
+    """Nothing: it is done at once (a receive whose message is there)."""
+    MEMBER = 3
+    """One rank's part of a collective: waits for the other members."""
+    BLOCK = 4
+    """A block whose exits are done at times that follow from when its entries were released."""
+    ENTRY = 5
+    """One of several entries of a block."""
+    EXIT = 6
+    """An op of a block that others wait for."""
+
+
+_FIXED = NodeKind.FIXED
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pattern:
+    """How a coalesced call runs: ``offsets[k][j]`` is the start of op j after the release of entry k.
+
+    ``main_exit`` is the op at whose end the block's own node is done, ``span_s`` when that is after its only
+    entry (0 where there are several). ``predecessors``: what each op waits for inside the call.
+    """
+
+    entries: tuple[int, ...]
+    offsets: list[list[float]]
+    durations_s: list[float]
+    main_exit: int
+    span_s: float
+    predecessors: tuple[tuple[int, ...], ...] = ()
+
+
+SENT = Pattern((0,), [[0.0]], [0.0], 0, 0.0)
+"""The send of a message that is one node with its receive: over when the node starts."""
+
+
+@dataclass(slots=True)
+class Block:
+    """A coalesced call with several entries, or with exits besides the main one.
+
+    ``ranks``: where it is a call of several ranks, whose ops the pattern has one after the other, which (see teams).
+    """
+
+    pattern: Pattern
+    released_s: list[float]
+    pending: int
+    exits: dict[int, int] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Joint:
+    """A collective over several simulated ranks: begins when all members have arrived."""
+
+    members: list[int]
+    pending: int
+    activity: Activity
+    shared: bool
+
+
+Unit = tuple[int, int, int, Pattern | None]
+"""One call of a simulated rank: (rank, call, node, pattern). Without a pattern its ops are nodes from ``node`` on."""
+
+
+@dataclass(slots=True)
+class Graph:
+    """Everything the event loop needs, indexed by node."""
+
+    kinds: list[int] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
+    successors: list[list[int]] = field(default_factory=list)
+    durations_s: list[float] = field(default_factory=list)
+    shared: dict[int, Activity] = field(default_factory=dict)
+    blocks: dict[int, Block] = field(default_factory=dict)
+    entries: dict[int, tuple[int, int]] = field(default_factory=dict)
+    joints: list[Joint] = field(default_factory=list)
+    joint_of: dict[int, int] = field(default_factory=dict)
+    units: list[Unit] = field(default_factory=list)
+    messages: list[tuple[int, int, int]] = field(default_factory=list)
+    """(send, journey, receive); where a wire stands for a message, its journey is its receive, and may be its send."""
+    early_exits: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """(block, entry, op) of nodes that lead from one entry to an op that may be done before all entries let go."""
+    team_calls: list[tuple[tuple[int, ...], int, tuple[int, ...]]] = field(default_factory=list)
+    """(ranks, call, ops that are one collective of all of them) of calls that are one block of several ranks."""
+
+    def add(self, kind: NodeKind, duration_s: float = 0.0) -> int:
+        """Add a node that waits for nothing yet; return its index."""
+        self.kinds.append(kind)
+        self.waits.append(0)
+        self.successors.append([])
+        self.durations_s.append(duration_s)
+        return len(self.kinds) - 1
+
+    def link(self, before: int, after: int) -> None:
+        """Make one node wait for another."""
+        self.successors[before].append(after)
+        self.waits[after] += 1
+
+    def link_early_exit(self, node: int, block: int, pattern: Pattern, op: int, entries: Sequence[int]) -> None:
+        """Make a node wait for an op of a block that some of its ``entries`` (nodes by slot) do not lead to.
+
+        The op is done when those that lead to it say so, which may be before the block begins.
+        """
+        for slot, (entry, row) in enumerate(zip(entries, pattern.offsets, strict=True)):
+            if row[op] != NO_PATH:
+                path = self.add(NodeKind.FIXED, row[op] + pattern.durations_s[op])
+                self.early_exits[path] = (block, slot, op)
+                self.link(entry, path)
+                self.link(path, node)
+
+
+@dataclass(slots=True)
+class Wire:
+    """A channel whose messages come in order: their receives are their journeys, one node each.
+
+    ``at_once``: its sends occupy nothing and are the start of that node; else ``sends`` are their own nodes.
+    """
+
+    graph: Graph
+    latency_s: float
+    at_once: bool
+    receives: list[int] = field(default_factory=list)
+    sends: list[int] = field(default_factory=list)
+    num_received: int = 0
+
+    def send(self, node: int | None = None) -> int:
+        """Let the next message travel once ``node`` is done; return the node of its journey."""
+        count = len(self.sends)
+        receive = self.receives[count] if count < len(self.receives) else self._add()
+        if node is None:
+            self.sends.append(receive)
+        else:
+            self.graph.successors[node].append(receive)
+            self.graph.waits[receive] += 1
+            self.sends.append(node)
+        return receive
+
+    def receive(self) -> int:
+        """Return the node of the next message to be received."""
+        count = self.num_received = self.num_received + 1
+        return self.receives[count - 1] if count <= len(self.receives) else self._add()
+
+    def _add(self) -> int:
+        node = self.graph.add(_FIXED, self.latency_s)
+        self.receives.append(node)
+        return node
+
+
+@dataclass(frozen=True, slots=True)
+class PricedTask:
+    """One task as one simulated rank runs it: what each op demands.
+
+    ``launches_s``: host time of launching each op, none: it takes none; what ops wait for it is in their latencies.
+    """
+
+    activities: tuple[Activity, ...]
+    launches_s: tuple[float, ...] = ()
+
+    @property
+    def durations_s(self) -> list[float]:
+        """Return how long each op lasts when alone."""
+        return [activity.duration_s for activity in self.activities]

@@ -1,0 +1,95 @@
+"""What a task looks like from the inside: dependencies between its ops, and its touch on buffers outside."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sim.plan.words.program import Task
+
+NO_PATH = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskShape:
+    """A task's ops with their in-task dependencies (stream order and buffer hazards).
+
+    Ops are numbered in issue order. ``first`` and ``last`` are each stream's ends. ``reads`` lists the ops
+    that read a buffer as it was before the task; ``overwrites`` the first op that writes it;
+    ``leaves`` the last writer (-1: none) and the readers since, as later tasks find it.
+    """
+
+    streams: tuple[str, ...]
+    predecessors: tuple[tuple[int, ...], ...]
+    ancestors: tuple[int, ...]
+    first: dict[str, int]
+    last: dict[str, int]
+    reads: dict[str, tuple[int, ...]]
+    overwrites: dict[str, int]
+    leaves: dict[str, tuple[int, tuple[int, ...]]]
+
+    def descends(self, op: int, ancestor: int) -> bool:
+        """Return whether ``op`` is ``ancestor`` or must wait for it."""
+        return bool(self.ancestors[op] >> ancestor & 1)
+
+    def offsets(self, durations_s: Sequence[float], entries: Iterable[int]) -> list[list[float]]:
+        """Return, per entry op, each op's start relative to the entry's release (-inf: does not wait for it).
+
+        With entries released at times t_e, op j starts at max over e of t_e + offset[e][j]: the longest path.
+        """
+        table = []
+        for entry in entries:
+            starts: list[float] = []
+            for j, predecessors in enumerate(self.predecessors):
+                start = max((starts[i] + durations_s[i] for i in predecessors), default=NO_PATH)
+                starts.append(max(start, 0.0) if j == entry else start)
+            table.append(starts)
+        return table
+
+
+def analyse(task: Task) -> TaskShape:
+    """Return the shape of a task."""
+    tail: dict[str, int] = {}
+    first: dict[str, int] = {}
+    writer: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    reads: dict[str, list[int]] = {}
+    overwrites: dict[str, int] = {}
+    predecessors: list[tuple[int, ...]] = []
+    ancestors: list[int] = []
+    for j, op in enumerate(task.ops):
+        waits: set[int] = {tail[op.stream]} if op.stream in tail else set()
+        for name in op.reads:
+            if name in writer:
+                waits.add(writer[name])
+            else:
+                reads.setdefault(name, []).append(j)
+            readers.setdefault(name, []).append(j)
+        for name in op.writes:
+            waits.update(i for i in readers.get(name, ()) if i != j)
+            if name in writer:
+                waits.add(writer[name])
+            else:
+                overwrites[name] = j
+            writer[name], readers[name] = j, []
+        tail[op.stream] = j
+        first.setdefault(op.stream, j)
+        waits = _reduced(waits, ancestors)
+        predecessors.append(tuple(sorted(waits)))
+        mask = 1 << j
+        for i in waits:
+            mask |= ancestors[i]
+        ancestors.append(mask)
+    return TaskShape(
+        streams=tuple(op.stream for op in task.ops),
+        predecessors=tuple(predecessors),
+        ancestors=tuple(ancestors),
+        first=first,
+        last=tail,
+        reads={name: tuple(ops) for name, ops in reads.items()},
+        overwrites=overwrites,
+        leaves={name: (writer.get(name, -1), tuple(readers.get(name, ()))) for name in {**writer, **readers}},
+    )
+
+
+def _reduced(waits: set[int], ancestors: Sequence[int]) -> set[int]:
+    """Drop what another of the awaited ops waits for anyway."""
+    return {i for i in waits if not any(k != i and ancestors[k] >> i & 1 for k in waits)}

@@ -1,0 +1,89 @@
+"""Which links collectives and messages were bound by."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cluster.topology.links import LinkKind
+from sim.engine.findings.link_use import LinkUse
+from sim.engine.running.run import Times
+
+Ints = NDArray[np.int64]
+
+_TIE = 1e-6
+"""Links whose use differs by less are equally full; of these, the one nearest to the device binds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bottlenecks:
+    """Where the time of one kind of op goes, in seconds of the mean rank: ``time_s`` in all, ``latency_s`` of it before
+    bytes move, ``bound_s`` of it held back by each kind of link.
+
+    ``fullest``: how full the fullest link of each kind is, of those that an op uses, while its bytes move.
+    """
+
+    stream: str
+    kind: str
+    time_s: float
+    latency_s: float
+    bound_s: dict[LinkKind, float]
+    fullest: dict[LinkKind, float]
+
+
+def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
+    """Return where the time of every kind of op went, the longest first; ops are alike in stream and kind.
+
+    While an op moves bytes at one speed, the fullest of its links holds it back: alone, the slowest one; where rates
+    are max-min fair, one that is full.
+    """
+    moved = use.transfers
+    full = fullest(use)
+    binding = (full >= full.max(axis=0) * (1 - _TIE)).argmax(axis=0)
+    names = sorted({(flow.op.stream, flow.kind) for flow in moved.flows})
+    number = {name: at for at, name in enumerate(names)}
+    group_of_flow = np.array([number[flow.op.stream, flow.kind] for flow in moved.flows], dtype=np.int64)
+    ranks = np.array([flow.num_ranks for flow in moved.flows], dtype=np.float64) / (num_ranks * use.num_steps)
+    latency_s = (moved.begin_s - moved.start_s) * ranks[moved.flow_of]
+    waiting_s = np.bincount(group_of_flow[moved.flow_of], latency_s, minlength=len(names))
+    flow_of = moved.flow_of[moved.span_of]
+    group, moving_s = group_of_flow[flow_of], (moved.span_end_s - moved.span_begin_s) * ranks[flow_of]
+    whole_s = np.bincount(group, moving_s, minlength=len(names))
+    cells = group * len(LinkKind) + binding
+    bound_s = np.bincount(cells, moving_s, minlength=len(names) * len(LinkKind)).reshape(-1, len(LinkKind))
+    means = [np.bincount(group, moving_s * row, minlength=len(names)) / np.maximum(whole_s, 1e-300) for row in full]
+    found = [
+        Bottlenecks(
+            stream=stream,
+            kind=kind,
+            time_s=float(waiting_s[at] + whole_s[at]),
+            latency_s=float(waiting_s[at]),
+            bound_s={link: float(bound_s[at, link]) for link in LinkKind if bound_s[at, link] > 0},
+            fullest={link: float(means[link][at]) for link in LinkKind if means[link][at] > 0},
+        )
+        for at, (stream, kind) in enumerate(names)
+    ]
+    return sorted(found, key=lambda entry: (-entry.time_s, entry.stream, entry.kind))
+
+
+def fullest(use: LinkUse) -> Times:
+    """Return how full the fullest link of each kind is in each span of the transfers, kinds x spans.
+
+    Of the links that the span's transfer uses. At its constant speed, one of them is full.
+    """
+    moved = use.transfers
+    lasting_s = np.maximum(moved.span_end_s - moved.span_begin_s, 1e-300)
+    is_even = np.bincount(moved.flow_of, minlength=len(moved.flows)) == np.diff(use.first_span)
+    found = np.zeros((len(LinkKind), len(lasting_s)))
+    bounds = np.searchsorted(use.rows, np.arange(len(use.example) + 1)).tolist()
+    for row, kind in enumerate(use.kind.tolist()):
+        cells = range(bounds[row], bounds[row + 1])
+        curve = None if len(cells) == 1 and is_even[use.flows[cells[0]]] else use.curve(row)
+        for cell in cells:
+            own = slice(*use.first_span[use.flows[cell] : use.flows[cell] + 2])
+            if curve is None:
+                share = use.seconds[cell] * moved.span_speed[own]
+            else:
+                share = (curve(moved.span_end_s[own]) - curve(moved.span_begin_s[own])) / lasting_s[own]
+            np.maximum(found[kind, own], share, out=found[kind, own])
+    return found

@@ -1,0 +1,100 @@
+"""Where a rank's time goes: busy seconds by stream, and idle seconds of its compute stream by cause."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.compiling.tables import MAIN_STREAM
+from sim.engine.running.run import SimulatedRun, Times
+from sim.plan.words.op import Collective, Op
+
+BUBBLE = "bubble"
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """``busy_s`` by stream; ``exposed_s``: idle time of the compute stream by the communication stream that ran
+    meanwhile (the first in the order tp, dp, others by name), ``bubble`` where none did. Compute's busy time and
+    all of ``exposed_s`` add up to the run's iteration time.
+    """
+
+    busy_s: Mapping[str, float]
+    exposed_s: Mapping[str, float]
+
+
+def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
+    """Return where the time of a step goes on one simulated rank.
+
+    Without a barrier between steps: of the steady period that begins with the step's first op on that rank.
+    """
+    streams: dict[str, list[tuple[Times, Times]]] = {}
+    tasks, begin_s = run.window(rank)
+    for times in tasks:
+        by_stream: dict[str, list[int]] = {}
+        for j, op in enumerate(times.task.ops):
+            by_stream.setdefault(counted_stream(op), []).append(j)
+        for stream, ops in by_stream.items():
+            streams.setdefault(stream, []).append((times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()))
+    period_s = run.iteration_time_s
+    spans = {stream: _sorted_spans(parts, begin_s, begin_s + period_s) for stream, parts in streams.items()}
+    busy = {stream: float((ends - starts).sum()) for stream, (starts, ends) in sorted(spans.items())}
+    empty = np.empty(0)
+    gaps = _gaps(*spans.get(MAIN_STREAM, (empty, empty)), period_s)
+    exposed: dict[str, float] = {}
+    for stream in _by_priority(spans):
+        if stream != MAIN_STREAM:
+            gaps, covered_s = _cover(gaps, *spans[stream])
+            exposed[stream] = covered_s
+    exposed[BUBBLE] = float((gaps[1] - gaps[0]).sum())
+    return Breakdown(busy, exposed)
+
+
+def counted_stream(op: Op) -> str:
+    """Return the stream that an op counts for: communication that holds up computing is communication of its axes."""
+    return op.axes[0] if isinstance(op, Collective) and op.stream == MAIN_STREAM else op.stream
+
+
+def _by_priority(streams: Iterable[str]) -> list[str]:
+    first = {"tp": 0, "ep": 1, "dp": 2}
+    return sorted(streams, key=lambda stream: (first.get(stream.partition("_")[0], 3), stream))
+
+
+def _sorted_spans(parts: list[tuple[Times, Times]], begin_s: float, end_s: float) -> tuple[Times, Times]:
+    """Return what of some spans lies in a window, counted from its begin, in order.
+
+    A wait that takes no time comes before the op that begins at the same moment.
+    """
+    starts, ends = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    inside = (ends > begin_s) & (starts < end_s)
+    starts, ends = (np.clip(times[inside], begin_s, end_s) - begin_s for times in (starts, ends))
+    order = np.lexsort((ends, starts))
+    return starts[order], ends[order]
+
+
+def _gaps(starts: Times, ends: Times, period_s: float) -> tuple[Times, Times]:
+    """Return the idle spans between ops that do not overlap, from 0 to the end of the period."""
+    begin, finish = np.concatenate([[0.0], ends]), np.concatenate([starts, [period_s]])
+    idle = finish > begin
+    return begin[idle], finish[idle]
+
+
+def _cover(gaps: tuple[Times, Times], starts: Times, ends: Times) -> tuple[tuple[Times, Times], float]:
+    """Return what is left of the gaps outside the given spans, and the seconds inside."""
+    busy = ends > starts
+    starts, ends = starts[busy], ends[busy]
+    if not len(gaps[0]) or not len(starts):
+        return gaps, 0.0
+    edges = np.unique(np.concatenate([*gaps, starts, ends]))
+    middle = (edges[1:] + edges[:-1]) / 2
+    idle = _inside(middle, *gaps)
+    covered = idle & _inside(middle, starts, ends)
+    left = idle & ~covered
+    return (edges[:-1][left], edges[1:][left]), float((edges[1:] - edges[:-1])[covered].sum())
+
+
+def _inside(points: Times, starts: Times, ends: Times) -> NDArray[np.bool_]:
+    """Return which points lie in one of the spans, which are sorted and do not overlap."""
+    at = np.searchsorted(starts, points, side="right") - 1
+    return (at >= 0) & (points < ends[np.maximum(at, 0)])

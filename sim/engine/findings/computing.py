@@ -1,0 +1,27 @@
+"""What a rank computes for: its compute stream's busy seconds by purpose."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from sim.engine.compiling.tables import MAIN_STREAM
+from sim.engine.findings.breakdown import counted_stream
+from sim.engine.running.run import SimulatedRun
+from sim.plan.facts.work_shares import TaskShares, WorkShares
+
+
+def computing_seconds(run: SimulatedRun, rank: int, shares: TaskShares) -> Mapping[str, float]:
+    """Return the seconds of a step that one simulated rank computes, by what for: the fields of ``WorkShares``.
+
+    ``shares``: those of the rank's program. The seconds add up to the compute stream's in ``breakdown``.
+    """
+    total_s = np.zeros(len(WorkShares._fields))
+    tasks, begin_s = run.window(rank)
+    for times in tasks:
+        ops = [j for j, op in enumerate(times.task.ops) if counted_stream(op) == MAIN_STREAM]
+        starts_s, ends_s = (
+            np.clip(edges[:, ops], begin_s, begin_s + run.iteration_time_s) for edges in (times.starts_s, times.ends_s)
+        )
+        of_task = shares[times.task.name]
+        total_s += (ends_s - starts_s).sum(axis=0) @ np.array([of_task[j] for j in ops]).reshape(-1, len(total_s))
+    return dict(zip(WorkShares._fields, total_s.tolist(), strict=True))

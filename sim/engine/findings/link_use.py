@@ -1,0 +1,271 @@
+"""How full every link is: what it carries in a step, and when.
+
+A link is busy by the seconds of exclusive use that the transfers over it demand; at 100 % of the step nothing more
+fits. Links that carry the same at the same time are one row, so a folded run has few of them. Links that folding left
+out, because they can never be full, are looked up group by group: ranks that cannot differ may use them unequally.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cluster.network import LinkUse as NetworkUse
+from sim.cluster.topology.topology import Topology
+from sim.engine.findings.transfers import Transfers, transfers
+from sim.engine.folding.folding import NEVER_BINDS
+from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.prices.traffic import Exchange, exchanges, signature
+from sim.engine.running.run import SimulatedRun, Times
+from sim.plan.words.op import Collective
+
+Ints = NDArray[np.int64]
+
+IDLE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class LinkUse:
+    """``row_of[l]``: the row of link l, -1 where it carries nothing in the whole step.
+
+    Per row: ``example``, its first link; ``count``, how many links are like it; ``num_bytes``, the payload that each
+    carries; ``busy_s``, seconds of exclusive use. Flow ``flows[i]`` uses each link of row ``rows[i]`` for
+    ``seconds[i]`` per transfer, sorted by row. Of a plan of ``num_steps``, bytes and busy seconds are a mean.
+    """
+
+    topology: Topology
+    iteration_time_s: float
+    makespan_s: float
+    transfers: Transfers
+    row_of: Ints
+    example: Ints
+    count: Ints
+    num_bytes: Times
+    busy_s: Times
+    flows: Ints
+    rows: Ints
+    seconds: Times
+    num_steps: int = 1
+
+    @property
+    def busy_fraction(self) -> Times:
+        """Return the part of the step that each row's links are busy."""
+        return self.busy_s / self.iteration_time_s if self.iteration_time_s else np.zeros_like(self.busy_s)
+
+    @property
+    def kind(self) -> NDArray[np.int8]:
+        """Return the kind of each row's links: a LinkKind."""
+        return self.topology.kind[self.example]
+
+    @cached_property
+    def first_span(self) -> Ints:
+        """Return where each flow's spans begin, and at last where all end."""
+        moved = self.transfers
+        return np.searchsorted(moved.flow_of[moved.span_of], np.arange(len(moved.flows) + 1))
+
+    def curve(self, row: int) -> Callable[[Times], Times]:
+        """Return a function of moments: how many seconds of the step until then a row's links have been in use."""
+        moved, times, slopes = self.transfers, [np.zeros(1)], [np.zeros(1)]
+        first, last = np.searchsorted(self.rows, [row, row + 1])
+        for flow, seconds in zip(self.flows[first:last].tolist(), self.seconds[first:last].tolist(), strict=True):
+            spans = slice(self.first_span[flow], self.first_span[flow + 1])
+            rates = moved.span_speed[spans] * seconds
+            times += [moved.span_begin_s[spans], moved.span_end_s[spans]]
+            slopes += [rates, -rates]
+        turns = np.concatenate(times)
+        order = np.argsort(turns, kind="stable")
+        turns, rates = turns[order], np.cumsum(np.concatenate(slopes)[order])
+        busy_s = np.append(0.0, np.cumsum(np.diff(turns) * rates[:-1]))
+        return lambda moments_s: np.interp(moments_s, turns, busy_s)
+
+    def over_time(self, row: int, num_parts: int) -> Times:
+        """Return how busy a row's links are in each of equally long parts of the step, as a fraction."""
+        edges = np.linspace(0.0, self.makespan_s, num_parts + 1)
+        parts: Times = np.diff(self.curve(row)(edges)) / (self.makespan_s / num_parts)
+        return np.maximum(parts, 0.0).round(12)
+
+
+def link_use(run: SimulatedRun, pricing: ClusterPricing) -> LinkUse:
+    """Return how full every link is in a run, priced by ``pricing``."""
+    moved = transfers(run)
+    loads = _Loads(run, pricing)
+    cells = loads.cells(moved)
+    row_of_column = _alike(cells, loads.kinds)
+    row_of = row_of_column[loads.columns]
+    places = row_of_column[cells.columns] * max(len(moved.flows), 1) + cells.flows
+    kept = np.unique(places, return_index=True)[1]
+    flows, rows = cells.flows[kept], row_of_column[cells.columns[kept]]
+    carrying = np.flatnonzero(row_of != IDLE)
+    example = carrying[np.unique(row_of[carrying], return_index=True)[1]]
+    times = np.bincount(moved.flow_of, minlength=len(moved.flows))[flows]
+    return LinkUse(
+        topology=pricing.cluster.topology,
+        iteration_time_s=run.iteration_time_s,
+        makespan_s=run.makespan_s,
+        transfers=moved,
+        row_of=row_of,
+        example=example,
+        count=np.bincount(row_of[carrying], minlength=len(example)),
+        num_bytes=_sums(rows, cells.num_bytes[kept] * times / run.plan.num_steps, len(example)),
+        busy_s=_sums(rows, cells.seconds[kept] * times / run.plan.num_steps, len(example)),
+        flows=flows,
+        rows=rows,
+        seconds=cells.seconds[kept],
+        num_steps=run.plan.num_steps,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cells:
+    """One transfer of flow ``flows[i]`` brings each link of column ``columns[i]`` so many seconds and bytes."""
+
+    flows: Ints
+    columns: Ints
+    seconds: Times
+    num_bytes: Times
+
+
+_NOTHING: Final = _Cells(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+
+
+class _Loads:
+    """What groups put on columns of links: a column is a class of links, or one link that folding left out."""
+
+    def __init__(self, run: SimulatedRun, pricing: ClusterPricing) -> None:
+        self.run, self.pricing = run, pricing
+        cluster, folding = pricing.cluster, run.folding
+        self.columns = np.arange(cluster.topology.num_links)
+        self.num_classes = len(self.columns)
+        if folding.link_class is not None:
+            self.num_classes = int(folding.link_class.max(initial=-1)) + 1
+            alone = self.num_classes + self.columns
+            self.columns = np.where(folding.link_class == NEVER_BINDS, alone, folding.link_class)
+        self.some_left_out = bool((pricing.network_links() & (self.columns >= self.num_classes)).any())
+        self.size = np.bincount(self.columns, minlength=1)
+        self.kinds = np.zeros(len(self.size), np.int64)
+        self.kinds[self.columns] = pricing.link_kinds()
+        self.island = cluster.topology.device_island[cluster.devices]
+        self.stands_for = np.array(folding.stands_for, dtype=np.int64)
+        self._known: dict[tuple[object, ...], _Cells] = {}
+
+    def cells(self, moved: Transfers) -> _Cells:
+        """Return the loads of all flows, each pair of flow and column once."""
+        numbers: dict[tuple[object, ...], list[int]] = {}
+        for number, flow in enumerate(moved.flows):
+            numbers.setdefault((flow.rank, flow.signature), []).append(number)
+        found = [_NOTHING]
+        for exchange in exchanges(self.run.plan):
+            found += self._of_exchange(exchange, numbers)
+        return _Cells(
+            flows=np.concatenate([part.flows for part in found]),
+            columns=np.concatenate([part.columns for part in found]),
+            seconds=np.concatenate([part.seconds for part in found]),
+            num_bytes=np.concatenate([part.num_bytes for part in found]),
+        )
+
+    def _of_exchange(self, exchange: Exchange, numbers: Mapping[tuple[object, ...], list[int]]) -> Iterator[_Cells]:
+        """Yield what the groups of an exchange bring, by the flow of the simulated rank that answers for them."""
+        owners, own = self._owners(exchange)
+        use = self.pricing.use_of(_only(exchange, own))
+        if not len(use.links):
+            return
+        alike = signature(exchange.program, exchange.op)
+        for part in (self._to_classes(exchange, use, owners[own]), self._to_left_out(exchange, use, owners)):
+            for rank in np.unique(part.flows).tolist():
+                mine = slice(*np.searchsorted(part.flows, [rank, rank + 1]))
+                for number in numbers.get((rank, alike), ()):
+                    flows = np.full(mine.stop - mine.start, number)
+                    yield _Cells(flows, part.columns[mine], part.seconds[mine], part.num_bytes[mine])
+
+    def _to_classes(self, exchange: Exchange, use: NetworkUse, owners: Ints) -> _Cells:
+        """Return what owners bring to classes of links: each its own group's, times the groups that it answers for."""
+        columns = self.columns[use.links]
+        kept = columns < self.num_classes
+        rows, columns = use.rows[kept], columns[kept]
+        share = self._num_alike(exchange, owners)[rows] / self.size[columns]
+        return self._summed(owners[rows], columns, use.seconds[kept] * share, use.num_bytes[kept] * share)
+
+    def _to_left_out(self, exchange: Exchange, own: NetworkUse, owners: Ints) -> _Cells:
+        """Return what all groups of owners bring to links that folding left out.
+
+        Exchanges of the same groups whose owners use links in the same proportions differ by a factor.
+        """
+        far = self._reaches_left_out(exchange)
+        if not far.any():
+            return _NOTHING
+        most = own.seconds.max(), own.num_bytes.max()
+        key = (type(exchange.op), getattr(exchange.op, "root", 0), *_digests(exchange, own))
+        if key not in self._known:
+            use = self.pricing.use_of(exchange if far.all() else _only(exchange, far))
+            columns = self.columns[use.links]
+            kept = columns >= self.num_classes
+            users = owners[far][use.rows[kept]]
+            self._known[key] = self._summed(
+                users, columns[kept], use.seconds[kept] / most[0], use.num_bytes[kept] / most[1]
+            )
+        unit = self._known[key]
+        return _Cells(unit.flows, unit.columns, unit.seconds * most[0], unit.num_bytes * most[1])
+
+    def _summed(self, owners: Ints, columns: Ints, seconds: Times, num_bytes: Times) -> _Cells:
+        """Return the sums per owner and column, sorted; ``flows`` are the owners still."""
+        pairs, where = np.unique(owners * len(self.size) + columns, return_inverse=True)
+        sums = (_sums(where.ravel(), values, len(pairs)) for values in (seconds, num_bytes))
+        return _Cells(*np.divmod(pairs, len(self.size)), *sums)
+
+    def _owners(self, exchange: Exchange) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return the simulated rank that answers for each group, and whether it is in this one."""
+        groups = exchange.groups if isinstance(exchange.op, Collective) else exchange.groups[:, :1]
+        owners = self.stands_for[groups].min(axis=1)
+        return owners, (groups == owners[:, None]).any(axis=1)
+
+    def _reaches_left_out(self, exchange: Exchange) -> NDArray[np.bool_]:
+        """Return which groups may use links that folding left out: those that the network joins, if there are any."""
+        if not self.some_left_out:
+            return np.zeros(len(exchange.groups), np.bool_)
+        lying = self.island[exchange.groups]
+        far: NDArray[np.bool_] = (lying != lying[:, :1]).any(axis=1)
+        return far
+
+    def _num_alike(self, exchange: Exchange, owners: Ints) -> Ints:
+        """Return for how many groups, or senders, the owner of each answers."""
+        folding, op = self.run.folding, exchange.op
+        counts = (
+            folding.group_counts.get((op.axes, op.members), {}) if isinstance(op, Collective) else folding.multiplicity
+        )
+        of = np.ones(len(folding.stands_for), np.int64)
+        of[list(counts)] = list(counts.values())
+        return of[owners]
+
+
+def _only(exchange: Exchange, chosen: NDArray[np.bool_]) -> Exchange:
+    return Exchange(exchange.program, exchange.op, exchange.groups[chosen])
+
+
+def _digests(exchange: Exchange, use: NetworkUse) -> tuple[bytes, ...]:
+    """Return digests of the groups, and of who uses which links in which proportions."""
+    shares = (np.round(values / values.max(), 10) for values in (use.seconds, use.num_bytes))
+    return tuple(blake2b(part.tobytes()).digest() for part in (exchange.groups, use.rows, use.links, *shares))
+
+
+def _alike(cells: _Cells, kinds: Ints) -> Ints:
+    """Return a row per column, the same for columns of one kind of links that carry the same; -1: carries nothing."""
+    order = np.lexsort((cells.flows, cells.columns))
+    flows, columns = cells.flows[order], cells.columns[order]
+    rounded = np.round(cells.seconds[order] / cells.seconds.max(initial=1e-300), 13)
+    names, firsts = np.unique(columns, return_index=True)
+    bounds = np.append(firsts, len(columns)).tolist()
+    rows = np.full(len(kinds), IDLE)
+    seen: dict[tuple[object, ...], int] = {}
+    for name, begin, end in zip(names.tolist(), bounds[:-1], bounds[1:], strict=True):
+        key = (kinds[name], flows[begin:end].tobytes(), rounded[begin:end].tobytes())
+        rows[name] = seen.setdefault(key, len(seen))
+    return rows
+
+
+def _sums(numbers: Ints, values: Times, count: int) -> Times:
+    """Return the sum of the values of each number."""
+    return np.bincount(numbers, values, minlength=count).astype(np.float64)

@@ -1,0 +1,138 @@
+"""From a simulated run to a timeline."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.compiling.contention import MAIN_PHASES
+from sim.engine.running.memory import MemoryUse
+from sim.engine.running.run import SimulatedRun, TaskTimes
+from sim.plan.facts.description import describe
+from sim.plan.words.program import Program, Task
+from traces.timeline import NO_INDEX, Timeline, TimelineBuilder
+
+MAIN_STREAM = "compute"
+MOST_OPS_IN_DETAIL = 200_000
+"""Above so many ops a timeline shows tasks unless asked for ops."""
+
+
+def timeline(run: SimulatedRun, detail: Literal["op", "task"] | None = None) -> Timeline:
+    """Return the run as a timeline; by default with a row per op, on large plans with a row per call."""
+    if detail is None:
+        num_ops = sum(len(p.tasks[call.task].ops) for p in run.programs.values() for call in p.calls)
+        detail = "op" if num_ops <= MOST_OPS_IN_DETAIL else "task"
+    builder = TimelineBuilder("simulated", detail)
+    row_of = np.full(len(run.graph.kinds), -1, dtype=np.int64)
+    sent_by = row_of.copy()  # the row of a message's send, where that is one node with its receive
+    first_rows: dict[tuple[int, int], int] = {}
+    for rank, program in run.programs.items():
+        builder.add_rank(rank, program.role_name, run.folding.multiplicity[rank])
+        calls = []
+        for times in run.task_times(rank):
+            calls.append(times)
+            if detail == "task" and times.task.phase in MAIN_PHASES and _computes(times.task):
+                _add_calls(builder, rank, program, times)
+            else:
+                rows = _add_ops(builder, rank, program, times)
+                _note_rows(sent_by if times.wired else row_of, times, rows)
+                calls_rows = zip(times.calls.tolist(), rows[:: len(times.task.ops)], strict=True)
+                first_rows.update({(rank, call): row for call, row in calls_rows})
+        _add_memory(builder, rank, run.memory_of(rank), calls)
+    _add_links(builder, run, row_of, sent_by)
+    for ranks, call, ops in run.graph.team_calls:
+        shown = call - max(run.num_steps - 2, 0) * len(run.programs[ranks[0]].calls)  # of several steps one is shown
+        if (ranks[0], shown) in first_rows:
+            for op in ops:
+                builder.add_collective([first_rows[rank, shown] + op for rank in ranks])
+    return builder.build()
+
+
+def _computes(task: Task) -> bool:
+    """Return whether a task has an op on the compute stream: a stage without layers may only gather its input."""
+    return any(op.stream == MAIN_STREAM for op in task.ops)
+
+
+def _microbatches(program: Program, times: TaskTimes) -> list[int]:
+    found = (program.calls[index].microbatch for index in times.calls.tolist())
+    return [NO_INDEX if microbatch is None else microbatch for microbatch in found]
+
+
+def _note_rows(row_of: NDArray[np.int64], times: TaskTimes, rows: range) -> None:
+    """Note the row of every node that is one op."""
+    num_ops = len(times.task.ops)
+    table = np.arange(rows.start, rows.stop).reshape(-1, num_ops)
+    single = times.nodes >= 0
+    row_of[times.nodes[single][:, None] + np.arange(num_ops)] = table[single]
+
+
+def _add_links(
+    builder: TimelineBuilder, run: SimulatedRun, row_of: NDArray[np.int64], sent_by: NDArray[np.int64]
+) -> None:
+    """Say which rows are two ends of a message, and which are one collective of several ranks.
+
+    Ops that have no row of their own, as their task has one for all, are left out.
+    """
+    if run.graph.messages:
+        sends, _, receives = np.array(run.graph.messages).T
+        sent, received = np.where(sends == receives, sent_by[sends], row_of[sends]), row_of[receives]
+        shown = (sent >= 0) & (received >= 0)
+        builder.extend_messages(sent[shown], received[shown])
+    for joint in run.graph.joints:
+        rows = [row for row in row_of[joint.members].tolist() if row >= 0]
+        if len(rows) > 1:
+            builder.add_collective(rows)
+
+
+def _add_ops(builder: TimelineBuilder, rank: int, program: Program, times: TaskTimes) -> range:
+    """Add a row per op of every call of a task; return the rows, call by call."""
+    facts = [describe(program, times.task, op) for op in times.task.ops]
+    codes = np.tile(np.arange(len(facts)), len(times.calls))
+    return builder.extend(
+        rank=rank,
+        stream=(codes, [op.stream for op in times.task.ops]),
+        name=(codes, [fact.name for fact in facts]),
+        kind=(codes, [fact.kind for fact in facts]),
+        start_s=times.starts_s.ravel(),
+        end_s=times.ends_s.ravel(),
+        microbatch=np.repeat(_microbatches(program, times), len(facts)),
+        stage=times.task.stage,
+        num_bytes=np.array([fact.num_bytes for fact in facts])[codes],
+        flop=np.array([fact.flop for fact in facts])[codes],
+        group=(codes, [fact.group for fact in facts]),
+    )
+
+
+def _add_calls(builder: TimelineBuilder, rank: int, program: Program, times: TaskTimes) -> None:
+    """Add a row per call, from the first to the last op of its compute stream."""
+    main = [j for j, op in enumerate(times.task.ops) if op.stream == MAIN_STREAM]
+    facts = [describe(program, times.task, op) for op in times.task.ops]
+    builder.extend(
+        rank=rank,
+        stream=MAIN_STREAM,
+        name=times.task.name,
+        kind=str(times.task.phase),
+        start_s=times.starts_s[:, main].min(axis=1),
+        end_s=times.ends_s[:, main].max(axis=1),
+        microbatch=_microbatches(program, times),
+        stage=times.task.stage,
+        num_bytes=sum(fact.num_bytes for fact in facts),
+        flop=sum(fact.flop for fact in facts),
+    )
+
+
+def _add_memory(builder: TimelineBuilder, rank: int, use: MemoryUse, tasks: Sequence[TaskTimes]) -> None:
+    """Add a rank's memory curve: per call what lives before it, its peak at the op that makes it, what it leaves."""
+    num_calls = len(use.before_bytes)
+    if not num_calls:
+        return
+    begins, peaks_at, ends = (np.zeros(num_calls) for _ in range(3))
+    for times in tasks:
+        begins[times.calls] = times.starts_s.min(axis=1)
+        ends[times.calls] = times.ends_s.max(axis=1)
+        rows = np.arange(len(times.calls))
+        peaks_at[times.calls] = times.starts_s[rows, use.peak_op_of[times.calls]]
+    after = np.append(use.before_bytes[1:], use.after_bytes)
+    moments = np.maximum.accumulate(np.stack([begins, peaks_at, ends], axis=1).ravel())
+    builder.add_memory(rank, moments, np.stack([use.before_bytes, use.peak_bytes_of, after], axis=1).ravel())

@@ -1,0 +1,151 @@
+"""When every collective and message of a run moved its bytes, and how fast."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.compiling.graph import Graph, NodeKind
+from sim.engine.prices.activity import Activity, is_link
+from sim.engine.prices.traffic import signature
+from sim.engine.running.run import SimulatedRun, TaskTimes, Times
+from sim.plan.words.op import Collective, LinkOp, Send
+from sim.plan.words.program import Program
+
+Ints = NDArray[np.int64]
+
+_ALONE = -(2**62)
+"""The key of what did not go through shared resources."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flow:
+    """Transfers that are alike in all but time: those of one simulated rank, for all that it stands for.
+
+    ``activity``: what all of them that run at once demand together. ``num_ranks``: the members of all groups, all
+    senders, or all who copy.
+    """
+
+    rank: int
+    program: Program
+    op: LinkOp
+    signature: tuple[object, ...]
+    activity: Activity
+    num_ranks: int
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of collective, ``send`` or ``copy``."""
+        return str(self.op.kind) if isinstance(self.op, Collective) else type(self.op).__name__.lower()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfers:
+    """``flow_of[i]``: the flow of transfer i; its op starts at ``start_s``, and its bytes move until ``end_s``.
+
+    From ``span_begin_s`` to ``span_end_s`` transfer ``span_of`` gets on by ``span_speed`` of the whole per second; its
+    spans add up to the whole. Transfers are sorted by flow, and so are spans.
+    """
+
+    flows: Sequence[Flow]
+    flow_of: Ints
+    start_s: Times
+    begin_s: Times
+    end_s: Times
+    span_of: Ints
+    span_begin_s: Times
+    span_end_s: Times
+    span_speed: Times
+
+
+def transfers(run: SimulatedRun) -> Transfers:
+    """Return all transfers of a run, one of several simulated ranks once. What uses no link is none.
+
+    An op alone on its links moves its bytes evenly once its latency is over; one that shares them, as fast as the
+    event loop let it.
+    """
+    num_ranks = _counter(run)
+    numbers: dict[tuple[object, ...], int] = {}
+    flows: list[Flow] = []
+    parts: list[tuple[Ints, Times, Times, Times, Ints]] = []
+    for rank, program in run.programs.items():
+        for times in run.task_times(rank):
+            activities = run.priced[rank][times.task.name].activities
+            for j, (op, activity) in enumerate(zip(times.task.ops, activities, strict=True)):
+                if not isinstance(op, LinkOp) or not _uses_links(activity) or not num_ranks(rank, op):
+                    continue
+                alike = signature(program, op)
+                number = numbers.setdefault((rank, op.stream, alike), len(flows))
+                if number == len(flows):
+                    flows.append(Flow(rank, program, op, alike, activity, num_ranks(rank, op)))
+                starts = times.starts_s[:, j]
+                begins = starts if isinstance(op, Send) else starts + activity.latency_s
+                parts.append(
+                    (np.full(len(starts), number), starts, begins, times.ends_s[:, j], _keys(run.graph, times, j))
+                )
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.zeros(0)] * 5
+    order = np.argsort(columns[0], kind="stable")
+    flow_of, starts, begins, ends, keys = (column[order] for column in columns)
+    spans = _spans(run, begins, ends, keys.astype(np.int64))
+    return Transfers(flows, flow_of.astype(np.int64), starts, begins, ends, *spans)
+
+
+def _uses_links(activity: Activity) -> bool:
+    return any(is_link(resource) for resource, _ in activity.demands)
+
+
+def _counter(run: SimulatedRun) -> Callable[[int, LinkOp], int]:
+    """Return a function of a simulated rank and its op: how many ranks take part in all that it stands for.
+
+    0 where another simulated rank of the group answers for it.
+    """
+    mesh, folding = run.plan.mesh, run.folding
+
+    @cache
+    def members(rank: int, axes: tuple[str, ...], chosen: tuple[int, ...]) -> int:
+        group = mesh.group(rank, axes)
+        group = tuple(group[i] for i in chosen) if chosen else group
+        if min(folding.stands_for[member] for member in group) != rank:
+            return 0
+        return len(group) * folding.group_counts.get((axes, chosen), {}).get(rank, 1)
+
+    def num_ranks(rank: int, op: LinkOp) -> int:
+        return members(rank, op.axes, op.members) if isinstance(op, Collective) else folding.multiplicity[rank]
+
+    return num_ranks
+
+
+def _keys(graph: Graph, times: TaskTimes, j: int) -> Ints:
+    """Return under which key each call of an op went through the shared resources."""
+    keys = np.full(len(times.nodes), _ALONE)
+    for row in np.flatnonzero(times.nodes >= 0).tolist():
+        node = int(times.nodes[row]) + j
+        if graph.kinds[node] == NodeKind.SHARED:
+            keys[row] = node
+        elif graph.kinds[node] == NodeKind.MEMBER and graph.joints[graph.joint_of[node]].shared:
+            keys[row] = -graph.joint_of[node] - 1
+    return keys
+
+
+def _spans(run: SimulatedRun, begins: Times, ends: Times, keys: Ints) -> tuple[Ints, Times, Times, Times]:
+    """Return transfer, begin, end and speed of every span, sorted by transfer."""
+    alone = np.flatnonzero(keys == _ALONE)
+    shared = np.flatnonzero(keys != _ALONE)
+    shared = shared[np.argsort(keys[shared], kind="stable")]
+    table = np.array(run.loop.shared_spans, dtype=np.float64).reshape(-1, 4)
+    table[:, 1:3] -= run.origin_s
+    of_key = table[:, 0].astype(np.int64)
+    at = np.searchsorted(keys[shared], of_key)
+    ours = np.flatnonzero(at < len(shared))
+    ours = ours[keys[shared][at[ours]] == of_key[ours]]
+    lasting_s = ends[alone] - begins[alone]
+    spans = np.concatenate([alone, shared[at[ours]]])
+    columns = [
+        np.concatenate([begins[alone], table[ours, 1]]),
+        np.concatenate([ends[alone], table[ours, 2]]),
+        np.concatenate([1 / lasting_s, table[ours, 3]]),
+    ]
+    order = np.argsort(spans, kind="stable")
+    return spans[order], columns[0][order], columns[1][order], columns[2][order]

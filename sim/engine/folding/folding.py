@@ -1,0 +1,144 @@
+"""Which ranks are simulated, and whom each one stands for.
+
+Ranks, groups of ranks and links are vertices of one graph, coloured by role, device and kind. The coarsest equitable
+partition of that graph has classes whose members see the same: one rank per class is simulated, and what all groups
+and messages of a class put on the links of a class is put on one. Where all of a class do the same at the same time,
+each link of a class carries the same, and the simulated times are those of every member.
+
+Links of the network that can never bind, whatever runs at the same time, are left out: they would tell ranks apart
+that nothing else does (see ``sim.engine.folding.slack``).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.folding.likeness import NONE, LikenessGraph
+from sim.engine.folding.slack import never_binding
+from sim.engine.prices.activity import Activity, Pricing, Resource, is_link
+from sim.engine.prices.traffic import Exchange, Load, exchanges
+from sim.plan.words.mesh import Mesh
+from sim.plan.words.op import Collective, LinkOp, Op
+from sim.plan.words.program import Plan
+
+Ints = NDArray[np.int64]
+
+NEVER_BINDS: Final = NONE
+
+
+@dataclass(frozen=True)
+class Folding:
+    """``stands_for[r]`` is the simulated rank of rank r's class; ``multiplicity`` counts each class.
+
+    ``link_class[l]`` is the class of link l (-1: it never binds, or nobody uses it) and ``class_size`` how many links a
+    class has (none: links are not folded). ``group_counts``: by axes and members, of every simulated rank's group, how
+    many groups are like it.
+    """
+
+    stands_for: Sequence[int]
+    multiplicity: Mapping[int, int]
+    link_class: Ints | None = None
+    class_size: Ints | None = None
+    group_counts: Mapping[tuple[object, ...], Mapping[int, int]] = field(default_factory=dict)
+    _classes: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict, repr=False)
+    _folded: dict[tuple[int, int], tuple[Activity, Activity]] = field(default_factory=dict, repr=False)
+
+    def same_as(self, other: "Folding") -> bool:
+        """Return whether another folding has the same classes of ranks, links and groups."""
+        return (
+            self.stands_for == other.stands_for
+            and self.multiplicity == other.multiplicity
+            and self.group_counts == other.group_counts
+            and _equal(self.link_class, other.link_class)
+            and _equal(self.class_size, other.class_size)
+        )
+
+    def classes_of(self, mesh: Mesh, rank: int, op: Collective) -> tuple[int, ...]:
+        """Return which simulated ranks take part where ``rank`` runs a collective, in order."""
+        key = (rank, op.axes, op.members)
+        if key not in self._classes:
+            self._classes[key] = tuple(sorted({self.stands_for[member] for member in op.group(mesh, rank)}))
+        return self._classes[key]
+
+    def folded(self, op: Op, rank: int, activity: Activity) -> Activity:
+        """Return what an op of a simulated rank and all that are like it demand of classes of links."""
+        if self.link_class is None or self.class_size is None or not isinstance(op, LinkOp):
+            return activity
+        alike = self.group_counts[op.axes, op.members][rank] if isinstance(op, Collective) else self.multiplicity[rank]
+        key = (alike, id(activity))  # kept with the activity, so that no other gets its number
+        if key not in self._folded:
+            self._folded[key] = activity, self._fold(alike, activity)
+        return self._folded[key][1]
+
+    def _fold(self, alike: int, activity: Activity) -> Activity:
+        """Return what an activity and all that are like it demand of one link of each class, and of simulated ranks."""
+        assert self.link_class is not None
+        assert self.class_size is not None
+        if not activity.demands:
+            return activity
+        on_links = [demand for demand in activity.demands if is_link(demand[0])]
+        own = {self._simulated(resource): seconds for resource, seconds in activity.demands if not is_link(resource)}
+        links = np.array([resource[1] for resource, _ in on_links], dtype=np.int64)  # type: ignore[index]
+        seconds = np.array([seconds for _, seconds in on_links])
+        classes = self.link_class[links]
+        kept = classes != NEVER_BINDS
+        names, places = np.unique(classes[kept], return_inverse=True)
+        shares = np.bincount(places.ravel(), seconds[kept] * alike / self.class_size[classes[kept]])
+        demands = tuple((("link", name), share) for name, share in zip(names.tolist(), shares.tolist(), strict=True))
+        return Activity(activity.latency_s, (*own.items(), *demands), activity.occupancy_s)
+
+    def _simulated(self, resource: Resource) -> Resource:
+        """Return the resource of the rank that is simulated for the one whose resource this is."""
+        assert isinstance(resource, tuple)
+        kind, rank, *rest = resource
+        return (kind, self.stands_for[rank], *rest)
+
+
+def _equal(one: Ints | None, other: Ints | None) -> bool:
+    return one is other if one is None or other is None else np.array_equal(one, other)
+
+
+def no_fold(plan: Plan, pricing: Pricing) -> Folding:
+    """Return one class per rank."""
+    ranks = range(plan.mesh.size)
+    return Folding(ranks, dict.fromkeys(ranks, 1))
+
+
+def fold(plan: Plan, pricing: Pricing) -> Folding:
+    """Return the coarsest classes of ranks that cannot differ."""
+    if all(len(plan.ranks_of(program)) == 1 for program in plan.programs):
+        return no_fold(plan, pricing)
+    loads = list(pricing.loads(plan, exchanges(plan)))
+    in_network = pricing.network_links()
+    graph = LikenessGraph(_rank_kinds(plan, pricing), pricing.link_kinds(), _idle(loads, in_network))
+    for exchange, load in loads:
+        graph.add(exchange, load)
+    classes = graph.classes()
+    simulated = np.unique(classes.stands_for)
+    return Folding(
+        classes.stands_for.tolist(),
+        dict(zip(simulated.tolist(), classes.multiplicity[simulated].tolist(), strict=True)),
+        classes.link_class,
+        classes.class_size,
+        {
+            key: dict(zip(simulated.tolist(), alike[simulated].tolist(), strict=True))
+            for key, alike in classes.groups_alike.items()
+        },
+    )
+
+
+def _rank_kinds(plan: Plan, pricing: Pricing) -> Ints:
+    """Return a number per rank, the same for ranks with the same program and equal devices."""
+    roles = np.empty(plan.mesh.size, dtype=np.int64)
+    for index, program in enumerate(plan.programs):
+        roles[list(plan.ranks_of(program))] = index
+    kinds = pricing.rank_kinds(plan)
+    return roles * (int(kinds.max(initial=0)) + 1) + kinds
+
+
+def _idle(loads: Sequence[tuple[Exchange, Load]], in_network: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the links of the network that never bind."""
+    return never_binding([load for _, load in loads], in_network)

@@ -1,0 +1,249 @@
+"""The graph of ranks, groups and links whose coarsest equitable partition says who is like whom.
+
+A vertex per rank, per group that communicates, and per link that ranks share. Most links are not shared: a device's
+ports, cables and adapter are used by its rank's messages and by groups that it is in, and by nobody else. Such a link
+is no vertex; what is known of it is known of its owner. It loses nothing: ranks of one class own links that are used
+alike, and the others who use them are the ranks and groups that the owner communicates with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.folding.refinement import Partition, Relation, coarsest_equitable
+from sim.engine.prices.traffic import Exchange, Load
+from sim.plan.words.op import Collective, CollectiveKind, Copy, Send
+
+Ints = NDArray[np.int64]
+
+NONE: Final = -1
+_MANY: Final = -2
+_MOST: Final = 2**62
+
+
+@dataclass(slots=True)
+class _Facts:
+    """A number per thing, equal where all that has been told of two things is equal; less than ``count``."""
+
+    numbers: Ints
+    count: int
+
+    @classmethod
+    def of(cls, numbers: Ints) -> "_Facts":
+        return cls(numbers.astype(np.int64), int(numbers.max(initial=0)) + 1)
+
+    def tell(self, things: Ints, facts: Ints, num_facts: int) -> None:
+        """Tell one fact, from 0 to ``num_facts`` - 1, of each of some things."""
+        self._make_room(num_facts + 1)
+        self.numbers[things] += (facts + 1) * self.count
+        self.count *= num_facts + 1
+
+    def tell_counts(self, things: Ints, most: int) -> None:
+        """Tell how often each thing is named, at most ``most`` times."""
+        self._make_room(most + 1)
+        np.add.at(self.numbers, things, self.count)
+        self.count *= most + 1
+
+    def _make_room(self, factor: int) -> None:
+        if self.count * factor >= _MOST:
+            names, numbers = np.unique(self.numbers, return_inverse=True)
+            self.numbers, self.count = numbers.ravel(), len(names)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Use:
+    """Vertex ``users[i]`` puts load ``labels[i]`` on link ``links[i]``.
+
+    ``receivers``: of messages, whose users are the senders; ``group_of``: of collectives, each rank's group.
+    """
+
+    users: Ints
+    links: Ints
+    labels: Ints
+    receivers: Ints | None
+    group_of: Ints | None
+
+
+@dataclass(slots=True)
+class Classes:
+    """Who is like whom. ``stands_for`` and ``multiplicity`` are per rank: its class's first rank, and their number.
+
+    ``link_class``: per link, NONE for one that nobody uses or that was left out; ``class_size``: links of each class.
+    ``groups_alike``: by axes and members, per rank, how many groups are like the one that it is in.
+    """
+
+    stands_for: Ints
+    multiplicity: Ints
+    link_class: Ints
+    class_size: Ints
+    groups_alike: dict[tuple[object, ...], Ints]
+
+
+class LikenessGraph:
+    """Grows by exchanges, then finds the classes. Links that are ``left_out`` tell nobody apart."""
+
+    def __init__(self, rank_kinds: Ints, link_kinds: Ints, left_out: NDArray[np.bool_]) -> None:
+        self._left_out = left_out
+        self._num_ranks = len(rank_kinds)
+        self._ranks = _Facts.of(rank_kinds)
+        self._links = _Facts.of(link_kinds)
+        self._groups = _Facts.of(np.zeros(0, np.int64))
+        self._group_of: dict[tuple[object, ...], Ints] = {}
+        self._relations: list[Relation] = []
+        self._uses: list[_Use] = []
+
+    def add(self, exchange: Exchange, load: Load) -> None:
+        """Add an exchange's groups, or its messages, with what they put on links."""
+        op, groups = exchange.op, exchange.groups
+        latencies = load.latencies if len(load.latencies) else np.zeros(len(groups), np.int64)
+        num_latencies = int(latencies.max(initial=0)) + 1
+        group_of = None
+        if isinstance(op, Send | Copy):
+            users = groups[:, 0]
+            self._relations.append(Relation(users, groups[:, 1]))
+            self._ranks.tell(users, latencies, num_latencies)
+        else:
+            group_of = self._groups_of(op, groups)
+            users = group_of[groups[:, 0]]
+            self._groups.tell(users - self._num_ranks, latencies, num_latencies)
+        kept = ~self._left_out[load.links]
+        if kept.any():
+            parts = np.round(load.seconds[kept] / load.seconds.max(), 10)
+            labels = np.unique(parts, return_inverse=True)[1].ravel()
+            rows = load.groups[kept]
+            receivers = groups[:, 1][rows] if isinstance(op, Send | Copy) else None
+            self._uses.append(_Use(users[rows], load.links[kept], labels, receivers, group_of))
+
+    def _groups_of(self, op: Collective, groups: Ints) -> Ints:
+        """Return the vertex of each rank's group, NONE for ranks without one, and make those that are new."""
+        places = _places(op, groups.shape[1])
+        key = (op.axes, op.members, places.tobytes())
+        group_of = self._group_of.setdefault(key, np.full(self._num_ranks, NONE))
+        new = groups[group_of[groups[:, 0]] == NONE]
+        if len(new):
+            vertices = self._num_ranks + len(self._groups.numbers) + np.arange(len(new))
+            group_of[new] = vertices[:, None]
+            self._groups.numbers = np.concatenate([self._groups.numbers, np.zeros(len(new), np.int64)])
+            self._relations.append(Relation(np.repeat(vertices, new.shape[1]), new.ravel(), np.tile(places, len(new))))
+        return group_of
+
+    def classes(self) -> Classes:
+        """Return the coarsest classes of ranks, groups and links that see the same."""
+        owner = self._owners()
+        owned = np.flatnonzero(owner >= 0)
+        for use in self._uses:
+            self._tell_owned(use, owner)
+        codes = np.full(len(owner), NONE)
+        codes[owned] = np.unique(self._links.numbers[owned], return_inverse=True)[1].ravel()
+        self._tell_owners(owner[owned], codes[owned])
+        shared = np.flatnonzero(owner == _MANY)
+        vertex = np.full(len(owner), NONE)
+        vertex[shared] = self._num_ranks + len(self._groups.numbers) + np.arange(len(shared))
+        relations = [*self._relations, *self._shared_uses(vertex)]
+        partition = coarsest_equitable(self._colours(shared), relations)
+        return self._named(partition, owner, codes, vertex)
+
+    # --- links with an owner -------------------------------------------------------------------------------
+
+    def _owners(self) -> Ints:
+        """Return, per link, the one rank or group to whom all its users belong; _MANY: none; NONE: unused.
+
+        Of messages that is their sender or their receiver, and of collectives with them the groups that it is in.
+        """
+        sent_by, received_by, grouped_by = (np.full(len(self._links.numbers), NONE) for _ in range(3))
+        for use in self._uses:
+            if use.receivers is not None:
+                _note(sent_by, use.links, use.users)
+                _note(received_by, use.links, use.receivers)
+        owner = np.where(sent_by >= 0, sent_by, received_by)
+        has_messages = owner != NONE
+        for use in self._uses:
+            if use.group_of is not None:
+                alone = ~has_messages[use.links]
+                _note(grouped_by, use.links[alone], use.users[alone])
+                rank = owner[use.links]
+                apart = (rank >= 0) & (use.group_of[rank] != use.users)
+                owner[use.links[apart]] = _MANY
+        return np.where(has_messages, owner, grouped_by)
+
+    def _tell_owned(self, use: _Use, owner: Ints) -> None:
+        """Tell links with an owner how a use loads them: by a group, by what the owner sends, by what it receives."""
+        among = owner[use.links] >= 0
+        links, facts = use.links[among], 2 * use.labels[among]
+        if use.receivers is not None:
+            facts += owner[links] != use.users[among]
+        if len(links):
+            self._links.tell(links, facts, int(facts.max()) + 1)
+
+    def _tell_owners(self, owners: Ints, codes: Ints) -> None:
+        """Tell ranks and groups how many links of each code they own."""
+        for code in range(int(codes.max(initial=-1)) + 1):
+            those = owners[codes == code]
+            for facts, things in (
+                (self._ranks, those[those < self._num_ranks]),
+                (self._groups, those[those >= self._num_ranks] - self._num_ranks),
+            ):
+                if len(things):
+                    facts.tell_counts(things, int(np.bincount(things).max()))
+
+    # --- links that ranks share ----------------------------------------------------------------------------
+
+    def _shared_uses(self, vertex: Ints) -> Sequence[Relation]:
+        """Return who puts how much on links that are vertices."""
+        relations = []
+        for use in self._uses:
+            among = vertex[use.links] >= 0
+            if among.any():
+                relations.append(Relation(use.users[among], vertex[use.links[among]], use.labels[among]))
+        return relations
+
+    def _colours(self, shared: Ints) -> Ints:
+        """Return the colours of all vertices by what is known of each alone."""
+        parts, first = [], 0
+        for numbers in (self._ranks.numbers, self._groups.numbers, self._links.numbers[shared]):
+            names, colours = np.unique(numbers, return_inverse=True)
+            parts.append(first + colours.ravel())
+            first += len(names)
+        return np.concatenate(parts)
+
+    def _named(self, partition: Partition, owner: Ints, codes: Ints, vertex: Ints) -> Classes:
+        colour, ranks = partition.colour, slice(0, self._num_ranks)
+        keys = np.full(len(owner), NONE)
+        num_codes = int(codes.max(initial=0)) + 2
+        owned, shared = owner >= 0, vertex >= 0
+        keys[owned] = colour[owner[owned]] * num_codes + 1 + codes[owned]
+        keys[shared] = colour[vertex[shared]] * num_codes
+        used = owned | shared
+        names, link_class = np.unique(keys[used], return_inverse=True)
+        keys[used] = link_class.ravel()
+        groups_alike: dict[tuple[object, ...], Ints] = {}
+        for (axes, members, _), group_of in self._group_of.items():
+            alike = np.where(group_of >= 0, partition.multiplicity[colour[group_of]], 0)
+            groups_alike[axes, members] = np.maximum(alike, groups_alike.get((axes, members), 0))
+        return Classes(
+            stands_for=partition.representative[colour[ranks]],
+            multiplicity=partition.multiplicity[colour[ranks]],
+            link_class=keys,
+            class_size=np.bincount(link_class.ravel(), minlength=len(names)),
+            groups_alike=groups_alike,
+        )
+
+
+def _note(table: Ints, links: Ints, who: Ints) -> None:
+    """Note who uses links: the only one so far, or _MANY."""
+    fresh = table[links] == NONE
+    table[links[fresh]] = who[fresh]
+    table[links[table[links] != who]] = _MANY
+
+
+def _places(op: Collective, num_positions: int) -> Ints:
+    """Return a label per position of a group: those that the op treats alike have the same."""
+    positions = np.arange(num_positions)
+    if op.sizes:
+        return positions
+    is_rooted = op.kind in {CollectiveKind.BROADCAST, CollectiveKind.REDUCE}
+    is_root: Ints = ((positions == op.root) & is_rooted).astype(np.int64)
+    return is_root

@@ -1,0 +1,76 @@
+"""Activities: whatever takes time."""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.prices.traffic import Exchange, Load
+from sim.plan.words.op import Op
+from sim.plan.words.program import Plan, Program, Task
+
+Resource = Hashable
+"""A thing that activities share: ("compute", rank), ("link", number), ..."""
+
+
+def is_link(resource: Resource) -> bool:
+    """Return whether a resource is a link of the cluster, which ranks may share; others belong to one rank."""
+    return isinstance(resource, tuple) and resource[0] == "link"
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A latency, then demands: seconds of exclusive use, more than 0, of each resource, each once.
+
+    Alone it lasts ``latency_s`` + the largest demand; that is the roofline for a kernel and the
+    alpha-beta model for a message. One that stands for several demands what they do together, and each of them would
+    last ``single_s`` without the others (0: the largest demand); it lasts the longer of the two.
+    """
+
+    latency_s: float = 0.0
+    demands: tuple[tuple[Resource, float], ...] = ()
+    single_s: float = 0.0
+
+    @property
+    def occupancy_s(self) -> float:
+        """Return the time it uses its resources when alone, or one of those that it stands for, if that is longer."""
+        return max([self.single_s, *[seconds for _, seconds in self.demands]])
+
+    @property
+    def duration_s(self) -> float:
+        """Return how long it lasts when alone."""
+        return self.latency_s + self.occupancy_s
+
+
+class Pricing(Protocol):
+    """Says what every op demands; the only link between a plan and a cluster."""
+
+    def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
+        """Return what ``op`` demands when ``rank`` runs it.
+
+        A message's latency passes after the sender is free; a collective's demands are those of its whole group,
+        whichever of its ranks is asked. Links are resources ("link", number).
+        """
+        ...
+
+    def launches_s(self, task: Task) -> tuple[float, ...]:
+        """Return the host time that launching each op of a task takes; empty: it takes none."""
+        ...
+
+    def rank_kinds(self, plan: Plan) -> NDArray[np.int64]:
+        """Return a number per rank, the same for ranks whose devices are alike."""
+        ...
+
+    def link_kinds(self) -> NDArray[np.int64]:
+        """Return a number per link, the same for links that are alike."""
+        ...
+
+    def network_links(self) -> NDArray[np.bool_]:
+        """Return which links join switches of the network: those that others may keep from ever being full."""
+        ...
+
+    def loads(self, plan: Plan, exchanges: Iterator[Exchange]) -> Iterator[tuple[Exchange, Load]]:
+        """Yield what exchanges put on links; of several that use links in the same proportions, only the first."""
+        ...

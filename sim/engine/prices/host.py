@@ -1,0 +1,68 @@
+"""What ops demand of the hosts: copies between tiers of memory, and kernels whose buffers lie in host memory."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from costmodels.host import copy_s, streaming_s
+from sim.cluster.cluster import Cluster
+from sim.cluster.network import LinkUse, Network
+from sim.engine.prices.activity import Activity
+from sim.engine.prices.traffic import Ints
+from sim.plan.facts.description import kernel_work, payload_bytes
+from sim.plan.words.buffer import Tier
+from sim.plan.words.op import Compute, Copy
+from sim.plan.words.program import Program
+
+
+@dataclass(frozen=True)
+class HostPricing:
+    """Prices what hosts do for their ranks.
+
+    Resources: ("host_link", rank, target tier), the device's own link to its host in one direction; the links of the
+    node's PCIe tree, which neighbours share, where the cluster draws it; and ("host_memory", rank), the rank's share of
+    the bandwidth of its host's memory, for which its copies compete with what the host's cores do for it.
+    """
+
+    cluster: Cluster
+    network: Network
+    _copies: dict[tuple[int, int, Tier], Activity] = field(default_factory=dict, repr=False)
+
+    def copy(self, program: Program, op: Copy, rank: int) -> Activity:
+        """Return what a copy between tiers demands."""
+        key = (rank, payload_bytes(program, op.reads), _target(program, op))
+        if key not in self._copies:
+            self._copies[key] = self._copy(program, op, rank)
+        return self._copies[key]
+
+    def _copy(self, program: Program, op: Copy, rank: int) -> Activity:
+        host, num_bytes = self.cluster.node.host, payload_bytes(program, op.reads)
+        use = self.links(program, op, np.array([rank]))
+        links, seconds = (part.tolist() for part in use.of_row(0))
+        demands = (
+            (("host_link", rank, _target(program, op)), copy_s(num_bytes, host)),
+            (("host_memory", rank), streaming_s(num_bytes, host, self.cluster.devices_per_node)),
+            *((("link", link), busy_s) for link, busy_s in zip(links, seconds, strict=True)),
+        )
+        return Activity(host.device_latency_s + float(use.latencies_s[0]), demands)
+
+    def links(self, program: Program, op: Copy, ranks: Ints) -> LinkUse:
+        """Return what a copy of each rank puts on links that its neighbours share."""
+        to_host = _target(program, op) is Tier.HOST
+        attained = self.cluster.node.host.device_attained
+        return self.network.copies(payload_bytes(program, op.reads), ranks, attained, to_host=to_host)
+
+    def kernel(self, program: Program, op: Compute, rank: int) -> Activity:
+        """Return what a kernel on the host's cores demands: its bytes, of the host's memory."""
+        num_bytes = kernel_work(program, op).num_bytes
+        seconds = streaming_s(num_bytes, self.cluster.node.host, self.cluster.devices_per_node)
+        return Activity(0.0, ((("host_memory", rank), seconds),) if seconds else ())
+
+
+def runs_on_host(program: Program, op: Compute) -> bool:
+    """Return whether a kernel's buffers lie in host memory: all of them do, or none."""
+    return any(program.buffers[name].tier is Tier.HOST for name in (*op.reads[:1], *op.writes[:1]))
+
+
+def _target(program: Program, op: Copy) -> Tier:
+    return program.buffers[op.writes[0]].tier

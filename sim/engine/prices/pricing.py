@@ -1,0 +1,305 @@
+"""What every op of a plan demands on a cluster: the one place where plans meet cost models."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.hardware import DeviceSpec
+from costmodels.kernels import KERNELS
+from costmodels.profile import Profile, network_parameters
+from costmodels.roofline import KernelTime, kernel_time
+from costmodels.software import Software
+from sim.cluster.cluster import Cluster
+from sim.cluster.network import LinkCost, LinkUse, Network
+from sim.cluster.nominal import library_on
+from sim.cluster.topology.links import LinkKind
+from sim.engine.prices.activity import Activity
+from sim.engine.prices.host import HostPricing, runs_on_host
+from sim.engine.prices.traffic import Exchange, Load, signature
+from sim.engine.prices.variation import Variation
+from sim.plan.facts.description import collective_bytes, kernel_work, pair_bytes, payload_bytes
+from sim.plan.functions.gradients import is_recomputed
+from sim.plan.words.op import Collective, Compute, Copy, Op, Send
+from sim.plan.words.program import Phase, Plan, Program, Task
+
+_BACKWARD: Final = frozenset({Phase.BACKWARD, Phase.BACKWARD_INPUT})
+_CALLED: Final = _BACKWARD | {Phase.FORWARD, Phase.HEAD}
+_LAUNCHED: Final = _CALLED | {Phase.SEND}
+
+
+@dataclass(frozen=True)
+class ClusterPricing:
+    """Prices ops on a cluster with one profile of efficiencies.
+
+    Resources: ("compute", rank) and ("memory", rank) of a device, those of its host (HostPricing), and links by number,
+    ("link", number). Messages and collectives use links only. ``profiles``: those of devices that ``profile``, which is
+    the network's, is not meant for, by the devices' generation. ``algorithms``: how a kind of collective is done; one
+    that is left out: ``auto``. ``software``: what the framework adds.
+    """
+
+    cluster: Cluster
+    profile: Profile
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    variation: Variation = field(default_factory=Variation)
+    software: Software = field(default_factory=Software)
+    _signatures: dict[tuple[object, ...], int] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[int, int], tuple[int, Program, Op]] = field(default_factory=dict, repr=False)
+    _kernels: dict[tuple[str, int], KernelTime] = field(default_factory=dict, repr=False)
+    _computes: dict[int, dict[int, Activity]] = field(default_factory=dict, repr=False)
+    _collectives: dict[tuple[object, ...], Activity] = field(default_factory=dict, repr=False)
+    _uses: dict[tuple[object, ...], LinkUse] = field(default_factory=dict, repr=False)
+
+    def under(self, software: Software, profile: Profile | None = None) -> "ClusterPricing":
+        """Return the prices of the same cluster under another framework, and another profile in the place of its own.
+
+        What ops are like is kept, and under the same network what they put on links; no time is.
+        """
+        profile = profile or self.profile
+        profiles = {name: profile if known is self.profile else known for name, known in self.profiles.items()}
+        other = replace(
+            self, profile=profile, profiles=profiles, software=software, _kernels={}, _computes={}, _collectives={},
+            _uses=self._uses if profile.network == self.profile.network else {},
+        )  # fmt: skip
+        if profile.network == self.profile.network:
+            other.__dict__["network"] = self.network
+        return other
+
+    def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
+        """Return what ``op`` demands when ``rank`` runs it."""
+        if isinstance(op, Compute):
+            on_host = runs_on_host(program, op)
+            return self.hosts.kernel(program, op, rank) if on_host else self._compute(program, op, rank)
+        if isinstance(op, Copy):
+            return self.hosts.copy(program, op, rank)
+        if isinstance(op, Collective):
+            return self._collective(plan, program, op, rank)
+        if isinstance(op, Send):
+            return self._message(plan, program, op, rank)
+        return Activity()
+
+    def launches_s(self, task: Task) -> tuple[float, ...]:
+        """Return the host time per op of a forward, backward or send; nothing else is held up by launches."""
+        if not self.software.launches or task.phase not in _LAUNCHED:
+            return ()
+        if task.phase in _CALLED and self.software.graph_launch_s is not None:
+            return _whole(len(task.ops), self.software.task_launch_s + self.software.graph_launch_s)
+        in_backward = task.phase in _BACKWARD
+        each_s = [self._launch_s(op, in_backward=in_backward) for op in task.ops]
+        if task.phase in _CALLED:
+            each_s[:1] = [first_s + self.software.task_launch_s for first_s in each_s[:1]]
+        return tuple(each_s)
+
+    def _launch_s(self, op: Op, *, in_backward: bool) -> float:
+        """Return the host time of launching an op; a wait, which writes nothing, is no kernel."""
+        if not isinstance(op, Compute):
+            return self.software.from_autograd_s
+        if not op.writes:
+            return 0.0
+        return self.software.kernel_launch_s(op.kernel, native=in_backward and not is_recomputed(op))
+
+    def _number(self, program: Program, op: Compute | Collective) -> int:
+        """Return a number per signature: ops alike in all but names and ranks have the same."""
+        key = (id(program), id(op))
+        if key not in self._known:
+            signature = _kernel_signature(program, op) if isinstance(op, Compute) else _signature(program, op)
+            number = self._signatures.setdefault(signature, len(self._signatures))
+            self._known[key] = number, program, op  # kept, so that no others get their identities
+        return self._known[key][0]
+
+    # --- kernels -------------------------------------------------------------------------------------------
+
+    def _compute(self, program: Program, op: Compute, rank: int) -> Activity:
+        """Return a kernel's demands; calls alike in all but names are priced once per rank."""
+        number = self._number(program, op)
+        of_rank = self._computes.setdefault(rank, {})
+        if number not in of_rank:
+            device = self._device_types[rank]
+            time = self._kernel_time(program, op, device)
+            slowdown = self._slowdowns[rank] * self.variation.slowdown(KERNELS[op.kernel].family, rank)
+            compute_s = time.compute_s * slowdown / self._profile_of(device).sustained.clock_fraction
+            memory_s = time.memory_s * slowdown
+            if device.kind == "cpu":  # a core that waits for its memory does nothing else
+                compute_s = max(compute_s, memory_s)
+            demands = ((("compute", rank), compute_s), (("memory", rank), memory_s))
+            used = tuple(demand for demand in demands if demand[1] > 0)
+            of_rank[number] = Activity(time.latency_s * slowdown, used)
+        return of_rank[number]
+
+    @cached_property
+    def _slowdowns(self) -> list[float]:
+        """Return how many times as long each rank's device computes."""
+        slowdowns: list[float] = self.cluster.topology.device_slowdown[self.cluster.devices].tolist()
+        return slowdowns
+
+    @cached_property
+    def _device_types(self) -> list[DeviceSpec]:
+        """Return each rank's device."""
+        return [self.cluster.device_types[number] for number in self.cluster.device_type_of.tolist()]
+
+    def _profile_of(self, device: DeviceSpec) -> Profile:
+        return self.profiles.get(device.generation, self.profile)
+
+    def _kernel_time(self, program: Program, op: Compute, device: DeviceSpec) -> KernelTime:
+        """Return a kernel's time on a device; calls with the same signature are timed once."""
+        key = (device.name, self._number(program, op))
+        if key not in self._kernels:
+            buffers = (program.buffers[name] for name in (*op.reads, *op.writes))
+            family, profile = KERNELS[op.kernel].family, self._profile_of(device)
+            work = kernel_work(program, op, fused=self.software.fuses(op.kernel))
+            dtype = work.dtype or next((b.dtype for b in buffers if "float" in b.dtype), "float32")
+            time = kernel_time(work, family, dtype, device, profile, op.kernel)
+            self._kernels[key] = self.software.slowed(time, work, family, op.kernel, dtype)
+        return self._kernels[key]
+
+    # --- collectives and messages --------------------------------------------------------------------------
+
+    def _collective(self, plan: Plan, program: Program, op: Collective, rank: int) -> Activity:
+        mine = (rank, self._number(program, op))
+        if mine not in self._collectives:
+            group = op.group(plan.mesh, rank)
+            self._collectives[mine] = self._of_group(program, op, group, collective_bytes(program, op))
+        return self._collectives[mine]
+
+    def _of_group(self, program: Program, op: Collective, group: tuple[int, ...], num_bytes: int) -> Activity:
+        key = (op.kind, group, num_bytes, op.sizes, op.root)
+        if key not in self._collectives:
+            pairs = pair_bytes(program, op, range(len(group))) if op.sizes else ()
+            cost = self.network.collective(op.kind, num_bytes, group, self._algorithm(op), op.root, pairs)
+            waiting_s = self.software.waiting_s(len(group))
+            activity = _activity(replace(cost, latency_s=cost.latency_s + waiting_s))
+            self._collectives[key] = self._taking_compute(activity, group)
+        return self._collectives[key]
+
+    def _taking_compute(self, activity: Activity, group: tuple[int, ...]) -> Activity:
+        """Return a collective with what it takes of its members' arithmetic while its bytes move."""
+        if not any(profile.network.compute_share for profile in (self.profile, *self.profiles.values())):
+            return activity
+        demands = []
+        for rank in group:
+            share = self._profile_of(self._device_types[rank]).network.compute_share
+            demands.append((("compute", rank), share * activity.occupancy_s))
+        return replace(activity, demands=(*activity.demands, *(demand for demand in demands if demand[1] > 0)))
+
+    def _algorithm(self, op: Collective) -> str:
+        return self.algorithms.get(str(op.kind), "auto")
+
+    def _message(self, plan: Plan, program: Program, op: Send, rank: int) -> Activity:
+        peer = plan.mesh.shift(rank, op.axis, op.offset)
+        return _activity(self.network.message(payload_bytes(program, op.reads), rank, peer))
+
+    @cached_property
+    def network(self) -> Network:
+        """Return the cluster's links, and what they attain under the profile of each type of node's devices."""
+        topology, profiles = self.cluster.topology, map(self._profile_of, self.cluster.layout_devices)
+        libraries = tuple(
+            library_on(network_parameters(self.cluster.node, profile), topology, layout, profile.network)
+            for layout, profile in enumerate(profiles)
+        )
+        return Network(topology, self.cluster.devices, libraries)
+
+    @cached_property
+    def hosts(self) -> HostPricing:
+        """Return the prices of what hosts do."""
+        return HostPricing(self.cluster, self.network)
+
+    # --- what folding must respect -------------------------------------------------------------------------
+
+    def rank_kinds(self, plan: Plan) -> NDArray[np.int64]:
+        """Return a number per rank, the same for ranks whose devices are of one type and equally fast."""
+        num_ranks = plan.mesh.size
+        if self.variation.is_any:
+            return np.arange(num_ranks)
+        slowdown = self.cluster.topology.device_slowdown[self.cluster.devices[:num_ranks]]
+        types = self.cluster.device_type_of[:num_ranks]
+        return np.unique(np.stack([types, slowdown]), axis=1, return_inverse=True)[1].ravel()
+
+    def link_kinds(self) -> NDArray[np.int64]:
+        """Return a number per link, the same for links of one kind, bandwidth, latency and time per message."""
+        return self._link_kinds
+
+    @cached_property
+    def _link_kinds(self) -> NDArray[np.int64]:
+        links = self.cluster.topology.links
+        numbers = np.zeros(len(links), dtype=np.int64)
+        for column in (links.kind, links.bandwidth_bytes_per_s, links.latency_s, links.message_s):
+            values, codes = np.unique(column, return_inverse=True)
+            numbers = numbers * len(values) + codes.ravel()
+        return np.unique(numbers, return_inverse=True)[1].ravel()
+
+    def network_links(self) -> NDArray[np.bool_]:
+        """Return which links are beyond the adapters."""
+        beyond: NDArray[np.bool_] = self.cluster.topology.kind > LinkKind.NIC
+        return beyond
+
+    def loads(self, plan: Plan, exchanges: Iterator[Exchange]) -> Iterator[tuple[Exchange, Load]]:
+        """Yield what exchanges put on links; of several over the same axes in the same proportions, only the first.
+
+        Axes of degree 1 name the same groups in several ways, and folding knows groups by their axes.
+        """
+        seen = set[tuple[object, ...]]()
+        for exchange in exchanges:
+            op, use = exchange.op, self.use_of(exchange)
+            latencies = _numbered(use.latencies_s)
+            named = (op.axes, op.members, op.root) if isinstance(op, Collective) else ()
+            key = (type(op), named, _proportions(exchange.groups, use), latencies.tobytes())
+            if key not in seen:
+                seen.add(key)
+                self._uses[_same(exchange)] = use
+                yield exchange, Load(use.rows, use.links, use.seconds, latencies)
+
+    def use_of(self, exchange: Exchange) -> LinkUse:
+        """Return what each group of an exchange, or each of its messages or copies, puts on links."""
+        program, op, groups = exchange.program, exchange.op, exchange.groups
+        if (known := self._uses.get(_same(exchange))) is not None:
+            return known
+        if isinstance(op, Copy):
+            return self.hosts.links(program, op, groups[:, 0])
+        if isinstance(op, Send):
+            return self.network.messages(payload_bytes(program, op.reads), groups[:, 0], groups[:, 1])
+        pairs = pair_bytes(program, op, range(groups.shape[1])) if op.sizes else ()
+        num_bytes = collective_bytes(program, op)
+        return self.network.collectives(op.kind, num_bytes, groups, self._algorithm(op), op.root, pairs)
+
+
+def _whole(num_ops: int, launch_s: float) -> tuple[float, ...]:
+    """Return the host time per op of a task that is launched as one."""
+    return (launch_s, *[0.0] * (num_ops - 1)) if num_ops else ()
+
+
+def _kernel_signature(program: Program, op: Compute) -> tuple[object, ...]:
+    buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
+    attributes = tuple([item for item in op.attributes.items() if item[0] != "salt"])
+    return (op.kernel, len(op.reads), tuple([(b.shape, b.dtype) for b in buffers]), attributes)
+
+
+def _signature(program: Program, op: Collective) -> tuple[object, ...]:
+    return (op.kind, op.axes, op.members, collective_bytes(program, op), op.sizes, op.root)
+
+
+def _same(exchange: Exchange) -> tuple[object, ...]:
+    """Return what is the same for exchanges of the same groups that move equally many bytes the same way."""
+    return (*signature(exchange.program, exchange.op), blake2b(exchange.groups.tobytes()).digest())
+
+
+def _numbered(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return a number per value, the same for values that are equal to ten digits of the largest."""
+    scale = max(float(np.abs(values).max(initial=0.0)), 1e-300)
+    return np.unique(np.round(values / scale, 10), return_inverse=True)[1].ravel()
+
+
+def _proportions(groups: NDArray[np.int64], use: LinkUse) -> bytes:
+    """Return a digest of who uses which links, and in which proportions."""
+    digest = blake2b(np.round(use.seconds / use.seconds.max(initial=1e-300), 10).tobytes())
+    for array in (groups, use.rows, use.links):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.digest()
+
+
+def _activity(cost: LinkCost) -> Activity:
+    return Activity(cost.latency_s, tuple((("link", link), seconds) for link, seconds in cost.links))

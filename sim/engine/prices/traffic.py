@@ -1,0 +1,99 @@
+"""Who communicates with whom in a plan: collectives with their groups, messages with their two ends.
+
+A copy between a device and its host is like a message of a rank to itself.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.plan.words.mesh import Mesh
+from sim.plan.words.op import Collective, Copy, LinkOp, Op, Send
+from sim.plan.words.program import Plan, Program
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchange:
+    """Ops that are alike in all but the ranks: ``op`` of ``program`` is one of them.
+
+    ``groups`` [groups, positions]: the ranks of each group of a collective; of a message, sender and receiver; of a
+    copy, its rank twice.
+    """
+
+    program: Program
+    op: LinkOp
+    groups: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """What the groups of an exchange put on links: group ``groups[i]`` uses link ``links[i]`` for ``seconds[i]``.
+
+    ``latencies``: a number per group, the same for groups that wait equally long; none where all do.
+    """
+
+    groups: Ints
+    links: Ints
+    seconds: NDArray[np.float64]
+    latencies: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+def exchanges(plan: Plan) -> Iterator[Exchange]:
+    """Yield every collective, message and copy of a plan once for all that move equally many bytes the same way."""
+    found: dict[tuple[object, ...], tuple[Program, LinkOp, list[Ints]]] = {}
+    for program in plan.programs:
+        ranks = np.array(plan.ranks_of(program), dtype=np.int64)
+        seen = set[tuple[object, ...]]()
+        for task in program.tasks.values():
+            for op in task.ops:
+                if isinstance(op, LinkOp):
+                    key = signature(program, op)
+                    if key not in seen:
+                        found.setdefault(key, (program, op, []))[2].append(ranks)
+                        seen.add(key)
+    for program, op, parts in found.values():
+        yield Exchange(program, op, groups_of(plan.mesh, op, np.concatenate(parts)))
+
+
+def groups_of(mesh: Mesh, op: LinkOp, ranks: Ints) -> Ints:
+    """Return the groups that some ranks are in, each once; the two ends of each message that they send."""
+    if isinstance(op, Copy):
+        return np.stack([ranks, ranks], axis=1)
+    if isinstance(op, Send):
+        return np.stack([ranks, shifted(mesh, ranks, op.axis, op.offset)], axis=1)
+    groups = all_groups(mesh, op.axes)
+    if op.members:
+        groups = groups[:, list(op.members)]
+    return groups[np.isin(groups, ranks).any(axis=1)]
+
+
+def all_groups(mesh: Mesh, axes: tuple[str, ...]) -> Ints:
+    """Return all groups over some axes [groups, positions], in group order."""
+    names = [name for name, _ in mesh.axes]
+    ranks = np.arange(mesh.size, dtype=np.int64).reshape([degree for _, degree in mesh.axes])
+    inner = [names.index(name) for name in axes if name in names]
+    outer = [index for index in range(len(names)) if index not in inner]
+    return ranks.transpose(outer + inner).reshape(-1, mesh.degree(*axes))
+
+
+def shifted(mesh: Mesh, ranks: Ints, axis: str, offset: int) -> Ints:
+    """Return the ranks ``offset`` steps away along an axis, wrapping around."""
+    stride, degree = max(mesh.stride(axis), 1), mesh.degree(axis)
+    here = ranks // stride % degree
+    return ranks + ((here + offset) % degree - here) * mesh.stride(axis)
+
+
+def signature(program: Program, op: Op) -> tuple[object, ...]:
+    """Return what is equal for ops of a plan that move equally many bytes the same way."""
+    buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
+    num_bytes = sum(buffer.num_bytes for buffer in buffers)
+    if isinstance(op, Collective):
+        return (op.kind, op.axes, op.members, op.root, op.sizes, op.span, num_bytes, len(op.reads))
+    if isinstance(op, Copy):
+        return ("copy", program.buffers[op.reads[0]].tier, num_bytes)
+    assert isinstance(op, Send)
+    return ("send", op.axis, op.offset, num_bytes)

@@ -1,0 +1,238 @@
+"""The event loop: a compiled graph in, start and end times out. SimPy keeps the time."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+import simpy
+from simpy.events import NORMAL, Event
+
+from sim.engine.compiling.graph import Graph, NodeKind
+from sim.engine.running.collector import collector_paused
+from sim.engine.running.sharing import SharedResources
+
+_FIXED, _JOIN = int(NodeKind.FIXED), int(NodeKind.JOIN)
+
+Callbacks = Sequence[Callable[[Event], None]]
+
+
+class Clock(simpy.Environment):
+    """SimPy's environment for events that only ever succeed, and that are scheduled again once processed.
+
+    ``drain`` is SimPy's ``run`` to the end of the queue with ``step`` written into the loop: a compiled plan has
+    hundreds of thousands of events, each of which does little more than release the next.
+    """
+
+    def drain(self) -> None:
+        """Process all events, in SimPy's order: by time, priority and number."""
+        queue, pop = self._queue, heappop
+        while queue:
+            self._now, _, _, event = pop(queue)
+            for callback in event.callbacks:
+                callback(event)
+
+    def reusable_event(self) -> Event:
+        """Return an event that can be scheduled again and again."""
+        event = Event(self)
+        event._ok = True
+        return event
+
+
+@dataclass
+class EventLoop:
+    """Runs a graph once. ``starts_s`` and ``ends_s`` are per node, negative where it never ran.
+
+    One SimPy timeout per node that takes time; its callback releases what waited for the node.
+    """
+
+    graph: Graph
+    environment: Clock = field(default_factory=Clock)
+    num_events: int = 0
+
+    def __post_init__(self) -> None:
+        size = len(self.graph.kinds)
+        self.starts_s = [-1.0] * size
+        self.ends_s = [-1.0] * size
+        self._waits = list(self.graph.waits)
+        self._arrived = [joint.pending for joint in self.graph.joints]
+        self._pending = {node: block.pending for node, block in self.graph.blocks.items()}
+        self._resources = SharedResources(self._schedule_shared)
+        self._processed: list[Event] = []
+        self._begin: dict[int, Callable[[int], None]] = {
+            NodeKind.SHARED: self._start_shared,
+            NodeKind.BLOCK: self._start_block,
+            NodeKind.ENTRY: self._enter,
+            NodeKind.MEMBER: self._arrive,
+        }
+        self._at = self._make_at()
+        self._start, self._release, self._on_exit = self._make_hot_path()
+        self._on_demand = [self._demand]
+        self._on_shared = [self._shared_finished]
+        self._on_joint = [self._joint_finished]
+
+    def run(self) -> float:
+        """Run to the end of all events; return the time at which the last node is done, in seconds."""
+        with collector_paused():
+            for node in self._roots():
+                self._start(node)
+            self.environment.drain()
+        self.num_events = next(self.environment._eid)  # SimPy numbers every event that it schedules
+        return max(self.ends_s, default=0.0)
+
+    def _roots(self) -> list[int]:
+        """Return the nodes that wait for nothing: not exits, nor blocks, which their entries start."""
+        waits, roots, at = self.graph.waits, [], -1
+        with suppress(ValueError):
+            while True:
+                at = waits.index(0, at + 1)
+                kind = self.graph.kinds[at]
+                if kind != NodeKind.EXIT and not (kind == NodeKind.BLOCK and self._pending[at] > 1):
+                    roots.append(at)
+        return roots
+
+    @property
+    def shared_spans(self) -> Sequence[tuple[int, float, float, float]]:
+        """Return how fast activities on shared resources went: key, from, until, part of it done per second.
+
+        The key is a node, or of a collective over several ranks -1 less its joint.
+        """
+        return self._resources.spans
+
+    # --- the hot path --------------------------------------------------------------------------------------
+    #
+    # These functions run for every event, so they hold what they need in local variables, schedule as SimPy's
+    # ``schedule`` does, and use an event object again once it has been processed.
+
+    def _make_at(self) -> Callable[[float, object, Callbacks], None]:
+        """Return the function that calls back at a time."""
+        environment, processed = self.environment, self._processed
+        queue, numbers = environment._queue, environment._eid
+
+        def at(time_s: float, value: object, callbacks: Callbacks) -> None:
+            event = processed.pop() if processed else environment.reusable_event()
+            event._value, event.callbacks = value, callbacks  # type: ignore[assignment]
+            heappush(queue, (time_s, NORMAL, next(numbers), event))
+
+        return at
+
+    def _make_hot_path(self) -> tuple[Callable[[int], None], Callable[[int], None], Callbacks]:
+        """Return the functions that start a node and that release what waits for one.
+
+        Third comes what to call when a node is done whose end has been noted.
+        """
+        graph, environment, waits = self.graph, self.environment, self._waits
+        kinds, durations, successors = graph.kinds, graph.durations_s, graph.successors
+        starts, ends, begin = self.starts_s, self.ends_s, self._begin
+        queue, numbers, processed = environment._queue, environment._eid, self._processed
+
+        def finished(event: Event) -> None:
+            processed.append(event)
+            for successor in successors[event._value]:
+                left = waits[successor] = waits[successor] - 1
+                if not left:
+                    start(successor)
+
+        on_finish = (finished,)
+
+        def start(node: int) -> None:
+            now = starts[node] = environment._now
+            kind = kinds[node]
+            if kind == _FIXED:
+                end_s = ends[node] = now + durations[node]
+                event = processed.pop() if processed else environment.reusable_event()
+                event._value, event.callbacks = node, on_finish  # type: ignore[assignment]
+                heappush(queue, (end_s, NORMAL, next(numbers), event))
+            elif kind == _JOIN:
+                ends[node] = now
+                release(node)
+            else:
+                begin[kind](node)
+
+        def release(node: int) -> None:
+            for successor in successors[node]:
+                left = waits[successor] = waits[successor] - 1
+                if not left:
+                    start(successor)
+
+        return start, release, on_finish
+
+    # --- blocks --------------------------------------------------------------------------------------------
+
+    def _start_block(self, node: int) -> None:
+        """Schedule the exits of a block whose entries have all been released, at the latest now."""
+        block, now = self.graph.blocks[node], self.environment.now
+        pattern = block.pattern
+        if len(pattern.entries) == 1:
+            block.released_s[0] = now
+        for op, exit_node in ((pattern.main_exit, node), *block.exits.items()):
+            begin_s = max(t + row[op] for t, row in zip(block.released_s, pattern.offsets, strict=True))
+            end_s = self.ends_s[exit_node] = max(begin_s + pattern.durations_s[op], now)
+            self._at(end_s, exit_node, self._on_exit)
+
+    def _enter(self, node: int) -> None:
+        block_node, slot = self.graph.entries[node]
+        self.ends_s[node] = self.graph.blocks[block_node].released_s[slot] = self.environment.now
+        self._pending[block_node] -= 1
+        if not self._pending[block_node]:
+            self._start(block_node)
+        self._release(node)
+
+    # --- shared resources ----------------------------------------------------------------------------------
+
+    def _start_shared(self, node: int) -> None:
+        latency_s = self.graph.durations_s[node]
+        if latency_s:
+            self._at(self.environment._now + latency_s, node, self._on_demand)
+        else:
+            activity = self.graph.shared[node]
+            self._resources.start(node, activity.demands, self.environment._now, activity.single_s)
+
+    def _demand(self, event: Event) -> None:
+        """Begin the demand that follows a latency (negative: a joint activity's)."""
+        self._processed.append(event)
+        key = event._value
+        activity = self.graph.joints[-key - 1].activity if key < 0 else self.graph.shared[key]
+        self._resources.start(key, activity.demands, self.environment._now, activity.single_s)
+
+    def _schedule_shared(self, delay_s: float, key: int, version: int) -> None:
+        self._at(self.environment._now + delay_s, (key, version), self._on_shared)
+
+    def _shared_finished(self, event: Event) -> None:
+        self._processed.append(event)
+        key, version = event._value
+        now = self.environment._now
+        if not self._resources.finish(key, version, now):
+            return
+        if key < 0:
+            self._finish_joint(-key - 1)
+            return
+        self.ends_s[key] = now
+        self._release(key)
+
+    # --- collectives --------------------------------------------------------------------------------------
+
+    def _arrive(self, node: int) -> None:
+        """Note that a member of a collective has arrived; begin when it is the last."""
+        index = self.graph.joint_of[node]
+        joint = self.graph.joints[index]
+        self._arrived[index] -= 1
+        if self._arrived[index]:
+            return
+        now = self.environment.now
+        for member in joint.members:
+            self.starts_s[member] = now
+        if joint.shared:
+            self._at(now + joint.activity.latency_s, -index - 1, self._on_demand)
+        else:
+            self._at(now + joint.activity.duration_s, index, self._on_joint)
+
+    def _joint_finished(self, event: Event) -> None:
+        self._processed.append(event)
+        self._finish_joint(event._value)
+
+    def _finish_joint(self, index: int) -> None:
+        for member in self.graph.joints[index].members:
+            self.ends_s[member] = self.environment.now
+        for member in self.graph.joints[index].members:
+            self._release(member)

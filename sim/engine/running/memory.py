@@ -1,0 +1,129 @@
+"""The memory of a simulated rank: its peak by kind, and its curve over time, of the device or of its host."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.memory import allocated_bytes
+from sim.plan.facts.liveness import CallLife, lifetimes
+from sim.plan.words.buffer import Kind, Scope, Tier
+from sim.plan.words.program import Phase, Program
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """A rank's memory in one tier, in issue order.
+
+    ``before_bytes[c]`` is what lives before call c, ``peak_bytes_of[c]`` the most inside it, reached at its op
+    ``peak_op_of[c]``; ``after_bytes`` is what lives after the last call.
+    """
+
+    peak_bytes: int
+    peak_by_kind_bytes: Mapping[str, int]
+    before_bytes: NDArray[np.int64]
+    after_bytes: int
+    peak_bytes_of: NDArray[np.int64]
+    peak_op_of: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _CallChange:
+    """What a call adds in the end, the most that it adds on the way, and at which of its ops."""
+
+    net: int
+    most: int
+    op: int
+
+
+def memory_use(program: Program, tier: Tier = Tier.DEVICE) -> MemoryUse:
+    """Return the memory of a rank that runs ``program``, each buffer rounded as the allocator rounds it."""
+    sizes = {
+        name: allocated_bytes(buffer.num_bytes) if buffer.tier is tier else 0
+        for name, buffer in program.buffers.items()
+    }
+    base = sum(sizes[n] for n, buffer in program.buffers.items() if buffer.scope is Scope.PERSISTENT)
+    if not any(sizes.values()):
+        return _nothing(len(program.calls))
+    lives = lifetimes(program)
+    changes: dict[int, _CallChange] = {}
+    net, most, op = (np.empty(len(lives), dtype=np.int64) for _ in range(3))
+    for index, life in enumerate(lives):
+        change = changes.get(id(life))
+        if change is None:
+            change = changes[id(life)] = _change(life, sizes)
+        net[index], most[index], op[index] = change.net, change.most, change.op
+    held = base + np.concatenate([[0], np.cumsum(net)]).astype(np.int64)
+    before, after = held[:-1], int(held[-1])
+    peaks = before + most
+    at = int(np.argmax(peaks)) if len(lives) else -1
+    peak = int(peaks[at]) if at >= 0 else base
+    return MemoryUse(peak, _by_kind(program, sizes, lives, at, op), before, after, peaks, op)
+
+
+def _nothing(num_calls: int) -> MemoryUse:
+    """Return the memory of a tier in which a program has nothing."""
+    zeros = np.zeros(num_calls, dtype=np.int64)
+    return MemoryUse(0, {str(kind): 0 for kind in Kind}, zeros, 0, zeros, zeros)
+
+
+def _change(life: CallLife, sizes: Mapping[str, int]) -> _CallChange:
+    """Return how a call changes memory: births count before their op, deaths after it."""
+    steps = sorted([(op, 0, sizes[n]) for op, n in life.births] + [(op, 1, -sizes[n]) for op, n in life.deaths])
+    total = most = at = 0
+    for op, _, size in steps:
+        total += size
+        if total > most:
+            most, at = total, op
+    return _CallChange(total, most, at)
+
+
+def _by_kind(
+    program: Program, sizes: Mapping[str, int], lives: list[CallLife], at: int, peak_op: NDArray[np.int64]
+) -> dict[str, int]:
+    """Return what lives at the peak, by kind of buffer."""
+    totals = dict.fromkeys((str(kind) for kind in Kind), 0)
+    for name, buffer in program.buffers.items():
+        if buffer.scope is Scope.PERSISTENT:
+            totals[buffer.kind] += sizes[name]
+    for index in range(at + 1):
+        last = index == at
+        for op, name in lives[index].births:
+            if not last or op <= peak_op[at]:
+                totals[program.buffers[name].kind] += sizes[name]
+        for op, name in lives[index].deaths:
+            if not last or op < peak_op[at]:
+                totals[program.buffers[name].kind] -= sizes[name]
+    return totals
+
+
+def kept_bytes(program: Program, names: Collection[str]) -> int:
+    """Return the most bytes of the named buffers that live between two calls of a program.
+
+    That is what is kept for later passes: what lives only inside a forward or backward does not count.
+    """
+    held = most = 0
+    for life in lifetimes(program):
+        held += sum(allocated_bytes(program.buffers[name].num_bytes) for _, name in life.births if name in names)
+        held -= sum(allocated_bytes(program.buffers[name].num_bytes) for _, name in life.deaths if name in names)
+        most = max(most, held)
+    return most
+
+
+def peak_live_chunks(program: Program) -> int:
+    """Return the most chunks in flight: one more when a forward starts, one less when its backward ends.
+
+    A stage without layers may have no forward, or no backward: of local updates it has a head, which stands for it.
+    """
+    phases: dict[int, set[Phase]] = {}
+    for task in program.tasks.values():
+        phases.setdefault(task.stage, set()).add(task.phase)
+    live = most = 0
+    for call in program.calls:
+        task = program.tasks[call.task]
+        known = phases[task.stage]
+        live += task.phase is (Phase.FORWARD if Phase.FORWARD in known else Phase.HEAD)
+        most = max(most, live)
+        live -= task.phase is (Phase.BACKWARD if Phase.BACKWARD in known else Phase.HEAD)
+    return most

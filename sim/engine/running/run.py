@@ -1,0 +1,332 @@
+"""A simulated run: when every op of every simulated rank ran."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.compiling.graph import SENT, Graph, Pattern, PricedTask, Unit
+from sim.engine.compiling.tables import MAIN_STREAM
+from sim.engine.folding.folding import Folding
+from sim.engine.running.loop import EventLoop
+from sim.engine.running.memory import MemoryUse, memory_use
+from sim.plan.words.buffer import Tier
+from sim.plan.words.op import Recv
+from sim.plan.words.program import Phase, Plan, Program, Task
+
+Times = NDArray[np.float64]
+
+STEADY: Final = 1e-5
+"""Steps whose periods differ by no more than this part are taken to be alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTimes:
+    """All calls of one task of one rank: ``starts_s[c, j]`` is when op j of the c-th call began.
+
+    ``nodes[c] + j`` is that op's node, where ``nodes[c]`` is not -1 (a coalesced call). ``wired``: sends of messages
+    that are one node with their receive.
+    """
+
+    task: Task
+    calls: NDArray[np.int64]
+    nodes: NDArray[np.int64]
+    starts_s: Times
+    ends_s: Times
+    wired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Calls of one task of one rank: which, the node of each, and which of them run by which pattern (None: by none).
+
+    ``is_single``: whose ops are nodes of their own.
+    """
+
+    calls: NDArray[np.int64]
+    nodes: NDArray[np.int64]
+    rows_of: Mapping[Pattern | None, NDArray[np.int64]]
+    is_single: NDArray[np.bool_]
+
+    def within(self, calls: range) -> "_Calls":
+        """Return those among ``calls``, which are in a row."""
+        kept = (self.calls >= calls.start) & (self.calls < calls.stop)
+        row = np.cumsum(kept) - 1
+        rows_of = {pattern: row[rows[kept[rows]]] for pattern, rows in self.rows_of.items() if kept[rows].any()}
+        return _Calls(self.calls[kept], self.nodes[kept], rows_of, self.is_single[kept])
+
+
+@dataclass
+class SimulatedRun:
+    """What the engine found out about a step; ``wall_time_s`` is what it took to fold, price, compile and run.
+
+    ``num_steps``: how many were simulated in a row. Of several the step before the last is the one that is shown: what
+    comes before it and after it is there as well. Times count from its first op.
+    """
+
+    plan: Plan
+    folding: Folding
+    programs: Mapping[int, Program]
+    priced: Mapping[int, Mapping[str, PricedTask]]
+    graph: Graph
+    loop: EventLoop
+    num_steps: int = 1
+    wall_time_s: float = 0.0
+    _memory: dict[tuple[int, Tier], MemoryUse] = field(default_factory=dict, repr=False)
+
+    @property
+    def num_events(self) -> int:
+        """Return how many SimPy events the run took."""
+        return self.loop.num_events
+
+    def memory_of(self, rank: int, tier: Tier = Tier.DEVICE) -> MemoryUse:
+        """Return the memory of a simulated rank in one tier; ranks with one program have the same."""
+        program = self.programs[rank]
+        if (id(program), tier) not in self._memory:
+            self._memory[id(program), tier] = memory_use(program, tier)
+        return self._memory[id(program), tier]
+
+    @cached_property
+    def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which nodes wait for which: what comes before and what after, by edge."""
+        successors = self.graph.successors
+        counts = np.fromiter(map(len, successors), dtype=np.int64, count=len(successors))
+        after = np.fromiter(chain.from_iterable(successors), dtype=np.int64, count=int(counts.sum()))
+        return np.repeat(np.arange(len(counts)), counts), after
+
+    # --- one number for the step ---------------------------------------------------------------------------
+
+    @cached_property
+    def iteration_time_s(self) -> float:
+        """Return from when to when a step is done again: its makespan, or the steady period without a barrier.
+
+        Where steps never become alike it is the mean of the later half of them. Of a plan that holds several steps it
+        is how long after the last but one the last begins, on the slowest rank.
+        """
+        if self.plan.num_steps > 1:
+            return max(self._step_begin_s(rank, -1) - self._step_begin_s(rank, -2) for rank in self.programs)
+        if self.num_steps == 1:
+            return self.makespan_s
+        periods_s = self._periods_s
+        return float(periods_s[-1] if self.is_steady else periods_s[len(periods_s) // 2 :].mean())
+
+    @cached_property
+    def period_nodes(self) -> tuple[int, int] | None:
+        """Return the nodes with which the shown step and the one after it begin; None where there is one step alone.
+
+        Of a plan that holds several steps: the last but one and the last, on the rank that decides the step's time.
+        """
+        if self.plan.num_steps > 1:
+            slowest = max(self.programs, key=lambda rank: self._step_begin_s(rank, -1) - self._step_begin_s(rank, -2))
+            return self._step_node(slowest, -2), self._step_node(slowest, -1)
+        if self.num_steps == 1:
+            return None
+        before, after = self.first_nodes[-2:]
+        return before, after
+
+    @cached_property
+    def is_steady(self) -> bool:
+        """Return whether the last two steps began equally long after the steps before them."""
+        if self.num_steps == 1:
+            return True
+        *_, one_s, other_s = self._periods_s
+        return bool(abs(one_s - other_s) <= STEADY * other_s)
+
+    @cached_property
+    def makespan_s(self) -> float:
+        """Return the time from the step's first op to its last, over all ranks."""
+        if self.num_steps == 1:
+            return max(self.loop.ends_s, default=0.0)
+        return max((float(t.ends_s.max()) for rank in self.programs for t in self.task_times(rank)), default=0.0)
+
+    @cached_property
+    def max_rank_span_s(self) -> float:
+        """Return the longest time, over ranks, from a rank's first forward to the end of its last op.
+
+        A rank that has no layers, as local updates may have one, begins with its head.
+        """
+        spans_s = [0.0]
+        for rank in self.programs:
+            times = list(self.task_times(rank))
+            begins_s = [t.starts_s.min() for t in times if t.task.phase in {Phase.FORWARD, Phase.HEAD}]
+            spans_s += [max(t.ends_s.max() for t in times) - min(begins_s)] if begins_s else []
+        return float(max(spans_s))
+
+    @cached_property
+    def _periods_s(self) -> Times:
+        """Return how long after each step the next one began."""
+        return np.diff([self.loop.starts_s[node] for node in self.first_nodes])
+
+    @cached_property
+    def first_nodes(self) -> list[int]:
+        """Return the node with which each step begins: the first forward of any rank. Steps count from there."""
+        length = {rank: len(program.calls) for rank, program in self.programs.items()}
+        first = {rank: _first_forward(program) for rank, program in self.programs.items()}
+        found: dict[int, int] = {}
+        for rank, index, node, _ in self.graph.units:
+            step, call = divmod(index, length[rank])
+            if call == first[rank]:
+                found[step] = min(node, found.get(step, node), key=self.loop.starts_s.__getitem__)
+        return [found[step] for step in range(self.num_steps)]
+
+    # --- all ops of the step -------------------------------------------------------------------------------
+
+    def task_times(self, rank: int) -> Iterator[TaskTimes]:
+        """Yield the times of a simulated rank in the step, task by task in the order of first use."""
+        num_calls, origin_s = len(self.programs[rank].calls), self.origin_s
+        first = max(self.num_steps - 2, 0) * num_calls
+        for times in self._task_times(rank, range(first, first + num_calls)):
+            if self.num_steps == 1:
+                yield times
+            else:
+                starts_s, ends_s = times.starts_s - origin_s, times.ends_s - origin_s
+                yield replace(times, calls=times.calls - first, starts_s=starts_s, ends_s=ends_s)
+
+    def window(self, rank: int) -> tuple[list[TaskTimes], float]:
+        """Return the times of a rank in all steps, and when the step begins for it: its first op on its main stream.
+
+        Of a run with barriers that is when all begin. Of a plan that holds several steps, the step is the last but one.
+        """
+        if self.plan.num_steps > 1:
+            return list(self.task_times(rank)), self._step_begin_s(rank, -2)
+        if self.num_steps == 1:
+            return list(self.task_times(rank)), 0.0
+        num_calls = len(self.programs[rank].calls)
+        begin_s = min(
+            (
+                times.starts_s.min() for times in self.task_times(rank)
+                if any(op.stream == MAIN_STREAM for op in times.task.ops)
+            ),
+            default=0.0,
+        )  # fmt: skip
+        return list(self._task_times(rank, range(self.num_steps * num_calls))), begin_s + self.origin_s
+
+    def _step_node(self, rank: int, step: int) -> int:
+        """Return the node of a rank's first forward of one of the steps that its program holds; -1 is the last."""
+        program, first = self.programs[rank], self._first_microbatch(step)
+        return min(
+            (
+                node for owner, index, node, _ in self.graph.units
+                if owner == rank and (call := program.calls[index]).microbatch == first
+                and program.tasks[call.task].phase is Phase.FORWARD
+            ),
+            key=self.loop.starts_s.__getitem__,
+        )  # fmt: skip
+
+    def _first_microbatch(self, step: int) -> int:
+        """Return the first micro-batch of one of the steps that the plan holds; -1 is the last."""
+        return (self.plan.num_steps + step) * self.plan.microbatches_per_step
+
+    def _step_begin_s(self, rank: int, step: int) -> float:
+        """Return when a rank begins its first forward of one of the steps that its program holds; -1 is the last."""
+        calls, first = self.programs[rank].calls, self._first_microbatch(step)
+        return min(
+            float(times.starts_s[row].min())
+            for times in self.task_times(rank) if times.task.phase is Phase.FORWARD
+            for row, call in enumerate(times.calls.tolist()) if calls[call].microbatch == first
+        )  # fmt: skip
+
+    @cached_property
+    def origin_s(self) -> float:
+        """Return when the first op of the step began, over all ranks."""
+        if self.num_steps == 1:
+            return 0.0
+        found = []
+        for rank, program in self.programs.items():
+            first = (self.num_steps - 2) * len(program.calls)
+            found += [t.starts_s.min() for t in self._task_times(rank, range(first, first + len(program.calls)))]
+        return float(min(found, default=0.0))
+
+    @cached_property
+    def _calls(self) -> dict[int, dict[str, "_Calls"]]:
+        """Return the calls of each rank's tasks, over all steps."""
+        table: dict[int, dict[str, list[Unit]]] = {rank: {} for rank in self.programs}
+        for unit in self.graph.units:
+            rank, index, _, _ = unit
+            calls = self.programs[rank].calls
+            table[rank].setdefault(calls[index % len(calls)].task, []).append(unit)
+        return {rank: {name: _grouped(units) for name, units in tasks.items()} for rank, tasks in table.items()}
+
+    def _task_times(self, rank: int, calls: range) -> Iterator[TaskTimes]:
+        """Yield the times of some of a rank's calls, counted over all steps."""
+        for name, every in self._calls[rank].items():
+            chosen = every if self.num_steps == 1 else every.within(calls)
+            if len(chosen.calls):
+                yield self._times(self.programs[rank].tasks[name], chosen)
+
+    def _times(self, task: Task, units: "_Calls") -> TaskTimes:
+        num_ops = len(task.ops)
+        starts = np.empty((len(units.calls), num_ops))
+        ends = np.empty((len(units.calls), num_ops))
+        for pattern, rows in units.rows_of.items():
+            nodes = units.nodes[rows]
+            if pattern is None:
+                ops = nodes[:, None] + np.arange(num_ops)
+                starts[rows], ends[rows] = self._node_starts[ops], self._node_ends[ops]
+            else:
+                offsets, durations_s = np.array(pattern.offsets), np.array(pattern.durations_s)
+                released = self._released(nodes, pattern)
+                starts[rows] = (released[:, :, None] + offsets[None, :, :]).max(axis=1)
+                ends[rows] = starts[rows] + durations_s
+        own = np.where(units.is_single, units.nodes, -1)
+        return TaskTimes(task, units.calls, own, starts, ends, wired=SENT in units.rows_of)
+
+    def _released(self, nodes: NDArray[np.int64], pattern: Pattern) -> Times:
+        """Return when each entry of each block was released, blocks x entries."""
+        if len(pattern.entries) == 1:
+            return self._released_s[nodes][:, None]
+        return np.array([self.graph.blocks[node].released_s for node in nodes.tolist()])
+
+    @cached_property
+    def _released_s(self) -> Times:
+        """Return when all that a node waited for was done."""
+        return np.array(self.loop.starts_s)
+
+    @cached_property
+    def _node_starts(self) -> Times:
+        """Return the start of every op that is a node; a receive's is its message's, or when its stream is free."""
+        starts = self._released_s.copy()
+        ends = self._node_ends
+        previous: dict[tuple[int, str], float] = {}
+        sender = {receive: send for send, _, receive in self.graph.messages}
+        for rank, call, base, pattern in self.graph.units:
+            if pattern is not None:
+                continue
+            program = self.programs[rank]
+            for j, op in enumerate(program.tasks[program.calls[call % len(program.calls)].task].ops):
+                if isinstance(op, Recv):
+                    node, stream = base + j, (rank, op.stream)
+                    sent = self.loop.starts_s[sender[node]]
+                    starts[node] = min(max(previous.get(stream, 0.0), sent), ends[node])
+                    previous[stream] = ends[node]
+        return starts
+
+    @cached_property
+    def _node_ends(self) -> Times:
+        return np.array(self.loop.ends_s)
+
+
+def _first_forward(program: Program) -> int:
+    """Return the index of a program's first forward, of its first call where it has none."""
+    phases = (program.tasks[call.task].phase for call in program.calls)
+    return next((index for index, phase in enumerate(phases) if phase is Phase.FORWARD), 0)
+
+
+def _grouped(units: list[Unit]) -> _Calls:
+    """Return the calls that these units stand for."""
+    rows_of: dict[Pattern | None, list[int]] = {}
+    for row, (_, _, _, pattern) in enumerate(units):
+        rows_of.setdefault(pattern, []).append(row)
+    is_single = np.zeros(len(units), dtype=np.bool_)
+    for pattern in (None, SENT):
+        is_single[rows_of.get(pattern, [])] = True
+    return _Calls(
+        np.array([call for _, call, _, _ in units]),
+        np.array([node for _, _, node, _ in units]),
+        {pattern: np.array(rows) for pattern, rows in rows_of.items()},
+        is_single,
+    )

@@ -1,0 +1,256 @@
+"""Max-min fair sharing of resources between activities that run together."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from sim.engine.prices.activity import Resource
+
+Demands = tuple[tuple[Resource, float], ...]
+
+TIE = 1e-12
+"""Levels that differ by less than this part of themselves differ by rounding, and are one level."""
+
+SETTLE = -(2**62)
+"""The key of the event that finds the speeds anew once the activities of a time have started and ended."""
+
+
+def fair_fractions(demands: Sequence[Demands]) -> list[float]:
+    """Return each activity's speed as a fraction of its speed alone, max-min fair.
+
+    An activity alone spends ``max`` of its demands; at fraction f it takes f·demand/max of each resource.
+    All fractions rise together; when a resource is full, the activities that use it stay where they
+    are and the others rise on, up to 1 (progressive filling, Bertsekas and Gallager, section 6.5.2).
+
+    Time O(d log d) for d demands in all. Raises ValueError as ``SharedResources.start``.
+    """
+    supplies: dict[Resource, _Supply] = {}
+    flows = [_enter(i, demand, supplies, 0.0, 0.0)[0] for i, demand in enumerate(demands)]
+    _fill(flows, list(supplies.values()))
+    return [flow.target for flow in flows]
+
+
+@dataclass(slots=True, eq=False)
+class _Supply:
+    """A resource: its users by key; and while it fills, what is free of it and the load of those who still rise.
+
+    ``summed`` is the load when it was last added up.
+    """
+
+    users: dict[int, "_Flow"] = field(default_factory=dict)
+    free: float = 1.0
+    load: float = 0.0
+    summed: float = 0.0
+
+    def level(self) -> float:
+        """Return the fraction at which it is full if all who still rise rise on.
+
+        Adds everything up anew where half of the load has been taken away, lest rounding errors outweigh what is left.
+        """
+        if self.load < 0.5 * self.summed:
+            parts = [
+                (flow.target, d / flow.single_s) for flow in self.users.values() for s, d in flow.parts if s is self
+            ]
+            self.free = 1.0 - math.fsum(target * part for target, part in parts)
+            self.load = self.summed = math.fsum(part for target, part in parts if not target)
+        return self.free / self.load if self.load > 0 else math.inf
+
+
+@dataclass(slots=True, eq=False)
+class _Flow:
+    """An activity: its demands in seconds, how long it (or one that it stands for) lasts alone, what part is left.
+
+    ``target`` is the fraction that a filling has found for it, 0 while it rises.
+    """
+
+    key: int
+    since_s: float
+    parts: list[tuple[_Supply, float]] = field(default_factory=list)
+    single_s: float = 0.0
+    remaining: float = 1.0
+    fraction: float = 0.0
+    target: float = 0.0
+    version: int = 0
+
+
+def _enter(
+    key: int, demands: Demands, supplies: dict[Resource, _Supply], now_s: float, single_s: float
+) -> tuple[_Flow, float, bool]:
+    """Return a new activity among the users of its resources, its largest demand in seconds, and whether others use
+    one of its resources.
+
+    Raises ValueError as ``SharedResources.start``.
+    """
+    flow, occupancy_s, shared = _Flow(key, now_s), 0.0, False
+    parts = flow.parts
+    for r, d in demands:
+        if d > occupancy_s:
+            occupancy_s = d
+        elif not d > 0:
+            raise ValueError(f"activity {key} demands {d} s of {r}; leave out what it does not use")
+        supply = supplies.get(r)
+        if supply is None:
+            supply = supplies[r] = _Supply()
+        elif supply.users:
+            shared = True
+            if key in supply.users:
+                raise ValueError(f"activity {key} names {r} twice; add the demands up")
+        supply.users[key] = flow
+        parts.append((supply, d))
+    if not 0 < occupancy_s < math.inf:
+        raise ValueError(f"activity {key} demands {occupancy_s} s in all; it must be more than 0 and finite: {demands}")
+    flow.single_s = single_s or occupancy_s
+    return flow, occupancy_s, shared
+
+
+def _fill(flows: Sequence[_Flow], supplies: Sequence[_Supply]) -> None:
+    """Set the target of each flow to its max-min fair fraction. The flows are all users of the supplies.
+
+    The resources fill up in the order of their levels. A level only rises as users stop rising elsewhere; so one
+    that has not been renewed in the heap is too low, and goes back when it comes up.
+    """
+    for supply in supplies:
+        supply.free, supply.load = 1.0, 0.0
+    for flow in flows:
+        flow.target = 0.0
+        for supply, d in flow.parts:
+            supply.load += d / flow.single_s
+    heap = []
+    for at, supply in enumerate(supplies):
+        supply.summed = supply.load
+        if supply.load > 1.0:
+            heap.append((1.0 / supply.load, at, supply))
+    heapify(heap)
+    level = 0.0
+    while heap:
+        full, lowest = _pop_full(heap)
+        level = max(level, lowest)
+        if level >= 1.0 - TIE:
+            break
+        for supply in full:
+            for flow in supply.users.values():
+                if not flow.target:
+                    _stop(flow, level)
+    for flow in flows:
+        flow.target = flow.target or 1.0
+
+
+def _pop_full(heap: list[tuple[float, int, _Supply]]) -> tuple[list[_Supply], float]:
+    """Take from the heap those resources that fill up first, at the same level; return them and the level."""
+    full: list[_Supply] = []
+    lowest = math.inf
+    while heap and heap[0][0] <= lowest * (1.0 + TIE):
+        known, at, supply = heappop(heap)
+        level = supply.level()
+        if level > known:
+            heappush(heap, (level, at, supply))
+            continue
+        full.append(supply)
+        lowest = min(lowest, level)
+    return full, lowest
+
+
+def _stop(flow: _Flow, level: float) -> None:
+    flow.target = level
+    for supply, d in flow.parts:
+        part = d / flow.single_s
+        supply.free -= level * part
+        supply.load -= part
+
+
+@dataclass(slots=True)
+class SharedResources:
+    """The activities now using shared resources, and when each will be done.
+
+    ``schedule(delay_s, key, version)`` must call ``finish(key, version, now_s)`` after the delay, and calls of one
+    time in the order in which they were scheduled; a call with an outdated version is a no-op, as the activity has
+    been re-timed since. Keys are more than ``SETTLE``.
+
+    ``spans`` says how fast each went when: key, from, until, and the part of it done per second.
+
+    Only the connected components of activities that share with one that starts or ends are re-timed, once for all
+    that start and end together: an event of its own, with key ``SETTLE``, does it. It takes time O(d log d) for the d
+    demands of the components.
+    """
+
+    schedule: Callable[[float, int, int], None]
+    flows: dict[int, _Flow] = field(default_factory=dict)
+    supplies: dict[Resource, _Supply] = field(default_factory=dict)
+    unsettled: list[_Supply] = field(default_factory=list)
+    spans: list[tuple[int, float, float, float]] = field(default_factory=list)
+
+    def start(self, key: int, demands: Demands, now_s: float, single_s: float = 0.0) -> None:
+        """Begin an activity's use of its resources, each named once.
+
+        ``single_s``: where it stands for several that are alike, how long one of them would last alone (see Activity).
+
+        Raises ValueError where there is no demand, one is not more than 0 or not finite, or a resource is named twice.
+        """
+        flow, occupancy_s, shared = _enter(key, demands, self.supplies, now_s, single_s)
+        self.flows[key] = flow
+        if shared:
+            self._unsettle([supply for supply, _ in flow.parts])
+            return
+        flow.version = 1
+        if occupancy_s <= flow.single_s:
+            flow.fraction = 1.0
+            self.schedule(flow.single_s, key, 1)
+        else:
+            flow.fraction = flow.single_s / occupancy_s
+            self.schedule(occupancy_s, key, 1)
+
+    def finish(self, key: int, version: int, now_s: float) -> bool:
+        """End an activity if ``version`` is still current; return whether it ended."""
+        if key == SETTLE:
+            self._settle(now_s)
+            return False
+        flow = self.flows.get(key)
+        if flow is None or flow.version != version:
+            return False
+        del self.flows[key]
+        self.spans.append((key, flow.since_s, now_s, flow.fraction / flow.single_s))
+        shared = False
+        for supply, _ in flow.parts:
+            users = supply.users
+            del users[key]
+            if users:
+                shared = True
+        if shared:
+            self._unsettle([supply for supply, _ in flow.parts])
+        return True
+
+    def _unsettle(self, supplies: list[_Supply]) -> None:
+        if not self.unsettled:
+            self.schedule(0.0, SETTLE, 0)
+        self.unsettled += supplies
+
+    def _settle(self, now_s: float) -> None:
+        """Find the speeds of all activities that share, however indirectly, an unsettled resource, and re-time them."""
+        flows, supplies = self._component()
+        self.unsettled = []
+        _fill(flows, supplies)
+        for flow in flows:
+            if flow.target == flow.fraction:
+                continue
+            if now_s > flow.since_s:
+                self.spans.append((flow.key, flow.since_s, now_s, flow.fraction / flow.single_s))
+            flow.remaining -= (now_s - flow.since_s) * flow.fraction / flow.single_s
+            flow.since_s, flow.fraction = now_s, flow.target
+            flow.version += 1
+            self.schedule(max(flow.remaining, 0.0) * flow.single_s / flow.fraction, flow.key, flow.version)
+
+    def _component(self) -> tuple[list[_Flow], list[_Supply]]:
+        """Return the users of the unsettled resources and all who share with them, by key; and their resources."""
+        supplies = dict.fromkeys(self.unsettled)
+        queue, flows = list(supplies), dict[int, _Flow]()
+        while queue:
+            for key, flow in queue.pop().users.items():
+                if key in flows:
+                    continue
+                flows[key] = flow
+                for supply, _ in flow.parts:
+                    if supply not in supplies:
+                        supplies[supply] = None
+                        queue.append(supply)
+        return [flows[key] for key in sorted(flows)], list(supplies)

@@ -1,0 +1,187 @@
+"""Refuse plans that could not run, before anything runs."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sim.plan.checking.collectives import check_collective, check_groups, where
+from sim.plan.checking.uses import check_uses
+from sim.plan.errors import CheckError
+from sim.plan.words.buffer import Scope, Tier
+from sim.plan.words.op import Collective, Compute, Copy, Op, Recv, Send
+from sim.plan.words.program import Call, Plan, Program, Task
+from sim.plan.words.steps import drain, first_step, longest_lag
+
+_INSTANCED = (Scope.MICROBATCH, Scope.STEP)
+"""Scopes of buffers that hold nothing until something is written."""
+
+
+class _Message(NamedTuple):
+    """One end of a message: its op, the call that issues it, its size in bytes."""
+
+    op: Send | Recv
+    call: Call
+    num_bytes: int
+
+
+def check(plan: Plan) -> None:
+    """Raise CheckError, naming role, stream, op and peer, where a plan breaks a rule.
+
+    Every rank has one program; every task has an op; ops name buffers that exist, and but for copies in one tier of
+    memory; nothing is read before it is written; no op is dead (see ``check_uses``); sends match receives in order,
+    micro-batch and size; a collective's buffers fit its kind; the members of a group issue the same collectives in the
+    same order. What meets completes the same step, so all of this holds as well for the first step of a run and for its
+    drain. A cycle between ranks shows as a deadlock when the plan runs.
+    """
+    _check_roles(plan)
+    for program in plan.programs:
+        _check_tasks(program)
+        _check_buffers(plan, program)
+        _check_lags(program)
+        _check_reads(program)
+        check_uses(program)
+    if any(longest_lag(program) for program in plan.programs):
+        for program in (*first_step(plan).programs, *drain(plan).programs):
+            _check_reads(program)
+    _check_messages(plan)
+    check_groups(plan)
+
+
+def _check_lags(program: Program) -> None:
+    wrong = next((call for call in program.calls if call.lag not in {0, 1}), None)
+    if wrong is not None:
+        raise CheckError(
+            f"role {program.role_name}: call of {wrong.task!r} completes the step {wrong.lag} before its own; "
+            "it can be that step's, or the one before's"
+        )
+
+
+def _check_roles(plan: Plan) -> None:
+    owners = [rank for program in plan.programs for rank in plan.ranks_of(program)]
+    if sorted(owners) != list(range(plan.mesh.size)):
+        raise CheckError(
+            f"plan {plan.name!r}: {len(plan.programs)} programs do not cover each of {plan.mesh.size} ranks once"
+        )
+
+
+def _check_tasks(program: Program) -> None:
+    """Raise CheckError unless every call is of a task that the program has, and every task has an op."""
+    for call in program.calls:
+        if call.task not in program.tasks:
+            raise CheckError(f"role {program.role_name}: call of unknown task {call.task!r}")
+    for name, task in program.tasks.items():
+        if not task.ops:
+            raise CheckError(f"role {program.role_name}: task {name!r} has no ops; leave it out, and its calls")
+
+
+def _check_buffers(plan: Plan, program: Program) -> None:
+    for task in program.tasks.values():
+        for op in task.ops:
+            for name in (*op.reads, *op.writes):
+                if name not in program.buffers:
+                    raise CheckError(f"{where(program, op)}: unknown buffer {name!r}")
+            _check_tiers(program, op)
+            if isinstance(op, Collective):
+                check_collective(plan, program, op)
+
+
+def _check_tiers(program: Program, op: Op) -> None:
+    """Raise CheckError unless a copy leads from one tier to another, and all but waiting stays in one."""
+    if isinstance(op, Compute) and not op.writes:
+        return
+    reads, writes = ([program.buffers[name] for name in names] for names in (op.reads, op.writes))
+    sources, targets = {buffer.tier for buffer in reads}, {buffer.tier for buffer in writes}
+    if isinstance(op, Copy):
+        sizes = [sum(buffer.num_elements for buffer in buffers) for buffers in (reads, writes)]
+        if len(sources) != 1 or len(targets) != 1 or sources == targets:
+            raise CheckError(f"{where(program, op)}: a copy leads from one tier of memory to another")
+        if sizes[0] != sizes[1] or len({buffer.dtype for buffer in (*reads, *writes)}) != 1:
+            raise CheckError(
+                f"{where(program, op)}: copies {sizes[0]} elements to {sizes[1]}; they are as many, of one type"
+            )
+    elif len(sources | targets) > 1:
+        raise CheckError(f"{where(program, op)}: buffers lie in several tiers of memory; copy them to one first")
+    elif Tier.HOST in sources | targets and not isinstance(op, Compute):
+        raise CheckError(f"{where(program, op)}: ranks communicate from the memory of their devices")
+
+
+def _check_reads(program: Program) -> None:
+    needs, gives = {}, {}
+    for name, task in program.tasks.items():
+        needs[name], gives[name] = _needs_and_gives(program, task)
+    written: dict[tuple[Scope, int | None], set[str]] = defaultdict(set)
+    for call in program.calls:
+        for scope in _INSTANCED:
+            instances = written[scope, call.microbatch if scope is Scope.MICROBATCH else None]
+            missing = needs[call.task][scope].keys() - instances
+            if missing:
+                name, op = next((name, op) for name, op in needs[call.task][scope].items() if name in missing)
+                raise CheckError(
+                    f"{where(program, op)}: reads {name!r} of micro-batch {call.microbatch} in task "
+                    f"{call.task!r} before anything writes it"
+                )
+            instances |= gives[call.task][scope]
+
+
+def _needs_and_gives(program: Program, task: Task) -> tuple[dict[Scope, dict[str, Op]], dict[Scope, set[str]]]:
+    """Return what a task reads before writing it, and what it writes that another task touches, by scope."""
+    others = {b for t in program.tasks.values() if t is not task for op in t.ops for b in (*op.reads, *op.writes)}
+    needs: dict[Scope, dict[str, Op]] = {scope: {} for scope in _INSTANCED}
+    written: set[str] = set()
+    for op in task.ops:
+        for name in op.reads:
+            scope = program.buffers[name].scope
+            if name not in written and scope is not Scope.PERSISTENT:
+                needs[scope].setdefault(name, op)
+        written.update(op.writes)
+    shared = written & others
+    return needs, {scope: {name for name in shared if program.buffers[name].scope is scope} for scope in _INSTANCED}
+
+
+def _check_messages(plan: Plan) -> None:
+    ends = {id(program): _by_channel(program) for program in plan.programs}
+    for program in plan.programs:
+        rank = plan.ranks_of(program)[0]
+        for (axis, offset, direction, is_send), issued in ends[id(program)].items():
+            peer = plan.program_of(plan.mesh.shift(rank, axis, offset))
+            answers = ends[id(peer)].get((axis, -offset, direction, not is_send), [])
+            verb, other = ("sends", "receives") if is_send else ("receives", "sends")
+            if len(issued) != len(answers):
+                raise CheckError(
+                    f"role {program.role_name} {verb} {len(issued)} {direction} messages along {axis!r} and its "
+                    f"peer, role {peer.role_name}, {other} {len(answers)}"
+                )
+            for mine, theirs in zip(issued, answers, strict=True):
+                if _what_it_is(mine) != _what_it_is(theirs):
+                    raise CheckError(_mismatch(program, peer, mine, theirs))
+
+
+def _by_channel(program: Program) -> dict[tuple[str, int, str, bool], list[_Message]]:
+    channels: dict[tuple[str, int, str, bool], list[_Message]] = defaultdict(list)
+    messages = {name: list(_messages(program, task)) for name, task in program.tasks.items()}
+    for call in program.calls:
+        for channel, op, num_bytes in messages[call.task]:
+            channels[channel].append(_Message(op, call, num_bytes))
+    return channels
+
+
+def _messages(program: Program, task: Task) -> Iterator[tuple[tuple[str, int, str, bool], Send | Recv, int]]:
+    """Yield the channel, the op and the size in bytes of every message that a task sends or receives."""
+    for op in task.ops:
+        if isinstance(op, Send | Recv):
+            num_bytes = sum(program.buffers[name].num_bytes for name in (*op.reads, *op.writes))
+            yield (op.axis, op.offset, op.direction, isinstance(op, Send)), op, num_bytes
+
+
+def _what_it_is(message: _Message) -> tuple[int | None, int, int]:
+    """Return what both ends of a message must agree in."""
+    return message.call.microbatch, message.call.lag, message.num_bytes
+
+
+def _mismatch(program: Program, peer: Program, mine: _Message, theirs: _Message) -> str:
+    (op, call, num_bytes), (answer, other, expected) = mine, theirs
+    here, there = (" of the step before" if lag else "" for lag in (call.lag, other.lag))
+    return (
+        f"{where(program, op)} of micro-batch {call.microbatch}{here} ({num_bytes} bytes) meets {where(peer, answer)} "
+        f"of micro-batch {other.microbatch}{there} ({expected} bytes)"
+    )

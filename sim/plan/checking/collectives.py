@@ -1,0 +1,293 @@
+"""Refuse collectives that do not fit their kind, or that the members of a group do not issue alike."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from typing import Any, Final
+
+from sim.plan.errors import CheckError
+from sim.plan.facts.description import collective_bytes
+from sim.plan.words.op import Collective, CollectiveKind, Op, Reduction
+from sim.plan.words.program import Plan, Program
+
+_ROOTED: Final = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
+_REDUCING: Final = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.REDUCE)
+_ALONG_A_DIMENSION: Final = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL)
+
+Shape = tuple[int, ...]
+GroupIssue = tuple[Program, Collective, int]
+"""Who issues what, and how many steps before its own it completes."""
+
+GroupIssues = dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[GroupIssue]]
+"""What a program issues, in order, by stream, axes and members."""
+
+
+def where(program: Program, op: Op) -> str:
+    """Return role, stream and op in words."""
+    return f"role {program.role_name}, stream {op.stream!r}, op {op.name!r}"
+
+
+# --- one collective ------------------------------------------------------------------------------------------------
+
+
+def check_collective(plan: Plan, program: Program, op: Collective) -> None:
+    """Raise CheckError where options, buffers or shapes do not fit the kind; all buffers exist."""
+    try:
+        positions = _positions(plan, program, op)
+        _check_options(op)
+        _check_buffers(program, op)
+        _RULES[op.kind](program, op, op.group_size(plan.mesh), positions)
+    except _RuleError as rule:
+        raise CheckError(f"{where(program, op)}: {rule}") from None
+
+
+class _RuleError(Exception):
+    """A rule that a collective breaks, in words; it never leaves this file."""
+
+
+def _require(holds: bool, rule: str) -> None:
+    if not holds:
+        raise _RuleError(rule)
+
+
+def _positions(plan: Plan, program: Program, op: Collective) -> tuple[int, ...]:
+    """Return the group positions that the ranks of a program have, () where the rules need none."""
+    if not op.members and not op.sizes and op.kind not in _ROOTED:
+        return ()
+    found = [0]
+    for axis in op.axes:
+        degree = plan.mesh.degree(axis)
+        own = [program.role[axis]] if axis in program.role else range(degree)
+        found = [position * degree + coordinate for position in found for coordinate in own]
+    if not op.members:
+        return tuple(found)
+    size = plan.mesh.degree(*op.axes)
+    proper = len(set(op.members)) == len(op.members) and all(0 <= m < size for m in op.members)
+    _require(proper, f"members {op.members} are not distinct positions of a group of {size}")
+    strangers = sorted(set(found) - set(op.members))
+    _require(not strangers, f"position {strangers[:1]} issues it and is not among the members {op.members}")
+    return tuple(op.members.index(position) for position in found)
+
+
+def _check_options(op: Collective) -> None:
+    kind = op.kind
+    _require(op.root == 0 or kind in _ROOTED, f"{_article(kind)} has no root, got {op.root}")
+    _require(
+        op.reduction is Reduction.SUM or kind in _REDUCING, f"{_article(kind)} reduces nothing, got {op.reduction}"
+    )
+    _require(op.dim is None or kind in _ALONG_A_DIMENSION, f"{_article(kind)} has no dimension, got {op.dim}")
+    exchange = kind is CollectiveKind.ALL_TO_ALL
+    _require(exchange or op.join_dim is None, f"{_article(kind)} joins along no other dimension, got {op.join_dim}")
+    _require(exchange or not op.sizes, f"{_article(kind)} has no table of sizes")
+    _require(op.span is None or kind is CollectiveKind.ALL_REDUCE, f"{_article(kind)} has no span, got {op.span}")
+
+
+def _check_buffers(program: Program, op: Collective) -> None:
+    _require(
+        op.kind is not CollectiveKind.ALL_REDUCE or op.reads == op.writes,
+        f"an all_reduce works in place, got {op.reads} and {op.writes}",
+    )
+    _require(
+        op.dim is None or (len(op.reads), len(op.writes)) == (1, 1),
+        f"along a dimension one buffer moves, got {op.reads} and {op.writes}",
+    )
+    dtypes = sorted({program.buffers[name].dtype for name in (*op.reads, *op.writes)})
+    _require(len(dtypes) < 2, f"{_article(op.kind)} moves one element type, got {' and '.join(dtypes)}")
+    silent = not op.reads and not op.writes
+    _require(silent == (op.kind is CollectiveKind.BARRIER), f"{_article(op.kind)} {_moves(op)}")
+
+
+def _moves(op: Collective) -> str:
+    return f"moves nothing, got {op.reads} and {op.writes}" if op.kind is CollectiveKind.BARRIER else "needs buffers"
+
+
+def _check_all_reduce(program: Program, op: Collective, parts: int, positions: Sequence[int]) -> None:
+    del parts, positions
+    if op.span is not None:
+        (first, end), total = op.span, _elements(program, op.reads)
+        _require(0 <= first < end <= total, f"span {op.span} is no part of {total} elements")
+
+
+def _check_nothing_more(program: Program, op: Collective, parts: int, positions: Sequence[int]) -> None:
+    del program, op, parts, positions
+
+
+def _check_all_gather(program: Program, op: Collective, parts: int, positions: Sequence[int]) -> None:
+    del positions
+    _check_pieces(program, op, parts, op.reads, op.writes)
+
+
+def _check_reduce_scatter(program: Program, op: Collective, parts: int, positions: Sequence[int]) -> None:
+    del positions
+    _check_pieces(program, op, parts, op.writes, op.reads)
+
+
+def _check_pieces(program: Program, op: Collective, parts: int, piece: Sequence[str], whole: Sequence[str]) -> None:
+    """Check that the pieces of ``parts`` ranks are the whole; a flat one may be padded, or lie in the whole."""
+    if op.dim is None and op.reads == op.writes:
+        return
+    if op.dim is None:
+        size, total = _elements(program, piece), _elements(program, whole)
+        _require(parts * size >= total, f"{parts} pieces of {size} elements cannot hold {total}")
+        return
+    small, large = _shape(program, piece), _shape(program, whole)
+    _check_dimension(op.dim, small)
+    fits = large == _with(small, op.dim, small[op.dim] * parts)
+    _require(fits, f"{parts} pieces of shape {small} along dimension {op.dim} do not make {large}")
+
+
+def _check_broadcast(program: Program, op: Collective, parts: int, positions: Sequence[int]) -> None:
+    _check_rooted(program, op, parts)
+    _require(bool(op.reads) or op.root not in positions, f"the root of a broadcast, position {op.root}, reads nothing")
+    _require(bool(op.writes) or set(positions) == {op.root}, "a rank that gets a broadcast writes nothing")
+
+
+def _check_reduce(program: Program, op: Collective, parts: int, positions: Sequence[int]) -> None:
+    _check_rooted(program, op, parts)
+    _require(bool(op.reads), "every rank of a reduce gives a term, this one reads nothing")
+    _require(bool(op.writes) or op.root not in positions, f"the root of a reduce, position {op.root}, writes nothing")
+
+
+def _check_rooted(program: Program, op: Collective, parts: int) -> None:
+    _require(0 <= op.root < parts, f"root {op.root} is no position of a group of {parts}")
+    here, there = _elements(program, op.reads), _elements(program, op.writes)
+    same = not op.reads or not op.writes or here == there
+    _require(same, f"{_article(op.kind)} writes as many elements as it reads, got {here} and {there}")
+
+
+def _check_all_to_all(program: Program, op: Collective, parts: int, positions: Sequence[int]) -> None:
+    if op.dim is None:
+        raise _RuleError("an all_to_all cuts along a dimension, got none")
+    _require(op.reads != op.writes, f"an all_to_all does not work in place, got {op.reads}")
+    given, got = _shape(program, op.reads), _shape(program, op.writes)
+    join_dim = op.dim if op.join_dim is None else op.join_dim
+    _check_dimension(op.dim, given)
+    _check_dimension(join_dim, given)
+    if op.sizes:
+        _check_table(op, parts, positions, given, got)
+    else:
+        rows = given[op.dim]
+        _require(rows % parts == 0, f"dimension {op.dim} of {given} does not divide by {parts}")
+        cut = _with(given, op.dim, rows // parts)
+        _require(got == _with(cut, join_dim, cut[join_dim] * parts), f"{parts} slices of {given} do not make {got}")
+
+
+def _check_table(op: Collective, parts: int, positions: Sequence[int], given: Shape, got: Shape) -> None:
+    """Check that buffers are as long as the table asks of the ranks of their role."""
+    assert op.dim is not None
+    square = len(op.sizes) == parts and all(len(row) == parts for row in op.sizes)
+    _require(square, f"a group of {parts} needs {parts} x {parts} sizes")
+    _require(all(n >= 0 for row in op.sizes for n in row), "a size is negative")
+    _require(op.join_dim in {None, op.dim}, f"uneven slices are joined along dimension {op.dim}, got {op.join_dim}")
+    sent = max(sum(op.sizes[p]) for p in positions)
+    received = max(sum(row[p] for row in op.sizes) for p in positions)
+    _require(given[op.dim] == sent, f"it sends {sent} rows of dimension {op.dim}, and its buffer has {given[op.dim]}")
+    expected = _with(given, op.dim, received)
+    _require(got == expected, f"what it receives has shape {expected}, and its buffer {got}")
+
+
+_RULES: Final[Mapping[CollectiveKind, Callable[[Program, Collective, int, Sequence[int]], None]]] = {
+    CollectiveKind.ALL_REDUCE: _check_all_reduce,
+    CollectiveKind.ALL_GATHER: _check_all_gather,
+    CollectiveKind.REDUCE_SCATTER: _check_reduce_scatter,
+    CollectiveKind.BROADCAST: _check_broadcast,
+    CollectiveKind.REDUCE: _check_reduce,
+    CollectiveKind.ALL_TO_ALL: _check_all_to_all,
+    CollectiveKind.BARRIER: _check_nothing_more,
+}
+
+
+def _article(kind: CollectiveKind) -> str:
+    return f"{'an' if kind.startswith('a') else 'a'} {kind}"
+
+
+def _elements(program: Program, names: Sequence[str]) -> int:
+    return sum(prod(program.buffers[name].shape) for name in names)
+
+
+def _shape(program: Program, names: Sequence[str]) -> Shape:
+    return program.buffers[names[0]].shape
+
+
+def _with(shape: Shape, dim: int, extent: int) -> Shape:
+    return (*shape[:dim], extent, *shape[dim + 1 :])
+
+
+def _check_dimension(dim: int, shape: Shape) -> None:
+    _require(0 <= dim < len(shape), f"shape {shape} has no dimension {dim}")
+
+
+# --- a group's collectives -----------------------------------------------------------------------------------------
+
+
+def check_groups(plan: Plan) -> None:
+    """Raise CheckError unless the members of every group issue the same collectives in the same order."""
+    issued = {id(program): _by_group(program) for program in plan.programs}
+    for program in plan.programs:
+        rank = plan.ranks_of(program)[0]
+        for (stream, axes, members), mine in issued[id(program)].items():
+            for peer in _member_programs(plan, rank, axes, members):
+                theirs = issued[id(peer)].get((stream, axes, members), [])
+                for k in range(max(len(mine), len(theirs)) if peer is not program else 0):
+                    _check_same(program, peer, stream, mine[k : k + 1], theirs[k : k + 1])
+
+
+def _by_group(program: Program) -> GroupIssues:
+    """Return the collectives that span several roles; within one role all members run one program."""
+    groups: GroupIssues = defaultdict(list)
+    spanning = {
+        name: [op for op in task.ops if isinstance(op, Collective) and any(axis in program.role for axis in op.axes)]
+        for name, task in program.tasks.items()
+    }
+    for call in program.calls:
+        for op in spanning[call.task]:
+            groups[op.stream, op.axes, op.members].append((program, op, call.lag))
+    return groups
+
+
+def _member_programs(plan: Plan, rank: int, axes: tuple[str, ...], members: tuple[int, ...]) -> Iterator[Program]:
+    """Yield each program of a group once."""
+    group = plan.mesh.group(rank, axes)
+    seen = set()
+    for position in members or range(len(group)):
+        program = plan.program_of(group[position])
+        if id(program) not in seen:
+            seen.add(id(program))
+            yield program
+
+
+def _check_same(
+    program: Program,
+    peer: Program,
+    stream: str,
+    mine: Sequence[GroupIssue],
+    theirs: Sequence[GroupIssue],
+) -> None:
+    here, there = (_agreed(*found[0]) if found else {} for found in (mine, theirs))
+    if here == there:
+        return
+    names = [
+        where(*found[0][:2]) if found else f"nothing of role {side.role_name}"
+        for side, found in ((program, mine), (peer, theirs))
+    ]
+    differing = [f"{key}: {here[key]} and {there[key]}" for key in here if here and there and here[key] != there[key]]
+    details = f" ({'; '.join(differing)})" if differing else ""
+    raise CheckError(
+        f"on stream {stream!r} {names[0]} meets {names[1]}; a group must issue the same collectives in order{details}"
+    )
+
+
+def _agreed(program: Program, op: Collective, lag: int) -> dict[str, Any]:
+    """Return what the members of a group must agree on; the buffers of an uneven exchange differ."""
+    return {
+        "kind": str(op.kind),
+        "steps before": lag,
+        "reduction": str(op.reduction),
+        "dimension": op.dim,
+        "joined dimension": op.join_dim,
+        "root": op.root,
+        "sizes": op.sizes,
+        "span": op.span,
+        "bytes": None if op.sizes else collective_bytes(program, op),
+        "elements": sorted({program.buffers[name].dtype for name in (*op.reads, *op.writes)}),
+    }

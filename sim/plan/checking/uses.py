@@ -1,0 +1,73 @@
+"""Refuse dead ops: those whose results no other op reads, and which nothing keeps."""
+
+from sim.plan.checking.collectives import where
+from sim.plan.errors import CheckError
+from sim.plan.words.buffer import Scope
+from sim.plan.words.op import Collective, Compute, Op, Recv, Send, reads_from_outside
+from sim.plan.words.program import Program, Task
+
+_ABSTRACT_WORK = "delay"
+
+
+def check_uses(program: Program) -> None:
+    """Raise CheckError, naming task, stream, op and buffers, for an op that takes time and changes no result.
+
+    An op is used if it writes nothing (a wait) or a persistent buffer, or if a later op of its task, or in some call
+    of the task a later call, reads what it writes. Three kinds of op are used anyway: messages, as the peer waits for
+    them; collectives among several roles, as another role may need what this one discards; and ``delay`` kernels,
+    which stand for time and not for values.
+    """
+    unread = {name: _unread(program, task) for name, task in program.tasks.items()}
+    used: set[int] = set()
+    for scope in (Scope.MICROBATCH, Scope.STEP):
+        inputs = {name: _inputs(program, task, scope) for name, task in program.tasks.items()}
+        next_step = {name for call in program.calls if call.lag for name in inputs[call.task]}
+        for calls in _sequences(program, scope):
+            awaited, seen = set(next_step), set[str]()
+            for task in reversed(calls):
+                if unread[task]:
+                    used.update(id(op) for op in unread[task] if not awaited.isdisjoint(op.writes))
+                if task not in seen:
+                    seen.add(task)
+                    awaited |= inputs[task]
+    for name, ops in unread.items():
+        for op in ops:
+            if id(op) not in used:
+                nobody = f"nothing reads {' or '.join(op.writes)}"
+                raise CheckError(f"{where(program, op)} of task {name!r} is dead: {nobody}")
+
+
+def _sequences(program: Program, scope: Scope) -> set[tuple[str, ...]]:
+    """Return the sequences of tasks that are called on the same instances of a scope's buffers."""
+    if scope is Scope.STEP:
+        return {tuple(call.task for call in program.calls)}
+    by_microbatch: dict[int | None, list[str]] = {}
+    for call in program.calls:
+        by_microbatch.setdefault(call.microbatch, []).append(call.task)
+    return {tuple(tasks) for tasks in by_microbatch.values()}
+
+
+def _unread(program: Program, task: Task) -> list[Op]:
+    """Return the ops of a task of which another call must read a result for them to be used."""
+    found: list[Op] = []
+    read_later: set[str] = set()
+    for op in reversed(task.ops):
+        if not (_is_exempt(program, op) or _keeps(program, op)) and read_later.isdisjoint(op.writes):
+            found.append(op)
+        read_later.update(op.reads)
+    return found
+
+
+def _is_exempt(program: Program, op: Op) -> bool:
+    if isinstance(op, Collective):
+        return not program.role.keys().isdisjoint(op.axes)
+    return isinstance(op, Send | Recv) or (isinstance(op, Compute) and op.kernel == _ABSTRACT_WORK)
+
+
+def _keeps(program: Program, op: Op) -> bool:
+    return not op.writes or any(program.buffers[name].scope is Scope.PERSISTENT for name in op.writes)
+
+
+def _inputs(program: Program, task: Task, scope: Scope) -> set[str]:
+    """Return the buffers of a scope that a task reads before it writes them."""
+    return {name for name in reads_from_outside(task.ops) if program.buffers[name].scope is scope}

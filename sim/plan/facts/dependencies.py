@@ -1,0 +1,37 @@
+"""What every op of a program waits for: the op before it on its stream, and those whose buffers it meets."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from sim.plan.words.buffer import Scope
+from sim.plan.words.program import Program
+
+Instance = tuple[str, int | None]
+"""A buffer, and its micro-batch where it has an instance for each."""
+
+
+def dependencies(program: Program) -> Iterator[tuple[int, ...]]:
+    """Yield, for every op in issue order, the places in that order of the ops that must be over before it begins."""
+    tail: dict[str, int] = {}
+    for place, (earlier, (_, _, _, op)) in enumerate(zip(hazards(program), program.instances(), strict=True)):
+        before = tail.get(op.stream)
+        tail[op.stream] = place
+        yield earlier if before is None else tuple(sorted({*earlier, before}))
+
+
+def hazards(program: Program) -> Iterator[tuple[int, ...]]:
+    """Yield the same less the order of streams: read after write, write after read, write after write."""
+    writer: dict[Instance, int] = {}
+    readers: dict[Instance, list[int]] = defaultdict(list)
+    for place, (_, call, _, op) in enumerate(program.instances()):
+        microbatches = {
+            name: call.microbatch if program.buffers[name].scope is Scope.MICROBATCH else None
+            for name in (*op.reads, *op.writes)
+        }
+        earlier = {writer[instance] for instance in microbatches.items() if instance in writer}
+        for name in op.writes:
+            earlier.update(readers.pop((name, microbatches[name]), ()))
+            writer[name, microbatches[name]] = place
+        for name in op.reads:
+            readers[name, microbatches[name]].append(place)
+        yield tuple(sorted(earlier - {place}))

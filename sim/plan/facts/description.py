@@ -1,0 +1,76 @@
+"""What a timeline says of an op, whichever backend ran it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from costmodels.kernels import KERNELS, TensorSpec, Work
+from sim.plan.words.buffer import BYTES_PER_ELEMENT
+from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op
+from sim.plan.words.program import Program, Task
+
+
+@dataclass(frozen=True, slots=True)
+class OpDescription:
+    """``num_bytes``: what a kernel reads and writes, a collective's payload (all_reduce, broadcast, reduce: the tensor;
+    all_gather: the gathered; reduce_scatter: the un-scattered; all_to_all: the send buffer; barrier: 0), a message or a
+    copy between tiers.
+    ``group``: the axes of a collective.
+    """
+
+    name: str
+    kind: str
+    num_bytes: int
+    flop: float
+    group: str
+
+
+def describe(program: Program, task: Task, op: Op) -> OpDescription:
+    """Return what a timeline says of one op."""
+    name = f"{task.name}/{op.name}"
+    if isinstance(op, Compute):
+        work = kernel_work(program, op)
+        return OpDescription(name, "compute", work.num_bytes, work.flop, "")
+    if isinstance(op, Collective):
+        return OpDescription(name, str(op.kind), collective_bytes(program, op), 0.0, ",".join(op.axes))
+    if isinstance(op, Copy):
+        return OpDescription(name, "copy", payload_bytes(program, op.reads), 0.0, "")
+    kind = type(op).__name__.lower()
+    return OpDescription(name, kind, payload_bytes(program, (*op.reads, *op.writes)), 0.0, "")
+
+
+def kernel_work(program: Program, op: Compute, *, fused: bool = True) -> Work:
+    """Return what one call of a kernel asks of a device; not ``fused``: as a framework that has several for it."""
+    inputs = [buffer_spec(program, name) for name in op.reads]
+    outputs = [buffer_spec(program, name) for name in op.writes]
+    attributes = op.attributes if fused else {**op.attributes, "fused": False}
+    return KERNELS[op.kernel].work(inputs, outputs, attributes)
+
+
+def collective_bytes(program: Program, op: Collective) -> int:
+    """Return a collective's payload in bytes."""
+    if op.kind is CollectiveKind.BROADCAST:
+        return payload_bytes(program, op.writes or op.reads)
+    if op.span is not None:
+        first, end = op.span
+        return (end - first) * BYTES_PER_ELEMENT[program.buffers[op.reads[0]].dtype]
+    return payload_bytes(program, op.writes if op.kind is CollectiveKind.ALL_GATHER else op.reads)
+
+
+def pair_bytes(program: Program, op: Collective, order: Sequence[int]) -> list[list[int]]:
+    """Return what each member of an uneven all_to_all sends to each, in bytes, for group positions in ``order``."""
+    assert op.dim is not None
+    buffer = program.buffers[op.reads[0]]
+    row_bytes = BYTES_PER_ELEMENT[buffer.dtype] * prod(n for dim, n in enumerate(buffer.shape) if dim != op.dim)
+    return [[op.sizes[s][t] * row_bytes for t in order] for s in order]
+
+
+def payload_bytes(program: Program, names: tuple[str, ...]) -> int:
+    """Return the bytes of several buffers together."""
+    return sum(program.buffers[name].num_bytes for name in names)
+
+
+def buffer_spec(program: Program, name: str) -> TensorSpec:
+    """Return a buffer's shape and element type, as the cost models take them."""
+    buffer = program.buffers[name]
+    return TensorSpec(buffer.shape, buffer.dtype)

@@ -1,0 +1,180 @@
+"""What the work of every op of a plan is for: the model, recomputation, empty slots of experts, or a repetition.
+
+Nothing is estimated: the shares follow from the ops. The reverse pass names the ops that it runs again. A dispatch
+knows its choices and its slots. Which ranks compute the same follows from where values differ: parameters are sharded,
+samples are dealt out, some kernels ask for the rank's place along an axis, and collectives make values alike or not.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from math import prod
+from operator import or_
+from typing import Any, Final, NamedTuple
+
+from sim.plan.functions.experts import filled_slots
+from sim.plan.functions.gradients import is_recomputed
+from sim.plan.words.buffer import Buffer, Kind
+from sim.plan.words.layout import Shard
+from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Op, Recv, Send
+from sim.plan.words.program import Plan, Program
+
+_SAMPLING: Final = "tokens"
+"""The kernel that makes a rank's own samples, out of nothing that it reads."""
+_CLEARING: Final = frozenset({"zero", "zeros"})
+"""Kernels that make a rank's own memory ready: zeros are alike, and every rank needs its own."""
+_EACH_FOR_ITSELF: Final = frozenset({"scale", "zero"})
+"""Kernels that treat many buffers in one go, each by itself."""
+_FROM_SLOTS: Final = frozenset({"combine", "dispatch_backward", "grouped_matmul_weight_gradient"})
+"""Kernels that read slots of experts, and write none."""
+_ALIKE: Final = frozenset({CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST})
+"""Collectives after which all members have the same."""
+
+
+class WorkShares(NamedTuple):
+    """Fractions of an op's work; they add up to 1.
+
+    ``needed``: one step of the model needs it. ``recomputed``: the op runs a part of the forward again.
+    ``empty_slots``: it is spent on slots of experts that hold no token. ``duplicated``: of n ranks that compute the
+    same on the same values, n - 1 in n.
+    """
+
+    needed: float = 1.0
+    recomputed: float = 0.0
+    empty_slots: float = 0.0
+    duplicated: float = 0.0
+
+
+RECOMPUTED: Final = WorkShares(needed=0.0, recomputed=1.0)
+TaskShares = Mapping[str, tuple[WorkShares, ...]]
+"""Of every task that a program calls, the shares of each op."""
+
+
+def work_shares(plan: Plan, sample_axes: Sequence[str]) -> tuple[TaskShares, ...]:
+    """Return what the ops of every program of a plan work for, in the order of the programs.
+
+    ``sample_axes``: the mesh axes over which samples are dealt out.
+
+        shares = work_shares(plan, SAMPLE_AXES)[0]["backward.0"]
+    """
+    messages: _Messages = {}
+    while True:  # until no message differs along another axis: as a rule, two or three times
+        known = dict(messages)
+        found = tuple(_Walk(plan, program, tuple(sample_axes), messages).shares() for program in plan.programs)
+        if messages == known:
+            return found
+
+
+_Messages = dict[tuple[str, Direction], int]
+"""Of the messages along an axis, the axes over which what they carry differs."""
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Goes through a program's tasks in the order of their first calls.
+
+    Sets of mesh axes are numbers, a bit per axis; axes that the role fixes have none, as other roles run other
+    programs. ``differs``: the axes over which a buffer's values differ, so far. ``filled``: of buffers that are slots
+    of experts, the part that holds tokens.
+    """
+
+    plan: Plan
+    program: Program
+    sample_axes: tuple[str, ...]
+    messages: _Messages
+    bits: dict[str, int] = field(init=False)
+    differs: dict[str, int] = field(init=False)
+    filled: dict[str, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        places = enumerate(self.plan.mesh.axes)
+        self.bits = {axis: 1 << i for i, (axis, degree) in places if degree > 1 and axis not in self.program.role}
+        self.differs, self.filled = {}, {}
+
+    def shares(self) -> TaskShares:
+        """Return the shares of every op, and add to ``messages`` what is sent."""
+        tasks = dict.fromkeys(call.task for call in self.program.calls)
+        return {name: tuple([self._share(op) for op in self.program.tasks[name].ops]) for name in tasks}
+
+    def _share(self, op: Op) -> WorkShares:
+        """Return an op's shares, once what it writes is known."""
+        differs = self._differing(op)
+        self._write(op, differs)
+        self._fill(op)
+        if not isinstance(op, Compute) or op.kernel in _CLEARING:
+            return WorkShares()
+        if is_recomputed(op):
+            return RECOMPUTED
+        filled = min((self.filled[name] for name in (*op.reads, *op.writes) if name in self.filled), default=1.0)
+        once = filled / prod(self.plan.mesh.degree(axis) for axis, bit in self.bits.items() if not differs & bit)
+        return WorkShares(once, 0.0, 1.0 - filled, filled - once)
+
+    def _differing(self, op: Op) -> int:
+        """Return the axes over which what an op computes, or carries, differs from rank to rank."""
+        if isinstance(op, Recv):
+            return self.messages.get((op.axis, op.direction), 0)
+        differs = reduce(or_, [self._known(name) for name in op.reads], 0)
+        if isinstance(op, Compute):
+            samples = self.sample_axes if op.kernel == _SAMPLING else ()
+            differs |= self._set((*samples, *_strings(op.attributes)))
+        return differs
+
+    def _write(self, op: Op, differs: int) -> None:
+        """Note over which axes what an op writes differs; of buffers that it treats one by one, each by itself."""
+        if isinstance(op, Send):
+            self.messages[op.axis, op.direction] = self.messages.get((op.axis, op.direction), 0) | differs
+        one_by_one = op.reads == op.writes and (
+            isinstance(op, Collective) or (isinstance(op, Compute) and op.kernel in _EACH_FOR_ITSELF)
+        )
+        for name in op.writes:
+            self.differs[name] = self._after(op, self._known(name) if one_by_one else differs)
+
+    def _after(self, op: Op, differs: int) -> int:
+        """Return the axes over which something differs after an op, of those over which it did before."""
+        if not isinstance(op, Collective):
+            return differs
+        return differs & ~self._set(op.axes) if op.kind in _ALIKE else differs | self._set(op.axes)
+
+    def _fill(self, op: Op) -> None:
+        """Note how far the slots that an op writes are filled: as those that it reads, unless it fills them."""
+        if isinstance(op, Compute) and op.kernel == "dispatch":
+            choices = prod(self.program.buffers[op.reads[1]].shape)
+            num_experts, capacity = op.attributes["num_experts"], op.attributes["capacity"]
+            filled = filled_slots(choices, num_experts, capacity) / (num_experts * capacity)
+            self.filled[op.writes[0]] = filled
+            return
+        read = [self.filled[name] for name in op.reads if name in self.filled]
+        if read and not (isinstance(op, Compute) and op.kernel in _FROM_SLOTS):
+            slots = op.writes[:1] if isinstance(op, Compute) and op.kernel == "combine_backward" else op.writes
+            self.filled.update(dict.fromkeys(slots, min(read)))
+
+    def _known(self, name: str) -> int:
+        """Return the axes over which a buffer differs: a parameter as it lies, others as they start or were written."""
+        buffer = self.program.buffers[name]
+        if name in self.differs and not (buffer.kind is Kind.PARAMETER and buffer.global_shape):
+            return self.differs[name]
+        return self._set(_initial_axes(buffer))
+
+    def _set(self, axes: Sequence[str]) -> int:
+        return reduce(or_, [self.bits.get(axis, 0) for axis in axes], 0)
+
+
+def _initial_axes(buffer: Buffer) -> tuple[str, ...]:
+    """Return the axes over which a persistent buffer starts with other values."""
+    sharded = tuple(axis for axis, placement in buffer.layout.placements if isinstance(placement, Shard))
+    return sharded + (buffer.initial.axes if buffer.initial else ())
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield the strings in an attribute, or in all of an op's: axes along which its kernel asks for the rank's place.
+
+    What is no axis of the mesh says nothing.
+    """
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _strings(item)

@@ -1,0 +1,460 @@
+"""Differentiable functions on symbolic tensors: what a builder calls to write a forward pass.
+
+Each emits its forward ops and records its vector-Jacobian rule as plan ops. Layout rules: a matrix product
+over a sharded contraction is born ``Partial``; a sum over a sharded dimension (the gradient of a weight, a
+bias or a norm) is born ``Partial`` over that dimension's axes.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from sim.plan.errors import LayoutError
+from sim.plan.functions.rows import Rows
+from sim.plan.functions.tracing import Gradients, Parameter, TaskTracer, Tensor
+from sim.plan.words.buffer import Kind
+from sim.plan.words.layout import PARTIAL, Layout, Partial, Shard
+from sim.plan.words.op import Reduction
+
+
+def only(gradients: Gradients) -> Tensor:
+    """Return the gradient of a step's first output, which must have one."""
+    gradient = gradients[0]
+    assert gradient is not None
+    return gradient
+
+
+def summed_layout(parameter: Parameter, x: Tensor, kept_dims: Sequence[int] = ()) -> Layout:
+    """Return the layout of a gradient that sums over all dimensions of ``x`` but ``kept_dims``."""
+    layout = parameter.value.layout
+    for axis, placement in x.layout.placements:
+        if isinstance(placement, Shard) and placement.dim not in kept_dims and layout.get(axis) is None:
+            layout = layout.with_(axis, PARTIAL)
+    return layout
+
+
+# --- changes of layout -------------------------------------------------------------------------------------
+
+
+def all_reduce(t: TaskTracer, x: Tensor, axis: str) -> Tensor:
+    """Partial to replicated over an axis. Its gradient is replicated already: backward does nothing."""
+    y = t.all_reduce(x, axis)
+    t.record((x,), (y,), lambda _, gradients: gradients)
+    return y
+
+
+def reduce_scatter(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
+    """Partial to sharded along ``dim``; backward gathers."""
+    y = t.scatter_sum(x, axis, dim, x.layout.without(axis).with_(axis, Shard(dim)), Kind.ACTIVATION)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return [r.gather(only(gradients), axis, dim, Kind.WORKSPACE)]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def all_gather(t: TaskTracer, x: Tensor, axis: str, dim: int, *, regather: bool = False) -> Tensor:
+    """Sharded along ``dim`` to replicated; backward reduce-scatters, or slices a gradient already summed.
+
+    ``regather``: keep only the slice and gather again in backward (Korthikanti et al. 2022, section 4.2.2).
+    """
+    y = t.gather(x, axis, dim, Kind.ACTIVATION)
+    if regather:
+        y = Tensor(y.name, y.shape, y.dtype, y.layout, lambda r: r.gather(x, axis, dim, Kind.WORKSPACE, "regather"))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = only(gradients)
+        if isinstance(dy.layout.get(axis), Partial):
+            layout = dy.layout.without(axis).with_(axis, Shard(dim))
+            return [r.scatter_sum(dy, axis, dim, layout, Kind.WORKSPACE)]
+        return [_sliced(r, dy, axis, dim, Kind.WORKSPACE)]
+
+    t.record((x,), (y,), backward, settles=False)
+    return y
+
+
+def all_to_all(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
+    """Sharded along one dimension to sharded along ``dim``; backward exchanges back (Jacobs et al. 2023).
+
+    Raises LayoutError where ``axis`` is not what cuts ``x`` last, along another dimension.
+    """
+    y = t.exchange(x, axis, dim, Kind.ACTIVATION)
+    old = x.layout.get(axis)
+    assert isinstance(old, Shard)
+    old_dim = old.dim
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return [r.exchange(only(gradients), axis, old_dim, Kind.WORKSPACE).relaid(x.layout)]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def broadcast(t: TaskTracer, x: Tensor, axis: str, root: int) -> Tensor:
+    """Sharded over an axis to the root's slice on every rank (SUMMA); backward sums at the root, zeros elsewhere.
+
+    Raises LayoutError where ``axis`` does not shard ``x``, and in backward where the gradient is a sum already: its
+    terms are what is reduced.
+    """
+    own = x.layout.get(axis)
+    if not isinstance(own, Shard):
+        raise LayoutError(f"{x.name} is not sharded over {axis!r}: there is no slice of the root to broadcast")
+    y = t.broadcast(x, axis, root, x.layout.without(axis), Kind.ACTIVATION)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = only(gradients)
+        if not isinstance(dy.layout.get(axis), Partial):
+            raise LayoutError(f"the gradient of the broadcast {y.name} has no terms over {axis!r} to reduce")
+        return [r.reduce(dy, axis, root, dy.layout.without(axis).with_(axis, own), Kind.WORKSPACE)]
+
+    t.record((x,), (y,), backward, settles=False)
+    return y
+
+
+def reduce(t: TaskTracer, x: Tensor, axis: str, root: int, dim: int) -> Tensor:
+    """Partial to the sum as the root's slice of a tensor sharded along ``dim``, zeros in the others' slices.
+
+    Backward broadcasts the root's gradient: that of a partial tensor is the same on every rank.
+    Raises LayoutError where ``x`` is not partial over ``axis``.
+    """
+    if not isinstance(x.layout.get(axis), Partial):
+        raise LayoutError(f"{x.name} is not partial over {axis!r}: there are no terms to reduce")
+    y = t.reduce(x, axis, root, x.layout.without(axis).with_(axis, Shard(dim)), Kind.ACTIVATION)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = only(gradients)
+        return [r.broadcast(dy, axis, root, dy.layout.without(axis), Kind.WORKSPACE)]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def slice_(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
+    """Replicated to sharded along ``dim``, without communication; backward gathers."""
+    y = _sliced(t, x, axis, dim, Kind.ACTIVATION)
+    t.record((x,), (y,), lambda r, gradients: [r.gather(only(gradients), axis, dim, Kind.WORKSPACE)])
+    return y
+
+
+def _sliced(t: TaskTracer, x: Tensor, axis: str, dim: int, kind: Kind) -> Tensor:
+    layout = x.layout.without(axis).with_(axis, Shard(dim))
+    (y,) = t.compute(
+        f"{x.name}.slice", "slice", (x,), (layout,), kind=kind, dim=dim, axes=(axis,), parts=t.mesh.degree(axis)
+    )
+    return y
+
+
+# --- element-wise functions --------------------------------------------------------------------------------
+
+
+def elementwise(t: TaskTracer, name: str, kernel: str, x: Tensor, **attributes: Any) -> Tensor:
+    """Return kernel(x) for a kernel whose backward takes (dy, x): ``gelu`` and ``swiglu``."""
+    layout = x.layout
+    if kernel == "swiglu":
+        layout = Layout(tuple((a, Shard(2) if p == Shard(3) else p) for a, p in layout.placements))
+    (y,) = t.compute(name, kernel, (x,), (layout,), **attributes)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", f"{kernel}_backward", (only(gradients), r.saved(x)), (x.layout,),
+            kind=Kind.WORKSPACE, **attributes,
+        )  # fmt: skip
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def rotary(t: TaskTracer, name: str, x: Tensor, base: float, rows: Rows, width: int | None = None) -> Tensor:
+    """Return x[s, b, n, d] turned by its rows' positions (Su et al. 2021); backward needs nothing kept.
+
+    ``width``: how many channels, the last of each head, are turned; None: all.
+    """
+    attributes: dict[str, Any] = {"base": base, **rows.attributes} | ({} if width is None else {"width": width})
+    (y,) = t.compute(name, "rotary", (x,), (x.layout,), **attributes)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = only(gradients)  # it may still be a sum to be made: turning is linear
+        return r.compute(f"{name}.backward", "rotary_backward", (dy,), (dy.layout,), kind=Kind.WORKSPACE, **attributes)
+
+    t.record((x,), (y,), backward, settles=False)
+    return y
+
+
+def add(t: TaskTracer, name: str, a: Tensor, b: Tensor) -> Tensor:
+    """Return a + b."""
+    (y,) = t.compute(name, "add", (a, b), (a.layout,))
+    t.record((a, b), (y,), lambda _, gradients: [only(gradients), only(gradients)])
+    return y
+
+
+Spans = Mapping[int, Rows]
+"""Of dimensions that a tensor has only a part of, which part that is."""
+
+
+def _dropout_attributes(
+    t: TaskTracer, x: Tensor, probability: float, salt: str, batch_dim: int, spans: Spans
+) -> Mapping[str, Any]:
+    """Return what makes a mask a function of global positions; the batch goes by sample number, not by axis."""
+    axes = tuple(() if dim == batch_dim else _axes_within(x, dim, spans.get(dim)) for dim in range(len(x.shape)))
+    shape = tuple(n * (1 if dim == batch_dim else t.mesh.degree(*axes[dim])) for dim, n in enumerate(x.shape))
+    attributes = {"probability": probability, "salt": salt, "shape": shape, "axes": axes, "batch_dim": batch_dim}
+    if spans:
+        attributes["starts"] = tuple(spans[dim].start if dim in spans else 0 for dim in range(len(shape)))
+        attributes["dealt_over"] = tuple(spans[dim].dealt_over if dim in spans else "" for dim in range(len(shape)))
+        attributes["shape"] = tuple(spans[dim].num_total if dim in spans else n for dim, n in enumerate(shape))
+    return attributes
+
+
+def _axes_within(x: Tensor, dim: int, rows: Rows | None) -> tuple[str, ...]:
+    """Return the axes that share out the rows that a task has, along a dimension."""
+    axes = x.layout.shard_axes(dim)
+    return axes if rows is None else tuple(axis for axis in axes if axis not in rows.axes)
+
+
+def dropout(
+    t: TaskTracer, name: str, x: Tensor, probability: float, *, batch_dim: int, spans: Spans = MappingProxyType({})
+) -> Tensor:
+    """Return x with elements dropped; ``name`` salts the mask, so any sharding drops the same elements."""
+    if not probability:
+        return x
+    attributes = _dropout_attributes(t, x, probability, name, batch_dim, spans)
+    y, mask = t.compute(f"{name}.dropout", "dropout", (x,), (x.layout, x.layout), labels=("", "mask"), **attributes)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.dropout.backward", "dropout_backward", (only(gradients), mask), (x.layout,),
+            kind=Kind.WORKSPACE, probability=probability,
+        )  # fmt: skip
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def bias_dropout_add(
+    t: TaskTracer, name: str, x: Tensor, bias: Parameter, residual: Tensor, probability: float,
+    *, batch_dim: int, spans: Spans = MappingProxyType({}),
+) -> Tensor:  # fmt: skip
+    """Return residual + dropout(x + bias), one fused kernel as in Megatron-LM."""
+    attributes = _dropout_attributes(t, x, probability, name, batch_dim, spans)
+    labels = ("", "mask") if probability else ("",)
+    outputs = t.compute(
+        name, "bias_dropout_add", (x, bias.value, residual), [x.layout] * len(labels), labels=labels, **attributes
+    )
+    t.program.set_gradient_layout(bias, summed_layout(bias, x))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = dx = only(gradients)
+        if probability:
+            (dx,) = r.compute(
+                f"{name}.backward", "dropout_backward", (dy, outputs[1]), (x.layout,),
+                kind=Kind.WORKSPACE, probability=probability,
+            )  # fmt: skip
+        r.update(f"{name}.bias_gradient", "bias_gradient", (dx,), (bias.gradient,))
+        return [dx, dy]
+
+    t.record((x, residual), (outputs[0],), backward)
+    return outputs[0]
+
+
+def layer_norm(t: TaskTracer, name: str, x: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
+    """Return layer norm over the last dimension (Ba et al. 2016), epsilon 1e-5."""
+    row = Layout(tuple((a, p) for a, p in x.layout.placements if p != Shard(len(x.shape) - 1)))
+    y, mean, rstd = t.compute(
+        name, "layer_norm", (x, weight.value, bias.value), (x.layout, row, row),
+        labels=("", "mean", "rstd"), epsilon=1e-5,
+    )  # fmt: skip
+    for parameter in (weight, bias):
+        t.program.set_gradient_layout(parameter, summed_layout(parameter, x))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        inputs = (only(gradients), r.saved(x), weight.value, mean, rstd)
+        return [_norm_backward(r, name, "layer_norm_backward", inputs, (weight.gradient, bias.gradient))]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def rms_norm(t: TaskTracer, name: str, x: Tensor, weight: Parameter) -> Tensor:
+    """Return RMS norm over the last dimension (Zhang and Sennrich 2019), epsilon 1e-5."""
+    row = Layout(tuple((a, p) for a, p in x.layout.placements if p != Shard(len(x.shape) - 1)))
+    y, rstd = t.compute(name, "rms_norm", (x, weight.value), (x.layout, row), labels=("", "rstd"), epsilon=1e-5)
+    t.program.set_gradient_layout(weight, summed_layout(weight, x))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        inputs = (only(gradients), r.saved(x), weight.value, rstd)
+        return [_norm_backward(r, name, "rms_norm_backward", inputs, (weight.gradient,))]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def _norm_backward(
+    r: TaskTracer, name: str, kernel: str, inputs: Sequence[Tensor], updated: Sequence[Tensor]
+) -> Tensor:
+    """Emit a norm's backward: a new dx, and the weight gradients accumulated in the same kernel."""
+    return r.compute_and_update(f"{name}.backward", kernel, inputs, updated, inputs[1].layout)
+
+
+# --- attention ---------------------------------------------------------------------------------------------
+
+
+def split_qkv(t: TaskTracer, name: str, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q[s, b, g*r, d], k[s, b, g, d] and v[s, b, g, d] of qkv[s, b, g, r+2, d]."""
+    layouts = (qkv.layout,) * 3
+    q, k, v = t.compute(f"{name}.split", "split_qkv", (qkv,), layouts, labels=("q", "k", "v"))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        present = [g for g in gradients if g is not None]
+        assert len(present) == 3
+        return r.compute(f"{name}.merge", "merge_qkv", present, (qkv.layout,), kind=Kind.WORKSPACE)
+
+    t.record((qkv,), (q, k, v), backward)
+    return q, k, v
+
+
+def heads_layout(q: Tensor) -> Layout:
+    """Return how tensors [b, n, ...] lie where q[s, b, n, d] is given."""
+    dims = {0: Shard(2), 1: Shard(0), 2: Shard(1)}
+    return Layout(tuple((a, dims[p.dim]) for a, p in q.layout.placements if isinstance(p, Shard)))
+
+
+def causal_softmax(t: TaskTracer, name: str, scores: Tensor) -> Tensor:
+    """Return softmax over the keys up to each query's own, of scores[b, n, queries, keys]."""
+    (probabilities,) = t.compute(name, "causal_softmax", (scores,), (scores.layout,))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", "causal_softmax_backward", (only(gradients), probabilities), (scores.layout,),
+            kind=Kind.WORKSPACE,
+        )  # fmt: skip
+
+    t.record((scores,), (probabilities,), backward)
+    return probabilities
+
+
+def core_attention(t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor, dropout_probability: float) -> Tensor:
+    """Return causal attention as separate kernels; scores, probabilities and mask are kept for backward."""
+    (scores,) = t.compute(f"{name}.scores", "attention_scores", (q, k), (heads_layout(q),))
+    t.record((q, k), (scores,), _two_input_backward(f"{name}.scores", "attention_scores", q, k))
+    probabilities = causal_softmax(t, f"{name}.softmax", scores)
+    dropped = dropout(t, name, probabilities, dropout_probability, batch_dim=0)
+    (y,) = t.compute(f"{name}.context", "attention_context", (dropped, v), (q.layout,))
+    t.record((dropped, v), (y,), _two_input_backward(f"{name}.context", "attention_context", dropped, v))
+    return y
+
+
+def _two_input_backward(name: str, kernel: str, a: Tensor, b: Tensor) -> Any:
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", f"{kernel}_backward", (only(gradients), r.saved(a), r.saved(b)), (a.layout, b.layout),
+            labels=("first", "second"), kind=Kind.WORKSPACE,
+        )  # fmt: skip
+
+    return backward
+
+
+def flash_attention(t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return causal attention as one kernel that keeps only the log-sum-exp (Dao et al. 2022)."""
+    y, lse = t.compute(name, "flash_attention", (q, k, v), (q.layout, heads_layout(q)), labels=("", "lse"))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", "flash_attention_backward", (only(gradients), q, k, v, y, lse),
+            (q.layout, k.layout, v.layout), labels=("q", "k", "v"), kind=Kind.WORKSPACE,
+        )  # fmt: skip
+
+    t.record((q, k, v), (y,), backward)
+    return y
+
+
+# --- embedding and loss ------------------------------------------------------------------------------------
+
+
+def tokens(
+    t: TaskTracer, name: str, *, shift: int, rows: Rows, batch: int, vocabulary: int, axes: Sequence[str]
+) -> Tensor:
+    """Return token ids[s, b] of this rank's rows and, over ``axes``, samples; ``shift`` 1 gives the labels."""
+    layout = Layout((*((axis, Shard(1)) for axis in axes), *((axis, Shard(0)) for axis in rows.axes)))
+    (ids,) = t.compute(
+        name, "tokens", (), (layout,),
+        shift=shift, sequence_length=rows.num_tokens, microbatch_size=batch, vocab_size=vocabulary, **rows.attributes,
+    )  # fmt: skip
+    return ids
+
+
+def embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter, *, whole_gradient: bool = False) -> Tensor:
+    """Return rows of table[V, h]; partial over the axes that shard the vocabulary (Shoeybi et al. 2019).
+
+    ``whole_gradient``: backward makes the gradient of all rows, as autograd does: zeros, to whose rows it adds; another
+    kernel adds that to the accumulated gradient. Otherwise backward adds to the accumulated gradient's rows.
+    """
+    axes = table.value.layout.shard_axes(0)
+    layout = ids.layout
+    for axis in axes:
+        layout = layout.with_(axis, PARTIAL)
+    (y,) = t.compute(name, "embedding", (ids, table.value), (layout,), vocab_axes=axes)
+    t.program.set_gradient_layout(table, summed_layout(table, ids))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy, label, gradient = only(gradients), f"{name}.backward", table.gradient
+        if whole_gradient:
+            (gradient,) = r.compute(
+                f"{label}.zeros", "zeros", (), (gradient.layout,), kind=Kind.WORKSPACE,
+                shapes=(table.value.shape,), dtype=dy.dtype,
+            )  # fmt: skip
+        r.update(label, "embedding_backward", (ids, dy), (gradient,), vocab_axes=axes)
+        if whole_gradient:
+            r.update(f"{label}.add", "add", (gradient,), (table.gradient,))
+        return [None]
+
+    t.record((ids,), (y,), backward)
+    return y
+
+
+def add_positions(t: TaskTracer, name: str, x: Tensor, table: Parameter, rows: Rows) -> Tensor:
+    """Return x[s, b, h] plus its rows of the learned positions table[S, h]."""
+    attributes: dict[str, Any] = {"sequence_axes": _axes_within(x, 0, rows), **rows.attributes}
+    (y,) = t.compute(name, "add_positions", (x, table.value), (x.layout,), **attributes)
+    t.program.set_gradient_layout(table, summed_layout(table, x))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = only(gradients)
+        r.update(f"{name}.backward", "add_positions_backward", (dy,), (table.gradient,), **attributes)
+        return [dy]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def cross_entropy(t: TaskTracer, name: str, logits: Tensor, labels: Tensor, loss: Tensor, scale: float) -> Tensor:
+    """Add scale x the summed cross entropy to ``loss`` without gathering the logits.
+
+    Three all_reduce of one number per token: maximum, sum of exponentials, target logit
+    (Megatron-LM core/tensor_parallel/cross_entropy.py). Backward needs no communication.
+    """
+    last = len(logits.shape) - 1
+    axes = logits.layout.shard_axes(last)
+    rows = logits.layout.without(*axes)
+    partial_rows = rows
+    for axis in axes:
+        partial_rows = partial_rows.with_(axis, PARTIAL)
+    (maximum,) = t.compute(f"{name}.max", "logits_max", (logits,), (rows,))
+    for axis in axes:
+        t.all_reduce(maximum, axis, Reduction.MAX)
+    exp, total, target = t.compute(
+        f"{name}.exp", "exp_logits", (logits, maximum, labels), (logits.layout, partial_rows, partial_rows),
+        labels=("", "sum", "target"), vocab_axes=axes,
+    )  # fmt: skip
+    for axis in axes:
+        total, target = t.all_reduce(total, axis), t.all_reduce(target, axis)
+    t.update(name, "cross_entropy", (total, target), (loss,), scale=scale)
+
+    def backward(r: TaskTracer, _: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", "cross_entropy_backward", (exp, total, labels), (logits.layout,),
+            kind=Kind.WORKSPACE, vocab_axes=axes, scale=scale, dtype=logits.dtype,
+        )  # fmt: skip
+
+    t.record((logits,), (loss,), backward)
+    return loss

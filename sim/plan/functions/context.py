@@ -1,0 +1,87 @@
+"""Attention over sequences that ranks share: context parallelism.
+
+A sequence is cut into two chunks per rank. Rank i of n has chunks i and 2n-1-i, so that under the causal mask all ranks
+have as many scores to compute, and everything but attention is done where the tokens are (Megatron-LM, context
+parallelism; Grattafiori et al. 2024, Llama 3, section 3.3.2). Which chunks a rank has, its kernels learn from its place
+along the axis: all ranks run one program.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.plan.functions import basic as f
+from sim.plan.functions.rows import Rows
+from sim.plan.functions.tracing import Gradients, TaskTracer, Tensor
+from sim.plan.words.buffer import Kind
+from sim.plan.words.layout import PARTIAL
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSequence:
+    """A sequence of ``num_total`` tokens in 2 x ``degree`` chunks, of which each rank along ``axis`` has two."""
+
+    axis: str
+    degree: int
+    num_total: int
+
+    @property
+    def rows(self) -> Rows:
+        """Return which tokens a rank has."""
+        return Rows(self.num_total // self.degree, self.num_total, dealt_over=self.axis)
+
+
+def gathering_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared: SharedSequence) -> Tensor:
+    """Return causal attention of this rank's queries to all ranks' keys and values, gathered before.
+
+    Kept are this rank's own keys and values; backward gathers again, and sums the gradients of all of them with a
+    reduce_scatter. The result is copied to its place and kept for backward besides (Transformer Engine,
+    AttnFuncWithCPAndKVAllGather, whose two calls, one for each chunk of queries on a stream of its own, are one here).
+    """
+    q, k, v = qkv
+    everything = [_gathered(t, x, shared, Kind.ACTIVATION, "all_gather") for x in (k, v)]
+    layouts, dealt = (q.layout, f.heads_layout(q)), shared.rows.attributes
+    result = t.compute(name, "flash_attention", (q, *everything), layouts, labels=("result", "lse"), **dealt)
+    y = _copied(t, f"{name}.output", result[0], Kind.ACTIVATION)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        again = [_gathered(r, x, shared, Kind.WORKSPACE, "regather") for x in (k, v)]
+        sums = [_zeros_like(r, f"{name}.{label}_gradient", x) for label, x in zip("kv", again, strict=True)]
+        operands = (f.only(gradients), q, *again, *result)
+        part = r.compute_and_update(f"{name}.backward", "flash_attention_backward", operands, sums, q.layout, **dealt)
+        dq = _copied(r, f"{name}.q_gradient", part, Kind.WORKSPACE)
+        return [dq, *(_own_sum(r, x, like, shared) for x, like in zip(sums, (k, v), strict=True))]
+
+    t.record((q, k, v), (y,), backward)
+    return y
+
+
+def _gathered(t: TaskTracer, x: Tensor, shared: SharedSequence, kind: Kind, label: str) -> Tensor:
+    """Return x of all ranks in the order of the sequence."""
+    dealt = t.gather(x, shared.axis, 0, kind, label)
+    order = [0] * (2 * shared.degree)
+    for index in range(shared.degree):
+        order[index], order[-1 - index] = 2 * index, 2 * index + 1
+    return _reordered(t, dealt, order, kind)
+
+
+def _own_sum(r: TaskTracer, gradient: Tensor, like: Tensor, shared: SharedSequence) -> Tensor:
+    """Return the sum over ranks of this rank's chunks of a gradient in the order of the sequence."""
+    order = [chunk for index in range(shared.degree) for chunk in (index, 2 * shared.degree - 1 - index)]
+    dealt = _reordered(r, gradient.relaid(like.layout.with_(shared.axis, PARTIAL)), order, Kind.WORKSPACE)
+    return r.scatter_sum(dealt, shared.axis, 0, like.layout, Kind.WORKSPACE)
+
+
+def _reordered(t: TaskTracer, x: Tensor, order: Sequence[int], kind: Kind) -> Tensor:
+    """Return x with its equal chunks of rows in another order: the i-th is that of number ``order[i]``."""
+    (y,) = t.compute(f"{x.name}.reordered", "take_chunks", (x,), (x.layout,), kind=kind, order=tuple(order))
+    return y
+
+
+def _copied(t: TaskTracer, name: str, x: Tensor, kind: Kind) -> Tensor:
+    (y,) = t.compute(name, "rows", (x,), (x.layout,), kind=kind, start=0, count=x.shape[0])
+    return y
+
+
+def _zeros_like(t: TaskTracer, name: str, x: Tensor) -> Tensor:
+    (y,) = t.compute(name, "zeros", (), (x.layout,), kind=Kind.WORKSPACE, shapes=(x.shape,), dtype=x.dtype)
+    return y

@@ -1,0 +1,188 @@
+"""A layer of experts on symbolic tensors: the choice of experts, dispatch, exchange, grouped products, combination.
+
+Every rank has C slots for each of E experts: a dispatched tensor is [E, C, h], its first dimension the experts, its
+second the slots of all ranks that tokens come from (drop and pad; Lepikhin et al. 2021, GShard). So the ranks that
+share out the experts change from slots to experts, and back, by an all_to_all. All of it is linear in the tokens:
+gradients that are sums still to be made go through as they come.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sim.plan.errors import LayoutError
+from sim.plan.functions.basic import only, summed_layout
+from sim.plan.functions.linear import Products, WeightGradient, input_gradient_layout
+from sim.plan.functions.tracing import Gradients, Parameter, TaskTracer, Tensor
+from sim.plan.words.buffer import Buffer, Kind
+from sim.plan.words.layout import PARTIAL, Layout, Shard
+from sim.plan.words.op import Collective, CollectiveKind
+
+
+@dataclass(frozen=True, slots=True)
+class RouterProducts(Products):
+    """How the router's products are made: in 32 bits at least, of operands as they are."""
+
+    prefix: ClassVar[str] = "router_"
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Where tokens go, and what their experts' outputs weigh: both [s, b, k], of every token's choices."""
+
+    weights: Tensor
+    slots: Tensor
+    num_experts: int
+    capacity: int
+
+
+def filled_slots(num_choices: int, num_experts: int, capacity: int) -> int:
+    """Return how many slots of all experts hold a token where choices are spread evenly, as far as they divide."""
+    share, rest = divmod(num_choices, num_experts)
+    return rest * min(share + 1, capacity) + (num_experts - rest) * min(share, capacity)
+
+
+def route(
+    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, capacity: int, balanced: bool, balance_loss: float = 0.0
+) -> Routes:
+    """Return the choices of logits[s, b, E]: ``top_k`` experts each, and their slots as far as there are any.
+
+    ``capacity``: slots per expert. ``balanced``: experts are dealt out in turn, whatever the logits say.
+    ``balance_loss``: times E sum_e f_e p_e each token adds to the loss, f_e being the part of the choices that fell on
+    expert e, and p_e the token's share of the softmax (Fedus et al. 2021, equation 4, over all choices).
+    """
+    attributes: dict[str, Any] = {"top_k": top_k, "capacity": capacity, "balanced": balanced}
+    weights, experts, slots = t.compute(
+        name, "route", (logits,), (logits.layout,) * 3, labels=("weights", "experts", "slots"), **attributes
+    )
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", "route_backward", (only(gradients), logits, experts), (logits.layout,),
+            kind=Kind.WORKSPACE, balance_loss=balance_loss,
+        )  # fmt: skip
+
+    t.record((logits,), (weights,), backward)
+    return Routes(weights, slots, logits.shape[-1], capacity)
+
+
+def dispatch(t: TaskTracer, name: str, x: Tensor, routes: Routes, expert_axis: str = "") -> Tensor:
+    """Return x[s, b, h] in the slots of its choices, [E, C, h]; ``expert_axis``: that of the ranks that share them."""
+    slots = Layout(tuple((axis, Shard(1)) for axis, p in x.layout.placements if isinstance(p, Shard)))
+    if expert_axis:
+        slots = slots.with_(expert_axis, Shard(1))
+    attributes: dict[str, Any] = {"num_experts": routes.num_experts, "capacity": routes.capacity}
+    (y,) = t.compute(name, "dispatch", (x, routes.slots), (slots,), **attributes)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = only(gradients)
+        layout = _partial_over(x.layout, dy.layout.partial_axes)
+        return r.compute(f"{name}.backward", "dispatch_backward", (dy, routes.slots), (layout,), kind=Kind.WORKSPACE)
+
+    t.record((x,), (y,), backward, settles=False)
+    return y
+
+
+def exchange(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
+    """Return a dispatched tensor laid along the experts (``dim`` 0) or along the slots (1); backward exchanges back.
+
+    What comes from the ranks one after the other is sorted by expert, and back, where a rank has several.
+    Raises LayoutError where ``axis`` does not lie along the other.
+    """
+    old = x.layout.get(axis)
+    if old != Shard(1 - dim):
+        raise LayoutError(f"{x.name} lies {old} over {axis!r}, and is to be exchanged from {Shard(1 - dim)}")
+    y = _exchange(t, x, axis, dim, Kind.ACTIVATION)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return [_exchange(r, only(gradients), axis, 1 - dim, Kind.WORKSPACE)]
+
+    t.record((x,), (y,), backward, settles=False)
+    return y
+
+
+def _exchange(t: TaskTracer, x: Tensor, axis: str, dim: int, kind: Kind) -> Tensor:
+    parts, layout = t.mesh.degree(axis), x.layout.without(axis).with_(axis, Shard(dim))
+    if x.shape[0] == (parts if dim == 0 else 1):
+        return t.exchange(x, axis, dim, kind)
+    if dim == 0:
+        received = _all_to_all(t, x, axis, Kind.WORKSPACE)
+        (y,) = t.compute(f"{x.name}.regroup", "regroup", (received,), (layout,), kind=kind, parts=parts, by_expert=True)
+        return y
+    (sent,) = t.compute(
+        f"{x.name}.regroup", "regroup", (x,), (x.layout,), kind=Kind.WORKSPACE, parts=parts, by_expert=False
+    )
+    return _all_to_all(t, sent, axis, kind).relaid(layout)
+
+
+def _all_to_all(t: TaskTracer, x: Tensor, axis: str, kind: Kind) -> Tensor:
+    """Send every rank of an axis the slots of its experts; what comes lies in the order of the ranks."""
+    name = t.unique(f"{x.name}.all_to_all")
+    y = t.program.tensor(Buffer(name + t.part, x.shape, x.dtype, kind, t.scope), x.layout)
+    t.emit(Collective(name, CollectiveKind.ALL_TO_ALL, (axis,), (x.name,), (y.name,), axis, dim=0))
+    return y
+
+
+def combine(t: TaskTracer, name: str, y: Tensor, routes: Routes) -> Tensor:
+    """Return the weighted sum of y[E, C, h] over the choices of every token, [s, b, h].
+
+    Over an axis where y is a sum still to be made, so is the result.
+    """
+    weights, partial = routes.weights, y.layout.partial_axes
+    (out,) = t.compute(name, "combine", (y, weights, routes.slots), (_partial_over(weights.layout, partial),))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        layouts = (y.layout.without(*partial), _partial_over(weights.layout, partial))
+        return r.compute(
+            f"{name}.backward", "combine_backward", (only(gradients), y, weights, routes.slots), layouts,
+            labels=("", "weights"), kind=Kind.WORKSPACE,
+        )  # fmt: skip
+
+    t.record((y, weights), (out,), backward)
+    return out
+
+
+def _partial_over(layout: Layout, axes: Sequence[str]) -> Layout:
+    for axis in axes:
+        layout = layout.with_(axis, PARTIAL)
+    return layout
+
+
+def grouped_linear(t: TaskTracer, name: str, x: Tensor, weight: Parameter, weight_gradient: WeightGradient) -> Tensor:
+    """Return x[g, m, k] times weight[g, k, *n], a product per expert in one kernel.
+
+    Raises LayoutError where the two do not lie as a product needs them.
+    """
+    (y,) = t.compute(name, "grouped_matmul", (x, weight.value), (_grouped_layout(x, weight.value),))
+    t.program.set_gradient_layout(weight, summed_layout(weight, x, (0, 2)))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = only(gradients)
+        kernel, operands = "grouped_matmul_weight_gradient", (x, dy)
+        if not weight_gradient.overlapped:
+            weight_gradient.emit(r, name, kernel, operands, weight, grouped=True)
+        dx = r.compute(
+            f"{name}.input_gradient", "grouped_matmul_input_gradient", (dy, weight.value),
+            (input_gradient_layout(x, weight.value),), kind=Kind.WORKSPACE,
+        )  # fmt: skip
+        if weight_gradient.overlapped:
+            weight_gradient.emit(r, name, kernel, operands, weight, grouped=True)
+        return dx
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def _grouped_layout(x: Tensor, w: Tensor) -> Layout:
+    """Return the layout of x w: experts and rows lie as those of x, columns as those of w."""
+    layout = Layout(tuple((a, p) for a, p in x.layout.placements if isinstance(p, Shard) and p.dim < 2))
+    for axis, placement in w.layout.placements:
+        assert isinstance(placement, Shard)
+        wanted = {0: Shard(0), 1: Shard(2)}.get(placement.dim)
+        if x.layout.get(axis) != wanted:
+            raise LayoutError(f"{x.name} lies {x.layout.get(axis)} over {axis!r}, and {w.name} {placement}")
+        if placement.dim == 1:
+            layout = layout.with_(axis, PARTIAL)
+        elif placement.dim > 1:
+            layout = layout.with_(axis, placement)
+    return layout

@@ -1,0 +1,100 @@
+"""Linear layers whose products take operands of eight bits: E4M3, gradients E5M2 (Transformer Engine's HYBRID).
+
+Every operand is cast by an op of its own, with a scale per tensor, of what a rank has of it. A weight is cast once per
+step, by a task of its own; the cast input is what the backward keeps, unless it is gathered anew there, and then cast
+anew.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sim.plan.functions.linear import Products, Twice
+from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
+from sim.plan.words.buffer import Buffer, Kind, Scope
+from sim.plan.words.op import Compute
+
+E4M3: Final = "float8_e4m3fn"
+E5M2: Final = "float8_e5m2"
+
+
+class Float8Products(Products):
+    """Products of operands that are cast to eight bits, each with its scale."""
+
+    prefix = "float8_"
+
+    def attributes(self, x: Tensor) -> dict[str, Any]:
+        """Return that a product has the type of what was cast."""
+        return {"dtype": x.dtype}
+
+    def weight(self, t: TaskTracer, weight: Parameter) -> Twice:
+        """Return the copies of a weight in eight bits, which ``cast_weights`` writes, and their scale."""
+        names, known = _copies(weight), t.program.buffers
+        if names[0] not in known:
+            common: dict[str, Any] = {"kind": Kind.PARAMETER, "scope": Scope.STEP}
+            for name in names[:-1]:
+                t.program.add_buffer(Buffer(name, weight.value.shape, E4M3, **common))
+            t.program.add_buffer(Buffer(names[-1], (1,), "float32", **common))
+        forward, backward, scale = (Tensor(name, known[name].shape, known[name].dtype) for name in names)
+        return (forward, scale), (backward, scale)
+
+    def activation(self, t: TaskTracer, name: str, x: Tensor) -> Twice:
+        """Return x in E4M3, the copy for backward only where the whole of x would be kept."""
+        label = f"{name}.input"
+        if x.regather is None:
+            return _cast_twice(t, label, x, E4M3, Kind.ACTIVATION)
+        return _cast(t, label, x, E4M3, Kind.ACTIVATION), ()
+
+    def kept(self, r: TaskTracer, name: str, x: Tensor, taken: Twice) -> tuple[Tensor, ...]:
+        """Return the input as the forward cast it, or cast anew where only a slice of it was kept."""
+        return taken[1] or _cast(r, f"{name}.regathered", r.saved(x), E4M3, Kind.WORKSPACE)
+
+    def gradient(self, r: TaskTracer, name: str, dy: Tensor) -> Twice:
+        """Return dy in E5M2."""
+        return _cast_twice(r, f"{name}.output_gradient", dy, E5M2, Kind.WORKSPACE)
+
+    def piece(self, t: TaskTracer, name: str, x: Tensor) -> tuple[Tensor, ...]:
+        """Return x in E4M3, with its own scale."""
+        return _cast(t, name, x, E4M3, Kind.ACTIVATION)
+
+    def gradient_piece(self, r: TaskTracer, name: str, dy: Tensor) -> tuple[Tensor, ...]:
+        """Return dy in E5M2, with its own scale."""
+        return _cast(r, name, dy, E5M2, Kind.WORKSPACE)
+
+    def turned(self, r: TaskTracer, name: str, pieces: Sequence[tuple[Tensor, ...]]) -> Sequence[tuple[Tensor, ...]]:
+        """Return copies of all pieces as they lie for the other product, made in one pass."""
+        tensors = [piece[0] for piece in pieces]
+        turned = r.compute(
+            f"{name}.transposed", "transpose_float8", tensors, [x.layout for x in tensors],
+            labels=[f"piece{number}" for number in range(len(pieces))], kind=Kind.WORKSPACE,
+        )  # fmt: skip
+        return [(x, piece[1]) for x, piece in zip(turned, pieces, strict=True)]
+
+
+def cast_weights(t: TaskTracer, parameters: Iterable[Parameter]) -> None:
+    """Write the casts of those parameters that products take in eight bits."""
+    for parameter in parameters:
+        names = _copies(parameter)
+        if names[0] in t.program.buffers:
+            attributes = {"dtype": E4M3, "copies": 2}
+            t.emit(
+                Compute(t.unique(f"{parameter.source}.cast"), "cast_float8", (parameter.value.name,), names, attributes)
+            )
+
+
+def _copies(weight: Parameter) -> tuple[str, ...]:
+    return tuple(f"{weight.source}.float8{label}" for label in ("", ".transposed", ".scale"))
+
+
+def _cast(t: TaskTracer, name: str, x: Tensor, dtype: str, kind: Kind) -> tuple[Tensor, ...]:
+    return t.compute(
+        f"{name}.cast", "cast_float8", (x,), (x.layout,) * 2, labels=("", "scale"), kind=kind, dtype=dtype, copies=1
+    )
+
+
+def _cast_twice(t: TaskTracer, name: str, x: Tensor, dtype: str, kind: Kind) -> Twice:
+    """Return x as it lies for one product, and for the other."""
+    first, second, scale = t.compute(
+        f"{name}.cast", "cast_float8", (x,), (x.layout,) * 3,
+        labels=("", "transposed", "scale"), kind=kind, dtype=dtype, copies=2,
+    )  # fmt: skip
+    return (first, scale), (second, scale)

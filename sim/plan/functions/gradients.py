@@ -1,0 +1,143 @@
+"""The plan's own reverse pass: a tape in, the ops of its backward out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from sim.plan.errors import LayoutError
+from sim.plan.functions.tracing import Record, TaskTracer, Tensor
+from sim.plan.words.buffer import Kind
+from sim.plan.words.layout import Layout, Partial, Shard
+from sim.plan.words.op import Op, reads_from_outside
+
+RECOMPUTED: Final = ".recomputed"
+"""How the names of ops end that run a forward again."""
+
+
+def is_recomputed(op: Op) -> bool:
+    """Return whether an op of a backward runs a part of the forward again."""
+    return op.name.endswith(RECOMPUTED)
+
+
+def backpropagate(
+    tracer: TaskTracer, tape: Sequence[Record], seeds: Mapping[Tensor, Tensor | None]
+) -> dict[Tensor, Tensor]:
+    """Write the backward ops of ``tape`` and return the gradient of every tensor that has one.
+
+    ``seeds`` maps outputs to their gradients; None for a loss, whose gradient is a constant that its own
+    backward kernel knows. Gradients of parameters are accumulated by the kernels and not returned.
+    A gradient may stay ``Partial`` until a step needs it in the layout of its forward tensor; then, and
+    only then, the change of layout is emitted.
+    """
+    pending: dict[Tensor, list[Tensor]] = {t: [g] for t, g in seeds.items() if g is not None}
+    losses = {t for t, g in seeds.items() if g is None}
+    result: dict[Tensor, Tensor] = {}
+    for record in reversed(tape):
+        gradients = [_collect(tracer, t, pending, settle=record.settles) for t in record.outputs]
+        if all(g is None for g in gradients) and losses.isdisjoint(record.outputs):
+            continue
+        for tensor, gradient in zip(record.inputs, record.backward(tracer, gradients), strict=True):
+            if gradient is not None:
+                pending.setdefault(tensor, []).append(gradient)
+    for tensor in list(pending):
+        gradient = _collect(tracer, tensor, pending, settle=True)
+        if gradient is not None:
+            result[tensor] = gradient
+    return result
+
+
+def _collect(tracer: TaskTracer, tensor: Tensor, pending: dict[Tensor, list[Tensor]], *, settle: bool) -> Tensor | None:
+    """Return the sum of a tensor's pending gradients, in the tensor's layout where ``settle``."""
+    terms = pending.pop(tensor, [])
+    if not terms:
+        return None
+    if any(term.layout != terms[0].layout for term in terms):
+        terms = [settled(tracer, term, tensor.layout) for term in terms]
+    total = terms[0]
+    for term in terms[1:]:
+        (total,) = tracer.compute(
+            f"{tensor.name}.gradient_sum", "add", (total, term), (total.layout,), kind=Kind.WORKSPACE
+        )
+    return settled(tracer, total, tensor.layout) if settle else total
+
+
+def settled(tracer: TaskTracer, gradient: Tensor, layout: Layout) -> Tensor:
+    """Return a gradient in the layout of its forward tensor: sums made, slices taken or exchanged.
+
+    Where the forward tensor is itself partial, its gradient is replicated.
+    """
+    for axis, placement in gradient.layout.placements:
+        wanted = layout.get(axis)
+        if isinstance(placement, Partial):
+            if isinstance(wanted, Shard):
+                target = gradient.layout.without(axis).with_(axis, wanted)
+                gradient = tracer.scatter_sum(gradient, axis, wanted.dim, target, Kind.WORKSPACE)
+            else:
+                gradient = tracer.all_reduce(gradient, axis)
+        elif isinstance(wanted, Shard) and wanted != placement:
+            gradient = tracer.exchange(gradient, axis, wanted.dim, Kind.WORKSPACE)
+        elif placement != wanted:
+            raise LayoutError(f"gradient {gradient.name} lies {placement} over {axis!r} where {wanted} is wanted")
+    return gradient
+
+
+def checkpoint(
+    tracer: TaskTracer,
+    function: Callable[[TaskTracer, Sequence[Tensor]], Tensor],
+    inputs: Sequence[Tensor],
+    *,
+    stops_early: bool = False,
+) -> Tensor:
+    """Return ``function(inputs)``, keeping nothing of its inside: backward runs it again (Chen et al. 2016).
+
+    All ops of ``function`` run again, collectives included, before the first op of its backward: autograd starts from
+    the output that was made again (Megatron-LM, ``CheckpointFunction.backward``). ``stops_early``: only those ops run
+    again that backward needs (``torch.utils.checkpoint`` with ``use_reentrant=False``). Either way a wait stands
+    between the two, so that a backward in two parts has the recomputation in its first part.
+    """
+    was_recording, tracer.recording = tracer.recording, False
+    y = function(tracer, inputs)
+    tracer.recording = was_recording
+
+    def backward(reverse: TaskTracer, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        (dy,) = gradients
+        kept = [reverse.saved(x) for x in inputs]
+        begin = len(reverse.ops)
+        again, inner = _run_again(reverse, function, kept)
+        end = len(reverse.ops)
+        found = backpropagate(reverse, inner, {again: dy})
+        before, made, later = reverse.ops[:begin], reverse.ops[begin:end], reverse.ops[end:]
+        awaited: Sequence[str] = (again.name,)
+        if stops_early:
+            made = _needed_ops(made, later)
+            written = {name for op in made for name in op.writes}
+            awaited = [name for name in reads_from_outside(later) if name in written]
+        reverse.ops = before + made
+        reverse.wait_for(*awaited)
+        reverse.ops += later
+        return [found.get(x) for x in kept]
+
+    tracer.record(inputs, (y,), backward)
+    return y
+
+
+def _run_again(
+    reverse: TaskTracer, function: Callable[[TaskTracer, Sequence[Tensor]], Tensor], kept: Sequence[Tensor]
+) -> tuple[Tensor, list[Record]]:
+    """Write a checkpointed function's ops once more; return its output and its tape."""
+    outer_tape, outer_suffix, outer_recording = reverse.tape, reverse.suffix, reverse.recording
+    reverse.tape, reverse.suffix, reverse.recording = [], f"{outer_suffix}{RECOMPUTED}", True
+    again = function(reverse, kept)
+    inner = reverse.tape
+    reverse.tape, reverse.suffix, reverse.recording = outer_tape, outer_suffix, outer_recording
+    return again, inner
+
+
+def _needed_ops(ops: Sequence[Op], later: Sequence[Op]) -> list[Op]:
+    """Return those of ``ops``, in their order, that write what the ops ``later`` read, directly or through others."""
+    needed = set(reads_from_outside(later))
+    kept: list[Op] = []
+    for op in reversed(ops):
+        if not needed.isdisjoint(op.writes):
+            needed.update(op.reads)
+            kept.append(op)
+    return kept[::-1]

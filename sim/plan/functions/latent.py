@@ -1,0 +1,45 @@
+"""Differentiable functions of multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1)."""
+
+from sim.plan.functions.tracing import Gradients, TaskTracer, Tensor
+from sim.plan.words.buffer import Kind
+from sim.plan.words.layout import PARTIAL, Layout, Shard
+
+
+def split_latent(t: TaskTracer, name: str, x: Tensor, kv_rank: int) -> tuple[Tensor, Tensor]:
+    """Return the first ``kv_rank`` channels of x[s, b, r+p], the latent, and the others as one head's [s, b, 1, p]."""
+    latent, position = t.compute(
+        name, "split_latent", (x,), (x.layout, x.layout), labels=("latent", "position"), kv_rank=kv_rank
+    )
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(f"{name}.merge", "merge_latent", _present(gradients), (x.layout,), kind=Kind.WORKSPACE)
+
+    t.record((x,), (latent, position), backward)
+    return latent, position
+
+
+def latent_heads(t: TaskTracer, name: str, kv: Tensor, position: Tensor, head_size: int) -> tuple[Tensor, Tensor]:
+    """Return k[s, b, n, d+p] and v[s, b, n, e] of kv[s, b, n, d+e] and the position part [s, b, 1, p] of every key.
+
+    The gradient of that part is a sum over heads: partial over the axes that shard them.
+    """
+    k, v = t.compute(
+        name, "latent_heads", (kv, position), (kv.layout, kv.layout), labels=("k", "v"), head_size=head_size
+    )
+    summed = Layout(tuple((axis, PARTIAL if place == Shard(2) else place) for axis, place in kv.layout.placements))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", "latent_heads_backward", _present(gradients), (kv.layout, summed),
+            labels=("kv", "position"), kind=Kind.WORKSPACE, head_size=head_size,
+        )  # fmt: skip
+
+    t.record((kv, position), (k, v), backward)
+    return k, v
+
+
+def _present(gradients: Gradients) -> list[Tensor]:
+    """Return the gradients of all outputs, each of which something reads."""
+    present = [gradient for gradient in gradients if gradient is not None]
+    assert len(present) == len(gradients)
+    return present

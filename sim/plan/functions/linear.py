@@ -1,0 +1,197 @@
+"""Linear layers: products with a weight, forward and backward, and how their weight gradients are added up."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal
+
+from costmodels.kernels import TensorSpec
+from sim.plan.errors import LayoutError
+from sim.plan.functions.basic import only, summed_layout
+from sim.plan.functions.tracing import Gradients, Parameter, TaskTracer, Tensor
+from sim.plan.words.buffer import Buffer, Kind, Scope
+from sim.plan.words.layout import PARTIAL, Layout, Shard
+from sim.plan.words.op import Compute
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGradient:
+    """How backward computes the gradient of a product's weight.
+
+    ``overlapped``: after the input gradient, while the collective on that one runs; else before it.
+    ``fused``: the product itself adds to the accumulated gradient; else a second kernel adds what it made.
+    ``placeholder``: autograd wants a gradient all the same, and gets a tensor that nobody fills. ``kept``: one for all
+    weights of a shape, for good (Transformer Engine, get_dummy_wgrad); ``fresh``: a new one each time (Megatron-LM's
+    own linear layers).
+    """
+
+    overlapped: bool = True
+    fused: bool = True
+    placeholder: Literal["none", "kept", "fresh"] = "none"
+
+    def emit(
+        self,
+        r: TaskTracer,
+        name: str,
+        kernel: str,
+        operands: Sequence[Tensor],
+        weight: Parameter,
+        *,
+        grouped: bool = False,
+        **attributes: Any,
+    ) -> None:
+        """Write the ops that add x^T dy, the kernel's product of its operands, to the weight's gradient.
+
+        ``grouped``: along its first dimension the weight is many, which autograd knows one by one.
+        """
+        label = f"{name}.weight_gradient"
+        if self.fused:
+            r.update(label, kernel, operands, (weight.gradient,), **attributes)
+            shape = weight.value.shape[1:] if grouped else weight.value.shape
+            self._hold_place(r, label, operands, weight.value.spec.like(*shape))
+            return
+        layouts = (weight.gradient.layout,)
+        (product,) = r.compute(label, kernel, operands, layouts, kind=Kind.WORKSPACE, **attributes)
+        r.update(f"{label}.add", "add", (product,), (weight.gradient,))
+
+    def _hold_place(self, r: TaskTracer, label: str, operands: Sequence[Tensor], spec: TensorSpec) -> None:
+        """Make what autograd gets in the gradient's place, while what the product took is still there."""
+        kept = self.placeholder == "kept"
+        shape = "x".join(map(str, spec.shape))
+        name = f"gradient_placeholder.{shape}" if kept else f"{label}.placeholder{r.part}"
+        if self.placeholder == "none" or (kept and name in r.program.buffers):
+            return
+        scope = Scope.PERSISTENT if kept else Scope.MICROBATCH
+        place = r.program.tensor(Buffer(name, spec.shape, spec.dtype, Kind.WORKSPACE, scope))
+        reads, writes = tuple(operand.name for operand in operands), (place.name,)
+        r.emit(Compute(r.unique(f"{label}.placeholder"), "delay", reads, writes, {"duration_s": 0.0}))
+
+
+Twice = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+"""What each of the two products that share a factor takes for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """How the products of a linear layer are made: of an input, a weight and a gradient as they are.
+
+    ``prefix``: what the names of the kernels begin with.
+    """
+
+    weight_gradient: WeightGradient = WeightGradient()
+    prefix: ClassVar[str] = ""
+
+    def attributes(self, _x: Tensor) -> dict[str, Any]:
+        """Return what the kernels are told besides the shapes, for an input x."""
+        return {}
+
+    def weight(self, _t: TaskTracer, weight: Parameter) -> Twice:
+        """Return what the output and the input gradient are made with."""
+        return (weight.value,), (weight.value,)
+
+    def activation(self, _t: TaskTracer, _name: str, x: Tensor) -> Twice:
+        """Return what the output and, as far as it is kept, the weight gradient are made with."""
+        return (x,), (x,)
+
+    def kept(self, r: TaskTracer, _name: str, x: Tensor, _taken: Twice) -> tuple[Tensor, ...]:
+        """Return what the weight gradient is made with, of what ``activation`` returned."""
+        return (r.saved(x),)
+
+    def gradient(self, _r: TaskTracer, _name: str, dy: Tensor) -> Twice:
+        """Return what the input gradient and the weight gradient are made with."""
+        return (dy,), (dy,)
+
+    def piece(self, _t: TaskTracer, _name: str, x: Tensor) -> tuple[Tensor, ...]:
+        """Return what travels of a piece of an input, and is kept of it."""
+        return (x,)
+
+    def gradient_piece(self, _r: TaskTracer, _name: str, dy: Tensor) -> tuple[Tensor, ...]:
+        """Return what travels of a piece of an output's gradient."""
+        return (dy,)
+
+    def turned(self, _r: TaskTracer, _name: str, pieces: Sequence[tuple[Tensor, ...]]) -> Sequence[tuple[Tensor, ...]]:
+        """Return all pieces as the weight gradient takes them."""
+        return pieces
+
+
+PLAIN: Final = Products()
+
+
+def linear(
+    t: TaskTracer,
+    name: str,
+    x: Tensor,
+    weight: Parameter,
+    bias: Parameter | None = None,
+    *,
+    contract: int = 1,
+    transposed: bool = False,
+    products: Products = PLAIN,
+) -> Tensor:
+    """Return x[..., *k] times weight[*k, *n] (or weight[n, k] transposed), plus bias[*n].
+
+    Over each axis: weight sharded along n gives y sharded there; x and weight sharded along the first
+    contracted dimension give a partial y; x sharded along a row dimension keeps it.
+    """
+    attributes: dict[str, Any] = {"contract": contract, "transposed": transposed, **products.attributes(x)}
+    kernel = f"{products.prefix}matmul"
+    layout = product_layout(x, weight.value, contract, transposed)
+    if bias is not None and layout.partial_axes:
+        raise LayoutError(f"{name}: a bias added to a partial product would be added once per rank")
+    taken, factor = products.activation(t, name, x), products.weight(t, weight)
+    inputs = (*taken[0], *factor[0]) if bias is None else (*taken[0], *factor[0], bias.value)
+    (y,) = t.compute(name, kernel, inputs, (layout,), **attributes)
+    t.program.set_gradient_layout(weight, summed_layout(weight, x, range(len(x.shape) - contract, len(x.shape))))
+    if bias is not None:
+        t.program.set_gradient_layout(bias, summed_layout(bias, x))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = only(gradients)
+        kept, given = products.kept(r, name, x, taken), products.gradient(r, name, dy)
+        dx_layout = input_gradient_layout(x, weight.value)
+        if not products.weight_gradient.overlapped:
+            of_parameters(r, (*kept, *given[1]), dy)
+        (dx,) = r.compute(
+            f"{name}.input_gradient", f"{kernel}_input_gradient", (*given[0], *factor[1]), (dx_layout,),
+            kind=Kind.WORKSPACE, **attributes,
+        )  # fmt: skip
+        if products.weight_gradient.overlapped:
+            of_parameters(r, (*kept, *given[1]), dy)
+        return [dx]
+
+    def of_parameters(r: TaskTracer, factors: Sequence[Tensor], dy: Tensor) -> None:
+        products.weight_gradient.emit(r, name, f"{kernel}_weight_gradient", factors, weight, **attributes)
+        if bias is not None:
+            r.update(f"{name}.bias_gradient", "bias_gradient", (dy,), (bias.gradient,))
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def product_layout(x: Tensor, w: Tensor, contract: int, transposed: bool) -> Layout:
+    """Return the layout of x w; LayoutError where the two do not lie as a product needs them."""
+    rows = len(x.shape) - contract
+    layout = Layout(tuple((a, p) for a, p in x.layout.placements if isinstance(p, Shard) and p.dim < rows))
+    contracted, kept = ((1,), (0,)) if transposed else (range(contract), range(contract, len(w.shape)))
+    for axis, placement in x.layout.placements:
+        if w.layout.get(axis) is None and layout.get(axis) != placement:
+            raise LayoutError(f"{x.name} lies {placement} over {axis!r}, over which {w.name} is replicated")
+    for axis, placement in w.layout.placements:
+        assert isinstance(placement, Shard)
+        if layout.get(axis) is not None:
+            raise LayoutError(f"{x.name} and {w.name} are both sharded over {axis!r}, along different dimensions")
+        if placement.dim in contracted:
+            if x.layout.get(axis) != Shard(rows + placement.dim - contracted[0]):
+                raise LayoutError(f"{x.name} must be sharded over {axis!r} as {w.name} is")
+            layout = layout.with_(axis, PARTIAL)
+        else:
+            layout = layout.with_(axis, Shard(rows + placement.dim - kept[0]))
+    return layout
+
+
+def input_gradient_layout(x: Tensor, w: Tensor) -> Layout:
+    """Return the layout of the input gradient of x w."""
+    layout = x.layout
+    for axis, _ in w.layout.placements:
+        if x.layout.get(axis) is None:
+            layout = layout.with_(axis, PARTIAL)
+    return layout

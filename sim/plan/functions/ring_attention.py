@@ -1,0 +1,106 @@
+"""Attention with keys and values that go around a ring of ranks, one step a block (Liu et al. 2023, Ring Attention).
+
+A rank has two chunks of the sequence (``sim.plan.functions.context``). At step j it holds the keys and values of the
+rank j places before it. Those of a rank earlier in the sequence have one chunk that all its queries see, and one that
+none sees; those of a later rank are seen by its second chunk of queries alone. Either way half of the scores are left,
+and no mask (Transformer Engine, AttnFuncWithCPAndKVP2P). Which half, the kernel learns from the rank's place and the
+step; results and gradients have a row for every one of the rank's tokens, zero where the step has none.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sim.plan.functions import basic as f
+from sim.plan.functions.context import SharedSequence
+from sim.plan.functions.ring import Ring
+from sim.plan.functions.tracing import Gradients, TaskTracer, Tensor
+from sim.plan.words.buffer import Kind
+from sim.plan.words.op import Direction
+
+_KEYS_AND_VALUES = (".k", ".v")
+
+
+def ring_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared: SharedSequence) -> Tensor:
+    """Return causal attention of this rank's queries to the keys and values of all ranks.
+
+    While a rank computes with what it has, that goes on to the next rank, and more comes from the one before; the
+    results of all steps are merged by their log-sum-exp. Kept are the keys and values of the last step: backward passes
+    them back, and after each pair the sum of its gradients.
+    """
+    q, *held = qkv
+    layouts, around = (q.layout, f.heads_layout(q)), _ring(shared, Direction.FORWARD)
+    y = lse = q
+    for step in range(shared.degree):
+        label = _label(name, step)
+        coming = held
+        if step + 1 < shared.degree:
+            coming = _passed(around, t, label, held, 1, Kind.ACTIVATION)
+        result = t.compute(
+            label, "flash_attention", (q, *held), layouts, labels=("", "lse"), **_attributes(shared, step)
+        )
+        if step == 0:
+            y, lse = result
+        else:
+            t.update(f"{label}.merge", "merge_attention", result, (y, lse))
+        last, held = held, coming
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return _backward(r, f"{name}.backward", shared, (f.only(gradients), q, *last, y, lse))
+
+    t.record(qkv, (y,), backward)
+    return y
+
+
+def _backward(r: TaskTracer, name: str, shared: SharedSequence, saved: Sequence[Tensor]) -> Gradients:
+    """Return the gradients of q, k and v, of what the forward's last step read and what all of it gave.
+
+    Sums of the gradients of keys and values follow these one step behind: they are needed once a step is computed.
+    """
+    dy, q, *held, y, lse = saved
+    back, sums = _ring(shared, Direction.FORWARD), _ring(shared, Direction.BACKWARD)
+    layouts = (q.layout, *(x.layout for x in held))
+    dq: list[Tensor] = []
+    totals: Sequence[Tensor] = ()
+    for step in reversed(range(shared.degree)):
+        label = _label(name, step)
+        coming = _passed(back, r, label, held, -1, Kind.WORKSPACE) if step else held
+        own, *parts = r.compute(
+            label, "flash_attention_backward", (dy, q, *held, y, lse), layouts, labels=("q", "k", "v"),
+            kind=Kind.WORKSPACE, **_attributes(shared, step),
+        )  # fmt: skip
+        dq = _added(r, label, (own,), dq, "q")
+        if totals:
+            totals = sums.receive(r, f"{label}.sum.recv", held, _KEYS_AND_VALUES, 1, Kind.WORKSPACE)
+        totals = _added(r, label, parts, totals, "kv")
+        if step:
+            sums.send(r, f"{_label(name, step - 1)}.sum", totals, -1)
+        held = coming
+    return [*dq, *totals]
+
+
+def _ring(shared: SharedSequence, direction: Direction) -> Ring:
+    """Return the messages of keys and values, which go forward, or of their gradients; none waits for the others."""
+    return Ring(shared.axis, direction, f"_{direction}")
+
+
+def _label(name: str, step: int) -> str:
+    """Return what a step's ops are called."""
+    return f"{name}.{step}" if step else name
+
+
+def _attributes(shared: SharedSequence, step: int) -> Mapping[str, Any]:
+    """Return what the attention kernels are told: own keys are causal, of others' half is seen."""
+    return {"causal": False, "ring": shared.axis, "step": step} if step else {}
+
+
+def _passed(ring: Ring, t: TaskTracer, name: str, held: Sequence[Tensor], ahead: int, kind: Kind) -> list[Tensor]:
+    """Send keys and values to the rank that lies ``ahead``; return those that come from the rank as far behind."""
+    ring.send(t, name, held, ahead)
+    return list(ring.receive(t, f"{name}.recv", held, _KEYS_AND_VALUES, -ahead, kind))
+
+
+def _added(r: TaskTracer, name: str, parts: Sequence[Tensor], totals: Sequence[Tensor], labels: str) -> list[Tensor]:
+    """Return the totals with the parts added to them; the parts where there are none yet."""
+    for label, part, total in zip(labels, parts, totals, strict=False):
+        r.update(f"{name}.{label}_sum", "add", (part,), (total,))
+    return list(totals or parts)

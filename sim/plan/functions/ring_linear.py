@@ -1,0 +1,185 @@
+"""Linear layers whose communication over an axis goes in pieces beside their own products (collective matmul).
+
+An input that is cut along its rows travels around a ring of the axis's ranks, and each piece is multiplied while the
+next one travels; a product that is a sum over the axis is made piece by piece, and each piece goes to its rank while
+the next one is made (Wang et al. 2023, Overlap Communication with Dependent Computation via Decomposition, ASPLOS;
+Transformer Engine's tp_comm_overlap, whose ring exchanges and final sum these are). Backward does the same for the
+input gradient of the second kind. That of the first is one product, beside which the input travels again, and its
+reduce_scatter runs beside the weight gradient.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.plan.errors import LayoutError
+from sim.plan.functions.basic import only, summed_layout
+from sim.plan.functions.linear import PLAIN, Products, input_gradient_layout, product_layout
+from sim.plan.functions.ring import Ring
+from sim.plan.functions.tracing import Gradients, Parameter, TaskTracer, Tensor
+from sim.plan.words.buffer import Kind
+from sim.plan.words.layout import Layout, Partial, Shard
+from sim.plan.words.op import Compute, Direction
+
+Piece = tuple[Tensor, ...]
+"""What a product takes of a piece of an activation: the tensor, and its scale where it has one."""
+
+
+def gathered_linear(
+    t: TaskTracer,
+    name: str,
+    x: Tensor,
+    weight: Parameter,
+    bias: Parameter | None = None,
+    *,
+    axis: str,
+    products: Products = PLAIN,
+) -> Tensor:
+    """Return ``linear`` of x gathered over ``axis`` along its rows, piece by piece; only the own piece is kept."""
+    whole = x.relaid(x.layout.without(axis))
+    layout, cuts = product_layout(whole, weight.value, 1, transposed=False), _cuts(t, axis)
+    own, factor = products.piece(t, f"{name}.input", x), products.weight(t, weight)
+    attributes = {"contract": 1, "transposed": False, **cuts, **products.attributes(x)}
+    pieces = _around(Ring(axis, Direction.FORWARD), t, f"{name}.input", own, Kind.ACTIVATION)
+    added = factor[0] if bias is None else (*factor[0], bias.value)
+    y = _filled(t, name, f"{products.prefix}matmul_piece", pieces, added, layout, Kind.ACTIVATION, attributes)
+    t.program.set_gradient_layout(weight, summed_layout(weight, whole, (len(x.shape) - 1,)))
+    if bias is not None:
+        t.program.set_gradient_layout(bias, summed_layout(bias, whole))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = only(gradients)
+        given = products.gradient(r, name, dy)
+        again = _around(Ring(axis, Direction.BACKWARD), r, f"{name}.regathered", own, Kind.WORKSPACE)
+        if not products.weight_gradient.overlapped:
+            of_parameters(r, again, given[1], dy)
+        (dx,) = r.compute(
+            f"{name}.input_gradient", f"{products.prefix}matmul_input_gradient", (*given[0], *factor[1]),
+            (input_gradient_layout(whole, weight.value),), kind=Kind.WORKSPACE, **attributes,
+        )  # fmt: skip
+        if products.weight_gradient.overlapped:
+            of_parameters(r, again, given[1], dy)
+        return [dx]
+
+    def of_parameters(r: TaskTracer, pieces: Sequence[Piece], given: Piece, dy: Tensor) -> None:
+        factors = (*_flat(products.turned(r, f"{name}.regathered", pieces)), *given)
+        _add_weight_gradient(r, name, factors, weight, "x", products, attributes)
+        if bias is not None:
+            r.update(f"{name}.bias_gradient", "bias_gradient", (dy,), (bias.gradient,))
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def scattered_linear(
+    t: TaskTracer,
+    name: str,
+    x: Tensor,
+    weight: Parameter,
+    *,
+    axis: str,
+    contract: int = 1,
+    products: Products = PLAIN,
+) -> Tensor:
+    """Return ``linear`` of x, summed over ``axis`` and cut along its rows, piece by piece.
+
+    Raises LayoutError where the product is no sum over ``axis``.
+    """
+    partial = product_layout(x, weight.value, contract, transposed=False)
+    if not isinstance(partial.get(axis), Partial):
+        raise LayoutError(f"{name}: the product of {x.name} and {weight.source} is no sum over {axis!r}")
+    layout, cuts = partial.without(axis).with_(axis, Shard(0)), _cuts(t, axis)
+    taken, factor = products.activation(t, name, x), products.weight(t, weight)
+    attributes = {"contract": contract, "transposed": False, **cuts, **products.attributes(x)}
+    terms = _scattered(t, name, f"{products.prefix}matmul_rows", (*taken[0], *factor[0]), partial, attributes, axis)
+    (y,) = t.compute(f"{name}.sum", "add", terms, (layout,))
+    t.program.set_gradient_layout(weight, summed_layout(weight, x, range(len(x.shape) - contract, len(x.shape))))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        own = products.gradient_piece(r, f"{name}.output_gradient", only(gradients))
+        pieces = _around(Ring(axis, Direction.BACKWARD), r, f"{name}.output_gradient", own, Kind.WORKSPACE)
+        label, kernel = f"{name}.input_gradient", f"{products.prefix}matmul_piece_input_gradient"
+        dx = _filled(
+            r, label, kernel, pieces, factor[1], input_gradient_layout(x, weight.value), Kind.WORKSPACE, attributes
+        )
+        kept = products.kept(r, name, x, taken)
+        factors = (*kept, *_flat(products.turned(r, f"{name}.output_gradient", pieces)))
+        _add_weight_gradient(r, name, factors, weight, "dy", products, attributes)
+        return [dx]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def _around(ring: Ring, t: TaskTracer, name: str, own: Piece, kind: Kind) -> list[Piece]:
+    """Return the pieces of all ranks, the own one first, then that of the next rank: each is sent on when it comes.
+
+    Pieces go one rank back at a time.
+    """
+    pieces = [own]
+    for number in range(1, t.mesh.degree(ring.axis)):
+        pieces.append(_exchanged(ring, t, f"{name}.piece{number}", pieces[-1], -1, kind))
+    return pieces
+
+
+def _exchanged(ring: Ring, t: TaskTracer, name: str, piece: Piece, ahead: int, kind: Kind) -> Piece:
+    """Send a piece to the rank that lies ``ahead``; return the one that comes from the rank as far behind."""
+    likes = [x.relaid(x.layout.without(ring.axis)) for x in piece]
+    ring.send(t, name, piece, ahead)
+    return ring.receive(t, name, likes, ("", ".scale")[: len(piece)], -ahead, kind)
+
+
+def _cuts(t: TaskTracer, axis: str) -> dict[str, Any]:
+    return {"pieces": t.mesh.degree(axis), "axes": (axis,)}
+
+
+def _flat(pieces: Sequence[Piece]) -> Piece:
+    return tuple(tensor for piece in pieces for tensor in piece)
+
+
+def _filled(
+    t: TaskTracer,
+    name: str,
+    kernel: str,
+    pieces: Sequence[Piece],
+    factors: Piece,
+    layout: Layout,
+    kind: Kind,
+    attributes: dict[str, Any],
+) -> Tensor:
+    """Return the product of all pieces, in the order in which they come: the first makes it, the others fill it."""
+    first, *others = pieces
+    (y,) = t.compute(name, kernel, (*first, *factors), (layout,), kind=kind, piece=0, fills=False, **attributes)
+    for number, piece in enumerate(others, start=1):
+        told = {**attributes, "piece": number, "fills": True}
+        reads = tuple(tensor.name for tensor in (*piece, *factors, y))
+        t.emit(Compute(t.unique(f"{name}.piece{number}"), kernel, reads, (y.name,), told))
+    return y
+
+
+def _scattered(
+    t: TaskTracer, name: str, kernel: str, operands: Piece, layout: Layout, attributes: dict[str, Any], axis: str
+) -> list[Tensor]:
+    """Return this rank's rows of a product and what the others made of them; the others' rows go to their ranks."""
+    ring = Ring(axis, Direction.FORWARD)
+    terms: list[Tensor] = []
+    count = t.mesh.degree(axis)
+    for number in (*range(1, count), 0):
+        label = f"{name}.piece{number}" if number else name
+        (made,) = t.compute(label, kernel, operands, (layout,), kind=Kind.WORKSPACE, piece=number, **attributes)
+        label = f"{name}.term{number}"
+        terms += _exchanged(ring, t, label, (made,), number, Kind.WORKSPACE) if number else [made]
+    return terms
+
+
+def _add_weight_gradient(
+    r: TaskTracer,
+    name: str,
+    factors: Piece,
+    weight: Parameter,
+    in_pieces: str,
+    products: Products,
+    attributes: dict[str, Any],
+) -> None:
+    """Write one product of all rows, of which one operand has come in pieces, that adds to a weight's gradient."""
+    kernel = f"{products.prefix}matmul_pieces_weight_gradient"
+    products.weight_gradient.emit(r, name, kernel, factors, weight, in_pieces=in_pieces, **attributes)

@@ -1,0 +1,362 @@
+"""Write the ops of a program by calling functions on symbolic tensors.
+
+A ``ProgramTracer`` collects the buffers, tasks and parameters of one program; a ``TaskTracer`` collects the
+ops of one task and, while it records, a tape from which ``sim.plan.functions.gradients`` derives the backward task.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+from costmodels.kernels import KERNELS, TensorSpec
+from sim.plan.errors import LayoutError, PlanError
+from sim.plan.words.buffer import Buffer, Initial, Kind, Part, Scope
+from sim.plan.words.layout import REPLICATED, Layout, Shard
+from sim.plan.words.mesh import Mesh
+from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Reduction
+from sim.plan.words.program import Phase, Task
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A symbolic tensor: a buffer's name, this rank's shape, and how the whole lies over the mesh.
+
+    ``regather``: writes the tensor again from what was kept (a gathered input that backward gathers anew);
+    None for a tensor that is simply kept.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    layout: Layout = REPLICATED
+    regather: "Callable[[TaskTracer], Tensor] | None" = None
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Return shape and element type, as the cost models take them."""
+        return TensorSpec(self.shape, self.dtype)
+
+    def relaid(self, layout: Layout) -> "Tensor":
+        """Return the same buffer under another layout."""
+        return Tensor(self.name, self.shape, self.dtype, layout)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parameter:
+    """A trainable tensor and the buffer in which its gradient accumulates over micro-batches.
+
+    ``source``: its name in the dense model, and the number of its part where it is split.
+    """
+
+    value: Tensor
+    gradient: Tensor
+    source: str
+
+
+Gradients = Sequence[Tensor | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """One differentiable step on the tape.
+
+    ``backward(tracer, output_gradients)`` writes the step's vector-Jacobian products as ops and returns one
+    gradient per input (None where there is none). ``settles``: the output gradients must first be brought
+    to the outputs' layouts; a change of layout takes them as they come.
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    backward: "Callable[[TaskTracer, Gradients], Gradients]"
+    settles: bool = True
+
+
+@dataclass(slots=True)
+class ProgramTracer:
+    """Collects what the tasks of one program share: mesh, buffers, parameters."""
+
+    mesh: Mesh
+    parameter_dtype: str
+    gradient_dtype: str
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
+
+    def add_buffer(self, buffer: Buffer) -> Buffer:
+        """Add a buffer; PlanError where its name is taken."""
+        if buffer.name in self.buffers:
+            raise PlanError(f"buffer {buffer.name!r} is defined twice")
+        self.buffers[buffer.name] = buffer
+        return buffer
+
+    def tensor(self, buffer: Buffer, layout: Layout = REPLICATED) -> Tensor:
+        """Add a buffer and return it as a tensor."""
+        self.add_buffer(buffer)
+        return Tensor(buffer.name, buffer.shape, buffer.dtype, layout)
+
+    def parameter(
+        self,
+        source: str,
+        global_shape: tuple[int, ...],
+        layout: Layout,
+        initial: str,
+        scale: float = 0.02,
+        part: Part | None = None,
+    ) -> Parameter:
+        """Return the named parameter with its gradient accumulator, made on first use.
+
+        ``source`` is its name in the dense model: it decides the initial values. With ``part`` it is a parameter of
+        its own, that part of what this rank would else hold; PlanError where parts are not equal.
+        """
+        name = source if part is None else f"{source}.part{part.index}"
+        if name in self.parameters:
+            return self.parameters[name]
+        shape = layout.local_shape(global_shape, self.mesh)
+        if part is not None:
+            shape = _part_shape(source, shape, part)
+        common = {
+            "shape": shape, "scope": Scope.PERSISTENT, "global_shape": global_shape, "layout": layout, "part": part,
+        }  # fmt: skip
+        value = self.tensor(
+            Buffer(
+                name=name,
+                dtype=self.parameter_dtype,
+                kind=Kind.PARAMETER,
+                initial=Initial(initial, source, scale),
+                **common,  # type: ignore[arg-type]
+            ),
+            layout,
+        )
+        gradient = self.tensor(
+            Buffer(
+                name=f"{name}.gradient",
+                dtype=self.gradient_dtype,
+                kind=Kind.GRADIENT,
+                initial=Initial("zeros", source),
+                **common,  # type: ignore[arg-type]
+            ),
+            layout,
+        )
+        self.parameters[name] = Parameter(value, gradient, name)
+        return self.parameters[name]
+
+    def set_gradient_layout(self, parameter: Parameter, layout: Layout) -> None:
+        """Note over which axes a parameter's gradient is still a sum to be made.
+
+        Raises PlanError where two uses of the parameter leave it in different layouts.
+        """
+        known = self.parameters[parameter.source].gradient
+        if known.layout not in (parameter.value.layout, layout):
+            raise PlanError(f"the gradient of {parameter.source!r} is born as {layout} and as {known.layout}")
+        self.parameters[parameter.source] = Parameter(parameter.value, known.relaid(layout), parameter.source)
+
+    def add_task(self, name: str, phase: Phase, ops: Sequence[Op], stage: int = -1) -> Task:
+        """Add a finished task; PlanError where its name is taken, or it has no ops."""
+        if name in self.tasks:
+            raise PlanError(f"task {name!r} is defined twice")
+        if not ops:
+            raise PlanError(f"task {name!r} has no ops: leave it out, and its calls")
+        self.tasks[name] = Task(name, phase, tuple(ops), stage)
+        return self.tasks[name]
+
+
+def _part_shape(source: str, shape: tuple[int, ...], part: Part) -> tuple[int, ...]:
+    if shape[part.dim] % part.count:
+        raise PlanError(f"{source}: dimension {part.dim} of {shape} does not divide into {part.count} parts")
+    return tuple(n // part.count if dim == part.dim else n for dim, n in enumerate(shape))
+
+
+@dataclass(slots=True)
+class TaskTracer:
+    """Collects the ops of one task, and the tape while ``recording``.
+
+    ``suffix``: what names of ops end in, besides their own. ``part``: what names of buffers end in, where several tasks
+    of a program do the same on different parts of its tensors.
+    """
+
+    program: ProgramTracer
+    scope: Scope = Scope.MICROBATCH
+    ops: list[Op] = field(default_factory=list)
+    tape: list[Record] = field(default_factory=list)
+    recording: bool = True
+    suffix: str = ""
+    part: str = ""
+    _names: dict[str, int] = field(default_factory=dict)
+    _regathered: dict[Tensor, Tensor] = field(default_factory=dict)
+
+    @property
+    def mesh(self) -> Mesh:
+        """Return the mesh that the program lies over."""
+        return self.program.mesh
+
+    def unique(self, name: str) -> str:
+        """Return the name of an op, numbered where this task used it before; ``name`` may hold that of a buffer."""
+        if self.part:
+            name = name.replace(self.part, "")
+        name += self.suffix
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        return f"{name}.{count + 1}" if count else name
+
+    def compute(
+        self,
+        name: str,
+        kernel: str,
+        inputs: Sequence[Tensor],
+        layouts: Sequence[Layout],
+        *,
+        labels: Sequence[str] = ("",),
+        kind: Kind = Kind.ACTIVATION,
+        **attributes: Any,
+    ) -> tuple[Tensor, ...]:
+        """Emit a kernel and return its new outputs, one per layout.
+
+        The first output takes the op's name, others the name and their label.
+        """
+        op_name = self.unique(name)
+        specs = KERNELS[kernel].outputs([tensor.spec for tensor in inputs], attributes)
+        outputs = []
+        for label, spec, layout in zip(labels, specs, layouts, strict=True):
+            buffer_name = (f"{op_name}.{label}" if label else op_name) + self.part
+            buffer = Buffer(buffer_name, spec.shape, spec.dtype, kind, self.scope)
+            outputs.append(self.program.tensor(buffer, layout))
+        self.ops.append(
+            Compute(op_name, kernel, tuple(t.name for t in inputs), tuple(t.name for t in outputs), attributes)
+        )
+        return tuple(outputs)
+
+    def update(
+        self, name: str, kernel: str, inputs: Sequence[Tensor], updated: Sequence[Tensor], **attributes: Any
+    ) -> None:
+        """Emit a kernel that reads ``inputs`` and updates buffers (those of ``updated``) in place."""
+        reads = tuple(t.name for t in (*inputs, *updated))
+        self.ops.append(Compute(self.unique(name), kernel, reads, tuple(t.name for t in updated), attributes))
+
+    def compute_and_update(
+        self,
+        name: str,
+        kernel: str,
+        inputs: Sequence[Tensor],
+        updated: Sequence[Tensor],
+        layout: Layout,
+        **attributes: Any,
+    ) -> Tensor:
+        """Emit a kernel that makes one new tensor and updates buffers in place; return the new tensor."""
+        op_name = self.unique(name)
+        everything = (*inputs, *updated)
+        spec = KERNELS[kernel].outputs([tensor.spec for tensor in everything], attributes)[0]
+        y = self.program.tensor(Buffer(op_name + self.part, spec.shape, spec.dtype, Kind.WORKSPACE, self.scope), layout)
+        writes = (y.name, *(t.name for t in updated))
+        self.ops.append(Compute(op_name, kernel, tuple(t.name for t in everything), writes, attributes))
+        return y
+
+    def wait_for(self, *buffers: str) -> None:
+        """Hold the compute stream until these buffers are there, whatever comes next on it."""
+        name = self.unique(f"{buffers[0]}.wait")
+        self.ops.append(Compute(name, "delay", buffers, (), {"duration_s": 0.0}))
+
+    def optimize(self, name: str, kernel: str, gradient: Tensor, updated: Sequence[Tensor], **attributes: Any) -> None:
+        """Emit an optimizer's step on ``updated``: parameter, its moments and, if given, a low-precision copy."""
+        parameter, *rest = updated
+        reads = tuple(t.name for t in (parameter, gradient, *rest))
+        self.ops.append(Compute(self.unique(name), kernel, reads, tuple(t.name for t in updated), attributes))
+
+    def emit(self, op: Op) -> None:
+        """Add an op as it stands."""
+        self.ops.append(op)
+
+    def all_reduce(self, x: Tensor, axis: str, reduction: Reduction = Reduction.SUM) -> Tensor:
+        """Sum a partial tensor over an axis, in place."""
+        name = self.unique(f"{x.name}.all_reduce")
+        self.ops.append(Collective(name, CollectiveKind.ALL_REDUCE, (axis,), (x.name,), (x.name,), axis, reduction))
+        return x.relaid(x.layout.without(axis))
+
+    def gather(self, x: Tensor, axis: str, dim: int, kind: Kind, label: str = "all_gather") -> Tensor:
+        """Emit an all_gather of the slices along ``dim``, named after ``x`` and ``label``."""
+        shape = tuple(n * (self.mesh.degree(axis) if i == dim else 1) for i, n in enumerate(x.shape))
+        collective = Collective(
+            self.unique(f"{x.name}.{label}"), CollectiveKind.ALL_GATHER, (axis,), (x.name,), (), axis, dim=dim
+        )
+        return self._resize(collective, x, shape, x.layout.without(axis), kind)
+
+    def scatter_sum(self, x: Tensor, axis: str, dim: int, layout: Layout, kind: Kind) -> Tensor:
+        """Emit a reduce_scatter along ``dim``."""
+        degree = self.mesh.degree(axis)
+        if x.shape[dim] % degree:
+            raise PlanError(f"{x.name}: dimension {dim} of {x.shape} does not divide by {degree} ({axis})")
+        shape = tuple(n // (degree if i == dim else 1) for i, n in enumerate(x.shape))
+        collective = Collective(
+            self.unique(f"{x.name}.reduce_scatter"),
+            CollectiveKind.REDUCE_SCATTER,
+            (axis,),
+            (x.name,),
+            (),
+            axis,
+            dim=dim,
+        )
+        return self._resize(collective, x, shape, layout, kind)
+
+    def exchange(self, x: Tensor, axis: str, dim: int, kind: Kind) -> Tensor:
+        """Emit the all_to_all that lays a sharded tensor along ``dim`` instead.
+
+        Raises LayoutError where ``axis`` does not shard ``x`` along another dimension, or another axis cuts its slices
+        further; PlanError where ``dim`` does not divide.
+        """
+        old, degree = x.layout.get(axis), self.mesh.degree(axis)
+        if not isinstance(old, Shard) or old.dim == dim:
+            raise LayoutError(f"{x.name} lies {old} over {axis!r}, which no all_to_all brings to dimension {dim}")
+        if x.layout.shard_axes(old.dim)[-1] != axis:
+            raise LayoutError(f"{x.name} is cut further along dimension {old.dim} inside the slices of {axis!r}")
+        if x.shape[dim] % degree:
+            raise PlanError(f"{x.name}: dimension {dim} of {x.shape} does not divide by {degree} ({axis})")
+        shape = tuple(n * degree if i == old.dim else n // degree if i == dim else n for i, n in enumerate(x.shape))
+        name = self.unique(f"{x.name}.all_to_all")
+        collective = Collective(
+            name, CollectiveKind.ALL_TO_ALL, (axis,), (x.name,), (), axis, dim=dim, join_dim=old.dim
+        )
+        return self._resize(collective, x, shape, x.layout.without(axis).with_(axis, Shard(dim)), kind)
+
+    def broadcast(self, x: Tensor, axis: str, root: int, layout: Layout, kind: Kind) -> Tensor:
+        """Emit a broadcast of the root's ``x``."""
+        name = self.unique(f"{x.name}.broadcast")
+        collective = Collective(name, CollectiveKind.BROADCAST, (axis,), (x.name,), (), axis, root=root)
+        return self._resize(collective, x, x.shape, layout, kind)
+
+    def reduce(self, x: Tensor, axis: str, root: int, layout: Layout, kind: Kind) -> Tensor:
+        """Emit a sum of everybody's ``x`` at the root, zeros elsewhere."""
+        name = self.unique(f"{x.name}.reduce")
+        collective = Collective(name, CollectiveKind.REDUCE, (axis,), (x.name,), (), axis, root=root)
+        return self._resize(collective, x, x.shape, layout, kind)
+
+    def _resize(self, collective: Collective, x: Tensor, shape: tuple[int, ...], layout: Layout, kind: Kind) -> Tensor:
+        y = self.program.tensor(Buffer(collective.name + self.part, shape, x.dtype, kind, self.scope), layout)
+        self.ops.append(replace(collective, writes=(y.name,)))
+        return y
+
+    def record(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        backward: Callable[["TaskTracer", Gradients], Gradients],
+        *,
+        settles: bool = True,
+    ) -> None:
+        """Put a step on the tape."""
+        if self.recording:
+            self.tape.append(Record(tuple(inputs), tuple(outputs), backward, settles))
+
+    def saved(self, tensor: Tensor) -> Tensor:
+        """Return a forward tensor for use in backward, gathered anew where only its slices were kept."""
+        if tensor.regather is None:
+            return tensor
+        if tensor not in self._regathered:
+            self._regathered[tensor] = tensor.regather(self)
+        return self._regathered[tensor]
+
+    def global_shape(self, x: Tensor, *, without: str = "") -> tuple[int, ...]:
+        """Return the shape of the whole tensor, not counting what an axis shards."""
+        return tuple(
+            n * prod(self.mesh.degree(axis) for axis in x.layout.shard_axes(dim) if axis != without)
+            for dim, n in enumerate(x.shape)
+        )

@@ -1,0 +1,99 @@
+"""Buffers: what operations read and write."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+
+from sim.plan.words.layout import REPLICATED, Layout
+
+BYTES_PER_ELEMENT = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+
+
+class Kind(StrEnum):
+    """What a buffer is for; the memory report adds up by kind."""
+
+    PARAMETER = "parameter"
+    GRADIENT = "gradient"
+    OPTIMIZER = "optimizer"
+    ACTIVATION = "activation"
+    WORKSPACE = "workspace"
+
+
+class Tier(StrEnum):
+    """Which memory a buffer lies in: the device's own, or that of the host that it shares with its neighbours."""
+
+    DEVICE = "device"
+    HOST = "host"
+
+
+class Scope(StrEnum):
+    """How many instances a buffer has, and how long they can live.
+
+    ``PERSISTENT``: one, alive from before the first op to after the last.
+    ``MICROBATCH``: one per micro-batch, alive from its first write to its last read.
+    ``STEP``: one, alive from its first write to its last read.
+    """
+
+    PERSISTENT = "persistent"
+    MICROBATCH = "microbatch"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Initial:
+    """How a persistent buffer starts: a pure function of the scenario's seed and ``source``.
+
+    ``method``: ``zeros``, ``ones``, ``normal`` (mean 0, standard deviation ``scale``; the numbers depend
+    on seed and ``source`` alone, so every rank can cut its slice from the same global tensor) or
+    ``shard`` (this rank's piece of the flattened concatenation of the buffers in ``of``, split over ``axes``).
+    ``delay``: of weights that a rank keeps in two versions, how many steps this one lies behind.
+    """
+
+    method: str = "zeros"
+    source: str = ""
+    scale: float = 0.0
+    of: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
+    delay: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of ``count`` equal parts along a dimension."""
+
+    dim: int
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One rank's piece of a tensor.
+
+    ``shape`` is local; ``global_shape`` with ``layout`` says which slice of which tensor it is
+    (for parameters and their gradients; empty elsewhere). ``part``: it is only that part of the slice.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: Kind
+    scope: Scope = Scope.MICROBATCH
+    tier: Tier = Tier.DEVICE
+    initial: Initial | None = None
+    global_shape: tuple[int, ...] = ()
+    layout: Layout = REPLICATED
+    part: Part | None = None
+
+    @property
+    def num_elements(self) -> int:
+        """Return the number of elements of the local piece."""
+        return prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of the local piece in bytes, before allocator rounding."""
+        return prod(self.shape) * BYTES_PER_ELEMENT[self.dtype]

@@ -1,0 +1,163 @@
+"""Operations: what one stream of one rank does, on which buffers."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from sim.plan.words.mesh import Mesh
+
+
+class CollectiveKind(StrEnum):
+    """torch.distributed's spellings."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    ALL_TO_ALL = "all_to_all"
+    BARRIER = "barrier"
+
+
+class Reduction(StrEnum):
+    """What a reducing collective does with the ranks' terms."""
+
+    SUM = "sum"
+    MAX = "max"
+
+
+class Direction(StrEnum):
+    """Which traffic of a pipeline a message belongs to; each has streams of its own."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Run a kernel: ``reads`` are its inputs in order, ``writes`` its outputs in order.
+
+    A buffer named in both is updated in place.
+    """
+
+    name: str
+    kernel: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    stream: str = "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Communicate within the group of ranks that share this rank's coordinates outside ``axes``.
+
+    ``members`` limits the group to some of its positions (all where empty): the tied embedding of first
+    and last stage is a group over ``pp`` with members 0 and P-1.
+    With ``dim`` set, one buffer is gathered or scattered along that dimension. With ``dim`` None the
+    buffers count as one flat vector, in order: all_reduce works in place (``reads == writes``),
+    reduce_scatter reads many and writes this rank's flat piece (zero-padded to equal pieces),
+    all_gather reads the flat piece and writes many. Where these two write what they read, they work in place: this
+    rank's piece of the vector becomes the sum, and the other pieces are no longer of use; or the others' pieces come
+    from their ranks.
+
+    broadcast and reduce have a ``root``, a position in the group. broadcast writes what the root reads; other ranks
+    need not read. reduce writes the sum at the root and zeros elsewhere (so that the two are each other's conjugates);
+    other ranks need not write.
+    all_to_all cuts its buffer along ``dim``, sends slice t to position t, and joins what it gets along ``join_dim``
+    (None: along ``dim`` too), in group order. Slices are equal without ``sizes``; with it position s sends
+    ``sizes[s][t]`` rows of ``dim`` to position t. Where the positions of one role have different numbers of rows,
+    its buffers are as long as the largest of them needs: what is past a rank's own rows is not sent, and zero where
+    it was received.
+    A barrier moves nothing: no member's next op on this stream starts before all members have come.
+    ``span``: of a flat all_reduce, the elements of the vector that it sums, (first, one past the last); the others stay
+    as they are. None: all.
+    """
+
+    name: str
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    stream: str
+    reduction: Reduction = Reduction.SUM
+    dim: int | None = None
+    members: tuple[int, ...] = ()
+    root: int = 0
+    join_dim: int | None = None
+    sizes: tuple[tuple[int, ...], ...] = ()
+    span: tuple[int, int] | None = None
+
+    def group(self, mesh: Mesh, rank: int) -> tuple[int, ...]:
+        """Return the ranks that take part where ``rank`` does, in group order."""
+        group = mesh.group(rank, self.axes)
+        return tuple(group[i] for i in self.members) if self.members else group
+
+    def group_size(self, mesh: Mesh) -> int:
+        """Return how many ranks take part."""
+        return len(self.members) or mesh.degree(*self.axes)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a buffer to the rank ``offset`` steps away along ``axis`` (wrapping around).
+
+    The k-th send of a rank with one (axis, offset, direction) meets the k-th receive of the peer with
+    (axis, -offset, direction).
+    """
+
+    name: str
+    axis: str
+    offset: int
+    direction: Direction
+    reads: tuple[str, ...]
+    stream: str
+    writes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """Receive a buffer from the rank ``offset`` steps away along ``axis`` (wrapping around)."""
+
+    name: str
+    axis: str
+    offset: int
+    direction: Direction
+    writes: tuple[str, ...]
+    stream: str
+    reads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy what lies in one tier of memory to another, over the link between device and host.
+
+    What is read counts as one flat vector, and so does what is written: as many elements, of the same type.
+    """
+
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    stream: str
+
+
+Op = Compute | Collective | Send | Recv | Copy
+LinkOp = Collective | Send | Copy
+"""Ops that move bytes over links."""
+
+
+def reads_from_outside(ops: Iterable[Op]) -> tuple[str, ...]:
+    """Return the buffers that ops, in this order, read before any of them writes these; in the order of first reads."""
+    found: dict[str, None] = {}
+    written: set[str] = set()
+    for op in ops:
+        found.update((name, None) for name in op.reads if name not in written)
+        written.update(op.writes)
+    return tuple(found)
+
+
+def on_other_buffers(op: Op, names: Mapping[str, str]) -> Op:
+    """Return an op on other buffers; those that ``names`` leaves out stay."""
+    reads, writes = (tuple(names.get(name, name) for name in side) for side in (op.reads, op.writes))
+    return replace(op, reads=reads, writes=writes)

@@ -1,0 +1,57 @@
+"""The attention of a layer: from its normalised input to what the residual stream gets, biases apart."""
+
+from collections.abc import Sequence
+
+from sim.plan.functions import basic as f
+from sim.plan.functions import token_slices as sliced
+from sim.plan.functions.context import gathering_attention
+from sim.plan.functions.ring_attention import ring_attention
+from sim.plan.functions.tracing import TaskTracer, Tensor
+from sim.training.layers.latent_attention import latent_qkv
+from sim.training.layers.layer import LayerBuilder
+
+
+def attention(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> Tensor:
+    """Return causal self-attention of x, of whatever heads the model has."""
+    m = b.model
+    latent = m.latent_attention
+    q, k, v = _qkv(b, t, name, x) if latent is None else latent_qkv(b, t, name, x, latent)
+    if b.part:
+        k = sliced.append(t, f"{name}.keys", k, b.part)
+        v = sliced.append(t, f"{name}.values", v, b.part)
+    y = attend(b, t, f"{name}.attention", (q, k, v))
+    output = b.weights(t, f"{name}.projection", (m.num_heads, m.head_size, m.hidden_size), b.shard(0))
+    return b.row(t, f"{name}.projection", y, output, contract=2)
+
+
+def _qkv(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values of multi-head or grouped-query attention (Ainslie et al. 2023)."""
+    m = b.model
+    shape = (m.num_kv_heads, m.num_heads // m.num_kv_heads + 2, m.head_size)
+    weight = b.weights(t, f"{name}.qkv", (m.hidden_size, *shape), b.shard(1))
+    bias = t.program.parameter(f"{name}.qkv.bias", shape, b.shard(0), "zeros") if b.biased else None
+    q, k, v = f.split_qkv(t, f"{name}.qkv", b.column(t, f"{name}.qkv", x, weight, bias))
+    if m.family == "llama":
+        q = f.rotary(t, f"{name}.rotary_q", q, m.rotary_base, b.rows)
+        k = f.rotary(t, f"{name}.rotary_k", k, m.rotary_base, b.rows)
+    return q, k, v
+
+
+def attend(b: LayerBuilder, t: TaskTracer, name: str, qkv: Sequence[Tensor]) -> Tensor:
+    """Return what queries find among keys and values, recomputed in backward where ``recompute`` is selective."""
+
+    def scored(tracer: TaskTracer, inputs: Sequence[Tensor]) -> Tensor:
+        flash, dropout = b.model.attention == "flash", b.model.dropout
+        if b.part and flash:
+            return sliced.flash_attention(tracer, name, inputs, b.part)
+        if b.part:
+            return sliced.core_attention(tracer, name, inputs, dropout, b.part)
+        if b.shared:
+            exchanging = ring_attention if b.context_method == "p2p" else gathering_attention
+            return exchanging(tracer, name, inputs, b.shared)
+        q, k, v = inputs
+        if flash:
+            return f.flash_attention(tracer, name, q, k, v)
+        return f.core_attention(tracer, name, q, k, v, dropout)
+
+    return b.checkpointed(t, scored, qkv) if b.recompute == "selective" else scored(t, qkv)

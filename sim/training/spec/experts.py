@@ -1,0 +1,68 @@
+"""Layers of experts: their sizes, how many slots they have, what they cost whatever the strategy."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import Literal
+
+from sim.plan.functions.experts import filled_slots
+from sim.training.errors import SpecError
+
+Routing = Literal["learned", "balanced"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsSpec:
+    """Experts in the place of the MLP of a layer.
+
+    A router scores all experts; a token goes to the ``top_k`` best, whose outputs weigh the softmax of their scores (of
+    one expert alone: its share of the softmax over all). ``ffn_hidden_size``: of one; ``shared_ffn_hidden_size``: of
+    those that every token goes to, 0: there are none. ``first_dense_layers`` have an MLP.
+    """
+
+    num_experts: int
+    top_k: int
+    ffn_hidden_size: int
+    shared_ffn_hidden_size: int = 0
+    first_dense_layers: int = 0
+    capacity_factor: float = 1.0
+    """Slots that an expert has for the tokens of a rank, over its even share; choices that find none are dropped."""
+    routing: Routing = "learned"
+    """``balanced``: experts are dealt out in turn, as benchmarks force them to be."""
+
+    balance_loss: float = 0.0
+    """Coefficient of the loss that keeps experts equally busy, per layer, of the choices of every rank's tokens."""
+
+    def __post_init__(self) -> None:
+        if self.top_k > self.num_experts:
+            raise SpecError(
+                "model.experts.top_k",
+                f"a token goes to {self.top_k} of {self.num_experts} experts",
+                f"write a number of 1 to {self.num_experts}",
+            )
+
+    def capacity(self, num_tokens: int) -> int:
+        """Return the slots of each expert for a rank's tokens: ceil(c T k / E), no more than tokens."""
+        share = Fraction(num_tokens * self.top_k, self.num_experts)
+        return min(num_tokens, ceil(Fraction(repr(self.capacity_factor)) * share))
+
+    def reached(self, num_tokens: int) -> float:
+        """Return how many experts a token reaches on the mean, of a rank's tokens whose choices are spread evenly.
+
+        That is ``top_k``, less the choices that find no slot.
+        """
+        choices = num_tokens * self.top_k
+        return filled_slots(choices, self.num_experts, self.capacity(num_tokens)) / num_tokens
+
+    def num_parameters(self, hidden_size: int, matrices: int) -> int:
+        """Return the parameters of router and experts; an expert has 2 matrices, or 3 where it is gated."""
+        widths = self.num_experts * self.ffn_hidden_size + self.shared_ffn_hidden_size
+        return hidden_size * (self.num_experts + matrices * widths)
+
+    def products(self, hidden_size: int, matrices: int, reached: float | None = None) -> float:
+        """Return the multiplications with weights per token: router, shared experts, and those that it is routed to.
+
+        ``reached``: how many of these it reaches on the mean; None: all that it chooses.
+        """
+        widths = (self.top_k if reached is None else reached) * self.ffn_hidden_size + self.shared_ffn_hidden_size
+        return hidden_size * (self.num_experts + matrices * widths)

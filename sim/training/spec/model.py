@@ -1,0 +1,175 @@
+"""What a model is: its family, its sizes, and what it costs whatever the strategy."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.training.errors import SpecError
+from sim.training.spec.experts import ExpertsSpec
+from sim.training.spec.latent import LatentAttention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerSpec:
+    """A decoder-only transformer.
+
+    ``gpt``: learned positions, layer norm, biases, GELU, dropout (Megatron-LM's GPT).
+    ``llama``: rotary positions, RMS norm, no biases, SwiGLU, grouped-query attention.
+    """
+
+    family: Literal["gpt", "llama"]
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    sequence_length: int
+    vocab_size: int
+    num_kv_heads: int
+    ffn_hidden_size: int
+    tied_embeddings: bool
+    attention: Literal["core", "flash"]
+    """``core``: scores, softmax and context as separate kernels, scores kept; ``flash``: one fused kernel."""
+    dropout: float = 0.0
+    rotary_base: float = 10000.0
+    latent_attention: LatentAttention | None = None
+    """How queries, keys and values are made of compressed vectors; None: of the hidden state itself."""
+    experts: ExpertsSpec | None = None
+    """In the place of the MLP of all layers, or of all but the first ones; None: every layer has an MLP."""
+
+    def __post_init__(self) -> None:
+        if self.family == "llama" and self.dropout:
+            raise SpecError("model.dropout", "the llama family has no dropout", "leave it out")
+        if self.latent_attention is not None:
+            self._check_latent()
+        else:
+            self._check_heads()
+        if self.experts is not None and self.experts.first_dense_layers >= self.num_layers:
+            raise SpecError(
+                "model.experts.first_dense_layers",
+                f"{self.experts.first_dense_layers} of {self.num_layers} layers would have no experts, which is all",
+                f"write a number of 0 to {self.num_layers - 1}, or leave experts out",
+            )
+
+    def _check_latent(self) -> None:
+        """Raise SpecError where latent attention does not go with the rest of the model."""
+        if self.family != "llama":
+            rule, remedy = f"it is built for the llama family, and this is {self.family}", "leave it out"
+            raise SpecError("model.latent_attention", rule, remedy)
+        if self.num_kv_heads != self.num_heads:
+            raise SpecError(
+                "model.num_kv_heads",
+                f"under latent attention every head has keys and values of its own, {self.num_heads} in all",
+                "leave it out",
+            )
+
+    def _check_heads(self) -> None:
+        """Raise SpecError where heads do not divide what they share."""
+        if self.hidden_size % self.num_heads:
+            raise SpecError(
+                "model.num_heads",
+                f"hidden_size {self.hidden_size} does not divide by num_heads {self.num_heads}",
+                f"choose a divisor of {self.hidden_size}",
+            )
+        if self.num_heads % self.num_kv_heads:
+            raise SpecError(
+                "model.num_kv_heads",
+                f"num_heads {self.num_heads} does not divide by num_kv_heads {self.num_kv_heads}",
+                f"choose a divisor of {self.num_heads}",
+            )
+        if self.family == "llama" and self.head_size % 2:
+            raise SpecError(
+                "model.num_heads",
+                f"rotary positions need an even head size, {self.hidden_size} / {self.num_heads} = {self.head_size}",
+                "choose another num_heads",
+            )
+
+    @property
+    def head_size(self) -> int:
+        """Return the width of one attention head; of latent attention that of its output."""
+        if self.latent_attention is not None:
+            return self.latent_attention.value_head_size
+        return self.hidden_size // self.num_heads
+
+    def has_experts(self, layer: int) -> bool:
+        """Return whether a layer has experts in the place of its MLP."""
+        return self.experts is not None and layer >= self.experts.first_dense_layers
+
+    @property
+    def num_expert_layers(self) -> int:
+        """Return the number of layers that have experts."""
+        return self.num_layers - self.experts.first_dense_layers if self.experts else 0
+
+    @property
+    def layer_parameters(self) -> int:
+        """Return the number of parameters of one layer with an MLP."""
+        return self.attention_parameters + self.mlp_parameters
+
+    @property
+    def attention_parameters(self) -> int:
+        """Return the number of parameters of one layer but for its MLP: attention and both norms."""
+        h, kv = self.hidden_size, self.num_kv_heads * self.head_size
+        biases_and_norms = (h + 2 * kv) + h + 4 * h if self.family == "gpt" else 2 * h
+        inner_norms = self.latent_attention.norm_parameters if self.latent_attention else 0
+        return self.attention_products + biases_and_norms + inner_norms
+
+    @property
+    def mlp_parameters(self) -> int:
+        """Return the number of parameters of one MLP."""
+        return self.mlp_products + (self.ffn_hidden_size + self.hidden_size if self.family == "gpt" else 0)
+
+    @property
+    def num_parameters(self) -> int:
+        """Return the number of parameters, a tied embedding counted once, and every expert."""
+        h = self.hidden_size
+        embeddings = self.vocab_size * h * (1 if self.tied_embeddings else 2)
+        positions, final_norm = (self.sequence_length * h, 2 * h) if self.family == "gpt" else (0, h)
+        experts = self.experts.num_parameters(h, self.mlp_matrices) if self.experts else 0
+        layers = self.num_layers * self.attention_parameters + self._over_layers(self.mlp_parameters, experts)
+        return layers + embeddings + positions + final_norm
+
+    def model_flop(self, num_sequences: int, reached: float | None = None) -> float:
+        """Return the FLOP that training ``num_sequences`` sequences needs: forward and backward, nothing twice.
+
+        ``reached``: how many experts a token reaches on the mean; None: all that it chooses.
+        Every matrix product counts 2MKN forward and twice that backward, of experts as many as a token reaches;
+        attention counts in full, no causal skipping; the rest counts nothing. For GPT this is
+        72·B·s·L·h²·(1 + s/6h + V/12Lh) (Narayanan et al. 2021, section 3; Korthikanti et al. 2022, appendix A).
+        """
+        s, h = self.sequence_length, self.hidden_size
+        layers = self.num_layers * (self.attention_products + s * self.score_products)
+        layers += (self.num_layers - self.num_expert_layers) * self.mlp_products
+        products = float(layers + h * self.vocab_size)
+        if self.experts is not None:
+            products += self.num_expert_layers * self.experts.products(h, self.mlp_matrices, reached)
+        return 6.0 * num_sequences * s * products
+
+    def _over_layers(self, of_mlp: int, of_experts: int) -> int:
+        """Return the sum over all layers of what each has of its MLP, or of its experts."""
+        return (self.num_layers - self.num_expert_layers) * of_mlp + self.num_expert_layers * of_experts
+
+    @property
+    def layer_products(self) -> int:
+        """Return the multiplications of the products with weights of one layer with an MLP, per token."""
+        return self.attention_products + self.mlp_products
+
+    @property
+    def attention_products(self) -> int:
+        """Return the multiplications of attention's products with weights, per token and layer."""
+        h, kv = self.hidden_size, self.num_kv_heads * self.head_size
+        if self.latent_attention is not None:
+            return self.latent_attention.products(h, self.num_heads)
+        return h * (h + 2 * kv) + h * h
+
+    @property
+    def mlp_products(self) -> int:
+        """Return the multiplications of the MLP's products, per token and layer."""
+        return self.mlp_matrices * self.hidden_size * self.ffn_hidden_size
+
+    @property
+    def score_products(self) -> int:
+        """Return the multiplications of all heads per query and key: for the score, and for what it weighs."""
+        query = self.latent_attention.query_head_size if self.latent_attention else self.head_size
+        return self.num_heads * (query + self.head_size)
+
+    @property
+    def mlp_matrices(self) -> int:
+        """Return how many weights as large as hidden times feed-forward an MLP has: SwiGLU has a gate."""
+        return 2 if self.family == "gpt" else 3

@@ -1,0 +1,50 @@
+"""Element types by precision."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sim.plan.functions.float8 import E4M3
+from sim.training.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionTypes:
+    """Mixed precision keeps master weights, moments and, unless asked otherwise, gradients in 32 bits.
+
+    That is 18 bytes per parameter, as in Megatron-LM. ``product``: of what the products of the layers multiply; where
+    that is not the type of activations, operands are cast to it, gradients to E5M2 (see ``sim.plan.functions.float8``).
+    """
+
+    parameter: str
+    activation: str
+    gradient: str
+    master: str
+    mixed: bool
+    product: str
+
+    @property
+    def casts(self) -> bool:
+        """Return whether operands of the layers' products are cast."""
+        return self.product != self.activation
+
+
+PRECISIONS: Mapping[str, PrecisionTypes] = {
+    "fp8": PrecisionTypes("bfloat16", "bfloat16", "float32", "float32", mixed=True, product=E4M3),
+    "fp16": PrecisionTypes("float16", "float16", "float32", "float32", mixed=True, product="float16"),
+    "bf16": PrecisionTypes("bfloat16", "bfloat16", "float32", "float32", mixed=True, product="bfloat16"),
+    "fp32": PrecisionTypes("float32", "float32", "float32", "float32", mixed=False, product="float32"),
+    "fp64": PrecisionTypes("float64", "float64", "float64", "float64", mixed=False, product="float64"),
+}
+
+
+def check_casts(types: PrecisionTypes, zero_stage: int, *, by_operator: bool, is_delayed: bool) -> None:
+    """Raise SpecError where weights would be cast that a rank does not hold whole, in one version, for a whole step."""
+    if not types.casts:
+        return
+    if zero_stage > 1 or by_operator:
+        key = "osdp" if by_operator else "zero_stage"
+        rule = "fp8 casts weights once per step, and they are gathered anew for every micro-batch"
+        raise SpecError(f"parallel.data.{key}", rule, "write zero_stage: 1 without osdp, or precision: bf16")
+    if is_delayed:
+        rule = "fp8 casts one version of the weights, and this schedule keeps two"
+        raise SpecError("parallel.pipeline.schedule", rule, "write schedule: 1f1b, or precision: bf16")

@@ -1,0 +1,366 @@
+"""A dense-training job in, a plan out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sim.plan.functions import basic as f
+from sim.plan.functions.assigned_gradients import assign_gradients
+from sim.plan.functions.context import SharedSequence
+from sim.plan.functions.float8 import Float8Products, cast_weights
+from sim.plan.functions.gradients import backpropagate
+from sim.plan.functions.linear import Products, WeightGradient
+from sim.plan.functions.token_slices import TokenSlice, token_slices
+from sim.plan.functions.tracing import Parameter, ProgramTracer, Record, TaskTracer, Tensor
+from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.words.layout import Layout, Shard
+from sim.plan.words.mesh import Mesh
+from sim.plan.words.op import Collective, CollectiveKind, Direction, Op, Recv, Send
+from sim.plan.words.program import Call, Phase, Plan, Program, Task
+from sim.training.data.axes import split_data_axis, split_experts
+from sim.training.data.offload import write_offloaded_step
+from sim.training.data.operators import write_operator_step
+from sim.training.data.optimizer import write_step_end
+from sim.training.data.segments import write_segments
+from sim.training.data.sharding import write_sharded_step
+from sim.training.pipeline.calls import pipeline_calls, stream
+from sim.training.pipeline.placement import Placement
+from sim.training.pipeline.schedules import orders, placement
+from sim.training.pipeline.split import split_backward
+from sim.training.pipeline.token_slices import slice_calls
+from sim.training.spec.job import DenseTraining, split_layers
+from sim.training.spec.mesh_axes import CONTEXT_AXIS, DATA_AXIS, PIPELINE_AXIS, TENSOR_AXIS
+from sim.training.spec.sharding import Choice
+from sim.training.steps.countable import refuse_uncountable
+from sim.training.steps.transformer import TransformerBuilder
+
+MAIN_STREAM = "compute"
+
+
+def build_dense_training(job: DenseTraining, name: str, only: int | None = None) -> Plan:
+    """Return the plan of one training step: one program per pipeline rank.
+
+    ``only``: the pipeline rank whose program alone is built.
+    """
+    pipeline, sharding = job.parallel.pipeline, job.parallel.sharding
+    axes = split_experts(job.parallel.mesh_axes, job.parallel.expert_degree)
+    mesh = Mesh(split_data_axis(axes, sharding.shard_degree, sharding.local_degree))
+    place, rank_orders = placement(pipeline), orders(pipeline, job.num_microbatches)
+    calls = pipeline_calls(rank_orders, place)
+    if pipeline.num_slices > 1:
+        calls = slice_calls(calls, pipeline.num_slices)
+    programs = []
+    for rank, order in enumerate(rank_orders):
+        if only not in (None, rank):
+            continue
+        splits = frozenset(action.stage for action in order if action.kind == "W")
+        programs.append(StageProgramBuilder(job, mesh, place, rank, splits).build(calls[rank]))
+    return Plan(name, mesh, tuple(programs), job.seed, barrier=pipeline.has_barrier)
+
+
+@dataclass(slots=True)
+class StageProgramBuilder:
+    """Builds the program of one pipeline rank: its virtual stages, their backward, the end of the step.
+
+    ``splits``: stages that run backwards in two parts. Both copies of a bidirectional pipeline are virtual stages.
+    Where sequences go through the pipeline in slices, each slice has tasks of its own. ``idle``: tasks that would have
+    no ops, as a stage has no layers; they are neither written nor called.
+    """
+
+    job: DenseTraining
+    mesh: Mesh
+    place: Placement
+    rank: int
+    splits: frozenset[int]
+    tracer: ProgramTracer = field(init=False)
+    model: TransformerBuilder = field(init=False)
+    forwards: "dict[Pass, _Forward]" = field(init=False)
+    input_gradients: "dict[Pass, Tensor]" = field(init=False)
+    loss: Tensor | None = field(init=False, default=None)
+    idle: set[str] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        job, precision = self.job, self.job.training.types
+        self.forwards, self.input_gradients = {}, {}
+        self.tracer = ProgramTracer(self.mesh, precision.parameter, precision.gradient)
+        self.model = TransformerBuilder(
+            job.model,
+            job.training.microbatch_size,
+            tensor_parallel=job.parallel.tensor_degree > 1,
+            sequence_parallel=job.parallel.sequence_parallel,
+            recompute=job.training.recompute,
+            loss_scale=1.0 / (job.gradient_scale * job.training.global_batch_size * job.model.sequence_length),
+            products=(Float8Products if precision.casts else Products)(
+                WeightGradient(
+                    overlapped=job.parallel.overlap_tensor_backward,
+                    fused=job.training.fused_gradient_accumulation,
+                    placeholder="kept" if job.training.gradient_placeholders else "none",
+                )
+            ),
+            collective_matmul=job.parallel.collective_matmul,
+            shared=self._shared,
+            context_method=job.parallel.context_method,
+            slices={name: choice.num_slices for name, choice in self.choices.items()},
+            whole_embedding_gradient=job.training.whole_embedding_gradient,
+            checkpoint_early_stop=job.training.checkpoint_early_stop,
+        )
+
+    @property
+    def _shared(self) -> SharedSequence | None:
+        """Return how ranks share every sequence; None: they do not."""
+        parallel, num_tokens = self.job.parallel, self.job.model.sequence_length
+        if parallel.context_degree == 1:
+            return None
+        return SharedSequence(CONTEXT_AXIS, parallel.context_degree, num_tokens)
+
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """Return what OSDP chose, by operator; empty where it was not asked, or there is nothing to share."""
+        osdp = self.job.parallel.osdp
+        if osdp is None or self.job.parallel.data_degree == 1:
+            return {}
+        assert osdp.choices is not None, "OSDP has chosen nothing yet"
+        return dict(osdp.choices)
+
+    def build(self, pipeline_calls: Sequence[Call]) -> Program:
+        """Return the program with these forwards, backwards and messages."""
+        groups = self._write_stages()
+        pipeline_calls = [call for call in pipeline_calls if call.task not in self.idle]
+        called = {call.task for call in pipeline_calls}
+        self.tracer.tasks = {name: task for name, task in self.tracer.tasks.items() if name in called}
+        calls = self._write_around(pipeline_calls, groups)
+        if self.job.training.types.casts:
+            calls = self._with_casts(calls, groups)
+        return self.program(self.tracer.tasks, calls)
+
+    def program(self, tasks: Mapping[str, Task], calls: Sequence[Call]) -> Program:
+        """Return the rank's program of these tasks, its gradients assigned or cleared as the job wants it."""
+        role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
+        refuse_uncountable(self.tracer.buffers.values(), calls)
+        program = Program(role, dict(self.tracer.buffers), dict(tasks), tuple(calls))
+        return assign_gradients(program) if self.job.training.set_gradients_to_none else program
+
+    def _write_stages(self) -> dict[int, list[Parameter]]:
+        """Write the tasks of all virtual stages; return their parameters by stage of the model."""
+        groups = {stage % self.place.chain_length: self._write_forward(stage) for stage in self.place.stages[self.rank]}
+        for stage in reversed(self.place.stages[self.rank]):
+            for part in reversed(self._parts):
+                self._write_backward(Pass(stage, part))
+        return groups
+
+    def _write_around(
+        self, pipeline_calls: Sequence[Call], groups: Mapping[int, Sequence[Parameter]]
+    ) -> tuple[Call, ...]:
+        """Write what data parallelism does beside forwards and backwards; return all calls."""
+        if self.job.parallel.pipeline.schedule == "aiao":
+            return write_segments(self.job, self.tracer, self.place, self.rank, groups).around(pipeline_calls)
+        begin, end = self._write_step(groups)
+        return (*begin, *pipeline_calls, *end)
+
+    def _with_casts(self, calls: Sequence[Call], groups: Mapping[int, Sequence[Parameter]]) -> tuple[Call, ...]:
+        """Write the casts of every stage's weights; return the calls with each before the stage's first forward."""
+        result: list[Call] = []
+        waiting = dict(groups)
+        for call in calls:
+            task = self.tracer.tasks[call.task]
+            stage = task.stage % self.place.chain_length
+            if task.phase is Phase.FORWARD and stage in waiting:
+                t = TaskTracer(self.tracer, Scope.STEP)
+                cast_weights(t, waiting.pop(stage))
+                if t.ops:  # none in a stage without layers, whose ends of the model are multiplied as they are
+                    result.append(Call(self.tracer.add_task(f"cast_weights.{stage}", Phase.PREPARE, t.ops).name))
+            result.append(call)
+        return tuple(result)
+
+    def _write_step(self, groups: Mapping[int, Sequence[Parameter]]) -> tuple[list[Call], list[Call]]:
+        """Write what data parallelism does before and after forwards and backwards, and what it changes in them."""
+        parallel, around = self.job.parallel, (self.job, self.tracer, self.place, self.rank, groups)
+        if parallel.osdp is not None:
+            begin, end = write_operator_step(*around, self.choices)
+        elif parallel.sharding.offload is not None:
+            begin, end = write_offloaded_step(*around)
+        elif parallel.zero_stage > 1 and parallel.data_degree > 1:
+            begin, end = write_sharded_step(*around)
+        else:
+            return write_step_end(*around)
+        return [Call(task) for task in begin], [Call(task) for task in end]
+
+    # --- one virtual stage ---------------------------------------------------------------------------------
+
+    def _write_forward(self, stage: int) -> list[Parameter]:
+        """Write a virtual stage's forward and its messages; return its parameters in the order of first use."""
+        before = set(self.tracer.parameters)
+        for part in self._parts:
+            self._write_forward_pass(Pass(stage, part))
+        return [p for source, p in self.tracer.parameters.items() if source not in before]
+
+    def _write_forward_pass(self, now: "Pass") -> None:
+        stage, index = now.stage, now.stage % self.place.chain_length
+        model = replace(self.model, part=now.part, recompute=self.job.recompute_of(index))
+        forward = TaskTracer(self.tracer, part=now.label)
+        x, boundary = self._stage_input(forward, now, model)
+        layers = split_layers(self.job.model.num_layers, self.job.parallel.pipeline)
+        entry = _Entry(x, len(forward.tape))
+        for layer in range(sum(layers[:index]), sum(layers[: index + 1])):
+            x = model.layer(forward, layer, x)
+        output = self._stage_output(forward, stage, x, model)
+        self._add_stage_task(now.task("forward"), Phase.FORWARD, forward.ops, stage)
+        self.forwards[now] = _Forward(forward.tape, boundary, entry, output)
+        if boundary is not None and self.place.hop(stage - 1):
+            self._message("recv", "forward", now, boundary)
+        if not self.place.is_last(stage) and self.place.hop(stage):
+            self._message("send", "forward", now, output)
+
+    def _write_backward(self, now: "Pass") -> None:
+        """Write a virtual stage's backward, whole and in parts, and its messages; after that of the next stage."""
+        stage, done, seed = now.stage, self.forwards[now], None
+        backward = TaskTracer(self.tracer, part=now.label)
+        if not self.place.is_last(stage):
+            local, name = not self.place.hop(stage), f"output_gradient.{stage}{now.label}"
+            seed = self.input_gradients[now.after] if local else self._boundary(name, done.output)
+            if not local:  # as under autograd, nothing is recomputed before the gradient is there
+                self._message("recv", "backward", now, seed)
+                backward.wait_for(seed.name)
+        target = self._backpropagate(backward, done, seed)
+        self._add_stage_task(now.task("backward"), Phase.BACKWARD, backward.ops, stage)
+        if stage in self.splits:
+            inputs, weights = split_backward(backward.ops, {target.name})
+            self._add_stage_task(now.task("backward_input"), Phase.BACKWARD_INPUT, inputs, stage)
+            self._add_stage_task(now.task("backward_weight"), Phase.BACKWARD, weights, stage)
+        if done.boundary is not None:
+            self.input_gradients[now] = target
+            if self.place.hop(stage - 1):
+                self._message("send", "backward", now, target)
+
+    def _add_stage_task(self, name: str, phase: Phase, ops: Sequence[Op], stage: int) -> None:
+        """Add a task of a stage, or note that it is idle."""
+        if ops:
+            self.tracer.add_task(name, phase, ops, stage)
+        else:
+            self.idle.add(name)
+
+    def _backpropagate(self, backward: TaskTracer, done: "_Forward", seed: Tensor | None) -> Tensor:
+        """Write a stage's reverse pass; return the gradient of its input, or of the embedded tokens."""
+        if done.boundary is not None:
+            return backpropagate(backward, done.tape, {done.output: seed})[done.boundary]
+        layers = backpropagate(backward, done.tape[done.entry.position :], {done.output: seed})
+        target = layers[done.entry.tensor]
+        backpropagate(backward, done.tape[: done.entry.position], {done.entry.tensor: target})
+        return target
+
+    def _stage_input(self, t: TaskTracer, now: "Pass", model: TransformerBuilder) -> tuple[Tensor, Tensor | None]:
+        """Return the residual stream that enters a stage, and the boundary tensor it came as (None: tokens)."""
+        stage = now.stage
+        if self.place.is_first(stage):
+            return model.embed(t), None
+        if not self.place.hop(stage - 1):
+            boundary = self.forwards[now.before].output
+            return (f.all_gather(t, boundary, TENSOR_AXIS, 0) if self._scattered else boundary), boundary
+        scattered = self._scattered
+        layout = Layout(((DATA_AXIS, Shard(1)), *((axis, Shard(0)) for axis in model.rows.axes)))
+        parts = self.mesh.degree(TENSOR_AXIS) if scattered or model.sequence_parallel else 1
+        if parts > 1:
+            layout = layout.with_(TENSOR_AXIS, Shard(0))
+        shape = (model.num_tokens // parts, self.job.training.microbatch_size, self.job.model.hidden_size)
+        dtype = self.job.training.types.activation
+        boundary = self.tracer.tensor(Buffer(f"input.{stage}{now.label}", shape, dtype, Kind.ACTIVATION), layout)
+        return (f.all_gather(t, boundary, TENSOR_AXIS, 0) if scattered else boundary), boundary
+
+    def _stage_output(self, t: TaskTracer, stage: int, x: Tensor, model: TransformerBuilder) -> Tensor:
+        """Return the boundary tensor that leaves a stage, or the loss."""
+        if not self.place.is_last(stage):
+            return f.slice_(t, x, TENSOR_AXIS, 0) if self._scattered else x
+        return model.head(t, x, self._loss)
+
+    @property
+    def _loss(self) -> Tensor:
+        """Return the loss, which all passes of the last stage add to."""
+        if self.loss is None:
+            dtype = "float64" if self.job.training.precision == "fp64" else "float32"
+            initial = Initial("zeros", "loss")
+            self.loss = self.tracer.tensor(
+                Buffer("loss", (1,), dtype, Kind.WORKSPACE, Scope.PERSISTENT, initial=initial)
+            )
+        return self.loss
+
+    @property
+    def _parts(self) -> tuple[TokenSlice | None, ...]:
+        """Return the slices in which a sequence goes through the pipeline; None: it goes whole."""
+        pipeline = self.job.parallel.pipeline
+        return token_slices(pipeline.token_slices) if pipeline.num_slices > 1 else (None,)
+
+    @property
+    def _scattered(self) -> bool:
+        parallel = self.job.parallel
+        return parallel.pipeline.scatter_gather and parallel.tensor_degree > 1 and not parallel.sequence_parallel
+
+    def _boundary(self, name: str, like: Tensor) -> Tensor:
+        return self.tracer.tensor(Buffer(name, like.shape, like.dtype, Kind.WORKSPACE), like.layout)
+
+    def _message(self, verb: str, direction: str, now: "Pass", tensor: Tensor) -> None:
+        """Write the task that sends or receives a boundary tensor of a stage."""
+        stage, ahead = now.stage, (direction == "forward") == (verb == "send")
+        first = stage if ahead else stage - 1
+        if self.job.parallel.pipeline.blocking_messages:
+            self._blocking_message(verb, direction, now, self.place.ranks[first : first + 2], tensor)
+            return
+        hop = self.place.hop(first)
+        name, queue = f"{verb}_{direction}.{stage}", stream(verb, direction, hop)
+        offset, way = hop if ahead else -hop, Direction(direction)
+        if verb == "send":
+            op: Send | Recv = Send(name, PIPELINE_AXIS, offset, way, (tensor.name,), queue)
+        else:
+            op = Recv(name, PIPELINE_AXIS, offset, way, (tensor.name,), queue)
+        self.tracer.add_task(f"{name}{now.label}", Phase.SEND if verb == "send" else Phase.RECV, (op,), stage)
+
+    def _blocking_message(self, verb: str, direction: str, now: "Pass", pair: tuple[int, ...], tensor: Tensor) -> None:
+        """Write one rank's task of a message during which neither rank computes: a broadcast among the two."""
+        name, root = f"{verb}_{direction}.{now.stage}", int(direction == "backward")
+        reads, writes = ((tensor.name,), ()) if verb == "send" else ((), (tensor.name,))
+        kind, axes = CollectiveKind.BROADCAST, (PIPELINE_AXIS,)
+        op = Collective(name, kind, axes, reads, writes, MAIN_STREAM, members=pair, root=root)
+        self.tracer.add_task(f"{name}{now.label}", Phase.SEND if verb == "send" else Phase.RECV, (op,), now.stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A virtual stage's way through a sequence, or through one slice of it."""
+
+    stage: int
+    part: TokenSlice | None = None
+
+    @property
+    def label(self) -> str:
+        """Return what the names of its tasks and buffers end in."""
+        return self.part.label if self.part else ""
+
+    @property
+    def before(self) -> "Pass":
+        """Return the way through the stage before."""
+        return replace(self, stage=self.stage - 1)
+
+    @property
+    def after(self) -> "Pass":
+        """Return the way through the next stage."""
+        return replace(self, stage=self.stage + 1)
+
+    def task(self, kind: str) -> str:
+        """Return the name of its task."""
+        return f"{kind}.{self.stage}{self.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What enters a stage's first layer, and where on the tape that is."""
+
+    tensor: Tensor
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """A written forward: its tape, the boundary tensor that it came as (None: tokens), its entry and its output."""
+
+    tape: list[Record]
+    boundary: Tensor | None
+    entry: _Entry
+    output: Tensor

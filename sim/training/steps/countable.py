@@ -1,0 +1,21 @@
+"""The largest plans: bytes are counted in 64 bits, on every rank, in every sum over its ops."""
+
+from collections.abc import Collection
+from typing import Final
+
+from sim.plan.words.buffer import Buffer
+from sim.plan.words.program import Call
+from sim.training.errors import SpecError
+
+MOST_BYTES: Final = 1 << 60
+"""Bytes of all tensors of a rank, once for each micro-batch: eight times less than sums in 64 bits hold."""
+
+
+def refuse_uncountable(buffers: Collection[Buffer], calls: Collection[Call]) -> None:
+    """Raise SpecError for a rank's program whose tensors, over all micro-batches, are more than can be counted."""
+    num_microbatches = max(1, len({call.microbatch for call in calls} - {None}))
+    num_bytes = num_microbatches * sum(buffer.num_bytes for buffer in buffers)
+    if num_bytes > MOST_BYTES:
+        rule = f"a rank's tensors of all {num_microbatches:,} micro-batches come to {num_bytes / MOST_BYTES:,.3g} EiB"
+        remedy = "make the model, its sequences or the micro-batches smaller"
+        raise SpecError("model", f"{rule}, and 1 EiB is the most that is counted", remedy)

@@ -1,0 +1,182 @@
+"""The kernels of a layer of experts, against autograd and the laws of dispatch."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.backends.kernels.test_kernels import assert_close, gradients, random, run
+
+S, B, H, E, K, F = 6, 3, 8, 5, 2, 7
+
+
+def routed(logits: Tensor, *, capacity: int, top_k: int = K, balanced: bool = False) -> tuple[Tensor, ...]:
+    """Return weights, experts and slots."""
+    return run("route", logits, top_k=top_k, capacity=capacity, balanced=balanced)
+
+
+routings = st.fixed_dictionaries(
+    {
+        "tokens": st.integers(1, 12), "samples": st.integers(1, 3), "num_experts": st.integers(2, 6),
+        "top_k": st.integers(1, 2), "capacity": st.integers(1, 14), "seed": st.integers(0, 99),
+        "balanced": st.booleans(),
+    }
+)  # fmt: skip
+
+
+def choices_of(case: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return weights, experts and slots of a case's random scores."""
+    logits = random(case["tokens"], case["samples"], case["num_experts"], seed=case["seed"])
+    options = {key: case[key] for key in ("capacity", "top_k", "balanced")}
+    weights, experts, slots = routed(logits, **options)
+    return weights, experts.long(), slots.long()
+
+
+@given(routings)
+def test_every_slot_has_one_choice_at_most_and_lies_with_its_expert(case: dict[str, Any]) -> None:
+    """No two choices share a slot, a kept one's slot is its expert's, and a dropped one's expert has none left."""
+    _, experts, slots = choices_of(case)
+    capacity, none = case["capacity"], case["num_experts"] * case["capacity"]
+    kept = slots < none
+    assert slots[kept].unique().numel() == slots[kept].numel()
+    assert torch.equal(slots[kept] // capacity, experts[kept])
+    filled = torch.bincount(experts[kept], minlength=case["num_experts"])
+    asked = torch.bincount(experts.flatten(), minlength=case["num_experts"])
+    assert torch.equal(filled, asked.clamp(max=capacity))
+
+
+@given(routings)
+def test_choices_are_served_in_turn(case: dict[str, Any]) -> None:
+    """All first choices come before all second ones, each in token order: fill[e] counts up, as in a plain loop."""
+    _, experts, slots = choices_of(case)
+    fill = [0] * case["num_experts"]
+    flat, found = experts.flatten(0, 1).tolist(), slots.flatten(0, 1).tolist()
+    for choice in range(case["top_k"]):
+        for token, chosen in enumerate(flat):
+            expert = chosen[choice]
+            is_kept = fill[expert] < case["capacity"]
+            wanted = expert * case["capacity"] + fill[expert] if is_kept else case["num_experts"] * case["capacity"]
+            assert found[token][choice] == wanted
+            fill[expert] += is_kept
+
+
+@given(routings)
+def test_combination_undoes_dispatch(case: dict[str, Any]) -> None:
+    """Each token comes back once per kept choice, weighted: where nothing is dropped and weights add up, as it was."""
+    weights, _, slots = choices_of(case)
+    x = random(case["tokens"], case["samples"], 4, seed=1)
+    sizes = {"num_experts": case["num_experts"], "capacity": case["capacity"]}
+    (dispatched,) = run("dispatch", x, slots.to(torch.int32), **sizes)
+    kept = slots < case["num_experts"] * case["capacity"]
+    assert_close([dispatched.sum((0, 1))], [(x * kept.sum(-1, keepdim=True)).sum((0, 1))])
+    (back,) = run("combine", dispatched, weights, slots.to(torch.int32))
+    assert_close([back], [x * (weights * kept).sum(-1, keepdim=True)])
+    if case["top_k"] > 1 and bool(kept.all()):
+        assert_close([back], [x])
+
+
+@pytest.mark.parametrize("balance_loss", [0.0, 0.7])
+@pytest.mark.parametrize("top_k", [1, 2, 3])
+def test_weights_are_the_softmax_renormalised(top_k: int, balance_loss: float) -> None:
+    """Those of the chosen add up to one, in the ratios of the whole softmax; a single one keeps its share of it.
+
+    The balance loss of T tokens is T c E sum_e f_e p_e, c from each.
+    """
+    logits = random(S, B, E)
+    shares = logits.softmax(-1)
+    best, experts = shares.topk(top_k, -1)
+    weights, chosen, _ = routed(logits, capacity=99, top_k=top_k)
+    assert torch.equal(chosen.long(), experts)
+    assert_close([weights], [best / best.sum(-1, keepdim=True) if top_k > 1 else best])
+    dw = random(S, B, top_k, seed=2)
+
+    def reference(scores: Tensor) -> Tensor:
+        found = scores.softmax(-1).gather(-1, experts)
+        return found / found.sum(-1, keepdim=True) if top_k > 1 else found
+
+    def balance(scores: Tensor) -> Tensor:
+        parts = torch.stack([(experts == e).to(scores.dtype).mean() for e in range(E)])
+        return balance_loss * S * B * E * (parts * scores.softmax(-1).mean((0, 1))).sum()
+
+    [of_weights] = gradients(reference, (logits,), dw)
+    [of_balance] = gradients(balance, (logits,), torch.ones((), dtype=torch.float64))
+    found = run("route_backward", dw, logits, chosen, balance_loss=balance_loss)
+    assert_close(found, [of_weights + of_balance])
+
+
+def test_balanced_routing_gives_every_expert_as_many() -> None:
+    """Choices are dealt out in turn, and the weights are still the router's."""
+    logits = random(5, 4, 4)
+    _, experts, slots = routed(logits, capacity=10, balanced=True)
+    assert experts.flatten().bincount().tolist() == [10] * 4
+    assert int(slots.max()) < 40
+
+
+@pytest.mark.parametrize("capacity", [2, S * B])
+def test_dispatch_and_combination_have_autograds_gradients(capacity: int) -> None:
+    """With choices dropped, and with none."""
+    weights, _, slots = routed(random(S, B, E, seed=4), capacity=capacity)
+    kept = slots.long() < E * capacity
+    places = torch.nn.functional.one_hot(slots.long(), E * capacity + 1)[..., :-1].to(torch.float64)
+    assert bool(kept.all()) == (capacity == S * B)
+
+    def dispatched(x: Tensor) -> Tensor:
+        return torch.einsum("sbkc,sbh->ch", places, x).view(E, capacity, H)
+
+    def combined(y: Tensor, w: Tensor) -> Tensor:
+        return torch.einsum("sbkc,ch,sbk->sbh", places, y.flatten(0, 1), w)
+
+    x, y = random(S, B, H), random(E, capacity, H, seed=1)
+    assert_close(run("dispatch", x, slots, num_experts=E, capacity=capacity), [dispatched(x)])
+    assert_close(run("dispatch_backward", y, slots), gradients(dispatched, (x,), y))
+    assert_close(run("combine", y, weights, slots), [combined(y, weights)])
+    assert_close(run("combine_backward", x, y, weights, slots), gradients(combined, (y, weights), x))
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
+def test_regrouping_sorts_by_expert_and_back(ranks: int, num_experts: int, capacity: int) -> None:
+    """Row c of expert e from rank r is row r C + c of expert e; the other way undoes it."""
+    received = random(ranks * num_experts, capacity, 2)
+    (sorted_,) = run("regroup", received, parts=ranks, by_expert=True)
+    for rank in range(ranks):
+        for expert in range(num_experts):
+            rows = sorted_[expert, rank * capacity : (rank + 1) * capacity]
+            assert torch.equal(rows, received[rank * num_experts + expert])
+    assert_close(run("regroup", sorted_, parts=ranks, by_expert=False), [received])
+
+
+@pytest.mark.parametrize("inner", [(F,), (2, F)])
+def test_grouped_products_match_einsum(inner: tuple[int, ...]) -> None:
+    """Forward, input gradient and weight gradient, accumulated or not."""
+    x, w = random(E, S, H), random(E, H, *inner, seed=1)
+    equation = "gmk,gkn->gmn" if len(inner) == 1 else "gmk,gkcn->gmcn"
+    (y,) = run("grouped_matmul", x, w)
+    assert_close([y], [torch.einsum(equation, x, w)])
+    dy, before = random(*y.shape, seed=2), random(*w.shape, seed=3)
+    dx, dw = gradients(lambda a, b: torch.einsum(equation, a, b), (x, w), dy)
+    accumulated = before.clone()
+    (returned,) = run("grouped_matmul_weight_gradient", x, dy, accumulated)
+    assert returned is accumulated
+    assert_close(run("grouped_matmul_weight_gradient", x, dy), [dw])
+    assert_close([*run("grouped_matmul_input_gradient", dy, w), accumulated], [dx, before + dw])
+
+
+def test_router_multiplies_in_32_bits() -> None:
+    """Scores of operands of 16 bits have 32, and are those of the same operands in 32."""
+    x, w = random(S, B, H).bfloat16(), random(H, E, seed=1).bfloat16()
+    (logits,) = run("router_matmul", x, w)
+    assert logits.dtype is torch.float32
+    assert torch.equal(logits, x.float() @ w.float())
+
+
+def test_router_has_autograds_gradients() -> None:
+    """Input gradient and weight gradient, accumulated or not."""
+    x, w, dy = random(S, B, H), random(H, E, seed=1), random(S, B, E, seed=2)
+    dx, dw = gradients(torch.matmul, (x, w), dy)
+    before = random(H, E, seed=3)
+    accumulated = run("router_matmul_weight_gradient", x, dy, before.clone())
+    assert_close([*run("router_matmul_input_gradient", dy, w), *accumulated], [dx, before + dw])
+    assert_close(run("router_matmul_weight_gradient", x, dy), [dw])

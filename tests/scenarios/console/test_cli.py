@@ -1,0 +1,252 @@
+"""The command line: lazy, quick, and with the promised surface."""
+
+import importlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from scenarios.cli import COMMANDS, HELP, main
+from scenarios.errors import Origin, ScenarioError
+from scenarios.reading.loader import load_scenario
+from scenarios.reading.schema.scenario import json_schema
+from traces.kineto.rank import StepWindow
+
+ROOT = Path(__file__).parents[3]
+HEAVY = {"torch", "pandas", "matplotlib", "pyarrow", "plotly", "scipy", "pydantic", "numpy", "simpy", "yaml", "rich"}
+
+SUMMARY = {
+    "schema": "meshtwin.summary/1", "scenario": "a", "seed": 0, "world_size": 1536, "iteration_time_s": 20.0,
+    "tokens_per_s": 235929.6, "model_flop_per_s_per_device": 1.48e14, "hardware_flop_per_s_per_device": 1.9e14,
+    "mfu": 0.474, "hfu": 0.61, "bubble_fraction": 0.03, "exposed_communication_fraction": 0.05, "fits_memory": True,
+    "memory_capacity_bytes": 80 * 2**30,
+    "roles": [
+        {"role": f"pp={stage}", "num_ranks": 192, "peak_memory_bytes": (60 - stage) * 2**30, "memory_by_kind_bytes": {},
+         "peak_live_microbatches": 8 - stage, "busy_s": {"compute": 14.0}, "exposed_s": {"tp": 2.0, "bubble": 1.0},
+         "computing_s": {"needed": 11.0, "recomputed": 2.0, "empty_slots": 0.0, "duplicated": 1.0}}
+        for stage in range(8)
+    ],
+    "fold": {"ranks": 1536, "simulated": 8}, "engine": {"events": 1000, "wall_time_s": 0.1},
+}  # fmt: skip
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
+    """Run the command line and return exit code and standard output."""
+    with pytest.raises(SystemExit) as caught:
+        main(list(args))
+    return int(caught.value.code or 0), capsys.readouterr().out
+
+
+@pytest.fixture
+def simulated(monkeypatch) -> list[tuple[object, dict[str, object]]]:
+    """Put a fixed result in the simulation's place, and return what it was asked for."""
+    calls: list[tuple[object, dict[str, object]]] = []
+
+    def simulate(scenario: object, **options: object) -> SimpleNamespace:
+        calls.append((scenario, options))
+        return SimpleNamespace(summary=SUMMARY, timeline=None)
+
+    monkeypatch.setattr("scenarios.running.runner.simulate", simulate)
+    return calls
+
+
+def test_help_imports_nothing_heavy_and_is_quick() -> None:
+    """``simulate --help`` loads none of the heavy packages and takes less than 0.4 s."""
+    code = (
+        "import sys\n"
+        "from scenarios.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print('LOADED', *sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    best_s = 1e9
+    for _ in range(3):
+        start = time.perf_counter()
+        shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+        best_s = min(best_s, time.perf_counter() - start)
+    loaded = set(shown.stdout.split("LOADED ")[1].split())
+    assert loaded & HEAVY == set()
+    assert "click" in loaded
+    assert best_s < 0.4
+
+
+def test_simulating_imports_no_optimiser_and_no_tensors() -> None:
+    """A simulated step needs neither scipy nor torch, which would take longer to import than it lasts."""
+    code = (
+        "import sys\n"
+        "from scenarios.reading.loader import load_scenario\n"
+        "from scenarios.running.runner import simulate\n"
+        "simulate(load_scenario('scenarios/library/quickstart.yaml'))\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    loaded = set(shown.stdout.split())
+    assert "simpy" in loaded
+    assert not loaded & {"torch", "pandas", "matplotlib", "scipy"}
+
+
+def test_help_names_every_command_and_every_option_of_the_main_one(capsys) -> None:
+    """The help text that is written by hand keeps up with the options."""
+    code, shown = run(capsys, "--help")
+    assert code == 0
+    assert all(name in shown for name in COMMANDS)
+    command = importlib.import_module("scenarios.commands.simulate").command
+    options = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
+    assert options == {"--set", "--out", "--json", "--detail", "--fold"}
+    assert all(option.replace("--fold", "--no-fold") in HELP for option in options)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(capsys, name: str) -> None:
+    """Each command of the table is importable and explains itself."""
+    code, shown = run(capsys, name, "--help")
+    assert code == 0
+    assert f"simulate {name}" in shown
+
+
+def test_scenario_alone_is_simulated(capsys, write, simulated) -> None:
+    """The main command's name may be left out, wherever the options stand."""
+    path = str(write())
+    for args in ([path, "--json"], ["--json", path], ["simulate", path, "--json"]):
+        code, shown = run(capsys, *args, "--set", "seed=3", "--no-fold", "--detail", "task")
+        assert code == 0
+        assert json.loads(shown) == json.loads(json.dumps(SUMMARY))
+    assert len(simulated) == 3
+    scenario, options = simulated[0]
+    assert scenario == load_scenario(path, ["seed=3"])
+    assert options == {"detail": "task", "fold": False}
+
+
+def test_results_are_written_where_asked(capsys, write, tmp_path, simulated, monkeypatch) -> None:
+    """``--out`` hands the result to the writer, and says where it went."""
+    written: list[Path] = []
+    monkeypatch.setattr(
+        "scenarios.running.runner.write_outputs", lambda _result, folder, _advice: written.append(folder)
+    )
+    code, shown = run(capsys, str(write()), "--out", str(tmp_path / "new" / "out"))
+    assert code == 0
+    assert written == [tmp_path / "new" / "out"]
+    assert f"written to {tmp_path / 'new' / 'out'}" in shown
+    assert simulated
+
+
+def test_readable_summary_answers_first(capsys, write, simulated) -> None:
+    """Answer, then where the time goes, then a change that makes a valid scenario."""
+    path = write()
+    code, shown = run(capsys, str(path))
+    assert code == 0
+    assert simulated
+    order = ["step time", "throughput", "MFU 47.4 %", "60.00 GiB of 80.00 GiB on pp=0", "where the time goes",
+             "computing again", "10.0 %", "computing the same on several ranks", "what would help most"]  # fmt: skip
+    positions = [shown.index(words) for words in order]
+    assert positions == sorted(positions)
+    assert "--set training.recompute=selective" in shown
+    load_scenario(path, ["training.recompute=selective"])
+
+
+def test_schema_is_printed(capsys) -> None:
+    """``simulate schema`` is the JSON Schema and nothing else."""
+    code, shown = run(capsys, "schema")
+    assert code == 0
+    assert json.loads(shown) == json_schema()
+
+
+def test_list_shows_what_there_is(capsys) -> None:
+    """Nodes, presets, schedules and kernels, as tables and as JSON."""
+    code, shown = run(capsys, "list")
+    assert code == 0
+    for name in ("dgx-a100-80g", "local-cpu", "llama-3-405b", "interleaved_1f1b", "flash_attention_backward"):
+        assert name in shown
+    code, shown = run(capsys, "list", "presets", "--json")
+    records = json.loads(shown)
+    assert list(records) == ["presets"]
+    assert {"name", "hidden_size", "source"} <= set(records["presets"][0])
+
+
+@pytest.mark.parametrize(
+    ("node", "peak"),
+    [
+        ("dgx-2", "125 TFLOP/s fp16 dense"),
+        ("dgx-a100-80g", "312 TFLOP/s bf16 dense"),
+        ("hgx-h100", "989.4 TFLOP/s bf16 dense"),
+        ("dgx-b200", "2.25 PFLOP/s bf16 dense"),
+        ("local-cpu", "80 GFLOP/s fp32 dense"),
+    ],
+)
+def test_list_names_the_precision_of_a_peak(capsys, node, peak) -> None:
+    """The peak of a node's devices is of the fastest precision of 16 or 32 bits, which is named."""
+    _, shown = run(capsys, "list", "nodes", "--json")
+    (record,) = (record for record in json.loads(shown)["nodes"] if record["name"] == node)
+    assert record["peak"] == peak
+
+
+def test_new_writes_a_starter_file_once(capsys, tmp_path) -> None:
+    """The file is valid, and never overwritten."""
+    path = tmp_path / "mine.yaml"
+    code, shown = run(capsys, "new", str(path))
+    assert code == 0
+    assert f"simulate {path}" in shown
+    load_scenario(path)
+    path.write_text("precious")
+    code, _ = run(capsys, "new", str(path))
+    assert code == 2
+    assert path.read_text() == "precious"
+    assert run(capsys, "new", str(tmp_path / "no" / "folder.yaml"))[0] == 2
+
+
+COMPARISON = {
+    "names": ["first", "second"],
+    "first_s": 1.0, "second_s": 2.0, "makespan_error": -0.5, "first_ops": 3, "second_ops": 3, "same_work": True,
+    "mismatches": {}, "kind_error": {"compute": -0.5}, "stream_error": {"compute": -0.5}, "rows": [],
+    "aligned": {"by_name": 3, "by_kind": 0, "first_alone": 0, "second_alone": 0}, "step_time": [], "critical_path": [],
+}  # fmt: skip
+EXECUTION = {
+    "scenario": "s", "world_size": 1, "iteration_time_s": 1e-3, "simulated_iteration_time_s": 1e-3,
+    "simulated_iteration_time_interval_s": None,
+    "same_peak_memory": True, "roles": [{"role": "", "peak_memory_bytes": 1, "simulated_peak_memory_bytes": 1}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("passed", "expected"), [(True, 0), (False, 1)])
+def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: bool, expected: int) -> None:
+    """A failed comparison, validation or check leaves with exit code 1."""
+    row = {"row": "a", "measured": 1.0, "predicted": 1.1, "error": 0.1}
+    words = {"table": "t", "citation": "A paper", "prediction": "iteration_time_s", "unit": "s"}
+    numbers = {"mean_absolute_error": 0.1, "worst": 0.1, "thresholds": {"mean": 0.05, "worst": 0.12}}
+    table = {**words, **numbers, "rows": [row], "groups": [], "coverage": None, "passed": passed}
+    seen: list[dict[str, object]] = []
+
+    def compare(*_files: Path, **options: object) -> dict[str, object]:
+        seen.append(options)
+        return {**COMPARISON, "passed": passed}
+
+    monkeypatch.setattr("scenarios.comparing.comparison.run", compare)
+    monkeypatch.setattr("scenarios.validation.published.run", lambda *_a, **_k: {"tables": [table]})
+    monkeypatch.setattr("scenarios.running.execution.run", lambda *_a, **_k: {**EXECUTION, "passed": passed})
+    assert run(capsys, "compare", "a", "b", "--fail-above", "12.5%")[0] == expected
+    assert seen == [{"fail_above": 0.125, "window": StepWindow()}]
+    assert run(capsys, "validate")[0] == expected
+    assert run(capsys, "validate", "--json") == (expected, json.dumps({"tables": [table]}, indent=2) + "\n")
+    assert run(capsys, "execute", str(write()), "--check")[0] == expected
+
+
+def test_input_errors_of_every_command_are_refusals(capsys, write, monkeypatch) -> None:
+    """Errors that the work itself finds in its input come out as messages too."""
+
+    def refuse(*_args: object, **_named: object) -> None:
+        raise ScenarioError(Origin("a.csv", 3), "key", "a rule", "a remedy")
+
+    for work in (
+        "running.runner.simulate",
+        "running.execution.run",
+        "comparing.comparison.run",
+        "validation.published.run",
+    ):
+        monkeypatch.setattr(f"scenarios.{work}", refuse)
+    path = str(write())
+    for args in ([path], ["execute", path], ["compare", "a", "b"], ["validate"]):
+        assert run(capsys, *args) == (2, "")

@@ -1,0 +1,159 @@
+"""Signals end every command soon, with one line and no traceback, and leave neither processes nor files behind."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.processes import ROOT, ended, first_line, needs_proc, processor_s, started, until, workers
+from traces.files import collecting_temporary_folders, replacing, temporary_folder, undisturbed
+
+TINY = str(ROOT / "scenarios" / "library" / "tiny-gpt-2x2.yaml")
+LARGE = str(ROOT / "scenarios" / "library" / "llama3-405b-16384-h100.yaml")
+MEASURED = str(ROOT / "traces" / "published" / "megatron_sc21_table1.yaml")
+
+COMMAND_LINE = "from scenarios.cli import main; main()"
+
+LONG_WRITING = """
+import hashlib
+from scenarios import cli
+from scenarios.results import files
+
+def write(timeline, path):
+    path.write_text("half")
+    hashlib.pbkdf2_hmac("sha512", b"", b"", 2**31 - 1)  # a call of a library that takes minutes
+
+files.write_perfetto = write
+cli.main()
+"""
+
+SWALLOWING = """
+import time
+from scenarios.stopping import ended_by_signals
+
+with ended_by_signals():
+    while True:
+        try:
+            print("ready", flush=True)
+            time.sleep(300)
+        except BaseException:
+            pass
+"""
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    ("args", "signum"),
+    [
+        (("sweep", LARGE, "--set", "seed=1,2", "--jobs", "2"), signal.SIGTERM),
+        (("fit", MEASURED, "--constant", "software.launch", "--jobs", "2"), signal.SIGINT),
+    ],
+    ids=["kill", "Ctrl-C"],
+)
+def test_commands_with_workers_end_soon(args: tuple[str, ...], signum: signal.Signals) -> None:
+    """While workers are busy, a signal ends the command and all of them, and only the command says so."""
+    with started(COMMAND_LINE, *args) as command:
+        until(lambda: len(workers(command.pid)) == 2, "there are no two workers")
+        found = workers(command.pid)
+        until(lambda: min(map(processor_s, found)) > 0.5, "the workers do not work")
+        if signum is signal.SIGINT:
+            os.killpg(command.pid, signum)  # as a terminal does
+        else:
+            command.send_signal(signum)
+        assert ended(command, found) == f"stopped by {signum.name}\n"
+        assert command.returncode in {-signum, 128 + signum}
+
+
+def test_nothing_half_written_is_left(tmp_path: Path) -> None:
+    """A signal while files are written removes them and their new folders, also in the middle of a long call."""
+    out = tmp_path / "new" / "out"
+    with started(LONG_WRITING, TINY, "--out", str(out)) as command:
+        until(lambda: list(out.glob(".meshtwin-*/timeline.json.gz")), "nothing is written")
+        time.sleep(0.2)
+        command.send_signal(signal.SIGTERM)
+        assert ended(command) == "stopped by SIGTERM\n"
+        assert command.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_swallowed_exception_does_not_keep_the_process() -> None:
+    """Where some code goes on after the exception, the process ends all the same."""
+    with started(SWALLOWING) as process:
+        assert first_line(process) == "ready"
+        process.send_signal(signal.SIGTERM)
+        assert ended(process) == "stopped by SIGTERM\n"
+        assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_signals_that_are_ignored_stay_ignored() -> None:
+    """As under nohup: who starts the program with a signal ignored wants it to go on."""
+    ignoring = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    with started(ignoring + SWALLOWING) as process:
+        assert first_line(process) == "ready"
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == "stopped by SIGINT\n"
+
+
+class _Told(BaseException):
+    """What the handler of these tests raises."""
+
+
+@pytest.fixture
+def telling() -> None:
+    """Let SIGTERM raise an exception, as in the command line."""
+
+    def tell(*_: object) -> None:
+        raise _Told
+
+    before = signal.signal(signal.SIGTERM, tell)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("telling")
+def test_signals_wait_for_a_short_block() -> None:
+    """A signal within the block acts right after it, once."""
+    done = []
+
+    def work() -> None:
+        with undisturbed():
+            signal.raise_signal(signal.SIGTERM)
+            done.append(1)
+
+    with pytest.raises(_Told):
+        work()
+    assert done == [1]
+    with pytest.raises(_Told):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("telling")
+def test_a_signal_removes_temporary_files(tmp_path: Path) -> None:
+    """The exception of a handler removes a temporary folder like any other error."""
+
+    def work() -> None:
+        with replacing(tmp_path / "file") as temporary:
+            temporary.write_text("half")
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(_Told):
+        work()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_of_blocks_that_never_ended_can_be_removed(tmp_path: Path) -> None:
+    """An exception between a block and its end leaves a folder, which the program knows and removes."""
+    with collecting_temporary_folders() as folders:
+        block = temporary_folder(tmp_path / "new", "x-", new_parents=[tmp_path / "new"])
+        (block.__enter__() / "file").touch()
+        assert len(list(tmp_path.glob("new/x-*/file"))) == 1
+        folders.remove()
+        assert list(tmp_path.iterdir()) == []
+        with temporary_folder(tmp_path, "y-"):
+            pass
+        folders.remove()

@@ -1,0 +1,66 @@
+"""Operators chosen for a scenario: once, in its own numbers, told in words, and refused with the key to change."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scenarios.errors import ScenarioError
+from scenarios.reading.loader import Scenario, load_scenario
+from scenarios.report.words import sharded_words
+from scenarios.running.runner import plan_of, simulate, with_choices
+from sim.training.spec.job import DenseTraining
+
+TINY = Path(__file__).parents[3] / "scenarios" / "library" / "tiny-gpt-2x2.yaml"
+
+
+def tiny(osdp: str, *more: str) -> Scenario:
+    """Return the tiny GPT on four replicas with these options of OSDP."""
+    return load_scenario(
+        TINY, ["parallel.tensor.degree=1", "parallel.pipeline.degree=1", f"parallel.data={{degree: 4, {osdp}}}", *more]
+    )
+
+
+def test_the_summary_says_what_was_chosen() -> None:
+    """Its peak is within the limit; the choice is that of the plan that was simulated."""
+    summary = simulate(tiny("osdp: {memory_limit: 8 MB, splits: [1, 2]}")).summary
+    osdp = summary["osdp"]
+    assert osdp["memory_limit_bytes"] == 8_000_000
+    assert 0 < len(osdp["sharded"]) < osdp["num_operators"] == 19
+    assert max(role["peak_memory_bytes"] for role in summary["roles"]) <= 8_000_000
+    assert "osdp" not in simulate(tiny("zero_stage: 3")).summary
+
+
+def test_a_choice_is_made_once_in_the_scenarios_own_numbers() -> None:
+    """A check runs in float64 what was chosen for 16 bits, whatever memory that takes."""
+    scenario = with_choices(tiny("osdp: {memory_limit: 3 MB}", "training.precision=bf16"))
+    assert isinstance(scenario.job, DenseTraining)
+    assert scenario.job.parallel.osdp is not None
+    assert scenario.job.parallel.osdp.choices
+    training = replace(scenario.job.training, precision="fp64")
+    wide = replace(scenario, job=replace(scenario.job, training=training))
+    assert with_choices(wide).job == wide.job
+    names = {name for name in plan_of(wide).programs[0].buffers if name.startswith("gradient_shard.")}
+    assert names == {name for name in plan_of(scenario).programs[0].buffers if name.startswith("gradient_shard.")}
+
+
+def test_too_little_memory_names_the_key_and_what_is_needed() -> None:
+    """The error has the place of the key, both sides of the rule, and remedies."""
+    with pytest.raises(ScenarioError) as caught:
+        with_choices(tiny("osdp: {memory_limit: 1 MB}"))
+    message = str(caught.value)
+    assert "parallel.data.osdp: of all choices of operators to shard, the smallest needs" in message
+    assert "the limit is 976.56 KiB" in message
+    assert "allow more splits" in message
+
+
+def test_choices_in_words() -> None:
+    """Operators of all layers together, with their slices."""
+    row = {"num_slices": 1, "num_sharded": 1}
+    rows = [{"operator": f"layer{i}.fc1", **row} for i in (0, 7, 11)]
+    rows += [{"operator": "layer3.qkv", "num_slices": 4, "num_sharded": 4}, {"operator": "embedding.word", **row}]
+    rows += [{"operator": "layer3.fc2", "num_slices": 4, "num_sharded": 1}]
+    osdp = {"memory_limit_bytes": 2**30, "num_operators": 50, "sharded": rows}
+    words = "6 of 50 operators within 1.00 GiB: 3 fc1, 1 qkv (4 slices), 1 embedding.word, 1 fc2 (1 of 4 slices)"
+    assert sharded_words(osdp) == words
+    assert sharded_words(osdp | {"sharded": []}) == "0 of 50 operators within 1.00 GiB"

@@ -1,0 +1,50 @@
+"""Links that never bind, held against the linear program that asks how much a link can carry."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from sim.engine.folding.slack import never_binding
+from sim.engine.prices.traffic import Load
+
+NUM_INSIDE, NUM_NETWORK = 5, 4
+NUM_LINKS = NUM_INSIDE + NUM_NETWORK
+IN_NETWORK = np.arange(NUM_LINKS) >= NUM_INSIDE
+USES = st.dictionaries(st.integers(0, NUM_LINKS - 1), st.sampled_from([0.25, 0.5, 1.0, 2.0]), min_size=1, max_size=6)
+
+
+def load_of(users: list[dict[int, float]]) -> Load:
+    """Return a load by user, link and seconds."""
+    rows = [(user, link, seconds) for user, uses in enumerate(users) for link, seconds in sorted(uses.items())]
+    groups, links, seconds = zip(*rows, strict=True)
+    return Load(np.array(groups), np.array(links), np.array(seconds))
+
+
+def most_carried(users: list[dict[int, float]], link: int) -> float:
+    """Return the most that a link can be asked to carry while no link outside the network carries more than 1."""
+    demands = np.array([[uses.get(k, 0.0) for uses in users] for k in range(NUM_LINKS)])
+    kept = demands[:NUM_INSIDE]
+    found = linprog(-demands[link], A_ub=kept, b_ub=np.ones(len(kept)), bounds=(0, None))
+    return np.inf if found.status == 3 else -float(found.fun)
+
+
+@settings(max_examples=150, deadline=None)
+@given(exchanges=st.lists(st.lists(USES, min_size=1, max_size=4), min_size=1, max_size=3))
+def test_links_that_never_bind_are_held_back_by_others(exchanges: list[list[dict[int, float]]]) -> None:
+    """No rates that links outside the network allow ask more than all of a link that is said never to bind."""
+    never = never_binding([load_of(users) for users in exchanges], IN_NETWORK)
+    users = [user for exchange in exchanges for user in exchange]
+    assert not never[:NUM_INSIDE].any()
+    for link in np.flatnonzero(never):
+        assert most_carried(users, int(link)) <= 1 + 1e-9
+
+
+def test_a_ring_counts_for_an_adapter_that_counts_already() -> None:
+    """Four messages and a ring over the same adapters cannot fill a link as wide as four adapters."""
+    adapters, uplink = range(4), NUM_INSIDE
+    messages = [{adapter: 1.0, uplink: 0.25} for adapter in adapters]
+    ring = dict.fromkeys(adapters, 1.0) | {4: 1.0, uplink: 0.25}
+    assert never_binding([load_of(messages), load_of([ring])], IN_NETWORK)[uplink]
+    elsewhere = {4: 1.0, uplink: 0.25}
+    assert not never_binding([load_of(messages), load_of([elsewhere])], IN_NETWORK)[uplink]

@@ -1,0 +1,253 @@
+"""Layers with experts: slots, sizes, bytes, sums and prices, against closed forms and laws."""
+
+from math import ceil
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.software import Software
+from sim.engine.findings.sent import sent_bytes
+from sim.engine.folding.folding import fold, no_fold
+from sim.engine.running.memory import memory_use
+from sim.engine.running.simulate import simulate
+from sim.plan.checking.check import check
+from sim.plan.facts.description import describe, kernel_work
+from sim.plan.words.buffer import Kind
+from sim.plan.words.op import Collective, CollectiveKind, Compute
+from sim.plan.words.program import Plan
+from sim.training.errors import SpecError
+from sim.training.spec.experts import ExpertsSpec
+from sim.training.steps.builder import build_dense_training
+from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
+
+H, F, S = LLAMA["hidden_size"], 48, LLAMA["sequence_length"]
+EXPERTS: dict[str, Any] = {"num_experts": 8, "top_k": 2, "ffn_hidden_size": F}
+
+
+def mixture(family: dict[str, Any] = LLAMA, **keys: Any) -> dict[str, Any]:
+    """Return a model whose MLPs are eight experts each."""
+    return family | {"dropout": 0.0, "experts": ExpertsSpec(**EXPERTS | keys)}
+
+
+def collectives(plan: Plan) -> list[tuple[str, Collective, int]]:
+    """Return the task of every collective of the first role, the op and how often a step runs it."""
+    program = plan.programs[0]
+    calls = [call.task for call in program.calls]
+    return [
+        (name, op, calls.count(name))
+        for name, task in program.tasks.items()
+        for op in task.ops
+        if isinstance(op, Collective)
+    ]
+
+
+def test_placeholders_stand_for_one_expert() -> None:
+    """Autograd knows the experts of a grouped product one by one: of each shape one tensor is kept, for all of them."""
+    keys = {"model": mixture(), "precision": "bf16", "gradient_placeholders": True}
+    (program,) = dense_plan(**keys).programs
+    shapes = {b.shape for name, b in program.buffers.items() if name.startswith("gradient_placeholder.")}
+    assert {(H, 2, F), (F, H)} <= shapes
+    assert not any(shape[0] == 8 and len(shape) > 2 and shape[1:] in {(H, 2, F), (F, H)} for shape in shapes)
+
+
+def test_a_framework_without_fused_kernels_takes_longer_over_experts_alone() -> None:
+    """Choosing experts and summing what they make last longer in a step of experts; a step of MLPs is as it was."""
+    pricing = pricing_on("hgx-h100", 1)
+    unfused = [pricing.under(Software(**{key: False})) for key in ("fused_routing", "fused_permutation")]
+    for model, is_longer in ((mixture(), True), (LLAMA, False)):
+        plan = dense_plan(model=model)
+        step_s = simulate(plan, pricing).iteration_time_s
+        assert [simulate(plan, prices).iteration_time_s > step_s for prices in unfused] == [is_longer] * 2
+
+
+def test_a_routers_gradients_are_products_of_32_bits() -> None:
+    """The gradient of the weight is one: it multiplies the gradient of the scores. A layer's multiplies 16 bits."""
+    program = dense_plan(model=mixture(), precision="bf16").programs[0]
+    ops = {op.kernel: op for *_, op in program.instances() if isinstance(op, Compute)}
+    for name, dtype in (("router_matmul_weight_gradient", "float32"), ("matmul_weight_gradient", "")):
+        assert kernel_work(program, ops[name]).dtype == dtype
+
+
+# --- slots and sizes -----------------------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(1, 300), st.integers(1, 64), st.integers(1, 8),
+    st.sampled_from([0.5, 1.0, 1.1, 1.25, 2.0, 3.7]),
+)  # fmt: skip
+def test_capacity_is_the_even_share_times_the_factor(tokens: int, num_experts: int, top_k: int, factor: float) -> None:
+    """C = ceil(c T k / E), no more than there are tokens, and so that E/k drops nothing whatever is chosen."""
+    top_k = min(top_k, num_experts)
+    spec = ExpertsSpec(num_experts=num_experts, top_k=top_k, ffn_hidden_size=4, capacity_factor=factor)
+    capacity = spec.capacity(tokens)
+    assert 1 <= capacity <= tokens
+    exact = factor * tokens * top_k / num_experts
+    assert capacity == tokens or exact - 1e-6 <= capacity < exact + 1 + 1e-6
+    everything = ExpertsSpec(
+        num_experts=num_experts, top_k=top_k, ffn_hidden_size=4, capacity_factor=num_experts / top_k
+    )
+    assert everything.capacity(tokens) == tokens
+
+
+def test_capacity_of_a_decimal_factor_is_that_of_the_decimal() -> None:
+    """1.1 x 10 tokens are 11 slots, though the binary number next to 1.1 is larger."""
+    assert ExpertsSpec(num_experts=10, top_k=1, ffn_hidden_size=4, capacity_factor=1.1).capacity(100) == 11
+
+
+@pytest.mark.parametrize("family", [GPT, LLAMA], ids=["gpt", "llama"])
+@pytest.mark.parametrize("keys", [{}, {"shared_ffn_hidden_size": 24, "first_dense_layers": 1}])
+def test_parameters_are_those_of_the_plan(family: dict[str, Any], keys: dict[str, Any]) -> None:
+    """What the model says of itself is what one rank alone holds; shared out, a rank holds its part of the experts."""
+    model = mixture(family, **keys)
+    job = dense_job(model=model)
+    [alone] = build_dense_training(job, "alone").programs
+    held = sum(b.num_elements for b in alone.buffers.values() if b.kind is Kind.PARAMETER)
+    assert held == job.model.num_parameters
+    [shared] = dense_plan(model=model, dp=4, expert_degree=4).programs
+    experts = job.model.num_expert_layers * 8 * (2 if family is GPT else 3) * H * F
+    assert sum(b.num_elements for b in shared.buffers.values() if b.kind is Kind.PARAMETER) == held - experts * 3 // 4
+
+
+@pytest.mark.parametrize("family", [GPT, LLAMA], ids=["gpt", "llama"])
+def test_model_flop_are_those_of_the_plan(family: dict[str, Any]) -> None:
+    """Where every slot is filled, a step without recomputation spends the FLOP that it needs, of active experts."""
+    model = mixture(family, shared_ffn_hidden_size=24, first_dense_layers=1)
+    job = dense_job(model=model, dp=2, m=3, expert_degree=2)
+    [program] = build_dense_training(job, "flop").programs
+    tasks = {name: sum(describe(program, task, op).flop for op in task.ops) for name, task in program.tasks.items()}
+    assert 2 * sum(tasks[call.task] for call in program.calls) == pytest.approx(job.model_flop, rel=1e-12)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1])
+def test_memory_of_experts_is_shared_out(zero_stage: int) -> None:
+    """18 bytes per parameter, or 6 and a share of 12: of experts over the ranks that hold the same, of the rest all."""
+    dp, ep = 8, 4
+    plain = mixture()
+    job = dense_job(model=plain, dp=dp, expert_degree=ep, zero_stage=zero_stage, precision="bf16")
+    [program] = build_dense_training(job, "memory").programs
+    buffers = program.buffers.values()
+    held = {kind: sum(b.num_bytes for b in buffers if b.kind is kind) for kind in Kind}
+    experts = job.model.num_layers * 8 * 3 * H * F
+    dense = job.model.num_parameters - experts
+    optimizer = 12 * (dense / (dp if zero_stage else 1) + experts / ep / (dp // ep if zero_stage else 1))
+    assert held[Kind.PARAMETER] == 2 * (dense + experts / ep)
+    assert held[Kind.GRADIENT] == 4 * (dense + experts / ep)
+    assert held[Kind.OPTIMIZER] == pytest.approx(optimizer, rel=1e-3)
+    assert memory_use(program).peak_bytes > sum(held.values()) - held[Kind.WORKSPACE] - held[Kind.ACTIVATION]
+
+
+# --- what is communicated ------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20)
+@given(
+    ep=st.sampled_from([2, 4]), replicas=st.sampled_from([1, 2]), m=st.integers(1, 2), b=st.integers(1, 2),
+    factor=st.sampled_from([0.6, 1.0, 1.5]), zero_stage=st.sampled_from([0, 1]),
+)  # fmt: skip
+def test_ranks_send_slots_to_experts_and_back(
+    ep: int, replicas: int, m: int, b: int, factor: float, zero_stage: int
+) -> None:
+    """Four times per layer and micro-batch (ep-1)/ep of E C h elements, and sums over those that hold the same.
+
+    Experts go round a ring of dp/ep ranks, all else round one of dp ranks (2 (n-1)/n of the gradients, or with ZeRO-1
+    (n-1)/n of gradients and of parameters), and the loss.
+    """
+    dp = ep * replicas
+    model = mixture(capacity_factor=factor)
+    job = dense_job(model=model, dp=dp, m=m, b=b, expert_degree=ep, zero_stage=zero_stage, precision="bf16")
+    pricing = pricing_on("dgx-a100-80g", dp)
+    found = sent_bytes(simulate(build_dense_training(job, "sent"), pricing), pricing)
+    capacity = ceil(factor * S * b * 2 / 8)
+    assert found["ep"] == pytest.approx(4 * 4 * m * (ep - 1) / ep * 8 * min(capacity, S * b) * H * 2)
+    experts = 4 * 8 * 3 * H * F / ep
+    dense = job.model.num_parameters - experts * ep
+    each = 4 + 2 if zero_stage else 2 * 4
+    sums = (dp - 1) / dp * (each * dense + 2 * 4) + (replicas - 1) / replicas * each * experts
+    assert found["dp"] == pytest.approx(sums, rel=0.01)
+
+
+def test_gradients_of_experts_are_summed_over_those_that_hold_the_same() -> None:
+    """Of dp = 4 with ep = 2: experts over the other two, the router and all else over all four."""
+    plan = dense_plan(model=mixture(), dp=4, expert_degree=2)
+    check(plan)
+    sums = [op for _, op, _ in collectives(plan) if op.kind is CollectiveKind.ALL_REDUCE and op.reads != ("loss",)]
+    axes = {name: op.axes for op in sums for name in op.reads}
+    assert {a for name, a in axes.items() if ".experts." in name} == {("dp",)}
+    assert {a for name, a in axes.items() if ".experts." not in name} == {("dp", "ep")}
+    assert {name.removesuffix(".gradient") for name in axes} == {
+        name for name, b in plan.programs[0].buffers.items() if b.kind is Kind.PARAMETER
+    }
+
+
+def test_experts_alone_on_their_ranks_are_not_summed() -> None:
+    """With ep = dp nobody else holds a rank's experts."""
+    plan = dense_plan(model=mixture(), dp=4, expert_degree=4, zero_stage=1)
+    reduced = {name for _, op, _ in collectives(plan) for name in op.reads if op.stream == "dp"}
+    assert not [name for name in reduced if ".experts." in name]
+
+
+def test_recomputation_exchanges_again() -> None:
+    """A layer that is computed again in backward also sends its tokens again."""
+    for recompute, times in (("none", 2), ("selective", 2), ("full", 4)):
+        plan = dense_plan(model=mixture(), dp=2, expert_degree=2, recompute=recompute)
+        backward = [op for task, op, _ in collectives(plan) if op.axes == ("ep",) and task.startswith("backward")]
+        assert len(backward) == times * LLAMA["num_layers"]
+
+
+# --- prices --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", [{"dp": 8}, {"dp": 4, "pp": 2, "m": 4}, {"dp": 4, "tp": 2, "sequence_parallel": True}])
+@pytest.mark.parametrize("ep", [1, 2, 4])
+def test_folding_changes_nothing(keys: dict[str, Any], ep: int) -> None:
+    """Simulated once per class of ranks, or all of them: the same step."""
+    plan = dense_plan(model=mixture(), expert_degree=ep, zero_stage=1, precision="bf16", **keys)
+    pricing = pricing_on("dgx-a100-80g", 8, devices_per_node=4)
+    times = [simulate(plan, pricing, fold=how).iteration_time_s for how in (fold, no_fold)]
+    assert times[0] == pytest.approx(times[1], rel=1e-9)
+
+
+def test_more_slots_take_longer() -> None:
+    """Padding is sent and multiplied: a step's time rises with the capacity factor."""
+    times = []
+    for factor in (0.5, 1.0, 2.0, 4.0):
+        plan = dense_plan(model=mixture(capacity_factor=factor), dp=8, b=64, expert_degree=8, precision="bf16")
+        times.append(simulate(plan, pricing_on("dgx-a100-80g", 8)).iteration_time_s)
+    assert times == sorted(times)
+    assert times[-1] > 1.05 * times[0]
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "words"),
+    [
+        ({"model": LLAMA, "dp": 2, "expert_degree": 2}, "parallel.expert.degree", "the model has none"),
+        ({"dp": 4, "expert_degree": 3}, "parallel.expert.degree", "do not share out 8 experts"),
+        ({"dp": 16, "expert_degree": 16}, "parallel.expert.degree", "do not share out 8 experts"),
+        ({"tp": 8, "model": LLAMA | {"num_kv_heads": 8, "experts": ExpertsSpec(**EXPERTS | {"ffn_hidden_size": 12})}},
+         "parallel.tensor.degree", "experts.ffn_hidden_size 12"),
+        ({"dp": 2, "expert_degree": 2, "zero_stage": 2}, "parallel.data.zero_stage", "stage 2 is not built"),
+        ({"dp": 2, "expert_degree": 2, "pp": 2, "m": 2, "schedule": "pipedream_2bw"}, "parallel.pipeline.schedule",
+         "not built for ranks that share out"),
+        ({"precision": "fp8"}, "training.precision", "grouped products"),
+        ({"pp": 2, "schedule": "terapipe", "token_slices": (16, 16)}, "parallel.pipeline.token_slices", "slots"),
+    ],
+)  # fmt: skip
+def test_what_is_not_built_is_refused(keys: dict[str, Any], key: str, words: str) -> None:
+    """Each with the key to change, the rule and a remedy."""
+    with pytest.raises(SpecError, match=words) as refusal:
+        dense_job(**{"model": mixture()} | keys)
+    assert refusal.value.key == key
+    assert refusal.value.remedy
+
+
+def test_more_choices_than_experts_are_refused() -> None:
+    """And as many dense layers as there are layers."""
+    with pytest.raises(SpecError, match="9 of 8"):
+        mixture(top_k=9)
+    with pytest.raises(SpecError, match="4 of 4"):
+        dense_job(model=mixture(first_dense_layers=4))
