@@ -11,8 +11,9 @@ import numpy as np
 
 from benchmarks.measuring import Row, markdown
 from benchmarks.scaling import scaled
-from scenarios.reading.loader import Scenario, load_scenario
-from scenarios.running.runner import simulate
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
+from scenarios.workloads.steps.scenario import StepScenario
 from sim.engine.running.run import SimulatedRun
 
 SWITCH: Final = Path(__file__).parent.parent / "scenarios" / "library" / "llama3-405b-16384-h100.yaml"
@@ -31,7 +32,7 @@ def num_behaviours(run: SimulatedRun) -> int:
     return len(seen)
 
 
-def cases() -> Iterator[tuple[str, Scenario]]:
+def cases() -> Iterator[tuple[str, StepScenario]]:
     """Yield scenarios of Llama 3 405B, tensor 8 x pipeline 16 x the rest, by name."""
     yield "16,384 GPUs on one switch, one of them slow", load_scenario(SWITCH, [f"cluster.stragglers={SLOW}"])
     yield "16,384 GPUs of a fat tree", scaled(16384)

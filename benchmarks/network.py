@@ -24,8 +24,8 @@ from benchmarks.measuring import Row, markdown
 from costmodels.collectives import NetworkParameters
 from costmodels.collectives.cost import _cheapest as cheapest
 from costmodels.collectives.flows import collective_flows, phased_flows
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import plan_of, pricing_of
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import plan_of, pricing_of
 from sim.cluster.network import Network
 from sim.cluster.nominal import Library
 from sim.cluster.topology.parse import parse_topology

@@ -18,8 +18,8 @@ from folding import fold_anew, hundred_thousand_ranks
 from measuring import Row, command_cost, interleaved_s, markdown, median_cost
 from profiles import profile_rows
 
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import plan_of, pricing_of
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import plan_of, pricing_of
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Routes
 from sim.engine.prices.textbook import TextbookPricing

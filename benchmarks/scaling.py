@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from scipy.stats import linregress
 
 from benchmarks.measuring import Row, markdown
-from scenarios.reading.loader import Scenario, load_scenario
-from scenarios.running.runner import simulate
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
+from scenarios.workloads.steps.scenario import StepScenario
 
 SCENARIO: Final = (
     Path(__file__).parent.parent / "scenarios" / "library" / "clusters" / "llama3-405b-98304-fat-tree.yaml"
@@ -31,7 +32,7 @@ def step_cost(num_ranks: int) -> tuple[float, int]:
     return process_time() - began_s, len(result.run.programs)
 
 
-def scaled(num_ranks: int, *overrides: str) -> Scenario:
+def scaled(num_ranks: int, *overrides: str) -> StepScenario:
     """Return the scenario on fewer or more ranks."""
     replicas = num_ranks // PER_REPLICA
     sizes = (

@@ -9,12 +9,12 @@ from typing import Any
 from rich.console import Console
 
 from scenarios.console.answer import print_summary
-from scenarios.reading.loader import load_scenario
 from scenarios.report.figure import write_pipeline_figure
-from scenarios.running.advice import advise
-from scenarios.running.runner import simulate
 from scenarios.validation import published
 from scenarios.validation.accuracy import markdown_lines, verdict_lines
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.advice import advise
+from scenarios.workloads.steps.running import simulate
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"

@@ -14,10 +14,9 @@ from costmodels.software import Software
 from scenarios.calibration.constants import Constant, applied
 from scenarios.calibration.tables import refuse_twice
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.loader import scenario_from_mapping
-from scenarios.running.runner import devices_of, plan_of, pricing_of
-from scenarios.summaries.step import rates
 from scenarios.validation.published import entry_of, where_of
+from scenarios.workloads.loading import step_from_mapping
+from scenarios.workloads.steps.running import plan_of, pricing_of
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.simulate import Simulation
 from sim.plan.words.program import Plan
@@ -101,7 +100,7 @@ def measured_steps(
 
 
 def _step(table: PublishedTable, row: PublishedRow, profile: CalibratedProfile | None) -> MeasuredStep:
-    scenario = scenario_from_mapping(entry_of(table, row), table.path, where_of(table, row))
+    scenario = step_from_mapping(entry_of(table, row), table.path, where_of(table, row))
     if profile is not None and scenario.cluster is not None:
         refuse_other_machine(profile, scenario.cluster.node, table, row)
         scenario = replace(scenario, cluster=replace(scenario.cluster, calibrated=profile))
@@ -110,7 +109,7 @@ def _step(table: PublishedTable, row: PublishedRow, profile: CalibratedProfile |
         raise _unfit(table, "a textbook workload has stated times, which nothing can be fitted to")
     if table.prediction != "iteration_time_s":
         run = simulation.run(pricing)
-        rate = rates(scenario, run, devices_of(scenario))[table.prediction]
+        rate = getattr(scenario.rates(run), table.prediction)
         assert rate is not None  # only textbook workloads have none
         measured_s = rate * run.iteration_time_s / row.measured
     fitted = row.group in {FITTED, ""}

@@ -25,9 +25,9 @@ from scenarios.calibration.calibration import SPREAD_SOURCE, held_out_calls, poi
 from scenarios.calibration.measured_steps import OF_STEPS, measured_steps, refuse_other_machine
 from scenarios.calibration.tables import HELD_OUT_TABLES, read_tables, refuse_twice
 from scenarios.errors import Origin, ScenarioError
-from scenarios.running.intervals import errors_of
 from scenarios.validation.collective_row import collective_time_s
 from scenarios.validation.published import entry_of, where_of
+from scenarios.workloads.steps.intervals import errors_of
 from sim.engine.findings.critical_path import critical_path
 from sim.engine.running.simulate import simulate
 from sim.engine.uncertainty.interval import step_deviation

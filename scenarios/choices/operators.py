@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 from costmodels.units import format_bytes
+from scenarios.summaries.step import OperatorSharding, ShardedOperator
 from sim.engine.prices.activity import Pricing
 from sim.engine.running.memory import memory_use
 from sim.plan.words.op import Op
@@ -139,23 +139,20 @@ def _alone(plan: Plan, program: Program, pricing: Pricing) -> OpSeconds:
     return seconds
 
 
-def summarise_choice(job: DenseTraining, plan: Plan) -> dict[str, Any]:
-    """Return the ``osdp`` object of summary.json: the limit, how many operators there are, and which are sharded.
-
-    Of each that is, into how many slices it is split and how many of them are sharded, in model order.
-    """
+def summarise_choice(job: DenseTraining, plan: Plan) -> OperatorSharding:
+    """Return the limit, how many operators there are, and which are sharded, in model order."""
     osdp = job.parallel.osdp
     assert osdp is not None
     choices = dict(osdp.choices or ())
     parameters = [name for program in plan.programs for name in parameters_of(program)]
     pieces = operator_slices(parameters, {}, tied_embeddings=job.model.tied_embeddings)
     operators = list(dict.fromkeys(piece.operator for piece in pieces))
-    sharded = [
-        {"operator": name, "num_slices": choices[name].num_slices, "num_sharded": choices[name].num_sharded}
+    sharded = tuple(
+        ShardedOperator(operator=name, num_slices=choices[name].num_slices, num_sharded=choices[name].num_sharded)
         for name in operators
         if name in choices
-    ]
-    return {"memory_limit_bytes": osdp.memory_limit_bytes, "num_operators": len(operators), "sharded": sharded}
+    )
+    return OperatorSharding(memory_limit_bytes=osdp.memory_limit_bytes, num_operators=len(operators), sharded=sharded)
 
 
 def _does_not_fit(searches: Sequence[RankSearch], limit: int) -> SpecError:

@@ -10,9 +10,9 @@ from scenarios.commands.options import bundling, json_option, out_option, scenar
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.side_by_side import print_execution
 from scenarios.console.terminal import open_console
-from scenarios.reading.loader import load_scenario
 from scenarios.results.folder import refuse_unwritable
-from scenarios.running import execution
+from scenarios.workloads.loading import load_step
+from scenarios.workloads.steps import execution
 
 
 @click.command("execute")
@@ -63,7 +63,7 @@ def command(
 ) -> None:
     """Run the same plan with torch: local processes, or this one rank of a running job where RANK is set."""
     with refusing_bad_input():
-        loaded = load_scenario(scenario, overrides)
+        loaded = load_step(scenario, overrides)
         if out is not None:
             refuse_unwritable(out)
         summary = execution.run(loaded, options, out)

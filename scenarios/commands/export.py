@@ -7,10 +7,10 @@ import click
 from scenarios.commands.options import Folder, scenario_argument, set_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.loader import load_scenario
 from scenarios.results.files import all_or_none
 from scenarios.results.folder import refuse_unwritable, writing_to
-from scenarios.running.runner import plan_of, pricing_of, refuse_many_ops, with_choices
+from scenarios.workloads.loading import load_step
+from scenarios.workloads.steps.running import plan_of, pricing_of, refuse_many_ops, with_choices
 from sim.plan.errors import PlanError
 from sim.replay.chakra_plan import chakra_trace
 from traces.chakra.file import write_trace
@@ -25,7 +25,7 @@ def command(scenario: Path, overrides: tuple[str, ...], out: Path) -> None:
     """Write a scenario's step as Chakra execution traces, which ASTRA-sim and simulate replay read."""
     with refusing_bad_input():
         messages()  # before any work: it refuses where the package is missing
-        loaded = with_choices(load_scenario(scenario, overrides))
+        loaded = with_choices(load_step(scenario, overrides))
         plan = plan_of(loaded)
         refuse_many_ops(plan)
         refuse_unwritable(out)

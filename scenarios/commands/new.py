@@ -7,8 +7,8 @@ import click
 
 from scenarios.commands.options import NamedPath
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.commands.starter import STARTER
 from scenarios.errors import Origin, ScenarioError
+from scenarios.workloads.training.starter import STARTER
 
 
 @click.command("new")

@@ -9,11 +9,11 @@ from scenarios.commands.options import Folder, NamedPath, json_option
 from scenarios.commands.refusals import BadInput, refusing_bad_input
 from scenarios.commands.step_window import steps_option, window_of
 from scenarios.console.terminal import open_console
+from scenarios.recorded.replay_again import chakra_again, profile_again
+from scenarios.recorded.replay_summary import print_replay
 from scenarios.results.files import write_trace
 from scenarios.results.folder import refuse_beside_page, refuse_unwritable, writing_to
 from scenarios.results.result import refuse_result
-from scenarios.running.replay_again import chakra_again, profile_again
-from scenarios.summaries.replay import print_replay
 from sim.replay.changes import ChangeError, parse_changes
 from traces.chakra.file import is_chakra
 

@@ -7,10 +7,12 @@ import click
 from scenarios.commands.options import NamedPath, scenario_argument, set_option
 from scenarios.commands.pictures import refuse_suffix, written
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.reading.loader import Scenario, load_scenario, located
+from scenarios.reading.located import located
 from scenarios.report.picture_file import SUFFIXES, write_picture
 from scenarios.report.slot_figure import SlotDrawing
-from scenarios.running.schedules import schedule_text, schedule_words, slots_of
+from scenarios.workloads.loading import load_step
+from scenarios.workloads.steps.scenario import StepScenario
+from scenarios.workloads.steps.schedule import schedule_text, schedule_words, slots_of
 from traces.files import replacing
 
 
@@ -28,7 +30,7 @@ def command(scenario: Path, overrides: tuple[str, ...], out: Path | None) -> Non
     with refusing_bad_input():
         if out is not None:
             refuse_suffix(out, (".csv", *SUFFIXES), "schedule")
-        loaded = load_scenario(scenario, overrides)
+        loaded = load_step(scenario, overrides)
         if out is None:
             click.echo(_text(loaded), nl=False)
             return
@@ -40,7 +42,7 @@ def command(scenario: Path, overrides: tuple[str, ...], out: Path | None) -> Non
     click.echo(f"written to {out}")
 
 
-def _text(scenario: Scenario) -> str:
+def _text(scenario: StepScenario) -> str:
     with located(scenario.document):
         return schedule_text(scenario)
 

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from scenarios.reading.schema.scenario import json_schema
+from scenarios.workloads.registry import json_schema
 
 
 @click.command("schema")

@@ -17,14 +17,16 @@ from scenarios.commands.pictures import refuse_suffix, written
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.reading.cluster_file import NamedTopology, cluster_of, describes_scenario
-from scenarios.reading.loader import Scenario, scenario_of
 from scenarios.reading.yaml_tree import read_document
 from scenarios.report.picture_file import SUFFIXES, Drawing, write_picture
 from scenarios.report.slot_figure import SlotDrawing
 from scenarios.report.slot_text import print_slots
 from scenarios.report.slots import SlotDiagram
 from scenarios.report.topology_figure import lay_out_topology
-from scenarios.running.schedules import run_words, schedule_summary, schedule_words, slots_of
+from scenarios.workloads.loading import scenario_of
+from scenarios.workloads.registry import sections
+from scenarios.workloads.steps.scenario import StepScenario, step_of
+from scenarios.workloads.steps.schedule import run_words, schedule_summary, schedule_words, slots_of
 from sim.cluster.topology.facts import TopologyFacts, describe
 
 MAX_NAMED = 8
@@ -35,7 +37,7 @@ class _Shown:
     """What a file describes: a cluster, a scenario with its slots, or both."""
 
     cluster: NamedTopology | None
-    scenario: Scenario | None = None
+    scenario: StepScenario | None = None
     slots: SlotDiagram | None = None
 
 
@@ -69,9 +71,9 @@ def command(cluster: Path, overrides: tuple[str, ...], out: Path | None, as_json
 def _load(path: Path, overrides: Sequence[str]) -> _Shown:
     document = read_document(path)
     if not describes_scenario(document, overrides):
-        return _Shown(cluster_of(document, overrides))
-    scenario = scenario_of(document, overrides)
-    cluster = None if scenario.cluster is None else cluster_of(document, overrides)
+        return _Shown(cluster_of(document, overrides, sections()))
+    scenario = step_of(scenario_of(document, overrides))
+    cluster = None if scenario.cluster is None else cluster_of(document, overrides, sections())
     return _Shown(cluster, scenario, slots_of(scenario))
 
 
@@ -91,7 +93,7 @@ def _drawings(shown: _Shown) -> list[Drawing]:
     return drawings
 
 
-def print_schedule(scenario: Scenario, slots: SlotDiagram, console: Console) -> None:
+def print_schedule(scenario: StepScenario, slots: SlotDiagram, console: Console) -> None:
     """Print a scenario's schedule: in words, then its slots."""
     if scenario.cluster is not None:
         console.print()

@@ -10,12 +10,9 @@ from rich.text import Text
 
 from scenarios.commands.options import json_option, out_option, scenario_argument, set_option
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console.answer import print_summary
 from scenarios.console.terminal import open_console
-from scenarios.reading.loader import load_scenario
 from scenarios.results.folder import refuse_unwritable, writing_to
-from scenarios.running import runner
-from scenarios.running.advice import advise
+from scenarios.workloads.loading import load_scenario
 from sim.engine.running.collector import collector_paused
 
 
@@ -44,16 +41,19 @@ def command(  # click passes by name
         if out is not None:
             refuse_unwritable(out)
         with _saying(f"Simulating {loaded.name}"):
-            result = runner.simulate(loaded, detail=detail, fold=fold)
+            result = loaded.workload.simulate(loaded, detail=detail, fold=fold)
         with _saying("Simulating what would help"):
-            advice = None if as_json and out is None else advise(loaded, result.summary)
+            advice = None if as_json and out is None else loaded.workload.advise(loaded, result)
         if out is not None:
             with _saying(f"Writing {out}"), writing_to(out):
-                runner.write_outputs(result, out, advice)
+                result.write(out, advice)
     if as_json:
         click.echo(json.dumps(result.summary, indent=2))
     else:
-        print_summary(result.summary, open_console(), advice=advice, out=out)
+        console = open_console()
+        result.print_to(console, advice)
+        if out is not None:
+            console.print(Text(f"written to {out}"), soft_wrap=True)
 
 
 def _saying(words: str) -> AbstractContextManager[object]:

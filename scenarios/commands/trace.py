@@ -9,10 +9,10 @@ from scenarios.commands.options import Folder, NamedPath, json_option
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.commands.step_window import steps_option, window_of
 from scenarios.console.terminal import open_console
+from scenarios.recorded.trace_summary import print_trace, summarise
 from scenarios.results.files import write_trace
 from scenarios.results.folder import refuse_beside_page, refuse_unwritable, writing_to
 from scenarios.results.result import refuse_result
-from scenarios.summaries.trace import print_trace, summarise
 from traces.chakra.file import is_chakra
 from traces.errors import TraceError
 from traces.kineto.trace import load, to_timeline

@@ -1,7 +1,6 @@
 """The readable output of the commands: the answer first, then where the time goes, then what would help most."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -19,9 +18,7 @@ _LEAST_PERCENT = 5e-4
 MAX_ROLES = 10
 
 
-def print_summary(
-    summary: Mapping[str, Any], console: Console, *, advice: Advice | None, out: Path | None = None
-) -> None:
+def print_summary(summary: Mapping[str, Any], console: Console, *, advice: Advice | None) -> None:
     """Print a simulation's summary for people. ``advice``: what ``advise`` makes of it."""
     console.print(Text(f"{summary['scenario']}, {summary['world_size']:,} ranks", style="bold"))
     for part in (_answer(summary), _time_table(summary), _role_table(summary)):
@@ -33,8 +30,6 @@ def print_summary(
         console.print()
     console.print(_advice_text(advice), soft_wrap=True)
     console.print(_run_text(summary), style="dim", soft_wrap=True)
-    if out is not None:
-        console.print(Text(f"written to {out}"), soft_wrap=True)
 
 
 def print_validation(summary: Mapping[str, Any], console: Console) -> None:

@@ -8,10 +8,10 @@ from typing import Any, Final
 from costmodels.calibration.document import CalibratedProfile
 from scenarios.errors import Origin, ScenarioError
 from scenarios.library.shipped import FOLDER
-from scenarios.reading.loader import Scenario, scenario_from_mapping
 from scenarios.reading.overrides import with_values
 from scenarios.reading.yaml_tree import Document, read_document
-from sim.training.spec.job import DenseTraining
+from scenarios.workloads.loading import step_from_mapping
+from scenarios.workloads.steps.scenario import StepScenario
 
 PACKAGED: Final = FOLDER / "here" / "plans.yaml"
 _KEYS: Final = ("base", "plans", "thresholds")
@@ -34,7 +34,7 @@ class PlanSet:
     """Scenarios by name, all of one type of node."""
 
     path: Path
-    scenarios: Mapping[str, Scenario]
+    scenarios: Mapping[str, StepScenario]
     thresholds: Thresholds
 
     @property
@@ -64,26 +64,26 @@ def read_plan_set(path: Path = PACKAGED) -> PlanSet:
     return found
 
 
-def with_profile(scenario: Scenario, profile: CalibratedProfile) -> Scenario:
+def with_profile(scenario: StepScenario, profile: CalibratedProfile) -> StepScenario:
     """Return a scenario whose cluster has a profile of its own."""
     assert scenario.cluster is not None
     return replace(scenario, cluster=replace(scenario.cluster, calibrated=profile))
 
 
-def _scenario(document: Document, name: str) -> Scenario:
+def _scenario(document: Document, name: str) -> StepScenario:
     changes, where = document.data["plans"][name], f"{document.source}: plan {name!r}"
     if not isinstance(changes, dict):
         rule = "a plan is a mapping of the keys that it changes"
         raise ScenarioError(document.origin(["plans", name]), f"plans.{name}", rule, _REMEDY)
     entry: dict[str, Any] = with_values(document.data["base"], changes, Origin(option=where))
-    return replace(scenario_from_mapping(entry, document.source, where), name=name)
+    return replace(step_from_mapping(entry, document.source, where), name=name)
 
 
-def _refuse_unfit(document: Document, name: str, scenario: Scenario, node: str) -> None:
+def _refuse_unfit(document: Document, name: str, scenario: StepScenario, node: str) -> None:
     """Raise ScenarioError for what cannot be timed beside the others: no cluster, another node, unequal steps."""
     origin, key = document.origin(["plans", name]), f"plans.{name}"
-    job = scenario.job
-    if scenario.cluster is None or not isinstance(job, DenseTraining):
+    job = scenario.dense_job
+    if scenario.cluster is None or job is None:
         raise ScenarioError(origin, key, "a textbook workload has no times to predict", "name a model's family")
     if scenario.cluster.node != node:
         rule = f"its node is {scenario.cluster.node}, and that of the first plan is {node}"

@@ -18,13 +18,13 @@ from scenarios.calibration.request import write_profile
 from scenarios.errors import Origin, ScenarioError
 from scenarios.here.plan_set import PlanSet, with_profile
 from scenarios.here.ranking import ranking
-from scenarios.reading.loader import Scenario
 from scenarios.results.files import all_or_none
 from scenarios.results.folder import writing_to
-from scenarios.running.execution import refuse_too_large
-from scenarios.running.runner import plan_of, simulate, with_choices
 from scenarios.validation.published import coverage
-from sim.training.spec.job import DenseTraining, Precision
+from scenarios.workloads.steps.execution import refuse_too_large
+from scenarios.workloads.steps.running import plan_of, simulate, with_choices
+from scenarios.workloads.steps.scenario import StepScenario
+from sim.training.spec.job import Precision
 
 SCHEMA: Final = "meshtwin.here/1"
 SESSIONS: Final = 2
@@ -61,13 +61,13 @@ def run(
     return _summary(plans, rows, calibration.entry["calibration"]), calibration
 
 
-def _precisions(scenarios: Mapping[str, Scenario]) -> tuple[Precision, ...]:
-    jobs = (scenario.job for scenario in scenarios.values())
-    return tuple(dict.fromkeys(job.training.precision for job in jobs if isinstance(job, DenseTraining)))
+def _precisions(scenarios: Mapping[str, StepScenario]) -> tuple[Precision, ...]:
+    jobs = (scenario.dense_job for scenario in scenarios.values())
+    return tuple(dict.fromkeys(job.training.precision for job in jobs if job is not None))
 
 
 def _row(
-    scenario: Scenario, step: StepBenchmark, times_s: Sequence[float], profile: CalibratedProfile
+    scenario: StepScenario, step: StepBenchmark, times_s: Sequence[float], profile: CalibratedProfile
 ) -> dict[str, Any]:
     """Return one plan's row; every executed step begins at the same time on all ranks, so does the simulated one.
 

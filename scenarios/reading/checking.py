@@ -8,7 +8,6 @@ from pydantic_core import ErrorDetails
 
 from scenarios.errors import Origin, ScenarioError, nearest, suggestion
 from scenarios.reading.schema.model import MODEL_SECTIONS, HuggingFaceModel, PresetModel
-from scenarios.reading.schema.scenario import DenseScenario
 from scenarios.reading.schema.values import Section
 from scenarios.reading.yaml_tree import Document, KeyPath, describe
 
@@ -61,13 +60,20 @@ def _walk(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, object]]:
 def _problem(document: Document, schema: type[Section], detail: ErrorDetails) -> ScenarioError:
     """Return one of pydantic's errors with origin, key, rule and remedy."""
     location = detail["loc"]
-    is_union = schema is DenseScenario and len(location) > 1 and location[0] == "model"
+    is_union = _has_model(schema) and len(location) > 1 and location[0] == "model"
     path: KeyPath = (location[0], *location[2:]) if is_union else location  # [1] is the union's tag
     owner = _owner(schema, location, is_union=is_union)
     if detail["type"].startswith("union_tag") and isinstance(detail["input"], dict) and "family" in detail["input"]:
         path = (*path, "family")
     rule, remedy = _explain(detail, path, owner, schema)
     return ScenarioError(_origin(document, detail, path), dotted(path), rule, remedy)
+
+
+def _has_model(schema: type[Section]) -> bool:
+    """Return whether a file has a model of one of several kinds."""
+    field = schema.model_fields.get("model")
+    options = get_args(field.annotation) if field is not None else ()
+    return any(PresetModel in get_args(option) for option in options)
 
 
 def _origin(document: Document, detail: ErrorDetails, path: KeyPath) -> Origin:
@@ -161,7 +167,7 @@ def _unknown_remedy(path: KeyPath, owner: type[BaseModel] | None, schema: type[S
         return f"{form} brings its own family: leave this key out (--set model='{{{form}: ...}}' replaces the section)"
     if not nearest(name, known):
         for section in schema.model_fields:
-            inner = MODEL_SECTIONS["gpt"] if section == "model" else _section_at(schema, section)
+            inner = MODEL_SECTIONS["gpt"] if section == "model" and _has_model(schema) else _section_at(schema, section)
             if inner and name in inner.model_fields:
                 return f"{name} belongs under {section}; known here: {', '.join(known)}"
     return suggestion(name, known)

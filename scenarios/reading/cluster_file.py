@@ -1,8 +1,7 @@
 """Read the topology of a cluster from a YAML file: one that holds nothing else, or a whole scenario."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 from scenarios.errors import ScenarioError, suggestion
@@ -10,13 +9,13 @@ from scenarios.reading.checking import check_document, refuse_nulls
 from scenarios.reading.machine import devices_of_nodes, locating, refuse_many, refuse_missing_devices, with_stragglers
 from scenarios.reading.overrides import apply_overrides
 from scenarios.reading.schema.cluster import ClusterSection
-from scenarios.reading.schema.scenario import DenseScenario
-from scenarios.reading.schema.values import Section
-from scenarios.reading.yaml_tree import Document, KeyPath, describe, read_document
+from scenarios.reading.schema.values import ScenarioSection, Section
+from scenarios.reading.yaml_tree import Document, KeyPath, describe
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
 
-SECTIONS: Final = tuple(DenseScenario.model_fields)
+ALONE: Final = (*ScenarioSection.model_fields, "cluster")
+"""Keys of a file that describes a cluster and nothing else."""
 CLUSTER_KEYS: Final = tuple(ClusterSection.model_fields)
 
 
@@ -34,23 +33,18 @@ class NamedTopology:
 
 def describes_scenario(document: Document, overrides: Sequence[str] = ()) -> bool:
     """Return whether a file says what to train; else it holds a cluster alone."""
-    return "model" in apply_overrides(document, overrides).data
+    return not {"model", "workload"}.isdisjoint(apply_overrides(document, overrides).data)
 
 
-def load_cluster(path: Path, overrides: Sequence[str] = ()) -> NamedTopology:
+def cluster_of(document: Document, overrides: Sequence[str] = (), sections: Collection[str] = ALONE) -> NamedTopology:
     """Return the topology that a file's ``cluster`` describes, with ``key=value`` overrides put in.
 
-    Without ``topology``, the nodes are of the type that ``node`` names, on one switch. Raises ScenarioError with file,
-    line and key.
+    Without ``topology``, the nodes are of the type that ``node`` names, on one switch. ``sections``: the keys that the
+    file may have. Raises ScenarioError with file, line and key.
     """
-    return cluster_of(read_document(path), overrides)
-
-
-def cluster_of(document: Document, overrides: Sequence[str] = ()) -> NamedTopology:
-    """Return the topology of a file that was read. Raises as ``load_cluster``."""
     document = apply_overrides(document, overrides)
     refuse_nulls(document)
-    _refuse_unknown(document, document.data, SECTIONS, ())
+    _refuse_unknown(document, document.data, tuple(sections), ())
     cluster = document.data.get("cluster")
     if not isinstance(cluster, dict):
         rule = "the key is required and missing" if cluster is None else f"{describe(cluster)} is no cluster"

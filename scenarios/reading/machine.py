@@ -13,8 +13,7 @@ from costmodels.errors import CatalogueError
 from costmodels.hardware import DeviceSpec, NodeSpec, list_nodes, load_node
 from scenarios.errors import ScenarioError, suggestion
 from scenarios.reading.profile_file import read_profile
-from scenarios.reading.schema.cluster import ClusterSection, StragglerSection
-from scenarios.reading.schema.scenario import DenseScenario
+from scenarios.reading.schema.cluster import ClusterSection, NetworkSection, StragglerSection
 from scenarios.reading.schema.values import MAX_WORLD_SIZE
 from scenarios.reading.yaml_tree import Document, KeyPath
 from sim.cluster.cluster import Cluster
@@ -73,9 +72,8 @@ class ClusterSpec:
         return len(self.wiring.ports) if has_adapters else 0
 
 
-def cluster_spec(document: Document, checked: DenseScenario) -> ClusterSpec:
+def cluster_spec(document: Document, section: ClusterSection) -> ClusterSpec:
     """Return a scenario's machine. Raises ScenarioError where its keys do not go together."""
-    section = checked.cluster
     refuse_many(document, section.num_nodes, section.devices_per_node or 1)
     topology = None
     if section.topology is not None:
@@ -101,13 +99,13 @@ def cluster_spec(document: Document, checked: DenseScenario) -> ClusterSpec:
     )
 
 
-def forced_algorithms(document: Document, checked: DenseScenario, cluster: ClusterSpec) -> dict[str, str]:
+def forced_algorithms(document: Document, section: NetworkSection, cluster: ClusterSpec) -> dict[str, str]:
     """Return the algorithm of each kind of collective that a scenario does not leave to the library.
 
     Raises ScenarioError for one that its kind does not have, and for CollNet on switches that do not reduce.
     """
     fabric = None if cluster.wiring is None else cluster.wiring.fabric
-    chosen = {kind: name for kind, name in checked.network.algorithm.model_dump().items() if name != "auto"}
+    chosen = {kind: name for kind, name in section.algorithm.model_dump().items() if name != "auto"}
     for kind, name in chosen.items():
         key = f"network.algorithm.{kind}"
         if name not in TRAFFIC[kind]:

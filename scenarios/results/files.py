@@ -7,10 +7,8 @@ from errno import EISDIR
 from pathlib import Path
 from typing import Any
 
-from scenarios.report import write_comparison, write_report
-from scenarios.report.words import Advice
+from scenarios.report import write_comparison
 from scenarios.results.folder import PAGE
-from sim.engine.findings.link_use import LinkUse
 from traces.comparison.compare import Comparison, compare
 from traces.files import temporary_folder, undisturbed
 from traces.parquet import write_timeline
@@ -18,28 +16,12 @@ from traces.perfetto import write_perfetto
 from traces.timeline import Timeline
 
 
-def write_all(
-    summary: Mapping[str, Any],
-    timeline: Timeline,
-    out: Path,
-    *,
-    links: LinkUse | None = None,
-    advice: Advice | None = None,
-) -> None:
-    """Write summary.json, timeline.json.gz (Perfetto), timeline.parquet and report.html into ``out``."""
-    with all_or_none(out) as staging:
-        _write_summary(summary, staging)
-        write_perfetto(timeline, staging / "timeline.json.gz")
-        write_timeline(timeline, staging / "timeline.parquet")
-        write_report(summary, timeline, staging / PAGE, links=links, advice=advice)
-
-
 def write_execution(
     summary: Mapping[str, Any], simulated: Timeline, executed: Timeline, out: Path, *, title: str
 ) -> None:
     """Write an execution's summary.json, timeline.json.gz, timeline.parquet and report.html (both timelines)."""
     with all_or_none(out) as staging:
-        _write_summary(summary, staging)
+        write_summary(summary, staging)
         if len(executed):
             write_perfetto(executed, staging / "timeline.json.gz")
             write_timeline(executed, staging / "timeline.parquet")
@@ -58,12 +40,13 @@ def write_compared(found: Mapping[str, Any], comparison: Comparison, out: Path, 
 def write_trace(summary: Mapping[str, Any], timeline: Timeline, out: Path) -> None:
     """Write a profile's summary.json, timeline.json.gz (Perfetto) and timeline.parquet into ``out``."""
     with all_or_none(out) as staging:
-        _write_summary(summary, staging)
+        write_summary(summary, staging)
         write_perfetto(timeline, staging / "timeline.json.gz")
         write_timeline(timeline, staging / "timeline.parquet")
 
 
-def _write_summary(summary: Mapping[str, Any], folder: Path) -> None:
+def write_summary(summary: Mapping[str, Any], folder: Path) -> None:
+    """Write summary.json."""
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from scenarios.recorded.trace_summary import SCHEMA as TRACE_SCHEMA
 from scenarios.results.summary_file import REMEDY, check_simulated, read_json
 from scenarios.summaries.step import SCHEMA
-from scenarios.summaries.trace import SCHEMA as TRACE_SCHEMA
 from traces.doubt import Doubt
 from traces.errors import TraceError
 from traces.kineto.document import ARCHIVES, SUFFIXES

@@ -1,19 +1,14 @@
 """Which algorithm a job trains by: what it computes, not how."""
 
-from sim.training.spec.job import DenseTraining, LocalUpdate, Method, PipelineSpec, TextbookTraining
+from sim.training.pipeline.spec import PipelineSpec
+from sim.training.spec.method import LocalUpdate, Method
 
 BACKPROPAGATION = "backpropagation"
 DELAYED = "backpropagation, gradients one step late"
 
 
-def algorithm_of(job: DenseTraining | TextbookTraining) -> str:
+def algorithm_name(method: Method, update: LocalUpdate, pipeline: PipelineSpec) -> str:
     """Return the algorithm's name, as the summary has it."""
-    if isinstance(job, TextbookTraining):
-        return _name(job.method, job.update, job.pipeline)
-    return _name(job.training.method, job.training.update, job.parallel.pipeline)
-
-
-def _name(method: Method, update: LocalUpdate, pipeline: PipelineSpec) -> str:
     if method == "local":
         return f"local updates, {update}"
     return DELAYED if pipeline.gradient_delay else BACKPROPAGATION

@@ -1,44 +1,40 @@
-"""What a study of a long run says in summary.json."""
+"""What is known of a long run: the ``reliability`` object of summary.json; docs/results.md says what its keys mean."""
 
-from collections.abc import Callable
-from dataclasses import asdict
-from operator import attrgetter
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
 
-from sim.reliability.run import Outcome
-from sim.reliability.spec import ReliabilitySpec
-from sim.reliability.study import Study
+from sim.reliability.study import Expectation, Spread
 
 TIMES: Final = ("useful", "lost", "checkpoint", "restart", "waiting")
 """What the time of a run is divided into; keys of ``time_s``."""
 
 
-def summarise_study(spec: ReliabilitySpec, study: Study) -> dict[str, Any]:
-    """Return the ``reliability`` object of summary.json; documented in docs/results.md."""
-    outcomes, cycle = study.outcomes, study.cycle
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput(Spread):
+    """The part of the time that trains, and the standard error of its mean."""
 
-    def spread(value: Callable[[Outcome], float]) -> dict[str, float]:
-        return asdict(study.spread([value(outcome) for outcome in outcomes]))
+    standard_error: float
 
-    return {
-        "mtbf_s": spec.mtbf_s,
-        "stall_s": cycle.stall_s,
-        "background_s": cycle.background_s,
-        "restart_s": spec.restart_s,
-        "interval_s": cycle.work_s,
-        "interval_steps": cycle.num_steps,
-        "best_interval_s": study.best_s,
-        "young_interval_s": study.young_s,
-        "daly_interval_s": study.daly_s,
-        "replications": len(outcomes),
-        "goodput": spread(lambda o: o.goodput) | {"standard_error": study.goodput_standard_error},
-        "elapsed_s": spread(lambda o: o.elapsed_s),
-        "steps": spread(lambda o: o.useful_s / cycle.step_s),
-        "interruptions": spread(lambda o: sum(o.interruptions)),
-        "interruptions_by_part": {
-            part.name: study.spread([o.interruptions[index] for o in outcomes]).mean
-            for index, part in enumerate(spec.components)
-        },
-        "time_s": {name: spread(attrgetter(f"{name}_s")) for name in TIMES},
-        "expected": asdict(study.expected) if study.expected else None,
-    }
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudySummary:
+    """Simulated runs on hardware that fails, and what closed forms say of them."""
+
+    mtbf_s: float
+    stall_s: float
+    background_s: float
+    restart_s: float
+    interval_s: float
+    interval_steps: int
+    best_interval_s: float
+    young_interval_s: float
+    daly_interval_s: float
+    replications: int
+    goodput: Goodput
+    elapsed_s: Spread
+    steps: Spread
+    interruptions: Spread
+    interruptions_by_part: Mapping[str, float]
+    time_s: Mapping[str, Spread]
+    expected: Expectation | None

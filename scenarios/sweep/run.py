@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from scenarios.errors import ScenarioError
-from scenarios.reading.loader import Scenario, scenario_of
+from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.yaml_tree import read_document
 from scenarios.report.thumbnail import Thumbnail
-from scenarios.sweep.point import Measured, measure, pipeline_degree
+from scenarios.sweep.point import Measured, measure
 from scenarios.sweep.refusal import one_line
 from scenarios.sweep.settings import Point, Setting, points
+from scenarios.workloads.loading import scenario_of
+from scenarios.workloads.workload import Scenario, Workload
 
 SCHEMA: Final = "meshtwin.sweep/1"
 MAX_PICTURES: Final = 24
@@ -44,6 +45,11 @@ class Job:
         """Return the scenario's name."""
         return self.points[0][1].name
 
+    @property
+    def workload(self) -> Workload[Any]:
+        """Return the kind of work of all points."""
+        return self.points[0][1].workload
+
 
 def prepare(path: Path, settings: Sequence[Setting]) -> Job:
     """Return the points of a sweep, loaded. Raises the first refusal where the scenario's rules refuse all of them."""
@@ -59,7 +65,16 @@ def prepare(path: Path, settings: Sequence[Setting]) -> Job:
             refused[point.index] = one_line(error)
     if first is not None and not valid:
         raise _none_valid(first, len(refused))
+    _refuse_several_kinds([scenario for _, scenario in valid])
     return Job(tuple(settings), tuple(valid), refused)
+
+
+def _refuse_several_kinds(scenarios: Sequence[Scenario]) -> None:
+    """Raise ScenarioError where points are of several kinds of work: their results do not compare."""
+    kinds = sorted({scenario.workload.name for scenario in scenarios})
+    if len(kinds) > 1:
+        rule = f"points are of several kinds of work: {', '.join(kinds)}"
+        raise ScenarioError(Origin(option="--set"), "workload", rule, "sweep each kind by itself")
 
 
 def run(
@@ -89,14 +104,14 @@ def run(
         raise ScenarioError(
             origin, "", refused[min(refused)], "change the scenario or the values", num_more=len(refused) - 1
         )
-    found.sort(key=lambda entry: (entry[1].values["iteration_time_s"], entry[0].index))
+    found.sort(key=lambda entry: (entry[1].values[job.workload.order], entry[0].index))
     pictures = tuple(result.picture for _, result in found if result.picture is not None)
     return Sweep(_summary(job, found, refused), pictures)
 
 
 def can_draw(job: Job) -> bool:
     """Return whether a sweep has pipelines, and few enough of them for pictures."""
-    return len(job.points) <= MAX_PICTURES and any(pipeline_degree(scenario) > 1 for _, scenario in job.points)
+    return len(job.points) <= MAX_PICTURES and any(scenario.workload.has_lanes(scenario) for _, scenario in job.points)
 
 
 def _summary(job: Job, found: Sequence[tuple[Point, Measured]], refused: dict[int, str]) -> dict[str, Any]:
@@ -104,6 +119,7 @@ def _summary(job: Job, found: Sequence[tuple[Point, Measured]], refused: dict[in
     return {
         "schema": SCHEMA,
         "scenario": job.name,
+        "workload": job.workload.name,
         "settings": [{"key": setting.key, "values": list(setting.values)} for setting in job.settings],
         "points": [{"set": point.values, **result.values} for point, result in found],
         "refused": [{"set": by_index[index], "reason": refused[index]} for index in sorted(refused)],

@@ -1,36 +1,13 @@
 """The rows of a sweep in words: one list of columns for the terminal and the page."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
-from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.summaries.algorithm import algorithm_words
 from scenarios.sweep.labels import OTHER, varied, written
+from scenarios.workloads.registry import workload_named
+from scenarios.workloads.workload import Column
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: its head, the result key that it shows, and how."""
-
-    head: str
-    key: str
-    words: Callable[[Any], str]
-
-
-COLUMNS: Final = (
-    Column("time", "iteration_time_s", format_time),
-    Column("tokens/s", "tokens_per_s", lambda rate: f"{rate:,.0f}"),
-    Column("MFU", "mfu", format_percent),
-    Column("bubble", "bubble_fraction", format_percent),
-    Column("exposed", "exposed_communication_fraction", format_percent),
-    Column("memory", "peak_memory_bytes", format_bytes),
-    Column("fits", "fits_memory", lambda fits: "yes" if fits else "NO"),
-    Column("sent", "sent_bytes_per_rank", format_bytes),
-    Column("pp sent", "pipeline_sent_bytes_per_rank", format_bytes),
-    Column("live", "peak_live_activations", lambda live: f"{live:.4g}"),
-    Column("algorithm", "algorithm", lambda name: name if algorithm_words(name) else ""),
-)
 EXPLAINED: Final = (
     "exposed: communication while nothing is computed; memory: peak of the fullest rank; "
     "sent: bytes per rank and step; pp sent: those between stages; "
@@ -40,7 +17,11 @@ EXPLAINED: Final = (
 
 def columns_of(summary: Mapping[str, Any]) -> list[Column]:
     """Return the columns that some point has something to say in."""
-    return [column for column in COLUMNS if any(_cell(column, point) not in {"-", ""} for point in summary["points"])]
+    return [
+        column
+        for column in workload_named(summary["workload"]).columns
+        if any(_cell(column, point) not in {"-", ""} for point in summary["points"])
+    ]
 
 
 def other_algorithms(summary: Mapping[str, Any]) -> list[str]:
@@ -50,7 +31,7 @@ def other_algorithms(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(column: Column, point: Mapping[str, Any]) -> str:
-    value = point[column.key]
+    value = point.get(column.key)
     return "-" if value is None else column.words(value)
 
 

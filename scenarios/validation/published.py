@@ -9,12 +9,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.loader import Scenario, scenario_from_mapping
 from scenarios.reading.overrides import with_values
-from scenarios.running.intervals import errors_of
-from scenarios.running.runner import devices_of, plan_of, pricing_of
-from scenarios.summaries.step import rates, summarise
 from scenarios.validation.collective_row import collective_time_s
+from scenarios.workloads.loading import step_from_mapping
+from scenarios.workloads.steps.intervals import errors_of
+from scenarios.workloads.steps.running import plan_of, pricing_of
+from scenarios.workloads.steps.scenario import StepScenario
+from scenarios.workloads.steps.summarise import summarise
 from sim.engine.findings.critical_path import critical_path
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
@@ -105,7 +106,7 @@ def predicted(table: PublishedTable, row: PublishedRow) -> Prediction:
     """Return what a row is predicted to be, in SI units."""
     if table.prediction == "collective_time_s":
         return Prediction(collective_time_s(entry_of(table, row), table.path, where_of(table, row)))
-    scenario = scenario_from_mapping(entry_of(table, row), table.path, where_of(table, row))
+    scenario = step_from_mapping(entry_of(table, row), table.path, where_of(table, row))
     if scenario.cluster is None and table.prediction != "iteration_time_s":
         rule, remedy = f"a textbook workload has no {table.prediction}", "compare iteration_time_s"
         raise ScenarioError(Origin(str(table.path)), "measured.prediction", rule, remedy)
@@ -136,17 +137,17 @@ def entry_of(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:
     return with_values(table.base, row.overrides, Origin(option=where_of(table, row)))
 
 
-def _iteration_time_s(scenario: Scenario) -> Prediction:
+def _iteration_time_s(scenario: StepScenario) -> Prediction:
     pricing = pricing_of(scenario)
     run = simulate(plan_of(scenario), pricing)
     return Prediction(run.iteration_time_s, _interval(run, pricing))
 
 
-def _rate(key: str) -> Callable[[Scenario], Prediction]:
-    def predict(scenario: Scenario) -> Prediction:
+def _rate(key: str) -> Callable[[StepScenario], Prediction]:
+    def predict(scenario: StepScenario) -> Prediction:
         pricing = pricing_of(scenario)
         run = simulate(plan_of(scenario), pricing)
-        rate, interval = rates(scenario, run, devices_of(scenario))[key], _interval(run, pricing)
+        rate, interval = getattr(scenario.rates(run), key), _interval(run, pricing)
         assert rate is not None  # only textbook workloads have none
         assert interval is not None
         work = rate * run.iteration_time_s
@@ -162,7 +163,7 @@ def _interval(run: SimulatedRun, pricing: Pricing) -> Interval | None:
     return step_time_interval(critical_path(run), errors_of(pricing)).bounds
 
 
-def _activation_bytes(scenario: Scenario) -> Prediction:
+def _activation_bytes(scenario: StepScenario) -> Prediction:
     """Return what the first stage's layers keep for backward between two calls, when they hold most."""
     program = plan_of(scenario).programs[0]
     of_layers = _touched_by_layers(program)
@@ -176,20 +177,20 @@ def _touched_by_layers(program: Program) -> set[str]:
     return {name for op in ops for name in (*op.reads, *op.writes)}
 
 
-def _peak_memory_bytes(scenario: Scenario) -> Prediction:
+def _peak_memory_bytes(scenario: StepScenario) -> Prediction:
     """Return the peak memory of the rank that needs most."""
     return Prediction(float(max(memory_use(program).peak_bytes for program in plan_of(scenario).programs)))
 
 
-def _busy_fraction(scenario: Scenario) -> Prediction:
+def _busy_fraction(scenario: StepScenario) -> Prediction:
     """Return the part of a step in which a rank computes, mean over ranks."""
     run = simulate(plan_of(scenario), pricing_of(scenario))
-    summary = summarise(scenario, run, devices_of(scenario))
-    idle = float(summary["bubble_fraction"]) + float(summary["exposed_communication_fraction"])
+    summary = summarise(scenario, run)
+    idle = summary.bubble_fraction + summary.exposed_communication_fraction
     return Prediction(1.0 - idle)
 
 
-_PREDICT: Final[Mapping[str, Callable[[Scenario], Prediction]]] = {
+_PREDICT: Final[Mapping[str, Callable[[StepScenario], Prediction]]] = {
     "iteration_time_s": _iteration_time_s,
     "tokens_per_s": _rate("tokens_per_s"),
     "model_flop_per_s_per_device": _rate("model_flop_per_s_per_device"),

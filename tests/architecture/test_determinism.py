@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import simulate, write_outputs
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
 
 FILES = {"summary.json", "timeline.json.gz", "timeline.parquet", "report.html"}
 SIMULATE = "import sys; from scenarios.cli import main; main(sys.argv[1:])"
@@ -50,5 +50,5 @@ def test_hash_seeds_change_nothing(root: Path, tmp_path: Path, name: str) -> Non
 def test_runs_of_one_process_are_the_same(root: Path, tmp_path: Path) -> None:
     """A run leaves nothing behind that the next one could see."""
     for folder in ("first", "second"):
-        write_outputs(simulate(load_scenario(root / "scenarios" / "library" / "textbook-1f1b.yaml")), tmp_path / folder)
+        simulate(load_scenario(root / "scenarios" / "library" / "textbook-1f1b.yaml")).write(tmp_path / folder)
     same(tmp_path / "first", tmp_path / "second")

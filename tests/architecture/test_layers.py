@@ -14,7 +14,7 @@ OFFENCES = [
     ("costmodels/units.py", "import sim.plan.words.op", "Rooms import downward only"),
     ("costmodels/units.py", "import traces.timeline", "Rooms import downward only"),
     ("sim/plan/words/mesh.py", "import backends.base", "Rooms import downward only"),
-    ("backends/base.py", "import scenarios.reading.loader", "Rooms import downward only"),
+    ("backends/base.py", "import scenarios.workloads.loading", "Rooms import downward only"),
     ("sim/plan/words/mesh.py", "import sim.training.spec.job", "Inside sim"),
     ("sim/engine/prices/activity.py", "import sim.training.spec.job", "Inside sim"),
     ("sim/training/spec/job.py", "import sim.engine.prices.activity", "Inside sim"),

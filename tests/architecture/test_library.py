@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import simulate
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
 
 FOLDER = Path(__file__).parents[2] / "scenarios" / "library"
 LIBRARY = sorted([*FOLDER.glob("*.yaml"), *FOLDER.glob("papers/*.yaml")])

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 
 from scenarios.cli import COMMANDS, group
 from scenarios.library.shipped import FOLDER
-from scenarios.reading.loader import load_scenario
-from scenarios.reading.schema.scenario import json_schema
-from scenarios.running.runner import simulate
-from scenarios.summaries.trace import summarise
+from scenarios.recorded.trace_summary import summarise
 from scenarios.sweep.run import prepare, run
 from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import local_workers
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.registry import json_schema
+from scenarios.workloads.steps.running import simulate
 from tests.traces.kineto_traces import all_reduce, document
 from tests.traces.kineto_traces import write as write_trace
 from traces.kineto.trace import load

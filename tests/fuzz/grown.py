@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from typing import Any, Final
 
-from scenarios.reading.schema.scenario import json_schema
+from scenarios.workloads.registry import json_schema
 from tests.fuzz.mutate import Tree
 
 Path = tuple[str, ...]

@@ -14,8 +14,8 @@ import pandas as pd
 import yaml
 
 from costmodels.profile import packaged_entry
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import simulate, write_outputs
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
 from tests.fuzz.mutate import Case
 from tests.traces.kineto_traces import SEND_RECV, activity, all_reduce, annotation, document, launch, memory
 from traces.chakra.file import write_trace
@@ -270,7 +270,7 @@ def results() -> list[Case]:
                 ("two", ["parallel.pipeline.degree=1", *["parallel.tensor.degree=4"] * (1 - number)]),
             ):
                 out = Path(scratch) / f"{name}-{side}"
-                write_outputs(simulate(load_scenario(path, changes)), out)
+                simulate(load_scenario(path, changes)).write(out)
                 for file in ("timeline.parquet", "summary.json"):
                     case[f"{side}/{file}"] = (out / file).read_bytes()
             found.append(case)

@@ -9,11 +9,12 @@ import yaml
 from costmodels.hardware import parse_device, parse_node
 from scenarios.here.plan_set import read_plan_set
 from scenarios.reading.actions import read_actions
-from scenarios.reading.loader import Scenario, load_scenario, scenario_from_mapping
 from scenarios.reading.model_presets import load_presets
 from scenarios.sweep.run import prepare
 from scenarios.sweep.settings import read_settings
 from scenarios.validation.published import entry_of, where_of
+from scenarios.workloads.loading import load_scenario, scenario_from_mapping
+from scenarios.workloads.steps.scenario import StepScenario
 from sim.training.spec.job import DenseTraining
 from tests.fuzz import seeds
 from tests.fuzz.grown import grown, leaves
@@ -31,7 +32,7 @@ MOST_LAYERS: Final = 8
 """Valid scenarios that are larger are not simulated: they are no error, but take their time."""
 
 
-def is_small(scenario: Scenario) -> bool:
+def is_small(scenario: StepScenario) -> bool:
     """Return whether a scenario is simulated at once."""
     job = scenario.job
     if not isinstance(job, DenseTraining):

@@ -9,8 +9,9 @@ from random import Random
 from typing import Any, Final
 
 from scenarios.errors import ScenarioError
-from scenarios.reading.loader import Scenario, scenario_from_mapping
-from scenarios.running.runner import with_choices
+from scenarios.workloads.loading import scenario_from_mapping
+from scenarios.workloads.steps.running import with_choices
+from scenarios.workloads.steps.scenario import StepScenario
 from sim.training.pipeline.actions import format_orders
 from sim.training.pipeline.schedules import SCHEDULES
 from tests.sim.topology_strategies import LAYOUTS
@@ -58,7 +59,7 @@ class Draw(Random):
         return {key: value for key, value in keys.items() if self.maybe(probability)}
 
 
-def random_scenario(seed: int, folder: Path) -> tuple[Data, Scenario]:
+def random_scenario(seed: int, folder: Path) -> tuple[Data, StepScenario]:
     """Return the scenario of a seed: as a file would hold it, and as it is read, with what it leaves open decided.
 
     ``folder``: where the actions of a custom schedule are written.
@@ -73,7 +74,7 @@ def random_scenario(seed: int, folder: Path) -> tuple[Data, Scenario]:
     raise AssertionError(f"seed {seed}: none of {_MOST_DRAWS} draws is valid")
 
 
-def load(data: Mapping[str, Any], folder: Path) -> Scenario:
+def load(data: Mapping[str, Any], folder: Path) -> StepScenario:
     """Return the scenario of a mapping. Raises ScenarioError where it is none."""
     return scenario_from_mapping(data, folder / "random.yaml", "a random scenario")
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from costmodels.software import Software
 from scenarios.errors import ScenarioError
-from scenarios.reading.loader import Scenario
 from scenarios.report.words import time_parts
-from scenarios.running.runner import Result, plan_of, pricing_of, simulate, with_choices
+from scenarios.workloads.steps.running import SimulatedStep, plan_of, pricing_of, simulate, with_choices
+from scenarios.workloads.steps.scenario import StepScenario
 from sim.cluster.topology.links import LinkKind, LinkTable
 from sim.cluster.topology.topology import Topology
 from sim.engine.folding.folding import no_fold
@@ -56,7 +56,7 @@ class Case:
 
     seed: int
     data: Data
-    scenario: Scenario
+    scenario: StepScenario
     folder: Path
     is_drawn: bool = False
 
@@ -91,7 +91,7 @@ class Case:
         return pricing
 
     @cached_property
-    def result(self) -> Result:
+    def result(self) -> SimulatedStep:
         """Return the whole result."""
         return simulate(self.scenario, plan=self.plan)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from costmodels.software import Software
-from scenarios.running.runner import Result
+from scenarios.workloads.steps.running import SimulatedStep
 from sim.engine.running.simulate import simulate
 from sim.plan.words.program import Program
 from tests.laws import anomalies, scenario_laws
@@ -59,7 +59,7 @@ def plain_case(folder: Path, **keys: Any) -> Case:
     return case
 
 
-def with_summary(case: Case, **keys: Any) -> Result:
+def with_summary(case: Case, **keys: Any) -> SimulatedStep:
     """Return the case's result with other values in its summary."""
     return replace(case.result, summary={**case.result.summary, **keys})
 

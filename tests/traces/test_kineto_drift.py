@@ -11,7 +11,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.summaries.trace import summarise
+from scenarios.recorded.trace_summary import summarise
 from tests.traces.kineto_traces import Event, activity, all_reduce, document, launch, texts_of, write
 from traces.kineto.drift import find_drift, theil_sen
 from traces.kineto.ends import Ends

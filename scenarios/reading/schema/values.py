@@ -1,6 +1,6 @@
 """What sections of a scenario file are made of: the base of all, and values that several of them hold."""
 
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,3 +19,31 @@ class Section(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, protected_namespaces=()
     )
+
+
+class ScenarioSection(Section):
+    """What every scenario file has, whatever its kind of work."""
+
+    name: str = Field(min_length=1, max_length=200)
+    """What to call this scenario in results."""
+    seed: int = Field(default=0, ge=0, le=2**63 - 1)
+    """Seed of everything random."""
+
+
+def json_schema_of(section: type[Section]) -> dict[str, Any]:
+    """Return the JSON Schema of a section, its own sections under ``$defs``."""
+    schema: dict[str, Any] = _without_null(section.model_json_schema(ref_template="#/$defs/{model}"))
+    return schema
+
+
+def _without_null(schema: Any) -> Any:
+    """Return a JSON Schema that refuses null everywhere, as the loader does: leave a key out for its default."""
+    if isinstance(schema, list):
+        return [_without_null(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {key: _without_null(value) for key, value in schema.items() if not (key == "default" and value is None)}
+    if {"type": "null"} in result.get("anyOf", ()):
+        kept = [option for option in result.pop("anyOf") if option != {"type": "null"}]
+        result |= kept[0] if len(kept) == 1 else {"anyOf": kept}
+    return result

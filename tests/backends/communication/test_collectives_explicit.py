@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from backends.torch.communication.algorithms import ExplicitCollectives, num_chunks, numbering, rounds_of
 from backends.torch.communication import algorithms
+from backends.torch.communication.algorithms import ExplicitCollectives, num_chunks, numbering, rounds_of
 from backends.torch.communication.collectives import Message, SteppedCollectives
 from backends.torch.errors import ExecutionError
 from costmodels.collectives import STEP_LISTS, StepList, collective_steps

@@ -17,9 +17,9 @@ from costmodels.profile import load_profile, packaged_entry
 from scenarios.calibration.machine import coarse, refined
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
-from scenarios.reading.loader import load_scenario
 from scenarios.reading.profile_file import read_profile
-from scenarios.running.runner import simulate
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
 from tests.scenarios.calibration.measured_tables import two_systems
 
 TINY = Path(__file__).parents[3] / "scenarios" / "library" / "tiny-gpt-2x2.yaml"

@@ -17,7 +17,7 @@ from scenarios.calibration.step_fit import fit_steps
 from scenarios.calibration.step_workers import steps_in_processes
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
-from scenarios.running.intervals import errors_of
+from scenarios.workloads.steps.intervals import errors_of
 from sim.engine.running.simulate import simulate
 from tests.scenarios.calibration.measured_tables import table_of_steps
 from traces.published import load_table, published_tables

@@ -12,8 +12,8 @@ import pytest
 
 from scenarios.cli import COMMANDS, HELP, main
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.loader import load_scenario
-from scenarios.reading.schema.scenario import json_schema
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.registry import json_schema
 from traces.kineto.rank import StepWindow
 
 ROOT = Path(__file__).parents[3]
@@ -50,7 +50,7 @@ def simulated(monkeypatch) -> list[tuple[object, dict[str, object]]]:
         calls.append((scenario, options))
         return SimpleNamespace(summary=SUMMARY, timeline=None)
 
-    monkeypatch.setattr("scenarios.running.runner.simulate", simulate)
+    monkeypatch.setattr("scenarios.workloads.steps.running.simulate", simulate)
     return calls
 
 
@@ -78,8 +78,8 @@ def test_simulating_imports_no_optimiser_and_no_tensors() -> None:
     """A simulated step needs neither scipy nor torch, which would take longer to import than it lasts."""
     code = (
         "import sys\n"
-        "from scenarios.reading.loader import load_scenario\n"
-        "from scenarios.running.runner import simulate\n"
+        "from scenarios.workloads.loading import load_scenario\n"
+        "from scenarios.workloads.steps.running import simulate\n"
         "simulate(load_scenario('scenarios/library/quickstart.yaml'))\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
@@ -125,7 +125,7 @@ def test_results_are_written_where_asked(capsys, write, tmp_path, simulated, mon
     """``--out`` hands the result to the writer, and says where it went."""
     written: list[Path] = []
     monkeypatch.setattr(
-        "scenarios.running.runner.write_outputs", lambda _result, folder, _advice: written.append(folder)
+        "scenarios.workloads.workload.Outcome.write", lambda _result, folder, _advice: written.append(folder)
     )
     code, shown = run(capsys, str(write()), "--out", str(tmp_path / "new" / "out"))
     assert code == 0
@@ -226,7 +226,7 @@ def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: boo
 
     monkeypatch.setattr("scenarios.comparing.comparison.run", compare)
     monkeypatch.setattr("scenarios.validation.published.run", lambda *_a, **_k: {"tables": [table]})
-    monkeypatch.setattr("scenarios.running.execution.run", lambda *_a, **_k: {**EXECUTION, "passed": passed})
+    monkeypatch.setattr("scenarios.workloads.steps.execution.run", lambda *_a, **_k: {**EXECUTION, "passed": passed})
     assert run(capsys, "compare", "a", "b", "--fail-above", "12.5%")[0] == expected
     assert seen == [{"fail_above": 0.125, "window": StepWindow()}]
     assert run(capsys, "validate")[0] == expected

@@ -9,8 +9,8 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.comparing.explanation import explain
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import simulate, write_outputs
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
 
 SCENARIO = Path(__file__).parents[3] / "scenarios" / "library" / "llama-2-13b-stragglers-64-h100.yaml"
 SMALL = ["cluster.stragglers=[]", "model.num_layers=4", "training.global_batch_size=16"]
@@ -34,7 +34,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     found = []
     for name, over in (("full", 1), ("quarter", 4)):
         folder = tmp_path_factory.mktemp("results") / name
-        write_outputs(simulate(load_scenario(SCENARIO, [*SMALL, f"{OVER}={over}"])), folder)
+        simulate(load_scenario(SCENARIO, [*SMALL, f"{OVER}={over}"])).write(folder)
         found.append(folder)
     return found[0], found[1]
 

@@ -9,8 +9,10 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
-from scenarios.reading.cluster_file import load_cluster
+from scenarios.reading.cluster_file import cluster_of
+from scenarios.reading.yaml_tree import read_document
 from scenarios.report.topology_layout import STUB, lay_out_islands, lay_out_network, shown
+from scenarios.workloads.registry import sections
 from sim.cluster.topology.catalogue import list_topologies
 from sim.cluster.topology.parse import parse_topology
 
@@ -173,7 +175,7 @@ def test_rows_show_the_first_and_the_last() -> None:
 def test_bad_files_are_refused(write, text: str, line: int, key: str, rule: str, remedy: str) -> None:
     """Each refusal has line, key, rule and remedy."""
     with pytest.raises(ScenarioError) as caught:
-        load_cluster(write(text))
+        cluster_of(read_document(write(text)), sections=sections())
     assert (caught.value.key, caught.value.line or line) == (key, line or caught.value.line)
     assert rule in caught.value.rule
     assert remedy in caught.value.remedy

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from scenarios.console.side_by_side import print_comparison, print_execution
 from scenarios.errors import ScenarioError
-from scenarios.reading.loader import load_scenario
-from scenarios.running.execution import refuse_too_large
-from scenarios.running.runner import plan_of
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.execution import refuse_too_large
+from scenarios.workloads.steps.running import plan_of
 
 EXECUTION = {
     "scenario": "Tiny", "world_size": 4, "iteration_time_s": 0.2, "simulated_iteration_time_s": 0.1,

@@ -7,8 +7,8 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import simulate
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
 from sim.training.pipeline.rules import Schedule
 
 V_SHAPE = ("schedule: 1f1b", "schedule: zb_v, virtual_stages: 2")

@@ -17,10 +17,12 @@ from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
-from scenarios.reading.cluster_file import load_cluster
-from scenarios.reading.loader import load_scenario
+from scenarios.reading.cluster_file import cluster_of
+from scenarios.reading.yaml_tree import read_document
 from scenarios.sweep.run import prepare
 from scenarios.sweep.settings import read_settings
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.registry import sections
 from sim.cluster.cluster import Cluster
 from sim.cluster.topology.facts import describe
 from sim.cluster.topology.topology import Topology
@@ -163,7 +165,7 @@ def test_bad_clusters_are_refused_alike_by_all_commands(
     """``show``, ``simulate`` and ``sweep`` name file, line, key, rule and remedy, in a second, in few words."""
     alone, scenario = write(text), write(text + TRAINING)
     commands = {
-        "show": lambda: load_cluster(alone),
+        "show": lambda: cluster_of(read_document(alone), sections=sections()),
         "simulate": lambda: load_scenario(scenario),
         "sweep": lambda: prepare(scenario, read_settings(("training.microbatch_size=1,2",))),
     }
@@ -193,7 +195,7 @@ def test_absurd_sizes_are_refused_without_memory(write) -> None:
         cluster(changed(NODE, "devices: 4", "devices: 4, nodes_per_domain: 1000000"), num_nodes="1000000"),
     ):
         with pytest.raises(ScenarioError):
-            load_cluster(write(text))
+            cluster_of(read_document(write(text)), sections=sections())
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
 
@@ -217,7 +219,7 @@ def test_show_has_the_stragglers_of_a_cluster(write) -> None:
     path = write(
         cluster(more="  stragglers: [{device: node 1 gpu 2, slowdown: 2}, {link: leaf 0 to spine 1, slowdown: 4}]")
     )
-    topology = load_cluster(path).topology
+    topology = cluster_of(read_document(path), sections=sections()).topology
     assert describe(topology).slowed_devices == (6,)
     slow = topology.link_named("leaf 0 to spine 1")
     assert topology.bandwidth_bytes_per_s[slow] * 4 == topology.bandwidth_bytes_per_s[slow - 1]
@@ -277,7 +279,7 @@ def descriptions(draw: Any) -> dict[str, Any]:
 def outcome(path: Path) -> Topology | ScenarioError:
     """Return the cluster or the refusal; anything else that is raised fails the test."""
     try:
-        return load_cluster(path).topology
+        return cluster_of(read_document(path), sections=sections()).topology
     except ScenarioError as error:
         return error
 

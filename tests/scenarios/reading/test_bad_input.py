@@ -345,7 +345,7 @@ def test_unwritable_out_is_refused_before_simulating(
             raise OSError(30, "Read-only file system")
 
         monkeypatch.setattr("tempfile.TemporaryFile", deny)
-    for work in ("scenarios.running.runner.simulate", "scenarios.running.execution.run"):
+    for work in ("scenarios.workloads.steps.running.simulate", "scenarios.workloads.steps.execution.run"):
         monkeypatch.setattr(work, lambda *_args, **_named: pytest.fail("worked before refusing"))
     message = refuse(capsys, tmp_path, *command, str(path), "--out", str(out))
     assert f"--out {str(out)[:200]}" in message
@@ -365,7 +365,7 @@ def test_failed_writing_leaves_no_new_folder(tmp_path, write, monkeypatch, capsy
     def fail(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("scenarios.results.files.write_perfetto", fail)
+    monkeypatch.setattr("scenarios.workloads.workload.write_perfetto", fail)
     assert "no space left" in refuse(capsys, tmp_path, str(write()), "--out", str(tmp_path / "a" / "out"))
 
 
@@ -375,7 +375,7 @@ def test_disk_that_fills_up_while_writing_is_reported(tmp_path, write, capsys, m
     def fail(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("scenarios.running.runner.write_outputs", fail)
+    monkeypatch.setattr("scenarios.workloads.workload.Outcome.write", fail)
     out = tmp_path / "out"
     assert f"--out {out}: nothing can be written in {out}: no space left" in refuse(
         capsys, tmp_path, str(write()), "--out", str(out)
@@ -431,7 +431,7 @@ def test_output_that_takes_nothing_is_reported(args: list[str]) -> None:
 
 def test_ranks_without_folding_are_bounded(tmp_path, write, capsys, monkeypatch) -> None:
     """More ops than a computer simulates one by one are refused, with their number."""
-    monkeypatch.setattr("scenarios.running.runner.MAX_UNFOLDED_OPS", 1000)
+    monkeypatch.setattr("scenarios.workloads.steps.running.MAX_UNFOLDED_OPS", 1000)
     message = refuse(capsys, tmp_path, str(write()), "--no-fold")
     assert "--no-fold: 1,536 ranks have 44,584,320 ops in all, more than 1,000;" in message
     assert "leave it out" in message
@@ -443,7 +443,7 @@ def test_memory_that_runs_out_is_reported(tmp_path, write, capsys, monkeypatch) 
     def fail(*_args: object, **_named: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("scenarios.running.runner.simulate", fail)
+    monkeypatch.setattr("scenarios.workloads.steps.running.simulate", fail)
     assert "this takes more memory than there is" in refuse(capsys, tmp_path, str(write()))
 
 

@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from scenarios.errors import ScenarioError
-from scenarios.reading.loader import Scenario, load_scenario
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.scenario import StepScenario
 
 QUICKSTART = Path(__file__).parents[3] / "scenarios" / "library" / "quickstart.yaml"
 TEXTBOOK = QUICKSTART.with_name("textbook-1f1b.yaml")
@@ -45,7 +46,7 @@ TOKENS = st.sampled_from(
 )  # fmt: skip
 
 
-def outcome(path: Path, overrides: tuple[str, ...]) -> Scenario | ScenarioError:
+def outcome(path: Path, overrides: tuple[str, ...]) -> StepScenario | ScenarioError:
     """Return the scenario or the refusal; anything else that is raised fails the test."""
     try:
         return load_scenario(path, overrides)

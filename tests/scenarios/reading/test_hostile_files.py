@@ -12,9 +12,10 @@ import pytest
 from scenarios.calibration import tables
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
-from scenarios.reading.loader import load_scenario
 from scenarios.reading.model_presets import load_presets
-from scenarios.running.runner import plan_of
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import plan_of
+from scenarios.workloads.workload import with_changes
 from sim.engine.running.memory import memory_use
 from sim.plan.words.buffer import Scope
 from sim.training.steps.countable import MOST_BYTES
@@ -75,7 +76,7 @@ def test_change_of_a_file_while_it_is_simulated_changes_no_advice(write, textboo
     path = write(textbook)
     scenario = load_scenario(path, ["seed=3"])
     path.write_text("name: [")
-    changed = scenario.changed(["training.num_microbatches=16"])
+    changed = with_changes(scenario, ["training.num_microbatches=16"])
     assert (changed.seed, changed.job.num_microbatches) == (3, 16)
     assert changed.overrides == ("seed=3", "training.num_microbatches=16")
 

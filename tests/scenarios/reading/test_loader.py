@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.commands.starter import STARTER
 from scenarios.errors import ScenarioError
-from scenarios.reading.loader import ClusterSpec, load_scenario
+from scenarios.reading.machine import ClusterSpec
 from scenarios.reading.schema.cluster import SoftwareSection
-from scenarios.reading.schema.scenario import DenseScenario, json_schema
 from scenarios.reading.software import software_of
 from scenarios.reading.yaml_tree import read_document
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.registry import json_schema
+from scenarios.workloads.training.schema import DenseScenario
+from scenarios.workloads.training.starter import STARTER
 from sim.training.spec.job import DenseTraining, PipelineSpec, TextbookTraining
 
 LIBRARY = sorted((Path(__file__).parents[3] / "scenarios" / "library").glob("*.yaml"))

@@ -7,11 +7,11 @@ from rich.console import Console
 
 from scenarios.console.answer import print_summary
 from scenarios.errors import ScenarioError
-from scenarios.reading.loader import load_scenario
 from scenarios.reading.machine import ClusterSpec
-from scenarios.running.collectives import chosen_algorithms
-from scenarios.running.runner import plan_of, pricing_of, simulate
 from scenarios.summaries.role_names import fullest_row, row_names
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.collectives import chosen_algorithms
+from scenarios.workloads.steps.running import plan_of, pricing_of, simulate
 
 SMALL = """\
 name: small

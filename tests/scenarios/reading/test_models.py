@@ -7,8 +7,8 @@ import pytest
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.huggingface import read_model
-from scenarios.reading.loader import load_scenario
 from scenarios.reading.model_presets import load_presets
+from scenarios.workloads.loading import load_scenario
 from sim.training.spec.latent import LatentAttention
 
 PARAMETERS = {

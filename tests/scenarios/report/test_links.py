@@ -9,21 +9,21 @@ import plotly.graph_objects as go
 import pytest
 
 from scenarios.cli import main
-from scenarios.reading.loader import load_scenario
 from scenarios.report.links import MAX_LINES, chosen_rows
-from scenarios.running.runner import Result, simulate, write_outputs
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import SimulatedStep, simulate
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios" / "library"
 SET = ["model.num_layers=4", "training.global_batch_size=16"]
 
 
 @pytest.fixture(scope="module")
-def result() -> Result:
+def result() -> SimulatedStep:
     """Return a small run on oversubscribed rails with a cable that is worn out."""
     return simulate(load_scenario(SCENARIOS / "llama-2-13b-stragglers-64-h100.yaml", SET))
 
 
-def test_summary_names_the_worn_cable(result: Result) -> None:
+def test_summary_names_the_worn_cable(result: SimulatedStep) -> None:
     """The busiest link is the one that is four times slower, with as many bytes as its neighbours carry."""
     first = result.summary["links"][0]
     assert (first["kind"], first["busiest"]["link"], first["busiest"]["count"]) == ("nic", "node 2 nic 0 out", 1)
@@ -34,7 +34,7 @@ def test_summary_names_the_worn_cable(result: Result) -> None:
     assert busy == sorted(busy, reverse=True)
 
 
-def test_summary_says_what_communication_was_bound_by(result: Result) -> None:
+def test_summary_says_what_communication_was_bound_by(result: SimulatedStep) -> None:
     """Tensor-parallel groups wait for NVSwitch alone, gradients for the network; parts add up to the whole time."""
     for entry in result.summary["communication"]:
         assert entry["time_s"] == pytest.approx(entry["latency_s"] + sum(entry["bound_s"].values()))
@@ -52,9 +52,9 @@ def test_console_shows_the_busiest_link(capsys: pytest.CaptureFixture[str]) -> N
     )
 
 
-def test_report_draws_links_over_time(result: Result, tmp_path: Path) -> None:
+def test_report_draws_links_over_time(result: SimulatedStep, tmp_path: Path) -> None:
     """The heat map has a line per busiest class, every kind among them, of shares between 0 and 1."""
-    write_outputs(result, tmp_path)
+    result.write(tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     match = re.search(r"const charts = (\{.*\});\n", text)
     assert match is not None
@@ -67,7 +67,7 @@ def test_report_draws_links_over_time(result: Result, tmp_path: Path) -> None:
     assert "reduce_scatter, data-parallel communication" in text
 
 
-def test_every_kind_of_link_has_lines(result: Result) -> None:
+def test_every_kind_of_link_has_lines(result: SimulatedStep) -> None:
     """However many classes one kind has, the others are drawn too."""
     use = result.links
     assert use is not None

@@ -15,16 +15,16 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from costmodels.units import format_bytes, format_percent, format_time
-from scenarios.reading.loader import load_scenario
 from scenarios.report.gantt import PAUSE, VISIBLE, choose_bars
 from scenarios.report.phases import FORWARD, OPTIMIZER, PHASES, SYNC, Phase
 from scenarios.report.picture_file import Drawing
 from scenarios.report.slot_figure import SlotDrawing
 from scenarios.report.topology_figure import lay_out_topology
 from scenarios.report.words import time_parts
-from scenarios.running.advice import advise
-from scenarios.running.runner import Result, simulate, write_outputs
-from scenarios.running.schedules import slots_of
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.advice import advise
+from scenarios.workloads.steps.running import SimulatedStep, simulate
+from scenarios.workloads.steps.schedule import slots_of
 from sim.cluster.topology.parse import parse_topology
 from traces.timeline import Timeline, TimelineBuilder
 
@@ -42,16 +42,16 @@ SAME_THING = (
 
 
 @pytest.fixture(scope="module")
-def result() -> Result:
+def result() -> SimulatedStep:
     """Return a small run whose gradients and parameters wait for oversubscribed uplinks."""
     return simulate(load_scenario(SCENARIOS / "clusters" / "leaf-spine.yaml", SMALL))
 
 
 @pytest.fixture(scope="module")
-def page(result: Result, tmp_path_factory: pytest.TempPathFactory) -> str:
+def page(result: SimulatedStep, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return its report."""
     out = tmp_path_factory.mktemp("page")
-    write_outputs(result, out, advise(result.scenario, result.summary))
+    result.write(out, advise(result.scenario, result.summary))
     return (out / "report.html").read_text(encoding="utf-8")
 
 
@@ -60,7 +60,7 @@ def pipeline_page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the report of a pipeline of 64 stages, more than a page has lines for."""
     out = tmp_path_factory.mktemp("pipeline")
     changes = ["parallel.pipeline.degree=64", "training.num_microbatches=64"]
-    write_outputs(simulate(load_scenario(SCENARIOS / "textbook-1f1b.yaml", changes)), out)
+    simulate(load_scenario(SCENARIOS / "textbook-1f1b.yaml", changes)).write(out)
     return (out / "report.html").read_text(encoding="utf-8")
 
 
@@ -117,7 +117,7 @@ def test_pages_are_whole_and_load_nothing(page: str, pipeline_page: str) -> None
         assert len(text) < 6_500_000
 
 
-def test_first_screen_says_what_the_summary_says(result: Result, page: str) -> None:
+def test_first_screen_says_what_the_summary_says(result: SimulatedStep, page: str) -> None:
     """Time with its interval, memory and verdict, what a rank waits for, and what would help, before any chart."""
     summary, first_screen = result.summary, body_of(page).split('class="chart"')[0]
     advice = advise(result.scenario, summary)
@@ -174,7 +174,7 @@ def test_pictures_of_64_stages_are_cut_to_what_is_legible(pipeline_page: str) ->
     assert "48 of 64 simulated ranks" in body_of(pipeline_page)
 
 
-def test_heat_map_agrees_with_the_summary_and_with_the_timeline(result: Result, page: str) -> None:
+def test_heat_map_agrees_with_the_summary_and_with_the_timeline(result: SimulatedStep, page: str) -> None:
     """A line's mean is its links' share of the step; uplinks are full just while gradients or parameters move."""
     use, timeline, summary = result.links, result.timeline, result.summary
     assert use is not None
@@ -199,7 +199,7 @@ def test_heat_map_agrees_with_the_summary_and_with_the_timeline(result: Result, 
     assert np.median(np.array(uplink)[inside]) == pytest.approx(1.0, abs=0.01)
 
 
-def test_waiting_looks_like_waiting(result: Result) -> None:
+def test_waiting_looks_like_waiting(result: SimulatedStep) -> None:
     """A rank's upper lane is full while it computes or waits for tensor parallelism, the lower while gradients move."""
     timeline, role = result.timeline, result.summary["roles"][0]
     bars = choose_bars(timeline).windows[0].bars
@@ -213,7 +213,7 @@ def test_waiting_looks_like_waiting(result: Result) -> None:
 
 def test_shares_of_the_time_are_at_most_all_of_it(tmp_path: Path) -> None:
     """Where several steps without a flush are laid out, kinds of op have their share of all of them, and it says so."""
-    write_outputs(simulate(load_scenario(SCENARIOS / "textbook-pipedream-2bw.yaml")), tmp_path)
+    simulate(load_scenario(SCENARIOS / "textbook-pipedream-2bw.yaml")).write(tmp_path)
     text = body_of((tmp_path / "report.html").read_text(encoding="utf-8"))
     shares = [float(share) for share in re.findall(r">(\d+\.\d) %<", text.split("Longest kinds")[1])]
     assert 90 < sum(shares) <= 100

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from scenarios.cli import main
-from scenarios.reading.loader import load_scenario
 from scenarios.report.slot_text import print_slots
 from scenarios.report.slots import SlotDiagram, choose_slots
-from scenarios.running.runner import simulate
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
 
 NO_HOP = ("hop: 0.25 s", "hop: 0 s")
 SCHEDULES = {

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.reading.loader import load_scenario
 from scenarios.report.causes import COMPUTATION
 from scenarios.report.words import time_parts
-from scenarios.running.runner import simulate
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
 
 SCENARIO = """\
 name: experts

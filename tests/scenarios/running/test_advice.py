@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.reading.loader import Scenario, load_scenario
 from scenarios.report.words import mean_over_ranks, recompute_fraction
-from scenarios.running.advice import MOST_EVENTS, WORTH_DOING, advise, with_few_microbatches
-from scenarios.running.remedies import losses_of
-from scenarios.running.runner import plan_of, simulate
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.advice import MOST_EVENTS, WORTH_DOING, advise
+from scenarios.workloads.steps.running import plan_of, simulate
+from scenarios.workloads.steps.scenario import StepScenario
 from sim.engine.running.memory import memory_use
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios" / "library"
@@ -35,7 +35,7 @@ def summary(recomputed_s: float = 0.0, **changes: object) -> dict[str, object]:
 
 
 @pytest.fixture
-def scenario(write) -> Scenario:
+def scenario(write) -> StepScenario:
     """Return the first scenario."""
     return load_scenario(write())
 
@@ -150,7 +150,7 @@ def test_no_single_other_change_brings_more_than_the_advised() -> None:
     assert advice is not None
     assert advice.gain is not None
     gains = []
-    for loss in losses_of(scenario.job, before):
+    for loss in scenario.losses(before):
         for change in loss.changes:
             after = simulate(load_scenario(path, (*overrides, *change))).summary
             gain = after["tokens_per_s"] / before["tokens_per_s"] - 1.0
@@ -225,7 +225,7 @@ def test_few_microbatches_have_the_peak_of_many(write, schedule: str, virtual_st
     parallel = f"parallel.pipeline={{degree: 4, schedule: {schedule}, virtual_stages: {virtual_stages}}}"
     changes = [parallel, "parallel.data.degree=48", "model.num_layers=16"]
     scenario = load_scenario(write(), changes)
-    few = with_few_microbatches(scenario)
+    few = scenario.with_few_microbatches()
     assert few.job.training.global_batch_size < scenario.job.training.global_batch_size
     peaks = [[memory_use(program).peak_bytes for program in plan_of(it).programs] for it in (few, scenario)]
     assert peaks[0] == peaks[1]

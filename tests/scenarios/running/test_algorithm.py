@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from scenarios.cli import main
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import simulate
-from scenarios.sweep.point import values_of
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios" / "library"
 TRAINING = "training={global_batch_size: 8, microbatch_size: 1, precision: fp64}"
@@ -17,7 +16,7 @@ TRAINING = "training={global_batch_size: 8, microbatch_size: 1, precision: fp64}
 def summary_of(*overrides: str) -> dict:
     """Return the summary of the tiny Llama on four pipeline ranks, with what its sweep would say."""
     result = simulate(load_scenario(SCENARIOS / "tiny-llama-local-updates.yaml", overrides))
-    return result.summary | {"sent": values_of(result)["sent_bytes_per_rank"]}
+    return result.summary | {"sent": result.row()["sent_bytes_per_rank"]}
 
 
 def test_run_of_several_steps_counts_per_step() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from scenarios.choices.decide import decided
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import plan_of, pricing_of, simulate, with_choices
-from scenarios.running.schedules import schedule_text
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import plan_of, pricing_of, simulate, with_choices
+from scenarios.workloads.steps.schedule import schedule_text
 from sim.engine.findings.alone import tasks_alone_s
 from sim.engine.running.memory import peak_live_chunks
 from sim.training.pipeline.actions import parse_orders

@@ -9,9 +9,9 @@ import pytest
 from costmodels.collectives import STEP_LISTS
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
-from scenarios.reading.loader import load_scenario
-from scenarios.running.collectives import chosen_algorithms, kinds_of
-from scenarios.running.runner import plan_of
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.collectives import chosen_algorithms, kinds_of
+from scenarios.workloads.steps.running import plan_of
 from sim.plan.words.program import Plan
 
 ROOT = Path(__file__).parents[3]

@@ -6,9 +6,9 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
-from scenarios.reading.loader import load_scenario
-from scenarios.running.collectives import chosen_algorithms
-from scenarios.running.runner import plan_of, pricing_of, simulate
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.collectives import chosen_algorithms
+from scenarios.workloads.steps.running import plan_of, pricing_of, simulate
 
 SCENARIO = """\
 name: replicas

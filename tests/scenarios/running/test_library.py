@@ -8,8 +8,8 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.library.shipped import FOLDER, found, scenario_names
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import simulate
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
 
 CLUSTERS = [name for name in scenario_names() if name.startswith("clusters/")]
 SMALL = ("model.num_layers=4",)

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import poisson
 
 from scenarios.cli import main
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import Result, simulate, write_outputs
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import SimulatedStep, simulate
 
 ROOT = Path(__file__).parents[3]
 LLAMA = ROOT / "scenarios" / "library" / "llama3-405b-54-days.yaml"
@@ -30,12 +30,12 @@ reliability:
 
 
 @pytest.fixture(scope="module")
-def llama() -> Result:
+def llama() -> SimulatedStep:
     """Return the simulated 54 days."""
     return simulate(load_scenario(LLAMA))
 
 
-def test_llama_3_is_interrupted_as_often_as_reported(llama: Result) -> None:
+def test_llama_3_is_interrupted_as_often_as_reported(llama: SimulatedStep) -> None:
     """419 interruptions in 54 days (arXiv 2407.21783, table 5) go in as an MTBF and come out as a count."""
     reliability = llama.summary["reliability"]
     assert reliability["mtbf_s"] == pytest.approx(54 * 86400 / 419, rel=1e-4)
@@ -46,7 +46,7 @@ def test_llama_3_is_interrupted_as_often_as_reported(llama: Result) -> None:
     assert reliability["expected"]["interruptions"] == pytest.approx(419, rel=1e-4)
 
 
-def test_llama_3_trains_for_more_than_90_percent_of_the_time(llama: Result) -> None:
+def test_llama_3_trains_for_more_than_90_percent_of_the_time(llama: SimulatedStep) -> None:
     """Section 3.3.4 reports more than 90 % effective training time; so says the scenario with its assumptions."""
     reliability = llama.summary["reliability"]
     assert 0.9 < reliability["goodput"]["low"] < reliability["goodput"]["mean"] < 0.97
@@ -115,7 +115,7 @@ def test_long_run_is_printed(write, capsys: pytest.CaptureFixture[str]) -> None:
 def test_report_shows_the_long_run(write, tmp_path: Path, spares: str) -> None:
     """The page has a card, a table and a chart of the long run; the curve only where there is a closed form."""
     result = simulate(load_scenario(write(SMALL + spares)))
-    write_outputs(result, tmp_path / "out")
+    result.write(tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "Goodput of the long run" in page
     assert "<h2>The long run</h2>" in page
@@ -125,9 +125,9 @@ def test_report_shows_the_long_run(write, tmp_path: Path, spares: str) -> None:
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["reliability"] == result.summary["reliability"]
 
 
-def test_curve_peaks_at_the_best_interval(llama: Result, tmp_path: Path) -> None:
+def test_curve_peaks_at_the_best_interval(llama: SimulatedStep, tmp_path: Path) -> None:
     """The highest point of the chart's curve is the interval that ``auto`` chose, within a point's distance."""
-    write_outputs(llama, tmp_path)
+    llama.write(tmp_path)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     curve, simulated = json.loads(page.split("const charts = ", 1)[1].split(";\n", 1)[0])["long-run"]["data"]
     peak = max(range(len(curve["y"])), key=curve["y"].__getitem__)

@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 from scenarios.errors import ScenarioError
-from scenarios.reading.loader import Scenario, load_scenario
 from scenarios.report.words import sharded_words
-from scenarios.running.runner import plan_of, simulate, with_choices
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import plan_of, simulate, with_choices
+from scenarios.workloads.steps.scenario import StepScenario
 from sim.training.spec.job import DenseTraining
 
 TINY = Path(__file__).parents[3] / "scenarios" / "library" / "tiny-gpt-2x2.yaml"
 
 
-def tiny(osdp: str, *more: str) -> Scenario:
+def tiny(osdp: str, *more: str) -> StepScenario:
     """Return the tiny GPT on four replicas with these options of OSDP."""
     return load_scenario(
         TINY, ["parallel.tensor.degree=1", "parallel.pipeline.degree=1", f"parallel.data={{degree: 4, {osdp}}}", *more]

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from scenarios.library.shipped import FOLDER
-from scenarios.reading.loader import load_scenario
 from scenarios.report.words import mean_over_ranks
-from scenarios.running.runner import simulate
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
 
 OVERLAP = "parallel.data.overlap_gradient_sync=true"
 SCHEDULE = "parallel.pipeline.schedule"

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from scenarios.cli import main
-from scenarios.reading.loader import load_scenario
 from scenarios.reading.yaml_tree import read_value
 from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, PHASES
-from scenarios.running.runner import simulate
 from scenarios.sweep.console import print_sweep
 from scenarios.sweep.files import csv_text, write_sweep
 from scenarios.sweep.labels import label, varied
 from scenarios.sweep.run import SCHEMA, Sweep, prepare, run
 from scenarios.sweep.settings import MAX_POINTS, points, read_settings
 from scenarios.sweep.workers import ThisProcess, local_workers
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
 from sim.training.pipeline.rules import Schedule
 
 ROOT = Path(__file__).parents[3]

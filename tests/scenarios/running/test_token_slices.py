@@ -9,8 +9,8 @@ from scenarios.choices.slices import with_slices
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
 from scenarios.library.shipped import FOLDER
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import simulate, with_choices
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate, with_choices
 from sim.training.spec.job import DenseTraining
 
 SCENARIO = """

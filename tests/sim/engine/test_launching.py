@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.software import Software
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import plan_of, pricing_of
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import plan_of, pricing_of
 from sim.engine.compiling.shape import analyse
 from sim.engine.folding.folding import no_fold
 from sim.engine.prices.activity import Activity

@@ -30,9 +30,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import simulate as simulate_scenario
-from scenarios.running.runner import write_outputs
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate as simulate_scenario
 from sim.cluster.topology.topology import Topology
 from sim.engine.findings.timeline import timeline
 from sim.engine.folding.folding import fold, no_fold
@@ -223,9 +222,7 @@ def test_up_to_64_ranks_fold_and_coalesce_unnoticed(data: Any, keys: dict[str, A
 def written(folder: Path, seed: int) -> dict[str, bytes]:
     """Return the files that a run with jitter writes, without the wall time."""
     settings_ = [f"seed={seed}", "cluster.jitter.gemm=0.05"]
-    write_outputs(
-        simulate_scenario(load_scenario(ROOT / "scenarios" / "library" / "tiny-gpt-2x2.yaml", settings_)), folder
-    )
+    simulate_scenario(load_scenario(ROOT / "scenarios" / "library" / "tiny-gpt-2x2.yaml", settings_)).write(folder)
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     summary = json.loads(files["summary.json"])
     summary["engine"].pop("wall_time_s")

@@ -8,9 +8,9 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from scenarios.reading.loader import load_scenario
-from scenarios.running.intervals import errors_of
-from scenarios.running.runner import plan_of, pricing_of
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.intervals import errors_of
+from scenarios.workloads.steps.running import plan_of, pricing_of
 from sim.engine.findings.critical_path import CriticalPath, critical_path
 from sim.engine.folding.folding import no_fold
 from sim.engine.prices.activity import Activity

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.cli import main
-from scenarios.running.replay_again import profile_again
+from scenarios.recorded.replay_again import profile_again
 from sim.replay.changes import ChangeError, Changes, parse_changes
 from sim.replay.host import read_host
 from sim.replay.run import Replayer

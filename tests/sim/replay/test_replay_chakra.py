@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.cli import group
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import plan_of, pricing_of, with_choices
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import plan_of, pricing_of, with_choices
 from sim.engine.running.simulate import simulate
 from sim.plan.errors import PlanError
 from sim.plan.facts.dependencies import dependencies

@@ -1,59 +1,29 @@
 """What a step loses, and overrides of its scenario that go against each loss, the mildest first."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 from scenarios.report.causes import cause_of
 from scenarios.report.words import mean_over_ranks, recompute_fraction
+from scenarios.workloads.steps.losses import MEMORY, WORTH_SAYING, Change, Loss, against_bubble, worth_saying
 from sim.engine.findings.breakdown import BUBBLE
-from sim.training.spec.job import DenseTraining, ParallelSpec, TextbookTraining
+from sim.training.spec.job import DenseTraining, ParallelSpec
 
-Change = tuple[str, ...]
-"""Overrides, ``key=value``, that go together."""
-
-_GAINS_BY_STAGES: Final = ("gpipe", "1f1b", "interleaved_1f1b", "breadth_first")
-"""Schedules whose bubble is (p-1)/(vm) of the work: of more stages a rank it is smaller (Narayanan et al. 2021, section
-2.2). Those that split the backward, or run micro-batches from both ends, may have less as they are.
-"""
-_MEMORY: Final = "memory"
 _EXPOSED: Final = "communication that nothing hides"
-_WORTH_SAYING: Final = 0.02
-"""Losses of a smaller fraction of the step are not worth a change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """What a step loses, its fraction of the step, and changes against it."""
-
-    name: str
-    fraction: float
-    changes: Sequence[Change]
-
-    @property
-    def is_memory(self) -> bool:
-        """Return whether the plan does not fit: no loss of time, but what comes before all others."""
-        return self.name == _MEMORY
-
-    @property
-    def most_gain(self) -> float:
-        """Return by what fraction throughput rises where nothing of the loss is left."""
-        return self.fraction / (1.0 - self.fraction) if self.fraction < 1.0 else float("inf")
-
-
-def losses_of(job: DenseTraining | TextbookTraining, summary: Mapping[str, Any]) -> list[Loss]:
+def losses_of(job: DenseTraining, summary: Mapping[str, Any]) -> list[Loss]:
     """Return what a step loses, the greatest loss first; memory alone where the plan does not fit."""
-    if summary.get("fits_memory") is False and isinstance(job, DenseTraining):
-        return [Loss(_MEMORY, 1.0, _against_memory(job))]
-    losses = [Loss("pipeline bubble", summary["bubble_fraction"], _against_bubble(job))]
-    if isinstance(job, DenseTraining):
-        exposed = summary["exposed_communication_fraction"]
-        losses += [
-            Loss(_communication_words(summary), exposed, _against_communication(job, summary)),
-            Loss("recomputation", recompute_fraction(summary), _against_recompute(job)),
-        ]
-    return sorted((loss for loss in losses if loss.fraction >= _WORTH_SAYING), key=lambda loss: -loss.fraction)
+    if summary.get("fits_memory") is False:
+        return [Loss(MEMORY, 1.0, _against_memory(job))]
+    exposed = summary["exposed_communication_fraction"]
+    losses = [
+        Loss("pipeline bubble", summary["bubble_fraction"], _against_bubble(job)),
+        Loss(_communication_words(summary), exposed, _against_communication(job, summary)),
+        Loss("recomputation", recompute_fraction(summary), _against_recompute(job)),
+    ]
+    return worth_saying(losses)
 
 
 def _against_memory(job: DenseTraining) -> list[Change]:
@@ -78,20 +48,12 @@ def _against_memory(job: DenseTraining) -> list[Change]:
     return changes
 
 
-def _against_bubble(job: DenseTraining | TextbookTraining) -> list[Change]:
-    changes: list[Change] = []
-    if isinstance(job, TextbookTraining):
-        pipeline, more = job.pipeline, f"training.num_microbatches={2 * job.num_microbatches}"
-        finer = [pipeline.virtual_stages + 1]
-    else:
-        pipeline, more = job.parallel.pipeline, f"training.global_batch_size={2 * job.training.global_batch_size}"
-        layers_per_rank, rest = divmod(job.model.num_layers, pipeline.degree)
-        numbers = range(pipeline.virtual_stages + 1, layers_per_rank + 1)
-        finer = [] if rest or pipeline.layers_per_stage else [v for v in numbers if layers_per_rank % v == 0]
-    if pipeline.degree > 1 and pipeline.schedule in _GAINS_BY_STAGES and finer:
-        stages = f"parallel.pipeline.virtual_stages={finer[0]}"
-        changes.append(("parallel.pipeline.schedule=interleaved_1f1b", stages))
-    return [*changes, (more,)]
+def _against_bubble(job: DenseTraining) -> list[Change]:
+    pipeline, more = job.parallel.pipeline, f"training.global_batch_size={2 * job.training.global_batch_size}"
+    layers_per_rank, rest = divmod(job.model.num_layers, pipeline.degree)
+    numbers = range(pipeline.virtual_stages + 1, layers_per_rank + 1)
+    finer = [] if rest or pipeline.layers_per_stage else [v for v in numbers if layers_per_rank % v == 0]
+    return against_bubble(pipeline, finer, more)
 
 
 def _against_communication(job: DenseTraining, summary: Mapping[str, Any]) -> list[Change]:
@@ -110,7 +72,7 @@ def _against_communication(job: DenseTraining, summary: Mapping[str, Any]) -> li
     by_axis = {
         "tp": tensor, "cp": _against_context(parallel), "ep": _against_experts(parallel), "pp": pipeline, "dp": data,
     }  # fmt: skip
-    seconds, least_s = _exposed_by_axis(summary), _WORTH_SAYING * summary["iteration_time_s"]
+    seconds, least_s = _exposed_by_axis(summary), WORTH_SAYING * summary["iteration_time_s"]
     waited_for = [axis for axis in by_axis if seconds[axis] >= least_s]
     return [change for axis in sorted(waited_for, key=lambda axis: -seconds[axis]) for change in by_axis[axis]]
 

@@ -1,6 +1,6 @@
 """The ``reliability`` section of a scenario as the specification of a long run."""
 
-from scenarios.reading.schema.reliability import ReliabilitySection
+from scenarios.workloads.training.long_run.schema import ReliabilitySection
 from sim.reliability.errors import ReliabilityError
 from sim.reliability.spec import CheckpointSpec, Component, ReliabilitySpec, SpareNodes
 

@@ -13,17 +13,15 @@ from backends.torch.launching.environment import job_member
 from backends.torch.launching.silence import SILENCE_S
 from costmodels.units import format_bytes
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.loader import Scenario
 from scenarios.reading.option import option_seconds
 from scenarios.results.files import write_execution
 from scenarios.results.folder import writing_to
-from scenarios.running.collectives import NATIVE, chosen_algorithms
-from scenarios.running.runner import plan_of, simulate, with_choices
-from scenarios.summaries.algorithm import algorithm_of
+from scenarios.workloads.steps.collectives import NATIVE, chosen_algorithms
+from scenarios.workloads.steps.running import plan_of, simulate, with_choices
+from scenarios.workloads.steps.scenario import StepScenario
 from sim.engine.running.memory import memory_use
 from sim.plan.words.buffer import Tier
 from sim.plan.words.program import Plan
-from sim.training.spec.job import DenseTraining
 from traces.comparison.compare import compare
 from traces.timeline import Timeline
 
@@ -55,7 +53,7 @@ class ExecutionOptions:
     timeout: str = TIMEOUT
 
 
-def run(scenario: Scenario, options: ExecutionOptions, out: Path | None = None) -> dict[str, Any] | None:
+def run(scenario: StepScenario, options: ExecutionOptions, out: Path | None = None) -> dict[str, Any] | None:
     """Return what a run of some steps measured; None in a process that is not rank 0 of a running job.
 
     Times and memory are those of the last step. The check is of what all of them made of the parameters, once what the
@@ -66,14 +64,14 @@ def run(scenario: Scenario, options: ExecutionOptions, out: Path | None = None) 
     device, check = options.device, options.check
     timeout_s = option_seconds("--timeout", options.timeout, TIMEOUTS_S, "a rank may be silent for")
     scenario = _as_executed(with_choices(scenario), device, check=check)
-    plan, job = plan_of(scenario), scenario.job
+    plan = plan_of(scenario)
     if job_member(os.environ, [plan]) is None and device == "cpu":
         refuse_too_large(plan, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     algorithms = chosen_algorithms(options.collectives, plan, scenario.algorithms)
     backend = load_torch_backend()
     request = backend.ExecutionRequest(
         plan=plan,
-        check_against=job if check and isinstance(job, DenseTraining) else None,
+        check_against=scenario.dense_job if check else None,
         iterations=options.steps,
         timing=options.timing,
         explicit=None if algorithms is None else ExplicitCollectives(algorithms, _devices_per_island(scenario)),
@@ -110,24 +108,19 @@ def refuse_too_large(plan: Plan, memory_bytes: int) -> None:
         raise ScenarioError(Origin(option="execute"), "", rule, remedy)
 
 
-def _as_executed(scenario: Scenario, device: Device, *, check: bool) -> Scenario:
+def _as_executed(scenario: StepScenario, device: Device, *, check: bool) -> StepScenario:
     """Return the scenario with the numbers that it will be executed in. Raises ScenarioError for a vain check."""
     if not check:
         return scenario
-    if not isinstance(scenario.job, DenseTraining):
-        rule = "a textbook workload computes nothing that could be checked"
-        raise ScenarioError(Origin(option="--check"), "", rule, "leave --check out")
-    if device != "cpu":
-        return scenario
-    training = replace(scenario.job.training, precision="fp64")
-    return replace(scenario, job=replace(scenario.job, training=training))
+    computing = scenario.in_double_precision()  # refuses where nothing is computed
+    return computing if device == "cpu" else scenario
 
 
-def _devices_per_island(scenario: Scenario) -> int | None:
+def _devices_per_island(scenario: StepScenario) -> int | None:
     return None if scenario.cluster is None else scenario.cluster.devices_per_island
 
 
-def _summary(scenario: Scenario, execution: Any, simulated: Mapping[str, Any], num_steps: int) -> dict[str, Any]:
+def _summary(scenario: StepScenario, execution: Any, simulated: Mapping[str, Any], num_steps: int) -> dict[str, Any]:
     """Return what was measured; of a plan that holds several steps their mean time, filling and draining included.
 
     The interval is of a steady step, so there is none of such a mean.
@@ -152,7 +145,7 @@ def _summary(scenario: Scenario, execution: Any, simulated: Mapping[str, Any], n
         "schema": SCHEMA,
         "scenario": scenario.name,
         "seed": scenario.seed,
-        "algorithm": algorithm_of(scenario.job),
+        "algorithm": scenario.algorithm,
         "world_size": len(execution.ranks),
         "iteration_time_s": execution.iteration_time_s / num_steps,
         "simulated_iteration_time_s": simulated["makespan_s"] / num_steps,

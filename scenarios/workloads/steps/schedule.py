@@ -2,28 +2,20 @@
 
 from typing import Any
 
-from scenarios.reading.loader import Scenario
 from scenarios.report.slots import SlotDiagram, choose_slots
-from scenarios.running.runner import simulate, with_choices
+from scenarios.workloads.steps.running import simulate, with_choices
+from scenarios.workloads.steps.scenario import StepScenario
 from sim.training.errors import SpecError
 from sim.training.pipeline.actions import format_orders
 from sim.training.pipeline.schedules import orders
-from sim.training.pipeline.spec import PipelineSpec
 from sim.training.pipeline.two_versions import NUM_STEPS
-from sim.training.spec.job import TextbookTraining
 from sim.training.spec.method import LOCAL_SCHEDULE
 
 
-def pipeline_of(scenario: Scenario) -> PipelineSpec:
-    """Return how a scenario's job is pipelined."""
-    job = scenario.job
-    return job.pipeline if isinstance(job, TextbookTraining) else job.parallel.pipeline
-
-
-def schedule_text(scenario: Scenario) -> str:
+def schedule_text(scenario: StepScenario) -> str:
     """Return the order of forwards and backwards as CSV. Raises SpecError where the format has no words for it."""
     scenario = with_choices(scenario)
-    job, pipeline = scenario.job, pipeline_of(scenario)
+    pipeline = scenario.pipeline
     if pipeline.schedule == LOCAL_SCHEDULE:
         rule = "local updates send no gradient through the model, for which the format has no words"
         raise SpecError("parallel.pipeline.schedule", rule, "draw it with --out FILE.svg")
@@ -33,31 +25,30 @@ def schedule_text(scenario: Scenario) -> str:
     if pipeline.num_copies > 1:
         rule = f"{pipeline.schedule} trains two copies of the model, for which the format has no words"
         raise SpecError("parallel.pipeline.schedule", rule, "choose another schedule, or draw it with --out FILE.svg")
-    times = job.times if isinstance(job, TextbookTraining) else None
-    return format_orders(orders(pipeline, job.num_microbatches, times))
+    return format_orders(orders(pipeline, scenario.job.num_microbatches, scenario.stage_times))
 
 
-def slots_of(scenario: Scenario) -> SlotDiagram:
+def slots_of(scenario: StepScenario) -> SlotDiagram:
     """Return the slots of a scenario's simulated step, a lane per class of ranks that are alike."""
     return choose_slots(simulate(scenario, detail="task").timeline)
 
 
-def schedule_words(scenario: Scenario) -> str:
+def schedule_words(scenario: StepScenario) -> str:
     """Return the schedule and its numbers in words."""
-    pipeline, job = pipeline_of(scenario), scenario.job
+    pipeline, job = scenario.pipeline, scenario.job
     ranks = f"{pipeline.degree} pipeline rank{'s' if pipeline.degree > 1 else ''}"
     stages = f", {pipeline.virtual_stages} virtual stages each" if pipeline.virtual_stages > 1 else ""
     return f"{pipeline.schedule}, {ranks}{stages}, {job.num_microbatches:,} micro-batches"
 
 
-def run_words(scenario: Scenario) -> str:
+def run_words(scenario: StepScenario) -> str:
     """Return what the slots are of: a step, or several in a row."""
-    return f"{NUM_STEPS} steps" if pipeline_of(scenario).gradient_delay else "step"
+    return f"{NUM_STEPS} steps" if scenario.pipeline.gradient_delay else "step"
 
 
-def schedule_summary(scenario: Scenario, diagram: SlotDiagram) -> dict[str, Any]:
+def schedule_summary(scenario: StepScenario, diagram: SlotDiagram) -> dict[str, Any]:
     """Return schedule and slots as JSON has them; ``slots`` holds what is drawn, rank by rank."""
-    pipeline = pipeline_of(scenario)
+    pipeline = scenario.pipeline
     return {
         "name": pipeline.schedule,
         "num_microbatches": scenario.job.num_microbatches,

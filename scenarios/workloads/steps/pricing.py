@@ -1,11 +1,15 @@
 """Prices of a scenario's cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
+from costmodels.errors import AlgorithmError
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from costmodels.software import Software
+from scenarios.errors import ScenarioError
 from scenarios.reading.machine import ClusterSpec
+from scenarios.reading.yaml_tree import Document
 from sim.cluster.cluster import Cluster
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.variation import Variation
@@ -25,3 +29,16 @@ def cluster_of(spec: ClusterSpec) -> Cluster:
     """Return the simulated hardware of a scenario."""
     devices = tuple((load_node(name).device, count) for name, count in spec.node_types)
     return Cluster(spec.node_spec, spec.num_nodes, spec.devices_per_node, spec.wiring, devices)
+
+
+@contextmanager
+def locating_algorithms(document: Document, algorithms: Mapping[str, str]) -> Iterator[None]:
+    """Give an algorithm that cannot serve a group of the plan the origin of the key that names it."""
+    try:
+        yield
+    except AlgorithmError as error:
+        if error.kind not in algorithms:
+            raise
+        key = f"network.algorithm.{error.kind}"
+        remedy = "write auto, or an algorithm that serves all groups that do so"
+        raise ScenarioError(document.origin(key.split(".")), key, str(error), remedy) from error

@@ -1,0 +1,19 @@
+"""Give errors of the simulated world the place in the file that they are about."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from scenarios.errors import ScenarioError
+from scenarios.reading.yaml_tree import Document
+from sim.reliability.errors import ReliabilityError
+from sim.training.errors import SpecError
+
+
+@contextmanager
+def located(document: Document) -> Iterator[None]:
+    """Give a SpecError or ReliabilityError raised inside the origin of the key that it names."""
+    try:
+        yield
+    except (SpecError, ReliabilityError) as error:
+        origin = document.origin(error.key.split("."))
+        raise ScenarioError(origin, error.key, error.rule, error.remedy) from error

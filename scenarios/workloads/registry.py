@@ -1,0 +1,61 @@
+"""All kinds of work, and what follows from having them all: which one a file is of, and the schema of every file."""
+
+from typing import Any, Final
+
+from scenarios.errors import ScenarioError, suggestion
+from scenarios.reading.schema.values import json_schema_of
+from scenarios.reading.yaml_tree import Document, describe
+from scenarios.workloads.textbook.workload import TextbookSchedule
+from scenarios.workloads.training.workload import TrainingStep
+from scenarios.workloads.workload import Workload
+
+WORKLOADS: Final[tuple[Workload[Any], ...]] = (TrainingStep(), TextbookSchedule())
+"""The first is what a file is of that names no kind, where no other one claims it."""
+
+
+def workload_of(document: Document) -> Workload[Any]:
+    """Return the kind of work that a file is of. Raises ScenarioError for one that there is not."""
+    named = document.data.get("workload")
+    if named is None:
+        return next((kind for kind in WORKLOADS if kind.claims(document.data)), WORKLOADS[0])
+    found = next((kind for kind in WORKLOADS if kind.name == named), None)
+    if found is None:
+        names = [kind.name for kind in WORKLOADS]
+        rule = f"there is no kind of work {describe(named)}"
+        remedy = suggestion(named, names) if isinstance(named, str) else f"write one of {', '.join(names)}"
+        raise ScenarioError(document.origin(("workload",)), "workload", rule, remedy)
+    return found
+
+
+def workload_named(name: str) -> Workload[Any]:
+    """Return a kind of work by its name."""
+    return next(kind for kind in WORKLOADS if kind.name == name)
+
+
+def sections() -> set[str]:
+    """Return the keys that files have at their top, of all kinds of work."""
+    return {key for kind in WORKLOADS for key in kind.schema.model_fields}
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of scenario files, of all kinds of work."""
+    definitions: dict[str, Any] = {}
+    choice: dict[str, Any] = {}
+    for kind in (*WORKLOADS[1:], WORKLOADS[0])[::-1]:  # inside out: the first kind is the last else
+        own = json_schema_of(kind.schema)
+        definitions |= own.pop("$defs", {}) | {kind.schema.__name__: own}
+        reference = {"$ref": f"#/$defs/{kind.schema.__name__}"}
+        choice = {"if": _is_of(kind), "then": reference, "else": choice} if choice else reference
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "meshtwin scenario",
+        "type": "object",
+        **choice,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _is_of(kind: Workload[Any]) -> dict[str, Any]:
+    """Return the JSON Schema that files of a kind hold to, and no others."""
+    named = {"properties": {"workload": {"const": kind.name}}, "required": ["workload"]}
+    return {"anyOf": [named, kind.claimed]} if kind.claimed else named

@@ -1,0 +1,47 @@
+"""How fast a step is for its work: tokens/s, FLOP/s, and what part of the devices' peak that is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodels.hardware import DeviceSpec
+from scenarios.workloads.steps.means import mean_over_ranks
+from sim.engine.running.run import SimulatedRun
+from sim.plan.facts.description import describe
+from sim.plan.words.program import Program
+from sim.training.spec.job import DenseTraining
+from sim.training.spec.precision import PRECISIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Tokens and FLOP of a second, and what part of the mean device's peak they are; None where nothing is computed."""
+
+    tokens_per_s: float | None = None
+    model_flop_per_s_per_device: float | None = None
+    hardware_flop_per_s_per_device: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+
+
+def rates_of(job: DenseTraining, run: SimulatedRun, devices: Sequence[tuple[DeviceSpec, int]]) -> Rates:
+    """Return tokens/s, FLOP/s per device and their share of the mean device's peak."""
+    time_s, world = run.iteration_time_s, run.plan.mesh.size
+    model_rate = job.model_flop / time_s / world
+    flop_of = {id(program): _program_flop(program) for program in run.plan.programs}
+    flop = mean_over_ranks(run, {rank: flop_of[id(program)] for rank, program in run.programs.items()})
+    hardware_rate = flop / run.plan.num_steps / time_s
+    dtype = PRECISIONS[job.training.precision].product
+    peak = sum(device.peak(dtype) * count for device, count in devices) / world
+    return Rates(
+        tokens_per_s=job.training.global_batch_size * job.model.sequence_length / time_s,
+        model_flop_per_s_per_device=model_rate,
+        hardware_flop_per_s_per_device=hardware_rate,
+        mfu=model_rate / peak,
+        hfu=hardware_rate / peak,
+    )
+
+
+def _program_flop(program: Program) -> float:
+    """Return the FLOP that one rank's program spends, recomputation included."""
+    per_task = {n: sum(describe(program, t, op).flop for op in t.ops) for n, t in program.tasks.items()}
+    return sum(per_task[call.task] for call in program.calls)

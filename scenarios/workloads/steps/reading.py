@@ -1,0 +1,69 @@
+"""What files of training steps and of textbook schedules have in common: pipeline, method, limits."""
+
+from typing import Any, Final, Literal
+
+from scenarios.errors import ScenarioError
+from scenarios.reading.actions import read_actions
+from scenarios.reading.schema.parallel import DelayPipelineSection, PipelineSection
+from scenarios.reading.schema.training import DelayTrainingSection, TrainingSection
+from scenarios.reading.schema.values import MAX_MICROBATCHES
+from scenarios.reading.token_slices import stated_slices
+from scenarios.reading.yaml_tree import Document
+from sim.training.pipeline.rules import SLICED_SCHEDULES
+from sim.training.pipeline.spec import PipelineSpec
+from sim.training.spec.method import LOCAL_SCHEDULE, Method
+
+MAX_PIPELINE_CALLS: Final = 1_000_000
+
+
+def method_of(training: TrainingSection | DelayTrainingSection, schedule: str) -> Method:
+    """Return the method that is written, or that the schedule belongs to."""
+    if "method" not in training.model_fields_set and schedule == LOCAL_SCHEDULE:
+        return "local"
+    return training.method
+
+
+def unless_auto(value: float | Literal["auto"]) -> float | None:
+    """Return a value that is written, None for one that is left to be chosen."""
+    return None if value == "auto" else value
+
+
+def pipeline_spec(
+    document: Document,
+    section: PipelineSection | DelayPipelineSection,
+    degree: int,
+    method: Method,
+    tokens: tuple[int, int] | None,
+) -> PipelineSpec:
+    """Return the pipeline, its actions read from their file; what was left out has the specification's defaults.
+
+    ``tokens``: of a sequence, and what slices must be multiples of; None: only the slices' ratios count.
+    """
+    keys: dict[str, Any] = {key: value for key, value in section.model_dump().items() if value is not None}
+    if method == "local" and "schedule" not in section.model_fields_set:
+        keys["schedule"] = LOCAL_SCHEDULE
+    if "actions" in keys:
+        keys["actions"] = read_actions(document.source.parent / keys["actions"])
+    stated = keys.pop("token_slices", None)
+    if stated == "auto":
+        stated = None if section.schedule in SLICED_SCHEDULES else 1  # of which the specification says that it has none
+    if stated is not None:
+        length, multiple = tokens or (stated, 1)
+        keys["token_slices"] = stated_slices(stated, length, multiple)
+    return PipelineSpec(**keys | {"degree": degree})
+
+
+def refuse_many_calls(document: Document, key: str, num_stages: int, num_microbatches: int) -> None:
+    """Raise ScenarioError for pipelines that no computer could hold; ``key`` of ``training`` says how many passes."""
+    origin = document.origin(("training", key))
+    if num_microbatches > MAX_MICROBATCHES:
+        rule = f"{num_microbatches:,} micro-batches per replica are more than {MAX_MICROBATCHES:,}"
+        raise ScenarioError(origin, f"training.{key}", rule, "write a smaller number")
+    if num_stages * num_microbatches > MAX_PIPELINE_CALLS:
+        rule = (
+            f"{num_microbatches:,} micro-batches x {num_stages:,} virtual stages are more than "
+            f"{MAX_PIPELINE_CALLS:,} passes"
+        )
+        most = MAX_PIPELINE_CALLS // num_stages
+        remedy = f"write a smaller number, for at most {most:,} micro-batches, or use fewer stages"
+        raise ScenarioError(origin, f"training.{key}", rule, remedy)

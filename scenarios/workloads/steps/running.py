@@ -1,0 +1,128 @@
+"""Simulate a step."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from backends.simulated import SimulatedBackend
+from scenarios.console.answer import print_summary
+from scenarios.errors import Origin, ScenarioError
+from scenarios.reading.located import located
+from scenarios.report import write_report
+from scenarios.report.words import Advice
+from scenarios.summaries.as_json import as_json
+from scenarios.summaries.step import StepSummary
+from scenarios.workloads.steps.intervals import errors_of
+from scenarios.workloads.steps.pricing import locating_algorithms
+from scenarios.workloads.steps.row import row_of
+from scenarios.workloads.steps.scenario import StepScenario
+from scenarios.workloads.steps.summarise import summarise
+from scenarios.workloads.workload import Detail, Outcome
+from sim.engine.findings.link_use import LinkUse, link_use
+from sim.engine.findings.timeline import timeline
+from sim.engine.prices.activity import Pricing
+from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.running.run import SimulatedRun
+from sim.plan.words.program import Plan
+from traces.timeline import Timeline
+
+MAX_UNFOLDED_OPS: Final = 15_000_000
+
+
+@dataclass
+class SimulatedStep(Outcome):
+    """A simulated step; the timeline is made on first use. ``links``: how full they are, None without a cluster."""
+
+    scenario: StepScenario
+    run: SimulatedRun
+    pricing: Pricing
+    found: StepSummary
+    detail: Detail | None = None
+    links: LinkUse | None = None
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Return the timeline in the detail asked for."""
+        return timeline(self.run, self.detail)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Return summary.json."""
+        found: dict[str, Any] = as_json(self.found)
+        return found
+
+    def print_to(self, console: Console, advice: Advice | None) -> None:
+        """Print the summary for people."""
+        print_summary(self.summary, console, advice=advice)
+
+    def write_page(self, path: Path, advice: Advice | None) -> None:
+        """Write report.html."""
+        write_report(self.summary, self.timeline, path, links=self.links, advice=advice)
+
+    def row(self) -> dict[str, Any]:
+        """Return the results that a sweep lays beside those of other steps."""
+        return row_of(self.found, self.scenario, self.run, self.pricing)
+
+
+def simulate(
+    scenario: StepScenario, *, detail: Detail | None = None, fold: bool = True, plan: Plan | None = None
+) -> SimulatedStep:
+    """Return the simulation of a step. ``plan``: in the place of the scenario's own.
+
+    Raises ScenarioError for ranks without folding that cannot be simulated in bounded time.
+    """
+    scenario = with_choices(scenario)
+    plan = plan or plan_of(scenario)
+    if not fold:
+        refuse_many_ops(plan)
+    pricing = scenario.pricing()
+    run = _run(scenario, plan, pricing, fold=fold)
+    links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
+    errors = errors_of(pricing) if isinstance(pricing, ClusterPricing) else None
+    found = scenario.with_findings(summarise(scenario, run, links, errors), plan)
+    return SimulatedStep(scenario, run, pricing, found, detail, links)
+
+
+def run_step(scenario: StepScenario) -> SimulatedRun:
+    """Return one step of a scenario as the engine runs it, without what a result says of it beside.
+
+    Raises ScenarioError where no choice that the scenario leaves fits, or an algorithm cannot serve a group.
+    """
+    scenario = with_choices(scenario)
+    return _run(scenario, plan_of(scenario), scenario.pricing(), fold=True)
+
+
+def _run(scenario: StepScenario, plan: Plan, pricing: Pricing, *, fold: bool) -> SimulatedRun:
+    with locating_algorithms(scenario.document, scenario.algorithms):
+        return SimulatedBackend(pricing, fold).simulate(plan)
+
+
+def refuse_many_ops(plan: Plan) -> None:
+    """Raise ScenarioError for a plan with more ops, over all ranks, than a computer simulates one by one."""
+    num_ops = sum(
+        len(plan.ranks_of(program)) * sum(len(program.tasks[call.task].ops) for call in program.calls)
+        for program in plan.programs
+    )
+    if num_ops > MAX_UNFOLDED_OPS:
+        rule = f"{plan.mesh.size:,} ranks have {num_ops:,} ops in all, more than {MAX_UNFOLDED_OPS:,}"
+        raise ScenarioError(Origin(option="--no-fold"), "", rule, "leave it out, or use fewer ranks")
+
+
+def with_choices(scenario: StepScenario) -> StepScenario:
+    """Return the scenario with what it leaves open chosen. Raises ScenarioError where no choice fits."""
+    return scenario.decided()
+
+
+def plan_of(scenario: StepScenario) -> Plan:
+    """Return the plan of one step of a scenario. Raises ScenarioError for one of more bytes than can be counted."""
+    scenario = with_choices(scenario)
+    with located(scenario.document):
+        return scenario.build()
+
+
+def pricing_of(scenario: StepScenario) -> Pricing:
+    """Return what the ops of a scenario's plan take."""
+    return scenario.pricing()

@@ -1,0 +1,109 @@
+"""A scenario that is one step: of training on a cluster, or of a textbook schedule with stated times."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from costmodels.hardware import DeviceSpec
+from costmodels.software import Software
+from scenarios.reading.machine import ClusterSpec
+from scenarios.summaries.step import StepSummary
+from scenarios.workloads.steps.losses import Loss
+from scenarios.workloads.steps.rates import Rates
+from scenarios.workloads.workload import Scenario, unable
+from sim.engine.prices.activity import Pricing
+from sim.engine.running.run import SimulatedRun
+from sim.plan.words.program import Plan
+from sim.training.pipeline.evaluate import StageTimes
+from sim.training.pipeline.spec import PipelineSpec
+from sim.training.spec.job import DenseTraining, TextbookTraining
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepScenario(Scenario, ABC):
+    """What both kinds have. ``cluster`` is None where times are stated.
+
+    ``algorithms``: of the kinds of collectives that are not left to the library. ``software``: what the framework adds.
+    """
+
+    job: DenseTraining | TextbookTraining
+    cluster: ClusterSpec | None = None
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    software: Software = field(default_factory=Software)
+
+    @property
+    @abstractmethod
+    def pipeline(self) -> PipelineSpec:
+        """Return how the model is pipelined."""
+
+    @property
+    @abstractmethod
+    def algorithm(self) -> str:
+        """Return the name of the algorithm that trains: what is computed, not how."""
+
+    @property
+    @abstractmethod
+    def num_samples(self) -> int:
+        """Return the samples of a step; where times are stated, its micro-batches."""
+
+    @property
+    def dense_job(self) -> DenseTraining | None:
+        """Return the job whose dense reference an execution is compared with; None: nothing is computed."""
+        return None
+
+    @property
+    @abstractmethod
+    def stage_times(self) -> StageTimes | None:
+        """Return the stated times of a virtual stage, None where prices say them."""
+
+    @property
+    @abstractmethod
+    def devices(self) -> Sequence[tuple[DeviceSpec, int]]:
+        """Return the devices of the ranks, in rank order, each with how many ranks have it; none without a cluster."""
+
+    @property
+    def device(self) -> DeviceSpec | None:
+        """Return the device that the step runs on, of several types the one with the least memory."""
+        return min((device for device, _ in self.devices), key=lambda device: device.memory_bytes, default=None)
+
+    @abstractmethod
+    def decided(self) -> "StepScenario":
+        """Return the scenario with what it leaves open chosen. Raises ScenarioError where no choice fits."""
+
+    @abstractmethod
+    def build(self) -> Plan:
+        """Return the plan of a decided scenario. Raises SpecError for one of more bytes than can be counted."""
+
+    @abstractmethod
+    def pricing(self) -> Pricing:
+        """Return what ops take."""
+
+    @abstractmethod
+    def rates(self, run: SimulatedRun) -> Rates:
+        """Return tokens/s, FLOP/s per device, and what part of the mean device's peak these are; None: not known."""
+
+    def with_findings(self, summary: StepSummary, plan: Plan) -> StepSummary:
+        """Return the summary with what the kind of work says beside: what was chosen, the long run."""
+        del plan
+        return summary
+
+    @abstractmethod
+    def losses(self, summary: Mapping[str, Any]) -> list[Loss]:
+        """Return what a step loses, the greatest loss first, with changes against it."""
+
+    @abstractmethod
+    def with_few_microbatches(self) -> "StepScenario":
+        """Return the scenario with no more micro-batches than its peak memory needs."""
+
+    @abstractmethod
+    def in_double_precision(self) -> "StepScenario":
+        """Return the scenario with numbers of 64 bits. Raises ScenarioError where nothing is computed."""
+
+
+def step_of(scenario: Scenario) -> StepScenario:
+    """Return a scenario as a step. Raises ScenarioError for one of another kind of work."""
+    if isinstance(scenario, StepScenario):
+        return scenario
+    rule = f"this needs a step of training, and a scenario of {scenario.workload.name} has none"
+    raise unable(scenario, rule, "take a scenario of training or textbook")

@@ -1,0 +1,87 @@
+"""A scenario that is a textbook schedule: stages with stated times, on no particular hardware."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from costmodels.hardware import DeviceSpec
+from scenarios.errors import Origin, ScenarioError
+from scenarios.summaries.algorithm import algorithm_name
+from scenarios.workloads.steps.losses import Loss, against_bubble, worth_saying
+from scenarios.workloads.steps.rates import Rates
+from scenarios.workloads.steps.scenario import StepScenario
+from sim.engine.prices.textbook import TextbookPricing
+from sim.engine.running.run import SimulatedRun
+from sim.plan.words.program import Plan
+from sim.training.local.textbook import build_local_textbook
+from sim.training.pipeline.evaluate import StageTimes
+from sim.training.pipeline.spec import PipelineSpec
+from sim.training.spec.job import TextbookTraining
+from sim.training.steps.delayed import build_delayed_textbook
+from sim.training.steps.textbook import build_textbook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextbookScenario(StepScenario):
+    """A schedule and its times."""
+
+    job: TextbookTraining
+
+    @property
+    def pipeline(self) -> PipelineSpec:
+        """Return how the model is pipelined."""
+        return self.job.pipeline
+
+    @property
+    def algorithm(self) -> str:
+        """Return the name of the algorithm that trains."""
+        return algorithm_name(self.job.method, self.job.update, self.pipeline)
+
+    @property
+    def num_samples(self) -> int:
+        """Return the micro-batches of a step."""
+        return self.job.num_microbatches
+
+    @property
+    def stage_times(self) -> StageTimes:
+        """Return the stated times of a virtual stage."""
+        return self.job.times
+
+    @property
+    def devices(self) -> Sequence[tuple[DeviceSpec, int]]:
+        """Return none."""
+        return ()
+
+    def decided(self) -> "TextbookScenario":
+        """Return the scenario: it leaves nothing to prices."""
+        return self
+
+    def build(self) -> Plan:
+        """Return the plan."""
+        if self.job.method == "local":
+            return build_local_textbook(self.job, self.name)
+        return (build_delayed_textbook if self.pipeline.gradient_delay else build_textbook)(self.job, self.name)
+
+    def pricing(self) -> TextbookPricing:
+        """Return the stated times as prices."""
+        return TextbookPricing(self.job.model.hop_s)
+
+    def rates(self, run: SimulatedRun) -> Rates:
+        """Return that no rate is known."""
+        del run
+        return Rates()
+
+    def losses(self, summary: Mapping[str, Any]) -> list[Loss]:
+        """Return the bubble, if it is worth a change."""
+        more = f"training.num_microbatches={2 * self.job.num_microbatches}"
+        changes = against_bubble(self.pipeline, [self.pipeline.virtual_stages + 1], more)
+        return worth_saying([Loss("pipeline bubble", summary["bubble_fraction"], changes)])
+
+    def with_few_microbatches(self) -> "TextbookScenario":
+        """Return the scenario as it is: it holds no memory."""
+        return self
+
+    def in_double_precision(self) -> "TextbookScenario":
+        """Raise ScenarioError: nothing is computed."""
+        rule = "a textbook workload computes nothing that could be checked"
+        raise ScenarioError(Origin(option="--check"), "", rule, "leave --check out")

@@ -1,0 +1,62 @@
+"""A pipeline schedule as textbooks draw it: stages take stated times, and nothing else is modelled."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from scenarios.reading.checking import check_document
+from scenarios.reading.yaml_tree import Document
+from scenarios.report.words import Advice
+from scenarios.workloads.steps.advice import advise
+from scenarios.workloads.steps.row import COLUMNS
+from scenarios.workloads.steps.running import SimulatedStep, simulate
+from scenarios.workloads.textbook.reading import job_of
+from scenarios.workloads.textbook.scenario import TextbookScenario
+from scenarios.workloads.textbook.schema import DelayScenario
+from scenarios.workloads.textbook.starter import STARTER
+from scenarios.workloads.workload import Detail, Outcome, Workload
+
+
+class TextbookSchedule(Workload[TextbookScenario]):
+    """How long a schedule takes, how long ranks idle in it, and how many micro-batches they hold."""
+
+    name = "textbook"
+    what = "a pipeline schedule with stated times, on no particular hardware"
+    schema = DelayScenario
+    claimed: ClassVar[Mapping[str, Any]] = {
+        "properties": {"model": {"properties": {"family": {"const": "delay"}}, "required": ["family"]}},
+        "required": ["model"],
+    }
+    starter = STARTER
+    columns = COLUMNS
+    order = "iteration_time_s"
+
+    def claims(self, data: Mapping[str, Any]) -> bool:
+        """Return whether a file's model has stated times."""
+        model = data.get("model")
+        return isinstance(model, dict) and model.get("family") == "delay"
+
+    def read(self, document: Document, overrides: tuple[str, ...]) -> TextbookScenario:
+        """Return the scenario of a document."""
+        checked = check_document(document, DelayScenario)
+        return TextbookScenario(
+            name=checked.name,
+            seed=checked.seed,
+            source=document.source,
+            job=job_of(document, checked),
+            overrides=overrides,
+            workload=self,
+            document=document,
+            as_read=document,
+        )
+
+    def simulate(self, scenario: TextbookScenario, *, detail: Detail | None = None, fold: bool = True) -> SimulatedStep:
+        """Return the simulated schedule."""
+        return simulate(scenario, detail=detail, fold=fold)
+
+    def has_lanes(self, scenario: TextbookScenario) -> bool:
+        """Return whether there is a pipeline."""
+        return scenario.pipeline.degree > 1
+
+    def advise(self, scenario: TextbookScenario, found: Outcome) -> Advice | None:
+        """Return the change of the scenario that adds most to its throughput."""
+        return advise(scenario, found.summary)

@@ -1,0 +1,180 @@
+"""From the file of a training step to its scenario."""
+
+from typing import Any
+
+from scenarios.errors import Origin, ScenarioError, suggestion
+from scenarios.reading.checking import check_document
+from scenarios.reading.degrees import resolve_degrees
+from scenarios.reading.huggingface import read_model
+from scenarios.reading.located import located
+from scenarios.reading.machine import ClusterSpec, cluster_spec, forced_algorithms
+from scenarios.reading.model_presets import load_presets
+from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, PresetModel
+from scenarios.reading.schema.parallel import OsdpSection
+from scenarios.reading.software import software_of
+from scenarios.reading.yaml_tree import Document, KeyPath
+from scenarios.workloads.steps.reading import method_of, pipeline_spec, refuse_many_calls, unless_auto
+from scenarios.workloads.training.long_run.reading import reliability_spec
+from scenarios.workloads.training.scenario import TrainingScenario
+from scenarios.workloads.training.schema import DenseScenario
+from scenarios.workloads.workload import Workload
+from sim.reliability.spec import ReliabilitySpec
+from sim.training.spec.experts import ExpertsSpec
+from sim.training.spec.job import DenseTraining, OsdpSpec, ParallelSpec, ShardingSpec, TrainingSpec
+from sim.training.spec.latent import LatentAttention
+from sim.training.spec.method import Method
+from sim.training.spec.model import TransformerSpec
+
+
+def read_training(document: Document, overrides: tuple[str, ...], kind: Workload[Any]) -> TrainingScenario:
+    """Return the scenario of a document. Raises ScenarioError for whatever is wrong with it."""
+    checked = check_document(document, DenseScenario)
+    cluster = cluster_spec(document, checked.cluster)
+    algorithms = forced_algorithms(document, checked.network, cluster)
+    document, model = _model(document, checked)
+    parallel = _parallel(document, checked, cluster, model.sequence_length)
+    with located(document):
+        training = TrainingSpec(**checked.training.model_dump() | {"method": _method(checked)})
+    num_microbatches = training.global_batch_size // (training.microbatch_size * parallel.data_degree)
+    num_passes = max(1, len(parallel.pipeline.token_slices)) * num_microbatches
+    refuse_many_calls(document, "global_batch_size", parallel.pipeline.num_virtual_stages, num_passes)
+    software = software_of(checked.software)
+    with located(document):
+        job = DenseTraining(model=model, training=training, parallel=parallel, seed=checked.seed)
+        reliability = _reliability(checked, cluster)
+    _refuse_unlike_hosts(document, parallel, cluster)
+    _refuse_unknown_rate(document, training, cluster)
+    return TrainingScenario(
+        name=checked.name,
+        seed=checked.seed,
+        source=document.source,
+        workload=kind,
+        job=job,
+        cluster=cluster,
+        algorithms=algorithms,
+        software=software,
+        overrides=overrides,
+        reliability=reliability,
+        document=document,
+        as_read=document,
+    )
+
+
+def _refuse_unknown_rate(document: Document, training: TrainingSpec, cluster: ClusterSpec) -> None:
+    """Raise ScenarioError where a device has no arithmetic rate for what products multiply."""
+    for device in cluster.device_types:
+        if training.types.product not in device.peak_flop_per_s:
+            key, rule = "training.precision", f"{device.name} does not multiply in {training.types.product}"
+            remedy = "write precision: bf16, or take nodes whose devices do, as hgx-h100"
+            raise ScenarioError(document.origin(key.split(".")), key, rule, remedy)
+
+
+def _refuse_unlike_hosts(document: Document, parallel: ParallelSpec, cluster: ClusterSpec) -> None:
+    """Raise ScenarioError where hosts are to work that are not all of one type."""
+    if parallel.sharding.offload is not None and cluster.node_types:
+        key, names = "parallel.data.offload", " and ".join(dict.fromkeys(name for name, _ in cluster.node_types))
+        rule = f"it is not built for hosts of several types, and these are {names}"
+        raise ScenarioError(document.origin(key.split(".")), key, rule, "leave it out, or use nodes of one type")
+
+
+def _reliability(checked: DenseScenario, cluster: ClusterSpec) -> ReliabilitySpec | None:
+    """Return the long run that a scenario asks for, if any."""
+    if checked.reliability is None:
+        return None
+    return reliability_spec(
+        checked.reliability, num_devices=cluster.world_size, num_nics=cluster.num_nics, num_nodes=cluster.num_nodes
+    )
+
+
+def _model(document: Document, checked: DenseScenario) -> tuple[Document, TransformerSpec]:
+    """Return the model, and the document with a preset's or configuration's keys written out in it."""
+    section = checked.model
+    if isinstance(section, PresetModel | HuggingFaceModel):
+        name = "preset" if isinstance(section, PresetModel) else "huggingface"
+        base = _preset(document, section) if isinstance(section, PresetModel) else _from_config(document, section)
+        document = _write_out(document, base, name)
+        section = check_document(document, DenseScenario).model
+        if isinstance(section, PresetModel | HuggingFaceModel):
+            message = f"a preset may not name another one: {base}"
+            raise TypeError(message)
+    return document, _transformer(document, section)
+
+
+def _preset(document: Document, section: PresetModel) -> dict[str, Any]:
+    presets = load_presets()
+    if section.preset not in presets:
+        rule = f"there is no model preset {section.preset!r}"
+        remedy = suggestion(section.preset, presets)
+        raise ScenarioError(document.origin(("model", "preset")), "model.preset", rule, remedy)
+    return presets[section.preset].keys
+
+
+def _from_config(document: Document, section: HuggingFaceModel) -> dict[str, Any]:
+    return read_model(document.source.parent / section.huggingface)
+
+
+def _write_out(document: Document, base: dict[str, Any], name: str) -> Document:
+    """Return the document with ``base`` under the model's own keys, ``base`` having the origin of key ``name``.
+
+    A section of both is merged key by key.
+    """
+    own = {key: value for key, value in document.data["model"].items() if key != name}
+    origin = document.origin(("model", name))
+    inherited: dict[KeyPath, Origin] = {("model", key): origin for key in base}
+    for key, section in base.items():
+        if isinstance(section, dict) and isinstance(own.get(key), dict):
+            inherited |= {("model", key, inner): origin for inner in section}
+            own[key] = section | own[key]
+    data = {**document.data, "model": base | own}
+    return Document(source=document.source, data=data, origins=inherited | document.origins)
+
+
+def _transformer(document: Document, section: GptModel | LlamaModel) -> TransformerSpec:
+    keys: dict[str, Any] = section.model_dump()
+    keys["num_kv_heads"] = section.num_kv_heads or section.num_heads
+    keys["ffn_hidden_size"] = section.ffn_hidden_size or 4 * section.hidden_size
+    with located(document):
+        if keys.get("latent_attention") is not None:
+            keys["latent_attention"] = LatentAttention(**keys["latent_attention"])
+        if section.experts is not None:
+            keys["experts"] = ExpertsSpec(**section.experts.model_dump())
+        return TransformerSpec(**keys)
+
+
+def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, sequence_length: int) -> ParallelSpec:
+    section = checked.parallel
+    degrees = resolve_degrees(document, section, cluster.num_nodes, cluster.devices_per_node)
+    shares = section.tensor.sequence_parallel or section.pipeline.scatter_gather
+    multiple = degrees["tensor"] if shares else 1
+    with located(document):
+        return ParallelSpec(
+            tensor_degree=degrees["tensor"],
+            sequence_parallel=section.tensor.sequence_parallel,
+            overlap_tensor_backward=section.tensor.overlap_backward,
+            collective_matmul=section.tensor.collective_matmul,
+            context_degree=degrees["context"],
+            context_method=section.context.method,
+            pipeline=pipeline_spec(
+                document, section.pipeline, degrees["pipeline"], _method(checked), (sequence_length, multiple)
+            ),
+            data_degree=degrees["data"],
+            expert_degree=section.expert.degree,
+            zero_stage=section.data.zero_stage,
+            sharding=ShardingSpec(**section.data.model_dump(include=set(ShardingSpec.__dataclass_fields__))),
+            osdp=None if section.data.osdp is None else _osdp(section.data.osdp),
+            overlap_gradient_sync=section.data.overlap_gradient_sync,
+            overlap_parameter_gather=section.data.overlap_parameter_gather,
+            deferred_sync=unless_auto(section.data.deferred_sync),
+            bucket_bytes=round(section.data.bucket or 0),
+            axis_order=section.axis_order,
+        )
+
+
+def _osdp(section: OsdpSection) -> OsdpSpec:
+    """Return what sharding operator by operator may do; which operators, is chosen later."""
+    limit = None if section.memory_limit is None else round(section.memory_limit)
+    return OsdpSpec(memory_limit_bytes=limit, splits=section.splits, gap=section.gap)
+
+
+def _method(checked: DenseScenario) -> Method:
+    return method_of(checked.training, checked.parallel.pipeline.schedule)

@@ -1,0 +1,137 @@
+"""A scenario that is a step of training a transformer on a cluster."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from costmodels.hardware import DeviceSpec, load_node
+from scenarios.choices.decide import decided
+from scenarios.choices.operators import summarise_choice
+from scenarios.reading.located import located
+from scenarios.reading.machine import ClusterSpec
+from scenarios.summaries.algorithm import algorithm_name
+from scenarios.summaries.step import StepSummary
+from scenarios.workloads.steps.losses import Loss
+from scenarios.workloads.steps.pricing import cluster_pricing, locating_algorithms
+from scenarios.workloads.steps.rates import Rates, rates_of
+from scenarios.workloads.steps.scenario import StepScenario
+from scenarios.workloads.training.long_run.summarise import summarise_study
+from scenarios.workloads.training.remedies import losses_of
+from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.running.run import SimulatedRun
+from sim.plan.words.program import Plan
+from sim.reliability.spec import ReliabilitySpec
+from sim.reliability.study import study_reliability
+from sim.training.local.builder import build_local_training
+from sim.training.pipeline.spec import PipelineSpec
+from sim.training.spec.job import DenseTraining
+from sim.training.steps.builder import build_dense_training
+from sim.training.steps.delayed import build_delayed_training
+
+_STEADY: Final = ("1f1b", "interleaved_1f1b")
+"""Schedules whose peak memory does not grow with the number of micro-batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingScenario(StepScenario):
+    """A dense-training job and the machine that it runs on.
+
+    ``reliability``: the long run on hardware that fails, None where only a step is asked for.
+    """
+
+    job: DenseTraining
+    cluster: ClusterSpec
+    reliability: ReliabilitySpec | None = None
+
+    @property
+    def pipeline(self) -> PipelineSpec:
+        """Return how the model is pipelined."""
+        return self.job.parallel.pipeline
+
+    @property
+    def algorithm(self) -> str:
+        """Return the name of the algorithm that trains."""
+        training = self.job.training
+        return algorithm_name(training.method, training.update, self.pipeline)
+
+    @property
+    def num_samples(self) -> int:
+        """Return the sequences of a step."""
+        return self.job.training.global_batch_size
+
+    @property
+    def dense_job(self) -> DenseTraining:
+        """Return the job."""
+        return self.job
+
+    @property
+    def stage_times(self) -> None:
+        """Return None: prices say what stages take."""
+        return
+
+    @property
+    def devices(self) -> Sequence[tuple[DeviceSpec, int]]:
+        """Return the devices of the ranks, in rank order, each with how many ranks have it."""
+        cluster = self.cluster
+        if not cluster.node_types:
+            return [(cluster.node_spec.device, cluster.world_size)]
+        return [(load_node(name).device, count * cluster.devices_per_node) for name, count in cluster.node_types]
+
+    @property
+    def smallest_device(self) -> DeviceSpec:
+        """Return the device with the least memory."""
+        return min((device for device, _ in self.devices), key=lambda device: device.memory_bytes)
+
+    def decided(self) -> "TrainingScenario":
+        """Return the scenario with what it leaves to its cluster chosen (see ``scenarios.choices``)."""
+        with located(self.document), locating_algorithms(self.document, self.algorithms):
+            job = decided(self.job, self.pricing, self.smallest_device.memory_bytes)
+        return replace(self, job=job)
+
+    def build(self) -> Plan:
+        """Return the plan of a decided scenario."""
+        if self.job.training.method == "local":
+            return build_local_training(self.job, self.name)
+        build = build_delayed_training if self.pipeline.gradient_delay else build_dense_training
+        return build(self.job, self.name)
+
+    def pricing(self) -> ClusterPricing:
+        """Return the prices of the cluster."""
+        return cluster_pricing(self.cluster, self.algorithms, self.seed, self.software)
+
+    def rates(self, run: SimulatedRun) -> Rates:
+        """Return tokens/s, FLOP/s per device, and what part of the mean device's peak these are."""
+        return rates_of(self.job, run, self.devices)
+
+    def with_findings(self, summary: StepSummary, plan: Plan) -> StepSummary:
+        """Return the summary with what OSDP chose, and with the long run of such steps, where they are asked for.
+
+        Raises ScenarioError for a long run that would not end, or not in bounded time.
+        """
+        if self.job.parallel.osdp is not None:
+            summary = replace(summary, osdp=summarise_choice(self.job, plan))
+        if self.reliability is not None:
+            with located(self.document):
+                study = study_reliability(self.reliability, summary.iteration_time_s, self.seed)
+            summary = replace(summary, reliability=summarise_study(self.reliability, study))
+        return summary
+
+    def losses(self, summary: Mapping[str, Any]) -> list[Loss]:
+        """Return what a step loses, the greatest loss first; memory alone where the plan does not fit."""
+        return losses_of(self.job, summary)
+
+    def with_few_microbatches(self) -> "TrainingScenario":
+        """Return the scenario with no more micro-batches than its peak memory needs: two per stage of a 1F1B schedule.
+
+        No rank of such a schedule begins more forwards before its first backward (Narayanan et al. 2021, section 2.2).
+        """
+        job = self.job
+        if self.pipeline.schedule not in _STEADY:
+            return self
+        most = 2 * self.pipeline.degree * job.training.microbatch_size * job.parallel.data_degree
+        training = replace(job.training, global_batch_size=min(job.training.global_batch_size, most))
+        return replace(self, job=replace(job, training=training))
+
+    def in_double_precision(self) -> "TrainingScenario":
+        """Return the scenario with numbers of 64 bits."""
+        return replace(self, job=replace(self.job, training=replace(self.job.training, precision="fp64")))

@@ -1,0 +1,25 @@
+"""The keys of a training step's file."""
+
+from typing import Literal
+
+from scenarios.reading.schema.cluster import ClusterSection, NetworkSection, SoftwareSection
+from scenarios.reading.schema.model import Model
+from scenarios.reading.schema.parallel import ParallelSection
+from scenarios.reading.schema.training import TrainingSection
+from scenarios.reading.schema.values import ScenarioSection
+from scenarios.workloads.training.long_run.schema import ReliabilitySection
+
+
+class DenseScenario(ScenarioSection):
+    """Dense training of a transformer on a cluster."""
+
+    workload: Literal["training"] = "training"
+    """The kind of work: a step of training."""
+    cluster: ClusterSection
+    model: Model
+    training: TrainingSection
+    parallel: ParallelSection = ParallelSection()
+    network: NetworkSection = NetworkSection()
+    software: SoftwareSection = SoftwareSection()
+    reliability: ReliabilitySection | None = None
+    """A long run on hardware that fails; default: only a step is simulated."""

@@ -1,0 +1,39 @@
+"""The kind of work of most scenarios: a step of training a transformer on a cluster."""
+
+from scenarios.reading.yaml_tree import Document
+from scenarios.report.words import Advice
+from scenarios.workloads.steps.advice import advise
+from scenarios.workloads.steps.row import COLUMNS
+from scenarios.workloads.steps.running import SimulatedStep, simulate
+from scenarios.workloads.training.reading import read_training
+from scenarios.workloads.training.scenario import TrainingScenario
+from scenarios.workloads.training.schema import DenseScenario
+from scenarios.workloads.training.starter import STARTER
+from scenarios.workloads.workload import Detail, Outcome, Workload
+
+
+class TrainingStep(Workload[TrainingScenario]):
+    """How long a training step takes, whether it fits, what it waits for; and a long run of such steps."""
+
+    name = "training"
+    what = "a step of training a transformer on a cluster, and long runs of such steps on hardware that fails"
+    schema = DenseScenario
+    starter = STARTER
+    columns = COLUMNS
+    order = "iteration_time_s"
+
+    def read(self, document: Document, overrides: tuple[str, ...]) -> TrainingScenario:
+        """Return the scenario of a document."""
+        return read_training(document, overrides, self)
+
+    def simulate(self, scenario: TrainingScenario, *, detail: Detail | None = None, fold: bool = True) -> SimulatedStep:
+        """Return one simulated step, and the long run if it is asked for."""
+        return simulate(scenario, detail=detail, fold=fold)
+
+    def has_lanes(self, scenario: TrainingScenario) -> bool:
+        """Return whether there is a pipeline."""
+        return scenario.pipeline.degree > 1
+
+    def advise(self, scenario: TrainingScenario, found: Outcome) -> Advice | None:
+        """Return the change of the scenario that adds most to its throughput."""
+        return advise(scenario, found.summary)

@@ -1,0 +1,155 @@
+"""A kind of work: what a scenario of it may ask for, how that is simulated, and what is said of it.
+
+Every kind is one folder beside this file and one entry of ``registry.WORKLOADS``. Commands, pages, sweeps and the JSON
+Schema go through the classes below; nothing outside a kind's folder asks of which kind a scenario is.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from rich.console import Console
+
+from scenarios.errors import ScenarioError
+from scenarios.reading.overrides import apply_overrides
+from scenarios.reading.schema.values import ScenarioSection
+from scenarios.reading.yaml_tree import Document
+from scenarios.report.words import Advice
+from scenarios.results.files import all_or_none, write_summary
+from scenarios.results.folder import PAGE
+from traces.parquet import write_timeline
+from traces.perfetto import write_perfetto
+from traces.timeline import Timeline
+
+Detail = Literal["op", "task"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A whole, checked scenario; each kind of work adds fields of its own.
+
+    ``document``: where each key was written, for errors that only a simulation can find. ``as_read``: the file before
+    ``overrides``; it may be a pipe, which is read once.
+    """
+
+    name: str
+    seed: int
+    source: Path
+    overrides: tuple[str, ...] = ()
+    workload: "Workload[Any]"
+    document: Document = field(compare=False, repr=False)
+    as_read: Document = field(compare=False, repr=False)
+
+
+S = TypeVar("S", bound=Scenario)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a sweep: its head, the key of the result that it shows, and how."""
+
+    head: str
+    key: str
+    words: Callable[[Any], str]
+
+
+class Outcome(ABC):
+    """What a simulation found."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> dict[str, Any]:
+        """Return summary.json."""
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """Return what happened when, where the kind of work has a timeline."""
+        return None
+
+    @abstractmethod
+    def row(self) -> dict[str, Any]:
+        """Return the results that a sweep lays beside those of other points, by key: plain values."""
+
+    @abstractmethod
+    def print_to(self, console: Console, advice: Advice | None) -> None:
+        """Print what was found for people. ``advice``: what would help most, if anything was found that does."""
+
+    @abstractmethod
+    def write_page(self, path: Path, advice: Advice | None) -> None:
+        """Write report.html."""
+
+    def write(self, out: Path, advice: Advice | None = None) -> None:
+        """Write summary.json, report.html, timeline.json.gz (Perfetto) and timeline.parquet into a folder; all or none.
+
+        The last two only where there is a timeline.
+        """
+        with all_or_none(out) as staging:
+            write_summary(self.summary, staging)
+            if self.timeline is not None:
+                write_perfetto(self.timeline, staging / "timeline.json.gz")
+                write_timeline(self.timeline, staging / "timeline.parquet")
+            self.write_page(staging / PAGE, advice)
+
+
+class Workload(ABC, Generic[S]):
+    """A kind of work. A subclass names itself and its keys, and turns a checked file into a scenario and an outcome."""
+
+    name: ClassVar[str]
+    """What a file writes as ``workload:``."""
+    what: ClassVar[str]
+    """One line for ``simulate list``."""
+    schema: ClassVar[type[ScenarioSection]]
+    """The keys of a file of this kind."""
+    claimed: ClassVar[Mapping[str, Any]] = {}
+    """JSON Schema of the files that ``claims`` holds for; empty where it holds for none."""
+    starter: ClassVar[str]
+    """What ``simulate new --workload NAME`` writes: a file that simulates as it stands."""
+    columns: ClassVar[Sequence[Column]]
+    """Columns of a sweep; keys that no point has a value for are left out."""
+    order: ClassVar[str]
+    """The key of a row by which a sweep is sorted, the least first."""
+
+    def claims(self, data: Mapping[str, Any]) -> bool:
+        """Return whether a file that names no kind of work is of this one."""
+        del data
+        return False
+
+    def load(self, document: Document, overrides: Sequence[str]) -> S:
+        """Return the scenario of a file that was read, with ``key=value`` overrides put in. Raises ScenarioError."""
+        scenario = self.read(apply_overrides(document, overrides), tuple(overrides))
+        return replace(scenario, as_read=document)
+
+    @abstractmethod
+    def read(self, document: Document, overrides: tuple[str, ...]) -> S:
+        """Return the scenario of a document. Raises ScenarioError for the first thing wrong with it."""
+
+    @abstractmethod
+    def simulate(self, scenario: S, *, detail: Detail | None = None, fold: bool = True) -> Outcome:
+        """Return what the simulation found. Raises ScenarioError for what cannot be simulated.
+
+        ``detail``: rows of the timeline, None for what suits its size. ``fold``: ranks that cannot differ are simulated
+        once.
+        """
+
+    def has_lanes(self, scenario: S) -> bool:
+        """Return whether a picture of what ranks do is worth drawing beside those of a sweep's other points."""
+        del scenario
+        return False
+
+    def advise(self, scenario: S, found: Outcome) -> Advice | None:
+        """Return the change of the scenario that helps most, where one is known that does."""
+        del scenario, found
+        return None
+
+
+def with_changes(scenario: S, overrides: Sequence[str]) -> S:
+    """Return a scenario with further overrides. Raises ScenarioError where they do not fit."""
+    found: S = scenario.workload.load(scenario.as_read, (*scenario.overrides, *overrides))
+    return found
+
+
+def unable(scenario: Scenario, rule: str, remedy: str) -> ScenarioError:
+    """Return the refusal of what a kind of work does not have, such as a pipeline schedule."""
+    return ScenarioError(scenario.document.origin(("workload",)), "workload", rule, remedy)
