@@ -34,7 +34,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "validate": ("validate", "Predict published measurements; fail past their thresholds."),
     "schedule": ("schedule", "Print a scenario's pipeline schedule as CSV, a row of actions per rank, or draw it."),
     "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),
-    "list": ("listing", "Show the scenarios, nodes, model presets, schedules, kernels, ... that there are."),
+    "list": (
+        "listing",
+        "Show the kinds of work, scenarios, nodes, model presets, schedules, kernels, ... that there are.",
+    ),
     "show": ("show", "Show a cluster's links and bandwidths, and a scenario's schedule slot by slot; a picture."),
     "calibrate": ("calibrate", "Measure this machine, or take measured tables, and fit a profile."),
     "residuals": ("residuals", "Predict measured kernels and collectives with a profile; fit nothing."),

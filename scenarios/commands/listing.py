@@ -18,17 +18,18 @@ from scenarios.library.shipped import FOLDER, scenario_names
 from scenarios.reading.model_presets import load_presets
 from scenarios.reading.schema.training import TrainingSection
 from scenarios.reading.yaml_tree import read_document
+from scenarios.workloads import registry
 from sim.training.pipeline.rules import TRAITS
 from sim.training.spec.precision import PRECISIONS
 
-KINDS = ("scenarios", "nodes", "presets", "schedules", "recompute", "precisions", "kernels")
+KINDS = ("workloads", "scenarios", "nodes", "presets", "schedules", "recompute", "precisions", "kernels")
 
 
 @click.command("list")
 @click.argument("kinds", nargs=-1, type=click.Choice(KINDS), metavar=f"[{'|'.join(KINDS)}]...")
 @json_option
 def command(kinds: tuple[str, ...], as_json: bool) -> None:
-    """Show the scenarios, nodes, presets, schedules, recomputation modes, precisions and kernels that there are."""
+    """Show what there is: kinds of work, scenarios, nodes, presets, schedules, recomputation, precisions, kernels."""
     with refusing_bad_input():
         records = {kind: _RECORDS[kind]() for kind in kinds or KINDS}
     if as_json:
@@ -110,6 +111,7 @@ def _table(kind: str, rows: list[dict[str, Any]]) -> Table | Text:
 
 
 _RECORDS: Final[dict[str, Callable[[], list[dict[str, Any]]]]] = {
+    "workloads": lambda: [{"name": kind.name, "what": kind.what} for kind in registry.WORKLOADS],
     "scenarios": _scenarios,
     "nodes": _nodes,
     "presets": _presets,

@@ -8,33 +8,40 @@ import click
 from scenarios.commands.options import NamedPath
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.errors import Origin, ScenarioError
-from scenarios.workloads.training.starter import STARTER
+from scenarios.workloads import registry
 
 
 @click.command("new")
 @click.argument("path", type=NamedPath(), metavar="PATH.yaml")
-def command(path: Path) -> None:
+@click.option(
+    "--workload",
+    default=registry.WORKLOADS[0].name,
+    show_default=True,
+    metavar="KIND",
+    help="Kind of work that the file describes: simulate list workloads.",
+)
+def command(path: Path, workload: str) -> None:
     """Write a commented starter file. Never overwrites."""
     with refusing_bad_input():
-        write_starter(path)
+        write_starter(path, registry.workload_named(workload, Origin(option="--workload")).starter)
     click.echo(f"wrote {path}; try: simulate {path}")
 
 
-def _fill(file: TextIO, path: Path) -> None:
+def _fill(file: TextIO, path: Path, text: str) -> None:
     """Write the text; where the disk has no room for it, remove the file that was made."""
     try:
-        file.write(STARTER)
+        file.write(text)
         file.flush()
     except OSError:
         path.unlink()
         raise
 
 
-def write_starter(path: Path) -> None:
+def write_starter(path: Path, text: str) -> None:
     """Write the starter file. Raises ScenarioError where something is there already or it cannot be written."""
     try:
         with path.open("x", encoding="utf-8") as file:
-            _fill(file, path)
+            _fill(file, path, text)
     except FileExistsError as error:
         raise ScenarioError(Origin(str(path)), "", "there is already such a file", "name another one") from error
     except (OSError, ValueError) as error:

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from scenarios.errors import ScenarioError, suggestion
+from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.reading.schema.values import json_schema_of
 from scenarios.reading.yaml_tree import Document, describe
 from scenarios.workloads.textbook.workload import TextbookSchedule
@@ -18,18 +18,17 @@ def workload_of(document: Document) -> Workload[Any]:
     named = document.data.get("workload")
     if named is None:
         return next((kind for kind in WORKLOADS if kind.claims(document.data)), WORKLOADS[0])
-    found = next((kind for kind in WORKLOADS if kind.name == named), None)
+    return workload_named(named, document.origin(("workload",)))
+
+
+def workload_named(name: object, origin: Origin | None = None) -> Workload[Any]:
+    """Return a kind of work by its name. Raises ScenarioError, with the name's origin, for one that there is not."""
+    found = next((kind for kind in WORKLOADS if kind.name == name), None)
     if found is None:
         names = [kind.name for kind in WORKLOADS]
-        rule = f"there is no kind of work {describe(named)}"
-        remedy = suggestion(named, names) if isinstance(named, str) else f"write one of {', '.join(names)}"
-        raise ScenarioError(document.origin(("workload",)), "workload", rule, remedy)
+        remedy = suggestion(name, names) if isinstance(name, str) else f"write one of {', '.join(names)}"
+        raise ScenarioError(origin or Origin(), "workload", f"there is no kind of work {describe(name)}", remedy)
     return found
-
-
-def workload_named(name: str) -> Workload[Any]:
-    """Return a kind of work by its name."""
-    return next(kind for kind in WORKLOADS if kind.name == name)
 
 
 def sections() -> set[str]:

@@ -310,7 +310,7 @@ def test_json_is_the_file_and_nothing_else(capsys, tmp_path: Path) -> None:
     code, shown, error = command(capsys, *args)
     assert (code, error) == (0, "")
     assert shown == (tmp_path / "sweep.json").read_text(encoding="utf-8")
-    assert set(json.loads(shown)) == {"schema", "scenario", "settings", "points", "refused"}
+    assert set(json.loads(shown)) == {"schema", "scenario", "workload", "settings", "points", "refused"}
     assert sorted(path.name for path in tmp_path.iterdir()) == list(FILES)
 
 
