@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from scenarios.console.answer import print_summary
-from scenarios.report.figure import write_pipeline_figure
+from scenarios.report.pictures.pipeline_figure import write_pipeline_figure
 from scenarios.validation import published
 from scenarios.validation.accuracy import markdown_lines, verdict_lines
 from scenarios.workloads.loading import load_scenario

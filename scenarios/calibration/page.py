@@ -27,9 +27,9 @@ from scenarios.calibration.plots import (
     halves_legend,
     percent_off,
 )
-from scenarios.report.markup import escape
-from scenarios.report.page import Card, Section, facts, legend, table, write_page
-from scenarios.report.plot import panels
+from scenarios.report.charts.svg_plot import panels
+from scenarios.report.rendering.markup import escape
+from scenarios.report.rendering.page import Card, Section, facts, legend, table, write_page
 
 FAMILIES: Final = {
     "gemm": "Matrix products",

@@ -8,7 +8,7 @@ from costmodels.errors import UnitError
 from costmodels.hardware import load_node
 from costmodels.profile import SECTIONS, packaged_entry
 from costmodels.units import Dimension, format_percent, format_rate, format_time, parse_quantity
-from scenarios.report.page import Section, table
+from scenarios.report.rendering.page import Section, table
 
 _TITLES: Final = {
     "measured": "rates of the machine",

@@ -14,7 +14,7 @@ from costmodels.profile import Profile
 from costmodels.spread import Spread
 from costmodels.units import format_change, format_rate, format_time
 from scenarios.calibration.calibration import Point
-from scenarios.report.plot import Array, Axis, Plot, log_axis
+from scenarios.report.charts.svg_plot import Array, Axis, Plot, log_axis
 from traces.kineto.statistics import bus_factor
 
 FITTED: Final = ("fitted", "#4a7fd6")

@@ -8,8 +8,8 @@ from scenarios.commands.options import NamedPath, scenario_argument, set_option
 from scenarios.commands.pictures import refuse_suffix, written
 from scenarios.commands.refusals import refusing_bad_input
 from scenarios.reading.located import located
-from scenarios.report.picture_file import SUFFIXES, write_picture
-from scenarios.report.slot_figure import SlotDrawing
+from scenarios.report.pictures.picture_file import SUFFIXES, write_picture
+from scenarios.report.slots.slot_figure import SlotDrawing
 from scenarios.workloads.loading import load_step
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.steps.schedule import schedule_text, schedule_words, slots_of

@@ -18,11 +18,11 @@ from scenarios.commands.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.reading.cluster_file import NamedTopology, cluster_of, describes_scenario
 from scenarios.reading.yaml_tree import read_document
-from scenarios.report.picture_file import SUFFIXES, Drawing, write_picture
-from scenarios.report.slot_figure import SlotDrawing
-from scenarios.report.slot_text import print_slots
-from scenarios.report.slots import SlotDiagram
-from scenarios.report.topology_figure import lay_out_topology
+from scenarios.report.pictures.picture_file import SUFFIXES, Drawing, write_picture
+from scenarios.report.pictures.topology_figure import lay_out_topology
+from scenarios.report.slots.slot_diagram import SlotDiagram
+from scenarios.report.slots.slot_figure import SlotDrawing
+from scenarios.report.slots.slot_text import print_slots
 from scenarios.workloads.loading import scenario_of
 from scenarios.workloads.registry import sections
 from scenarios.workloads.steps.scenario import StepScenario, step_of

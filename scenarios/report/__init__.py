@@ -1,6 +1,1 @@
-"""Reports that people read: pages of one file, and pictures."""
-
-from scenarios.report.comparison_page import write_comparison
-from scenarios.report.page_of_run import write_report
-
-__all__ = ["write_comparison", "write_report"]
+"""Reports that people read: blocks, the pages and consoles that show them, and pictures."""

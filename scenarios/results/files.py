@@ -7,7 +7,7 @@ from errno import EISDIR
 from pathlib import Path
 from typing import Any
 
-from scenarios.report import write_comparison
+from scenarios.report.pages.comparison_page import write_comparison
 from scenarios.results.folder import PAGE
 from traces.comparison.compare import Comparison, compare
 from traces.files import temporary_folder, undisturbed

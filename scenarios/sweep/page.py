@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.causes import COMPUTING, cause_of
-from scenarios.report.charts import memory_unit, time_unit
-from scenarios.report.markup import escape
-from scenarios.report.page import Card, Chart, Section, legend, table, write_page
+from scenarios.report.charts.step_charts import memory_unit, time_unit
+from scenarios.report.charts.thumbnail import Thumbnail, thumbnails_chart, thumbnails_legend
 from scenarios.report.phases import MESSAGE
-from scenarios.report.thumbnail import Thumbnail, thumbnails_chart, thumbnails_legend
+from scenarios.report.rendering.markup import escape
+from scenarios.report.rendering.page import Card, Chart, Section, legend, table, write_page
 from scenarios.summaries.algorithm import algorithm_words
 from scenarios.sweep.labels import label, marked, varied
 from scenarios.sweep.table import EXPLAINED, other_algorithms, rows_of

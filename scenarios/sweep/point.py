@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scenarios.report.thumbnail import Thumbnail, thumbnail
+from scenarios.report.charts.thumbnail import Thumbnail, thumbnail
 from scenarios.sweep.refusal import REFUSALS, one_line
 from scenarios.workloads.workload import Scenario
 

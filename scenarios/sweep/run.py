@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.yaml_tree import read_document
-from scenarios.report.thumbnail import Thumbnail
+from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.sweep.point import Measured, measure
 from scenarios.sweep.refusal import one_line
 from scenarios.sweep.settings import Point, Setting, points

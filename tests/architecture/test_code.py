@@ -12,7 +12,7 @@ EDGES = {
     "Console": "scenarios/console/terminal.py",
     "stdout.write": "scenarios/console/streams.py",
     "stderr.write": "scenarios/console/streams.py",
-    "html.escape": "scenarios/report/markup.py",
+    "html.escape": "scenarios/report/rendering/markup.py",
 }
 """What only one file calls, as all that is printed, or put into a page, has to pass it."""
 

@@ -11,7 +11,7 @@ from backends.simulated import SimulatedBackend
 from scenarios.console.answer import print_summary
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.located import located
-from scenarios.report import write_report
+from scenarios.report.pages.run_page import write_report
 from scenarios.report.words import Advice
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.step import StepSummary

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scenarios.report.slots import SlotDiagram, choose_slots
+from scenarios.report.slots.slot_diagram import SlotDiagram, choose_slots
 from scenarios.workloads.steps.running import simulate, with_choices
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.training.errors import SpecError

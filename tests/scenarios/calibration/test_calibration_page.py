@@ -28,7 +28,7 @@ from scenarios.calibration.parameters import parameter_sections
 from scenarios.calibration.plots import against_plot, collective_plot, distribution_plot, error_of, error_plot
 from scenarios.calibration.tables import MeasuredTables, calibrate_tables
 from scenarios.cli import group
-from scenarios.report.plot import Axis, Plot, log_axis
+from scenarios.report.charts.svg_plot import Axis, Plot, log_axis
 from tests.scenarios.report.test_pages import elements_of
 
 NODE = load_node("dgx-a100-80g")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scenarios.report import write_comparison
-from scenarios.report.op_lanes import op_lanes
-from scenarios.report.scatter import Point, in_band, scatter
+from scenarios.report.charts.op_lanes import op_lanes
+from scenarios.report.charts.op_scatter import Point, in_band, scatter
+from scenarios.report.pages.comparison_page import write_comparison
 from tests.scenarios.report.test_pages import elements_of
 from tests.traces.conftest import pipeline
 from traces.comparison.compare import Totals, compare

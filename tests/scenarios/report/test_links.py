@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from scenarios.cli import main
-from scenarios.report.links import MAX_LINES, chosen_rows
+from scenarios.report.pages.links_section import MAX_LINES, chosen_rows
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import SimulatedStep, simulate
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.cli import main
-from scenarios.report.markup import escape, script_json
+from scenarios.report.rendering.markup import escape, script_json
 
 HOSTILE = "<!--<script> </script> ]]> <b>&amp; \u2028 \x1b[31m {style} {title} {data} %{y} \"'"
 DRAWN = "$\\frac$ 名 \x1b[1m <&"

@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from costmodels.units import format_bytes, format_percent, format_time
-from scenarios.report.gantt import PAUSE, VISIBLE, choose_bars
+from scenarios.report.charts.gantt import PAUSE, VISIBLE, choose_bars
 from scenarios.report.phases import FORWARD, OPTIMIZER, PHASES, SYNC, Phase
-from scenarios.report.picture_file import Drawing
-from scenarios.report.slot_figure import SlotDrawing
-from scenarios.report.topology_figure import lay_out_topology
+from scenarios.report.pictures.picture_file import Drawing
+from scenarios.report.pictures.topology_figure import lay_out_topology
+from scenarios.report.slots.slot_figure import SlotDrawing
 from scenarios.report.words import time_parts
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.advice import advise

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from scenarios.cli import main
-from scenarios.report.slot_text import print_slots
-from scenarios.report.slots import SlotDiagram, choose_slots
+from scenarios.report.slots.slot_diagram import SlotDiagram, choose_slots
+from scenarios.report.slots.slot_text import print_slots
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
 

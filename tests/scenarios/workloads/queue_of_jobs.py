@@ -1,18 +1,13 @@
 """A trial kind of work, as somebody would write it who reads the design page: one server, jobs that wait for it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import simpy
 from pydantic import Field
 
-from costmodels.units import format_percent, format_time
-from scenarios.reading.checking import check_document
 from scenarios.reading.quantities import Duration
 from scenarios.reading.schema.values import ScenarioSection
-from scenarios.reading.yaml_tree import Document
-from scenarios.workloads.workload import Column, Detail, Outcome, Scenario, Workload
+from scenarios.workloads.workload import Scenario
 
 
 class QueueFile(ScenarioSection):

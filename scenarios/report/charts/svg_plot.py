@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.report.markup import escape
+from scenarios.report.rendering.markup import escape
 
 Array = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
 from costmodels.units import format_rate
-from scenarios.report.topology_layout import Box, Line, Picture, lay_out_islands, lay_out_network
+from scenarios.report.pictures.topology_layout import Box, Line, Picture, lay_out_islands, lay_out_network
 from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.topology import Topology
 

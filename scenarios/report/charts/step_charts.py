@@ -7,10 +7,10 @@ import numpy as np
 
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.causes import COMPUTATION, IDLE, cause_of, memory_colour, role_colour
-from scenarios.report.gantt import Bars, Gantt, evenly
-from scenarios.report.markup import escape
-from scenarios.report.page import Chart
+from scenarios.report.charts.gantt import Bars, Gantt, evenly
 from scenarios.report.phases import PHASES, Phase
+from scenarios.report.rendering.markup import escape
+from scenarios.report.rendering.page import Chart
 from scenarios.summaries.role_names import row_names
 from traces.timeline import NO_INDEX, RankInfo, Timeline
 

@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from scenarios.report.charts import CHUNK_OPACITY, COMMUNICATION_LANE, MAIN_LANE, time_unit, window_title
-from scenarios.report.gantt import Bars, choose_bars
+from scenarios.report.charts.gantt import Bars, choose_bars
+from scenarios.report.charts.step_charts import CHUNK_OPACITY, COMMUNICATION_LANE, MAIN_LANE, time_unit, window_title
 from scenarios.report.phases import Phase
 from traces.files import replacing
 from traces.timeline import NO_INDEX, Timeline

@@ -6,9 +6,9 @@ from typing import Any, Final
 from matplotlib.patches import Patch
 
 from costmodels.units import format_time
-from scenarios.report.charts import CHUNK_OPACITY, time_unit
+from scenarios.report.charts.step_charts import CHUNK_OPACITY, time_unit
 from scenarios.report.phases import BACKWARD_WEIGHT, Phase
-from scenarios.report.slots import SlotDiagram
+from scenarios.report.slots.slot_diagram import SlotDiagram
 
 _INK: Final = "#2b3240"
 _SOFT: Final = "#667080"

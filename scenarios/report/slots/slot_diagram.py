@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from scenarios.report.gantt import Bars, choose_bars
+from scenarios.report.charts.gantt import Bars, choose_bars
 from scenarios.report.phases import (
     MESSAGE,
     PASSES,

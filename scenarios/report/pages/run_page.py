@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
-from scenarios.report.answer import answer_cards, answer_section
-from scenarios.report.charts import (
+from scenarios.report.charts.gantt import choose_bars
+from scenarios.report.charts.op_kinds import longest_kinds
+from scenarios.report.charts.step_charts import (
     MAX_ROLES,
     breakdown_chart,
     gantt_chart,
@@ -15,12 +16,11 @@ from scenarios.report.charts import (
     memory_by_kind_chart,
     memory_curve_chart,
 )
-from scenarios.report.gantt import choose_bars
-from scenarios.report.links import links_section
-from scenarios.report.long_run import long_run_section
-from scenarios.report.markup import escape
-from scenarios.report.op_kinds import longest_kinds
-from scenarios.report.page import Section, bar, legend, table, write_page
+from scenarios.report.pages.links_section import links_section
+from scenarios.report.pages.long_run_section import long_run_section
+from scenarios.report.pages.step_answer import answer_cards, answer_section
+from scenarios.report.rendering.markup import escape
+from scenarios.report.rendering.page import Section, bar, legend, table, write_page
 from scenarios.report.words import Advice
 from sim.engine.findings.link_use import LinkUse
 from traces.timeline import Timeline

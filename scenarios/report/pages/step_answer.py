@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
-from scenarios.report.long_run import long_run_card
-from scenarios.report.markup import escape
-from scenarios.report.page import Card, Section, facts, split_bar
+from scenarios.report.pages.long_run_section import long_run_card
+from scenarios.report.rendering.markup import escape
+from scenarios.report.rendering.page import Card, Section, facts, split_bar
 from scenarios.report.words import Advice, detail_rows, spread_words, time_parts
 from scenarios.summaries.algorithm import algorithm_words
 from scenarios.summaries.role_names import fullest_row, row_name

@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.report.charts import COMMUNICATION_LANE, MAIN_LANE, time_unit
-from scenarios.report.gantt import Floats, choose_bars
-from scenarios.report.page import Chart
+from scenarios.report.charts.gantt import Floats, choose_bars
+from scenarios.report.charts.step_charts import COMMUNICATION_LANE, MAIN_LANE, time_unit
 from scenarios.report.phases import MESSAGE, PHASES
+from scenarios.report.rendering.page import Chart
 from traces.timeline import Rows, Timeline
 
 MAX_RANKS: Final = 8

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from costmodels.units import format_time
 from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, HEAD, OPTIMIZER, SYNC, Phase
-from scenarios.report.slots import Slot, SlotDiagram, is_backward_message, is_sync
+from scenarios.report.slots.slot_diagram import Slot, SlotDiagram, is_backward_message, is_sync
 
 _BEGINNING: Final = 0.62
 """Of a diagram that is cut: the part of the room that its beginning gets; the end gets the rest."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from scenarios.report.markup import escape, script_json
+from scenarios.report.rendering.markup import escape, script_json
 from traces.files import replacing
 
 Figure = Mapping[str, Any]

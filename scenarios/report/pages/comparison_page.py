@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels.units import format_change, format_percent, format_time
-from scenarios.report.decision import decision_section
-from scenarios.report.op_colours import op_colours
-from scenarios.report.op_lanes import op_lanes
-from scenarios.report.page import Card, Section, legend, table, write_page
-from scenarios.report.scatter import BAND, Point, in_band, scatter
+from scenarios.report.charts.op_colours import op_colours
+from scenarios.report.charts.op_lanes import op_lanes
+from scenarios.report.charts.op_scatter import BAND, Point, in_band, scatter
+from scenarios.report.pages.decision_section import decision_section
+from scenarios.report.rendering.page import Card, Section, legend, table, write_page
 from traces.comparison.compare import Comparison, Totals, difference_s
 from traces.comparison.mismatch import Mismatch
 from traces.comparison.step_time import StepTime

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from costmodels.units import format_percent, format_time
 from scenarios.report.causes import cause_of
-from scenarios.report.page import Section, table
+from scenarios.report.rendering.page import Section, table
 
 MAX_OPS: Final = 12
 

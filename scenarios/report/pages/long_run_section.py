@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.units import format_percent
-from scenarios.report.page import Card, Chart, Section, table
+from scenarios.report.rendering.page import Card, Chart, Section, table
 from scenarios.summaries.long_run import interval_words, reliability_rows
 from sim.reliability.closed_forms import ExactModel
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.units import format_change, format_time
-from scenarios.report.plot import Plot, log_axis
+from scenarios.report.charts.svg_plot import Plot, log_axis
 
 BAND: Final = 0.2
 """The part that a point may be off to lie in the band."""

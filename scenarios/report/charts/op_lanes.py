@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.report.gantt import evenly
-from scenarios.report.op_colours import OpColours, op_colours
+from scenarios.report.charts.gantt import evenly
+from scenarios.report.charts.op_colours import OpColours, op_colours
 from traces.comparison.compare import Comparison
 from traces.comparison.sides import RankPair, Side
 from traces.timeline import NO_INDEX, Floats, Rows

@@ -7,9 +7,9 @@ import numpy as np
 
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.causes import cause_of
-from scenarios.report.charts import time_unit
-from scenarios.report.markup import escape
-from scenarios.report.page import Chart, Section, table
+from scenarios.report.charts.step_charts import time_unit
+from scenarios.report.rendering.markup import escape
+from scenarios.report.rendering.page import Chart, Section, table
 from sim.cluster.topology.links import LinkKind
 from sim.engine.findings.link_use import LinkUse
 

@@ -1,0 +1,1 @@
+"""Parts of charts: what they show, and how they are drawn."""

@@ -1,0 +1,1 @@
+"""Pictures for documents, drawn with matplotlib."""

@@ -1,0 +1,1 @@
+"""Slot diagrams of pipeline schedules: chosen, printed and drawn."""
