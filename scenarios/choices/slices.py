@@ -93,7 +93,7 @@ class _SliceTimes:
         contexts = [c for i, c in enumerate(contexts) if i == 0 or c - contexts[i - 1] >= tokens]
         edges = sorted({0, total, *contexts, *(c + tokens for c in contexts)})
         plan = self._probe([b - a for a, b in pairwise(edges)])
-        times_s = tasks_alone_s(plan, self.pricing, (Phase.FORWARD, Phase.BACKWARD))
+        times_s = tasks_alone_s(plan, self.pricing, lambda task: task.phase in {Phase.FORWARD, Phase.BACKWARD})
         of_slices = [_tasks_of(plan.programs[0], edges.index(context)) for context in contexts]
         return contexts, [sum(times_s.get(task.name, 0.0) for task in tasks) for tasks in of_slices]
 

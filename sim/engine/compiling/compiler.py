@@ -1,6 +1,6 @@
 """From a plan to a graph: every dependency, once, before time starts.
 
-A call of a forward or backward whose ops meet nobody on any resource becomes one block; all others become one
+A call of a coalescing task whose ops meet nobody on any resource becomes one block; all others become one
 node per op. The result is the same either way, to rounding.
 
 Why a block needs so few links. Blocks of one rank follow each other on the ``compute`` stream, so a hazard

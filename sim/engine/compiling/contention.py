@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from sim.engine.compiling.graph import PricedTask
 from sim.engine.prices.activity import Resource
 from sim.plan.words.op import Op
-from sim.plan.words.program import Phase, Program
-
-MAIN_PHASES = (Phase.FORWARD, Phase.HEAD, Phase.BACKWARD_INPUT, Phase.BACKWARD)
+from sim.plan.words.program import Program
 
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """``contended``: resources with more than one user; ``exposed_from[rank]``: from which call on an op of a
-    forward or backward may meet others there (before it, its users have the resource to themselves).
+    """Where ops may compete.
+
+    ``contended``: resources with more than one user. ``exposed_from[rank]``: the first call of a coalescing task that
+    may meet others there. Before this call, the users have the resource to themselves.
     """
 
     contended: frozenset[Resource]
@@ -29,8 +29,8 @@ def find_contention(
     """Return where ops of different streams or ranks may compete.
 
     ``programs`` and ``priced`` are per simulated rank. ``user_of`` names one simulated rank for all that take part in
-    an op: on one stream they run one collective at a time. A synchronisation at the end of
-    the step cannot meet forwards and backwards that come before the one that it waits for; messages may meet any.
+    an op: on one stream they run one collective at a time. A side task, which does not
+    coalesce, cannot meet coalescing calls that come before the one that it waits for. Messages may meet any call.
     """
     main: dict[Resource, set[tuple[int, str]]] = {}
     side: dict[Resource, set[tuple[int, str, str]]] = {}
@@ -41,7 +41,7 @@ def find_contention(
                 for resource, seconds in activity.demands:
                     if seconds <= 0:
                         continue
-                    if task.phase in MAIN_PHASES:
+                    if task.traits.coalesces:
                         main.setdefault(resource, set()).add((user, op.stream))
                     else:
                         side.setdefault(resource, set()).add((user, op.stream, name))
@@ -61,7 +61,7 @@ def _users(
 
 
 def _first_meeting(program: Program, rank: int, mains: set[tuple[int, str]], sides: set[tuple[int, str, str]]) -> int:
-    """Return the first call of ``rank`` whose forwards or backwards may meet another user."""
+    """Return the first call of ``rank`` of a coalescing task that may meet another user."""
     if len(mains) > 1 or any(other != rank or name not in program.tasks for other, _, name in sides):
         return 0
     streams = {stream for _, stream in mains}
@@ -72,13 +72,13 @@ def _first_meeting(program: Program, rank: int, mains: set[tuple[int, str]], sid
 
 @dataclass(frozen=True)
 class _Earliest:
-    """Lower bounds, as indices of forwards and backwards, of what the ops of a program's side tasks wait for."""
+    """Lower bounds, as indices of coalescing calls, of what the ops of a program's side tasks wait for."""
 
     program: Program
     known: dict[str, list[int]] = field(default_factory=dict)
 
     def start(self, name: str, stream: str) -> int:
-        """Return a forward or backward that a task's ops on one stream wait for, 0 where there may be none."""
+        """Return a coalescing call that a task's ops on one stream wait for, 0 where there may be none."""
         ops = self.program.tasks[name].ops
         return min(call for op, call in zip(ops, self._of(name), strict=True) if op.stream == stream)
 
@@ -94,7 +94,7 @@ class _Earliest:
         return self.known[name]
 
     def _last_writer(self, name: str, reader: Op) -> int:
-        """Return the last forward or backward before a task's first call whose writes an op of it waits for.
+        """Return the last coalescing call before a task's first call whose writes an op of it waits for.
 
         What another task wrote in between is waited for as well, and with it what that task waited for.
         """
@@ -104,7 +104,7 @@ class _Earliest:
         for index, call in enumerate(self.program.calls):
             if call.task == name:
                 break
-            if call.task in writers and tasks[call.task].phase in MAIN_PHASES:
+            if call.task in writers and tasks[call.task].traits.coalesces:
                 latest = index
             elif call.task in writers:
                 between[call.task] = None

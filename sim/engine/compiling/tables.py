@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.engine.compiling.contention import MAIN_PHASES, Contention
+from sim.engine.compiling.contention import Contention
 from sim.engine.compiling.graph import NodeKind, PricedTask, Wire
 from sim.engine.compiling.shape import TaskShape
 from sim.engine.prices.activity import Activity
@@ -20,7 +20,7 @@ MAIN_STREAM = "compute"
 class TaskTable:
     """One task of one simulated rank.
 
-    ``main``: a forward or backward; ``may_coalesce``: nobody wants its ops one by one; ``candidate``: its calls may
+    ``main``: its calls coalesce; ``may_coalesce``: nobody wants its ops one by one; ``candidate``: its calls may
     become blocks; ``contended``: an op of it may meet another on a resource. ``recipe`` has (op, node kind, duration,
     activity) per op.
     ``sources`` lists (writing task, its op, my reading ops) for buffers that one call writes and others
@@ -28,7 +28,7 @@ class TaskTable:
     several calls write, ``tracked_each`` those of them with an instance per micro-batch.
     ``first_sources`` are the single sources that its first op on the main stream reads, ``late_sources`` the
     others. ``steady``: its links can be those of the steady state (see the compiler).
-    ``on_main``: on a stream that forwards and backwards use. ``message``: one send or receive and nothing else;
+    ``on_main``: on a stream that coalescing tasks use. ``message``: one send or receive and nothing else;
     ``channel`` is then its axis, offset, direction, is a send, and ``wire`` what stands for its messages where they
     come in order (see channels); ``receives`` gives the node of a receive's next message. ``last_ops``: each stream's
     last op. ``joint_ops``: collectives of several simulated ranks. ``units`` and ``last_unit`` are filled in while
@@ -80,7 +80,7 @@ def tabulate(
     ``single`` are tasks that must not become blocks; ``joint`` says whether a collective has several simulated ranks;
     ``in_team``: calls may be blocks with all of them (see teams).
     """
-    mains = [n for n, task in program.tasks.items() if task.phase in MAIN_PHASES]
+    mains = [n for n, task in program.tasks.items() if task.traits.coalesces]
     streams = {stream for n in mains for stream in shapes[n].first}
     tables = {}
     for name, task in program.tasks.items():
@@ -94,7 +94,7 @@ def tabulate(
             task=task,
             shape=shape,
             activities=activities,
-            main=task.phase in MAIN_PHASES,
+            main=task.traits.coalesces,
             may_coalesce=name not in single,
             candidate=name in mains and name not in single and local and first is not None
             and shape.first.keys() == streams,

@@ -1,4 +1,4 @@
-"""Calls of several simulated ranks as one block: those that meet in collectives inside a forward or backward.
+"""Calls of several simulated ranks as one block: those that meet in collectives inside a coalescing call.
 
 Ranks of one tensor-parallel group that are not alike (one of them is slow, say) wait for each other several times in
 every layer. They run the same tasks in the same order, and where nobody else uses what their ops use, all of a call is
@@ -8,7 +8,7 @@ a longest path again, through the ops of all of them: a collective begins when i
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sim.engine.compiling.contention import MAIN_PHASES, Contention
+from sim.engine.compiling.contention import Contention
 from sim.engine.compiling.graph import Block, Graph, NodeKind, Pattern, PricedTask
 from sim.engine.compiling.patterns import team_patterns
 from sim.engine.compiling.shape import NO_PATH
@@ -26,7 +26,7 @@ def find_teams(
     contention: Contention,
     classes_of: ClassesOf,
 ) -> dict[int, tuple[int, ...]]:
-    """Return, for simulated ranks whose forwards and backwards meet always the same others and share nothing, who."""
+    """Return each rank's team: the ranks that it always meets in coalescing tasks; none where ops share resources."""
     teams = {}
     for rank, program in programs.items():
         found = _met(rank, program, priced[rank], contention, classes_of)
@@ -46,10 +46,10 @@ def _met(
     contention: Contention,
     classes_of: ClassesOf,
 ) -> set[tuple[int, ...]]:
-    """Return the classes of all joint collectives in forwards and backwards; nothing where ops share resources."""
+    """Return the classes of all joint collectives in coalescing tasks; nothing where ops share resources."""
     found: set[tuple[int, ...]] = set()
     for name, task in program.tasks.items():
-        if task.phase in MAIN_PHASES:
+        if task.traits.coalesces:
             for op, activity in zip(task.ops, priced[name].activities, strict=True):
                 if any(resource in contention.contended for resource, _ in activity.demands):
                     return set()
@@ -95,7 +95,7 @@ class Part:
 
 @dataclass(slots=True, eq=False)
 class Team:
-    """The blocks of ranks that meet in every forward and backward, by call."""
+    """The blocks of ranks that meet in every coalescing call, by call."""
 
     graph: Graph
     ranks: tuple[int, ...]

@@ -1,17 +1,17 @@
 """How long a plan's tasks take when nothing else runs: what a schedule that is made for times is made from."""
 
-from collections.abc import Container
+from collections.abc import Callable
 
 import numpy as np
 
 from sim.engine.compiling.shape import NO_PATH, analyse
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.launching import launched
-from sim.plan.words.program import Phase, Plan, Program, Task
+from sim.plan.words.program import Plan, Program, Task
 
 
-def tasks_alone_s(plan: Plan, pricing: Pricing, phases: Container[Phase] = tuple(Phase)) -> dict[str, float]:
-    """Return how long one call of every task of some phases takes alone, on the slowest of the ranks that run it.
+def tasks_alone_s(plan: Plan, pricing: Pricing, is_wanted: Callable[[Task], bool] = lambda _: True) -> dict[str, float]:
+    """Return how long one call of every wanted task takes alone, on the slowest of the ranks that run it.
 
     In seconds by task. Collectives find all members ready; a message counts until it has arrived.
     """
@@ -20,7 +20,7 @@ def tasks_alone_s(plan: Plan, pricing: Pricing, phases: Container[Phase] = tuple
         ranks = np.array(plan.ranks_of(program))
         unlike = ranks[np.unique(kinds[ranks], return_index=True)[1]].tolist()
         for name, task in program.tasks.items():
-            if task.phase not in phases:
+            if not is_wanted(task):
                 continue
             slowest_s = max(_alone_s(plan, pricing, program, task, rank) for rank in unlike)
             found[name] = max(slowest_s, found.get(name, 0.0))

@@ -6,7 +6,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.compiling.contention import MAIN_PHASES
 from sim.engine.running.memory import MemoryUse
 from sim.engine.running.run import SimulatedRun, TaskTimes
 from sim.plan.facts.description import describe
@@ -32,7 +31,7 @@ def timeline(run: SimulatedRun, detail: Literal["op", "task"] | None = None) -> 
         calls = []
         for times in run.task_times(rank):
             calls.append(times)
-            if detail == "task" and times.task.phase in MAIN_PHASES and _computes(times.task):
+            if detail == "task" and times.task.traits.coalesces and _computes(times.task):
                 _add_calls(builder, rank, program, times)
             else:
                 rows = _add_ops(builder, rank, program, times)
@@ -112,7 +111,7 @@ def _add_calls(builder: TimelineBuilder, rank: int, program: Program, times: Tas
         rank=rank,
         stream=MAIN_STREAM,
         name=times.task.name,
-        kind=str(times.task.phase),
+        kind=times.task.label,
         start_s=times.starts_s[:, main].min(axis=1),
         end_s=times.ends_s[:, main].max(axis=1),
         microbatch=_microbatches(program, times),

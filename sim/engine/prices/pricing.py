@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +24,7 @@ from sim.engine.prices.variation import Variation
 from sim.plan.facts.description import collective_bytes, kernel_work, pair_bytes, payload_bytes
 from sim.plan.functions.gradients import is_recomputed
 from sim.plan.words.op import Collective, Compute, Copy, Op, Send
-from sim.plan.words.program import Phase, Plan, Program, Task
-
-_BACKWARD: Final = frozenset({Phase.BACKWARD, Phase.BACKWARD_INPUT})
-_CALLED: Final = _BACKWARD | {Phase.FORWARD, Phase.HEAD}
-_LAUNCHED: Final = _CALLED | {Phase.SEND}
+from sim.plan.words.program import Plan, Program, Task
 
 
 @dataclass(frozen=True)
@@ -84,24 +79,23 @@ class ClusterPricing:
         return Activity()
 
     def launches_s(self, task: Task) -> tuple[float, ...]:
-        """Return the host time per op of a forward, backward or send; nothing else is held up by launches."""
-        if not self.software.launches or task.phase not in _LAUNCHED:
+        """Return the host time per op of a task that a host thread launches; no other task waits for launches."""
+        if not self.software.launches or not task.traits.launched:
             return ()
-        if task.phase in _CALLED and self.software.graph_launch_s is not None:
+        if task.traits.coalesces and self.software.graph_launch_s is not None:
             return _whole(len(task.ops), self.software.task_launch_s + self.software.graph_launch_s)
-        in_backward = task.phase in _BACKWARD
-        each_s = [self._launch_s(op, in_backward=in_backward) for op in task.ops]
-        if task.phase in _CALLED:
+        each_s = [self._launch_s(op, derived=task.traits.derived) for op in task.ops]
+        if task.traits.coalesces:
             each_s[:1] = [first_s + self.software.task_launch_s for first_s in each_s[:1]]
         return tuple(each_s)
 
-    def _launch_s(self, op: Op, *, in_backward: bool) -> float:
+    def _launch_s(self, op: Op, *, derived: bool) -> float:
         """Return the host time of launching an op; a wait, which writes nothing, is no kernel."""
         if not isinstance(op, Compute):
             return self.software.from_autograd_s
         if not op.writes:
             return 0.0
-        return self.software.kernel_launch_s(op.kernel, native=in_backward and not is_recomputed(op))
+        return self.software.kernel_launch_s(op.kernel, native=derived and not is_recomputed(op))
 
     def _number(self, program: Program, op: Compute | Collective) -> int:
         """Return a number per signature: ops alike in all but names and ranks have the same."""

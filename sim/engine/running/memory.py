@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from costmodels.memory import allocated_bytes
 from sim.plan.facts.liveness import CallLife, lifetimes
 from sim.plan.words.buffer import Kind, Scope, Tier
-from sim.plan.words.program import Phase, Program
+from sim.plan.words.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _by_kind(
 def kept_bytes(program: Program, names: Collection[str]) -> int:
     """Return the most bytes of the named buffers that live between two calls of a program.
 
-    That is what is kept for later passes: what lives only inside a forward or backward does not count.
+    Bytes that live only inside one call do not count.
     """
     held = most = 0
     for life in lifetimes(program):
@@ -112,18 +112,17 @@ def kept_bytes(program: Program, names: Collection[str]) -> int:
 
 
 def peak_live_chunks(program: Program) -> int:
-    """Return the most chunks in flight: one more when a forward starts, one less when its backward ends.
+    """Return the most chunks in flight: one more when a call opens a stay on its stage, one less when a call closes it.
 
-    A stage without layers may have no forward, or no backward: of local updates it has a head, which stands for it.
+    A task that opens and closes stays counts where its stage has no other task that opens, or closes, them.
     """
-    phases: dict[int, set[Phase]] = {}
-    for task in program.tasks.values():
-        phases.setdefault(task.stage, set()).add(task.phase)
+    opened = {task.stage for task in program.tasks.values() if task.traits.opens and not task.traits.closes}
+    closed = {task.stage for task in program.tasks.values() if task.traits.closes and not task.traits.opens}
     live = most = 0
     for call in program.calls:
         task = program.tasks[call.task]
-        known = phases[task.stage]
-        live += task.phase is (Phase.FORWARD if Phase.FORWARD in known else Phase.HEAD)
+        does_both = task.traits.opens and task.traits.closes
+        live += task.traits.opens and not (does_both and task.stage in opened)
         most = max(most, live)
-        live -= task.phase is (Phase.BACKWARD if Phase.BACKWARD in known else Phase.HEAD)
+        live -= task.traits.closes and not (does_both and task.stage in closed)
     return most

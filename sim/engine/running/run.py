@@ -16,7 +16,7 @@ from sim.engine.running.loop import EventLoop
 from sim.engine.running.memory import MemoryUse, memory_use
 from sim.plan.words.buffer import Tier
 from sim.plan.words.op import Recv
-from sim.plan.words.program import Phase, Plan, Program, Task
+from sim.plan.words.program import Plan, Program, Task
 
 Times = NDArray[np.float64]
 
@@ -145,14 +145,11 @@ class SimulatedRun:
 
     @cached_property
     def max_rank_span_s(self) -> float:
-        """Return the longest time, over ranks, from a rank's first forward to the end of its last op.
-
-        A rank that has no layers, as local updates may have one, begins with its head.
-        """
+        """Return the longest time, over ranks, from a rank's first opening call to the end of its last op."""
         spans_s = [0.0]
         for rank in self.programs:
             times = list(self.task_times(rank))
-            begins_s = [t.starts_s.min() for t in times if t.task.phase in {Phase.FORWARD, Phase.HEAD}]
+            begins_s = [t.starts_s.min() for t in times if t.task.traits.opens]
             spans_s += [max(t.ends_s.max() for t in times) - min(begins_s)] if begins_s else []
         return float(max(spans_s))
 
@@ -163,9 +160,9 @@ class SimulatedRun:
 
     @cached_property
     def first_nodes(self) -> list[int]:
-        """Return the node with which each step begins: the first forward of any rank. Steps count from there."""
+        """Return the node with which each step begins: the first opening call of any rank. Steps count from there."""
         length = {rank: len(program.calls) for rank, program in self.programs.items()}
-        first = {rank: _first_forward(program) for rank, program in self.programs.items()}
+        first = {rank: _first_opening(program) for rank, program in self.programs.items()}
         found: dict[int, int] = {}
         for rank, index, node, _ in self.graph.units:
             step, call = divmod(index, length[rank])
@@ -206,13 +203,13 @@ class SimulatedRun:
         return list(self._task_times(rank, range(self.num_steps * num_calls))), begin_s + self.origin_s
 
     def _step_node(self, rank: int, step: int) -> int:
-        """Return the node of a rank's first forward of one of the steps that its program holds; -1 is the last."""
+        """Return the node of a rank's first opening call of one of the steps that its program holds; -1 is the last."""
         program, first = self.programs[rank], self._first_microbatch(step)
         return min(
             (
                 node for owner, index, node, _ in self.graph.units
                 if owner == rank and (call := program.calls[index]).microbatch == first
-                and program.tasks[call.task].phase is Phase.FORWARD
+                and program.tasks[call.task].traits.opens
             ),
             key=self.loop.starts_s.__getitem__,
         )  # fmt: skip
@@ -222,11 +219,11 @@ class SimulatedRun:
         return (self.plan.num_steps + step) * self.plan.microbatches_per_step
 
     def _step_begin_s(self, rank: int, step: int) -> float:
-        """Return when a rank begins its first forward of one of the steps that its program holds; -1 is the last."""
+        """Return when a rank begins its first opening call of one of its program's steps; -1 is the last."""
         calls, first = self.programs[rank].calls, self._first_microbatch(step)
         return min(
             float(times.starts_s[row].min())
-            for times in self.task_times(rank) if times.task.phase is Phase.FORWARD
+            for times in self.task_times(rank) if times.task.traits.opens
             for row, call in enumerate(times.calls.tolist()) if calls[call].microbatch == first
         )  # fmt: skip
 
@@ -310,10 +307,9 @@ class SimulatedRun:
         return np.array(self.loop.ends_s)
 
 
-def _first_forward(program: Program) -> int:
-    """Return the index of a program's first forward, of its first call where it has none."""
-    phases = (program.tasks[call.task].phase for call in program.calls)
-    return next((index for index, phase in enumerate(phases) if phase is Phase.FORWARD), 0)
+def _first_opening(program: Program) -> int:
+    """Return the index of the first call that opens a stay on a stage, 0 where no call does."""
+    return next((index for index, call in enumerate(program.calls) if program.tasks[call.task].traits.opens), 0)
 
 
 def _grouped(units: list[Unit]) -> _Calls:

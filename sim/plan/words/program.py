@@ -3,24 +3,51 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 from sim.plan.words.buffer import Buffer
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Op
 
 
-class Phase(StrEnum):
-    """What part of a training step a task is.
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """Facts about a task that do not follow from its ops. A backend reads these facts, and no name of a phase.
 
-    ``HEAD`` is a loss of a stage's own, forward and backward, as local updates have it. ``BACKWARD`` ends a
-    micro-batch's stay: the whole backward, or its later part, for weights, where ``BACKWARD_INPUT`` is the earlier one.
+    ``coalesces``: the task is a part of the main line of work, and one call of it may be simulated as one event.
+    ``opens`` / ``closes``: a call begins / ends the stay of a micro-batch on the task's stage. A task that does both
+    counts only on a stage where no other task opens, or closes, stays.
+    ``launched``: a host thread launches the ops one by one.
+    ``derived``: a reverse pass derived the ops, so a framework launches them from its own loop.
     """
 
-    FORWARD = "forward"
-    HEAD = "head"
-    BACKWARD = "backward"
-    BACKWARD_INPUT = "backward_input"
-    SEND = "send"
+    coalesces: bool = False
+    opens: bool = False
+    closes: bool = False
+    launched: bool = False
+    derived: bool = False
+
+
+class Phase(StrEnum):
+    """The part of a step that a task belongs to: a label for timelines, with the traits of such tasks.
+
+    ``HEAD`` is a loss of a stage's own, forward and backward, as local updates have it. ``BACKWARD`` is the whole
+    backward, or its later part, for weights, where ``BACKWARD_INPUT`` is the earlier one.
+    """
+
+    traits: Traits
+
+    def __new__(cls, label: str, traits: Traits | None = None) -> Self:
+        """Return the member with this label; without ``traits`` it has none of them."""
+        member = str.__new__(cls, label)
+        member._value_, member.traits = label, traits or Traits()
+        return member
+
+    FORWARD = "forward", Traits(coalesces=True, launched=True, opens=True)
+    HEAD = "head", Traits(coalesces=True, launched=True, opens=True, closes=True)
+    BACKWARD = "backward", Traits(coalesces=True, launched=True, derived=True, closes=True)
+    BACKWARD_INPUT = "backward_input", Traits(coalesces=True, launched=True, derived=True)
+    SEND = "send", Traits(launched=True)
     RECV = "recv"
     GRADIENT_SYNC = "gradient_sync"
     OPTIMIZER = "optimizer"
@@ -38,6 +65,16 @@ class Task:
     phase: Phase
     ops: tuple[Op, ...]
     stage: int = -1
+
+    @property
+    def label(self) -> str:
+        """Return the name of the task's phase."""
+        return str(self.phase)
+
+    @property
+    def traits(self) -> Traits:
+        """Return the facts about the task that do not follow from its ops."""
+        return self.phase.traits
 
 
 @dataclass(frozen=True, slots=True)
