@@ -10,6 +10,7 @@ from sim.plan.words.program import Plan
 from sim.training.spec.job import DenseTraining, ParallelSpec, PipelineSpec, TrainingSpec
 from sim.training.spec.model import TransformerSpec
 from sim.training.steps.builder import build_dense_training
+from sim.training.tensor.one_dimensional import OneDimensional
 
 NUM_NODES = 12_500
 LEAF_SPINE = {"nodes": "hgx-h100", "fabric": {"kind": "leaf-spine", "leaf_ports": 512, "spines": 128}}
@@ -24,7 +25,7 @@ def hundred_thousand_ranks() -> tuple[Plan, ClusterPricing]:
     job = DenseTraining(
         model=model,
         training=TrainingSpec(global_batch_size=20 * 625, microbatch_size=1),
-        parallel=ParallelSpec(tensor_degree=8, data_degree=625, pipeline=PipelineSpec(degree=20)),
+        parallel=ParallelSpec(tensor=OneDimensional(degree=8), data_degree=625, pipeline=PipelineSpec(degree=20)),
     )
     node = load_node("hgx-h100")
     cluster = Cluster(node, NUM_NODES, node.devices_per_node, parse_topology(LEAF_SPINE, NUM_NODES))

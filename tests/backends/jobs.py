@@ -14,6 +14,7 @@ from sim.training.pipeline.actions import parse_orders
 from sim.training.spec.job import DenseTraining, OsdpSpec, ParallelSpec, PipelineSpec, ShardingSpec, TrainingSpec
 from sim.training.spec.model import TransformerSpec
 from sim.training.spec.sharding import Choice
+from sim.training.tensor.one_dimensional import OneDimensional
 
 GPT: Mapping[str, Any] = {
     "family": "gpt", "num_layers": 4, "hidden_size": 16, "num_heads": 4, "num_kv_heads": 4, "sequence_length": 8,
@@ -21,6 +22,11 @@ GPT: Mapping[str, Any] = {
 }  # fmt: skip
 LLAMA: Mapping[str, Any] = {
     **GPT, "family": "llama", "num_kv_heads": 2, "tied_embeddings": False, "attention": "flash", "dropout": 0.0,
+}  # fmt: skip
+
+_TENSOR_KEYS = {
+    "tensor_degree": "degree", "sequence_parallel": "sequence_parallel", "collective_matmul": "collective_matmul",
+    "overlap_tensor_backward": "overlap_backward",
 }  # fmt: skip
 
 
@@ -36,8 +42,10 @@ def training(
 ) -> DenseTraining:
     """Return a training.
 
-    ``batch``: global and micro-batch size; ``numbers``: more of TrainingSpec; ``parallel``: of ParallelSpec.
+    ``batch``: global and micro-batch size; ``numbers``: more of TrainingSpec; ``parallel``: of ParallelSpec, and
+    of its tensor-parallel method.
     """
+    tensor = {key: parallel.pop(long) for long, key in _TENSOR_KEYS.items() if long in parallel}
     return DenseTraining(
         model=TransformerSpec(**model),
         training=TrainingSpec(
@@ -47,7 +55,7 @@ def training(
             recompute=recompute,  # type: ignore[arg-type]
             **(numbers or {}),
         ),
-        parallel=ParallelSpec(pipeline=PipelineSpec(**(pipeline or {})), **parallel),
+        parallel=ParallelSpec(tensor=OneDimensional(**tensor), pipeline=PipelineSpec(**(pipeline or {})), **parallel),
         seed=3,
     )
 

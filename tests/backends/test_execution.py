@@ -73,7 +73,7 @@ def test_check_compares_loss_all_gradients_and_all_parameters(results: dict[str,
         if buffer_name != "loss":
             sizes[str(buffer.kind)] += buffer.num_elements
     parallel = job.parallel
-    last_ranks = parallel.tensor_degree * parallel.context_degree * parallel.data_degree
+    last_ranks = parallel.tensor.degree * parallel.context_degree * parallel.data_degree
     assert losses == last_ranks * parallel.pipeline.num_copies
     assert sizes["parameter"] >= job.model.num_parameters
     assert sizes["gradient"] >= job.model.num_parameters

@@ -67,7 +67,7 @@ def test_keys_and_values_are_gathered_and_their_gradients_scattered(job: DenseTr
             if isinstance(op, Collective) and op.stream == "cp":
                 moved[op.kind] += collective_bytes(program, op)
         sizes = {CollectiveKind.ALL_GATHER: gathers, CollectiveKind.REDUCE_SCATTER: calls}
-        assert moved == {kind: count * one // parallel.tensor_degree for kind, count in sizes.items()}
+        assert moved == {kind: count * one // parallel.tensor.degree for kind, count in sizes.items()}
 
 
 @settings(max_examples=30, deadline=None)
@@ -76,7 +76,7 @@ def test_keys_and_values_go_around_and_their_gradients_back(job: DenseTraining) 
     """Of n ranks each sends n - 1 times: keys and values on in forward, back in backward, and their gradients back."""
     model, parallel, training = job.model, job.parallel, job.training
     own = model.sequence_length // parallel.context_degree * training.microbatch_size * model.num_kv_heads
-    pair = 2 * own * model.head_size * 4 // parallel.tensor_degree
+    pair = 2 * own * model.head_size * 4 // parallel.tensor.degree
     passes = model.num_layers * job.num_microbatches * (parallel.context_degree - 1)
     for program in checked_plan(job).programs:
         sent: Counter[tuple[int, Direction]] = Counter()

@@ -17,6 +17,7 @@ from sim.training.spec.job import DelaySpec, DenseTraining, ParallelSpec, Pipeli
 from sim.training.spec.model import TransformerSpec
 from sim.training.steps.builder import build_dense_training
 from sim.training.steps.textbook import build_textbook
+from sim.training.tensor.one_dimensional import OneDimensional
 
 OpTimes = dict[tuple[int, int, int], tuple[float, float]]
 """(rank, call, op of its task) -> (start, end) in seconds."""
@@ -36,6 +37,7 @@ _TRAINING_KEYS = {
     "set_gradients_to_none", "whole_embedding_gradient", "prescale_gradients", "check_gradients",
     "method", "local_update",
 }  # fmt: skip
+_TENSOR_KEYS = {"sequence_parallel", "overlap_backward", "collective_matmul"}
 _PIPELINE_KEYS = {
     "schedule",
     "virtual_stages",
@@ -54,10 +56,11 @@ def dense_job(
     """Return a dense job of ``m`` micro-batches of ``b`` sequences; ``keys`` go where they belong."""
     training = {key: keys.pop(key) for key in _TRAINING_KEYS & keys.keys()}
     pipeline = {key: keys.pop(key) for key in _PIPELINE_KEYS & keys.keys()}
+    tensor = OneDimensional(degree=tp, **{key: keys.pop(key) for key in _TENSOR_KEYS & keys.keys()})
     return DenseTraining(
         model=TransformerSpec(**(model or GPT)),
         training=TrainingSpec(global_batch_size=m * b * dp, microbatch_size=b, **training),
-        parallel=ParallelSpec(tensor_degree=tp, data_degree=dp, pipeline=PipelineSpec(degree=pp, **pipeline), **keys),
+        parallel=ParallelSpec(tensor=tensor, data_degree=dp, pipeline=PipelineSpec(degree=pp, **pipeline), **keys),
     )
 
 

@@ -20,6 +20,7 @@ from sim.training.pipeline.rules import Schedule
 from sim.training.spec.job import DenseTraining, ParallelSpec, PipelineSpec, Precision, TrainingSpec
 from sim.training.spec.model import TransformerSpec
 from sim.training.steps.builder import build_dense_training
+from sim.training.tensor.one_dimensional import OneDimensional
 
 _SIZES: Final = {
     "cpu": (
@@ -55,8 +56,8 @@ def kernel_steps(device: str, processes: int, precisions: Sequence[Precision] = 
     """
     found = []
     for key, job in _jobs(device, precisions or _PRECISIONS[device]):
-        if job.parallel.tensor_degree <= processes:
-            kind = job.model.family, job.training.precision, job.parallel.tensor_degree, job.parallel.pipeline.schedule
+        if job.parallel.tensor.degree <= processes:
+            kind = job.model.family, job.training.precision, job.parallel.tensor.degree, job.parallel.pipeline.schedule
             found.append(StepKernels(key, build_dense_training(job, "calibration"), kind))
     return found
 
@@ -129,6 +130,7 @@ def _jobs(device: str, precisions: Sequence[Precision]) -> Iterator[tuple[str, D
                     parts = (sequence // slices,) * slices if slices > 1 else ()
                     schedule: Schedule = "terapipe" if parts else "1f1b"
                     pipeline = PipelineSpec(degree=1, schedule=schedule, token_slices=parts)
-                    parallel = ParallelSpec(tensor_degree=shards, sequence_parallel=shards > 1, pipeline=pipeline)
+                    tensor = OneDimensional(degree=shards, sequence_parallel=shards > 1)
+                    parallel = ParallelSpec(tensor=tensor, pipeline=pipeline)
                     key = f"{model.family} {hidden} x {batch} x {sequence} {precision}, {shards} ranks, {slices} slices"
                     yield key, DenseTraining(model=model, training=training, parallel=parallel)

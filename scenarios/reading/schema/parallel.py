@@ -10,6 +10,7 @@ from sim.training.pipeline.rules import Schedule
 from sim.training.pipeline.spec import Recompute
 from sim.training.spec.context import ContextMethod
 from sim.training.spec.sharding import GradientSync, Offload
+from sim.training.tensor.registry import TensorMethodName
 
 MAX_PIECES: Final = 10_000
 
@@ -55,7 +56,7 @@ TokenSlices = Annotated[
 class TensorSection(Section):
     """Tensor parallelism."""
 
-    method: Literal["1d"] = "1d"
+    method: TensorMethodName = "1d"
     """`1d`: Megatron-LM's column and row split."""
     degree: Degree = 1
     sequence_parallel: bool = False

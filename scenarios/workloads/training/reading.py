@@ -24,6 +24,7 @@ from sim.training.spec.job import DenseTraining, OsdpSpec, ParallelSpec, Shardin
 from sim.training.spec.latent import LatentAttention
 from sim.training.spec.method import Method
 from sim.training.spec.model import TransformerSpec
+from sim.training.tensor.registry import TENSOR_METHODS
 
 
 def read_training(document: Document, overrides: tuple[str, ...], kind: Workload[Any]) -> TrainingScenario:
@@ -144,14 +145,12 @@ def _transformer(document: Document, section: GptModel | LlamaModel) -> Transfor
 def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, sequence_length: int) -> ParallelSpec:
     section = checked.parallel
     degrees = resolve_degrees(document, section, cluster.num_nodes, cluster.devices_per_node)
-    shares = section.tensor.sequence_parallel or section.pipeline.scatter_gather
-    multiple = degrees["tensor"] if shares else 1
+    make_method = TENSOR_METHODS[section.tensor.method]
+    tensor = make_method(degree=degrees["tensor"], **section.tensor.model_dump(exclude={"method", "degree"}))
+    multiple = tensor.token_multiple(scatters=section.pipeline.scatter_gather)
     with located(document):
         return ParallelSpec(
-            tensor_degree=degrees["tensor"],
-            sequence_parallel=section.tensor.sequence_parallel,
-            overlap_tensor_backward=section.tensor.overlap_backward,
-            collective_matmul=section.tensor.collective_matmul,
+            tensor=tensor,
             context_degree=degrees["context"],
             context_method=section.context.method,
             pipeline=pipeline_spec(

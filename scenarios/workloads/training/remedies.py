@@ -32,7 +32,7 @@ def _against_memory(job: DenseTraining) -> list[Change]:
     shards = parallel.data_degree > 1 and parallel.osdp is None
     if shards and parallel.zero_stage == 0:
         changes.append(("parallel.data.zero_stage=1",))
-    if parallel.tensor_degree > 1 and not parallel.sequence_parallel:
+    if parallel.tensor.degree > 1 and not parallel.tensor.cuts_residual:
         changes.append(("parallel.tensor.sequence_parallel=true",))
     if recompute != "full" and not parallel.pipeline.recompute_per_stage:
         changes.append((f"training.recompute={'selective' if recompute == 'none' else 'full'}",))
@@ -44,7 +44,7 @@ def _against_memory(job: DenseTraining) -> list[Change]:
     if parallel.context_degree > 1:
         changes.append((f"parallel.context.degree={2 * parallel.context_degree}", "parallel.data.degree=auto"))
     changes.append((f"parallel.pipeline.degree={2 * parallel.pipeline.degree}", "parallel.data.degree=auto"))
-    changes.append((f"parallel.tensor.degree={2 * parallel.tensor_degree}", "parallel.data.degree=auto"))
+    changes.append((f"parallel.tensor.degree={2 * parallel.tensor.degree}", "parallel.data.degree=auto"))
     return changes
 
 
@@ -61,14 +61,14 @@ def _against_communication(job: DenseTraining, summary: Mapping[str, Any]) -> li
     parallel = job.parallel
     more = (f"training.global_batch_size={2 * job.training.global_batch_size}",)
     pipeline: list[Change] = []
-    if parallel.tensor_degree > 1 and parallel.pipeline.degree > 1 and not parallel.pipeline.scatter_gather:
+    if parallel.tensor.degree > 1 and parallel.pipeline.degree > 1 and not parallel.pipeline.scatter_gather:
         pipeline.append(("parallel.pipeline.scatter_gather=true",))
     data: list[Change] = [more]
     if not parallel.overlap_gradient_sync:
         data.insert(0, ("parallel.data.overlap_gradient_sync=true",))
     tensor: list[Change] = []
-    if parallel.tensor_degree % 2 == 0:
-        tensor.append((f"parallel.tensor.degree={parallel.tensor_degree // 2}", "parallel.data.degree=auto"))
+    if parallel.tensor.degree % 2 == 0:
+        tensor.append((f"parallel.tensor.degree={parallel.tensor.degree // 2}", "parallel.data.degree=auto"))
     by_axis = {
         "tp": tensor, "cp": _against_context(parallel), "ep": _against_experts(parallel), "pp": pipeline, "dp": data,
     }  # fmt: skip
@@ -114,7 +114,7 @@ def _against_recompute(job: DenseTraining) -> list[Change]:
         return []
     less = "training.recompute=selective" if job.training.recompute == "full" else "training.recompute=none"
     changes: list[Change] = [(less,)]
-    if job.parallel.tensor_degree > 1 and not job.parallel.sequence_parallel:
+    if job.parallel.tensor.degree > 1 and not job.parallel.tensor.cuts_residual:
         changes.append((less, "parallel.tensor.sequence_parallel=true"))
     if job.parallel.data_degree > 1 and job.parallel.zero_stage == 0:
         changes.append((less, "parallel.data.zero_stage=1"))

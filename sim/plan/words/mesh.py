@@ -7,6 +7,9 @@ from math import prod
 
 from sim.plan.errors import PlanError
 
+Axes = tuple[tuple[str, int], ...]
+"""Names and degrees of mesh axes, in order."""
+
 
 @dataclass(frozen=True)
 class Mesh:
@@ -16,7 +19,7 @@ class Mesh:
     An axis that the mesh does not have counts as one of degree 1.
     """
 
-    axes: tuple[tuple[str, int], ...]
+    axes: Axes
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.axes]

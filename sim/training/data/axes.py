@@ -12,16 +12,13 @@ too, and the optimizer state is shared out among them (Megatron-LM).
 from collections.abc import Iterator
 from typing import Final
 
-from sim.plan.words.mesh import Mesh
+from sim.plan.words.mesh import Axes, Mesh
 from sim.training.spec.mesh_axes import CONTEXT_AXIS, DATA_AXIS, EXPERT_AXIS
 
 SHARD_AXIS = "dp_shard"
 LOCAL_AXIS = "dp_local"
 SAMPLE_AXES: Final = (DATA_AXIS, EXPERT_AXIS, SHARD_AXIS, LOCAL_AXIS)
 """The axes over which samples are dealt out; a mesh need not have all."""
-
-Axes = tuple[tuple[str, int], ...]
-"""Names and degrees, as a mesh has them."""
 
 
 def split_data_axis(axes: Axes, shard_degree: int | None, local_degree: int | None = None) -> Axes:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sim.plan.functions.tracing import Parameter, ProgramTracer
+from sim.plan.words.mesh import Mesh
 from sim.training.data.buckets import TIED_SOURCE, Bucket
 from sim.training.data.optimizer import StepEndWriter
 from sim.training.data.osdp import REPLICATED, Choice
@@ -27,13 +28,16 @@ _JOINED = {"norm1": "qkv", "norm2": "fc1", "final_norm": "head"}
 
 def linear_layers(job: DenseTraining) -> dict[str, int]:
     """Return the first dimension of a rank's slice of the input of every linear layer that can be split, by name."""
-    model, t = job.model, job.parallel.tensor_degree
-    sizes = {
-        "qkv": model.hidden_size,
-        "projection": model.num_heads // t,
-        "fc1": model.hidden_size,
-        "fc2": model.ffn_hidden_size // t,
+    model, tensor = job.model, job.parallel.tensor
+    column, row = tensor.column_layout(outputs=1), tensor.row_layout(outputs=1)
+    inputs = {
+        "qkv": (model.hidden_size, column),
+        "projection": (model.num_heads, row),
+        "fc1": (model.hidden_size, column),
+        "fc2": (model.ffn_hidden_size, row),
     }
+    mesh = Mesh(tensor.axes)
+    sizes = {name: size // mesh.degree(*layout.shard_axes(0)) for name, (size, layout) in inputs.items()}
     layers = {f"layer{i}.{name}": size for i in range(model.num_layers) for name, size in sizes.items()}
     return layers if model.tied_embeddings else layers | {"head": model.hidden_size}
 

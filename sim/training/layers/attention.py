@@ -20,7 +20,7 @@ def attention(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> Tensor:
         k = sliced.append(t, f"{name}.keys", k, b.part)
         v = sliced.append(t, f"{name}.values", v, b.part)
     y = attend(b, t, f"{name}.attention", (q, k, v))
-    output = b.weights(t, f"{name}.projection", (m.num_heads, m.head_size, m.hidden_size), b.shard(0))
+    output = b.row_weights(t, f"{name}.projection", (m.num_heads, m.head_size, m.hidden_size))
     return b.row(t, f"{name}.projection", y, output, contract=2)
 
 
@@ -28,8 +28,7 @@ def _qkv(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> tuple[Tensor, 
     """Return queries, keys and values of multi-head or grouped-query attention (Ainslie et al. 2023)."""
     m = b.model
     shape = (m.num_kv_heads, m.num_heads // m.num_kv_heads + 2, m.head_size)
-    weight = b.weights(t, f"{name}.qkv", (m.hidden_size, *shape), b.shard(1))
-    bias = t.program.parameter(f"{name}.qkv.bias", shape, b.shard(0), "zeros") if b.biased else None
+    weight, bias = b.column_weights(t, f"{name}.qkv", (m.hidden_size, *shape)), b.column_bias(t, f"{name}.qkv", shape)
     q, k, v = f.split_qkv(t, f"{name}.qkv", b.column(t, f"{name}.qkv", x, weight, bias))
     if m.family == "llama":
         q = f.rotary(t, f"{name}.rotary_q", q, m.rotary_base, b.rows)

@@ -9,23 +9,23 @@ from sim.plan.functions import basic as f
 from sim.plan.functions import experts as ex
 from sim.plan.functions.linear import linear
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
-from sim.plan.words.layout import REPLICATED, sharded
+from sim.plan.words.layout import REPLICATED, Layout, sharded
 from sim.training.layers.layer import LayerBuilder
 from sim.training.layers.mlp import two_products
 from sim.training.spec.experts import ExpertsSpec
-from sim.training.spec.mesh_axes import EXPERT_AXIS, TENSOR_AXIS
+from sim.training.spec.mesh_axes import EXPERT_AXIS
 
 
 def expert_mlp(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> Tensor:
     """Return what the experts of a layer make of x: those that each token is routed to, and those for all."""
     spec = b.model.experts
     assert spec is not None
-    logits, x = router(b, t, f"{name}.router", x, spec), b.column_input(t, x)
+    logits, x = router(b, t, f"{name}.router", x, spec), b.tensor.enter(t, x)
     y = routed_experts(b, t, name, logits, x, spec)
     if spec.shared_ffn_hidden_size:
-        shared = two_products(b, t, f"{name}.shared", x, spec.shared_ffn_hidden_size, biased=False)
+        shared = two_products(b, t, f"{name}.shared", x, spec.shared_ffn_hidden_size)
         y = f.add(t, f"{name}.all_experts", y, shared)
-    return b.row_output(t, y)
+    return b.tensor.leave(t, y)
 
 
 def router(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, spec: ExpertsSpec) -> Tensor:
@@ -33,7 +33,7 @@ def router(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, spec: ExpertsSp
     shape = (b.model.hidden_size, spec.num_experts)
     weight = t.program.parameter(f"{name}.weight", shape, REPLICATED, "normal")
     logits = linear(t, name, x, weight, products=ex.RouterProducts(b.products.weight_gradient))
-    return f.all_gather(t, logits, TENSOR_AXIS, 0) if b.sequence_parallel else logits
+    return b.tensor.enter(t, logits, again=False)
 
 
 def routed_experts(b: LayerBuilder, t: TaskTracer, name: str, logits: Tensor, x: Tensor, spec: ExpertsSpec) -> Tensor:
@@ -57,16 +57,16 @@ def _experts(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, spec: Experts
     """Return every expert's output for its slots of x[E, slots, h]; like Megatron-LM's, experts have no biases."""
     h, width, weight_gradient = b.model.hidden_size, spec.ffn_hidden_size, b.products.weight_gradient
     activation, inner = ("gelu", (h, width)) if b.model.family == "gpt" else ("swiglu", (h, 2, width))
-    first = _weight(b, t, f"{name}.fc1.weight", (spec.num_experts, *inner), split_dim=len(inner))
+    cut = b.tensor.column_layout(outputs=len(inner), inputs=1)
+    first = _weight(t, f"{name}.fc1.weight", (spec.num_experts, *inner), cut)
     y = ex.grouped_linear(t, f"{name}.fc1", x, first, weight_gradient)
     y = f.elementwise(t, f"{name}.{activation}", activation, y)
-    second = _weight(b, t, f"{name}.fc2.weight", (spec.num_experts, width, h), split_dim=1)
+    cut = b.tensor.row_layout(outputs=2, inputs=1)
+    second = _weight(t, f"{name}.fc2.weight", (spec.num_experts, width, h), cut)
     return ex.grouped_linear(t, f"{name}.fc2", y, second, weight_gradient)
 
 
-def _weight(b: LayerBuilder, t: TaskTracer, source: str, shape: tuple[int, ...], *, split_dim: int) -> Parameter:
-    """Return a weight of all experts, shared out over the ranks of ``ep`` and split over those of tensors."""
+def _weight(t: TaskTracer, source: str, shape: tuple[int, ...], cut: Layout) -> Parameter:
+    """Return a weight of all experts, shared out over the ranks of ``ep``, each cut by tensor parallelism."""
     layout = sharded(0, (EXPERT_AXIS,)) if t.mesh.degree(EXPERT_AXIS) > 1 else REPLICATED
-    for axis, placement in b.shard(split_dim).placements:
-        layout = layout.with_(axis, placement)
-    return t.program.parameter(source, shape, layout, "normal")
+    return t.program.parameter(source, shape, Layout((*layout.placements, *cut.placements)), "normal")

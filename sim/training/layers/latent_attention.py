@@ -23,12 +23,12 @@ def latent_qkv(
 def _queries(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, latent: LatentAttention) -> Tensor:
     heads = (b.model.num_heads, latent.query_head_size)
     if latent.q_rank is None:
-        weight = b.weights(t, f"{name}.q", (b.model.hidden_size, *heads), b.shard(1))
+        weight = b.column_weights(t, f"{name}.q", (b.model.hidden_size, *heads))
         q = b.column(t, f"{name}.q", x, weight)
     else:
         down = b.weights(t, f"{name}.q_down", (b.model.hidden_size, latent.q_rank), REPLICATED)
         compressed = b.norm(t, f"{name}.q_norm", b.product(t, f"{name}.q_down", x, down))
-        up = b.weights(t, f"{name}.q_up", (latent.q_rank, *heads), b.shard(1))
+        up = b.column_weights(t, f"{name}.q_up", (latent.q_rank, *heads))
         q = b.column(t, f"{name}.q_up", compressed, up)
     return f.rotary(t, f"{name}.rotary_q", q, b.model.rotary_base, b.rows, width=latent.rotary_head_size)
 
@@ -42,6 +42,6 @@ def _keys_and_values(
     compressed, position = split_latent(t, f"{name}.kv_down.split", both, latent.kv_rank)
     compressed = b.norm(t, f"{name}.kv_norm", compressed)
     heads = (b.model.num_heads, latent.kv_head_size)
-    kv = b.column(t, f"{name}.kv_up", compressed, b.weights(t, f"{name}.kv_up", (latent.kv_rank, *heads), b.shard(1)))
-    position = f.rotary(t, f"{name}.rotary_k", b.column_input(t, position), b.model.rotary_base, b.rows)
+    kv = b.column(t, f"{name}.kv_up", compressed, b.column_weights(t, f"{name}.kv_up", (latent.kv_rank, *heads)))
+    position = f.rotary(t, f"{name}.rotary_k", b.tensor.enter(t, position), b.model.rotary_base, b.rows)
     return latent_heads(t, f"{name}.heads", kv, position, latent.head_size)

@@ -2,23 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from sim.plan.functions import basic as f
 from sim.plan.functions.context import SharedSequence
 from sim.plan.functions.gradients import checkpoint
-from sim.plan.functions.linear import Products, linear
-from sim.plan.functions.ring_linear import gathered_linear, scattered_linear
+from sim.plan.functions.linear import Products
 from sim.plan.functions.rows import Rows
-from sim.plan.functions.split_linear import split_linear
 from sim.plan.functions.token_slices import TokenSlice
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.buffer import Part
-from sim.plan.words.layout import REPLICATED, Layout, sharded
+from sim.plan.words.layout import Layout
 from sim.training.pipeline.spec import Recompute
 from sim.training.spec.context import ContextMethod
-from sim.training.spec.mesh_axes import TENSOR_AXIS
 from sim.training.spec.model import TransformerSpec
+from sim.training.tensor.method import TensorMethod
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +24,15 @@ class LayerBuilder:
     ``slices``: into how many parts the weight of a linear layer, by name, is split along its input; one if left out.
     ``part``: the tokens of every sequence that a task computes; ``shared``: how ranks share sequences; None: all, not.
     ``context_method``: how attention gets the keys and values of the others. ``products``: how the layers' are made.
-    ``collective_matmul``: those of sequence parallelism in pieces, which are gathered and scattered meanwhile.
     ``whole_embedding_gradient``: backward makes that of all rows before it is added.
     """
 
     model: TransformerSpec
     microbatch_size: int
-    tensor_parallel: bool
-    sequence_parallel: bool
+    tensor: TensorMethod
     recompute: Recompute
     loss_scale: float
     products: Products
-    collective_matmul: bool = False
     slices: Mapping[str, int] = field(default_factory=dict)
     part: TokenSlice | None = None
     shared: SharedSequence | None = None
@@ -74,75 +67,47 @@ class LayerBuilder:
         parts = [Part(dim, index, count) for index in range(count)] if count > 1 else [None]
         return [t.program.parameter(f"{name}.weight", shape, layout, "normal", part=part) for part in parts]
 
+    def column_weights(self, t: TaskTracer, name: str, shape: tuple[int, ...], outputs: int = 1) -> list[Parameter]:
+        """Return the weight of a column-parallel product; ``outputs``: the dimension of outputs that may be cut."""
+        return self.weights(t, name, shape, self.tensor.column_layout(outputs))
+
+    def row_weights(self, t: TaskTracer, name: str, shape: tuple[int, ...]) -> list[Parameter]:
+        """Return the weight of a row-parallel product, whose last dimension is the hidden one."""
+        return self.weights(t, name, shape, self.tensor.row_layout(len(shape) - 1))
+
+    def column_bias(self, t: TaskTracer, name: str, shape: tuple[int, ...]) -> Parameter | None:
+        """Return the bias of a column-parallel product; None in families without."""
+        if not self.biased:
+            return None
+        return t.program.parameter(f"{name}.bias", shape, self.tensor.column_bias_layout(), "zeros")
+
     def column(
         self, t: TaskTracer, name: str, x: Tensor, weights: Sequence[Parameter], bias: Parameter | None = None
     ) -> Tensor:
-        """Return the product of x, which lies as the residual stream, with a weight that is split along its output."""
-        if self.collective_matmul:
-            return gathered_linear(t, name, x, weights[0], bias, axis=TENSOR_AXIS, products=self.products)
-        return self.product(t, name, self.column_input(t, x), weights, bias)
+        """Return the column-parallel product of x, which lies as the residual stream."""
+        return self.tensor.column(t, name, x, weights, bias, products=self.products)
 
     def row(self, t: TaskTracer, name: str, x: Tensor, weights: Sequence[Parameter], contract: int = 1) -> Tensor:
-        """Return the product of x with a weight that is split along its input, as the residual stream lies."""
-        if self.collective_matmul:
-            return scattered_linear(t, name, x, weights[0], axis=TENSOR_AXIS, contract=contract, products=self.products)
-        return self.row_output(t, self.product(t, name, x, weights, contract=contract))
+        """Return the row-parallel product of x, as the residual stream lies."""
+        return self.tensor.row(t, name, x, weights, contract=contract, products=self.products)
 
     def product(
-        self,
-        t: TaskTracer,
-        name: str,
-        x: Tensor,
-        weights: Sequence[Parameter],
-        bias: Parameter | None = None,
-        contract: int = 1,
+        self, t: TaskTracer, name: str, x: Tensor, weights: Sequence[Parameter], bias: Parameter | None = None
     ) -> Tensor:
-        """Return a layer's product with a weight, of operands as this strategy wants them."""
-        if len(weights) > 1:
-            return self.linear(t, name, x, weights, bias, contract=contract)
-        return linear(t, name, x, weights[0], bias, contract=contract, products=self.products)
-
-    def linear(
-        self,
-        t: TaskTracer,
-        name: str,
-        x: Tensor,
-        weights: Sequence[Parameter],
-        bias: Parameter | None = None,
-        **attributes: Any,
-    ) -> Tensor:
-        """Return a product with a weight, or its parts, whose gradient is computed as this strategy wants it."""
-        if len(weights) > 1:
-            weight_gradient = self.products.weight_gradient
-            return split_linear(t, name, x, weights, bias, weight_gradient=weight_gradient, **attributes)
-        return linear(t, name, x, weights[0], bias, products=Products(self.products.weight_gradient), **attributes)
+        """Return a product that neither enters from the residual stream nor leaves to it."""
+        return self.tensor.multiply(t, name, x, weights, bias, products=self.products)
 
     def norm(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
         """Return the family's norm of x over its last dimension."""
-        h = (x.shape[-1],)
-        weight = t.program.parameter(f"{name}.weight", h, REPLICATED, "ones")
+        layout = self.tensor.hidden_layout()
+        width = (x.shape[-1] * t.mesh.degree(*layout.shard_axes(0)),)
+        weight = t.program.parameter(f"{name}.weight", width, layout, "ones")
         if self.model.family == "llama":
-            return f.rms_norm(t, name, x, weight)
-        return f.layer_norm(t, name, x, weight, t.program.parameter(f"{name}.bias", h, REPLICATED, "zeros"))
+            return self.tensor.norm(t, name, x, weight)
+        return self.tensor.norm(t, name, x, weight, t.program.parameter(f"{name}.bias", width, layout, "zeros"))
 
     def checkpointed(
         self, t: TaskTracer, function: Callable[[TaskTracer, Sequence[Tensor]], Tensor], inputs: Sequence[Tensor]
     ) -> Tensor:
         """Return ``function(inputs)``; backward runs the function again."""
         return checkpoint(t, function, inputs, stops_early=self.checkpoint_early_stop)
-
-    # --- layouts -------------------------------------------------------------------------------------------
-
-    def shard(self, dim: int) -> Layout:
-        """Return the layout of a weight that tensor parallelism splits along ``dim``."""
-        return sharded(dim, (TENSOR_AXIS,)) if self.tensor_parallel else REPLICATED
-
-    def column_input(self, t: TaskTracer, x: Tensor) -> Tensor:
-        """Return x whole on every rank, as a column-parallel product wants it."""
-        return f.all_gather(t, x, TENSOR_AXIS, 0, regather=True) if self.sequence_parallel else x
-
-    def row_output(self, t: TaskTracer, x: Tensor) -> Tensor:
-        """Return the sum of a row-parallel product, as the residual stream lies."""
-        if not self.tensor_parallel:
-            return x
-        return f.reduce_scatter(t, x, TENSOR_AXIS, 0) if self.sequence_parallel else f.all_reduce(t, x, TENSOR_AXIS)

@@ -9,7 +9,6 @@ alike: each is the mean over the tokens of the global batch.
 
 from dataclasses import dataclass, field, replace
 
-from sim.plan.functions import basic as f
 from sim.plan.functions.gradients import backpropagate
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
@@ -20,7 +19,6 @@ from sim.training.local.order import local_calls
 from sim.training.pipeline.schedules import placement
 from sim.training.pipeline.split import split_backward
 from sim.training.spec.job import DenseTraining
-from sim.training.spec.mesh_axes import TENSOR_AXIS
 from sim.training.steps.builder import Pass, StageProgramBuilder
 from sim.training.steps.transformer import HeadNames, TransformerBuilder
 
@@ -67,7 +65,7 @@ class LocalProgramBuilder(StageProgramBuilder):
     def _stage_output(self, t: TaskTracer, stage: int, x: Tensor, model: TransformerBuilder) -> Tensor:
         """Return the boundary tensor that leaves a block; the last one's head reads it too."""
         self.outputs[stage] = x
-        return f.slice_(t, x, TENSOR_AXIS, 0) if self._scattered and not self.place.is_last(stage) else x
+        return x if self.place.is_last(stage) else self._crossing.depart(t, x)
 
     def _add_loss(self) -> None:
         """Add the sum of the losses of the rank's blocks."""
@@ -131,8 +129,7 @@ class LocalProgramBuilder(StageProgramBuilder):
             gradient = self._boundary(f"output_gradient.{stage}", self.forwards[Pass(stage)].output)
             self._message("recv", "backward", Pass(stage), gradient)
             t.wait_for(gradient.name)
-        if self._scattered:
-            gradient = t.gather(gradient, TENSOR_AXIS, 0, Kind.WORKSPACE)
+        gradient = self._crossing.arrive_back(t, gradient)
         name = f"output_gradient.{stage}.both"
         (both,) = t.compute(name, "add", (own, gradient), (own.layout,), kind=Kind.WORKSPACE)
         self._backpropagate_from(t, stage, both)

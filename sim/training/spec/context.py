@@ -13,8 +13,8 @@ ContextMethod = Literal["p2p", "all_gather"]
 """How attention gets the keys and values of other ranks."""
 
 
-def check_chunks(sequence_length: int, context_degree: int, tensor_degree: int) -> None:
-    """Raise SpecError unless a sequence makes two chunks per rank, and a rank's two divide over ``tensor_degree``."""
+def check_chunks(sequence_length: int, context_degree: int, multiple: int) -> None:
+    """Raise SpecError unless a sequence makes two chunks per rank, and a rank's two are a multiple of ``multiple``."""
     if sequence_length % (2 * context_degree):
         raise SpecError(
             DEGREE_KEY,
@@ -22,11 +22,11 @@ def check_chunks(sequence_length: int, context_degree: int, tensor_degree: int) 
             f"choose a degree whose double divides {sequence_length}, or change model.sequence_length",
         )
     tokens = sequence_length // context_degree
-    if tokens % tensor_degree:
+    if tokens % multiple:
         raise SpecError(
             DEGREE_KEY,
-            f"a rank's {tokens} tokens do not divide over {tensor_degree} tensor-parallel ranks",
-            f"choose degrees for which sequence_length / context degree is a multiple of {tensor_degree}",
+            f"a rank's {tokens} tokens do not divide over {multiple} tensor-parallel ranks",
+            f"choose degrees for which sequence_length / context degree is a multiple of {multiple}",
         )
 
 

@@ -26,19 +26,6 @@ def check_expert_degree(model: TransformerSpec, expert_degree: int, data_degree:
         )
 
 
-def check_expert_widths(model: TransformerSpec, tensor_degree: int) -> None:
-    """Raise SpecError where tensor parallelism does not divide every expert."""
-    experts = model.experts
-    if experts is None:
-        return
-    for key in ("ffn_hidden_size", "shared_ffn_hidden_size"):
-        width = getattr(experts, key)
-        if width % tensor_degree:
-            rule = f"experts.{key} {width} does not divide by tensor degree {tensor_degree}"
-            remedy = f"choose a degree that divides {width}, or change model.experts.{key}"
-            raise SpecError("parallel.tensor.degree", rule, remedy)
-
-
 def check_expert_techniques(
     model: TransformerSpec, pipeline: PipelineSpec, *, is_local: bool, by_operator: bool, casts: bool
 ) -> None:

@@ -18,10 +18,9 @@ from sim.training.spec.context import ContextMethod, check_chunks, check_context
 from sim.training.spec.expert_rules import (
     check_expert_degree,
     check_expert_techniques,
-    check_expert_widths,
     check_shared_out,
 )
-from sim.training.spec.mesh_axes import CONTEXT_AXIS, DATA_AXIS, PIPELINE_AXIS, TENSOR_AXIS
+from sim.training.spec.mesh_axes import AXIS_ORDER, mesh_axes
 from sim.training.spec.method import LocalUpdate as LocalUpdate
 from sim.training.spec.method import Method as Method
 from sim.training.spec.method import check_auxiliary, check_blocks, check_delay, check_method
@@ -30,6 +29,8 @@ from sim.training.spec.precision import PRECISIONS, PrecisionTypes, check_casts
 from sim.training.spec.sharding import OsdpSpec as OsdpSpec
 from sim.training.spec.sharding import ShardingSpec as ShardingSpec
 from sim.training.spec.sharding import check_parameter_gather, check_sharding
+from sim.training.tensor.method import TensorMethod
+from sim.training.tensor.one_dimensional import OneDimensional
 
 Precision = Literal["fp8", "fp16", "bf16", "fp32", "fp64"]
 Optimizer = Literal["adam", "sgd"]
@@ -117,12 +118,7 @@ class TrainingSpec:
 class ParallelSpec:
     """How the work lies over the mesh. ``axis_order``: last varies fastest over ranks."""
 
-    tensor_degree: int = 1
-    sequence_parallel: bool = False
-    overlap_tensor_backward: bool = True
-    """Sum a product's input gradient over the tensor-parallel ranks while its weight gradient is computed."""
-    collective_matmul: bool = False
-    """Gather and scatter what sequence parallelism cuts piece by piece, beside the products of the other pieces."""
+    tensor: TensorMethod = field(default_factory=OneDimensional)
     context_degree: int = 1
     """Ranks that share every sequence."""
     context_method: ContextMethod = "p2p"
@@ -146,7 +142,7 @@ class ParallelSpec:
     """Gradients are synchronised in buckets of at least this many bytes; 0: one bucket per virtual stage, in ZeRO 2 at
     least 5e8 elements.
     """
-    axis_order: tuple[str, ...] = ("pp", "dp", "cp", "tp")
+    axis_order: tuple[str, ...] = AXIS_ORDER
 
     @property
     def world_size(self) -> int:
@@ -156,10 +152,10 @@ class ParallelSpec:
     @property
     def mesh_axes(self) -> tuple[tuple[str, int], ...]:
         """Return names and degrees of the mesh's axes, in order; that of context parallelism only where it is used."""
-        degrees = {PIPELINE_AXIS: self.pipeline.degree, DATA_AXIS: self.data_degree, TENSOR_AXIS: self.tensor_degree}
-        if self.context_degree > 1:
-            degrees[CONTEXT_AXIS] = self.context_degree
-        return tuple((axis, degrees[axis]) for axis in self.axis_order if axis in degrees)
+        return mesh_axes(
+            self.axis_order, pipeline=self.pipeline.degree, data=self.data_degree, context=self.context_degree,
+            tensor=self.tensor.axes,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +169,7 @@ class DenseTraining:
 
     def __post_init__(self) -> None:
         check_batch(self.training, self.parallel)
-        check_tensor(self.model, self.parallel)
+        self._check_tensor()
         check_latent(self.model, self.parallel)
         check_token_slices(self.model, self.parallel)
         self._check_context()
@@ -227,12 +223,19 @@ class DenseTraining:
     def _check_experts(self) -> None:
         parallel, training = self.parallel, self.training
         check_expert_degree(self.model, parallel.expert_degree, parallel.data_degree)
-        check_expert_widths(self.model, parallel.tensor_degree)
         check_expert_techniques(
             self.model, parallel.pipeline, is_local=training.method == "local", by_operator=parallel.osdp is not None,
             casts=training.types.casts,
         )  # fmt: skip
         check_shared_out(parallel.expert_degree, parallel.zero_stage, parallel.pipeline)
+
+    def _check_tensor(self) -> None:
+        """Raise SpecError where the tensor-parallel method does not divide what it cuts, and for what is not built."""
+        parallel = self.parallel
+        sizes = {**self.model.sizes, "training.microbatch_size": self.training.microbatch_size}
+        parallel.tensor.check(sizes, scatters=parallel.pipeline.scatter_gather)
+        if isinstance(parallel.tensor, OneDimensional) and parallel.tensor.collective_matmul:
+            _check_collective_matmul(parallel)
 
     def _check_context(self) -> None:
         """Raise SpecError where sequences do not divide over the ranks that share them, or that is not built."""
@@ -328,43 +331,11 @@ def check_gradient_passes(training: TrainingSpec, parallel: ParallelSpec) -> Non
         raise SpecError(f"training.{key}", rule, remedy)
 
 
-def check_tensor(model: TransformerSpec, parallel: ParallelSpec) -> None:
-    """Raise SpecError where the tensor-parallel degree does not divide what it must."""
-    t = parallel.tensor_degree
-    divided = {
-        "model.num_heads": model.num_heads,
-        "model.num_kv_heads": model.num_kv_heads,
-        "model.ffn_hidden_size": model.ffn_hidden_size,
-        "model.vocab_size": model.vocab_size,
-    }
-    if parallel.sequence_parallel or parallel.pipeline.scatter_gather:
-        divided["model.sequence_length"] = model.sequence_length
-    for key, value in divided.items():
-        if value % t:
-            raise SpecError(
-                "parallel.tensor.degree",
-                f"{key.removeprefix('model.')} {value} does not divide by tensor degree {t}",
-                f"choose a degree that divides {value}, or change {key}",
-            )
-    if parallel.sequence_parallel and t == 1:
-        raise SpecError(
-            "parallel.tensor.sequence_parallel",
-            "sequence parallelism splits the sequence over the tensor-parallel ranks, and there is only one",
-            "write sequence_parallel: false, or a tensor degree of 2 or more",
-        )
-    if parallel.collective_matmul:
-        _check_collective_matmul(parallel)
-
-
 def _check_collective_matmul(parallel: ParallelSpec) -> None:
-    """Raise SpecError where no product has rows that are gathered or scattered, and for what is not built."""
-    key = "parallel.tensor.collective_matmul"
-    if not parallel.sequence_parallel:
-        rule = "it cuts up the gathers and reduce_scatters of sequence parallelism, and sequence_parallel is false"
-        raise SpecError(key, rule, "leave it out, or write sequence_parallel: true and a tensor degree of 2 or more")
+    """Raise SpecError for what is not built with products in pieces."""
     if parallel.osdp is not None:
         rule = "it is not built with osdp, which may cut the weights of products into slices"
-        raise SpecError(key, rule, "leave it, or osdp, out")
+        raise SpecError("parallel.tensor.collective_matmul", rule, "leave it, or osdp, out")
 
 
 def check_latent(model: TransformerSpec, parallel: ParallelSpec) -> None:
@@ -379,7 +350,7 @@ def check_latent(model: TransformerSpec, parallel: ParallelSpec) -> None:
 
 def slice_multiple(parallel: ParallelSpec) -> int:
     """Return what the lengths of slices must be multiples of: tokens that tensor-parallel ranks share out."""
-    return parallel.tensor_degree if parallel.sequence_parallel or parallel.pipeline.scatter_gather else 1
+    return parallel.tensor.token_multiple(scatters=parallel.pipeline.scatter_gather)
 
 
 def check_token_slices(model: TransformerSpec, parallel: ParallelSpec) -> None:

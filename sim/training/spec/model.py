@@ -1,11 +1,13 @@
 """What a model is: its family, its sizes, and what it costs whatever the strategy."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from sim.training.errors import SpecError
 from sim.training.spec.experts import ExpertsSpec
 from sim.training.spec.latent import LatentAttention
+
+_SIZES: Final = ("num_heads", "num_kv_heads", "hidden_size", "ffn_hidden_size", "vocab_size", "sequence_length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,16 @@ class TransformerSpec:
                 f"rotary positions need an even head size, {self.hidden_size} / {self.num_heads} = {self.head_size}",
                 "choose another num_heads",
             )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Return what tensor parallelism may cut, by scenario key."""
+        experts = self.experts
+        widths = ("ffn_hidden_size", "shared_ffn_hidden_size") if experts else ()
+        return {
+            **{f"model.{key}": getattr(self, key) for key in _SIZES},
+            **{f"model.experts.{key}": getattr(experts, key) for key in widths},
+        }
 
     @property
     def head_size(self) -> int:

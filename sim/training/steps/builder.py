@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sim.plan.functions import basic as f
 from sim.plan.functions.assigned_gradients import assign_gradients
 from sim.plan.functions.context import SharedSequence
 from sim.plan.functions.float8 import Float8Products, cast_weights
@@ -28,10 +27,11 @@ from sim.training.pipeline.schedules import orders, placement
 from sim.training.pipeline.split import split_backward
 from sim.training.pipeline.token_slices import slice_calls
 from sim.training.spec.job import DenseTraining, split_layers
-from sim.training.spec.mesh_axes import CONTEXT_AXIS, DATA_AXIS, PIPELINE_AXIS, TENSOR_AXIS
+from sim.training.spec.mesh_axes import CONTEXT_AXIS, DATA_AXIS, PIPELINE_AXIS
 from sim.training.spec.sharding import Choice
 from sim.training.steps.countable import refuse_uncountable
 from sim.training.steps.transformer import TransformerBuilder
+from sim.training.tensor.boundary import Boundary
 
 MAIN_STREAM = "compute"
 
@@ -85,18 +85,16 @@ class StageProgramBuilder:
         self.model = TransformerBuilder(
             job.model,
             job.training.microbatch_size,
-            tensor_parallel=job.parallel.tensor_degree > 1,
-            sequence_parallel=job.parallel.sequence_parallel,
+            tensor=job.parallel.tensor,
             recompute=job.training.recompute,
             loss_scale=1.0 / (job.gradient_scale * job.training.global_batch_size * job.model.sequence_length),
             products=(Float8Products if precision.casts else Products)(
                 WeightGradient(
-                    overlapped=job.parallel.overlap_tensor_backward,
+                    overlapped=job.parallel.tensor.overlaps_backward,
                     fused=job.training.fused_gradient_accumulation,
                     placeholder="kept" if job.training.gradient_placeholders else "none",
                 )
             ),
-            collective_matmul=job.parallel.collective_matmul,
             shared=self._shared,
             context_method=job.parallel.context_method,
             slices={name: choice.num_slices for name, choice in self.choices.items()},
@@ -254,21 +252,18 @@ class StageProgramBuilder:
             return model.embed(t), None
         if not self.place.hop(stage - 1):
             boundary = self.forwards[now.before].output
-            return (f.all_gather(t, boundary, TENSOR_AXIS, 0) if self._scattered else boundary), boundary
-        scattered = self._scattered
-        layout = Layout(((DATA_AXIS, Shard(1)), *((axis, Shard(0)) for axis in model.rows.axes)))
-        parts = self.mesh.degree(TENSOR_AXIS) if scattered or model.sequence_parallel else 1
-        if parts > 1:
-            layout = layout.with_(TENSOR_AXIS, Shard(0))
-        shape = (model.num_tokens // parts, self.job.training.microbatch_size, self.job.model.hidden_size)
-        dtype = self.job.training.types.activation
+            return self._crossing.arrive(t, boundary), boundary
+        shared, cut = ((axis, Shard(0)) for axis in model.rows.axes), self._crossing.layout
+        layout = Layout(((DATA_AXIS, Shard(1)), *shared, *cut.placements))
+        whole = (model.num_tokens, self.job.training.microbatch_size, self.job.model.hidden_size)
+        shape, dtype = cut.local_shape(whole, self.mesh), self.job.training.types.activation
         boundary = self.tracer.tensor(Buffer(f"input.{stage}{now.label}", shape, dtype, Kind.ACTIVATION), layout)
-        return (f.all_gather(t, boundary, TENSOR_AXIS, 0) if scattered else boundary), boundary
+        return self._crossing.arrive(t, boundary), boundary
 
     def _stage_output(self, t: TaskTracer, stage: int, x: Tensor, model: TransformerBuilder) -> Tensor:
         """Return the boundary tensor that leaves a stage, or the loss."""
         if not self.place.is_last(stage):
-            return f.slice_(t, x, TENSOR_AXIS, 0) if self._scattered else x
+            return self._crossing.depart(t, x)
         return model.head(t, x, self._loss)
 
     @property
@@ -289,9 +284,9 @@ class StageProgramBuilder:
         return token_slices(pipeline.token_slices) if pipeline.num_slices > 1 else (None,)
 
     @property
-    def _scattered(self) -> bool:
-        parallel = self.job.parallel
-        return parallel.pipeline.scatter_gather and parallel.tensor_degree > 1 and not parallel.sequence_parallel
+    def _crossing(self) -> Boundary:
+        """Return how the residual stream goes from stage to stage."""
+        return self.job.parallel.tensor.boundary(scatters=self.job.parallel.pipeline.scatter_gather)
 
     def _boundary(self, name: str, like: Tensor) -> Tensor:
         return self.tracer.tensor(Buffer(name, like.shape, like.dtype, Kind.WORKSPACE), like.layout)

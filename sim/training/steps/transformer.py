@@ -1,8 +1,7 @@
-"""The forward pass of a decoder-only transformer, over a mesh with axes ``pp``, ``dp`` and ``tp``.
+"""The forward pass of a decoder-only transformer.
 
-Activations are [sequence, batch, hidden]; the batch dimension is sharded over ``dp``. With sequence
-parallelism the residual stream is sharded over ``tp`` along the sequence (Korthikanti et al. 2022), else
-replicated (Shoeybi et al. 2019). Parameter names are those of the dense model.
+Activations are [sequence, batch, hidden]; the batch dimension is sharded over ``dp``. How they and the weights lie
+over the tensor-parallel ranks, the method of tensor parallelism says. Parameter names are those of the dense model.
 """
 
 from dataclasses import replace
@@ -11,7 +10,6 @@ from typing import NamedTuple
 from sim.plan.functions import basic as f
 from sim.plan.functions.linear import Products
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
-from sim.plan.words.layout import REPLICATED
 from sim.training.layers.attention import attention
 from sim.training.layers.experts import expert_mlp
 from sim.training.layers.layer import LayerBuilder
@@ -40,12 +38,10 @@ class TransformerBuilder(LayerBuilder):
         """Return the embedded tokens of one micro-batch."""
         m = self.model
         ids, table = self.tokens(t, "tokens", shift=0), self.word_table(t, "embedding.word")
-        x = f.embedding(t, "embedding", ids, table, whole_gradient=self.whole_embedding_gradient)
-        x = self.row_output(t, x)
+        x = self.tensor.embed(t, "embedding", ids, table, whole_gradient=self.whole_embedding_gradient)
         if m.family == "gpt":
-            positions = t.program.parameter(
-                "embedding.position", (m.sequence_length, m.hidden_size), REPLICATED, "normal"
-            )
+            shape, layout = (m.sequence_length, m.hidden_size), self.tensor.hidden_layout(1)
+            positions = t.program.parameter("embedding.position", shape, layout, "normal")
             x = f.add_positions(t, "positions", x, positions, self.rows)
         return f.dropout(t, "embedding", x, m.dropout, batch_dim=1, spans=self._spans)
 
@@ -54,12 +50,13 @@ class TransformerBuilder(LayerBuilder):
         m = self.model
         return f.tokens(
             t, name, shift=shift, rows=self.rows, batch=self.microbatch_size, vocabulary=m.vocab_size,
-            axes=(DATA_AXIS,),
+            axes=(DATA_AXIS, *self.tensor.sample_axes),
         )  # fmt: skip
 
     def word_table(self, t: TaskTracer, source: str) -> Parameter:
-        """Return the vocabulary table [V, h], sharded by rows."""
-        return t.program.parameter(source, (self.model.vocab_size, self.model.hidden_size), self.shard(0), "normal")
+        """Return the vocabulary table [V, h], sharded as the tensor-parallel method has it."""
+        shape = (self.model.vocab_size, self.model.hidden_size)
+        return t.program.parameter(source, shape, self.tensor.vocabulary_layout, "normal")
 
     def head(self, t: TaskTracer, x: Tensor, loss: Tensor) -> Tensor:
         """Add the micro-batch's share of the mean loss to ``loss``."""
@@ -68,15 +65,19 @@ class TransformerBuilder(LayerBuilder):
 
     def read_out(self, t: TaskTracer, x: Tensor, loss: Tensor, names: HeadNames) -> Tensor:
         """Add a micro-batch's share of the mean loss of a head, a norm and a vocabulary projection, to ``loss``."""
-        x = self.column_input(t, self.norm(t, names.norm, x))
+        x = self.tensor.enter(t, self.norm(t, names.norm, x))
         shape = (self.model.vocab_size, self.model.hidden_size)
-        own = [] if names.shared else self.weights(t, names.head, shape, self.shard(0), dim=1)
-        head = self
-        if self.products.weight_gradient.placeholder == "kept":
-            fresh = replace(self.products.weight_gradient, placeholder="fresh")
-            head = replace(self, products=Products(fresh))
-        logits = head.linear(t, names.head, x, own or [self.word_table(t, names.shared)], transposed=True)
-        return f.cross_entropy(t, names.loss, logits, self.tokens(t, names.labels, shift=1), loss, self.loss_scale)
+        own = [] if names.shared else self.weights(t, names.head, shape, self.tensor.vocabulary_layout, dim=1)
+        tables = own or [self.word_table(t, names.shared)]
+        logits = self.tensor.logits(t, names.head, x, tables, products=self._head_products)
+        labels = self.tokens(t, names.labels, shift=1)
+        return self.tensor.cross_entropy(t, names.loss, logits, labels, loss, self.loss_scale)
+
+    @property
+    def _head_products(self) -> Products:
+        """Return how a head multiplies: without casts, and with no placeholder that outlives its backward."""
+        gradient = self.products.weight_gradient
+        return Products(replace(gradient, placeholder="fresh") if gradient.placeholder == "kept" else gradient)
 
     def layer(self, t: TaskTracer, index: int, x: Tensor) -> Tensor:
         """Return one layer's output, recomputed in backward where ``recompute`` is full."""
@@ -100,7 +101,7 @@ class TransformerBuilder(LayerBuilder):
     def _residual(self, t: TaskTracer, name: str, y: Tensor, bias_source: str, residual: Tensor) -> Tensor:
         if not self.biased:
             return f.add(t, name, y, residual)
-        bias = t.program.parameter(bias_source, (self.model.hidden_size,), REPLICATED, "zeros")
+        bias = t.program.parameter(bias_source, (self.model.hidden_size,), self.tensor.hidden_layout(), "zeros")
         return f.bias_dropout_add(t, name, y, bias, residual, self.model.dropout, batch_dim=1, spans=self._spans)
 
     @property

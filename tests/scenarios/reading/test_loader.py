@@ -36,7 +36,7 @@ def test_quickstart_becomes_specifications(write) -> None:
     assert (job.model.tied_embeddings, job.model.attention, job.model.dropout) == (True, "core", 0.1)
     assert (job.training.precision, job.training.recompute, job.training.microbatch_size) == ("fp16", "full", 2)
     assert job.parallel.pipeline == PipelineSpec(degree=8, schedule="interleaved_1f1b", virtual_stages=2)
-    assert (job.parallel.tensor_degree, job.parallel.data_degree, job.parallel.zero_stage) == (8, 24, 0)
+    assert (job.parallel.tensor.degree, job.parallel.data_degree, job.parallel.zero_stage) == (8, 24, 0)
     assert (job.parallel.bucket_bytes, job.parallel.axis_order) == (0, ("pp", "dp", "cp", "tp"))
     assert job.num_microbatches == 48
 
@@ -96,7 +96,7 @@ parallel:
         return
     parallel = load_scenario(path).job.parallel
     assert parallel.world_size == 48
-    resolved = {"tensor": parallel.tensor_degree, "pipeline": parallel.pipeline.degree, "data": parallel.data_degree}
+    resolved = {"tensor": parallel.tensor.degree, "pipeline": parallel.pipeline.degree, "data": parallel.data_degree}
     assert all(written[axis] in {resolved[axis], "auto"} for axis in resolved)
 
 

@@ -1,0 +1,216 @@
+"""What a tensor-parallel method is.
+
+A method spreads every layer over ``degree`` ranks. The builders of attention, MLPs, experts, pipelines and data
+parallelism ask it for layouts and products, and never name one of its mesh axes.
+
+Tensors are [sequence, batch, hidden]. A weight is [inputs, outputs]; either side may be several dimensions. A product
+is column-parallel where it reads the residual stream (queries, keys, values; the first product of an MLP), and
+row-parallel where it makes what is added to it (the projection of attention; the second product of an MLP).
+
+What the methods put here, on t ranks, on q x q, on q x q x d and on l x l x l:
+
+* 1D (Megatron-LM), axis ``tp``. ``residual``: replicated, or cut along the sequence. ``column_layout``: outputs over
+  ``tp``; ``row_layout``: inputs over ``tp``. ``enter`` gathers, ``leave`` sums, ``multiply`` is local.
+* 2D (Optimus), axes ``tp_row`` and ``tp_column``. ``sample_axes``: ``tp_row``. ``residual``: batch over ``tp_row``,
+  hidden over ``tp_column``. Every weight: inputs over ``tp_row``, outputs over ``tp_column``; tables: words over
+  ``tp_row``; ``hidden_layout``: ``tp_column``. ``enter`` and ``leave`` do nothing. ``multiply`` is SUMMA: q times a
+  broadcast of x over ``tp_column``, one of the weight over ``tp_row``, and a product that adds. ``norm``: its two sums
+  go over ``tp_column``. ``check``: q divides heads, widths, words and the batch.
+* 2.5D (Tesseract), axis ``tp_depth`` before those of 2D: it shares out the batch too, and weights are replicated over
+  it. ``check``: q d divides the batch.
+* 3D (Bian et al.), axes ``tp_input``, ``tp_weight`` and ``tp_output``. ``residual``: batch over ``tp_weight`` and
+  ``tp_input``, hidden over ``tp_output``. ``column_layout``: inputs over ``tp_output`` and ``tp_weight``, outputs over
+  ``tp_input``; ``row_layout``: input and output axes exchanged, so that the stream lies as before after two products.
+  ``column`` and ``row`` gather x and the weight, multiply, and reduce_scatter. ``check``: l divides heads, l^2 widths,
+  words and the batch.
+
+Beside 1D no rank holds the residual stream whole, so ``boundary`` sends it as it lies.
+
+On paper 2D needs nothing else. A layer is norm, ``column``, attention of b/q sequences and a/q heads (local: queries
+lie [s, b/q, a/q, d]), ``row``, and the same for the MLP. SUMMA's broadcasts and reduces are differentiable functions of
+the plan, so backward follows. Gradients of norms and biases are born partial over ``sample_axes``, which cut a
+dimension that these gradients sum over, and buckets sum them as they sum those of sequence parallelism.
+``cross_entropy`` reads the axes that cut the words off the logits' layout. Routers and latent projections, whose
+weights every rank holds whole, are to be refused with 2D until they are built.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from sim.plan.functions import basic as f
+from sim.plan.functions.linear import Products
+from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
+from sim.plan.words.layout import Layout
+from sim.plan.words.mesh import Axes
+from sim.training.tensor.boundary import Boundary
+
+Sizes = Mapping[str, int]
+"""Sizes of a job by scenario key: ``model.num_heads``, ``training.microbatch_size``, ..."""
+
+
+class TensorMethod(ABC):
+    """A tensor-parallel method with its degree and its options; immutable.
+
+    ``OneDimensional(degree=8, sequence_parallel=True)`` is Megatron-LM's on 8 ranks. Of degree 1 it does nothing.
+    """
+
+    __slots__ = ()
+
+    name: ClassVar[str]
+    """What a scenario calls it: ``parallel.tensor.method``."""
+
+    # --- ranks and sizes -----------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def degree(self) -> int:
+        """Return the number of ranks that hold a layer together."""
+
+    @property
+    @abstractmethod
+    def axes(self) -> Axes:
+        """Return the method's mesh axes; the last varies fastest over ranks."""
+
+    @property
+    @abstractmethod
+    def sample_axes(self) -> tuple[str, ...]:
+        """Return the axes that share out the sequences of a micro-batch."""
+
+    @abstractmethod
+    def check(self, sizes: Sizes, *, scatters: bool) -> None:
+        """Raise SpecError, with the nearest valid choice, where the ranks do not divide what they cut.
+
+        ``scatters``: pipeline stages cut what they send, see ``boundary``.
+        """
+
+    @abstractmethod
+    def token_multiple(self, *, scatters: bool) -> int:
+        """Return what the number of tokens of a task must be a multiple of; ``scatters`` as of ``check``."""
+
+    # --- options that others ask for -----------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def overlaps_backward(self) -> bool:
+        """Return whether backward computes a weight's gradient while its input's gradient is communicated."""
+
+    @property
+    @abstractmethod
+    def cuts_residual(self) -> bool:
+        """Return whether every rank holds another part of the residual stream."""
+
+    # --- layouts -------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def residual(self) -> Layout:
+        """Return how the residual stream [s, b, h] lies over the method's axes."""
+
+    @abstractmethod
+    def column_layout(self, outputs: int, inputs: int = 0) -> Layout:
+        """Return the layout of a column-parallel weight, given the dimensions of outputs and inputs to be cut."""
+
+    @abstractmethod
+    def row_layout(self, outputs: int, inputs: int = 0) -> Layout:
+        """Return the layout of a row-parallel weight, given the dimensions of outputs and inputs to be cut."""
+
+    @abstractmethod
+    def column_bias_layout(self) -> Layout:
+        """Return the layout of a column-parallel product's bias, cut along its first dimension."""
+
+    @abstractmethod
+    def hidden_layout(self, dim: int = 0) -> Layout:
+        """Return the layout of a parameter whose ``dim`` is the hidden size: norms, positions, biases of the stream."""
+
+    @property
+    @abstractmethod
+    def vocabulary_layout(self) -> Layout:
+        """Return the layout of a table [vocabulary, hidden]: the embedding, or the output layer."""
+
+    # --- products ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def enter(self, t: TaskTracer, x: Tensor, *, again: bool = True) -> Tensor:
+        """Return a tensor of the residual stream as column-parallel products read it.
+
+        ``again``: where it is gathered, keep the own part alone and gather in backward again.
+        """
+
+    @abstractmethod
+    def leave(self, t: TaskTracer, x: Tensor) -> Tensor:
+        """Return what row-parallel products made as the residual stream lies."""
+
+    @abstractmethod
+    def multiply(
+        self,
+        t: TaskTracer,
+        name: str,
+        x: Tensor,
+        weights: Sequence[Parameter],
+        bias: Parameter | None = None,
+        *,
+        contract: int = 1,
+        transposed: bool = False,
+        products: Products,
+    ) -> Tensor:
+        """Return the product of an entered x with a weight, before it leaves.
+
+        ``weights``: the weight, or its parts along its inputs. ``contract``: over how many dimensions of x.
+        ``transposed``: the weight is [outputs, inputs]. ``products``: the element types of its kernels.
+        """
+
+    def column(
+        self,
+        t: TaskTracer,
+        name: str,
+        x: Tensor,
+        weights: Sequence[Parameter],
+        bias: Parameter | None = None,
+        *,
+        products: Products,
+    ) -> Tensor:
+        """Return the column-parallel product of x, which lies as the residual stream."""
+        return self.multiply(t, name, self.enter(t, x), weights, bias, products=products)
+
+    def row(
+        self,
+        t: TaskTracer,
+        name: str,
+        x: Tensor,
+        weights: Sequence[Parameter],
+        *,
+        contract: int = 1,
+        products: Products,
+    ) -> Tensor:
+        """Return the row-parallel product of x as the residual stream lies."""
+        return self.leave(t, self.multiply(t, name, x, weights, contract=contract, products=products))
+
+    # --- norms and the ends of the model -------------------------------------------------------------------
+
+    def norm(self, t: TaskTracer, name: str, x: Tensor, weight: Parameter, bias: Parameter | None = None) -> Tensor:
+        """Return layer norm of x over its last dimension, or RMS norm where there is no bias."""
+        return f.rms_norm(t, name, x, weight) if bias is None else f.layer_norm(t, name, x, weight, bias)
+
+    def embed(self, t: TaskTracer, name: str, ids: Tensor, table: Parameter, *, whole_gradient: bool = False) -> Tensor:
+        """Return the rows of a table that tokens name, as the residual stream lies."""
+        return self.leave(t, f.embedding(t, name, ids, table, whole_gradient=whole_gradient))
+
+    def logits(self, t: TaskTracer, name: str, x: Tensor, tables: Sequence[Parameter], *, products: Products) -> Tensor:
+        """Return the logits of an entered x, cut as the vocabulary is."""
+        return self.multiply(t, name, x, tables, transposed=True, products=products)
+
+    def cross_entropy(
+        self, t: TaskTracer, name: str, logits: Tensor, labels: Tensor, loss: Tensor, scale: float
+    ) -> Tensor:
+        """Return the loss with ``scale`` times the cross entropy of some tokens added; logits are not gathered."""
+        return f.cross_entropy(t, name, logits, labels, loss, scale)
+
+    # --- pipelines -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def boundary(self, *, scatters: bool) -> Boundary:
+        """Return how the residual stream goes from one pipeline stage to the next.
+
+        ``scatters``: what every rank holds whole is cut before it is sent.
+        """

@@ -1,0 +1,13 @@
+"""The tensor-parallel methods that are built, by the name that a scenario gives them."""
+
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
+
+from sim.training.tensor.method import TensorMethod
+from sim.training.tensor.one_dimensional import OneDimensional
+
+TensorMethodName = Literal["1d"]
+"""The choices of ``parallel.tensor.method``; a test holds them to the registry."""
+
+TENSOR_METHODS: Final[Mapping[TensorMethodName, Callable[..., TensorMethod]]] = {"1d": OneDimensional}
+"""What makes each method of its degree and its options."""

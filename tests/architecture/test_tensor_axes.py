@@ -1,0 +1,59 @@
+"""Only a tensor-parallel method names its mesh axes.
+
+The rule: no module of ``sim/training`` or ``backends`` holds the string of such an axis, or imports it by name, but the
+methods themselves (``sim/training/tensor``) and the order of axes that a scenario states (``mesh_axes.py``).
+What users write (``axis_order``) and what results show (streams by name) are words of ``scenarios`` and
+``sim/engine/findings``, which build no plan; there the names may stand.
+"""
+
+import ast
+from typing import get_args
+
+import pytest
+
+from sim.training.tensor.one_dimensional import OneDimensional
+from sim.training.tensor.registry import TENSOR_METHODS, TensorMethodName
+
+HOME = ("sim/training/tensor/", "sim/training/spec/mesh_axes.py")
+ROOMS = ("sim/training/", "backends/")
+NAMES = {"TENSOR_AXIS", "TENSOR_PLACE"}
+
+
+def axes_of_methods() -> set[str]:
+    """Return the names of the axes of all methods that are built."""
+    return {axis for make in TENSOR_METHODS.values() for axis, _ in make().axes}
+
+
+def named_axes(tree: ast.AST, axes: set[str]) -> list[int]:
+    """Return the lines where code names a tensor-parallel axis: as a string, or by a constant that holds it."""
+    lines = []
+    for node in ast.walk(tree):
+        is_string = isinstance(node, ast.Constant) and node.value in axes
+        is_import = isinstance(node, ast.alias) and node.name in NAMES
+        is_use = isinstance(node, ast.Name | ast.Attribute) and (getattr(node, "id", "") or node.attr) in NAMES
+        if is_string or is_import or is_use:
+            lines.append(node.lineno)
+    return lines
+
+
+def test_only_methods_name_their_axes(modules) -> None:
+    """Builders, data parallelism, pipelines and both backends get a method's axes from the method."""
+    axes = axes_of_methods()
+    asked = [m for m in modules if m.name.startswith(ROOMS) and not m.name.startswith(HOME)]
+    assert {m.name: lines for m in asked if (lines := named_axes(m.tree, axes))} == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["f(x, 'tp')", "from a import TENSOR_AXIS", "g(TENSOR_PLACE)", "axes.TENSOR_AXIS", "order = ('pp', 'dp', 'tp')"],
+)
+def test_the_rule_sees_what_it_forbids(code: str) -> None:
+    """Each way of naming an axis is found."""
+    assert named_axes(ast.parse(code), axes_of_methods()) == [1]
+
+
+def test_the_registry_holds_what_scenarios_may_choose() -> None:
+    """The choices of parallel.tensor.method are the registry's names, and each makes a method of that name."""
+    assert set(get_args(TensorMethodName)) == set(TENSOR_METHODS)
+    assert {name: make(degree=4).name for name, make in TENSOR_METHODS.items()} == {n: n for n in TENSOR_METHODS}
+    assert OneDimensional(degree=4).degree == 4
