@@ -34,7 +34,7 @@ def draw_pipeline(path: Path) -> None:
 def quickstart_block() -> str:
     """Return what the terminal shows for the first scenario, but for the line with the wall time."""
     scenario, out = load_scenario(SCENARIOS / "quickstart.yaml"), StringIO()
-    summary = simulate(scenario).summary
+    summary = simulate(scenario).as_json()
     print_summary(summary, Console(file=out, width=120), advice=advise(scenario, summary))
     lines = [line.rstrip() for line in out.getvalue().splitlines() if not line.startswith("simulated ")]
     return "\n".join(f"    {line}".rstrip() for line in lines)

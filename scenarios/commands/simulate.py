@@ -48,7 +48,7 @@ def command(  # click passes by name
             with _saying(f"Writing {out}"), writing_to(out):
                 result.write(out, advice)
     if as_json:
-        click.echo(json.dumps(result.summary, indent=2))
+        click.echo(json.dumps(result.as_json(), indent=2))
     else:
         console = open_console()
         result.print_to(console, advice)

@@ -74,7 +74,7 @@ def _row(
     Both figures are medians: of the runs that were measured, and of as many drawn as the interval is of. Processes that
     wait for each other take longer than one without the jitter that the calibration found.
     """
-    result = simulate(with_profile(scenario, profile), plan=replace(step.plan, barrier=True)).summary
+    result = simulate(with_profile(scenario, profile), plan=replace(step.plan, barrier=True)).as_json()
     measured_s, predicted_s = median(times_s), result["iteration_time_median_s"]
     low_s, high_s = result["iteration_time_interval_s"]
     return {

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from rich.console import Console
 
@@ -19,6 +19,7 @@ from scenarios.reading.yaml_tree import Document
 from scenarios.report.words import Advice
 from scenarios.results.files import all_or_none, write_summary
 from scenarios.results.folder import PAGE
+from scenarios.summaries.as_json import as_json
 from traces.parquet import write_timeline
 from traces.perfetto import write_perfetto
 from traces.timeline import Timeline
@@ -55,13 +56,27 @@ class Column:
     words: Callable[[Any], str]
 
 
+class Summary(Protocol):
+    """The answers of a simulation: a frozen dataclass, its fields in SI units that their names end in."""
+
+    @property
+    def schema(self) -> str:
+        """Return name and version of its keys: ``meshtwin.summary/1``."""
+
+    @property
+    def scenario(self) -> str:
+        """Return the scenario's name."""
+
+
 class Outcome(ABC):
     """What a simulation found."""
 
-    @property
-    @abstractmethod
-    def summary(self) -> dict[str, Any]:
-        """Return summary.json."""
+    summary: Summary
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answers as summary.json holds them."""
+        found: dict[str, Any] = as_json(self.summary)
+        return found
 
     @property
     def timeline(self) -> Timeline | None:
@@ -86,7 +101,7 @@ class Outcome(ABC):
         The last two only where there is a timeline.
         """
         with all_or_none(out) as staging:
-            write_summary(self.summary, staging)
+            write_summary(self.as_json(), staging)
             if self.timeline is not None:
                 write_perfetto(self.timeline, staging / "timeline.json.gz")
                 write_timeline(self.timeline, staging / "timeline.parquet")

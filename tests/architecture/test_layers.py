@@ -22,7 +22,7 @@ OFFENCES = [
     ("sim/plan/words/mesh.py", "import simpy", "Only the rooms where time passes know SimPy"),
     ("traces/timeline.py", "import simpy", "Only the rooms where time passes know SimPy"),
     ("sim/engine/prices/activity.py", "import torch", "Only the torch backend knows torch"),
-    ("scenarios/running/runner.py", "import torch", "Only the torch backend knows torch"),
+    ("scenarios/workloads/steps/running.py", "import torch", "Only the torch backend knows torch"),
     ("backends/simulated.py", "import torch", "Only the torch backend knows torch"),
     ("scenarios/console/answer.py", "import backends.torch.launching.launch", "Only the torch backend knows torch"),
     ("sim/plan/words/mesh.py", "import sim.plan.checking.check", "Folders and files form no circle"),

@@ -77,11 +77,11 @@ OPTIONS = {
         ),
     },
     "residuals": {"tables", "--node", "--profile", "--system", "--held-out", "--fail-above", "--json"},
-    "new": {"path"},
+    "new": {"path", "--workload"},
 }
 
 KEYS = {
-    *("name", "seed"),
+    *("name", "seed", "workload"),
     *("cluster.node", "cluster.num_nodes", "cluster.devices_per_node", "cluster.topology", "cluster.stragglers"),
     "cluster.profile",
     *(f"cluster.jitter.{family}" for family in ("gemm", "attention", "elementwise", "optimizer")),
@@ -186,7 +186,7 @@ TRACE = {
 }
 
 SWEEP = {
-    *("schema", "scenario", "settings.key", "settings.values", "refused.set", "refused.reason"),
+    *("schema", "scenario", "workload", "settings.key", "settings.values", "refused.set", "refused.reason"),
     *("points.set", "points.world_size", "points.iteration_time_s", "points.tokens_per_s"),
     *("points.model_flop_per_s_per_device", "points.mfu", "points.hfu"),
     *("points.bubble_fraction", "points.exposed_communication_fraction", "points.algorithm"),
@@ -250,7 +250,7 @@ def _is_whole_section(key: str, keys: set[str]) -> bool:
 
 def test_summary_keys_are_the_stated_ones(root: Path) -> None:
     """``summary.json`` has these keys; who reads it may count on them."""
-    summary = simulate(load_scenario(FOLDER / "tiny-gpt-2x2.yaml")).summary
+    summary = simulate(load_scenario(FOLDER / "tiny-gpt-2x2.yaml")).as_json()
     nested = {"fold": summary["fold"], "engine": summary["engine"]}
     nested |= {key: summary[key][0] for key in ("roles", "links", "communication")}
     found = {key for key in summary if key not in nested}
@@ -262,7 +262,7 @@ def test_summary_keys_are_the_stated_ones(root: Path) -> None:
 def test_reliability_keys_are_the_stated_ones(root: Path) -> None:
     """The ``reliability`` object of ``summary.json``, there only where a scenario asks for it, has these keys."""
     scenario = load_scenario(FOLDER / "llama3-405b-54-days.yaml", ["reliability.replications=2"])
-    reliability = simulate(scenario).summary["reliability"]
+    reliability = simulate(scenario).as_json()["reliability"]
     found = set()
     for key, value in reliability.items():
         found |= {f"{key}.{inner}" for inner in value} if isinstance(value, dict) else {key}
@@ -273,7 +273,7 @@ def test_osdp_keys_are_the_stated_ones(root: Path) -> None:
     """The ``osdp`` object of ``summary.json``, there only where a scenario asks for it, has these keys."""
     changes = ["parallel.tensor.degree=1", "parallel.pipeline.degree=1", "training.precision=fp32"]
     osdp = ["parallel.data={degree: 4, osdp: {memory_limit: 3 MB, splits: [1, 2]}}"]
-    found = simulate(load_scenario(FOLDER / "tiny-gpt-2x2.yaml", [*changes, *osdp])).summary["osdp"]
+    found = simulate(load_scenario(FOLDER / "tiny-gpt-2x2.yaml", [*changes, *osdp])).as_json()["osdp"]
     keys = {key for key in found if key != "sharded"} | {f"sharded.{key}" for key in found["sharded"][0]}
     assert keys == OSDP
 

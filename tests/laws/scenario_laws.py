@@ -394,7 +394,7 @@ def folding(case: Case) -> Iterator[str]:
 def determinism(case: Case) -> Iterator[str]:
     """Reading and simulating a scenario again gives the same summary, byte for byte."""
     again = simulate(load(case.data, case.folder))
-    texts = [json.dumps(_without_wall_time(result.summary)) for result in (case.result, again)]
+    texts = [json.dumps(_without_wall_time(result.as_json())) for result in (case.result, again)]
     if texts[0] != texts[1]:
         yield "two summaries differ"
 
@@ -408,7 +408,7 @@ def _without_wall_time(summary: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def interval(case: Case) -> Iterator[str]:
     """The 90 % interval lies around the predicted step time."""
-    summary = case.result.summary
+    summary = case.result.as_json()
     low, high = summary["iteration_time_interval_s"]
     time_s = summary["iteration_time_s"]
     yield from _no_more(low, time_s, "the interval's lower end against the time")
@@ -417,7 +417,7 @@ def interval(case: Case) -> Iterator[str]:
 
 def shares(case: Case) -> Iterator[str]:
     """The parts of the step add up to it, and each is between nothing and all of it; so is what links are used."""
-    summary = case.result.summary
+    summary = case.result.as_json()
     total_s = summary["iteration_time_s"]
     parts = [seconds / total_s for _, seconds in time_parts(summary)]
     if abs(sum(parts) - 1) > 1e-6:

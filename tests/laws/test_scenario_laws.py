@@ -61,7 +61,7 @@ def plain_case(folder: Path, **keys: Any) -> Case:
 
 def with_summary(case: Case, **keys: Any) -> SimulatedStep:
     """Return the case's result with other values in its summary."""
-    return replace(case.result, summary={**case.result.summary, **keys})
+    return replace(case.result, summary=replace(case.result.summary, **keys))
 
 
 def test_a_plain_scenario_keeps_all_laws(folder: Path) -> None:

@@ -82,7 +82,7 @@ def run(scenario: StepScenario, options: ExecutionOptions, out: Path | None = No
     priced = scenario if algorithms is None else replace(scenario, algorithms=algorithms)
     simulated = simulate(priced, detail="op", fold=True, plan=replace(plan, barrier=True))
     timeline = backend.timeline(plan, execution.ranks)
-    summary = _summary(scenario, execution, simulated.summary, plan.num_steps)
+    summary = _summary(scenario, execution, simulated.as_json(), plan.num_steps)
     summary["collectives"] = NATIVE if algorithms is None else dict(algorithms)
     if options.timing == "op":
         summary |= _side_by_side(simulated.timeline, timeline)

@@ -13,7 +13,6 @@ from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.located import located
 from scenarios.report.pages.run_page import write_report
 from scenarios.report.words import Advice
-from scenarios.summaries.as_json import as_json
 from scenarios.summaries.step import StepSummary
 from scenarios.workloads.steps.intervals import errors_of
 from scenarios.workloads.steps.pricing import locating_algorithms
@@ -39,7 +38,7 @@ class SimulatedStep(Outcome):
     scenario: StepScenario
     run: SimulatedRun
     pricing: Pricing
-    found: StepSummary
+    summary: StepSummary
     detail: Detail | None = None
     links: LinkUse | None = None
 
@@ -48,23 +47,17 @@ class SimulatedStep(Outcome):
         """Return the timeline in the detail asked for."""
         return timeline(self.run, self.detail)
 
-    @cached_property
-    def summary(self) -> dict[str, Any]:
-        """Return summary.json."""
-        found: dict[str, Any] = as_json(self.found)
-        return found
-
     def print_to(self, console: Console, advice: Advice | None) -> None:
         """Print the summary for people."""
-        print_summary(self.summary, console, advice=advice)
+        print_summary(self.as_json(), console, advice=advice)
 
     def write_page(self, path: Path, advice: Advice | None) -> None:
         """Write report.html."""
-        write_report(self.summary, self.timeline, path, links=self.links, advice=advice)
+        write_report(self.as_json(), self.timeline, path, links=self.links, advice=advice)
 
     def row(self) -> dict[str, Any]:
         """Return the results that a sweep lays beside those of other steps."""
-        return row_of(self.found, self.scenario, self.run, self.pricing)
+        return row_of(self.summary, self.scenario, self.run, self.pricing)
 
 
 def simulate(

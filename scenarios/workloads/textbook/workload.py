@@ -59,4 +59,4 @@ class TextbookSchedule(Workload[TextbookScenario]):
 
     def advise(self, scenario: TextbookScenario, found: Outcome) -> Advice | None:
         """Return the change of the scenario that adds most to its throughput."""
-        return advise(scenario, found.summary)
+        return advise(scenario, found.as_json())

@@ -36,4 +36,4 @@ class TrainingStep(Workload[TrainingScenario]):
 
     def advise(self, scenario: TrainingScenario, found: Outcome) -> Advice | None:
         """Return the change of the scenario that adds most to its throughput."""
-        return advise(scenario, found.summary)
+        return advise(scenario, found.as_json())

@@ -57,8 +57,8 @@ def test_this_machine_is_calibrated_in_seconds(tmp_path: Path) -> None:
     profile = read_profile(out)
     assert profile.measured is not None
     assert 0.0 < profile.profile.jitter["gemm"] < 1.0
-    before = simulate(load_scenario(TINY)).summary["iteration_time_s"]
-    after = simulate(load_scenario(TINY, [f"cluster.profile={out}"])).summary["iteration_time_s"]
+    before = simulate(load_scenario(TINY)).as_json()["iteration_time_s"]
+    after = simulate(load_scenario(TINY, [f"cluster.profile={out}"])).as_json()["iteration_time_s"]
     assert after > 0
     assert after != before
 

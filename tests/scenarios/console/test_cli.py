@@ -6,14 +6,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from scenarios.cli import COMMANDS, HELP, main
+from scenarios.console.answer import print_summary
 from scenarios.errors import Origin, ScenarioError
+from scenarios.report.words import Advice
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema
+from scenarios.workloads.workload import Outcome
 from traces.kineto.rank import StepWindow
 
 ROOT = Path(__file__).parents[3]
@@ -41,16 +44,36 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     return int(caught.value.code or 0), capsys.readouterr().out
 
 
+class Fixed(Outcome):
+    """A result that nobody simulated."""
+
+    def as_json(self) -> dict[str, object]:
+        """Return the summary."""
+        return SUMMARY
+
+    def row(self) -> dict[str, object]:
+        """Return nothing."""
+        return {}
+
+    def print_to(self, console: Console, advice: Advice | None) -> None:
+        """Print the summary."""
+        print_summary(self.as_json(), console, advice=advice)
+
+    def write_page(self, path: Path, advice: Advice | None) -> None:
+        """Write an empty page."""
+        path.write_text("")
+
+
 @pytest.fixture
 def simulated(monkeypatch) -> list[tuple[object, dict[str, object]]]:
     """Put a fixed result in the simulation's place, and return what it was asked for."""
     calls: list[tuple[object, dict[str, object]]] = []
 
-    def simulate(scenario: object, **options: object) -> SimpleNamespace:
+    def simulate(scenario: object, **options: object) -> Fixed:
         calls.append((scenario, options))
-        return SimpleNamespace(summary=SUMMARY, timeline=None)
+        return Fixed()
 
-    monkeypatch.setattr("scenarios.workloads.steps.running.simulate", simulate)
+    monkeypatch.setattr("scenarios.workloads.training.workload.simulate", simulate)
     return calls
 
 
@@ -241,8 +264,8 @@ def test_input_errors_of_every_command_are_refusals(capsys, write, monkeypatch) 
         raise ScenarioError(Origin("a.csv", 3), "key", "a rule", "a remedy")
 
     for work in (
-        "running.runner.simulate",
-        "running.execution.run",
+        "workloads.training.workload.simulate",
+        "workloads.steps.execution.run",
         "comparing.comparison.run",
         "validation.published.run",
     ):

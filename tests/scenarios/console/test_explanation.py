@@ -19,7 +19,7 @@ OVER = "cluster.topology.fabric.oversubscription"
 
 def summary_of(*settings: str) -> dict[str, Any]:
     """Return the summary of the small run with other settings."""
-    return simulate(load_scenario(SCENARIO, [*SMALL, *settings])).summary
+    return simulate(load_scenario(SCENARIO, [*SMALL, *settings])).as_json()
 
 
 @pytest.fixture(scope="module")

@@ -27,10 +27,10 @@ def test_printed_schedule_can_be_read_in_again(capsys, write, textbook) -> None:
     path = write(textbook, V_SHAPE)
     code, text, _ = shown(capsys, "schedule", str(path))
     assert (code, len(text.splitlines())) == (0, 4)
-    expected_s = simulate(load_scenario(path)).summary["iteration_time_s"]
+    expected_s = simulate(load_scenario(path)).as_json()["iteration_time_s"]
     (path.parent / "order.csv").write_text(text)
     custom = write(textbook, ("schedule: 1f1b", "schedule: custom, actions: order.csv, virtual_stages: 2"))
-    assert simulate(load_scenario(custom)).summary["iteration_time_s"] == expected_s
+    assert simulate(load_scenario(custom)).as_json()["iteration_time_s"] == expected_s
 
 
 def test_schedules_of_transformers_are_printed_too(capsys, write, quickstart) -> None:
@@ -65,7 +65,7 @@ def test_bad_action_files_are_refused(write, textbook, text: str | None, rule: s
 def test_textbook_scenarios_run_every_schedule(write, textbook, schedule: str) -> None:
     """Schedules without further needs run as they are named."""
     path = write(textbook, ("schedule: 1f1b", f"schedule: {schedule}"), ("hop: 0.25 s", "hop: 0 s"))
-    assert simulate(load_scenario(path)).summary["iteration_time_s"] >= 24
+    assert simulate(load_scenario(path)).as_json()["iteration_time_s"] >= 24
 
 
 def test_textbook_gradient_synchronisation_is_a_key(write, textbook) -> None:
@@ -73,8 +73,8 @@ def test_textbook_gradient_synchronisation_is_a_key(write, textbook) -> None:
     keys = ("schedule: 1f1b}", "schedule: aiao, virtual_stages: 2}, data: {deferred_sync: 0.5}")
     times = ("hop: 0.25 s", "gradient_sync: 24 s")
     path = write(textbook, keys, times)
-    deferred_s = simulate(load_scenario(path)).summary["iteration_time_s"]
-    whole_s = simulate(load_scenario(path, ["parallel.data.deferred_sync=0.0"])).summary["iteration_time_s"]
+    deferred_s = simulate(load_scenario(path)).as_json()["iteration_time_s"]
+    whole_s = simulate(load_scenario(path, ["parallel.data.deferred_sync=0.0"])).as_json()["iteration_time_s"]
     assert deferred_s < whole_s
 
 

@@ -443,7 +443,7 @@ def test_memory_that_runs_out_is_reported(tmp_path, write, capsys, monkeypatch) 
     def fail(*_args: object, **_named: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("scenarios.workloads.steps.running.simulate", fail)
+    monkeypatch.setattr("scenarios.workloads.training.workload.simulate", fail)
     assert "this takes more memory than there is" in refuse(capsys, tmp_path, str(write()))
 
 

@@ -64,7 +64,7 @@ def test_slow_device_delays_everyone_and_is_a_class_of_its_own(write) -> None:
     slow = "cluster.stragglers=[{device: node 1 gpu 3, slowdown: 3}]"
     result = simulate(load_scenario(path, [slow]))
     assert result.run.makespan_s > 1.2 * step_s(path)
-    roles = result.summary["roles"]
+    roles = result.as_json()["roles"]
     assert {role["first_rank"] for role in roles} >= {0, 8, 11}
     assert sum(role["num_ranks"] for role in roles) == 16
     names = row_names(roles, "all")
@@ -98,11 +98,11 @@ def test_nodes_of_several_types_compute_and_hold_what_their_devices_do(write, ca
     scenario = load_scenario(path, [mixed])
     assert scenario.cluster.node_types == (("hgx-h100", 1), ("dgx-a100-40g", 1))
     result = simulate(scenario)
-    capacities = {role["first_rank"] // 8: role["memory_capacity_bytes"] for role in result.summary["roles"]}
-    assert capacities[0] > capacities[1] == result.summary["memory_capacity_bytes"]
-    assert fullest_row(result.summary)[1] == capacities[1]
+    capacities = {role["first_rank"] // 8: role["memory_capacity_bytes"] for role in result.as_json()["roles"]}
+    assert capacities[0] > capacities[1] == result.as_json()["memory_capacity_bytes"]
+    assert fullest_row(result.as_json())[1] == capacities[1]
     assert result.run.makespan_s > step_s(path)
-    busy = {role["first_rank"] // 8: role["busy_s"]["compute"] for role in result.summary["roles"]}
+    busy = {role["first_rank"] // 8: role["busy_s"]["compute"] for role in result.as_json()["roles"]}
     assert busy[1] > 1.2 * busy[0]
 
 
@@ -114,11 +114,11 @@ def test_jitter_is_seeded_and_per_device(write) -> None:
         simulate(load_scenario(path, [jitter, f"seed={seed}"])) for seed in (1, 1, 2)
     )  # fmt: skip
     assert one.run.makespan_s == same.run.makespan_s != other.run.makespan_s
-    assert json.dumps(one.summary["roles"]) == json.dumps(same.summary["roles"])
-    assert one.summary["fold"] == {"ranks": 16, "simulated": 16}
+    assert json.dumps(one.as_json()["roles"]) == json.dumps(same.as_json()["roles"])
+    assert one.as_json()["fold"] == {"ranks": 16, "simulated": 16}
     factors = [pricing_of(load_scenario(path, [jitter])).variation.slowdown("gemm", rank) for rank in range(4000)]
     assert sum(factors) / 4000 == pytest.approx(1, abs=0.02)
-    assert simulate(load_scenario(path, ["cluster.jitter={gemm: 0}"])).summary["fold"]["simulated"] == 1
+    assert simulate(load_scenario(path, ["cluster.jitter={gemm: 0}"])).as_json()["fold"]["simulated"] == 1
 
 
 def test_algorithm_is_forced_by_kind(write) -> None:
@@ -190,7 +190,7 @@ def test_nodes_of_unequal_size_need_a_number_of_devices(write) -> None:
 def test_console_names_classes_by_their_first_rank(write, capsys) -> None:
     """A role with several classes has a row for each, named by role and first rank."""
     scenario = load_scenario(write(SMALL), ["cluster.stragglers=[{device: 11, slowdown: 3}]"])
-    print_summary(simulate(scenario).summary, Console(width=120), advice=None)
+    print_summary(simulate(scenario).as_json(), Console(width=120), advice=None)
     shown = capsys.readouterr().out
     assert "rank 11" in shown
     assert "classes" not in shown

@@ -25,18 +25,18 @@ def result() -> SimulatedStep:
 
 def test_summary_names_the_worn_cable(result: SimulatedStep) -> None:
     """The busiest link is the one that is four times slower, with as many bytes as its neighbours carry."""
-    first = result.summary["links"][0]
+    first = result.as_json()["links"][0]
     assert (first["kind"], first["busiest"]["link"], first["busiest"]["count"]) == ("nic", "node 2 nic 0 out", 1)
     assert first["busiest"]["busy_fraction"] > 3 * first["busy_fraction"]
     assert first["busiest"]["busy_fraction"] <= first["busiest"]["peak_fraction"] <= 1
     assert first["bytes"] == pytest.approx(first["busiest"]["bytes"] * first["count"], rel=0.01)
-    busy = [entry["busiest"]["busy_fraction"] for entry in result.summary["links"]]
+    busy = [entry["busiest"]["busy_fraction"] for entry in result.as_json()["links"]]
     assert busy == sorted(busy, reverse=True)
 
 
 def test_summary_says_what_communication_was_bound_by(result: SimulatedStep) -> None:
     """Tensor-parallel groups wait for NVSwitch alone, gradients for the network; parts add up to the whole time."""
-    for entry in result.summary["communication"]:
+    for entry in result.as_json()["communication"]:
         assert entry["time_s"] == pytest.approx(entry["latency_s"] + sum(entry["bound_s"].values()))
         inside = {"nvswitch port"}
         assert set(entry["bound_s"]) <= (inside if entry["stream"] == "tp" else {"nic", "leaf-spine"})
@@ -80,4 +80,4 @@ def test_textbook_workloads_have_no_links() -> None:
     """Without a cluster there is nothing to say of links."""
     found = simulate(load_scenario(SCENARIOS / "textbook-1f1b.yaml"))
     assert found.links is None
-    assert found.summary["links"] == found.summary["communication"] == []
+    assert found.as_json()["links"] == found.as_json()["communication"] == []

@@ -51,7 +51,7 @@ def result() -> SimulatedStep:
 def page(result: SimulatedStep, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return its report."""
     out = tmp_path_factory.mktemp("page")
-    result.write(out, advise(result.scenario, result.summary))
+    result.write(out, advise(result.scenario, result.as_json()))
     return (out / "report.html").read_text(encoding="utf-8")
 
 
@@ -119,7 +119,7 @@ def test_pages_are_whole_and_load_nothing(page: str, pipeline_page: str) -> None
 
 def test_first_screen_says_what_the_summary_says(result: SimulatedStep, page: str) -> None:
     """Time with its interval, memory and verdict, what a rank waits for, and what would help, before any chart."""
-    summary, first_screen = result.summary, body_of(page).split('class="chart"')[0]
+    summary, first_screen = result.as_json(), body_of(page).split('class="chart"')[0]
     advice = advise(result.scenario, summary)
     assert advice is not None
     low_s, high_s = summary["iteration_time_interval_s"]
@@ -176,7 +176,7 @@ def test_pictures_of_64_stages_are_cut_to_what_is_legible(pipeline_page: str) ->
 
 def test_heat_map_agrees_with_the_summary_and_with_the_timeline(result: SimulatedStep, page: str) -> None:
     """A line's mean is its links' share of the step; uplinks are full just while gradients or parameters move."""
-    use, timeline, summary = result.links, result.timeline, result.summary
+    use, timeline, summary = result.links, result.timeline, result.as_json()
     assert use is not None
     [trace] = charts_of(page)["links"]["data"]
     means = {
@@ -201,7 +201,7 @@ def test_heat_map_agrees_with_the_summary_and_with_the_timeline(result: Simulate
 
 def test_waiting_looks_like_waiting(result: SimulatedStep) -> None:
     """A rank's upper lane is full while it computes or waits for tensor parallelism, the lower while gradients move."""
-    timeline, role = result.timeline, result.summary["roles"][0]
+    timeline, role = result.timeline, result.as_json()["roles"][0]
     bars = choose_bars(timeline).windows[0].bars
     lengths_s = bars.end_s - bars.start_s
     is_below = np.array([PHASES[code].is_communication for code in bars.phase])

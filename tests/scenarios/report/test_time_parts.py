@@ -69,7 +69,7 @@ def test_the_step_divides_into_what_it_is_for(path: Path, changes: tuple[str, ..
     MFU is at most HFU, and that at most 1.
     """
     scenario = load_scenario(path, changes)
-    summary = simulate(scenario).summary
+    summary = simulate(scenario).as_json()
     parts = parts_of(summary)
     assert sum(parts.values()) == pytest.approx(1.0, rel=1e-9)
     assert all(0.0 < part < 1.0 for part in parts.values())
@@ -83,7 +83,7 @@ def test_the_step_divides_into_what_it_is_for(path: Path, changes: tuple[str, ..
 def test_empty_slots_are_neither_model_nor_recomputation(path: Path, capacity_factor: float, executed: float) -> None:
     """With four times as many slots as tokens, three quarters of the experts' work is on empty ones, not in the MFU."""
     experts = f"num_experts: 8, top_k: 2, ffn_hidden_size: 11008, capacity_factor: {capacity_factor}"
-    summary = simulate(load_scenario(path, [f"model.experts={{{experts}}}", "parallel.expert.degree=2"])).summary
+    summary = simulate(load_scenario(path, [f"model.experts={{{experts}}}", "parallel.expert.degree=2"])).as_json()
     parts, model = parts_of(summary), 4096 * 4096 * 4 + 4096 * 4096 * 2 + 4096 * 32000 / 4
     reached = 2 * min(capacity_factor, 1.0)
     needed = model + 4096 * 8 + reached * 3 * 4096 * 11008

@@ -118,7 +118,7 @@ def test_what_is_advised_against_a_bubble_makes_it_smaller(name: str) -> None:
     overrides: tuple[str, ...] = ()
     for _ in range(2):
         scenario = load_scenario(SCENARIOS / f"{name}.yaml", overrides)
-        fractions.append(simulate(scenario).summary["bubble_fraction"])
+        fractions.append(simulate(scenario).as_json()["bubble_fraction"])
         advice = advise(scenario, summary(bubble_fraction=fractions[-1]))
         assert advice is not None
         assert advice.loss == "pipeline bubble"
@@ -131,10 +131,10 @@ def test_what_a_change_is_said_to_bring_is_what_it_brings(name: str) -> None:
     """The scenario simulated with the advised overrides has that much more throughput."""
     path = SCENARIOS / f"{name}.yaml"
     scenario = load_scenario(path)
-    before = simulate(scenario).summary
+    before = simulate(scenario).as_json()
     advice = advise(scenario, before)
     assert advice is not None
-    after = simulate(load_scenario(path, advice.overrides)).summary
+    after = simulate(load_scenario(path, advice.overrides)).as_json()
     assert after["fits_memory"]
     assert advice.gain == pytest.approx(after["tokens_per_s"] / before["tokens_per_s"] - 1.0, rel=1e-9)
     assert advice.gain >= WORTH_DOING
@@ -145,14 +145,14 @@ def test_no_single_other_change_brings_more_than_the_advised() -> None:
     """Of each other loss the first change that is worth it adds less; those that add less than 1 % are not advised."""
     path, overrides = SCENARIOS / "mixtral-8x7b-64-h100.yaml", ("training.recompute=full",)
     scenario = load_scenario(path, overrides)
-    before = simulate(scenario).summary
+    before = simulate(scenario).as_json()
     advice = advise(scenario, before)
     assert advice is not None
     assert advice.gain is not None
     gains = []
     for loss in scenario.losses(before):
         for change in loss.changes:
-            after = simulate(load_scenario(path, (*overrides, *change))).summary
+            after = simulate(load_scenario(path, (*overrides, *change))).as_json()
             gain = after["tokens_per_s"] / before["tokens_per_s"] - 1.0
             if after["fits_memory"] and gain >= WORTH_DOING:
                 gains.append(gain)

@@ -68,7 +68,7 @@ def test_zb_auto_orders_a_transformer_within_its_memory(write, limit: int) -> No
     assert max(peak_live_chunks(program) for program in result.run.plan.programs) <= limit
     other = "zb_h2" if limit >= 7 else "zb_h1"
     laid_down = simulate(load_scenario(write(SCENARIO, ("zb_auto", other))))
-    assert result.summary["iteration_time_s"] <= 1.01 * laid_down.summary["iteration_time_s"]
+    assert result.as_json()["iteration_time_s"] <= 1.01 * laid_down.as_json()["iteration_time_s"]
 
 
 def test_zb_auto_makes_use_of_memory_and_of_the_times(write) -> None:
@@ -76,7 +76,7 @@ def test_zb_auto_makes_use_of_memory_and_of_the_times(write) -> None:
 
     def found(*keys: str) -> tuple[Any, float]:
         scenario = load_scenario(write(SCENARIO), list(keys))
-        return job_of(scenario).parallel.pipeline.actions, simulate(scenario).summary["iteration_time_s"]
+        return job_of(scenario).parallel.pipeline.actions, simulate(scenario).as_json()["iteration_time_s"]
 
     small, little_s = found()
     _, much_s = found("parallel.pipeline.max_live_microbatches=8")

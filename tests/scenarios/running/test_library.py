@@ -17,7 +17,7 @@ SMALL = ("model.num_layers=4",)
 
 def summary_of(name: str, *settings: str) -> dict[str, Any]:
     """Return the summary of a scenario of the folder, with few layers."""
-    return simulate(load_scenario(FOLDER / "clusters" / f"{name}.yaml", [*SMALL, *settings])).summary
+    return simulate(load_scenario(FOLDER / "clusters" / f"{name}.yaml", [*SMALL, *settings])).as_json()
 
 
 def busy(summary: dict[str, Any]) -> dict[str, float]:

@@ -37,7 +37,7 @@ def llama() -> SimulatedStep:
 
 def test_llama_3_is_interrupted_as_often_as_reported(llama: SimulatedStep) -> None:
     """419 interruptions in 54 days (arXiv 2407.21783, table 5) go in as an MTBF and come out as a count."""
-    reliability = llama.summary["reliability"]
+    reliability = llama.as_json()["reliability"]
     assert reliability["mtbf_s"] == pytest.approx(54 * 86400 / 419, rel=1e-4)
     low, high = poisson(419).ppf([0.05, 0.95])
     assert low <= reliability["interruptions"]["mean"] <= high
@@ -48,7 +48,7 @@ def test_llama_3_is_interrupted_as_often_as_reported(llama: SimulatedStep) -> No
 
 def test_llama_3_trains_for_more_than_90_percent_of_the_time(llama: SimulatedStep) -> None:
     """Section 3.3.4 reports more than 90 % effective training time; so says the scenario with its assumptions."""
-    reliability = llama.summary["reliability"]
+    reliability = llama.as_json()["reliability"]
     assert 0.9 < reliability["goodput"]["low"] < reliability["goodput"]["mean"] < 0.97
     assert reliability["goodput"]["mean"] == pytest.approx(reliability["expected"]["goodput"], abs=0.002)
 
@@ -59,7 +59,7 @@ def test_llama_3_trains_for_more_than_90_percent_of_the_time(llama: SimulatedSte
 def test_llama_3s_result_does_not_hang_on_one_assumption(restart: str, save: str, most: float) -> None:
     """With twice the assumed restart or twice the assumed save, expected goodput still exceeds 90 %."""
     overrides = [f"reliability.restart={restart}", f"reliability.checkpoint.save={save}", "reliability.replications=2"]
-    expected = simulate(load_scenario(LLAMA, overrides)).summary["reliability"]["expected"]
+    expected = simulate(load_scenario(LLAMA, overrides)).as_json()["reliability"]["expected"]
     assert 0.9 < expected["goodput"] < most
 
 
@@ -69,7 +69,7 @@ def test_stated_values_reach_the_simulation(write) -> None:
     scenario = load_scenario(path)
     assert scenario.reliability is not None
     assert scenario.reliability.duration_s == 2 * 86400
-    reliability = simulate(scenario).summary["reliability"]
+    reliability = simulate(scenario).as_json()["reliability"]
     assert reliability["mtbf_s"] == pytest.approx(3600 / (2 / 20 + 1 / 30))
     assert (reliability["stall_s"], reliability["background_s"]) == (2.0, 18.0)
     assert set(reliability["interruptions_by_part"]) == {"device", "job"}
@@ -79,7 +79,7 @@ def test_stated_values_reach_the_simulation(write) -> None:
 
 def test_steps_take_the_simulated_step_time(write) -> None:
     """A job of so many steps takes their simulated time and more, and does all of them."""
-    summary = simulate(load_scenario(write(SMALL, ("duration: 2 days", "steps: 1000000")))).summary
+    summary = simulate(load_scenario(write(SMALL, ("duration: 2 days", "steps: 1000000")))).as_json()
     reliability = summary["reliability"]
     assert reliability["steps"]["low"] == pytest.approx(1e6)
     assert reliability["time_s"]["useful"]["mean"] == pytest.approx(1e6 * summary["iteration_time_s"])
@@ -89,7 +89,7 @@ def test_steps_take_the_simulated_step_time(write) -> None:
 def test_spare_nodes_can_be_few(write) -> None:
     """With a node that is long in repair the job waits, and there is no closed form."""
     path = write(SMALL + "  spares: {num_nodes: 0, repair: 12 h}\n")
-    reliability = simulate(load_scenario(path)).summary["reliability"]
+    reliability = simulate(load_scenario(path)).as_json()["reliability"]
     assert reliability["expected"] is None
     assert reliability["time_s"]["waiting"]["mean"] > 3600
 
@@ -97,7 +97,7 @@ def test_spare_nodes_can_be_few(write) -> None:
 def test_nothing_is_added_without_the_section(write) -> None:
     """A scenario that asks for a step gets a step."""
     path = write(SMALL[: SMALL.index("reliability:")])
-    assert "reliability" not in simulate(load_scenario(path)).summary
+    assert "reliability" not in simulate(load_scenario(path)).as_json()
 
 
 def test_long_run_is_printed(write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +122,7 @@ def test_report_shows_the_long_run(write, tmp_path: Path, spares: str) -> None:
     charts = json.loads(page.split("const charts = ", 1)[1].split(";\n", 1)[0])
     names = [trace["name"] for trace in charts["long-run"]["data"]]
     assert names == (["simulated"] if spares else ["closed form", "simulated"])
-    assert json.loads((tmp_path / "out" / "summary.json").read_text())["reliability"] == result.summary["reliability"]
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["reliability"] == result.as_json()["reliability"]
 
 
 def test_curve_peaks_at_the_best_interval(llama: SimulatedStep, tmp_path: Path) -> None:
@@ -138,9 +138,9 @@ def test_curve_peaks_at_the_best_interval(llama: SimulatedStep, tmp_path: Path) 
 def test_two_runs_are_the_same(write) -> None:
     """The reliability object of two runs is equal to the last digit; another seed gives another."""
     path = write(SMALL)
-    first, second = (simulate(load_scenario(path)).summary["reliability"] for _ in range(2))
+    first, second = (simulate(load_scenario(path)).as_json()["reliability"] for _ in range(2))
     assert json.dumps(first) == json.dumps(second)
-    assert simulate(load_scenario(path, ["seed=1"])).summary["reliability"] != first
+    assert simulate(load_scenario(path, ["seed=1"])).as_json()["reliability"] != first
 
 
 BAD = [

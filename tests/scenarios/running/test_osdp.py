@@ -24,12 +24,12 @@ def tiny(osdp: str, *more: str) -> StepScenario:
 
 def test_the_summary_says_what_was_chosen() -> None:
     """Its peak is within the limit; the choice is that of the plan that was simulated."""
-    summary = simulate(tiny("osdp: {memory_limit: 8 MB, splits: [1, 2]}")).summary
+    summary = simulate(tiny("osdp: {memory_limit: 8 MB, splits: [1, 2]}")).as_json()
     osdp = summary["osdp"]
     assert osdp["memory_limit_bytes"] == 8_000_000
     assert 0 < len(osdp["sharded"]) < osdp["num_operators"] == 19
     assert max(role["peak_memory_bytes"] for role in summary["roles"]) <= 8_000_000
-    assert "osdp" not in simulate(tiny("zero_stage: 3")).summary
+    assert "osdp" not in simulate(tiny("zero_stage: 3")).as_json()
 
 
 def test_a_choice_is_made_once_in_the_scenarios_own_numbers() -> None:

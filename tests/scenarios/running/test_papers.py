@@ -15,7 +15,7 @@ SCHEDULE = "parallel.pipeline.schedule"
 
 def summary_of(name: str, *settings: str) -> dict[str, Any]:
     """Return the summary of a scenario of the folder."""
-    return simulate(load_scenario(FOLDER / "papers" / f"{name}.yaml", settings)).summary
+    return simulate(load_scenario(FOLDER / "papers" / f"{name}.yaml", settings)).as_json()
 
 
 def speedup(slow: dict[str, Any], fast: dict[str, Any]) -> float:

@@ -157,7 +157,7 @@ def test_points_are_the_single_runs_in_order_of_time() -> None:
     assert len(set(times)) == len(times) == 4
     for point in summary["points"]:
         assert list(point) == ["set", *RESULTS]
-        single = simulate(load_scenario(TINY, [f"{key}={value}" for key, value in point["set"].items()])).summary
+        single = simulate(load_scenario(TINY, [f"{key}={value}" for key, value in point["set"].items()])).as_json()
         shared = set(single) & set(point)
         assert len(shared) == 11
         assert {key: point[key] for key in shared} == {key: single[key] for key in shared}
@@ -443,7 +443,7 @@ def test_documentation_says_what_the_comparison_finds() -> None:
     )
     for words, schedule, stages in (*named, ("updates", "local", 1)):
         overrides = [f"parallel.pipeline.schedule={schedule}", f"parallel.pipeline.virtual_stages={stages}"]
-        summary = simulate(load_scenario(path, overrides)).summary
+        summary = simulate(load_scenario(path, overrides)).as_json()
         peak_bytes = max(role["peak_memory_bytes"] for role in summary["roles"])
         [stated] = re.findall(rf"\b{words}\s\(([\d.]+) s\D*([\d.]+) GiB", page.split("All schedules on one page")[1])
         assert stated == (f"{summary['iteration_time_s']:.3f}", f"{peak_bytes / 2**30:.1f}")

@@ -42,7 +42,7 @@ def slices_of(path: Path, *overrides: str) -> tuple[int, ...]:
 
 def step_s(path: Path, *overrides: str) -> float:
     """Return a scenario's step time."""
-    seconds: float = simulate(load_scenario(path, overrides)).summary["iteration_time_s"]
+    seconds: float = simulate(load_scenario(path, overrides)).as_json()["iteration_time_s"]
     return seconds
 
 
@@ -96,12 +96,12 @@ def test_deeper_pipelines_want_more_slices(path: Path) -> None:
 
 def test_summary_and_console_tell_the_slices(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The summary lists the lengths, the console puts equal ones together; without slices neither does."""
-    assert simulate(load_scenario(path, [f"{KEY}=[512,256,256]"])).summary["token_slices"] == [512, 256, 256]
+    assert simulate(load_scenario(path, [f"{KEY}=[512,256,256]"])).as_json()["token_slices"] == [512, 256, 256]
     with pytest.raises(SystemExit):
         main([str(path), "--set", f"{KEY}=[512,256,256]"])
     assert "3: 512, 2 x 256" in capsys.readouterr().out
     whole = load_scenario(path, ["parallel.pipeline={degree: 8, schedule: gpipe}"])
-    assert "token_slices" not in simulate(whole).summary
+    assert "token_slices" not in simulate(whole).as_json()
 
 
 def test_textbook_slices_take_their_share(tmp_path: Path) -> None:
