@@ -29,9 +29,10 @@ def check(plan: Plan) -> None:
 
     Every rank has one program; every task has an op; ops name buffers that exist, and but for copies in one tier of
     memory; nothing is read before it is written; no op is dead (see ``check_uses``); sends match receives in order,
-    micro-batch and size; a collective's buffers fit its kind; the members of a group issue the same collectives in the
-    same order. What meets completes the same step, so all of this holds as well for the first step of a run and for its
-    drain. A cycle between ranks shows as a deadlock when the plan runs.
+    micro-batch and size, and those of one channel share a stream, as they would overtake each other else; a
+    collective's buffers fit its kind; the members of a group issue the same collectives in the same order. What meets
+    completes the same step, so all of this holds as well for the first step of a run and for its drain. A cycle between
+    ranks shows as a deadlock when the plan runs.
     """
     _check_roles(plan)
     for program in plan.programs:
@@ -154,6 +155,10 @@ def _check_messages(plan: Plan) -> None:
             for mine, theirs in zip(issued, answers, strict=True):
                 if _what_it_is(mine) != _what_it_is(theirs):
                     raise CheckError(_mismatch(program, peer, mine, theirs))
+            stray = next((message.op for message in issued if message.op.stream != issued[0].op.stream), None)
+            if stray is not None:
+                rule = f"shares a channel along {axis!r} with {where(program, issued[0].op)}"
+                raise CheckError(f"{where(program, stray)}: {rule}; messages of one channel share a stream")
 
 
 def _by_channel(program: Program) -> dict[tuple[str, int, str, bool], list[_Message]]:

@@ -28,10 +28,11 @@ class Reduction(StrEnum):
 
 
 class Direction(StrEnum):
-    """Which traffic of a pipeline a message belongs to; each has streams of its own."""
+    """Which traffic a message belongs to: a pipeline's, or that of state that moves. Each has streams of its own."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
+    ADJUSTMENT = "adjustment"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Tasks, programs and plans."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
@@ -94,12 +94,14 @@ class Program:
     """What every rank of one role does: calls in issue order.
 
     Order on a stream and buffer hazards are the only dependencies between the ops of a rank.
+    ``released``: persistent buffers that the rank gives up when the plan is done: another rank has them now.
     """
 
     role: Mapping[str, int]
     buffers: Mapping[str, Buffer]
     tasks: Mapping[str, Task]
     calls: tuple[Call, ...]
+    released: frozenset[str] = frozenset()
 
     @property
     def role_name(self) -> str:
@@ -123,6 +125,11 @@ class Plan:
 
     ``num_steps``: optimizer steps that it holds. Where they are several, a step has ``microbatches_per_step`` and its
     micro-batches are numbered on from those of the step before; calls of a step's end bear the number of its last one.
+
+    In a session (``sim.plan.session``) plans run one after the other on the same ranks. ``ranks``: the rank of the
+    session on which each rank of the mesh lies; empty: 0, 1, 2, ... The other ranks idle. ``leavers``: ranks of the
+    session that idle from now on and give up all that they hold. ``observed``: small buffers whose values every rank
+    that has them reports at the end of the plan.
     """
 
     name: str
@@ -132,6 +139,14 @@ class Plan:
     barrier: bool = True
     num_steps: int = 1
     microbatches_per_step: int = 0
+    ranks: tuple[int, ...] = ()
+    leavers: frozenset[int] = frozenset()
+    observed: frozenset[str] = frozenset()
+
+    @property
+    def session_ranks(self) -> Sequence[int]:
+        """Return the rank of the session on which each rank of the mesh lies."""
+        return self.ranks or range(self.mesh.size)
 
     def program_of(self, rank: int) -> Program:
         """Return the program that a rank runs."""

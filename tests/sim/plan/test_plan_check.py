@@ -148,6 +148,22 @@ def test_messages_in_another_order_are_refused(plan: Plan) -> None:
     assert "role pp=1, stream 'pp_send_backward', op 'send_backward.1' of micro-batch 1" in str(caught.value)
 
 
+def test_messages_of_one_channel_on_two_streams_are_refused(plan: Plan) -> None:
+    """Nothing keeps messages of two streams in order: which send meets which receive would be chance."""
+
+    def sent_twice(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+        [send] = [op for op in ops if isinstance(op, Send)]
+        return (send, replace(send, name="again", stream="another"))
+
+    def received_twice(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+        [receive] = [op for op in ops if isinstance(op, Recv)]
+        return (receive, replace(receive, name="again"))
+
+    twice = with_ops(with_ops(plan, 0, "send_forward.0", sent_twice), 1, "recv_forward.1", received_twice)
+    with pytest.raises(CheckError, match="stream 'another', op 'again': shares a channel along 'pp' with role pp=0"):
+        check(twice)
+
+
 def test_message_of_another_size_is_refused(plan: Plan) -> None:
     """Sender and receiver agree on the bytes."""
     buffers = dict(plan.programs[1].buffers)

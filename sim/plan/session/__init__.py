@@ -1,0 +1,1 @@
+"""Steps that change: a policy decides, a builder writes the next plan, a session runs it."""

@@ -1,0 +1,207 @@
+"""Where a simulated session's observations come from: a seeded generator, or a recording."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+import numpy as np
+
+from sim.plan.errors import RecordingError, SessionError
+from sim.plan.session.protocol import Array, Observed, Seen
+from sim.plan.session.residents import observed_shapes
+from sim.plan.words.program import Plan
+
+SCHEMA: Final = "meshtwin.recording/1"
+MOST_FILE_BYTES: Final = 1 << 28
+"""The largest recording that is read."""
+
+
+class Observations(Protocol):
+    """Says what a policy sees of a simulated step."""
+
+    def seen(self, index: int, plan: Plan, duration_s: float) -> Seen:
+        """Return what is seen of the plan that is number ``index`` of the session and took so long."""
+        ...
+
+
+class Draw(Protocol):
+    """Makes up the value of an observed buffer."""
+
+    def __call__(self, generator: np.random.Generator, name: str, rank: int, shape: tuple[int, ...], /) -> Array:
+        """Return values of this shape. The generator is the same on all ranks, and another in every step."""
+        ...
+
+
+def shapes_by_name(plan: Plan) -> dict[str, dict[int, tuple[int, ...]]]:
+    """Return the shapes of all that a plan asks to see, by buffer and by rank of the session."""
+    found: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in sorted(plan.observed)}
+    for rank, here in enumerate(plan.session_ranks) if plan.observed else ():
+        for name, shape in observed_shapes(plan, rank).items():
+            found[name][here] = shape
+    return found
+
+
+class NoObservations:
+    """Sees durations alone. A plan that asks to see buffers is refused."""
+
+    def seen(self, index: int, plan: Plan, duration_s: float) -> Seen:
+        """Return the duration. Raises SessionError where the plan asks to see more."""
+        del index
+        if plan.observed:
+            asked = f"plan {plan.name!r} asks to see {', '.join(sorted(plan.observed))}"
+            raise SessionError(
+                f"{asked}; a simulation knows no values: give the session observations to draw or replay"
+            )
+        return Seen(duration_s)
+
+
+@dataclass(frozen=True, slots=True)
+class SeededObservations:
+    """Draws what is observed. The same seed, step, buffer and rank give the same values.
+
+    SeededObservations(7, lambda generator, name, rank, shape: generator.uniform(size=shape))
+    """
+
+    seed: int
+    draw: Draw
+
+    def seen(self, index: int, plan: Plan, duration_s: float) -> Seen:
+        """Return drawn values of all that the plan asks to see. Raises SessionError for values of another shape."""
+        observed: dict[str, dict[int, Array]] = {}
+        for name, ranks in shapes_by_name(plan).items():
+            observed[name] = {}
+            for rank, shape in ranks.items():
+                generator = np.random.default_rng([self.seed, index, *name.encode()])
+                values = np.asarray(self.draw(generator, name, rank, shape), dtype=np.float64)
+                if values.shape != shape:
+                    raise SessionError(
+                        f"values of shape {values.shape} were drawn for {name!r}, which has shape {shape}"
+                    )
+                observed[name][rank] = values
+        return Seen(duration_s, observed)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """What was seen of one step, and the name of its plan."""
+
+    plan: str
+    seen: Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a session saw, step by step: written to a file, and replayed in a simulated session.
+
+    recording_of([turn.plan for turn in turns], [turn.result.seen for turn in turns]).write(path)
+    """
+
+    steps: tuple[RecordedStep, ...]
+
+    def seen(self, index: int, plan: Plan, duration_s: float) -> Seen:
+        """Return what was recorded of a step. Raises RecordingError where it is of another plan, or past the end."""
+        del duration_s
+        if index >= len(self.steps):
+            raise RecordingError(f"the recording has {len(self.steps)} steps, and plan {plan.name!r} is one more")
+        step = self.steps[index]
+        if step.plan != plan.name:
+            raise RecordingError(f"step {index} was recorded of plan {step.plan!r}, and is now plan {plan.name!r}")
+        expected, found = shapes_by_name(plan), _shapes(step.seen.observed)
+        if expected != found:
+            name = next(name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name))
+            raise RecordingError(
+                f"step {index}, plan {plan.name!r}: the shapes of {name!r} by rank are {expected.get(name, {})}, "
+                f"and were recorded as {found.get(name, {})}"
+            )
+        return step.seen
+
+    def write(self, path: Path) -> None:
+        """Write a file that ``read_recording`` reads; nothing half-written is left where that fails."""
+        document = _Document(SCHEMA, [_written(step) for step in self.steps])
+        part = path.with_name(f"{path.name}.part")
+        try:
+            part.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def recording_of(plans: Iterable[Plan], seen: Iterable[Seen]) -> Recording:
+    """Return the recording of some plans and what was seen of them."""
+    return Recording(tuple(RecordedStep(plan.name, sight) for plan, sight in zip(plans, seen, strict=True)))
+
+
+def read_recording(path: Path) -> Recording:
+    """Return the recording in a file. Raises RecordingError, naming file and rule, where there is none to read."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_FILE_BYTES + 1)
+    except OSError as error:
+        raise RecordingError(f"{path}: {error.strerror or error}; name a file that a session has recorded") from error
+    if len(content) > MOST_FILE_BYTES:
+        raise RecordingError(f"{path}: a recording has {MOST_FILE_BYTES:,} bytes at most; record fewer steps")
+    try:
+        document = msgspec.json.decode(content, type=_Document)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordingError(f"{path}: this is no recording: {error}; record it again") from error
+    if document.schema != SCHEMA:
+        raise RecordingError(f"{path}: its schema is {document.schema[:80]!r}, expected {SCHEMA!r}; record it again")
+    try:
+        return Recording(tuple(_read(step) for step in document.steps))
+    except (ValueError, OverflowError) as error:
+        raise RecordingError(f"{path}: {error}; record it again") from error
+
+
+# --- the file ----------------------------------------------------------------------------------------------
+
+
+class _Values(msgspec.Struct, forbid_unknown_fields=True):
+    """An array, its elements in row-major order; what is no finite number is written in words."""
+
+    shape: tuple[int, ...]
+    values: list[float | str]
+
+
+class _Step(msgspec.Struct, forbid_unknown_fields=True):
+    plan: str
+    duration_s: float
+    observed: dict[str, dict[int, _Values]]
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    schema: str
+    steps: list[_Step]
+
+
+def _written(step: RecordedStep) -> _Step:
+    observed = {
+        name: {
+            rank: _Values(values.shape, [_number(x) for x in values.ravel().tolist()]) for rank, values in by.items()
+        }
+        for name, by in step.seen.observed.items()
+    }
+    return _Step(step.plan, step.seen.duration_s, observed)
+
+
+def _number(x: float) -> float | str:
+    return x if math.isfinite(x) else str(x)
+
+
+def _read(step: _Step) -> RecordedStep:
+    observed: dict[str, Mapping[int, Array]] = {
+        name: {rank: _array(name, values) for rank, values in by.items()} for name, by in step.observed.items()
+    }
+    return RecordedStep(step.plan, Seen(step.duration_s, observed))
+
+
+def _array(name: str, values: _Values) -> Array:
+    if min(values.shape, default=0) < 0 or math.prod(values.shape) != len(values.values):
+        raise ValueError(f"{name!r} has {len(values.values)} values for shape {values.shape}"[:200])
+    return np.array([float(x) for x in values.values], dtype=np.float64).reshape(values.shape)
+
+
+def _shapes(observed: Observed) -> dict[str, dict[int, tuple[int, ...]]]:
+    return {name: {rank: values.shape for rank, values in by.items()} for name, by in observed.items()}
