@@ -2,7 +2,7 @@
 
 MissingBackendError (RuntimeError)    a backend whose library is not installed; the message says how to install it
 
-The torch backend's own errors stand in backends/torch/errors.py, which needs no torch.
+Those of executing plans stand in backends/execution/errors.py.
 """
 
 

@@ -2,13 +2,15 @@
 
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 
 from backends.errors import MissingBackendError
+from backends.protocol import TorchLibrary
 
 
-def load_torch_backend() -> ModuleType:
-    """Return the torch backend's module. Raises MissingBackendError where torch is not installed."""
+def load_torch_backend() -> TorchLibrary:
+    """Return what needs torch. Raises MissingBackendError where torch is not installed."""
     if find_spec("torch") is None:
         raise MissingBackendError("executing needs torch, which is not installed; pip install 'meshtwin[torch]'")
-    return import_module("backends.torch.backend")
+    library: object = import_module("backends.torch.backend").Library()
+    assert isinstance(library, TorchLibrary)
+    return library

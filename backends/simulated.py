@@ -1,31 +1,139 @@
 """The simulated backend: cost models say how long each operation takes."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Literal, Self
 
+from backends.protocol import Backend
 from sim.engine.findings.timeline import timeline
 from sim.engine.folding.folding import fold, no_fold
 from sim.engine.prices.activity import Pricing
+from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import simulate
 from sim.plan.checking.check import check
+from sim.plan.errors import SessionError
+from sim.plan.facts.rank_work import RankWork, program_work
+from sim.plan.session.observations import NoObservations, Observations
+from sim.plan.session.protocol import StepResult
+from sim.plan.session.residents import Residents
 from sim.plan.words.program import Plan
 from traces.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedBackend:
-    """Simulates plans with given prices. ``detail``: rows per op or per task; None: by the plan's size."""
+class SimulatedBackend(Backend):
+    """Simulates plans with given prices. ``detail``: rows per op or per task; None: by the plan's size.
+
+    ``observations``: what plans of its sessions see of the buffers that they ask to see.
+    """
 
     pricing: Pricing
     fold: bool = True
     detail: Literal["op", "task"] | None = None
+    observations: Observations = field(default_factory=NoObservations)
+
+    def session(self, num_ranks: int) -> "SimulatedSession":
+        """Return a session of so many ranks."""
+        return SimulatedSession(num_ranks, self.pricing, self.observations, fold=self.fold)
 
     def simulate(self, plan: Plan) -> SimulatedRun:
         """Return the whole run: times, graph and counts. Raises CheckError for a plan that could not run."""
-        check(plan)
-        return simulate(plan, self.pricing, fold=fold if self.fold else no_fold)
+        with self.session(plan.mesh.size) as session:
+            return session.run(plan)
 
     def run(self, plan: Plan) -> Timeline:
         """Return the timeline of one step of ``plan``."""
         return timeline(self.simulate(plan), self.detail)
+
+
+class SimulatedSession:
+    """Simulated ranks that run one plan after the other, each as the engine runs a step.
+
+        with SimulatedSession(4, pricing) as session:
+            result = session.step(plan)
+
+    It knows which persistent buffers lie where, not their values: ``observations`` says what a policy sees. A rank of
+    the session lies on the device of its number, whichever of a plan's ranks it is.
+    """
+
+    def __init__(
+        self, num_ranks: int, pricing: Pricing, observations: Observations | None = None, *, fold: bool = True
+    ) -> None:
+        self._num_ranks, self._pricing, self._fold = num_ranks, pricing, fold
+        self._observations = observations or NoObservations()
+        self._residents = Residents()
+        self._is_open = False
+
+    @property
+    def num_ranks(self) -> int:
+        """Return the number of ranks of the session."""
+        return self._num_ranks
+
+    @property
+    def residents(self) -> Residents:
+        """Return which persistent buffers the steps so far have left on which rank."""
+        return self._residents
+
+    def step(self, plan: Plan) -> StepResult:
+        """Run a plan to its end and return what came of it. All ranks begin together.
+
+        Raises CheckError for a plan that could not run, SessionError for one that does not go on from what earlier
+        plans left, RecordingError for one that is not the recorded one.
+        """
+        if not self._is_open:
+            raise SessionError("the session is not open: use it in a with statement")
+        check(plan)
+        self._residents.check(plan, self._num_ranks)
+        run = self._simulated(replace(plan, barrier=True))
+        seen = self._observations.seen(self._residents.num_plans, plan, run.makespan_s)
+        self._residents = self._residents.after(plan)
+        return StepResult(run.makespan_s, seen, _work(plan, run))
+
+    def run(self, plan: Plan) -> SimulatedRun:
+        """Return the run of one step of a plan of its own, which neither takes nor leaves buffers."""
+        check(plan)
+        return self._simulated(plan)
+
+    def _simulated(self, plan: Plan) -> SimulatedRun:
+        pricing = self._pricing if not plan.ranks else _placed(self._pricing, plan.ranks)
+        return simulate(plan, pricing, fold=fold if self._fold else no_fold)
+
+    def close(self) -> None:
+        """End the session."""
+        self._is_open = False
+
+    def __enter__(self) -> Self:
+        self._is_open = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _placed(pricing: Pricing, ranks: Sequence[int]) -> Pricing:
+    """Return the prices for a plan whose ranks lie on these devices, by number. Textbook prices know no devices."""
+    if isinstance(pricing, ClusterPricing):
+        cluster = replace(pricing.cluster, ranks=tuple(ranks))
+        variation = replace(pricing.variation, ranks=tuple(ranks))
+        return replace(pricing, cluster=cluster, variation=variation, _computes={}, _collectives={}, _uses={})
+    return pricing
+
+
+def _work(plan: Plan, run: SimulatedRun) -> dict[int, RankWork]:
+    """Return what each rank did: what the simulated rank of its program ran."""
+    by_program: dict[int, RankWork] = {}
+    for rank, program in run.programs.items():
+        calls: Counter[str] = Counter()
+        for times in run.task_times(rank):
+            calls[times.task.name] += len(times.calls)
+        by_program[id(program)] = program_work(plan, program, calls)
+    return {
+        plan.session_ranks[rank]: by_program[id(program)]
+        for program in plan.programs
+        for rank in plan.ranks_of(program)
+    }

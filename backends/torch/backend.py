@@ -1,23 +1,26 @@
 """The torch backend: it runs plans on real devices."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from backends.torch.errors import ExecutionError
-from backends.torch.launching.launch import Execution, execute
-from backends.torch.launching.silence import SILENCE_S
+from backends.execution.errors import ExecutionError
+from backends.execution.measuring.benchmarks import Benchmark
+from backends.execution.measuring.rounds import Run
+from backends.execution.request import DeviceKind, ExecutionRequest
+from backends.execution.result import Execution
+from backends.execution.silence import SILENCE_S
+from backends.protocol import ExecutingBackend, TorchLibrary
 from backends.torch.launching.timeline import timeline
-from backends.torch.launching.worker import DeviceKind, ExecutionRequest
 from backends.torch.measuring.session import copy_bandwidths, measure
+from backends.torch.session import TorchSession, execute
 from sim.plan.checking.check import check
 from sim.plan.words.program import Plan
 from sim.plan.words.steps import longest_lag
 from traces.timeline import Timeline
 
-__all__ = ["Execution", "ExecutionRequest", "TorchBackend", "copy_bandwidths", "measure", "timeline"]
-
 
 @dataclass(frozen=True, slots=True)
-class TorchBackend:
+class TorchBackend(ExecutingBackend):
     """Runs plans with torch: gloo and threads on CPUs, NCCL and CUDA streams on GPUs.
 
     ``timeout_s``: how long a rank may not answer; it answers while it computes, too.
@@ -25,6 +28,10 @@ class TorchBackend:
 
     device: DeviceKind = "cpu"
     timeout_s: float = SILENCE_S
+
+    def session(self, num_ranks: int) -> TorchSession:
+        """Return a session of so many ranks; entering it starts them, or joins them."""
+        return TorchSession(num_ranks, self.device, self.timeout_s)
 
     def execute(self, request: ExecutionRequest) -> Execution | None:
         """Return what all ranks found out; None on the ranks of a running job that do not report.
@@ -35,6 +42,10 @@ class TorchBackend:
         executions = execute([request], self.device, timeout_s=self.timeout_s)
         return None if executions is None else executions[0]
 
+    def timeline(self, execution: Execution) -> Timeline:
+        """Return one step of executed ranks, a row per op; no rows where ops were not timed."""
+        return timeline(execution.plan, execution.ranks)
+
     def run(self, plan: Plan) -> Timeline:
         """Return the timeline of one step of ``plan``.
 
@@ -44,4 +55,22 @@ class TorchBackend:
         execution = self.execute(ExecutionRequest(plan=plan, iterations=fewest))
         if execution is None:
             raise ExecutionError("only rank 0 of a running job has the timeline")
-        return timeline(plan, execution.ranks)
+        return self.timeline(execution)
+
+
+class Library(TorchLibrary):
+    """All that needs torch."""
+
+    def backend(self, device: DeviceKind = "cpu", timeout_s: float = SILENCE_S) -> TorchBackend:
+        """Return the backend of a kind of device."""
+        return TorchBackend(device, timeout_s)
+
+    def measure(
+        self, benchmarks: Sequence[Benchmark], *, processes: int, budget_s: float, seed: int, device: DeviceKind = "cpu"
+    ) -> list[Run]:
+        """Return every run of every benchmark; see ``backends.torch.measuring.session``."""
+        return measure(benchmarks, processes=processes, budget_s=budget_s, seed=seed, device=device)
+
+    def copy_bandwidths(self) -> Mapping[str, float]:
+        """Return bytes per second of copies within the host, and with a GPU from pinned memory to it and back."""
+        return copy_bandwidths()

@@ -12,12 +12,12 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final, Literal, NamedTuple
 
+from backends.execution.measuring.benchmarks import Benchmark, CollectiveBenchmark, HandoffBenchmark, WindowBenchmark
+from backends.execution.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
+from backends.execution.measuring.rounds import Run, figures_of, quiet
+from backends.execution.measuring.steps import KernelCall, StepBenchmark, StepKernels, kernel_calls
+from backends.execution.measuring.storage import measure_storage
 from backends.registry import load_torch_backend
-from backends.torch.measuring.benchmarks import Benchmark, CollectiveBenchmark, HandoffBenchmark, WindowBenchmark
-from backends.torch.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
-from backends.torch.measuring.rounds import Run, figures_of, quiet
-from backends.torch.measuring.steps import KernelCall, StepBenchmark, StepKernels, kernel_calls
-from backends.torch.measuring.storage import measure_storage
 from costmodels.calibration.jitter import device_jitter
 from costmodels.calibration.kernels import Fitted, predict_kernels
 from costmodels.calibration.samples import KernelSample, Sample, is_held_out

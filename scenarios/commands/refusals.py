@@ -8,7 +8,7 @@ from typing import IO, Any
 import click
 
 from backends.errors import MissingBackendError
-from backends.torch.errors import ExecutionError, JobError
+from backends.execution.errors import ExecutionError, JobError
 from costmodels.errors import CostModelError
 from scenarios.errors import ScenarioError, message_text
 from sim.engine.errors import DeadlockError

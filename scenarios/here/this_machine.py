@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
 
-from backends.torch.measuring.steps import StepBenchmark
+from backends.execution.measuring.steps import StepBenchmark
 from costmodels.calibration.document import CalibratedProfile, parse_calibrated
 from costmodels.hardware import load_node
 from scenarios.calibration.calibration import Calibration

@@ -20,6 +20,8 @@ from sim.cluster.topology.topology import Topology
 class Cluster:
     """``num_nodes`` nodes; rank r lies on the r-th device in use, nodes filled in order.
 
+    ``ranks``: rank r lies on the ``ranks[r]``-th device in use instead; empty: as said.
+
     ``devices_per_node`` of each node's devices are used, the first ones. Without a ``wiring`` of its own, a node is a
     switch with a port per device, each device reaches the adapter nearest to it, and one switch that never blocks
     joins all adapters. ``node_devices``: where nodes differ, the device of each type of node and how many nodes have
@@ -31,6 +33,7 @@ class Cluster:
     devices_per_node: int
     wiring: Topology | None = None
     node_devices: tuple[tuple[DeviceSpec, int], ...] = ()
+    ranks: tuple[int, ...] = ()
 
     @property
     def num_devices(self) -> int:
@@ -49,7 +52,8 @@ class Cluster:
         node = self.topology.node_of(every)
         order = every[np.argsort(node, kind="stable")]
         first = np.searchsorted(node[order], node[order])
-        return order[every - first < self.devices_per_node]
+        in_use = order[every - first < self.devices_per_node]
+        return in_use[np.array(self.ranks, dtype=np.int64)] if self.ranks else in_use
 
     @cached_property
     def device_types(self) -> tuple[DeviceSpec, ...]:

@@ -13,8 +13,8 @@ LINT = "from importlinter.cli import lint_imports_command; lint_imports_command(
 OFFENCES = [
     ("costmodels/units.py", "import sim.plan.words.op", "Rooms import downward only"),
     ("costmodels/units.py", "import traces.timeline", "Rooms import downward only"),
-    ("sim/plan/words/mesh.py", "import backends.base", "Rooms import downward only"),
-    ("backends/base.py", "import scenarios.workloads.loading", "Rooms import downward only"),
+    ("sim/plan/words/mesh.py", "import backends.protocol", "Rooms import downward only"),
+    ("backends/protocol.py", "import scenarios.workloads.loading", "Rooms import downward only"),
     ("sim/plan/words/mesh.py", "import sim.training.spec.job", "Inside sim"),
     ("sim/engine/prices/activity.py", "import sim.training.spec.job", "Inside sim"),
     ("sim/training/spec/job.py", "import sim.engine.prices.activity", "Inside sim"),
@@ -24,7 +24,7 @@ OFFENCES = [
     ("sim/engine/prices/activity.py", "import torch", "Only the torch backend knows torch"),
     ("scenarios/workloads/steps/running.py", "import torch", "Only the torch backend knows torch"),
     ("backends/simulated.py", "import torch", "Only the torch backend knows torch"),
-    ("scenarios/console/answer.py", "import backends.torch.launching.launch", "Only the torch backend knows torch"),
+    ("scenarios/console/answer.py", "import backends.torch.session", "Only the torch backend knows torch"),
     ("sim/plan/words/mesh.py", "import sim.plan.checking.check", "Folders and files form no circle"),
 ]
 

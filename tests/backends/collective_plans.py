@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
-from backends.torch.communication.algorithms import ExplicitCollectives
-from backends.torch.launching.worker import ExecutionRequest
+from backends.execution.request import ExecutionRequest, ExplicitCollectives
 from costmodels.collectives import STEP_LISTS
 from sim.plan.functions.basic import all_to_all, broadcast, reduce
 from sim.plan.functions.gradients import backpropagate

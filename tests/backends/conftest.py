@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from backends.torch.launching.launch import Execution, execute
+from backends.execution.result import Execution
+from backends.torch.session import execute
 from tests.backends.runs import REQUESTS
 
 _PATIENCE_S = 300

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from backends.torch.launching.worker import ExecutionRequest
+from backends.execution.request import ExecutionRequest
 from sim.plan.words.program import Call, Plan
 from sim.training.spec.job import DenseTraining, PipelineSpec
 from sim.training.steps.delayed import build_delayed_training

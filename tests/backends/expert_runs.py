@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from backends.torch.launching.worker import ExecutionRequest
+from backends.execution.request import ExecutionRequest
 from sim.plan.words.op import Collective, CollectiveKind
 from sim.plan.words.program import Plan
 from sim.training.spec.experts import ExpertsSpec

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from backends.torch.launching.worker import ExecutionRequest
+from backends.execution.request import ExecutionRequest
 from sim.plan.words.op import Compute, Op
 from sim.plan.words.program import Plan, Program
 from sim.training.spec.job import DenseTraining

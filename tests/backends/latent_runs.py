@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from backends.torch.launching.worker import ExecutionRequest
+from backends.execution.request import ExecutionRequest
 from sim.plan.words.op import Collective
 from sim.training.spec.experts import ExpertsSpec
 from sim.training.spec.latent import LatentAttention

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from backends.torch.launching.worker import ExecutionRequest
+from backends.execution.request import ExecutionRequest
 from sim.plan.words.op import Recv, Send
 from sim.plan.words.program import Plan
 from sim.training.local.builder import build_local_training

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from backends.torch.communication.algorithms import ExplicitCollectives
-from backends.torch.launching.worker import ExecutionRequest
+from backends.execution.request import ExecutionRequest, ExplicitCollectives
 from sim.plan.words.op import Collective, Compute, Copy, Op, Recv, Send
 from sim.plan.words.program import Plan, Program
 from sim.training.spec.job import DelaySpec, DenseTraining, PipelineSpec, ShardingSpec, TextbookTraining

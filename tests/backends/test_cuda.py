@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from backends.torch.communication.algorithms import ExplicitCollectives
-from backends.torch.launching.launch import execute
+from backends.execution.request import ExecutionRequest, ExplicitCollectives
 from backends.torch.launching.timeline import timeline
-from backends.torch.launching.worker import ExecutionRequest
+from backends.torch.session import execute
 from sim.engine.running.memory import memory_use
 from sim.training.steps.builder import build_dense_training
 from tests.backends.collective_plans import KEPT, every_collective

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from backends.execution.result import Execution
 from backends.simulated import SimulatedBackend
-from backends.torch.launching.launch import Execution
 from backends.torch.launching.timeline import timeline
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from backends.torch.launching.launch import Execution
+from backends.execution.result import Execution
 from tests.backends.expert_runs import EXCHANGING, exchanges
 from tests.backends.runs import WITHOUT
 

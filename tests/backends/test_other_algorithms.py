@@ -2,7 +2,7 @@
 
 import pytest
 
-from backends.torch.launching.launch import Execution
+from backends.execution.result import Execution
 from backends.torch.launching.timeline import timeline
 from sim.engine.running.memory import memory_use
 from tests.backends import delayed_runs, local_runs

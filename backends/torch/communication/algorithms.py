@@ -1,34 +1,14 @@
-"""Which step list an explicit collective follows, and one rank's part of it."""
+"""One rank's part of the step list of an explicit collective."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from typing import TypeVar
 
-from costmodels.collectives import STEP_LISTS, collective_steps
+from costmodels.collectives import collective_steps
 
 Chunk = TypeVar("Chunk")
-
-
-@dataclass(frozen=True, slots=True)
-class ExplicitCollectives:
-    """Run collectives as step lists over messages.
-
-    ``algorithms``: by kind; a kind that is left out follows its first step list (rings; all_to_all: direct; barrier:
-    dissemination). ``devices_per_node``: ranks of one node, which hierarchical algorithms look at; None: one node.
-    """
-
-    algorithms: Mapping[str, str] = field(default_factory=dict)
-    devices_per_node: int | None = None
-
-    def algorithm(self, kind: str) -> str:
-        """Return the algorithm that collectives of a kind follow."""
-        return self.algorithms.get(kind) or next(iter(STEP_LISTS[kind]))
-
-    def node_of(self, rank: int) -> int:
-        """Return the node that a rank lies on."""
-        return rank // self.devices_per_node if self.devices_per_node else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from backends.torch.communication.algorithms import ExplicitCollectives, Numbering, num_chunks, numbering, rounds_of
-from backends.torch.errors import ExecutionError
+from backends.execution.errors import ExecutionError
+from backends.execution.request import ExplicitCollectives
+from backends.torch.communication.algorithms import Numbering, num_chunks, numbering, rounds_of
 from sim.plan.words.op import Reduction
 
 Table = Sequence[Sequence[int]]

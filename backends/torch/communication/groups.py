@@ -6,7 +6,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from backends.torch.communication.algorithms import ExplicitCollectives
+from backends.execution.request import ExplicitCollectives
 from backends.torch.communication.collectives import (
     GroupCollectives,
     NativeCollectives,
@@ -17,7 +17,7 @@ from sim.plan.words.op import Collective, Op, Recv, Send
 from sim.plan.words.program import Plan
 
 GroupKey = tuple[str, tuple[int, ...]]
-"""What travels there, and the ranks in group order."""
+"""What travels there, and the ranks in group order: those of the plan."""
 
 
 def group_key(plan: Plan, op: Op, rank: int) -> GroupKey | None:
@@ -50,6 +50,12 @@ def _is_silent(op: Op) -> bool:
     return not isinstance(op, Collective | Send | Recv)
 
 
+def _in_job(plan: Plan, key: GroupKey) -> GroupKey:
+    """Return a group's key with the ranks of the job on which the plan's lie."""
+    what, members = key
+    return what, tuple(plan.session_ranks[member] for member in members)
+
+
 class Communicators:
     """Makes process groups, in the same order on all ranks, and keeps them from plan to plan."""
 
@@ -57,6 +63,7 @@ class Communicators:
         self._device = device
         self._timeout = timedelta(seconds=timeout_s)
         self._groups: dict[GroupKey, dist.ProcessGroup] = {}
+        """By ranks of the job."""
 
     def prepare(self, plan: Plan, *, explicit: bool = False) -> None:
         """Make every group of a plan; all ranks of the job must call this, members or not.
@@ -64,7 +71,7 @@ class Communicators:
         ``explicit``: members of a group will also send to each other.
         """
         rank = dist.get_rank()
-        for key in sorted(set(_keys(plan)) - set(self._groups)):
+        for key in sorted({_in_job(plan, key) for key in _keys(plan)} - set(self._groups)):
             _, members = key
             group = dist.new_group(list(members), timeout=self._timeout, sort_ranks=False)
             self._groups[key] = group
@@ -78,12 +85,15 @@ class Communicators:
     def group(self, plan: Plan, op: Op, rank: int) -> dist.ProcessGroup | None:
         """Return the group in which ``rank`` runs an op, None where it talks to nobody."""
         key = group_key(plan, op, rank)
-        return None if key is None else self._groups[key]
+        return None if key is None else self._groups[_in_job(plan, key)]
 
-    def collectives(self, key: GroupKey, rank: int, explicit: ExplicitCollectives | None) -> GroupCollectives:
+    def collectives(
+        self, plan: Plan, key: GroupKey, rank: int, explicit: ExplicitCollectives | None
+    ) -> GroupCollectives:
         """Return the collectives of a group that was prepared: the library's own, or as step lists."""
+        key = _in_job(plan, key)
         group, (_, members) = self._groups[key], key
         if explicit is None:
             return NativeCollectives(group)
         nodes = tuple(explicit.node_of(member) for member in members)
-        return SteppedCollectives(exchange_over(group), members.index(rank), nodes, explicit)
+        return SteppedCollectives(exchange_over(group), members.index(plan.session_ranks[rank]), nodes, explicit)

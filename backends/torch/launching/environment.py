@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from backends.torch.errors import JobError
+from backends.execution.errors import JobError
 from sim.plan.words.program import Plan
 
 _ANNOUNCING: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

@@ -15,9 +15,9 @@ from typing import Final, Self
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from backends.torch.errors import ExecutionError, JobError, RankError
+from backends.execution.errors import ExecutionError, JobError, RankError
+from backends.execution.silence import LOOK_S, Silence, silent_ranks
 from backends.torch.launching.environment import JobMember, refuse_unknown_address
-from backends.torch.launching.silence import LOOK_S, Silence, silent_ranks
 from backends.torch.launching.store import served_store, store_of
 
 _ALL_HERE: Final = "meshtwin/all here"

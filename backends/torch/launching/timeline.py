@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from backends.execution.result import MemoryAccount, RankResult
 from backends.torch.communication.groups import GroupKey, group_key
-from backends.torch.launching.worker import RankResult
-from backends.torch.running.memory import MemoryAccount
 from sim.plan.facts.description import OpDescription, describe
 from sim.plan.words.op import Collective, Op, Recv, Send
 from sim.plan.words.program import Plan, Program

@@ -9,14 +9,15 @@ from time import perf_counter
 import torch
 import torch.distributed as dist
 
-from backends.torch.errors import ExecutionError
-from backends.torch.launching.environment import JobMember
-from backends.torch.launching.launch import launch_local
-from backends.torch.launching.silence import SILENCE_S
-from backends.torch.launching.worker import DeviceKind, ExecutionRequest, RankResult, Worker, joined_worker
-from backends.torch.measuring.benchmarks import Benchmark, WindowBenchmark
-from backends.torch.measuring.rounds import Run
-from backends.torch.measuring.steps import StepBenchmark
+from backends.execution.errors import ExecutionError
+from backends.execution.measuring.benchmarks import Benchmark, WindowBenchmark
+from backends.execution.measuring.rounds import Run
+from backends.execution.measuring.steps import StepBenchmark
+from backends.execution.request import DeviceKind, ExecutionRequest
+from backends.execution.result import RankResult
+from backends.execution.silence import SILENCE_S
+from backends.torch.launching.local import LocalRanks
+from backends.torch.launching.worker import Worker
 
 _WINDOW_S = 0.008
 """Repeats fill about this long: far more than a clock tick, or a turn of the scheduler."""
@@ -43,10 +44,10 @@ def measure(
     """
     if device == "cuda" and processes > torch.cuda.device_count():
         raise ExecutionError(f"{processes} processes need a CUDA device each; here are {torch.cuda.device_count()}")
-    arguments = (list(benchmarks), budget_s, seed, device)
-    by_rank = launch_local(processes, _rank_main, arguments, timeout_s=timeout_s)
+    with LocalRanks(processes, device, timeout_s) as all_ranks:
+        by_rank = all_ranks.call(_measured, list(benchmarks), budget_s, seed)
     slowest = {benchmark.key for benchmark in benchmarks if isinstance(benchmark, StepBenchmark)}
-    return [_together([run for run in ranks if run], slowest) for ranks in zip(*by_rank.values(), strict=True)]
+    return [_together([run for run in ranks if run], slowest) for ranks in zip(*by_rank, strict=True)]
 
 
 def _together(ranks: Sequence[Run], slowest: Set[str]) -> Run:
@@ -81,15 +82,9 @@ def _copies_per_s(target: torch.Tensor, source: torch.Tensor, repeats: int) -> f
     return 1.0 / median(times[1:])
 
 
-def _rank_main(
-    member: JobMember, benchmarks: Sequence[Benchmark], budget_s: float, seed: int, device: DeviceKind
-) -> list[Run | None]:
-    """Run in a launched process."""
-    session = _Session(joined_worker(device, member), member.size, budget_s)
-    runs = session.run(benchmarks, random.Random(seed))
-    dist.barrier()
-    dist.destroy_process_group()
-    return runs
+def _measured(worker: Worker, benchmarks: Sequence[Benchmark], budget_s: float, seed: int) -> list[Run | None]:
+    """Run in a started process."""
+    return _Session(worker, dist.get_world_size(), budget_s).run(benchmarks, random.Random(seed))
 
 
 class _Session:

@@ -1,16 +1,17 @@
 """Does an executed rank hold what the dense reference says it should?"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
+from backends.execution.result import CheckReport
 from backends.torch.reference.dense import Reference
 from backends.torch.running.interpreter import Interpreter
-from backends.torch.values.slicing import buffer_slice, flat_piece
+from backends.torch.values.slicing import cut, flat_piece
+from sim.plan.facts.slices import buffer_slice
 from sim.plan.words.buffer import Buffer, Kind, Scope
 from sim.plan.words.op import Collective, CollectiveKind
 from sim.plan.words.program import Program
@@ -18,24 +19,6 @@ from sim.training.spec.job import Precision
 
 TOLERANCES: Final[Mapping[Precision, float]] = {"fp64": 1e-9, "fp32": 1e-3, "fp16": 0.05, "bf16": 0.2, "fp8": 0.5}
 """The largest error, relative to the largest element of a tensor, that rounding may explain on small models."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """The largest error of every tensor, relative to the largest element of the reference's whole tensor."""
-
-    errors: Mapping[str, float]
-    tolerance: float
-
-    @property
-    def worst(self) -> tuple[str, float]:
-        """Return the tensor that is furthest off, and how far; it is ("", 0) where nothing was compared."""
-        return max(self.errors.items(), key=lambda item: item[1], default=("", 0.0))
-
-    @property
-    def passed(self) -> bool:
-        """Return whether all errors are within the tolerance."""
-        return all(error <= self.tolerance for error in self.errors.values())
 
 
 def kept_for_check(program: Program) -> frozenset[str]:
@@ -166,7 +149,7 @@ def _whole(interpreter: Interpreter, buffer: Buffer, actual: Tensor, reference: 
 def _local(interpreter: Interpreter, buffer: Buffer, tensors: Mapping[str, Tensor]) -> Tensor:
     assert buffer.initial is not None
     place = buffer_slice(buffer, interpreter.plan.mesh, interpreter.rank)
-    return place.of(tensors[buffer.initial.source])
+    return cut(tensors[buffer.initial.source], place)
 
 
 def _flat(

@@ -1,23 +1,24 @@
 """Runs one rank's program, step by step."""
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch.distributed as dist
 from torch import Tensor
 
-from backends.torch.communication.algorithms import ExplicitCollectives
+from backends.execution.errors import CommunicationError, ExecutionError, OpError
+from backends.execution.request import ExplicitCollectives
 from backends.torch.communication.buffers import Channel, copy_alone, receive, run_collective, start_send
 from backends.torch.communication.collectives import GroupCollectives
 from backends.torch.communication.groups import Communicators, GroupKey, group_key
-from backends.torch.errors import CommunicationError, ExecutionError, OpError
 from backends.torch.kernels import DTYPES, KERNELS, KernelContext, RankContext
 from backends.torch.running.devices import Device, StepTimes
 from backends.torch.running.schedule import OpInstance, Schedule, Slot, unroll
-from backends.torch.running.state import persistent_slots
 from backends.torch.values.copying import copy_between_tiers, empty
 from backends.torch.values.packing import FlatMemory
+from sim.plan.facts.rank_work import RankWork, kind_of, payload_of, sent_bytes
+from sim.plan.words.buffer import Scope
 from sim.plan.words.op import Collective, Compute, Copy, Recv, Send
 from sim.plan.words.program import Plan, Program
 from sim.plan.words.steps import program_of_step
@@ -30,44 +31,67 @@ class Interpreter:
     ``mute``: names of ops that communicate nothing. ``kept``: buffers whose tensors stay after the step,
     beside the persistent ones, in ``schedule.slots``. ``explicit``: how to run collectives as step lists, None for
     the library's own. A call that completes an earlier step runs as in that step: its number counts for the optimizer.
+    ``first_step``: steps of the optimizer that came before the plan's first.
     """
 
     plan: Plan
     rank: int
     device: Device
     communicators: Communicators
+    persistent: Mapping[str, Slot]
     mute: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
     explicit: ExplicitCollectives | None = None
+    first_step: int = 0
     program: Program = field(init=False)
     schedule: Schedule = field(init=False)
-    _persistent: dict[str, Slot] = field(init=False)
     _contexts: dict[int, RankContext] = field(init=False)
     _groups: dict[GroupKey, GroupCollectives] = field(init=False, default_factory=dict)
+    _sent: dict[int, int] = field(init=False, default_factory=dict)
+    _ran: list[tuple[str, int]] = field(init=False, default_factory=list)
     _memory: defaultdict[str, FlatMemory] = field(init=False, default_factory=lambda: defaultdict(FlatMemory))
 
     def __post_init__(self) -> None:
         self.program = self.plan.program_of(self.rank)
-        self._persistent = persistent_slots(self.plan, self.program, self.rank, self.device.torch_device)
 
     def prepare(self, step: int, num_steps: int) -> None:
         """Unroll a step of a run of ``num_steps``: what is not yet time spent in it."""
         place = self.plan.mesh, self.rank, self.plan.seed
         device = self.device.torch_device, self.device.sleep
         lags = {call.lag for call in self.program.calls}
-        self._contexts = {lag: RankContext(*place, step - lag, *device) for lag in lags}
-        self.schedule = unroll(program_of_step(self.program, step, num_steps), self._persistent, self.kept)
+        self._contexts = {lag: RankContext(*place, self._number(step - lag), *device) for lag in lags}
+        self.schedule = unroll(program_of_step(self.program, step, num_steps), self.persistent, self.kept)
+
+    def _number(self, step: int) -> int:
+        """Return the number of optimizer steps before those of the plan's ``step``-th iteration."""
+        return self.first_step + step * self.plan.num_steps
 
     def run(self, origin_s: float, *, time_ops: bool) -> StepTimes:
         """Run the prepared step; OpError names the op that failed."""
+        self._ran = []
         return self.device.run(self.schedule, self, origin_s, time_ops=time_ops)
 
     def drain(self, num_steps: int, origin_s: float) -> None:
         """Run what the last step has left over; the schedule stays the last step's."""
-        last = self.schedule
+        last, ran = self.schedule, self._ran
         self.prepare(num_steps, num_steps)
         self.run(origin_s, time_ops=False)
-        self.schedule = last
+        self.schedule, self._ran = last, ran
+
+    @property
+    def work(self) -> RankWork:
+        """Return the ops that ran in the last step, and the bytes that they gave to messages and collectives."""
+        ran = list(self._ran)
+        return RankWork(dict(Counter(kind for kind, _ in ran)), sum(num_bytes for _, num_bytes in ran))
+
+    def persistent_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the persistent buffers that the last step has touched, by name."""
+        slots = self.schedule.slots.values()
+        return {
+            slot.buffer.name: slot.tensor
+            for slot in slots
+            if slot.buffer.scope is Scope.PERSISTENT and slot.tensor is not None
+        }
 
     @property
     def sent_bytes(self) -> int:
@@ -94,8 +118,27 @@ class Interpreter:
             raise self._error(instance, error) from error
 
     def finish(self, instance: OpInstance) -> None:
-        """Let go of what an op was the last to touch."""
+        """Count an op that is done, and let go of what it was the last to touch."""
+        self._ran.append((kind_of(instance.op), self._sent_by(instance)))
         self.schedule.release(instance)
+
+    def _sent_by(self, instance: OpInstance) -> int:
+        """Return the bytes of the tensors that an op gave to a message or a collective."""
+        op = instance.op
+        names = payload_of(op)
+        if not names:
+            return 0
+        if id(op) not in self._sent:
+            self._sent[id(op)] = self._measured_bytes(instance, names)
+        return self._sent[id(op)]
+
+    def _measured_bytes(self, instance: OpInstance, names: Sequence[str]) -> int:
+        op = instance.op
+        slots = instance.reads if names == op.reads else instance.writes
+        tensors = [slot.tensor for slot in slots if slot.tensor is not None]
+        group = self.communicators.group(self.plan, op, self.rank)
+        size = 1 if group is None else group.size()
+        return sent_bytes(op, [tensor.nbytes for tensor in tensors], tensors[0].element_size(), size)
 
     def _error(self, instance: OpInstance, error: Exception) -> OpError:
         kind = OpError if isinstance(instance.op, Compute) else CommunicationError
@@ -133,14 +176,14 @@ class Interpreter:
         key = group_key(self.plan, op, self.rank)
         assert key is not None
         if key not in self._groups:
-            self._groups[key] = self.communicators.collectives(key, self.rank, self.explicit)
+            self._groups[key] = self.communicators.collectives(self.plan, key, self.rank, self.explicit)
         return self._groups[key]
 
     def _compute(self, instance: OpInstance, op: Compute, reads: Sequence[Tensor]) -> None:
         step, microbatch = self._contexts[instance.call.lag], instance.call.microbatch or 0
         if self.plan.num_steps > 1:
             later, microbatch = divmod(microbatch, self.plan.microbatches_per_step)
-            step = replace(step, step=step.step * self.plan.num_steps + later)
+            step = replace(step, step=step.step + later)
         context = KernelContext(step, microbatch, tuple(slot.buffer for slot in instance.writes))
         outputs = KERNELS[op.kernel](context, reads, op.attributes)
         for slot, tensor in zip(instance.writes, outputs, strict=True):

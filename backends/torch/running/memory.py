@@ -1,29 +1,13 @@
 """The memory of an executed rank: the storage of its real tensors, counted in issue order."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from backends.torch.running.schedule import InstanceKey, Slot
+from backends.execution.result import InstanceKey, MemoryAccount
+from backends.torch.running.schedule import Slot
 from costmodels.memory import allocated_bytes
 from sim.plan.facts.liveness import lifetimes
 from sim.plan.words.buffer import Kind, Scope, Tier
 from sim.plan.words.program import Program
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryAccount:
-    """Live bytes of one step, each tensor rounded as the allocator rounds it.
-
-    ``before_bytes[c]`` lives before call c, ``most_bytes[c]`` is the most inside it, at op ``most_at_op[c]`` of
-    its task; ``after_bytes`` lives after the last call.
-    """
-
-    peak_bytes: int
-    peak_by_kind_bytes: Mapping[str, int]
-    before_bytes: list[int]
-    most_bytes: list[int]
-    most_at_op: list[int]
-    after_bytes: int
 
 
 def account_memory(program: Program, slots: Mapping[InstanceKey, Slot], tier: Tier = Tier.DEVICE) -> MemoryAccount:

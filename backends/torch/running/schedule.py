@@ -6,13 +6,11 @@ from threading import Lock
 
 from torch import Tensor
 
+from backends.execution.result import InstanceKey
 from sim.plan.facts.dependencies import hazards
 from sim.plan.words.buffer import Buffer, Scope, Tier
 from sim.plan.words.op import Compute, Op, Send
 from sim.plan.words.program import Call, Program, Task
-
-InstanceKey = tuple[str, int | None]
-"""A buffer's name, and its micro-batch where it has an instance per micro-batch."""
 
 
 @dataclass(slots=True, eq=False)

@@ -1,29 +1,54 @@
 """A rank's persistent tensors: parameters, gradients, optimizer state."""
 
+from collections.abc import Mapping
+from math import nan
+
 import torch
 from torch import Tensor
 
-from backends.torch.errors import ExecutionError
+from backends.execution.errors import ExecutionError
 from backends.torch.kernels import DTYPES
 from backends.torch.running.schedule import Slot
-from backends.torch.values.copying import empty
+from backends.torch.values.copying import empty, place_of
 from backends.torch.values.randomness import initial_normal
-from backends.torch.values.slicing import buffer_slice, flat_piece
+from backends.torch.values.slicing import flat_piece
+from sim.plan.facts.slices import buffer_slice
 from sim.plan.words.buffer import Buffer, Scope
 from sim.plan.words.program import Plan, Program
 
 
-def persistent_slots(plan: Plan, program: Program, rank: int, device: torch.device) -> dict[str, Slot]:
-    """Return a rank's persistent buffers, filled with their initial values.
+def persistent_slots(
+    plan: Plan, rank: int, device: torch.device, left: Mapping[str, Tensor] | None = None
+) -> dict[str, Slot]:
+    """Return a rank's persistent buffers, filled with their initial values, or with what earlier plans left.
 
+    ``left``: by name; None: the plan is the first. What is not there the plan writes before it reads it, so it is no
+    number until then.
     Raises ExecutionError for a way to start that is not known.
     """
+    program = plan.program_of(rank)
     slots: dict[str, Slot] = {}
     for name, buffer in program.buffers.items():
         if buffer.scope is Scope.PERSISTENT:
             slots[name] = Slot(buffer, kept=True)
-            slots[name].fill(_initial_tensor(plan, program, rank, buffer, device))
+            if left is None:
+                tensor = _initial_tensor(plan, program, rank, buffer, device)
+            else:
+                tensor = left[name] if _fits(left.get(name), buffer, device) else _blank(buffer, device)
+            slots[name].fill(tensor)
     return slots
+
+
+def _fits(tensor: Tensor | None, buffer: Buffer, device: torch.device) -> bool:
+    if tensor is None:
+        return False
+    expected = buffer.shape, DTYPES[buffer.dtype], place_of(buffer, device)
+    return expected == (tuple(tensor.shape), tensor.dtype, tensor.device)
+
+
+def _blank(buffer: Buffer, device: torch.device) -> Tensor:
+    tensor = empty(buffer, DTYPES[buffer.dtype], device)
+    return tensor.fill_(nan) if tensor.is_floating_point() else tensor.zero_()
 
 
 def _initial_tensor(plan: Plan, program: Program, rank: int, buffer: Buffer, device: torch.device) -> Tensor:

@@ -1,46 +1,17 @@
-"""Which slice of a global tensor a rank holds."""
+"""Slices and flat pieces of tensors."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from torch import Tensor
 
-from sim.plan.words.buffer import Buffer
-from sim.plan.words.layout import Layout, Shard
-from sim.plan.words.mesh import Mesh
+from sim.plan.facts.slices import Slice
 
 
-class Slice(NamedTuple):
-    """Start and size along every dimension."""
-
-    starts: tuple[int, ...]
-    sizes: tuple[int, ...]
-
-    def of(self, tensor: Tensor) -> Tensor:
-        """Return the slice of a global tensor, as a view."""
-        for dim, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
-            tensor = tensor.narrow(dim, start, size)
-        return tensor
-
-
-def local_slice(global_shape: Sequence[int], layout: Layout, mesh: Mesh, rank: int) -> Slice:
-    """Return the slice of a tensor of ``global_shape`` that a rank holds under a layout."""
-    starts, sizes = [0] * len(global_shape), list(global_shape)
-    for axis, placement in layout.placements:
-        if isinstance(placement, Shard):
-            sizes[placement.dim] //= mesh.degree(axis)
-            starts[placement.dim] += mesh.coordinate(rank, axis) * sizes[placement.dim]
-    return Slice(tuple(starts), tuple(sizes))
-
-
-def buffer_slice(buffer: Buffer, mesh: Mesh, rank: int) -> Slice:
-    """Return the slice of its global tensor that a rank's buffer is."""
-    starts, sizes = (list(n) for n in local_slice(buffer.global_shape or buffer.shape, buffer.layout, mesh, rank))
-    if buffer.part is not None:
-        dim = buffer.part.dim
-        sizes[dim] //= buffer.part.count
-        starts[dim] += buffer.part.index * sizes[dim]
-    return Slice(tuple(starts), tuple(sizes))
+def cut(tensor: Tensor, place: Slice) -> Tensor:
+    """Return a slice of a global tensor, as a view."""
+    for dim, (start, size) in enumerate(zip(place.starts, place.sizes, strict=True)):
+        tensor = tensor.narrow(dim, start, size)
+    return tensor
 
 
 def flat_piece(tensors: Sequence[Tensor], index: int, size: int) -> Tensor:

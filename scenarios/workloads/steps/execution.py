@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from backends.execution.request import ExecutionRequest, ExplicitCollectives
+from backends.execution.result import CheckReport, Execution
+from backends.execution.silence import SILENCE_S
 from backends.registry import load_torch_backend
-from backends.torch.communication.algorithms import ExplicitCollectives
 from backends.torch.launching.environment import job_member
-from backends.torch.launching.silence import SILENCE_S
 from costmodels.units import format_bytes
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.option import option_seconds
@@ -68,26 +69,26 @@ def run(scenario: StepScenario, options: ExecutionOptions, out: Path | None = No
     if job_member(os.environ, [plan]) is None and device == "cpu":
         refuse_too_large(plan, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     algorithms = chosen_algorithms(options.collectives, plan, scenario.algorithms)
-    backend = load_torch_backend()
-    request = backend.ExecutionRequest(
+    backend = load_torch_backend().backend(device, timeout_s)
+    request = ExecutionRequest(
         plan=plan,
         check_against=scenario.dense_job if check else None,
         iterations=options.steps,
         timing=options.timing,
         explicit=None if algorithms is None else ExplicitCollectives(algorithms, _devices_per_island(scenario)),
     )
-    execution = backend.TorchBackend(device, timeout_s).execute(request)
+    execution = backend.execute(request)
     if execution is None:
         return None
     priced = scenario if algorithms is None else replace(scenario, algorithms=algorithms)
     simulated = simulate(priced, detail="op", fold=True, plan=replace(plan, barrier=True))
-    timeline = backend.timeline(plan, execution.ranks)
+    timeline = backend.timeline(execution)
     summary = _summary(scenario, execution, simulated.as_json(), plan.num_steps)
     summary["collectives"] = NATIVE if algorithms is None else dict(algorithms)
     if options.timing == "op":
         summary |= _side_by_side(simulated.timeline, timeline)
-    if check:
-        summary |= _verdict(execution)
+    if execution.check is not None:
+        summary |= _verdict(execution.check)
     summary["passed"] = all(summary.get(key, True) for key in ("check_passed", "same_work", "same_peak_memory"))
     if out is not None:
         with writing_to(out):
@@ -120,7 +121,9 @@ def _devices_per_island(scenario: StepScenario) -> int | None:
     return None if scenario.cluster is None else scenario.cluster.devices_per_island
 
 
-def _summary(scenario: StepScenario, execution: Any, simulated: Mapping[str, Any], num_steps: int) -> dict[str, Any]:
+def _summary(
+    scenario: StepScenario, execution: Execution, simulated: Mapping[str, Any], num_steps: int
+) -> dict[str, Any]:
     """Return what was measured; of a plan that holds several steps their mean time, filling and draining included.
 
     The interval is of a steady step, so there is none of such a mean.
@@ -167,8 +170,7 @@ def _side_by_side(simulated: Timeline, executed: Timeline) -> dict[str, Any]:
     }
 
 
-def _verdict(execution: Any) -> dict[str, Any]:
-    report = execution.check
+def _verdict(report: CheckReport) -> dict[str, Any]:
     tensor, error = report.worst
     return {
         "check_passed": report.passed,

@@ -13,11 +13,13 @@ class Variation:
 
     A slowdown is lognormal with mean 1, drawn once per rank and family for the whole step, by a generator of its own:
     PCG64 seeded with the scenario's seed, the rank, and the CRC-32 of ``jitter/FAMILY``. So the draws do not depend on
-    what else is drawn, nor on the number of ranks.
+    what else is drawn, nor on the number of ranks. ``ranks``: rank r has the draws of rank ``ranks[r]``, on whose
+    device it lies; empty: its own.
     """
 
     sigma: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
+    ranks: tuple[int, ...] = ()
     _drawn: dict[tuple[str, int], float] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -30,6 +32,7 @@ class Variation:
         sigma = self.sigma.get(family, 0.0)
         if sigma == 0:
             return 1.0
+        rank = self.ranks[rank] if self.ranks else rank
         if (family, rank) not in self._drawn:
             generator = np.random.Generator(np.random.PCG64([self.seed, rank, crc32(f"jitter/{family}".encode())]))
             self._drawn[family, rank] = float(generator.lognormal(-sigma * sigma / 2, sigma))

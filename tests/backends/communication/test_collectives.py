@@ -8,8 +8,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from backends.execution.result import Execution
 from backends.simulated import SimulatedBackend
-from backends.torch.launching.launch import Execution
 from backends.torch.launching.timeline import timeline
 from backends.torch.values.randomness import initial_normal
 from costmodels.collectives import STEP_LISTS

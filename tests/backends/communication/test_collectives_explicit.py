@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from backends.execution.errors import ExecutionError
+from backends.execution.request import ExplicitCollectives
 from backends.torch.communication import algorithms
-from backends.torch.communication.algorithms import ExplicitCollectives, num_chunks, numbering, rounds_of
+from backends.torch.communication.algorithms import num_chunks, numbering, rounds_of
 from backends.torch.communication.collectives import Message, SteppedCollectives
-from backends.torch.errors import ExecutionError
 from costmodels.collectives import STEP_LISTS, StepList, collective_steps
 from sim.plan.words.op import Reduction
 

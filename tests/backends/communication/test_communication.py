@@ -5,8 +5,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from backends.execution.result import Execution
 from backends.torch.communication.groups import group_key
-from backends.torch.launching.launch import Execution
 from backends.torch.values.randomness import initial_normal
 from sim.plan.words.op import Collective
 from tests.backends.plans import SHAPE, collective_plan, ring_plan

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as nn
 
+from backends.execution.result import Execution
 from backends.torch.kernels import KERNELS, KernelContext
-from backends.torch.launching.launch import Execution
 from backends.torch.reference.dense import DenseModel, Objective, Reference, parameter_shapes, run_reference
 from backends.torch.values.randomness import token_ids
-from backends.torch.values.slicing import buffer_slice
+from backends.torch.values.slicing import cut
+from sim.plan.facts.slices import buffer_slice
 from sim.training.spec.job import DenseTraining
 from tests.backends.float8_runs import WIDE
 from tests.backends.kernels.test_kernels import rank_context
@@ -131,7 +132,8 @@ def worst_error(execution: Execution, reference: Reference) -> float:
             if name == "loss":
                 expected = reference.loss.reshape(1)
             else:
-                expected = buffer_slice(buffer, plan.mesh, result.rank).of(reference.gradients[buffer.initial.source])
+                place = buffer_slice(buffer, plan.mesh, result.rank)
+                expected = cut(reference.gradients[buffer.initial.source], place)
             error = (torch.from_numpy(value).reshape(expected.shape) - expected).abs().max() / expected.abs().max()
             worst = max(worst, float(error))
     return worst

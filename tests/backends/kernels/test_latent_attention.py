@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from backends.torch.launching.launch import Execution
+from backends.execution.result import Execution
 from backends.torch.reference.dense import DenseModel, parameter_shapes
 from sim.training.spec.latent import LatentAttention
 from sim.training.spec.model import TransformerSpec

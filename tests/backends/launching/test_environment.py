@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.torch.errors import JobError
+from backends.execution.errors import JobError
 from backends.torch.launching.environment import JobMember, job_member, refuse_unknown_address
 from scenarios.cli import main
 from tests.backends.plans import ring_plan

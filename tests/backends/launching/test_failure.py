@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from backends.execution.errors import ExecutionError, RankError
+from backends.execution.request import ExecutionRequest
 from backends.torch.backend import TorchBackend
-from backends.torch.errors import ExecutionError, RankError
-from backends.torch.launching.launch import execute
-from backends.torch.launching.worker import ExecutionRequest
+from backends.torch.session import execute
 from sim.plan.errors import CheckError
 from sim.plan.words.op import Compute, Recv
 from sim.plan.words.program import Plan
@@ -29,8 +29,8 @@ BOUND_S = 30.0
 """What the requirement allows between a rank's end and the run's."""
 
 LAUNCHER = """
-from backends.torch.launching.launch import execute
-from backends.torch.launching.worker import ExecutionRequest
+from backends.torch.session import execute
+from backends.execution.request import ExecutionRequest
 from tests.backends.runs import textbook_plan
 
 execute([ExecutionRequest(plan=textbook_plan(60.0, ranks=2))])
@@ -144,8 +144,8 @@ def test_running_job_is_joined(tmp_path: Path) -> None:
     script.write_text(
         textwrap.dedent("""
         import os, pathlib, sys
-        from backends.torch.launching.launch import execute
-        from backends.torch.launching.worker import ExecutionRequest
+        from backends.torch.session import execute
+        from backends.execution.request import ExecutionRequest
         from sim.training.steps.builder import build_dense_training
         from tests.backends.jobs import training
 

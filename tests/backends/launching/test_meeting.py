@@ -10,24 +10,25 @@ from contextlib import contextmanager
 import pytest
 from torch.distributed import Store
 
-from backends.torch.errors import ExecutionError, JobError, RankError
+from backends.execution.errors import ExecutionError, JobError, RankError
+from backends.execution.silence import Silence
 from backends.torch.launching.environment import JobMember
 from backends.torch.launching.meeting import Meeting
-from backends.torch.launching.silence import Silence
 from tests.processes import BOUND_S, ended, first_line, started
 
 STEPS_FOR_LONG = """
-from backends.torch.launching import launch
-from backends.torch.launching.worker import ExecutionRequest
+from backends.torch.launching import joined
+from backends.torch.session import execute
+from backends.execution.request import ExecutionRequest
 from tests.backends.runs import textbook_plan
 
-class Meeting(launch.Meeting):
+class Meeting(joined.Meeting):
     def __enter__(self):
         super().__enter__()
         print("begins", flush=True)
 
-launch.Meeting = Meeting
-launch.execute([ExecutionRequest(plan=textbook_plan(0.01, ranks=2), iterations=100_000)], timeout_s=10.0)
+joined.Meeting = Meeting
+execute([ExecutionRequest(plan=textbook_plan(0.01, ranks=2), iterations=100_000)], timeout_s=10.0)
 """
 
 

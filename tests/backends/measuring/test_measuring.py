@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from backends.torch.measuring.benchmarks import HandoffBenchmark
-from backends.torch.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
-from backends.torch.measuring.rounds import QUIET, Run, figures_of, quiet
+from backends.execution.measuring.benchmarks import HandoffBenchmark
+from backends.execution.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
+from backends.execution.measuring.rounds import QUIET, Run, figures_of, quiet
+from backends.execution.measuring.steps import StepBenchmark, kernel_calls
 from backends.torch.measuring.session import measure
-from backends.torch.measuring.steps import StepBenchmark, kernel_calls
 from costmodels.kernels import KERNELS
 from sim.plan.checking.check import check
 from sim.plan.words.op import Compute

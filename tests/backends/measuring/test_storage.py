@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from backends.torch.measuring import storage
-from backends.torch.measuring.storage import DIRECT, DROPPED, NOTHING, measure_storage
+from backends.execution.measuring import storage
+from backends.execution.measuring.storage import DIRECT, DROPPED, NOTHING, measure_storage
 
 
 def test_rates_are_those_of_the_file_and_nothing_is_left(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from backends.torch.launching.launch import Execution
+from backends.execution.result import Execution
 from backends.torch.reference.dense import backpropagation, run_reference
 from sim.engine.running.memory import memory_use
 from tests.backends.delayed_runs import DELAYED

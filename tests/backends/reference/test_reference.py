@@ -5,7 +5,8 @@ from math import inf, log
 import pytest
 import torch
 
-from backends.torch.reference.check import CheckReport, relative_error
+from backends.execution.result import CheckReport
+from backends.torch.reference.check import relative_error
 from backends.torch.reference.dense import parameter_shapes, run_reference
 from tests.backends.jobs import GPT, LLAMA, training
 

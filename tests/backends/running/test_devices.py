@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from backends.torch.measuring.benchmarks import HandoffBenchmark
+from backends.execution.measuring.benchmarks import HandoffBenchmark
 from backends.torch.running.devices import CpuDevice
 from backends.torch.running.schedule import OpInstance, Schedule, unroll
 from backends.torch.running.state import persistent_slots
@@ -31,7 +31,7 @@ class Silent:
 def two_streams() -> Schedule:
     """Return a schedule whose ops take turns on two streams."""
     plan = HandoffBenchmark(hands_over=True).plan(1, 2)
-    return unroll(plan.programs[0], persistent_slots(plan, plan.programs[0], 0, torch.device("cpu")))
+    return unroll(plan.programs[0], persistent_slots(plan, 0, torch.device("cpu")))
 
 
 def test_every_stream_computes_on_one_core(monkeypatch: pytest.MonkeyPatch) -> None:

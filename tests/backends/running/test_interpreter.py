@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from backends.execution.errors import ExecutionError, OpError
 from backends.torch.communication.groups import Communicators
-from backends.torch.errors import ExecutionError, OpError
 from backends.torch.running.devices import CpuDevice, StepTimes
 from backends.torch.running.interpreter import Interpreter
+from backends.torch.running.state import persistent_slots
 from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Compute, Op
@@ -29,7 +30,9 @@ def delay(
 def run(ops: Sequence[Op], *buffers: Buffer) -> tuple[Interpreter, StepTimes]:
     """Run ops on a mesh of one rank."""
     plan = plan_of(ops, [source(ALONE, ("tp",)), *buffers], ALONE)
-    interpreter = Interpreter(plan, 0, CpuDevice(), Communicators(torch.device("cpu"), 10.0))
+    interpreter = Interpreter(
+        plan, 0, CpuDevice(), Communicators(torch.device("cpu"), 10.0), persistent_slots(plan, 0, torch.device("cpu"))
+    )
     interpreter.prepare(0, 1)
     return interpreter, interpreter.run(time.perf_counter(), time_ops=True)
 

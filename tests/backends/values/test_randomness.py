@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from backends.torch.values.hashing import bits, global_index, integers, key_of, normal, uniform
 from backends.torch.values.randomness import initial_normal, kept_by_dropout, token_ids
-from backends.torch.values.slicing import local_slice
+from backends.torch.values.slicing import cut
+from sim.plan.facts.slices import local_slice
 from sim.plan.words.layout import Layout, Shard
 from sim.plan.words.mesh import Mesh
 
@@ -71,8 +72,8 @@ def test_slices_of_a_parameter_make_the_whole(placements: tuple[tuple[str, int],
     for rank in range(mesh.size):
         place = local_slice(shape, layout, mesh, rank)
         assert place.sizes == layout.local_shape(shape, mesh)
-        assert torch.equal(initial_normal(1, "w", shape, *place, device=CPU), place.of(whole))
-        place.of(seen).add_(1)
+        assert torch.equal(initial_normal(1, "w", shape, *place, device=CPU), cut(whole, place))
+        cut(seen, place).add_(1)
     copies = mesh.size // mesh.degree(*(axis for axis, _ in placements))
     assert (seen == copies).all()
 

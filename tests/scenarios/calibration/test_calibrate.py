@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from backends.torch.measuring.cases import kernel_sample, kernel_steps
+from backends.execution.measuring.cases import kernel_sample, kernel_steps
 from costmodels.calibration.kernels import Fitted, predict_kernels
 from costmodels.calibration.measured import catalogue_rates
 from costmodels.hardware import load_node

@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from backends.torch.measuring.benchmarks import Benchmark, WindowBenchmark
-from backends.torch.measuring.cases import kernel_sample
-from backends.torch.measuring.rounds import Run
-from backends.torch.measuring.steps import StepKernels
+from backends.execution.measuring.benchmarks import Benchmark, WindowBenchmark
+from backends.execution.measuring.cases import kernel_sample
+from backends.execution.measuring.rounds import Run
+from backends.execution.measuring.steps import StepKernels
 from costmodels.calibration.document import parse_calibrated
 from costmodels.calibration.kernels import predict_kernels
 from costmodels.calibration.samples import is_held_out

@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import TypeGuard
 
-from backends.torch.measuring.benchmarks import Request, Result
+from backends.execution.measuring.benchmarks import Request, Result
 from costmodels.kernels import KERNELS
 from sim.plan.words.buffer import Buffer
 from sim.plan.words.mesh import Mesh

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from backends.torch.measuring.benchmarks import (
+from backends.execution.measuring.benchmarks import (
     Benchmark,
     CollectiveBenchmark,
     HandoffBenchmark,
     MessageBenchmark,
     WindowBenchmark,
 )
-from backends.torch.measuring.steps import KernelCall, StepKernels
+from backends.execution.measuring.steps import KernelCall, StepKernels
 from costmodels.calibration.samples import CollectiveSample, KernelSample
 from costmodels.kernels import KERNELS
 from sim.plan.facts.description import kernel_work

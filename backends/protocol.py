@@ -1,0 +1,65 @@
+"""The seam between plans and what runs them: what every backend offers, in types that need no torch.
+
+A backend opens sessions (``sim.plan.session``). One plan alone, simulated or executed, is a session of one plan.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from backends.execution.measuring.benchmarks import Benchmark
+from backends.execution.measuring.rounds import Run
+from backends.execution.request import DeviceKind, ExecutionRequest
+from backends.execution.result import Execution
+from backends.execution.silence import SILENCE_S
+from sim.plan.session.protocol import Session
+from sim.plan.words.program import Plan
+from traces.timeline import Timeline
+
+
+class Backend(Protocol):
+    """Runs plans: by asking cost models, or by running the operations."""
+
+    def session(self, num_ranks: int) -> Session:
+        """Return a session of so many ranks, to be entered."""
+        ...
+
+    def run(self, plan: Plan) -> Timeline:
+        """Return the timeline of one step of ``plan``."""
+        ...
+
+
+class ExecutingBackend(Backend, Protocol):
+    """Runs the operations of plans on real devices."""
+
+    def execute(self, request: ExecutionRequest) -> Execution | None:
+        """Return what all ranks found out; None on the ranks of a running job that do not report.
+
+        Raises CheckError for a plan that could not run, ExecutionError where the run fails.
+        """
+        ...
+
+    def timeline(self, execution: Execution) -> Timeline:
+        """Return one step of executed ranks, a row per op; no rows where ops were not timed."""
+        ...
+
+
+@runtime_checkable
+class TorchLibrary(Protocol):
+    """All that needs torch, which ``backends.registry`` loads on demand."""
+
+    def backend(self, device: DeviceKind = "cpu", timeout_s: float = SILENCE_S) -> ExecutingBackend:
+        """Return the backend of a kind of device. ``timeout_s``: how long a rank may not answer."""
+        ...
+
+    def measure(
+        self, benchmarks: Sequence[Benchmark], *, processes: int, budget_s: float, seed: int, device: DeviceKind = "cpu"
+    ) -> list[Run]:
+        """Return every run of every benchmark, measured on so many processes at once, within a budget.
+
+        Raises ExecutionError where the machine has too few devices, or a process fails or does not answer.
+        """
+        ...
+
+    def copy_bandwidths(self) -> Mapping[str, float]:
+        """Return bytes per second of copies within the host, and with a GPU from pinned memory to it and back."""
+        ...
