@@ -1,0 +1,26 @@
+"""Layers that go from one pipeline rank to another."""
+
+from dataclasses import replace
+
+from sim.training.errors import SpecError
+from sim.training.spec.job import DenseTraining, split_layers
+
+
+def with_layers_moved(job: DenseTraining, source: int, target: int, count: int = 1) -> DenseTraining:
+    """Return a job in which layers lie on other virtual stages; ``adjusted`` then moves what belongs to them.
+
+        job = with_layers_moved(job, source=0, target=1)
+        plan = adjusted(build_dense_training(job, "next"), session.residents)
+
+    ``source`` has ``count`` layers fewer, ``target`` has as many more. Stages hold layers in the order of the model, so
+    between stages that are not neighbours a layer of each one between goes on by one stage.
+    Raises SpecError where the source has not so many layers.
+    """
+    layers = list(split_layers(job.model.num_layers, job.parallel.pipeline))
+    if not 0 <= count <= layers[source]:
+        rule = f"stage {source} has {layers[source]} layers, {count} are to go to stage {target}"
+        raise SpecError("pipeline.layers_per_stage", rule, "move as many layers as there are")
+    layers[source] -= count
+    layers[target] += count
+    pipeline = replace(job.parallel.pipeline, layers_per_stage=tuple(layers))
+    return replace(job, parallel=replace(job.parallel, pipeline=pipeline))
