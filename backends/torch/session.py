@@ -81,7 +81,7 @@ class TorchSession:
         return None if found is None else Execution(request.plan, tuple(result for result in found if result))
 
     def close(self) -> None:
-        """End all ranks that this session has started, or leave the job."""
+        """End all ranks that it has started, or leave the job."""
         self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:

@@ -64,6 +64,26 @@ class ChangesEverything:
         return (step + 1, strategy), strategy
 
 
+class AllSeeTheSame:
+    """Uses one rank, then two, then the second alone; which is the last one, the time of the second step says."""
+
+    def start(self) -> int:
+        """Return the number of the first step."""
+        return 0
+
+    def decide(self, state: int, seen: Seen | None) -> tuple[int, tuple[int, ...]]:
+        """Return the ranks of the next step."""
+        by_time = int(seen.duration_s * 1e9) % 2 if seen is not None else 0
+        return state + 1, ((0,), (0, 1), (by_time,))[state]
+
+
+def build_small(ranks: tuple[int, ...], residents: Residents) -> Plan:
+    """Return a step of as many replicas as there are ranks."""
+    plan = build_dense_training(training(data_degree=len(ranks), batch=(2, 1)), f"step {residents.num_plans}")
+    plan = replace(plan, observed=frozenset({"loss"}))
+    return with_joiners(plan, ranks, residents) if len(ranks) > 1 else with_leavers(plan, ranks, residents)
+
+
 def job_of(strategy: Strategy) -> DenseTraining:
     """Return the training of a step."""
     pipeline = {"degree": 2, "schedule": strategy.schedule, "layers_per_stage": strategy.layers}

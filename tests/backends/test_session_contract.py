@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,6 +18,11 @@ from backends.simulated import SimulatedBackend
 from backends.torch.backend import TorchBackend
 from backends.torch.reference.dense import run_reference
 from backends.torch.session import TorchSession
+from costmodels.hardware import load_node
+from costmodels.profile import load_profile
+from sim.cluster.cluster import Cluster
+from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.prices.variation import Variation
 from sim.plan.errors import RecordingError, SessionError
 from sim.plan.facts.slices import buffer_slice
 from sim.plan.session.driver import Turn, run_policy
@@ -23,6 +30,7 @@ from sim.plan.session.observations import SeededObservations, read_recording, re
 from sim.plan.session.protocol import Session
 from sim.plan.words.program import Plan
 from sim.training.steps.builder import build_dense_training
+from tests.backends.jobs import training
 from tests.backends.session_policies import (
     CHANGES,
     LAST_STAGE,
@@ -34,7 +42,7 @@ from tests.backends.session_policies import (
     job_of,
     simulated_backend,
 )
-from tests.processes import is_worker, needs_proc
+from tests.processes import ROOT, is_worker, needs_proc
 
 BOUND_S = 30.0
 TOLERANCE = 1e-9
@@ -252,6 +260,66 @@ def test_a_simulation_without_observations_sees_none() -> None:
         session.step(plan)
     with session, pytest.raises(SessionError, match="asks to see loss; a simulation knows no values"):
         session.step(plan)
+
+
+# --- where ranks lie ----------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_priced_where_its_ranks_lie() -> None:
+    """Two ranks of one node are nearer to each other than two of different nodes, and ranks may change places."""
+    node = load_node("hgx-h100")
+    prices = ClusterPricing(Cluster(node, 2, 2), load_profile(node.device.generation))
+    plan = build_dense_training(training(data_degree=2, batch=(8, 1)), "two replicas")
+    durations_s = {}
+    for ranks in ((0, 1), (1, 0), (2, 3), (0, 2), (3, 1)):
+        with SimulatedBackend(prices).session(4) as session:
+            durations_s[ranks] = session.step(replace(plan, ranks=ranks)).duration_s
+    assert durations_s[0, 1] == durations_s[1, 0] == durations_s[2, 3] < durations_s[0, 2] == durations_s[3, 1]
+
+
+def test_a_device_is_as_fast_whichever_rank_lies_on_it() -> None:
+    """A plan of one rank takes as long on a device as that device's own random speed says."""
+    node = load_node("hgx-h100")
+    jitter = Variation({"gemm": 0.3}, seed=5)
+    prices = ClusterPricing(Cluster(node, 1, 4), load_profile(node.device.generation), variation=jitter)
+    plan = build_dense_training(training(), "one rank")
+    durations_s = []
+    for rank in range(4):
+        with SimulatedBackend(prices).session(4) as session:
+            durations_s.append(session.step(replace(plan, ranks=(rank,))).duration_s)
+    slowdowns = [jitter.slowdown("gemm", rank) for rank in range(4)]
+    assert np.argsort(durations_s).tolist() == np.argsort(slowdowns).tolist()
+    assert len(set(durations_s)) == 4
+
+
+# --- a running job ------------------------------------------------------------------------------------------
+
+IN_A_JOB = """
+import os, pathlib, sys
+from backends.torch.backend import TorchBackend
+from sim.plan.session.driver import run_policy
+from tests.backends.session_policies import AllSeeTheSame, build_small
+
+with TorchBackend().session(2) as session:
+    turns = run_policy(session, AllSeeTheSame(), build_small, 3)
+results = [(turn.decision, turn.result.duration_s, sorted(turn.result.work.items())) for turn in turns]
+pathlib.Path(sys.argv[1], os.environ["RANK"]).write_text(repr(results))
+"""
+
+
+def test_all_processes_of_a_job_see_and_decide_the_same(tmp_path: Path) -> None:
+    """Under torchrun each process runs the policy; durations, observations and work are the same in all of them."""
+    script = tmp_path / "join.py"
+    script.write_text(IN_A_JOB)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, str(tmp_path)], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = ((tmp_path / rank).read_text() for rank in "01")
+    assert first == second
+    assert first.count("RankWork") == 1 + 2 + 1
 
 
 # --- the end of a rank --------------------------------------------------------------------------------------

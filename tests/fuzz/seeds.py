@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import math
 import re
 import tarfile
 import tempfile
@@ -10,12 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 import yaml
 
 from costmodels.profile import packaged_entry
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
+from sim.plan.session.observations import RecordedStep, Recording
+from sim.plan.session.protocol import Seen
 from tests.fuzz.mutate import Case
 from tests.traces.kineto_traces import SEND_RECV, activity, all_reduce, annotation, document, launch, memory
 from traces.chakra.file import write_trace
@@ -255,6 +259,16 @@ def measured() -> list[Case]:
 def plans() -> list[Case]:
     """Return a set of plans."""
     return cases({"plans.yaml": PLANS})()
+
+
+def recordings() -> list[Case]:
+    """Return what a session has seen, numbers that are not finite included."""
+    seen = {"loss": {2: np.array([3.5]), 3: np.array([math.nan])}, "load": {0: np.arange(6.0).reshape(2, 3)}}
+    recording = Recording((RecordedStep("step 0", Seen(0.25, seen)), RecordedStep("step 1", Seen(0.5))))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "recording.json"
+        recording.write(path)
+        return cases({path.name: path.read_text()})()
 
 
 def results() -> list[Case]:

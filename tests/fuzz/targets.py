@@ -15,6 +15,8 @@ from scenarios.sweep.settings import read_settings
 from scenarios.validation.published import entry_of, where_of
 from scenarios.workloads.loading import load_scenario, scenario_from_mapping
 from scenarios.workloads.steps.scenario import StepScenario
+from sim.plan.errors import RecordingError
+from sim.plan.session.observations import read_recording
 from sim.training.spec.job import DenseTraining
 from tests.fuzz import seeds
 from tests.fuzz.grown import grown, leaves
@@ -165,6 +167,15 @@ def plans(folder: Path) -> int:
     return 0
 
 
+def recording(folder: Path) -> int:
+    """Read what a session has seen."""
+    try:
+        read_recording(folder / "recording.json")
+    except RecordingError:
+        return 2
+    return 0
+
+
 def compare(folder: Path) -> int:
     """Lay two results beside each other."""
     return run("compare", folder / "one", folder / "two", "--out", folder / "out")
@@ -199,6 +210,7 @@ TARGETS: Final = (
     Target("fit", seeds.steps, fit),
     Target("residuals", seeds.measured, residuals),
     Target("plans", seeds.plans, plans),
+    Target("recording", seeds.recordings, recording),
     Target("compare", seeds.results, compare),
     Target("trace", seeds.traces, trace),
     Target("chakra", seeds.chakra, chakra),

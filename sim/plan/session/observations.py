@@ -15,7 +15,7 @@ from sim.plan.session.residents import observed_shapes
 from sim.plan.words.program import Plan
 
 SCHEMA: Final = "meshtwin.recording/1"
-MOST_FILE_BYTES: Final = 1 << 28
+MOST_FILE_BYTES: Final = 1 << 26
 """The largest recording that is read."""
 
 
