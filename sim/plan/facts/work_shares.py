@@ -5,7 +5,7 @@ knows its choices and its slots. Which ranks compute the same follows from where
 samples are dealt out, some kernels ask for the rank's place along an axis, and collectives make values alike or not.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from math import prod
@@ -58,11 +58,11 @@ def work_shares(plan: Plan, sample_axes: Sequence[str]) -> tuple[TaskShares, ...
         shares = work_shares(plan, SAMPLE_AXES)[0]["backward.0"]
     """
     messages: _Messages = {}
-    while True:  # until no message differs along another axis: as a rule, two or three times
-        known = dict(messages)
-        found = tuple(_Walk(plan, program, tuple(sample_axes), messages).shares() for program in plan.programs)
-        if messages == known:
-            return found
+    walks = [_Walk(plan, program, tuple(sample_axes), messages) for program in plan.programs]
+    while outdated := [walk for walk in walks if walk.is_outdated]:  # until no message differs along another axis
+        for walk in outdated:
+            walk.walk()
+    return tuple(walk.shares for walk in walks)
 
 
 _Messages = dict[tuple[str, Direction], int]
@@ -75,7 +75,7 @@ class _Walk:
 
     Sets of mesh axes are numbers, a bit per axis; axes that the role fixes have none, as other roles run other
     programs. ``differs``: the axes over which a buffer's values differ, so far. ``filled``: of buffers that are slots
-    of experts, the part that holds tokens.
+    of experts, the part that holds tokens. ``received``: the state of the messages that the last walk has seen.
     """
 
     plan: Plan
@@ -83,18 +83,29 @@ class _Walk:
     sample_axes: tuple[str, ...]
     messages: _Messages
     bits: dict[str, int] = field(init=False)
-    differs: dict[str, int] = field(init=False)
-    filled: dict[str, float] = field(init=False)
+    differs: dict[str, int] = field(init=False, default_factory=dict)
+    filled: dict[str, float] = field(init=False, default_factory=dict)
+    shares: TaskShares = field(init=False, default_factory=dict)
+    received: _Messages | None = None
+    _initial: dict[str, int] = field(init=False, default_factory=dict)
+    _num_alike: dict[int, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         places = enumerate(self.plan.mesh.axes)
         self.bits = {axis: 1 << i for i, (axis, degree) in places if degree > 1 and axis not in self.program.role}
-        self.differs, self.filled = {}, {}
 
-    def shares(self) -> TaskShares:
-        """Return the shares of every op, and add to ``messages`` what is sent."""
+    @property
+    def is_outdated(self) -> bool:
+        """Return whether another walk would see other messages than the last one, or there was none."""
+        if self.received is None:
+            return True
+        return any(self.messages.get(key, 0) != differs for key, differs in self.received.items())
+
+    def walk(self) -> None:
+        """Find the shares of every op, and add to ``messages`` what is sent."""
+        self.differs, self.filled, self.received = {}, {}, {}
         tasks = dict.fromkeys(call.task for call in self.program.calls)
-        return {name: tuple([self._share(op) for op in self.program.tasks[name].ops]) for name in tasks}
+        self.shares = {name: tuple([self._share(op) for op in self.program.tasks[name].ops]) for name in tasks}
 
     def _share(self, op: Op) -> WorkShares:
         """Return an op's shares, once what it writes is known."""
@@ -105,18 +116,26 @@ class _Walk:
             return WorkShares()
         if is_recomputed(op):
             return RECOMPUTED
-        filled = min((self.filled[name] for name in (*op.reads, *op.writes) if name in self.filled), default=1.0)
-        once = filled / prod(self.plan.mesh.degree(axis) for axis, bit in self.bits.items() if not differs & bit)
+        filled = 1.0
+        if self.filled:
+            filled = min([self.filled[name] for name in (*op.reads, *op.writes) if name in self.filled], default=1.0)
+        if differs not in self._num_alike:
+            alike = [self.plan.mesh.degree(axis) for axis, bit in self.bits.items() if not differs & bit]
+            self._num_alike[differs] = prod(alike)
+        once = filled / self._num_alike[differs]
         return WorkShares(once, 0.0, 1.0 - filled, filled - once)
 
     def _differing(self, op: Op) -> int:
         """Return the axes over which what an op computes, or carries, differs from rank to rank."""
         if isinstance(op, Recv):
-            return self.messages.get((op.axis, op.direction), 0)
-        differs = reduce(or_, [self._known(name) for name in op.reads], 0)
+            assert self.received is not None
+            key = (op.axis, op.direction)
+            return self.received.setdefault(key, self.messages.get(key, 0))
+        differs = reduce(or_, map(self._known, op.reads), 0)
         if isinstance(op, Compute):
-            samples = self.sample_axes if op.kernel == _SAMPLING else ()
-            differs |= self._set((*samples, *_strings(op.attributes)))
+            differs |= self._named(op.attributes)
+            if op.kernel == _SAMPLING:
+                differs |= self._set(self.sample_axes)
         return differs
 
     def _write(self, op: Op, differs: int) -> None:
@@ -143,38 +162,35 @@ class _Walk:
             filled = filled_slots(choices, num_experts, capacity) / (num_experts * capacity)
             self.filled[op.writes[0]] = filled
             return
-        read = [self.filled[name] for name in op.reads if name in self.filled]
+        read = [self.filled[name] for name in op.reads if name in self.filled] if self.filled else []
         if read and not (isinstance(op, Compute) and op.kernel in _FROM_SLOTS):
             slots = op.writes[:1] if isinstance(op, Compute) and op.kernel == "combine_backward" else op.writes
             self.filled.update(dict.fromkeys(slots, min(read)))
 
     def _known(self, name: str) -> int:
         """Return the axes over which a buffer differs: a parameter as it lies, others as they start or were written."""
-        buffer = self.program.buffers[name]
-        if name in self.differs and not (buffer.kind is Kind.PARAMETER and buffer.global_shape):
-            return self.differs[name]
-        return self._set(_initial_axes(buffer))
+        differs = self.differs.get(name)
+        if differs is not None:
+            buffer = self.program.buffers[name]
+            if not (buffer.kind is Kind.PARAMETER and buffer.global_shape):
+                return differs
+        if name not in self._initial:
+            self._initial[name] = self._set(_initial_axes(self.program.buffers[name]))
+        return self._initial[name]
 
     def _set(self, axes: Sequence[str]) -> int:
         return reduce(or_, [self.bits.get(axis, 0) for axis in axes], 0)
+
+    def _named(self, value: Any) -> int:
+        """Return the axes that an attribute, or a part of it, names: there a kernel asks for the rank's place."""
+        if isinstance(value, str):
+            return self.bits.get(value, 0)
+        if isinstance(value, Mapping):
+            return reduce(or_, map(self._named, value.values()), 0)
+        return reduce(or_, map(self._named, value), 0) if isinstance(value, tuple | list) else 0
 
 
 def _initial_axes(buffer: Buffer) -> tuple[str, ...]:
     """Return the axes over which a persistent buffer starts with other values."""
     sharded = tuple(axis for axis, placement in buffer.layout.placements if isinstance(placement, Shard))
     return sharded + (buffer.initial.axes if buffer.initial else ())
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Yield the strings in an attribute, or in all of an op's: axes along which its kernel asks for the rank's place.
-
-    What is no axis of the mesh says nothing.
-    """
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _strings(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _strings(item)
