@@ -1,7 +1,8 @@
 """Refuse plans that could not run, before anything runs."""
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Set
+from itertools import chain
 from typing import NamedTuple
 
 from sim.plan.checking.collectives import check_collective, check_groups, where
@@ -108,8 +109,11 @@ def _check_tiers(program: Program, op: Op) -> None:
 
 def _check_reads(program: Program) -> None:
     needs, gives = {}, {}
+    touched = {name: {b for op in task.ops for b in (*op.reads, *op.writes)} for name, task in program.tasks.items()}
+    num_tasks = Counter(chain.from_iterable(touched.values()))
+    shared = {buffer for buffer, count in num_tasks.items() if count > 1}
     for name, task in program.tasks.items():
-        needs[name], gives[name] = _needs_and_gives(program, task)
+        needs[name], gives[name] = _needs_and_gives(program, task, shared)
     written: dict[tuple[Scope, int | None], set[str]] = defaultdict(set)
     for call in program.calls:
         for scope in _INSTANCED:
@@ -124,9 +128,13 @@ def _check_reads(program: Program) -> None:
             instances |= gives[call.task][scope]
 
 
-def _needs_and_gives(program: Program, task: Task) -> tuple[dict[Scope, dict[str, Op]], dict[Scope, set[str]]]:
-    """Return what a task reads before writing it, and what it writes that another task touches, by scope."""
-    others = {b for t in program.tasks.values() if t is not task for op in t.ops for b in (*op.reads, *op.writes)}
+def _needs_and_gives(
+    program: Program, task: Task, shared: Set[str]
+) -> tuple[dict[Scope, dict[str, Op]], dict[Scope, set[str]]]:
+    """Return what a task reads before writing it, and what it writes of the ``shared`` buffers, by scope.
+
+    ``shared``: buffers that more than one task touches.
+    """
     needs: dict[Scope, dict[str, Op]] = {scope: {} for scope in _INSTANCED}
     written: set[str] = set()
     for op in task.ops:
@@ -135,8 +143,8 @@ def _needs_and_gives(program: Program, task: Task) -> tuple[dict[Scope, dict[str
             if name not in written and scope is not Scope.PERSISTENT:
                 needs[scope].setdefault(name, op)
         written.update(op.writes)
-    shared = written & others
-    return needs, {scope: {name for name in shared if program.buffers[name].scope is scope} for scope in _INSTANCED}
+    given = written & shared
+    return needs, {scope: {name for name in given if program.buffers[name].scope is scope} for scope in _INSTANCED}
 
 
 def _check_messages(plan: Plan) -> None:

@@ -251,7 +251,8 @@ class Gathers:
         """Return where to gather what may come once all units before ``place`` are done, and the buffer to wait for."""
         if place < 1:
             return 0, self.begin
-        position = max(i for i in range(starts[place]) if isinstance(ops[i], Compute) and ops[i].writes)
+        before = reversed(range(starts[place]))
+        position = next(i for i in before if isinstance(ops[i], Compute) and ops[i].writes)
         return position + 1, ops[position].writes[0]
 
     def _wait(self, unit: Unit, gate: str) -> Op:
