@@ -19,11 +19,12 @@ Priced = Mapping[int, Mapping[str, PricedTask]]
 Tables = Mapping[int, Mapping[str, TaskTable]]
 
 
-def same_structure(programs: Mapping[int, Program], before: Priced, after: Priced) -> bool:
-    """Return whether a plan that was compiled under some prices has the same graph under others."""
-    return all(
-        _structure(program, before[rank]) == _structure(program, after[rank]) for rank, program in programs.items()
-    )
+StructureKey = tuple[tuple[object, ...], ...]
+
+
+def structure_of(programs: Mapping[int, Program], prices: Priced) -> StructureKey:
+    """Return what of some prices decides on the graph: prices with the same key share a compiled plan."""
+    return tuple(_structure(program, prices[rank]) for rank, program in programs.items())
 
 
 def _structure(program: Program, priced: Mapping[str, PricedTask]) -> tuple[object, ...]:
@@ -35,17 +36,17 @@ def _structure(program: Program, priced: Mapping[str, PricedTask]) -> tuple[obje
         used += [tuple([r for r, seconds in activity.demands if seconds > 0]) for activity in activities]
         sends += [activity for op, activity in zip(task.ops, activities, strict=True) if isinstance(op, Send)]
     at_once = [send.occupancy_s == 0.0 for send in sends]
-    return used, at_once, _alike([send.latency_s for send in sends])
+    return tuple(used), tuple(at_once), _alike([send.latency_s for send in sends])
 
 
-def _alike(values: Sequence[float]) -> list[int]:
+def _alike(values: Sequence[float]) -> tuple[int, ...]:
     """Return of each value where the first that equals it stands."""
     first: dict[float, int] = {}
-    return [first.setdefault(value, place) for place, value in enumerate(values)]
+    return tuple([first.setdefault(value, place) for place, value in enumerate(values)])
 
 
 def repriced(graph: Graph, tables: Tables, programs: Mapping[int, Program], priced: Priced) -> Graph:
-    """Return a graph with other prices, which leave its structure as it is (see ``same_structure``).
+    """Return a graph with other prices, which leave its structure as it is (see ``structure_of``).
 
     ``tables`` and ``programs`` are those that it was compiled from.
     """

@@ -2,19 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property
 from time import perf_counter
 from typing import Final
 
-from sim.engine.compiling.channels import find_channels
-from sim.engine.compiling.compiler import NotCoalescableError, RankCompiler
-from sim.engine.compiling.contention import Contention, find_contention
-from sim.engine.compiling.graph import Graph, PricedTask
-from sim.engine.compiling.linking import link_collectives, link_messages
-from sim.engine.compiling.repricing import repriced, same_structure
+from sim.engine.compiling.graph import PricedTask
+from sim.engine.compiling.repricing import Priced, StructureKey, structure_of
 from sim.engine.compiling.shape import TaskShape, analyse
-from sim.engine.compiling.tables import TaskTable, tabulate
-from sim.engine.compiling.teams import Team, find_teams
+from sim.engine.compiling.structure import Structure, compiled
 from sim.engine.folding.folding import Folding, fold
 from sim.engine.prices.activity import Activity, Pricing
 from sim.engine.prices.launching import launched
@@ -22,13 +17,15 @@ from sim.engine.running.collector import collector_paused
 from sim.engine.running.deadlock import refuse_deadlock
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.run import SimulatedRun
-from sim.plan.words.op import Collective, LinkOp, Op
+from sim.plan.words.op import LinkOp, Op
 from sim.plan.words.program import Plan, Program, Task
 from sim.plan.words.steps import repeated
 
 NUMBERS_OF_STEPS: Final = (4, 8, 16)
 """How many steps are simulated where none waits for the others at its end, until two in a row take equally long."""
 
+MOST_STRUCTURES: Final = 3
+"""How many structures of a plan a simulation holds: prices seldom alternate between more."""
 
 Fold = Callable[[Plan, Pricing], Folding]
 
@@ -42,111 +39,87 @@ def simulate(plan: Plan, pricing: Pricing, *, fold: Fold = fold, coalesce: bool 
     return Simulation(plan, fold, coalesce).run(pricing)
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What a plan is compiled to under prices that fold alike and share a structure, by number of steps in a row."""
+
+    folding: Folding
+    programs: Mapping[int, Program]
+    prices: Priced
+    structures: dict[int, Structure] = field(default_factory=dict)
+
+    @cached_property
+    def key(self) -> StructureKey:
+        """Return what of the prices decides on the graph."""
+        return structure_of(self.programs, self.prices)
+
+    def holds_for(self, other: "_Known") -> bool:
+        """Return whether the structures are those under other prices, too."""
+        return self.folding.same_as(other.folding) and self.key == other.key
+
+
 @dataclass
 class Simulation:
-    """A plan to be simulated under one price after the other: it is compiled again only where prices ask for it.
+    """A plan to be simulated under one price after the other: each structure of it is compiled once.
 
-    Each run is to the last bit what ``simulate`` returns. It holds what the last one was compiled to.
+    Each run is to the last bit what ``simulate`` returns. The structures of the last ``MOST_STRUCTURES`` are held:
+
+        simulation = Simulation(plan)
+        times_s = [simulation.run(pricing).iteration_time_s for pricing in pricings]
     """
 
     plan: Plan
     fold: Fold = fold
     coalesce: bool = True
-    _folding: Folding | None = None
-    _priced: Mapping[int, Mapping[str, PricedTask]] = field(default_factory=dict)
-    _compiled: dict[int, "_Compiled"] = field(default_factory=dict)
+    _known: list[_Known] = field(default_factory=list)
     _shapes: dict[int, Mapping[str, TaskShape]] = field(default_factory=dict)
 
     def run(self, pricing: Pricing) -> SimulatedRun:
         """Return the run of one step under some prices. Raises as ``simulate``."""
         with collector_paused():
             began_s = perf_counter()
-            folding = self.fold(self.plan, pricing)
-            programs = {rank: self.plan.program_of(rank) for rank in folding.multiplicity}
-            self._shapes = self._shapes or {id(p): _shapes(p) for p in self.plan.programs}
-            priced = {rank: _price(self.plan, pricing, folding, rank, self._shapes) for rank in programs}
-            if self._folding is None or not (
-                folding.same_as(self._folding) and same_structure(programs, self._priced, priced)
-            ):
-                self._compiled = {}
-            self._folding, self._priced = folding, priced
+            now = self._priced(pricing)
+            structures = self._structures(now)
             for num_steps in (1,) if self.plan.barrier else NUMBERS_OF_STEPS:
-                run = self._run_steps(programs, num_steps)
+                run = self._run_steps(now, structures, num_steps)
                 if run.is_steady:
                     break
             run.wall_time_s = perf_counter() - began_s
         return run
 
-    def _run_steps(self, programs: Mapping[int, Program], num_steps: int) -> SimulatedRun:
+    def _priced(self, pricing: Pricing) -> _Known:
+        """Return the plan's prices, and which ranks are alike under them; nothing is compiled."""
+        folding = self.fold(self.plan, pricing)
+        programs = {rank: self.plan.program_of(rank) for rank in folding.multiplicity}
+        self._shapes = self._shapes or {id(p): _shapes(p) for p in self.plan.programs}
+        prices = {rank: _price(self.plan, pricing, folding, rank, self._shapes) for rank in programs}
+        return _Known(folding, programs, prices)
+
+    def _structures(self, now: _Known) -> dict[int, Structure]:
+        """Return what is compiled for the structure of these prices, so far; structures that wait longest go."""
+        place = next((place for place, known in enumerate(self._known) if known.holds_for(now)), None)
+        known = now if place is None else self._known.pop(place)
+        self._known = [known, *self._known[: MOST_STRUCTURES - 1]]
+        return known.structures
+
+    def _run_steps(self, now: _Known, structures: dict[int, Structure], num_steps: int) -> SimulatedRun:
         """Simulate that many steps in a row."""
-        assert self._folding is not None
-        known = self._compiled.get(num_steps)
-        if known is None:
-            in_a_row = _in_a_row(programs, num_steps)
-            job = _job(self.plan, self._folding, in_a_row, self._priced, self._shapes)
-            known = self._compiled[num_steps] = _compile_coalesced(job, coalesce=self.coalesce)
-            graph = known.graph
+        plan, folding = self.plan, now.folding
+        if num_steps in structures:
+            structure = structures[num_steps]
+            graph = structure.priced(now.prices)
         else:
-            graph = repriced(known.graph, known.tables, known.programs, self._priced)
+            in_a_row = _in_a_row(now.programs, num_steps)
+            structure = compiled(plan, folding, in_a_row, now.prices, self._shapes, coalesce=self.coalesce)
+            structures[num_steps], graph = structure, structure.graph
         loop = EventLoop(graph)
         loop.run()
-        refuse_deadlock(SimulatedRun(self.plan, self._folding, known.programs, self._priced, graph, loop))
-        return SimulatedRun(self.plan, self._folding, programs, self._priced, graph, loop, num_steps)
+        refuse_deadlock(SimulatedRun(plan, folding, structure.programs, now.prices, graph, loop))
+        return SimulatedRun(plan, folding, now.programs, now.prices, graph, loop, num_steps)
 
 
 def _shapes(program: Program) -> dict[str, TaskShape]:
     return {name: analyse(task) for name, task in program.tasks.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """What every attempt to compile takes: ``shapes`` by a program's identity and task, ``teams`` by rank."""
-
-    plan: Plan
-    folding: Folding
-    programs: Mapping[int, Program]
-    priced: Mapping[int, Mapping[str, PricedTask]]
-    contention: Contention
-    shapes: Mapping[int, Mapping[str, TaskShape]]
-    teams: Mapping[int, tuple[int, ...]]
-
-
-def _job(
-    plan: Plan,
-    folding: Folding,
-    programs: Mapping[int, Program],
-    priced: Mapping[int, Mapping[str, PricedTask]],
-    shapes: Mapping[int, Mapping[str, TaskShape]],
-) -> _Job:
-    """Find out who may meet whom; ``shapes``: of the plan's own programs, whose tasks those of several steps share."""
-    classes_of = partial(folding.classes_of, plan.mesh)
-    contention = find_contention(
-        programs, priced, lambda rank, op: classes_of(rank, op)[0] if isinstance(op, Collective) else rank
-    )
-    by_program = {id(program): shapes[id(plan.program_of(rank))] for rank, program in programs.items()}
-    teams = find_teams(programs, priced, contention, classes_of)
-    return _Job(plan, folding, programs, priced, contention, by_program, teams)
-
-
-@dataclass(frozen=True, slots=True)
-class _Compiled:
-    """A graph and what it was compiled from, by simulated rank."""
-
-    programs: Mapping[int, Program]
-    tables: Mapping[int, Mapping[str, TaskTable]]
-    graph: Graph
-
-
-def _compile_coalesced(job: _Job, *, coalesce: bool) -> _Compiled:
-    """Compile with as many tasks coalesced as their dependencies allow."""
-    single = frozenset[str]()
-    if not coalesce:
-        single = frozenset(name for program in job.plan.programs for name in program.tasks)
-    while True:
-        try:
-            return _compile(job, single)
-        except NotCoalescableError as error:
-            single |= {error.task}
 
 
 def _in_a_row(programs: Mapping[int, Program], num_steps: int) -> Mapping[int, Program]:
@@ -172,41 +145,3 @@ def _price(
         return PricedTask(tuple(map(folded, task.ops, late)), launches_s)
 
     return {name: priced(name, task) for name, task in program.tasks.items()}
-
-
-def _compile(job: _Job, single: frozenset[str]) -> _Compiled:
-    """Return the graph with calls as blocks, but those of the ``single`` tasks.
-
-    Raises NotCoalescableError, naming one more such task.
-    """
-    graph, mesh, folding, contention = Graph(), job.plan.mesh, job.folding, job.contention
-    tables = {rank: _tables(job, rank, single) for rank in job.programs}
-    find_channels(graph, tables, mesh, folding.stands_for)
-    teams = {ranks: Team(graph, ranks) for ranks in job.teams.values()}
-    ranks = {
-        rank: RankCompiler(graph, rank, program, tables[rank], contention, teams.get(job.teams.get(rank, ())))
-        for rank, program in job.programs.items()
-    }
-    for compiler in ranks.values():
-        compiler.compile()
-    for team in teams.values():
-        task = team.finish()
-        if task is not None:
-            raise NotCoalescableError(task)
-    link_messages(graph, ranks, mesh, folding.stands_for)
-    link_collectives(graph, ranks, mesh, folding.stands_for, contention.contended)
-    return _Compiled(job.programs, tables, graph)
-
-
-def _tables(job: _Job, rank: int, single: frozenset[str]) -> dict[str, TaskTable]:
-    """Return a simulated rank's tables."""
-    program = job.programs[rank]
-    return tabulate(
-        program,
-        job.priced[rank],
-        job.shapes[id(program)],
-        job.contention,
-        single,
-        joint=lambda op: len(job.folding.classes_of(job.plan.mesh, rank, op)) > 1,
-        in_team=rank in job.teams,
-    )

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from costmodels.software import Software
-from sim.engine.compiling.repricing import same_structure
+from sim.engine.compiling.repricing import structure_of
 from sim.engine.findings.timeline import timeline
 from sim.engine.folding.folding import fold, no_fold
 from sim.engine.prices.activity import Activity
@@ -110,6 +110,20 @@ def test_the_graph_stays_as_long_as_it_holds() -> None:
     assert simulation.run(other).graph.successors is not first.graph.successors
 
 
+def test_prices_that_alternate_compile_each_structure_once() -> None:
+    """Two clusters with other graphs, in turn: after one run of each, both graphs are found again."""
+    plan = dense_plan(pp=2, m=4, dp=2)
+    pricings = [pricing_on("dgx-a100-80g", 4), pricing_on("dgx-a100-80g", 4, devices_per_node=2)]
+    simulation = Simulation(plan)
+    compiled = [simulation.run(pricing).graph.successors for pricing in pricings]
+    assert compiled[0] is not compiled[1]
+    for _ in range(2):
+        for successors, pricing in zip(compiled, pricings, strict=True):
+            again = simulation.run(pricing)
+            assert again.graph.successors is successors
+            assert_the_same(again, simulate(plan, pricing))
+
+
 @pytest.mark.parametrize("change", ["resource", "occupancy", "latency"])
 def test_what_decides_on_the_graph_is_seen(change: str) -> None:
     """An op that no longer uses what it used, a send that no longer leaves at once, one that travels otherwise."""
@@ -129,8 +143,8 @@ def test_what_decides_on_the_graph_is_seen(change: str) -> None:
     task = run.priced[rank][name]
     activities = (*task.activities[:place], other, *task.activities[place + 1 :])
     changed = {**run.priced, rank: {**run.priced[rank], name: replace(task, activities=activities)}}
-    assert same_structure(run.programs, run.priced, run.priced)
-    assert same_structure(run.programs, run.priced, changed) is (change == "latency" and _is_only_send(run, rank))
+    stays = structure_of(run.programs, run.priced) == structure_of(run.programs, changed)
+    assert stays is (change == "latency" and _is_only_send(run, rank))
 
 
 def _is_only_send(run: SimulatedRun, rank: int) -> bool:
