@@ -1,4 +1,4 @@
-"""Draw the README's picture, and put today's results into it and into docs/accuracy.md: ``make docs``."""
+"""Draw the README's picture, and bring what is generated in it and in the pages of docs up to date: ``make docs``."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from scenarios.console.answer import print_summary
+from scenarios.report.combinations import combination_lines
 from scenarios.report.pictures.pipeline_figure import write_pipeline_figure
 from scenarios.validation import published
 from scenarios.validation.accuracy import markdown_lines, verdict_lines
@@ -17,6 +18,7 @@ from scenarios.workloads.steps.advice import advise
 from scenarios.workloads.steps.running import simulate
 
 HERE = Path(__file__).parent
+SCENARIO_PAGE = HERE / "scenario.md"
 README = HERE.parent / "README.md"
 ACCURACY = HERE / "accuracy.md"
 SCENARIOS = HERE.parent / "scenarios" / "library"
@@ -45,6 +47,11 @@ def step_lines(accuracy: Mapping[str, Any]) -> Iterator[str]:
     return verdict_lines({"tables": [t for t in accuracy["tables"] if t["prediction"] != "collective_time_s"]})
 
 
+def combinations_block() -> str:
+    """Return what goes with what, for docs/scenario.md."""
+    return "\n".join(combination_lines())
+
+
 def replaced(text: str, name: str, block: str) -> str:
     """Return a text with what stands between a block's marks replaced. Raises ValueError where there are none."""
     marks = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end of {name} -->)", re.DOTALL)
@@ -61,3 +68,5 @@ if __name__ == "__main__":
     README.write_text(replaced(readme, "accuracy", "\n".join(step_lines(accuracy))), encoding="utf-8")
     page = ACCURACY.read_text(encoding="utf-8")
     ACCURACY.write_text(replaced(page, "accuracy", "\n".join(markdown_lines(accuracy))), encoding="utf-8")
+    page = SCENARIO_PAGE.read_text(encoding="utf-8")
+    SCENARIO_PAGE.write_text(replaced(page, "combinations", combinations_block()), encoding="utf-8")

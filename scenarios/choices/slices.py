@@ -23,7 +23,7 @@ from sim.plan.words.program import Phase, Plan, Program, Task
 from sim.training.errors import SpecError
 from sim.training.pipeline.rules import GRANULARITY_KEY
 from sim.training.pipeline.terapipe import best_slices
-from sim.training.spec.job import DenseTraining, slice_multiple
+from sim.training.spec.job import DenseTraining
 from sim.training.steps.builder import build_dense_training
 
 MAX_UNITS: Final = 512
@@ -41,7 +41,7 @@ def with_best_slices(job: DenseTraining, pricing: Pricing) -> DenseTraining:
     Where it states none: 1/128 of the sequence or a little more, 8 or more.
     Raises SpecError for a granularity that does not divide the sequence, or divides it into too many parts.
     """
-    tokens, multiple = job.model.sequence_length, slice_multiple(job.parallel)
+    tokens, multiple = job.model.sequence_length, job.parallel.token_multiple
     unit = job.parallel.pipeline.slice_granularity or _usual_granularity(tokens, multiple)
     if tokens % unit or unit % multiple or tokens // unit > MAX_UNITS:
         needs = f"a multiple of {multiple}, " if multiple > 1 else ""

@@ -29,27 +29,3 @@ def check_deferral(schedule: Schedule, deferred: float | None, *, overlaps: bool
             "only aiao with overlapped synchronisation leaves a part of it to the next step",
             "leave it out, or write schedule: aiao and overlap_gradient_sync: true",
         )
-
-
-def check_segments(
-    zero_stage: int, deferred: float | None, bucket_bytes: int, *, overlaps: bool, by_operator: bool
-) -> None:
-    """Raise SpecError for synchronisation of a transformer that does not go segment by segment, as aiao's does."""
-    if zero_stage > 1:
-        rule = f"ZeRO stage {zero_stage} is not built for aiao, which keeps gradients whole until they are summed"
-        raise SpecError("parallel.data.zero_stage", rule, "write zero_stage: 1, or schedule: breadth_first")
-    if zero_stage == 1 and deferred is not None:
-        raise SpecError(
-            KEY,
-            "with zero_stage: 1 gradients are scattered in this step and parameters gathered in the next",
-            "leave it out, or write zero_stage: 0",
-        )
-    if by_operator:
-        rule = "aiao synchronises segments, osdp chooses operator by operator, and they are not built together"
-        raise SpecError("parallel.data.osdp", rule, "leave it out, or write another schedule")
-    if bucket_bytes:
-        rule = "aiao synchronises the gradients of a segment together, so there are no buckets"
-        raise SpecError("parallel.data.bucket", rule, "leave it out, or write schedule: breadth_first")
-    if not overlaps:
-        rule = "aiao synchronises gradients while other segments compute: there is no blocking synchronisation"
-        raise SpecError("parallel.data.overlap_gradient_sync", rule, "leave it out, or write schedule: breadth_first")

@@ -1,11 +1,10 @@
-"""Context parallelism: which combinations with other techniques are built."""
+"""How ranks share sequences: typed, checked input."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from sim.training.errors import SpecError
-from sim.training.pipeline.spec import PipelineSpec
-from sim.training.spec.mesh_axes import CONTEXT_AXIS
-from sim.training.spec.model import TransformerSpec
+from sim.training.spec.mesh_axes import AXIS_ORDER, CONTEXT_AXIS
 
 DEGREE_KEY = "parallel.context.degree"
 
@@ -30,26 +29,11 @@ def check_chunks(sequence_length: int, context_degree: int, multiple: int) -> No
         )
 
 
-def check_context(
-    model: TransformerSpec, pipeline: PipelineSpec, axis_order: tuple[str, ...], *, zero_stage: int, by_operator: bool
-) -> None:
-    """Raise SpecError for what is not built where ranks share sequences."""
+def check_axis(axis_order: Sequence[str]) -> None:
+    """Raise SpecError where the order of axes leaves that of context parallelism out."""
     if CONTEXT_AXIS not in axis_order:
         raise SpecError(
             "parallel.axis_order",
             f"context parallelism lies along the axis {CONTEXT_AXIS}, which is not listed",
-            "leave axis_order out, or list pp, dp, cp, tp",
+            f"leave axis_order out, or list {', '.join(AXIS_ORDER)}",
         )
-    if model.attention != "flash":
-        rule = "context parallelism is built for fused attention, which keeps no scores"
-        raise SpecError("model.attention", rule, "write attention: flash, or leave parallel.context out")
-    if pipeline.num_slices > 1 or pipeline.awaits_slices:
-        rule = f"{pipeline.schedule} cuts sequences into slices, and context parallelism into chunks; not both"
-        raise SpecError("parallel.pipeline.schedule", rule, "write schedule: 1f1b, or leave parallel.context out")
-    if pipeline.schedule == "local":
-        rule = "local is not built for context parallelism"
-        raise SpecError("parallel.pipeline.schedule", rule, "write schedule: 1f1b, or leave parallel.context out")
-    if by_operator or zero_stage > 1:
-        key = "osdp" if by_operator else "zero_stage"
-        rule = "gradients and parameters are not sharded over ranks that share sequences, only the optimizer state is"
-        raise SpecError(f"parallel.data.{key}", rule, "write zero_stage: 1, or leave parallel.context out")

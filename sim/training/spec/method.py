@@ -29,33 +29,6 @@ def check_method(method: Method, update: LocalUpdate | None, pipeline: PipelineS
         raise SpecError("parallel.pipeline.schedule", rule, "leave it out, or write training.method: backprop")
 
 
-def check_blocks(method: Method, *, tied_embeddings: bool, zero_stage: int, sharded_operators: bool) -> None:
-    """Raise SpecError where local updates would share a table between blocks, and for what is not built."""
-    if method == "backprop":
-        return
-    if zero_stage > 1:
-        rule = f"ZeRO stage {zero_stage} is not built for local updates"
-        raise SpecError("parallel.data.zero_stage", rule, "write zero_stage: 1")
-    if sharded_operators:
-        raise SpecError("parallel.data.osdp", "osdp is not built for local updates", "leave it out")
-    if tied_embeddings:
-        rule = "with local updates every block has a head and an optimizer step of its own, and shares no table"
-        raise SpecError("model.tied_embeddings", rule, "write tied_embeddings: false")
-
-
-def check_delay(pipeline: PipelineSpec, *, tied_embeddings: bool, zero_stage: int, sharded_operators: bool) -> None:
-    """Raise SpecError for what is not built with gradients that are one step late."""
-    if not pipeline.gradient_delay:
-        return
-    if tied_embeddings and pipeline.degree > 1:
-        rule = f"with {pipeline.schedule} the first and the last rank update at different times, and share no table"
-        raise SpecError("model.tied_embeddings", rule, "write tied_embeddings: false")
-    if zero_stage or sharded_operators:
-        key = "osdp" if sharded_operators else "zero_stage"
-        rule = f"{key} is not built with {pipeline.schedule}, which keeps two versions of whole weights"
-        raise SpecError(f"parallel.data.{key}", rule, "leave it out, or write schedule: 1f1b")
-
-
 def check_auxiliary(method: Method, auxiliary_s: float) -> None:
     """Raise SpecError for a textbook's time of heads that it does not have."""
     if method == "backprop" and auxiliary_s:

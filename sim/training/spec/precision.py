@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sim.plan.functions.float8 import E4M3
-from sim.training.errors import SpecError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +34,3 @@ PRECISIONS: Mapping[str, PrecisionTypes] = {
     "fp32": PrecisionTypes("float32", "float32", "float32", "float32", mixed=False, product="float32"),
     "fp64": PrecisionTypes("float64", "float64", "float64", "float64", mixed=False, product="float64"),
 }
-
-
-def check_casts(types: PrecisionTypes, zero_stage: int, *, by_operator: bool, is_delayed: bool) -> None:
-    """Raise SpecError where weights would be cast that a rank does not hold whole, in one version, for a whole step."""
-    if not types.casts:
-        return
-    if zero_stage > 1 or by_operator:
-        key = "osdp" if by_operator else "zero_stage"
-        rule = "fp8 casts weights once per step, and they are gathered anew for every micro-batch"
-        raise SpecError(f"parallel.data.{key}", rule, "write zero_stage: 1 without osdp, or precision: bf16")
-    if is_delayed:
-        rule = "fp8 casts one version of the weights, and this schedule keeps two"
-        raise SpecError("parallel.pipeline.schedule", rule, "write schedule: 1f1b, or precision: bf16")

@@ -100,6 +100,11 @@ class TensorMethod(ABC):
     def cuts_residual(self) -> bool:
         """Return whether every rank holds another part of the residual stream."""
 
+    @property
+    @abstractmethod
+    def splits_products(self) -> bool:
+        """Return whether products are made in pieces, beside the communication of the others (collective matmul)."""
+
     # --- layouts -------------------------------------------------------------------------------------------
 
     @property

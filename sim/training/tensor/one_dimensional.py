@@ -91,6 +91,11 @@ class OneDimensional(TensorMethod):
         """Return whether the residual stream is cut along the sequence."""
         return self.sequence_parallel
 
+    @property
+    def splits_products(self) -> bool:
+        """Return whether products are made in pieces."""
+        return self.collective_matmul
+
     # --- layouts -------------------------------------------------------------------------------------------
 
     @property

@@ -1,0 +1,61 @@
+"""How the work lies over the ranks: typed input."""
+
+from dataclasses import dataclass, field
+from math import prod
+
+from sim.plan.words.mesh import Axes
+from sim.training.pipeline.spec import PipelineSpec
+from sim.training.spec.context import ContextMethod
+from sim.training.spec.mesh_axes import AXIS_ORDER, mesh_axes
+from sim.training.spec.sharding import OsdpSpec, ShardingSpec
+from sim.training.tensor.method import TensorMethod
+from sim.training.tensor.one_dimensional import OneDimensional
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelSpec:
+    """How the work lies over the mesh. ``axis_order``: last varies fastest over ranks."""
+
+    tensor: TensorMethod = field(default_factory=OneDimensional)
+    context_degree: int = 1
+    """Ranks that share every sequence."""
+    context_method: ContextMethod = "p2p"
+    pipeline: PipelineSpec = field(default_factory=PipelineSpec)
+    data_degree: int = 1
+    expert_degree: int = 1
+    """Data-parallel ranks that share out the experts."""
+    zero_stage: int = 0
+    sharding: ShardingSpec = field(default_factory=ShardingSpec)
+    osdp: OsdpSpec | None = None
+    """Sharding by operator, in the place of a ZeRO stage."""
+    overlap_gradient_sync: bool = True
+    overlap_parameter_gather: bool = False
+    """ZeRO 1: what a step updates is gathered under the next step's forwards."""
+    deferred_sync: float | None = None
+    """aiao: part of the gradients of all but a rank's first stage that is synchronised in the next step's forwards.
+
+    None: in proportion to the time of forwards and backwards, which only prices can say; a plan needs the number.
+    """
+    bucket_bytes: int = 0
+    """Gradients are synchronised in buckets of at least this many bytes; 0: one bucket per virtual stage, in ZeRO 2 at
+    least 5e8 elements.
+    """
+    axis_order: tuple[str, ...] = AXIS_ORDER
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of ranks."""
+        return prod(degree for _, degree in self.mesh_axes)
+
+    @property
+    def mesh_axes(self) -> Axes:
+        """Return names and degrees of the mesh's axes, in order; that of context parallelism only where it is used."""
+        return mesh_axes(
+            self.axis_order, pipeline=self.pipeline.degree, data=self.data_degree, context=self.context_degree,
+            tensor=self.tensor.axes,
+        )  # fmt: skip
+
+    @property
+    def token_multiple(self) -> int:
+        """Return what the number of tokens of a task must be a multiple of: tensor-parallel ranks share them out."""
+        return self.tensor.token_multiple(scatters=self.pipeline.scatter_gather)

@@ -1,0 +1,63 @@
+"""What options of data parallelism need: a ZeRO stage that they are options of, and degrees that share out evenly."""
+
+from collections.abc import Sequence
+
+from sim.training.errors import SpecError
+from sim.training.spec.parallel import ParallelSpec
+
+
+def check_options(parallel: ParallelSpec) -> None:
+    """Raise SpecError for an option without the ZeRO stage that it belongs to."""
+    stage, sharding = parallel.zero_stage, parallel.sharding
+    if parallel.osdp is None and sharding.offload is not None and stage != 2:
+        rule = f"it shards gradients and keeps parameters whole, which is zero_stage 2, and zero_stage is {stage}"
+        raise SpecError("parallel.data.offload", rule, "leave it out, or write zero_stage: 2")
+    if parallel.osdp is None:
+        _check_stage(parallel)
+    if parallel.overlap_parameter_gather and stage != 1:
+        rule = f"updated parameters are gathered with zero_stage 1, and zero_stage is {stage}"
+        raise SpecError("parallel.data.overlap_parameter_gather", rule, "leave it out, or write zero_stage: 1")
+
+
+def _check_stage(parallel: ParallelSpec) -> None:
+    sharding, zero_stage = parallel.sharding, parallel.zero_stage
+    needs = {
+        "shard_degree": (sharding.shard_degree, 2),
+        "gradient_sync": (sharding.gradient_sync, 2),
+        "local_degree": (sharding.local_degree, 3),
+        "prefetch": (sharding.prefetch, 3),
+        "reshard_after_forward": (sharding.reshard_after_forward, 3),
+    }
+    for key, (value, stage) in needs.items():
+        if value is not None and zero_stage < stage:
+            raise SpecError(
+                f"parallel.data.{key}",
+                f"it is an option of zero_stage {'2 and 3' if stage == 2 else '3'}, and zero_stage is {zero_stage}",
+                f"leave it out, or write zero_stage: {stage}",
+            )
+
+
+def check_shard_degrees(parallel: ParallelSpec) -> None:
+    """Raise SpecError where groups of ranks do not share out the replicas, or neighbours a group."""
+    data_degree, degree, local = parallel.data_degree, parallel.sharding.shard_degree, parallel.sharding.local_degree
+    if degree is not None and (data_degree % degree or degree < 2):
+        raise SpecError(
+            "parallel.data.shard_degree",
+            f"groups of {degree} ranks do not share out {data_degree} replicas",
+            _remedy([n for n in range(2, data_degree + 1) if data_degree % n == 0]),
+        )
+    group = degree or data_degree
+    if local is not None and (local < 2 or local >= group or group % local):
+        raise SpecError(
+            "parallel.data.local_degree",
+            f"{group} ranks that share one set of shards are not two or more times {local} neighbours",
+            _remedy([n for n in range(2, group) if group % n == 0]),
+        )
+
+
+def _remedy(degrees: Sequence[int]) -> str:
+    """Return which of the degrees that share out evenly to write, the largest few, if there are some."""
+    if not degrees:
+        return "leave it out"
+    *others, last = map(str, degrees[-4:])
+    return f"write {', '.join(others)}{' or ' if others else ''}{last}, or leave it out"
