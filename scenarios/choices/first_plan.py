@@ -1,11 +1,14 @@
 """The plan that is priced before a choice: as small as tells how long tasks take."""
 
 from dataclasses import replace
+from typing import TypeVar
 
-from sim.training.spec.job import DenseTraining
+from sim.training.spec.job import TrainingJob
+
+Job = TypeVar("Job", bound=TrainingJob)
 
 
-def one_microbatch(job: DenseTraining) -> DenseTraining:
+def one_microbatch(job: Job) -> Job:
     """Return a job of one micro-batch per replica: its tasks are those of the whole job."""
     once = job.training.microbatch_size * job.parallel.data_degree
     return replace(job, training=replace(job.training, global_batch_size=once))

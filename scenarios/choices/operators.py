@@ -29,12 +29,12 @@ from sim.training.data.operator_costs import (
 from sim.training.data.operators import Choices, operator_slices
 from sim.training.data.osdp import Option, cheapest, least_bytes
 from sim.training.errors import SpecError
-from sim.training.spec.job import DenseTraining
+from sim.training.spec.job import DenseTraining, OpenTraining
 from sim.training.spec.sharding import Choice
 from sim.training.steps.builder import build_dense_training
 
 
-def with_sharding_chosen(job: DenseTraining, pricing: Pricing, device_bytes: int) -> DenseTraining:
+def with_sharding_chosen(job: OpenTraining, pricing: Pricing, device_bytes: int) -> DenseTraining:
     """Return a job under OSDP with the operators chosen that it shards.
 
     ``device_bytes``: the memory of the smallest device, the limit where the job states none. Of a pipeline every rank
@@ -99,7 +99,7 @@ def _row(searches: Sequence[RankSearch], name: str) -> list[Option]:
     return next(search.options[name] for search in searches if name in search.options)
 
 
-def _searches(job: DenseTraining, pricing: Pricing, limit: int) -> list[RankSearch]:
+def _searches(job: OpenTraining, pricing: Pricing, limit: int) -> list[RankSearch]:
     """Return every pipeline rank's options, and a budget: the limit without the least that it needs beside them.
 
     That is the least over the uniform plans: what is whole for a while need not be so when activations are most.
@@ -122,11 +122,11 @@ def _searches(job: DenseTraining, pricing: Pricing, limit: int) -> list[RankSear
     return [RankSearch(options_of(c[False], c[True]), limit - min(r)) for c, r in zip(costs, rests, strict=True)]
 
 
-def _choosing(job: DenseTraining, choices: Choices) -> DenseTraining:
+def _choosing(job: OpenTraining, choices: Choices) -> DenseTraining:
     """Return a job that shards as chosen."""
     assert job.parallel.osdp is not None
     osdp = replace(job.parallel.osdp, choices=tuple(choices.items()))
-    return replace(job, parallel=replace(job.parallel, osdp=osdp))
+    return job.decided(replace(job.parallel, osdp=osdp))
 
 
 def _alone(plan: Plan, program: Program, pricing: Pricing) -> OpSeconds:

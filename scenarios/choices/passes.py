@@ -10,19 +10,19 @@ from sim.training.pipeline.actions import Action
 from sim.training.pipeline.deferral import deferred_part
 from sim.training.pipeline.evaluate import ChainTimes, StageTimes
 from sim.training.pipeline.schedules import orders
-from sim.training.spec.job import DenseTraining
+from sim.training.spec.job import DenseTraining, OpenTraining
 from sim.training.steps.builder import build_dense_training
 
 
-def with_deferral(job: DenseTraining, pricing: Pricing) -> DenseTraining:
+def with_deferral(job: OpenTraining, pricing: Pricing) -> DenseTraining:
     """Return a job under aiao that defers as large a part as forwards are of the time of all passes."""
-    first = one_microbatch(replace(job, parallel=replace(job.parallel, deferred_sync=0.0)))
+    first = one_microbatch(job.decided(replace(job.parallel, deferred_sync=0.0)))
     times_s = tasks_alone_s(build_dense_training(first, "first pass"), pricing)
     forward_s, backward_s = (_total_s(times_s, kind, job) for kind in ("forward", "backward"))
-    return replace(job, parallel=replace(job.parallel, deferred_sync=deferred_part(forward_s, backward_s)))
+    return job.decided(replace(job.parallel, deferred_sync=deferred_part(forward_s, backward_s)))
 
 
-def with_order(job: DenseTraining, pricing: Pricing) -> DenseTraining:
+def with_order(job: OpenTraining, pricing: Pricing) -> DenseTraining:
     """Return a job with the order that zb_auto finds for the times of every stage in the place of its name."""
     pipeline = job.parallel.pipeline
     split = [[Action(kind, rank, 0) for kind in "FIW"] for rank in range(pipeline.degree)]
@@ -36,11 +36,11 @@ def with_order(job: DenseTraining, pricing: Pricing) -> DenseTraining:
     return _with_actions(job, orders(pipeline, job.num_microbatches, ChainTimes(tuple(stages))))
 
 
-def _with_actions(job: DenseTraining, actions: Iterable[Iterable[Action]]) -> DenseTraining:
+def _with_actions(job: OpenTraining, actions: Iterable[Iterable[Action]]) -> DenseTraining:
     rows = tuple(tuple(row) for row in actions)
     pipeline = replace(job.parallel.pipeline, schedule="custom", actions=rows, max_live_microbatches=0)
-    return replace(job, parallel=replace(job.parallel, pipeline=pipeline))
+    return job.decided(replace(job.parallel, pipeline=pipeline))
 
 
-def _total_s(times_s: dict[str, float], kind: str, job: DenseTraining) -> float:
+def _total_s(times_s: dict[str, float], kind: str, job: OpenTraining) -> float:
     return sum(times_s[f"{kind}.{stage}"] for stage in range(job.parallel.pipeline.num_virtual_stages))

@@ -23,7 +23,7 @@ from sim.plan.words.program import Phase, Plan, Program, Task
 from sim.training.errors import SpecError
 from sim.training.pipeline.rules import GRANULARITY_KEY
 from sim.training.pipeline.terapipe import best_slices
-from sim.training.spec.job import DenseTraining
+from sim.training.spec.job import DenseTraining, OpenTraining
 from sim.training.steps.builder import build_dense_training
 
 MAX_UNITS: Final = 512
@@ -35,7 +35,7 @@ _LIMIT_STEP: Final = 5e-4
 """How close, as a fraction of a whole sequence's time, the limits on slice times lie that are tried."""
 
 
-def with_best_slices(job: DenseTraining, pricing: Pricing) -> DenseTraining:
+def with_best_slices(job: OpenTraining, pricing: Pricing) -> DenseTraining:
     """Return a job with the slices that are fastest at these prices, in multiples of its granularity.
 
     Where it states none: 1/128 of the sequence or a little more, 8 or more.
@@ -56,10 +56,10 @@ def with_best_slices(job: DenseTraining, pricing: Pricing) -> DenseTraining:
     return with_slices(job, found.slices)
 
 
-def with_slices(job: DenseTraining, slices: Sequence[int]) -> DenseTraining:
+def with_slices(job: OpenTraining, slices: Sequence[int]) -> DenseTraining:
     """Return a job with these slices."""
     pipeline = replace(job.parallel.pipeline, token_slices=tuple(slices), slice_granularity=0)
-    return replace(job, parallel=replace(job.parallel, pipeline=pipeline))
+    return job.decided(replace(job.parallel, pipeline=pipeline))
 
 
 def _usual_granularity(num_tokens: int, multiple: int) -> int:
@@ -76,7 +76,7 @@ class _SliceTimes:
     depends on the context is attention, whose work is linear in it.
     """
 
-    job: DenseTraining
+    job: OpenTraining
     pricing: Pricing
     unit: int
     _priced: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)

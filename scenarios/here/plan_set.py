@@ -82,13 +82,12 @@ def _scenario(document: Document, name: str) -> StepScenario:
 def _refuse_unfit(document: Document, name: str, scenario: StepScenario, node: str) -> None:
     """Raise ScenarioError for what cannot be timed beside the others: no cluster, another node, unequal steps."""
     origin, key = document.origin(["plans", name]), f"plans.{name}"
-    job = scenario.dense_job
-    if scenario.cluster is None or job is None:
+    if scenario.cluster is None:
         raise ScenarioError(origin, key, "a textbook workload has no times to predict", "name a model's family")
     if scenario.cluster.node != node:
         rule = f"its node is {scenario.cluster.node}, and that of the first plan is {node}"
         raise ScenarioError(origin, key, rule, "one machine is one type of node: make them equal")
-    if job.parallel.pipeline.gradient_delay:
+    if scenario.pipeline.gradient_delay:
         raise ScenarioError(origin, key, "its steps are not alike", "choose another schedule")
 
 

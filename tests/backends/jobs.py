@@ -11,7 +11,16 @@ from sim.cluster.cluster import Cluster
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
 from sim.training.pipeline.actions import parse_orders
-from sim.training.spec.job import DenseTraining, OsdpSpec, ParallelSpec, PipelineSpec, ShardingSpec, TrainingSpec
+from sim.training.spec.job import (
+    DenseTraining,
+    OpenTraining,
+    OsdpSpec,
+    ParallelSpec,
+    PipelineSpec,
+    ShardingSpec,
+    TrainingSpec,
+    stated_training,
+)
 from sim.training.spec.model import TransformerSpec
 from sim.training.spec.sharding import Choice
 from sim.training.tensor.one_dimensional import OneDimensional
@@ -39,14 +48,14 @@ def training(
     batch: tuple[int, int] = (4, 1),
     numbers: Mapping[str, Any] | None = None,
     **parallel: Any,
-) -> DenseTraining:
-    """Return a training.
+) -> Any:
+    """Return a training, open where it leaves something to prices.
 
     ``batch``: global and micro-batch size; ``numbers``: more of TrainingSpec; ``parallel``: of ParallelSpec, and
     of its tensor-parallel method.
     """
     tensor = {key: parallel.pop(long) for long, key in _TENSOR_KEYS.items() if long in parallel}
-    return DenseTraining(
+    return stated_training(
         model=TransformerSpec(**model),
         training=TrainingSpec(
             global_batch_size=batch[0],
@@ -411,7 +420,8 @@ def checked_trainings() -> dict[str, DenseTraining]:
         numbers = {"set_gradients_to_none": True, "fused_gradient_accumulation": bool(index % 2)}
         old = others[name]
         others[f"{name}, assigned"] = replace(old, training=replace(old.training, **numbers))
-    return jobs | {name: decided(job, prices, 0) for name, job in others.items()}
+    opened = {name: job for name, job in others.items() if isinstance(job, OpenTraining)}
+    return jobs | others | {name: decided(job, prices(), 0) for name, job in opened.items()}
 
 
 def prices() -> Pricing:

@@ -17,7 +17,7 @@ from scenarios.workloads.loading import load_scenario, scenario_from_mapping
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.plan.errors import RecordingError
 from sim.plan.session.observations import read_recording
-from sim.training.spec.job import DenseTraining
+from sim.training.spec.job import TrainingJob
 from tests.fuzz import seeds
 from tests.fuzz.grown import grown, leaves
 from tests.fuzz.mutate import Case
@@ -37,7 +37,7 @@ MOST_LAYERS: Final = 8
 def is_small(scenario: StepScenario) -> bool:
     """Return whether a scenario is simulated at once."""
     job = scenario.job
-    if not isinstance(job, DenseTraining):
+    if not isinstance(job, TrainingJob):
         pipeline = job.pipeline
         return pipeline.degree * pipeline.virtual_stages * job.num_microbatches * pipeline.num_slices <= MOST_CALLS
     assert scenario.cluster is not None

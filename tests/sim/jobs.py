@@ -13,7 +13,15 @@ from sim.engine.prices.textbook import TextbookPricing
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import simulate
 from sim.plan.words.program import Plan
-from sim.training.spec.job import DelaySpec, DenseTraining, ParallelSpec, PipelineSpec, TextbookTraining, TrainingSpec
+from sim.training.spec.job import (
+    DelaySpec,
+    DenseTraining,
+    OpenTraining,
+    ParallelSpec,
+    PipelineSpec,
+    TextbookTraining,
+    TrainingSpec,
+)
 from sim.training.spec.model import TransformerSpec
 from sim.training.steps.builder import build_dense_training
 from sim.training.steps.textbook import build_textbook
@@ -50,18 +58,29 @@ _PIPELINE_KEYS = {
 }
 
 
-def dense_job(
+def dense_job(**keys: Any) -> DenseTraining:
+    """Return a decided job; keys as of ``job_parts``."""
+    return DenseTraining(**job_parts(**keys))
+
+
+def open_job(**keys: Any) -> OpenTraining:
+    """Return a job that leaves something to prices; keys as of ``job_parts``."""
+    return OpenTraining(**job_parts(**keys))
+
+
+def job_parts(
     *, tp: int = 1, pp: int = 1, dp: int = 1, m: int = 1, b: int = 1, model: dict[str, Any] | None = None, **keys: Any
-) -> DenseTraining:
-    """Return a dense job of ``m`` micro-batches of ``b`` sequences; ``keys`` go where they belong."""
+) -> dict[str, Any]:
+    """Return the parts of a job of ``m`` micro-batches of ``b`` sequences; ``keys`` go where they belong."""
     training = {key: keys.pop(key) for key in _TRAINING_KEYS & keys.keys()}
     pipeline = {key: keys.pop(key) for key in _PIPELINE_KEYS & keys.keys()}
     tensor = OneDimensional(degree=tp, **{key: keys.pop(key) for key in _TENSOR_KEYS & keys.keys()})
-    return DenseTraining(
-        model=TransformerSpec(**(model or GPT)),
-        training=TrainingSpec(global_batch_size=m * b * dp, microbatch_size=b, **training),
-        parallel=ParallelSpec(tensor=tensor, data_degree=dp, pipeline=PipelineSpec(degree=pp, **pipeline), **keys),
-    )
+    pipeline_spec = PipelineSpec(degree=pp, **pipeline)
+    return {
+        "model": TransformerSpec(**(model or GPT)),
+        "training": TrainingSpec(global_batch_size=m * b * dp, microbatch_size=b, **training),
+        "parallel": ParallelSpec(tensor=tensor, data_degree=dp, pipeline=pipeline_spec, **keys),
+    }
 
 
 def dense_plan(**keys: Any) -> Plan:

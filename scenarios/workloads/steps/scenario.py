@@ -17,7 +17,7 @@ from sim.engine.running.run import SimulatedRun
 from sim.plan.words.program import Plan
 from sim.training.pipeline.evaluate import StageTimes
 from sim.training.pipeline.spec import PipelineSpec
-from sim.training.spec.job import DenseTraining, TextbookTraining
+from sim.training.spec.job import DenseTraining, TextbookTraining, TrainingJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class StepScenario(Scenario, ABC):
     ``algorithms``: of the kinds of collectives that are not left to the library. ``software``: what the framework adds.
     """
 
-    job: DenseTraining | TextbookTraining
+    job: TrainingJob | TextbookTraining
     cluster: ClusterSpec | None = None
     algorithms: Mapping[str, str] = field(default_factory=dict)
     software: Software = field(default_factory=Software)
@@ -49,7 +49,7 @@ class StepScenario(Scenario, ABC):
 
     @property
     def dense_job(self) -> DenseTraining | None:
-        """Return the job whose dense reference an execution is compared with; None: nothing is computed."""
+        """Return the decided job whose dense reference an execution is compared with; None: nothing is computed."""
         return None
 
     @property

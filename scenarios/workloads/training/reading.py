@@ -20,7 +20,7 @@ from scenarios.workloads.training.schema import DenseScenario
 from scenarios.workloads.workload import Workload
 from sim.reliability.spec import ReliabilitySpec
 from sim.training.spec.experts import ExpertsSpec
-from sim.training.spec.job import DenseTraining, OsdpSpec, ParallelSpec, ShardingSpec, TrainingSpec
+from sim.training.spec.job import OsdpSpec, ParallelSpec, ShardingSpec, TrainingSpec, stated_training
 from sim.training.spec.latent import LatentAttention
 from sim.training.spec.method import Method
 from sim.training.spec.model import TransformerSpec
@@ -41,7 +41,7 @@ def read_training(document: Document, overrides: tuple[str, ...], kind: Workload
     refuse_many_calls(document, "global_batch_size", parallel.pipeline.num_virtual_stages, num_passes)
     software = software_of(checked.software)
     with located(document):
-        job = DenseTraining(model=model, training=training, parallel=parallel, seed=checked.seed)
+        job = stated_training(model=model, training=training, parallel=parallel, seed=checked.seed)
         reliability = _reliability(checked, cluster)
     _refuse_unlike_hosts(document, parallel, cluster)
     _refuse_unknown_rate(document, training, cluster)

@@ -8,12 +8,12 @@ from scenarios.report.causes import cause_of
 from scenarios.report.words import mean_over_ranks, recompute_fraction
 from scenarios.workloads.steps.losses import MEMORY, WORTH_SAYING, Change, Loss, against_bubble, worth_saying
 from sim.engine.findings.breakdown import BUBBLE
-from sim.training.spec.job import DenseTraining, ParallelSpec
+from sim.training.spec.job import ParallelSpec, TrainingJob
 
 _EXPOSED: Final = "communication that nothing hides"
 
 
-def losses_of(job: DenseTraining, summary: Mapping[str, Any]) -> list[Loss]:
+def losses_of(job: TrainingJob, summary: Mapping[str, Any]) -> list[Loss]:
     """Return what a step loses, the greatest loss first; memory alone where the plan does not fit."""
     if summary.get("fits_memory") is False:
         return [Loss(MEMORY, 1.0, _against_memory(job))]
@@ -26,7 +26,7 @@ def losses_of(job: DenseTraining, summary: Mapping[str, Any]) -> list[Loss]:
     return worth_saying(losses)
 
 
-def _against_memory(job: DenseTraining) -> list[Change]:
+def _against_memory(job: TrainingJob) -> list[Change]:
     parallel, recompute = job.parallel, job.training.recompute
     changes: list[Change] = []
     shards = parallel.data_degree > 1 and parallel.osdp is None
@@ -48,7 +48,7 @@ def _against_memory(job: DenseTraining) -> list[Change]:
     return changes
 
 
-def _against_bubble(job: DenseTraining) -> list[Change]:
+def _against_bubble(job: TrainingJob) -> list[Change]:
     pipeline, more = job.parallel.pipeline, f"training.global_batch_size={2 * job.training.global_batch_size}"
     layers_per_rank, rest = divmod(job.model.num_layers, pipeline.degree)
     numbers = range(pipeline.virtual_stages + 1, layers_per_rank + 1)
@@ -56,7 +56,7 @@ def _against_bubble(job: DenseTraining) -> list[Change]:
     return against_bubble(pipeline, finer, more)
 
 
-def _against_communication(job: DenseTraining, summary: Mapping[str, Any]) -> list[Change]:
+def _against_communication(job: TrainingJob, summary: Mapping[str, Any]) -> list[Change]:
     """Return changes, those against the greatest cause first; none against what is hardly waited for."""
     parallel = job.parallel
     more = (f"training.global_batch_size={2 * job.training.global_batch_size}",)
@@ -108,7 +108,7 @@ def _communication_words(summary: Mapping[str, Any]) -> str:
     return _EXPOSED + (f", most of it {cause_of(most)[0]}" if most_s > 0.0 else "")
 
 
-def _against_recompute(job: DenseTraining) -> list[Change]:
+def _against_recompute(job: TrainingJob) -> list[Change]:
     """Return less recomputation: alone, then with what makes room for the activations that it keeps."""
     if job.parallel.pipeline.recompute_per_stage:  # chosen stage by stage
         return []

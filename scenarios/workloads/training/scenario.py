@@ -24,7 +24,7 @@ from sim.reliability.spec import ReliabilitySpec
 from sim.reliability.study import study_reliability
 from sim.training.local.builder import build_local_training
 from sim.training.pipeline.spec import PipelineSpec
-from sim.training.spec.job import DenseTraining
+from sim.training.spec.job import DenseTraining, OpenTraining, TrainingJob
 from sim.training.steps.builder import build_dense_training
 from sim.training.steps.delayed import build_delayed_training
 
@@ -39,7 +39,7 @@ class TrainingScenario(StepScenario):
     ``reliability``: the long run on hardware that fails, None where only a step is asked for.
     """
 
-    job: DenseTraining
+    job: TrainingJob
     cluster: ClusterSpec
     reliability: ReliabilitySpec | None = None
 
@@ -61,7 +61,10 @@ class TrainingScenario(StepScenario):
 
     @property
     def dense_job(self) -> DenseTraining:
-        """Return the job."""
+        """Return the job, which has to be decided."""
+        if not isinstance(self.job, DenseTraining):
+            message = "the job leaves something to prices: decide it first"
+            raise TypeError(message)
         return self.job
 
     @property
@@ -84,16 +87,18 @@ class TrainingScenario(StepScenario):
 
     def decided(self) -> "TrainingScenario":
         """Return the scenario with what it leaves to its cluster chosen (see ``scenarios.choices``)."""
+        if not isinstance(self.job, OpenTraining):
+            return self
         with located(self.document), locating_algorithms(self.document, self.algorithms):
-            job = decided(self.job, self.pricing, self.smallest_device.memory_bytes)
-        return replace(self, job=job)
+            return replace(self, job=decided(self.job, self.pricing(), self.smallest_device.memory_bytes))
 
     def build(self) -> Plan:
         """Return the plan of a decided scenario."""
-        if self.job.training.method == "local":
-            return build_local_training(self.job, self.name)
+        job = self.dense_job
+        if job.training.method == "local":
+            return build_local_training(job, self.name)
         build = build_delayed_training if self.pipeline.gradient_delay else build_dense_training
-        return build(self.job, self.name)
+        return build(job, self.name)
 
     def pricing(self) -> ClusterPricing:
         """Return the prices of the cluster."""
@@ -101,7 +106,7 @@ class TrainingScenario(StepScenario):
 
     def rates(self, run: SimulatedRun) -> Rates:
         """Return tokens/s, FLOP/s per device, and what part of the mean device's peak these are."""
-        return rates_of(self.job, run, self.devices)
+        return rates_of(self.dense_job, run, self.devices)
 
     def with_findings(self, summary: StepSummary, plan: Plan) -> StepSummary:
         """Return the summary with what OSDP chose, and with the long run of such steps, where they are asked for.
@@ -109,7 +114,7 @@ class TrainingScenario(StepScenario):
         Raises ScenarioError for a long run that would not end, or not in bounded time.
         """
         if self.job.parallel.osdp is not None:
-            summary = replace(summary, osdp=summarise_choice(self.job, plan))
+            summary = replace(summary, osdp=summarise_choice(self.dense_job, plan))
         if self.reliability is not None:
             with located(self.document):
                 study = study_reliability(self.reliability, summary.iteration_time_s, self.seed)

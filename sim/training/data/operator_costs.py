@@ -17,7 +17,7 @@ from sim.plan.words.program import Program
 from sim.training.data.operators import Choices, OperatorSlice, buffers_of, linear_layers, operator_slices
 from sim.training.data.osdp import Option
 from sim.training.data.units import first_name
-from sim.training.spec.job import DenseTraining
+from sim.training.spec.job import TrainingJob
 from sim.training.spec.sharding import Choice
 
 OpSeconds = Callable[[Program, Op], float]
@@ -40,7 +40,7 @@ class UniformPlan:
     program: Program
 
 
-def uniform_choices(job: DenseTraining, parameters: Sequence[str], num_slices: int, *, sharded: bool) -> Choices:
+def uniform_choices(job: TrainingJob, parameters: Sequence[str], num_slices: int, *, sharded: bool) -> Choices:
     """Return the choices of a job that splits all linear layers that divide, and shards all or nothing."""
     layers = linear_layers(job)
     whole = {piece.operator for piece in _slices(job, parameters, {})}
@@ -53,7 +53,7 @@ def parameters_of(program: Program) -> list[str]:
     return [name for name in program.buffers if f"{name}.gradient" in program.buffers]
 
 
-def slice_costs(job: DenseTraining, plan: UniformPlan, seconds: OpSeconds) -> dict[str, list[SliceCost]]:
+def slice_costs(job: TrainingJob, plan: UniformPlan, seconds: OpSeconds) -> dict[str, list[SliceCost]]:
     """Return what the slices of every operator cost, in order. What several share, as clearing, counts for none."""
     program = plan.program
     slices = _slices(job, parameters_of(program), plan.choices)
@@ -74,7 +74,7 @@ def slice_costs(job: DenseTraining, plan: UniformPlan, seconds: OpSeconds) -> di
     return costs
 
 
-def _slices(job: DenseTraining, parameters: Sequence[str], choices: Choices) -> list[OperatorSlice]:
+def _slices(job: TrainingJob, parameters: Sequence[str], choices: Choices) -> list[OperatorSlice]:
     return operator_slices(parameters, choices, tied_embeddings=job.model.tied_embeddings)
 
 

@@ -17,7 +17,7 @@ from sim.training.data.osdp import REPLICATED, Choice
 from sim.training.data.sharding import Gathering, ShardedStepWriter
 from sim.training.data.units import Unit, make_unit
 from sim.training.pipeline.placement import Placement
-from sim.training.spec.job import DenseTraining
+from sim.training.spec.job import DenseTraining, TrainingJob
 
 Choices = Mapping[str, Choice]
 """How each operator is sharded; one that is left out is replicated."""
@@ -26,7 +26,7 @@ _JOINED = {"norm1": "qkv", "norm2": "fc1", "final_norm": "head"}
 """The linear layer that a norm comes before."""
 
 
-def linear_layers(job: DenseTraining) -> dict[str, int]:
+def linear_layers(job: TrainingJob) -> dict[str, int]:
     """Return the first dimension of a rank's slice of the input of every linear layer that can be split, by name."""
     model, tensor = job.model, job.parallel.tensor
     column, row = tensor.column_layout(outputs=1), tensor.row_layout(outputs=1)

@@ -50,7 +50,7 @@ def write_segments(
 ) -> SegmentCalls:
     """Write a rank's tasks beside forwards and backwards; return their calls.
 
-    ``groups``: the rank's parameters by stage. Raises ValueError where the part to be deferred is not known.
+    ``groups``: the rank's parameters by stage.
     """
     writer = step_end_writer(job, tracer, place, rank)
     numbers, segments = count(), {}
@@ -105,9 +105,7 @@ class SegmentWriter:
             return 0.0
         if self.job.parallel.zero_stage == 1:
             return 1.0
-        if self.job.parallel.deferred_sync is None:
-            raise ValueError("aiao defers a part of the synchronisation that follows from times, and there are none")
-        return self.job.parallel.deferred_sync
+        return self.job.deferred_part
 
     # --- segments that leave nothing over --------------------------------------------------------------------------
 

@@ -121,8 +121,6 @@ def orders(pipeline: PipelineSpec, num_microbatches: int, times: Times | None = 
             return zb_auto(p, num_microbatches, times, most, barrier=pipeline.has_barrier)
         case "interleaved_1f1b":
             return interleaved(p, num_microbatches, v, pipeline.microbatch_group_size)
-        case "terapipe" | "seq_1f1b" if pipeline.awaits_slices:
-            raise ValueError("token slices are chosen from prices, and have not been")
         case "terapipe":
             return terapipe(p, num_microbatches, pipeline.num_slices)
         case "seq_1f1b":

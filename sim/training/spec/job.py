@@ -1,7 +1,7 @@
-"""What to train and how: the typed, checked input of the builders.
+"""What to train and how: typed, checked input.
 
-Each class checks itself; ``DenseTraining`` checks what concerns several of them together.
-Every error names the scenario key that the user must change.
+A scenario states a job. Where the job leaves something to prices it is an ``OpenTraining``; deciding it gives a
+``DenseTraining``, and builders take only that. Every error names the scenario key that the user must change.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,10 @@ from sim.training.spec.method import LocalUpdate as LocalUpdate
 from sim.training.spec.method import Method as Method
 from sim.training.spec.method import check_method
 from sim.training.spec.model import TransformerSpec
+from sim.training.spec.openings import Opening, opening_of
 from sim.training.spec.parallel import ParallelSpec as ParallelSpec
 from sim.training.spec.shard_rules import check_options, check_shard_degrees
+from sim.training.spec.sharding import Choice
 from sim.training.spec.sharding import OsdpSpec as OsdpSpec
 from sim.training.spec.sharding import ShardingSpec as ShardingSpec
 from sim.training.spec.stage_layers import split_layers as split_layers
@@ -32,8 +34,8 @@ from sim.training.spec.training import TrainingSpec as TrainingSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DenseTraining:
-    """A whole dense-training job: model, training and strategy, checked together."""
+class TrainingJob:
+    """Model, training and strategy of a dense-training job, checked together."""
 
     model: TransformerSpec
     training: TrainingSpec
@@ -106,6 +108,58 @@ class DenseTraining:
                 * (2.0 * model.layer_products + 4.0 * model.sequence_length * model.score_products)
             )
         return flop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTraining(TrainingJob):
+    """A job that leaves one thing to prices, which a builder does not know."""
+
+    def __post_init__(self) -> None:
+        TrainingJob.__post_init__(self)
+        if opening_of(self.parallel) is None:
+            raise ValueError("an open job leaves something to prices, and this one leaves nothing")
+
+    @property
+    def opening(self) -> Opening:
+        """Return what is open."""
+        opening = opening_of(self.parallel)
+        assert opening is not None
+        return opening
+
+    def decided(self, parallel: ParallelSpec) -> "DenseTraining":
+        """Return the job with its strategy completed. Raises SpecError where that still leaves something open."""
+        return DenseTraining(model=self.model, training=self.training, parallel=parallel, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseTraining(TrainingJob):
+    """A decided job: everything that its plan depends on is stated. What builders take."""
+
+    def __post_init__(self) -> None:
+        TrainingJob.__post_init__(self)
+        opening = opening_of(self.parallel)
+        if opening is not None:
+            rule = "a plan needs it decided, and it is left to prices"
+            raise SpecError(opening.value, rule, "state it, or decide the job first")
+
+    @property
+    def deferred_part(self) -> float:
+        """Return the part of a segment's sums over replicas that aiao leaves to the next step."""
+        return self.parallel.deferred_sync or 0.0
+
+    @property
+    def operator_choices(self) -> dict[str, Choice]:
+        """Return what OSDP chose, by operator; empty where it was not asked, or there is nobody to share with."""
+        osdp = self.parallel.osdp
+        return {} if osdp is None or self.parallel.data_degree == 1 else dict(osdp.choices or ())
+
+
+def stated_training(
+    *, model: TransformerSpec, training: TrainingSpec, parallel: ParallelSpec, seed: int = 0
+) -> OpenTraining | DenseTraining:
+    """Return the job that a scenario states: open where it leaves something to prices, else decided."""
+    make = DenseTraining if opening_of(parallel) is None else OpenTraining
+    return make(model=model, training=training, parallel=parallel, seed=seed)
 
 
 def check_batch(training: TrainingSpec, parallel: ParallelSpec) -> None:

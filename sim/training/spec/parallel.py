@@ -34,7 +34,7 @@ class ParallelSpec:
     deferred_sync: float | None = None
     """aiao: part of the gradients of all but a rank's first stage that is synchronised in the next step's forwards.
 
-    None: in proportion to the time of forwards and backwards, which only prices can say; a plan needs the number.
+    None: left to prices where aiao defers a part; see ``sim.training.spec.openings``.
     """
     bucket_bytes: int = 0
     """Gradients are synchronised in buckets of at least this many bytes; 0: one bucket per virtual stage, in ZeRO 2 at

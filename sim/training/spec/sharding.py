@@ -30,7 +30,7 @@ class OsdpSpec:
     gap: float = 0.0
     """By which part of the least time the chosen one may be longer."""
     choices: tuple[tuple[str, Choice], ...] | None = None
-    """What was chosen, by operator; None: nothing yet. Operators left out are replicated."""
+    """What was chosen, by operator; None: left to prices. Operators left out are replicated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

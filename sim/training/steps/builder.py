@@ -28,7 +28,6 @@ from sim.training.pipeline.split import split_backward
 from sim.training.pipeline.token_slices import slice_calls
 from sim.training.spec.job import DenseTraining, split_layers
 from sim.training.spec.mesh_axes import CONTEXT_AXIS, DATA_AXIS, PIPELINE_AXIS
-from sim.training.spec.sharding import Choice
 from sim.training.steps.countable import refuse_uncountable
 from sim.training.steps.transformer import TransformerBuilder
 from sim.training.tensor.boundary import Boundary
@@ -97,7 +96,7 @@ class StageProgramBuilder:
             ),
             shared=self._shared,
             context_method=job.parallel.context_method,
-            slices={name: choice.num_slices for name, choice in self.choices.items()},
+            slices={name: choice.num_slices for name, choice in job.operator_choices.items()},
             whole_embedding_gradient=job.training.whole_embedding_gradient,
             checkpoint_early_stop=job.training.checkpoint_early_stop,
         )
@@ -109,15 +108,6 @@ class StageProgramBuilder:
         if parallel.context_degree == 1:
             return None
         return SharedSequence(CONTEXT_AXIS, parallel.context_degree, num_tokens)
-
-    @property
-    def choices(self) -> dict[str, Choice]:
-        """Return what OSDP chose, by operator; empty where it was not asked, or there is nothing to share."""
-        osdp = self.job.parallel.osdp
-        if osdp is None or self.job.parallel.data_degree == 1:
-            return {}
-        assert osdp.choices is not None, "OSDP has chosen nothing yet"
-        return dict(osdp.choices)
 
     def build(self, pipeline_calls: Sequence[Call]) -> Program:
         """Return the program with these forwards, backwards and messages."""
@@ -173,7 +163,7 @@ class StageProgramBuilder:
         """Write what data parallelism does before and after forwards and backwards, and what it changes in them."""
         parallel, around = self.job.parallel, (self.job, self.tracer, self.place, self.rank, groups)
         if parallel.osdp is not None:
-            begin, end = write_operator_step(*around, self.choices)
+            begin, end = write_operator_step(*around, self.job.operator_choices)
         elif parallel.sharding.offload is not None:
             begin, end = write_offloaded_step(*around)
         elif parallel.zero_stage > 1 and parallel.data_degree > 1:

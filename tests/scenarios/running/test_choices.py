@@ -12,7 +12,8 @@ from sim.engine.findings.alone import tasks_alone_s
 from sim.engine.running.memory import peak_live_chunks
 from sim.training.pipeline.actions import parse_orders
 from sim.training.pipeline.rules import check_actions
-from sim.training.spec.job import DenseTraining
+from sim.training.spec.job import DenseTraining, OpenTraining
+from sim.training.spec.openings import Opening
 
 SCENARIO = """\
 name: two passes
@@ -51,11 +52,29 @@ def test_aiao_defers_the_forwards_part_of_all_passes(write, recompute: str, leas
     assert job_of(stated).parallel.deferred_sync == 0.5
 
 
-def test_decisions_are_made_once(write) -> None:
-    """What is decided stays as it is, and needs no prices."""
-    for replacement in (AIAO, SLICES, ("", "")):
-        job = job_of(load_scenario(write(SCENARIO, replacement)))
-        assert decided(job, lambda: pytest.fail("prices are needed"), 0) is job
+@pytest.mark.parametrize(
+    ("replacement", "opening"),
+    [(("", ""), Opening.ORDER), (AIAO, Opening.DEFERRED_SYNC), (SLICES, Opening.TOKEN_SLICES)],
+)
+def test_a_run_decides_once(
+    write, monkeypatch: pytest.MonkeyPatch, replacement: tuple[str, str], opening: Opening
+) -> None:
+    """A scenario says what it leaves open; simulating it decides that once, and what is decided is decided for good."""
+    scenario = load_scenario(write(SCENARIO, replacement))
+    assert isinstance(scenario.job, OpenTraining)
+    assert scenario.job.opening is opening
+    asked: list[Opening] = []
+
+    def counted(job: OpenTraining, *rest: Any) -> DenseTraining:
+        asked.append(job.opening)
+        return decided(job, *rest)
+
+    monkeypatch.setattr("scenarios.workloads.training.scenario.decided", counted)
+    simulate(scenario)
+    assert asked == [opening]
+    closed = with_choices(scenario)
+    assert isinstance(closed.job, DenseTraining)
+    assert with_choices(closed) is closed
 
 
 @pytest.mark.parametrize("limit", [4, 6, 8])

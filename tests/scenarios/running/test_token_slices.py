@@ -1,7 +1,6 @@
 """Token slices in scenarios: stated, even, chosen, refused."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from scenarios.errors import ScenarioError
 from scenarios.library.shipped import FOLDER
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate, with_choices
-from sim.training.spec.job import DenseTraining
+from sim.training.spec.job import DenseTraining, OpenTraining
 
 SCENARIO = """
 name: slices
@@ -142,6 +141,7 @@ def test_slices_that_cannot_be_are_refused(path: Path, overrides: list[str], wor
 
 
 def test_slices_of_a_job_can_be_put_in_place(path: Path) -> None:
-    """A job with other slices is the same job otherwise."""
-    job: Any = load_scenario(path).job
-    assert with_slices(with_slices(job, (1024,)), (256,) * 4) == job
+    """Slices that an open job is decided on make the job that states them."""
+    job = load_scenario(path, [f"{KEY}=auto"]).job
+    assert isinstance(job, OpenTraining)
+    assert with_slices(job, (256,) * 4) == load_scenario(path).job

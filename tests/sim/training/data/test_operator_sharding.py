@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from costmodels.memory import ALLOCATION_GRANULE_BYTES
-from scenarios.choices.decide import decided
 from scenarios.choices.operators import RankSearch, choices_of_ranks, with_sharding_chosen
 from sim.engine.running.memory import memory_use
 from sim.plan.checking.check import check
@@ -36,26 +35,27 @@ from sim.training.data.osdp import (
     state_bytes,
 )
 from sim.training.errors import SpecError
-from sim.training.spec.job import DenseTraining, OsdpSpec
+from sim.training.spec.job import DenseTraining, OpenTraining, OsdpSpec, stated_training
+from sim.training.spec.openings import Opening
 from sim.training.spec.sharding import Choice, ShardingSpec
 from sim.training.steps.builder import build_dense_training
-from tests.sim.jobs import GPT, LLAMA, dense_job, pricing_on
+from tests.sim.jobs import GPT, LLAMA, dense_job, job_parts, open_job, pricing_on
 
 SMALL = GPT | {"num_layers": 1}
 GIB = 2**30
 
 
-def osdp_job(*, splits: Sequence[int] = (1,), limit: int | None = None, **keys: Any) -> DenseTraining:
+def osdp_job(*, splits: Sequence[int] = (1,), limit: int | None = None, **keys: Any) -> OpenTraining:
     """Return a job on four replicas in which nothing is chosen yet."""
     osdp = OsdpSpec(memory_limit_bytes=limit, splits=tuple(splits))
-    return dense_job(**{"dp": 4, "precision": "fp32", "osdp": osdp, **keys})
+    return open_job(**{"dp": 4, "precision": "fp32", "osdp": osdp, **keys})
 
 
-def choosing(job: DenseTraining, choices: dict[str, Choice]) -> DenseTraining:
+def choosing(job: OpenTraining, choices: dict[str, Choice]) -> DenseTraining:
     """Return the job with given choices."""
     assert job.parallel.osdp is not None
     osdp = replace(job.parallel.osdp, choices=tuple(choices.items()))
-    return replace(job, parallel=replace(job.parallel, osdp=osdp))
+    return job.decided(replace(job.parallel, osdp=osdp))
 
 
 def programs_of(job: DenseTraining) -> tuple[Program, ...]:
@@ -169,7 +169,7 @@ def test_what_the_options_hold_is_what_a_plan_holds() -> None:
 # --- the choice ------------------------------------------------------------------------------------------------------
 
 
-def chosen_of(job: DenseTraining, limit: int) -> DenseTraining:
+def chosen_of(job: OpenTraining, limit: int) -> DenseTraining:
     """Return the job with its choice made under a limit, on a node of A100."""
     assert job.parallel.osdp is not None
     osdp = replace(job.parallel.osdp, memory_limit_bytes=limit)
@@ -269,7 +269,7 @@ def test_nothing_is_sharded_without_need_and_all_where_memory_is_least() -> None
     assert any(choice.num_slices == 2 for choice in choices.values())
 
 
-def fitting(job: DenseTraining, limit: int) -> DenseTraining | None:
+def fitting(job: OpenTraining, limit: int) -> DenseTraining | None:
     """Return the job with its choice made, None where nothing fits."""
     try:
         return chosen_of(job, limit)
@@ -277,17 +277,18 @@ def fitting(job: DenseTraining, limit: int) -> DenseTraining | None:
         return None
 
 
-def test_one_replica_chooses_nothing() -> None:
+def test_one_replica_leaves_nothing_open() -> None:
     """There is nobody to share with, whatever the limit."""
-    job = osdp_job(dp=1, limit=1)
-    assert decided(job, lambda: pytest.fail("prices are needed"), GIB) is job
+    job = dense_job(dp=1, precision="fp32", osdp=OsdpSpec(memory_limit_bytes=1))
+    assert job.operator_choices == {}
     program_of(job)
 
 
-def test_a_job_without_choice_is_left_alone() -> None:
-    """ZeRO's stages, and what has been chosen already, are as they were."""
-    for job in (dense_job(dp=4, zero_stage=3), choosing(osdp_job(), {"layer0.qkv": Choice(2, 1)})):
-        assert decided(job, lambda: pytest.fail("prices are needed"), GIB) is job
+def test_a_job_without_choice_is_decided_as_it_stands() -> None:
+    """ZeRO's stages leave nothing open; operators without a choice do."""
+    assert isinstance(stated_training(**job_parts(dp=4, zero_stage=3)), DenseTraining)
+    assert osdp_job().opening is Opening.OPERATORS
+    assert choosing(osdp_job(), {"layer0.qkv": Choice(2, 1)}).operator_choices == {"layer0.qkv": Choice(2, 1)}
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ from sim.plan.words.buffer import Kind
 from sim.plan.words.op import Collective, CollectiveKind, Op
 from sim.plan.words.program import Phase, Plan, Program
 from sim.training.errors import SpecError
+from sim.training.spec.openings import Opening
 from sim.training.spec.sharding import ShardingSpec
 from sim.training.steps.builder import build_dense_training
-from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
+from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, open_job, pricing_on
 
 
 def gradient_collectives(program: Program, kind: CollectiveKind) -> list[tuple[str, Collective, int]]:
@@ -211,9 +212,11 @@ def test_what_does_not_go_with_aiao_is_refused(keys: dict[str, Any], key: str, r
 
 def test_a_plan_needs_the_part_that_is_deferred() -> None:
     """Builders know no times, so the part that follows from them must be said."""
-    job = dense_job(pp=2, dp=2, m=2, schedule="aiao", virtual_stages=2)
-    with pytest.raises(ValueError, match="follows from times"):
-        build_dense_training(job, "undecided")
+    keys = {"pp": 2, "dp": 2, "m": 2, "schedule": "aiao", "virtual_stages": 2}
+    assert open_job(**keys).opening is Opening.DEFERRED_SYNC
+    with pytest.raises(SpecError, match="a plan needs it decided") as refused:
+        dense_job(**keys)
+    assert refused.value.key == "parallel.data.deferred_sync"
     alone = dense_job(pp=2, dp=1, m=2, schedule="aiao", virtual_stages=2)
     assert build_dense_training(alone, "one replica")
 

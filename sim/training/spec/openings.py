@@ -1,0 +1,38 @@
+"""What a job may leave to prices, to be decided before its plan is built."""
+
+from enum import Enum
+
+from sim.training.pipeline.deferral import KEY as DEFERRAL_KEY
+from sim.training.pipeline.rules import SCHEDULE_KEY, SLICES_KEY
+from sim.training.spec.parallel import ParallelSpec
+
+
+class Opening(Enum):
+    """One thing that is left open; the value is its scenario key."""
+
+    TOKEN_SLICES = SLICES_KEY
+    """terapipe, seq_1f1b: into which slices sequences are cut."""
+    ORDER = SCHEDULE_KEY
+    """zb_auto: the order of forwards and backwards."""
+    DEFERRED_SYNC = DEFERRAL_KEY
+    """aiao without ZeRO: which part of the gradients' sums the next step makes."""
+    OPERATORS = "parallel.data.osdp"
+    """osdp: which operators are sharded."""
+
+
+def opening_of(parallel: ParallelSpec) -> Opening | None:
+    """Return what a strategy leaves open; None where it leaves nothing.
+
+    It leaves one thing at most: each belongs to schedules, or to techniques, that the others do not go with.
+    """
+    schedule, osdp = parallel.pipeline.schedule, parallel.osdp
+    if parallel.pipeline.awaits_slices:
+        return Opening.TOKEN_SLICES
+    if schedule == "zb_auto":
+        return Opening.ORDER
+    sums = parallel.zero_stage == 0 and parallel.data_degree * parallel.context_degree > 1
+    if schedule == "aiao" and sums and parallel.deferred_sync is None:
+        return Opening.DEFERRED_SYNC
+    if osdp is not None and parallel.data_degree > 1 and osdp.choices is None:
+        return Opening.OPERATORS
+    return None
