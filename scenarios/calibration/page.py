@@ -27,9 +27,22 @@ from scenarios.calibration.plots import (
     halves_legend,
     percent_off,
 )
-from scenarios.report.charts.svg_plot import panels
-from scenarios.report.rendering.markup import escape
-from scenarios.report.rendering.page import Card, Section, facts, legend, table, write_page
+from scenarios.report.blocks import (
+    Block,
+    Card,
+    Fact,
+    Facts,
+    Fold,
+    Group,
+    Headline,
+    Legend,
+    Line,
+    Panels,
+    Piece,
+    Section,
+    Table,
+)
+from scenarios.report.rendering.html_page import write_page
 
 FAMILIES: Final = {
     "gemm": "Matrix products",
@@ -67,7 +80,8 @@ def write_calibration_page(calibration: Calibration, path: Path, command: str) -
         sections += [_family(NETWORK, points, spread[NETWORK]), _collectives(network, entry)]
     sections[1] = replace(sections[1], lead=_LEAD)
     sections += [*parameter_sections(entry), _origin(about, command)]
-    write_page(path, path.stem, _subtitle(entry), _cards(points), sections)
+    blocks: list[Block] = [Headline(path.stem, _subtitle(entry), _cards(points)), *sections]
+    write_page(path, blocks)
 
 
 def _subtitle(entry: Mapping[str, Any]) -> str:
@@ -83,7 +97,7 @@ def _of(family: str, points: Sequence[Point]) -> list[Point]:
     return [p for p in points if (p.family in NETWORK_FAMILIES if family == NETWORK else p.family == family)]
 
 
-def _cards(points: Sequence[Point]) -> list[Card]:
+def _cards(points: Sequence[Point]) -> tuple[Card, ...]:
     """Return a card per family: the mean error on what nothing was fitted to."""
     cards = []
     for words, families in _CARDS.items():
@@ -93,7 +107,7 @@ def _cards(points: Sequence[Point]) -> list[Card]:
             errors = [abs(exp(error_of(p)) - 1) for p in kept or ours]
             which = f"{len(kept):,} held out" if kept else f"{len(ours):,} fitted"
             cards.append(Card(words, format_percent(sum(errors) / len(errors)), f"mean error on {which}"))
-    return cards
+    return tuple(cards)
 
 
 def _overview(residuals: Mapping[str, Mapping[str, float]]) -> Section:
@@ -110,7 +124,7 @@ def _overview(residuals: Mapping[str, Mapping[str, float]]) -> Section:
         "How far predictions are from measurements, |predicted/measured - 1|: on the left what was fitted, on the "
         "right what was kept from the fit, which is how good the profile is elsewhere."
     )
-    return Section("Errors", lead, table(columns, rows))
+    return Section("Errors", (Table(columns, rows),), lead)
 
 
 def _name(family: str) -> str:
@@ -125,18 +139,18 @@ def _cell(row: Mapping[str, float], key: str) -> str:
 
 def _family(family: str, points: Sequence[Point], spread: Spread | None) -> Section:
     ours = _of(family, points)
-    drawn = panels(
-        [
+    drawn = Panels(
+        (
             ("Predicted against measured", against_plot(ours)),
             ("Error over length", error_plot(ours, spread)),
             ("Distribution of errors", distribution_plot(ours, spread)),
-        ]
+        )
     )
     heading = FAMILIES.get(family, "Collectives and messages")
-    return Section(heading, "", legend(halves_legend(ours)) + drawn + _farthest(ours))
+    return Section(heading, (Legend(halves_legend(ours)), drawn, _farthest(ours)))
 
 
-def _farthest(points: Sequence[Point]) -> str:
+def _farthest(points: Sequence[Point]) -> Fold:
     """Return the points that are farthest off, folded away."""
     chosen = sorted(points, key=lambda p: -abs(error_of(p)))[:_FARTHEST]
     rows = [
@@ -147,26 +161,26 @@ def _farthest(points: Sequence[Point]) -> str:
         )
         for p in chosen
     ]  # fmt: skip
-    body = table(("measurement", "", "measured", "predicted", "off by"), rows, text_columns=2)
-    return f'<details><summary>The {len(rows)} farthest off</summary><div class="long">{body}</div></details>'
+    columns = ("measurement", "", "measured", "predicted", "off by")
+    return Fold(f"The {len(rows)} farthest off", (Table(columns, rows, text_columns=2, breaks_words=True),))
 
 
 def _collectives(points: Sequence[Point], entry: Mapping[str, Any]) -> Section:
     calibrated = parse_calibrated("fitted", entry)
     node = calibrated.node_spec(load_node(entry["node"]))
     by_kind = {kind: [p for p in points if p.family == kind] for kind in NETWORK_FAMILIES}
-    parts = [legend([(group_words(group), group_colour(group)) for group in groups_of(points)])]
+    parts: list[Block] = [Legend([(group_words(group), group_colour(group)) for group in groups_of(points)])]
     for heading, is_rate in (("Time", False), ("Bus bandwidth", True)):
         plots = [
             (_name(kind), collective_plot(ours, node, calibrated.profile, is_rate=is_rate))
             for kind, ours in by_kind.items() if ours
         ]  # fmt: skip
-        parts.append(f"<h3>{heading}</h3>{panels(plots)}")
+        parts.append(Group((Panels(plots),), heading))
     lead = (
         "Measured points, hollow where held out, and the fitted curves. Bus bandwidth is what every link would carry "
         "in a ring, as nccl-tests counts it."
     )
-    return Section("Collectives over bytes", lead, "".join(parts))
+    return Section("Collectives over bytes", tuple(parts), lead)
 
 
 def _storage_words(storage: Mapping[str, Any]) -> str:
@@ -176,19 +190,19 @@ def _storage_words(storage: Mapping[str, Any]) -> str:
         for verb, words in (("write", "written"), ("read", "read"))
     )
     where = f" on {storage['filesystem']}" if storage["filesystem"] else ""
-    return escape(f"{rates}{where}, by one process; bypassed: {storage['bypassed']}")
+    return f"{rates}{where}, by one process; bypassed: {storage['bypassed']}"
 
 
 def _origin(about: Mapping[str, Any], command: str) -> Section:
     """Return where and how the measurements came about."""
-    rows = [("command", f"<code>{escape(command)}</code>")]
+    rows: list[tuple[str, Line]] = [("command", (Piece(command, "code"),))]
     if "machine" in about:
         machine = about["machine"]
         where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory']} of memory"
         rows += [
-            ("machine", escape(where)),
+            ("machine", where),
             ("processes", f"{about['processes']} at the same time"),
-            ("measured", escape(about["measured"])),
+            ("measured", about["measured"]),
             ("runs that count", f"{about['runs']['quiet']:,} of {about['runs']['all']:,}: those that got the most of "
              "the processor"),
             ("handoff between streams", format_time(1e-6 * about["handoff_us"])),
@@ -198,12 +212,12 @@ def _origin(about: Mapping[str, Any], command: str) -> Section:
             rows.append(("storage", _storage_words(about["storage"])))
         rows.append(("copies", ", ".join(f"{k.replace('_', ' ')} {format_rate(v, 'B/s')}" for k, v in copies)))
     else:
-        rows.append(("tables", escape(", ".join(about["tables"]))))
-        rows += [(key, escape(about[key])) for key in ("system", "source") if key in about]
+        rows.append(("tables", ", ".join(about["tables"])))
+        rows += [(key, about[key]) for key in ("system", "source") if key in about]
     rows += [
-        ("held out", escape(about["held_out"])),
+        ("held out", about["held_out"]),
         ("seed", str(about["seed"])),
-        ("date", escape(about["date"])),
-        ("versions", escape(", ".join(f"{name} {version}" for name, version in about["versions"].items()))),
+        ("date", about["date"]),
+        ("versions", ", ".join(f"{name} {version}" for name, version in about["versions"].items())),
     ]
-    return Section("How it was made", "", facts(rows))
+    return Section("How it was made", (Facts(tuple(Fact(*row) for row in rows)),))

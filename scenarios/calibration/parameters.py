@@ -8,7 +8,7 @@ from costmodels.errors import UnitError
 from costmodels.hardware import load_node
 from costmodels.profile import SECTIONS, packaged_entry
 from costmodels.units import Dimension, format_percent, format_rate, format_time, parse_quantity
-from scenarios.report.rendering.page import Section, table
+from scenarios.report.blocks import Columns, Group, Section, Table
 
 _TITLES: Final = {
     "measured": "rates of the machine",
@@ -49,15 +49,15 @@ def parameter_sections(entry: Mapping[str, Any]) -> list[Section]:
             if (certainty := _certainty(path, about)) or words != old.get(path, words)
         ]
         head = ("parameter", "packaged", "fitted", "standard error")
-        parts.append(f"<div><h3>{_TITLES[name]}</h3>{table(head, rows)}</div>")
+        parts.append(Group((Table(head, rows),), _TITLES[name]))
     if "kernels" in entry:
-        parts.append(f"<div><h3>{_TITLES['kernels']}</h3>{_kernels(entry['kernels'], about)}</div>")
+        parts.append(Group((_kernels(entry["kernels"], about),), _TITLES["kernels"]))
     kept = [_TITLES[name] for name in SECTIONS if name not in about["fitted_sections"]]
     note = f"As packaged, since too little was measured of them: {', '.join(kept)}." if kept else ""
-    return [Section("Parameters", _LEAD, f'<div class="packed">{"".join(parts)}</div>', note=note)]
+    return [Section("Parameters", (Columns(tuple(parts), is_packed=True),), _LEAD, note)]
 
 
-def _kernels(kernels: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+def _kernels(kernels: Mapping[str, Any], about: Mapping[str, Any]) -> Table:
     rows = [
         (
             name, f"{kernel['slowdown']:.4g}", _certainty(f"kernels.{name}.slowdown", about),
@@ -65,7 +65,7 @@ def _kernels(kernels: Mapping[str, Any], about: Mapping[str, Any]) -> str:
         )
         for name, kernel in kernels.items() if name != "source"
     ]  # fmt: skip
-    return table(("kernel", "slowdown", "±", "fixed time", "±"), rows)
+    return Table(("kernel", "slowdown", "±", "fixed time", "±"), rows)
 
 
 def _certainty(path: str, about: Mapping[str, Any]) -> str:

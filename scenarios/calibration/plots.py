@@ -14,7 +14,7 @@ from costmodels.profile import Profile
 from costmodels.spread import Spread
 from costmodels.units import format_change, format_rate, format_time
 from scenarios.calibration.calibration import Point
-from scenarios.report.charts.svg_plot import Array, Axis, Plot, log_axis
+from scenarios.report.charts.svg_plot import Array, Axis, Drawing, Mark, Plot, log_axis
 from traces.kineto.statistics import bus_factor
 
 FITTED: Final = ("fitted", "#4a7fd6")
@@ -39,31 +39,31 @@ def error_of(point: Point) -> float:
     return log(point.predicted_s / point.measured_s)
 
 
-def against_plot(points: Sequence[Point]) -> str:
+def against_plot(points: Sequence[Point]) -> Drawing:
     """Return predicted over measured seconds, with the line where they are equal."""
     seconds = [value for p in points for value in (p.measured_s, p.predicted_s)]
     plot = Plot(log_axis("measured", seconds, format_time), log_axis("predicted", seconds, format_time))
     ends = [plot.x.low, plot.x.high]
-    marks = [plot.line(ends, ends, 'class="guide"'), *_clouds(plot, points, lambda p: p.predicted_s)]
-    return plot.svg(marks, "predicted against measured time")
+    marks: list[Mark] = [plot.line(ends, ends, {"class": "guide"}), *_clouds(plot, points, lambda p: p.predicted_s)]
+    return plot.drawing(marks, "predicted against measured time")
 
 
-def error_plot(points: Sequence[Point], spread: Spread | None) -> str:
+def error_plot(points: Sequence[Point], spread: Spread | None) -> Drawing:
     """Return predicted/measured over measured seconds, with a band of one standard deviation."""
     plot = Plot(log_axis("measured", [p.measured_s for p in points], format_time), _error_axis(points, "error"))
-    ends, marks = [plot.x.low, plot.x.high], []
+    ends, marks = [plot.x.low, plot.x.high], list[Mark]()
     if spread:
         inside = [seconds for seconds, _ in spread.deviation if ends[0] < seconds < ends[1]]
         lengths = [ends[0], *inside, ends[1]]
         deviations = np.array([spread.at(seconds) for seconds in lengths])
         around = [*np.exp(-deviations), *np.exp(deviations[::-1])]
-        marks.append(plot.area([*lengths, *reversed(lengths)], around, 'class="band"'))
-    marks.append(plot.line(ends, [1.0, 1.0], 'class="guide"'))
+        marks.append(plot.area([*lengths, *reversed(lengths)], around, {"class": "band"}))
+    marks.append(plot.line(ends, [1.0, 1.0], {"class": "guide"}))
     marks += _clouds(plot, points, lambda p: p.predicted_s / p.measured_s)
-    return plot.svg(marks, "error over measured time")
+    return plot.drawing(marks, "error over measured time")
 
 
-def distribution_plot(points: Sequence[Point], spread: Spread | None) -> str:
+def distribution_plot(points: Sequence[Point], spread: Spread | None) -> Drawing:
     """Return how errors are distributed, those fitted and those held out, with the bell that the profile states."""
     axis = _error_axis(points, "predicted / measured")
     num_bins = int(np.clip(2 * sqrt(len(points)), *_BINS)) // 2 * 2
@@ -78,14 +78,14 @@ def distribution_plot(points: Sequence[Point], spread: Spread | None) -> str:
     most = 1.08 * max(float(part.max()) for part in (*steps.values(), bell) if len(part))
     parts = Axis("part of the rows", 0.0, most, _even_ticks(most), lambda part: f"{100 * part:.3g} %", is_log=False)
     plot = Plot(axis, parts)
-    marks = [plot.line([1.0, 1.0], [0.0, most], 'class="guide"')]
+    marks: list[Mark] = [plot.line([1.0, 1.0], [0.0, most], {"class": "guide"})]
     for (name, colour), heights in steps.items():
         xs, ys = np.repeat(np.exp(edges), 2), np.concatenate([[0.0], np.repeat(heights, 2), [0.0]])
-        look = f'style="fill:{colour};fill-opacity:0.14;stroke:{colour};stroke-width:1.5"'
-        marks.append(plot.area(xs, ys, f'{look} class="{name.replace(" ", "-")}"'))
+        look = {"style": f"fill:{colour};fill-opacity:0.14;stroke:{colour};stroke-width:1.5"}
+        marks.append(plot.area(xs, ys, {**look, "class": name.replace(" ", "-")}))
     if spread:
-        marks.append(plot.line(np.exp(places), bell, 'class="guide dashed"'))
-    return plot.svg(marks, "distribution of the errors")
+        marks.append(plot.line(np.exp(places), bell, {"class": "guide dashed"}))
+    return plot.drawing(marks, "distribution of the errors")
 
 
 def _bell(places: Array, deviations: Sequence[float]) -> Array:
@@ -107,7 +107,7 @@ def group_words(group: Sequence[int]) -> str:
     return f"{len(group)} nodes x {group[0]}" if len(set(group)) == 1 else f"{sum(group)} ranks, {len(group)} nodes"
 
 
-def collective_plot(points: Sequence[Point], node: NodeSpec, profile: Profile, *, is_rate: bool) -> str:
+def collective_plot(points: Sequence[Point], node: NodeSpec, profile: Profile, *, is_rate: bool) -> Drawing:
     """Return seconds, or bus bandwidth, of one kind of collective over bytes: measured, and the fitted curves."""
     curves, rings, heights = [], [], list[float]()
     for group, ours in _by_group(points).items():
@@ -120,9 +120,10 @@ def collective_plot(points: Sequence[Point], node: NodeSpec, profile: Profile, *
     title = "bus bandwidth" if is_rate else "time"
     upwards = log_axis(title, heights, (lambda rate: format_rate(rate, "B/s")) if is_rate else format_time)
     plot = Plot(_bytes_axis([s.num_bytes for p in points for s in _collective(p)]), upwards)
-    marks = [plot.line(xs, ys, f'style="stroke:{group_colour(g)};stroke-width:1.6"') for g, xs, ys in curves]
+    strokes = {g: {"style": f"stroke:{group_colour(g)};stroke-width:1.6"} for g, _, _ in curves}
+    marks: list[Mark] = [plot.line(xs, ys, strokes[g]) for g, xs, ys in curves]
     marks += [mark for group, ours, ys in rings for mark in _rings(plot, ours, ys, group_colour(group))]
-    return plot.svg(marks, f"{title} over bytes")
+    return plot.drawing(marks, f"{title} over bytes")
 
 
 def groups_of(points: Sequence[Point]) -> list[tuple[int, ...]]:
@@ -161,30 +162,31 @@ def _height(sample: CollectiveSample, seconds: float, is_rate: bool) -> float:
     return sample.num_bytes / seconds * bus_factor(sample.kind, sum(sample.ranks_per_node))
 
 
-def _rings(plot: Plot, points: Sequence[Point], heights: Sequence[float], colour: str) -> list[str]:
+def _rings(plot: Plot, points: Sequence[Point], heights: Sequence[float], colour: str) -> list[Mark]:
     """Return measured points of a group: filled where fitted, hollow where held out."""
-    found = []
+    found: list[Mark] = []
     for held_out in (False, True):
         fill = "var(--ground)" if held_out else colour
         chosen = [
             (float(s.num_bytes), height, _words(p))
             for p, height in zip(points, heights, strict=True) if p.held_out is held_out for s in _collective(p)
         ]  # fmt: skip
-        found.append(plot.circles(chosen, f'style="fill:{fill};stroke:{colour};stroke-width:1.5"'))
+        found += plot.circles(chosen, {"style": f"fill:{fill};stroke:{colour};stroke-width:1.5"})
     return found
 
 
-def _clouds(plot: Plot, points: Sequence[Point], height: Callable[[Point], float]) -> list[str]:
+def _clouds(plot: Plot, points: Sequence[Point], height: Callable[[Point], float]) -> list[Mark]:
     """Return the points of both halves; few say what they are where pointed at, of many those farthest off."""
-    marks = []
+    marks: list[Mark] = []
     for (_, colour), ours in _halves(points):
         titled = sorted(ours, key=lambda p: -abs(error_of(p)))
         if len(points) > MOST_TITLED:
             titled = titled[:_TITLED_OF_MANY]
-            marks.append(plot.dots([p.measured_s for p in ours], [height(p) for p in ours], f'style="stroke:{colour}"'))
+            stroke = {"style": f"stroke:{colour}"}
+            marks += plot.dots([p.measured_s for p in ours], [height(p) for p in ours], stroke)
         circles = [(p.measured_s, height(p), _words(p)) for p in titled]
         faint = f"fill:{colour};fill-opacity:{0.65 if len(points) <= MOST_TITLED else 0}"
-        marks.append(plot.circles(circles, f'style="{faint};pointer-events:all"'))
+        marks += plot.circles(circles, {"style": f"{faint};pointer-events:all"})
     return marks
 
 

@@ -5,12 +5,27 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_time
+from scenarios.report.blocks import (
+    Block,
+    Card,
+    Chart,
+    Column,
+    Headline,
+    Legend,
+    Line,
+    Only,
+    Piece,
+    Section,
+    Table,
+    Text,
+)
 from scenarios.report.causes import COMPUTING, cause_of
-from scenarios.report.charts.step_charts import memory_unit, time_unit
-from scenarios.report.charts.thumbnail import Thumbnail, thumbnails_chart, thumbnails_legend
+from scenarios.report.charts.axis_unit import drawn_number, memory_unit, time_unit
+from scenarios.report.charts.hover_text import WHOLE_TEXT, chart_text, hover_text
+from scenarios.report.charts.thumbnail import Thumbnail
+from scenarios.report.pages.thumbnails_chart import thumbnails_chart, thumbnails_legend
 from scenarios.report.phases import MESSAGE
-from scenarios.report.rendering.markup import escape
-from scenarios.report.rendering.page import Card, Chart, Section, legend, table, write_page
+from scenarios.report.rendering.html_page import write_page
 from scenarios.summaries.algorithm import algorithm_words
 from scenarios.sweep.labels import label, marked, varied
 from scenarios.sweep.table import EXPLAINED, other_algorithms, rows_of
@@ -24,17 +39,39 @@ TOO_LARGE: Final = ("does not fit", "#c8402f")
 
 def write_sweep_page(summary: Mapping[str, Any], pictures: Sequence[Thumbnail], path: Path) -> None:
     """Write the page of a sweep from its summary (sweep.json) and the pictures of its points, in the same order."""
-    sections = [_table(summary), _times(summary), _memory(summary)]
-    if pictures:
-        sections.append(_pipelines(summary, pictures))
-    if summary["refused"]:
-        sections.append(_refused(summary))
+    write_page(path, sweep_blocks(summary, pictures))
+
+
+def sweep_blocks(summary: Mapping[str, Any], pictures: Sequence[Thumbnail] = ()) -> tuple[Block, ...]:
+    """Return the blocks of a sweep from its summary (sweep.json) and the pictures of its points, in the same order."""
     fixed = [f"{s['key']}={s['values'][0]}" for s in summary["settings"] if len(s["values"]) == 1]
     subtitle = " · ".join([f"one simulated step per point, by {', '.join(varied(summary)) or 'nothing'}", *fixed])
-    write_page(path, summary["scenario"], subtitle, _cards(summary), sections)
+    points = _table(summary)
+    notes = [f"{EXPLAINED}.", *(f"{line}." for line in other_algorithms(summary))]
+    return (
+        Only("page", (Headline(summary["scenario"], subtitle, _cards(summary)),)),
+        Only("terminal", (_title(summary), points, *_remarks(summary))),
+        Only("page", (Section("All points", (points,), "By step time.", " ".join(notes)),)),
+        _times(summary),
+        _memory(summary),
+        *([_pipelines(summary, pictures)] if pictures else []),
+        *(_refused(summary) if summary["refused"] else []),
+    )
 
 
-def _cards(summary: Mapping[str, Any]) -> list[Card]:
+def _title(summary: Mapping[str, Any]) -> Text:
+    points = summary["points"]
+    counts = f"{len(points):,} points" if len(points) != 1 else "1 point"
+    return Text((Piece(f"{summary['scenario']}, {counts} by step time", "strong"),), is_wrapped=True)
+
+
+def _remarks(summary: Mapping[str, Any]) -> list[Text]:
+    """Return what the columns mean, and which points train by another algorithm."""
+    others = [Text((Piece(line, "warning"),)) for line in other_algorithms(summary)]
+    return [Text((Piece(EXPLAINED, "soft"),)), *others]
+
+
+def _cards(summary: Mapping[str, Any]) -> tuple[Card, ...]:
     points = summary["points"]
     best = points[0]
     cards = [Card("Fastest", format_time(best["iteration_time_s"]), marked(summary, best))]
@@ -53,20 +90,24 @@ def _cards(summary: Mapping[str, Any]) -> list[Card]:
     cards.append(Card("Least memory", words, marked(summary, leanest)))
     refused = f"{len(summary['refused'])} refused" if summary["refused"] else ""
     cards.append(Card("Points", f"{len(points):,}", refused))
-    return cards
+    return tuple(cards)
 
 
-def _table(summary: Mapping[str, Any]) -> Section:
+def _table(summary: Mapping[str, Any]) -> Table:
     heads, rows = rows_of(summary)
-    body = table(heads, rows, text_columns=len(varied(summary)))
-    notes = [f"{EXPLAINED}.", *(f"{line}." for line in other_algorithms(summary))]
-    return Section("All points", "By step time.", body, None, " ".join(notes))
+    num_keys = len(varied(summary))
+    columns = [
+        Column(head, is_number=place >= num_keys, overflow="anywhere" if place < num_keys else "whole")
+        for place, head in enumerate(heads)
+    ]
+    cells: list[list[Line]] = [[(Piece("NO", "bad"),) if cell == "NO" else cell for cell in row] for row in rows]
+    return Table(columns, cells)
 
 
 def _times(summary: Mapping[str, Any]) -> Section:
     points = summary["points"][:MAX_BARS]
     unit, factor = time_unit(points[-1]["iteration_time_s"])
-    labels = [escape(marked(summary, point)) for point in points]
+    labels = [chart_text(marked(summary, point)) for point in points]
     parts = {
         COMPUTING: [1 - p["bubble_fraction"] - p["exposed_communication_fraction"] for p in points],
         EXPOSED: [p["exposed_communication_fraction"] for p in points],
@@ -75,10 +116,10 @@ def _times(summary: Mapping[str, Any]) -> Section:
     data = [
         {
             "type": "bar", "orientation": "h", "name": words, "y": labels, "marker": {"color": colour},
-            "x": [_short(f * p["iteration_time_s"] / factor) for f, p in zip(fractions, points, strict=True)],
-            "hovertext": [f"<b>{words}</b><br>{format_time(f * p['iteration_time_s'])}, {format_percent(f)}"
+            "x": [drawn_number(f * p["iteration_time_s"] / factor) for f, p in zip(fractions, points, strict=True)],
+            "hovertext": [hover_text(words, f"{format_time(f * p['iteration_time_s'])}, {format_percent(f)}")
                           for f, p in zip(fractions, points, strict=True)],
-            "hovertemplate": "%{hovertext}<extra></extra>",
+            "hovertemplate": WHOLE_TEXT,
         }
         for (words, colour), fractions in parts.items() if any(fraction > 1e-9 for fraction in fractions)
     ]  # fmt: skip
@@ -89,7 +130,7 @@ def _times(summary: Mapping[str, Any]) -> Section:
         "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "fixedrange": True,
                   "showgrid": False},
         "annotations": [
-            {"x": _short(p["iteration_time_s"] / factor), "y": index, "text": format_time(p["iteration_time_s"]),
+            {"x": drawn_number(p["iteration_time_s"] / factor), "y": index, "text": format_time(p["iteration_time_s"]),
              "xanchor": "left", "xshift": 4, "showarrow": False}
             for index, p in enumerate(points)
         ],
@@ -98,9 +139,8 @@ def _times(summary: Mapping[str, Any]) -> Section:
     left_out = len(summary["points"]) - len(points)
     note = f"The {MAX_BARS} fastest points are drawn, {left_out:,} are not." if left_out else ""
     shown = [pair for pair in parts if any(trace["name"] == pair[0] for trace in data)]
-    return Section(
-        "Time", lead, legend(shown), Chart("times", {"data": data, "layout": layout}, 70 + 30 * len(points)), note
-    )
+    chart = Chart("times", {"data": data, "layout": layout}, 70 + 30 * len(points))
+    return Section("Time", (Legend(shown), chart), lead, note)
 
 
 def _memory_key(summary: Mapping[str, Any]) -> str:
@@ -119,7 +159,7 @@ def _memory(summary: Mapping[str, Any]) -> Section:
     layout: dict[str, Any] = {
         "showlegend": False, "hovermode": "closest", "margin": {"l": 8, "r": 24, "t": 24, "b": 44},
         "xaxis": {"title": {"text": f"time per step ({unit})", "standoff": 6}, "zeroline": False,
-                  "range": [_short(first - margin), _short(last + margin)]},
+                  "range": [drawn_number(first - margin), drawn_number(last + margin)]},
         "yaxis": {"title": {"text": words, "standoff": 6}, "rangemode": "tozero", "automargin": True,
                   "zeroline": False},
     }  # fmt: skip
@@ -133,9 +173,9 @@ def _memory(summary: Mapping[str, Any]) -> Section:
         _scatter(summary, group, [point for point in chosen if point in named], chosen, (key, factor, scale))
         for group, chosen in groups.items()
     ]
-    verdicts = legend(list(groups)) if in_bytes else ""
+    verdicts = (Legend(list(groups)),) if in_bytes else ()
     chart = Chart("memory", {"data": data, "layout": layout}, 420)
-    return Section("Memory against time", lead, verdicts, chart)
+    return Section("Memory against time", (*verdicts, chart), lead)
 
 
 def _unbeaten(points: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any]]:
@@ -156,20 +196,21 @@ def _scatter(
 ) -> dict[str, Any]:
     """Return the points of one verdict; ``scale``: the key of the height, and the units of time and of that."""
     key, unit_s, height = scale
-    labels = [escape(marked(summary, point)) for point in chosen]
+    labels = [marked(summary, point) for point in chosen]
     held = [format_bytes(p[key]) if key == "peak_memory_bytes" else f"{p[key]:.4g} live" for p in chosen]
     times_s = [point["iteration_time_s"] for point in chosen]
     middle_s = (summary["points"][0]["iteration_time_s"] + summary["points"][-1]["iteration_time_s"]) / 2
     return {
         "type": "scatter", "mode": "markers+text", "name": group[0], "marker": {"color": group[1], "size": 9},
-        "text": [f" {words} " if point in named else "" for words, point in zip(labels, chosen, strict=True)],
+        "text": [f" {chart_text(words)} " if point in named else ""
+                 for words, point in zip(labels, chosen, strict=True)],
         "textposition": ["middle right" if t < middle_s else "middle left" for t in times_s],
         "textfont": {"size": 12, "color": "#8a93a0"}, "cliponaxis": False,
-        "x": [_short(t / unit_s) for t in times_s],
-        "y": [_short(point[key] / height) for point in chosen],
-        "hovertext": [f"<b>{words}</b><br>{format_time(t)}, {h}"
+        "x": [drawn_number(t / unit_s) for t in times_s],
+        "y": [drawn_number(point[key] / height) for point in chosen],
+        "hovertext": [hover_text(words, f"{format_time(t)}, {h}")
                       for words, t, h in zip(labels, times_s, held, strict=True)],
-        "hovertemplate": "%{hovertext}<extra></extra>",
+        "hovertemplate": WHOLE_TEXT,
     }  # fmt: skip
 
 
@@ -186,12 +227,12 @@ def _mark_capacities(layout: dict[str, Any], points: Sequence[Mapping[str, Any]]
     capacities = sorted({point["memory_capacity_bytes"] for point in points if point["memory_capacity_bytes"]})
     shown = [capacity for capacity in capacities if capacity < 3 * highest]
     layout["shapes"] = [
-        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": _short(capacity / scale),
-         "y1": _short(capacity / scale), "line": {"color": "#c8402f", "width": 1.5, "dash": "dash"}}
+        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": drawn_number(capacity / scale),
+         "y1": drawn_number(capacity / scale), "line": {"color": "#c8402f", "width": 1.5, "dash": "dash"}}
         for capacity in shown
     ]  # fmt: skip
     layout["annotations"] = [
-        {"xref": "paper", "x": 1, "xanchor": "right", "y": _short(capacity / scale), "yanchor": "bottom",
+        {"xref": "paper", "x": 1, "xanchor": "right", "y": drawn_number(capacity / scale), "yanchor": "bottom",
          "text": f"capacity {format_bytes(capacity)}", "showarrow": False}
         for capacity in shown
     ]  # fmt: skip
@@ -200,7 +241,7 @@ def _mark_capacities(layout: dict[str, Any], points: Sequence[Mapping[str, Any]]
 def _pipelines(summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Section:
     points = summary["points"]
     named = [
-        (f"{escape(marked(summary, point))}: {format_time(point['iteration_time_s'])}", picture)
+        (f"{marked(summary, point)}: {format_time(point['iteration_time_s'])}", picture)
         for point, picture in zip(points, pictures, strict=True)
     ]
     longest_s = points[-1]["iteration_time_s"]
@@ -213,14 +254,15 @@ def _pipelines(summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Sec
     if end_s < longest_s:
         notes.insert(0, f"The first {format_time(end_s)} are drawn.")
     chart = thumbnails_chart("pipelines", named, end_s)
-    return Section("Pipelines", lead, legend(thumbnails_legend(pictures)), chart, " ".join(notes))
+    return Section("Pipelines", (Legend(thumbnails_legend(pictures)), chart), lead, " ".join(notes))
 
 
-def _refused(summary: Mapping[str, Any]) -> Section:
+def _refused(summary: Mapping[str, Any]) -> tuple[Block, Block]:
+    """Return the points that the scenario's rules do not allow, for each surface in its form."""
     rows = [(label(summary, entry["set"]), entry["reason"]) for entry in summary["refused"]]
-    body = table(("point", "rule"), rows, text_columns=2)
-    return Section("Refused", "The scenario's rules do not allow these.", body)
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.9g}")
+    table = Table(("point", "rule"), rows, text_columns=2)
+    heading = Text((Piece(f"{len(rows):,} refused", "strong"),), is_wrapped=True)
+    return (
+        Only("page", (Section("Refused", (table,), "The scenario's rules do not allow these."),)),
+        Only("terminal", (heading, *(Text(f"{point}: {reason}") for point, reason in rows))),
+    )

@@ -1,7 +1,9 @@
 """Short functions, short files, imports at the top, no hidden state, tests that say what they test."""
 
 import ast
+import re
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +14,19 @@ EDGES = {
     "Console": "scenarios/console/terminal.py",
     "stdout.write": "scenarios/console/streams.py",
     "stderr.write": "scenarios/console/streams.py",
-    "html.escape": "scenarios/report/rendering/markup.py",
+    "html.escape": "scenarios/report/charts/hover_text.py",
+    "Markup": "scenarios/report/rendering/html_page.py",
+    "jinja2": "scenarios/report/rendering/html_page.py",
 }
 """What only one file calls, as all that is printed, or put into a page, has to pass it."""
+
+TEMPLATES = Path(__file__).parents[2] / "scenarios" / "report" / "templates"
+TAGS = {"scenarios/report/charts/hover_text.py"}
+"""The only file with tags in its strings: plotly's own, in the texts of charts."""
+TAG = re.compile(
+    r"</?(a|b|br|canvas|circle|code|dd|details|div|dl|dt|em|extra|figcaption|figure|g|h[1-6]|html|i|img|li|main|ol|p|path|"
+    r"pre|script|section|small|span|strong|style|sub|summary|sup|svg|table|tbody|td|text|th|thead|title|tr|u|ul)(?=[\s>/])"
+)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -56,9 +68,19 @@ def calls_at_edges(tree: ast.AST) -> list[tuple[str, int]]:
     for node in ast.walk(tree):
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         found += [(edge, node.lineno) for edge in EDGES if called == edge or called.endswith(f".{edge}")]
-        if isinstance(node, ast.ImportFrom) and node.module == "html":
-            found.append(("html.escape", node.lineno))
+        source = node.module if isinstance(node, ast.ImportFrom) else None
+        if source in {"html", "jinja2"}:
+            found.append(("html.escape" if source == "html" else "jinja2", node.lineno))
     return found
+
+
+def tags(tree: ast.AST) -> list[int]:
+    """Return the lines of strings with HTML in them; docstrings may speak of it."""
+    documented = ast.Module | ast.ClassDef | Function
+    scopes = [node.body for node in ast.walk(tree) if isinstance(node, documented)]
+    words = {id(part.value) for body in scopes for part in body if isinstance(part, ast.Expr)}
+    strings = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return [node.lineno for node in strings if id(node) not in words and TAG.search(node.value)]
 
 
 def constructor_parameters(tree: ast.AST) -> dict[str, int]:
@@ -110,6 +132,16 @@ def test_what_is_printed_passes_the_edge(modules) -> None:
     assert {name: calls for name, calls in found.items() if calls} == {}
 
 
+def test_html_is_written_by_templates_alone(modules) -> None:
+    """No string of a room holds a tag, and no template lets a value pass as HTML: names of other people are safe."""
+    found = {m.name: lines for m in modules if m.in_room and m.name not in TAGS and (lines := tags(m.tree))}
+    assert found == {}
+    templates = sorted(TEMPLATES.rglob("*.html"))
+    assert len(templates) > 10
+    unsafe = re.compile(r"\|\s*(safe|tojson|forceescape)\b|autoescape")
+    assert [path.name for path in templates if unsafe.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_every_test_says_what_it_tests(modules) -> None:
     """Each test function has a docstring."""
     tests = [(m.name, f) for m in modules if m.name.startswith("tests/") for f in m.functions()]
@@ -127,6 +159,10 @@ def test_every_test_says_what_it_tests(modules) -> None:
         ("rich.console.Console(width=3)", calls_at_edges),
         ("sys.stdout.write('a')", calls_at_edges),
         ("from html import escape", calls_at_edges),
+        ("markupsafe.Markup('a')", calls_at_edges),
+        ("from jinja2 import Environment", calls_at_edges),
+        ("f'<p class={a}>'", tags),
+        ("a = ['<td>', 1]", tags),
     ],
 )
 def test_the_rules_see_what_they_forbid(code: str, find) -> None:

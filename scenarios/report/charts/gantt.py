@@ -23,6 +23,13 @@ VISIBLE: Final = 0.001
 PAUSE: Final = 0.004
 """The same for passes, which have a number to show."""
 
+MAIN_LANE: Final = (-0.09, 0.62)
+COMMUNICATION_LANE: Final = (0.36, 0.2)
+"""Distance of a lane's middle from its rank's line, and its thickness, in ranks."""
+CHUNK_OPACITY: Final = (1.0, 0.68)
+"""Of a rank's virtual stages, those of even and of odd place."""
+_WINDOWS: Final = ("the beginning", "the middle", "the end")
+
 Floats = NDArray[np.float64]
 
 
@@ -78,6 +85,18 @@ class Gantt:
         """Return the phases that occur, in order of ``PHASES``."""
         present = {int(code) for window in self.windows for code in np.unique(window.bars.phase)}
         return tuple(phase for index, phase in enumerate(PHASES) if index in present)
+
+
+def phase_legend(gantt: Gantt) -> list[tuple[str, str]]:
+    """Return words and colours of a pipeline picture's phases."""
+    return [(phase.words, phase.colour) for phase in PHASES if phase in gantt.phases]
+
+
+def window_title(index: int, gantt: Gantt, unit: str) -> str:
+    """Return what an axis of time says: which window of the step, and the unit."""
+    if len(gantt.windows) == 1:
+        return f"time ({unit})"
+    return f"{_WINDOWS[index]}: time ({unit})"
 
 
 def choose_bars(timeline: Timeline, max_ranks: int = MAX_RANKS, max_bars: int = MAX_BARS) -> Gantt:

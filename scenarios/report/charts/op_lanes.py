@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -36,10 +35,9 @@ Columns = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class OpLanes:
-    """HTML of the drawing with its data, the script that draws it, the colours of its kinds, and what is not drawn."""
+    """What ``op_lanes.js`` draws, packed; the colours of its kinds, and what is not drawn."""
 
-    body: str
-    script: str
+    data: str
     legend: tuple[tuple[str, str], ...]
     note: str
 
@@ -89,8 +87,7 @@ def op_lanes(comparison: Comparison, names: tuple[str, str], max_ops: int = MAX_
         )
     note = "; ".join(left_out)
     return OpLanes(
-        body=_BODY.replace("{data}", _packed(header, columns)),
-        script=(Path(__file__).parent / "op_lanes.js").read_text(encoding="utf-8"),
+        data=_packed(header, columns),
         legend=(*colours.legend, *_marks(comparison, num_merged)),
         note=f"{note[0].upper()}{note[1:]}." if note else "",
     )
@@ -234,12 +231,3 @@ def _steps(ticks: NDArray[np.int64], lanes: Sequence[dict[str, Any]]) -> NDArray
     first = [lane["begin"] for lane in lanes if lane["begin"] < lane["end"]]
     steps[first] = ticks[first]
     return steps.astype("<u4")
-
-
-_BODY: Final = """<div id="op-lanes" class="lanes"><div class="tools"><button data-action="in">zoom in</button>\
-<button data-action="out">zoom out</button><button data-action="left">←</button><button data-action="right">→</button>\
-<button data-action="all">all</button><input type="search" placeholder="find ops by name"\
- aria-label="find ops by name">\
-<span>drag to move, Ctrl + wheel to zoom, double-click to zoom in; keys W A S D</span></div>\
-<canvas tabindex="0" aria-label="both timelines, op by op"></canvas><div class="tip" hidden></div></div>
-<script type="text/plain" id="op-lanes-data">{data}</script>"""

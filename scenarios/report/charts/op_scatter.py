@@ -1,4 +1,4 @@
-"""One timeline's seconds over the other's, a point per aligned op: a drawing in SVG that needs no script."""
+"""One timeline's seconds over the other's, a point per aligned op."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import Final
 import numpy as np
 
 from costmodels.units import format_change, format_time
-from scenarios.report.charts.svg_plot import Plot, log_axis
+from scenarios.report.charts.svg_plot import Drawing, Mark, Plot, log_axis
 
 BAND: Final = 0.2
 """The part that a point may be off to lie in the band."""
 _SIZE: Final = (720, 460)
 _BAND_CORNERS: Final = 65
-_RING: Final = 'fill="none" stroke-width="1.5" pointer-events="all"'
+_RING: Final = {"fill": "none", "stroke-width": "1.5", "pointer-events": "all"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +27,21 @@ class Point:
     by_name: bool = True
 
 
-def scatter(points: Sequence[Point], names: tuple[str, str]) -> str:
+def scatter(points: Sequence[Point], names: tuple[str, str]) -> Drawing:
     """Return the drawing, both axes logarithmic: the second's seconds to the right, the first's upwards."""
     values = [value for point in points for value in (point.first_s, point.second_s)]
     first, second = names
     plot = Plot(log_axis(second, values, format_time), log_axis(first, values, format_time), *_SIZE)
     ends = np.geomspace(plot.x.low, plot.x.high, _BAND_CORNERS)
     band = np.concatenate([ends, ends[::-1]]), np.concatenate([ends * (1 - BAND), ends[::-1] * (1 + BAND)])
-    marks = [plot.area(*band, 'class="band"'), plot.line(ends[[0, -1]], ends[[0, -1]], 'class="guide"')]
+    guide = plot.line(ends[[0, -1]], ends[[0, -1]], {"class": "guide"})
+    marks: list[Mark] = [plot.area(*band, {"class": "band"}), guide]
     for point in points:
         times = f"{first} {format_time(point.first_s)}, {second} {format_time(point.second_s)}"
         words = f"{point.words}\n{times}, {format_change(point.first_s / point.second_s - 1)}"
-        look = f'fill="{point.colour}" opacity="0.8"' if point.by_name else f'{_RING} stroke="{point.colour}"'
-        marks.append(plot.circles([(point.second_s, point.first_s, words)], look))
-    return f'<div class="large">{plot.svg(marks, f"{first} against {second}, op by op")}</div>'
+        look = {"fill": point.colour, "opacity": "0.8"} if point.by_name else {**_RING, "stroke": point.colour}
+        marks += plot.circles([(point.second_s, point.first_s, words)], look)
+    return plot.drawing(marks, f"{first} against {second}, op by op")
 
 
 def in_band(points: Sequence[Point]) -> int:

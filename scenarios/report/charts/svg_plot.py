@@ -1,14 +1,15 @@
-"""Plots in SVG that need no script: two axes, and dots, lines and areas between them. Thousands of dots stay small."""
+"""Plots that need no script: two axes, and dots, lines and areas between them. Thousands of dots stay small.
 
-from collections.abc import Callable, Sequence
+A plot gives marks as shapes of SVG, in data; ``templates`` says how they are written.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-
-from scenarios.report.rendering.markup import escape
 
 Array = NDArray[np.float64]
 
@@ -60,6 +61,54 @@ def log_axis(title: str, values: Sequence[float] | Array, words: Callable[[float
     return Axis(title, low, high, tuple(ticks[:: -(-len(ticks) // _MOST_TICKS)]), words)
 
 
+Look = Mapping[str, str]
+"""Attributes of a shape: its class on the page, or its own colours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A line, or an area, or dots: SVG's path data."""
+
+    data: str
+    look: Look
+
+
+@dataclass(frozen=True, slots=True)
+class Circle:
+    """A circle that says its words where it is pointed at."""
+
+    x: str
+    y: str
+    words: str
+    look: Look
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words of an axis. ``anchor``: which part of them stands at the place."""
+
+    x: str
+    y: str
+    text: str
+    anchor: str
+    is_upright: bool = False
+
+
+Mark = Path | Circle
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A whole plot, ready to be written. ``label``: what it shows, for those who cannot see."""
+
+    label: str
+    width: int
+    height: int
+    grid: str
+    words: tuple[Words, ...]
+    marks: tuple[Mark, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Plot:
     """The place of a plot's marks, in the units of its drawing."""
@@ -74,65 +123,51 @@ class Plot:
         right, low = self.width - _RIGHT, self.height - _BOTTOM
         return _LEFT + self.x.part(xs) * (right - _LEFT), low - self.y.part(ys) * (low - _TOP)
 
-    def dots(self, xs: Sequence[float] | Array, ys: Sequence[float] | Array, look: str) -> str:
-        """Return a dot per place of a grid that some point falls on, the stronger the more do; ``look``: attributes."""
+    def dots(self, xs: Sequence[float] | Array, ys: Sequence[float] | Array, look: Look) -> list[Mark]:
+        """Return a dot per place of a grid that some point falls on, the stronger the more do."""
         raster = np.rint(np.column_stack(self.places(xs, ys)) / _RASTER).astype(int) * _RASTER
         found, counts = np.unique(raster, axis=0, return_counts=True)
-        paths = []
+        paths: list[Mark] = []
         for (least, opacity), most in zip(_CROWDS, [*(crowd for crowd, _ in _CROWDS[1:]), np.inf], strict=True):
             marks = "".join(f"M{x} {y}h0" for x, y in found[(counts >= least) & (counts < most)].tolist())
             if marks:
-                paths.append(f'<path class="dots" opacity="{opacity}" {look} d="{marks}"/>')
-        return "".join(paths)
+                paths.append(Path(marks, {"class": "dots", "opacity": str(opacity), **look}))
+        return paths
 
-    def circles(self, points: Sequence[tuple[float, float, str]], look: str) -> str:
-        """Return a circle per (x, y, words), which says its words where it is pointed at."""
-        found = []
+    def circles(self, points: Sequence[tuple[float, float, str]], look: Look) -> list[Mark]:
+        """Return a circle per (x, y, words)."""
+        found: list[Mark] = []
         for x, y, words in points:
             across, down = self.places([x], [y])
-            title = f"<title>{escape(words)}</title>"
-            found.append(f'<circle cx="{across[0]:.1f}" cy="{down[0]:.1f}" r="3.5" {look}>{title}</circle>')
-        return "".join(found)
+            found.append(Circle(f"{across[0]:.1f}", f"{down[0]:.1f}", words, look))
+        return found
 
-    def line(self, xs: Sequence[float] | Array, ys: Sequence[float] | Array, look: str) -> str:
+    def line(self, xs: Sequence[float] | Array, ys: Sequence[float] | Array, look: Look) -> Path:
         """Return a line through points."""
-        return f'<path {look} d="M{self._corners(xs, ys)}"/>'
+        return Path(f"M{self._corners(xs, ys)}", look)
 
-    def area(self, xs: Sequence[float] | Array, ys: Sequence[float] | Array, look: str) -> str:
+    def area(self, xs: Sequence[float] | Array, ys: Sequence[float] | Array, look: Look) -> Path:
         """Return the area within a line through points."""
-        return f'<path {look} d="M{self._corners(xs, ys)}Z"/>'
+        return Path(f"M{self._corners(xs, ys)}Z", look)
 
-    def svg(self, marks: Sequence[str], label: str) -> str:
-        """Return the drawing: axes, then marks in their order; ``label``: what it shows, for those who cannot see."""
-        head = f'<svg class="plot" viewBox="0 0 {self.width} {self.height}" role="img" aria-label="{escape(label)}">'
-        return "".join([head, self._axes(), *marks, "</svg>"])
-
-    def _corners(self, xs: Sequence[float] | Array, ys: Sequence[float] | Array) -> str:
-        return "L".join(f"{x:.1f} {y:.1f}" for x, y in zip(*self.places(xs, ys), strict=True))
-
-    def _axes(self) -> str:
+    def drawing(self, marks: Sequence[Mark], label: str) -> Drawing:
+        """Return the drawing: axes, then marks in their order."""
         low, right = self.height - _BOTTOM, self.width - _RIGHT
         across = self.places(self.x.ticks, [self.y.low] * len(self.x.ticks))[0]
         down = self.places([self.x.low] * len(self.y.ticks), self.y.ticks)[1]
         grid = "".join(f"M{x:.1f} {_TOP}V{low}" for x in across) + "".join(f"M{_LEFT} {y:.1f}H{right}" for y in down)
         words = [
-            f'<text x="{x:.1f}" y="{low + _TICK_GAP}" text-anchor="middle">{escape(self.x.words(tick))}</text>'
+            Words(f"{x:.1f}", f"{low + _TICK_GAP}", self.x.words(tick), "middle")
             for x, tick in zip(across, self.x.ticks, strict=True)
         ]
         words += [
-            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(self.y.words(tick))}</text>'
+            Words(f"{_LEFT - 8}", f"{y + 4:.1f}", self.y.words(tick), "end")
             for y, tick in zip(down, self.y.ticks, strict=True)
         ]
         middle_x, middle_y = (_LEFT + right) / 2, (_TOP + low) / 2
-        titles = (
-            f'<text x="{middle_x}" y="{self.height - _TITLE_GAP}" text-anchor="middle">{escape(self.x.title)}</text>'
-            f'<text x="12" y="{middle_y}" text-anchor="middle" transform="rotate(-90 12 {middle_y})">'
-            f"{escape(self.y.title)}</text>"
-        )
-        return f'<path class="grid" d="{grid}"/>{"".join(words)}{titles}'
+        words.append(Words(f"{middle_x}", f"{self.height - _TITLE_GAP}", self.x.title, "middle"))
+        words.append(Words("12", f"{middle_y}", self.y.title, "middle", is_upright=True))
+        return Drawing(label, self.width, self.height, grid, tuple(words), tuple(marks))
 
-
-def panels(plots: Sequence[tuple[str, str]]) -> str:
-    """Return drawings beside each other, as many as there is room for, from (heading, SVG)."""
-    figures = "".join(f"<figure><figcaption>{escape(words)}</figcaption>{svg}</figure>" for words, svg in plots)
-    return f'<div class="panels">{figures}</div>'
+    def _corners(self, xs: Sequence[float] | Array, ys: Sequence[float] | Array) -> str:
+        return "L".join(f"{x:.1f} {y:.1f}" for x, y in zip(*self.places(xs, ys), strict=True))

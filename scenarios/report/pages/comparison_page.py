@@ -7,11 +7,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels.units import format_change, format_percent, format_time
+from scenarios.report.blocks import (
+    Block,
+    Card,
+    Columns,
+    Group,
+    Headline,
+    Lanes,
+    LargePlot,
+    Legend,
+    Section,
+    Table,
+)
 from scenarios.report.charts.op_colours import op_colours
 from scenarios.report.charts.op_lanes import op_lanes
 from scenarios.report.charts.op_scatter import BAND, Point, in_band, scatter
 from scenarios.report.pages.decision_section import decision_section
-from scenarios.report.rendering.page import Card, Section, legend, table, write_page
+from scenarios.report.rendering.html_page import write_page
 from traces.comparison.compare import Comparison, Totals, difference_s
 from traces.comparison.mismatch import Mismatch
 from traces.comparison.step_time import StepTime
@@ -45,21 +57,26 @@ def write_comparison(
     explanation: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the page of a comparison. ``explanation``: what decides between two simulated steps."""
+    write_page(path, comparison_blocks(comparison, names=names, title=title, explanation=explanation))
+
+
+def comparison_blocks(
+    comparison: Comparison, *, names: Names, title: str, explanation: Mapping[str, Any] | None = None
+) -> tuple[Block, ...]:
+    """Return the blocks of a comparison. ``explanation``: what decides between two simulated steps."""
     lanes = op_lanes(comparison, names)
     lead = "One axis of time, from each timeline's first start. Point at an op to see its partner."
-    sections = [
-        Section("Both timelines, op by op", lead, legend(lanes.legend) + lanes.body, note=lanes.note),
+    return (
+        Headline(title, _subtitle(comparison), _cards(comparison, names)),
+        *([decision_section(explanation)] if explanation else []),
+        Section("Both timelines, op by op", (Lanes(lanes),), lead, lanes.note),
         _explained(comparison, names),
-        Section("Where the step goes", _STEP_LEAD, _step_tables(comparison, names), note=_PATH_NOTE),
+        Section("Where the step goes", (_step_tables(comparison, names),), _STEP_LEAD, _PATH_NOTE),
         *_scatter(comparison, names),
-        Section("By kind", _TOTALS_LEAD, _totals_table("kind", comparison.by_kind, names)),
-        Section("By stream", "", _totals_table("stream", comparison.by_stream, names)),
-    ]
-    if explanation:
-        sections.insert(0, decision_section(explanation))
-    if not comparison.same_work:
-        sections.append(_mismatches(comparison, names))
-    write_page(path, title, _subtitle(comparison), _cards(comparison, names), sections, scripts=[lanes.script])
+        Section("By kind", (_totals_table("kind", comparison.by_kind, names),), _TOTALS_LEAD),
+        Section("By stream", (_totals_table("stream", comparison.by_stream, names),)),
+        *([] if comparison.same_work else [_mismatches(comparison, names)]),
+    )
 
 
 _STEP_LEAD: Final = (
@@ -84,17 +101,17 @@ def _subtitle(comparison: Comparison) -> str:
     return f"{sources} · {', '.join(aligned)}"
 
 
-def _cards(comparison: Comparison, names: Names) -> list[Card]:
+def _cards(comparison: Comparison, names: Names) -> tuple[Card, ...]:
     count = sum(comparison.mismatches.values())
     work = Card("Same work", "yes", "ops, order on each stream, bytes", "good")
     if count:
         work = Card("Same work", "no", f"{count:,} difference{'s' if count > 1 else ''} in ops, order or bytes", "bad")
-    return [
+    return (
         Card(f"Step, {names[0]}", format_time(comparison.first_s)),
         Card(f"Step, {names[1]}", format_time(comparison.second_s)),
         Card("Difference", _signed(comparison.makespan_error), f"{names[0]} against {names[1]}"),
         work,
-    ]
+    )
 
 
 def _explained(comparison: Comparison, names: Names) -> Section:
@@ -103,7 +120,7 @@ def _explained(comparison: Comparison, names: Names) -> Section:
     entries = sorted((*explained.ops, explained.idle), key=lambda share: share[1], reverse=True)
     rows = [_contribution(*share) for share in entries if share[0].difference_s]
     if not rows:
-        return Section("What explains the difference", "No op took another time.")
+        return Section("What explains the difference", lead="No op took another time.")
     if explained.num_others:
         others, fraction = explained.others
         rows.append(_contribution(replace(others, key=f"{explained.num_others:,} others"), fraction))
@@ -112,7 +129,7 @@ def _explained(comparison: Comparison, names: Names) -> Section:
         "What each op has of the mean rank's step: time that nothing of more weight hides. The differences add up to "
         f"that of the steps, {_difference(comparison.first_s - comparison.second_s)}."
     )
-    return Section("What explains the difference", lead, _long(table(columns, rows)))
+    return Section("What explains the difference", (Table(columns, rows, breaks_words=True),), lead)
 
 
 def _contribution(entry: Totals, share_fraction: float) -> tuple[str, ...]:
@@ -127,13 +144,14 @@ def _counts(entry: Totals) -> str:
     return f"{entry.num_first:,} | {entry.num_second:,}"
 
 
-def _step_tables(comparison: Comparison, names: Names) -> str:
+def _step_tables(comparison: Comparison, names: Names) -> Columns:
     steps, paths = comparison.step_times, comparison.critical_paths_s
     parts = [(words, *_parts(steps, key)) for key, words in _PARTS if any(getattr(step, key) for step in steps)]
     kinds = sorted({*paths[0], *paths[1]}, key=lambda kind: (-paths[1].get(kind, 0.0), -paths[0].get(kind, 0.0), kind))
     path = [(kind, *_side_times(paths[0].get(kind, 0.0), paths[1].get(kind, 0.0))) for kind in kinds]
     columns = (*names, "difference")
-    return _columns(table(("the mean rank", *columns), parts), table(("the critical path", *columns), path))
+    tables = Table(("the mean rank", *columns), parts), Table(("the critical path", *columns), path)
+    return Columns(tuple(Group((table,)) for table in tables))
 
 
 def _parts(steps: tuple[StepTime, StepTime], key: str) -> tuple[str, ...]:
@@ -173,14 +191,10 @@ def _scatter(comparison: Comparison, names: Names) -> list[Section]:
         lead += " Rings are ops that have another name on each side, aligned by kind and place."
     note = f"The {MAX_POINTS:,} longest of {len(points):,} are drawn." if len(points) > MAX_POINTS else ""
     heading = f"Op by op: {names[0]} against {names[1]}"
-    return [Section(heading, lead, legend(colours.legend) + scatter(drawn, names), note=note)]
+    return [Section(heading, (Legend(colours.legend), LargePlot(scatter(drawn, names))), lead, note)]
 
 
-def _columns(*tables: str) -> str:
-    return '<div class="columns">' + "".join(f"<div>{part}</div>" for part in tables) + "</div>"
-
-
-def _totals_table(words: str, totals: Sequence[Totals], names: Names) -> str:
+def _totals_table(words: str, totals: Sequence[Totals], names: Names) -> Table:
     rows = [
         (
             entry.key, _counts(entry), *_side_times(entry.first_s, entry.second_s),
@@ -188,7 +202,7 @@ def _totals_table(words: str, totals: Sequence[Totals], names: Names) -> str:
         )
         for entry in totals
     ]  # fmt: skip
-    return table((words, "ops", *names, "difference", "error"), rows)
+    return Table((words, "ops", *names, "difference", "error"), rows)
 
 
 def _mismatches(comparison: Comparison, names: Names) -> Section:
@@ -201,18 +215,14 @@ def _mismatches(comparison: Comparison, names: Names) -> Section:
     counts = ", ".join(f"{count:,} {what}" for what, count in comparison.mismatches.items() if count)
     columns = ("difference", "rank", "stream", "op", "micro-batch", *names)
     lead = f"Found: {counts}. Missing: {names[0]} alone; extra: {names[1]} alone. The first few of each:"
-    return Section("Not the same work", lead, _long(table(columns, rows, text_columns=len(columns))))
+    table = Table(columns, rows, text_columns=len(columns), breaks_words=True)
+    return Section("Not the same work", (table,), lead)
 
 
 def _few_of_each(examples: Sequence[Mismatch]) -> Iterator[Mismatch]:
     """Yield the first examples of each kind of mismatch."""
     for _, alike in groupby(examples, key=lambda example: example.what):
         yield from islice(alike, MAX_EXAMPLES)
-
-
-def _long(body: str) -> str:
-    """Return a table whose words are broken where they are long."""
-    return f'<div class="long">{body}</div>'
 
 
 def _short(name: str) -> str:

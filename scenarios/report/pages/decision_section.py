@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from costmodels.units import format_percent, format_time
+from scenarios.report.blocks import Columns, Group, Section, Table
 from scenarios.report.causes import cause_of
-from scenarios.report.rendering.page import Section, table
 
 MAX_OPS: Final = 12
 
@@ -13,18 +13,18 @@ MAX_OPS: Final = 12
 def decision_section(explanation: Mapping[str, Any]) -> Section:
     """Return the verdict, and the parts of the step, ops and links that differ (see ``comparing.explanation``)."""
     names = (explanation["first"], explanation["second"])
-    causes = table(
+    causes = Table(
         ("the mean rank's step", *names, "first less second"),
         [(row["cause"], *_times(row)) for row in explanation["causes"]],
     )
-    links = table(
+    links = Table(
         ("the busiest link of a kind", *names),
         [
             (row["kind"], *(format_percent(row[f"{side}_busy_fraction"]) for side in ("first", "second")))
             for row in explanation["links"]
         ],
     )
-    ops = table(
+    ops = Table(
         ("communication, per rank", *(f"held back by, {name}" for name in names), *names, "first less second"),
         [
             (
@@ -36,9 +36,9 @@ def decision_section(explanation: Mapping[str, Any]) -> Section:
         ],
         text_columns=3,
     )
-    body = f'<div class="columns"><div>{causes}</div><div>{links}</div></div>'
     note = "Ops that differ. Full: the fullest link of a kind on an op's way, while its bytes move."
-    return Section("What decides", explanation["verdict"], body + ops, note=note)
+    blocks = Columns((Group((causes,)), Group((links,)))), ops
+    return Section("What decides", blocks, explanation["verdict"], note)
 
 
 def _times(row: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -6,24 +6,15 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.units import format_bytes, format_percent, format_time
+from scenarios.report.blocks import HeatMap, Section, Table
 from scenarios.report.causes import cause_of
-from scenarios.report.charts.step_charts import time_unit
-from scenarios.report.rendering.markup import escape
-from scenarios.report.rendering.page import Chart, Section, table
+from scenarios.report.charts.axis_unit import time_unit
 from sim.cluster.topology.links import LinkKind
 from sim.engine.findings.link_use import LinkUse
 
 MAX_LINES: Final = 28
 MAX_KINDS: Final = 10
 NUM_PARTS: Final = 240
-SCALE: Final = [
-    [0, "rgba(128,140,160,0.10)"],
-    [0.15, "rgba(228,180,80,0.5)"],
-    [0.4, "rgba(228,165,65,1)"],
-    [0.7, "rgba(221,115,55,1)"],
-    [1, "rgba(179,38,30,1)"],
-]
-"""Colours from idle to full, as visible on white as on black."""
 
 
 def links_section(use: LinkUse, communication: Sequence[Mapping[str, Any]]) -> Section:
@@ -36,10 +27,10 @@ def links_section(use: LinkUse, communication: Sequence[Mapping[str, Any]]) -> S
     lead += "At the left, the share of the step."
     left_out = len(use.example) - len(rows)
     note = f"{left_out:,} less busy classes of links are not drawn." if left_out else ""
-    return Section("What is full, and when", lead, _bound_table(communication), _heat_map(use, rows), note)
+    return Section("What is full, and when", (_bound_table(communication), _heat_map(use, rows)), lead, note)
 
 
-def _bound_table(communication: Sequence[Mapping[str, Any]]) -> str:
+def _bound_table(communication: Sequence[Mapping[str, Any]]) -> Table:
     """Return a line per kind of communication: its time, and what that went to."""
     columns = ("communication", "held back by", "per rank", "of it latency")
     rows = [
@@ -52,7 +43,7 @@ def _bound_table(communication: Sequence[Mapping[str, Any]]) -> str:
         for entry in communication[:MAX_KINDS]
         if entry["time_s"]
     ]
-    return table(columns, rows, text_columns=2)
+    return Table(columns, rows, text_columns=2)
 
 
 def _direction(stream: str) -> str:
@@ -79,33 +70,12 @@ def link_words(use: LinkUse, row: int) -> str:
     return use.topology.name_of(int(use.example[row])) + (f" ×{count:,}" if count > 1 else "")
 
 
-def _heat_map(use: LinkUse, rows: list[int]) -> Chart:
+def _heat_map(use: LinkUse, rows: list[int]) -> HeatMap:
     unit, factor = time_unit(use.makespan_s)
-    width = use.makespan_s / NUM_PARTS / factor
-    labels = [f"{escape(link_words(use, row))}  {format_percent(use.busy_fraction[row], 0)}" for row in rows]
+    labels = [f"{link_words(use, row)}  {format_percent(use.busy_fraction[row], 0)}" for row in rows]
     details = [
         f"{LinkKind(int(use.kind[row])).words}, {format_bytes(round(float(use.num_bytes[row])))} in "
         f"{format_time(float(use.busy_s[row]))}" for row in rows
     ]  # fmt: skip
-    trace: dict[str, Any] = {
-        "type": "heatmap",
-        "z": [[round(value, 3) for value in use.over_time(row, NUM_PARTS).tolist()] for row in rows],
-        "x0": round(width / 2, 9), "dx": round(width, 9), "y": labels,
-        "zmin": 0, "zmax": 1, "colorscale": SCALE, "ygap": 2,
-        "customdata": [[words] * NUM_PARTS for words in details],
-        "colorbar": {"thickness": 10, "tickformat": ".0%", "outlinewidth": 0, "len": 1.0},
-        "hovertemplate": "<b>%{y}</b> of the step<br>%{customdata}<br>%{z:.0%} in use at %{x:.4g} " + unit
-        + "<extra></extra>",
-    }  # fmt: skip
-    layout = {
-        "margin": {"l": 8, "r": 8, "t": 6, "b": 44},
-        "xaxis": {
-            "title": {"text": f"time ({unit})", "standoff": 6}, "zeroline": False, "showgrid": False,
-            "range": [0, round(use.makespan_s / factor, 9)],
-        },
-        "yaxis": {
-            "type": "category", "dtick": 1, "automargin": True, "fixedrange": True,
-            "range": [len(rows) - 0.5, -0.5], "showgrid": False, "zeroline": False,
-        },
-    }  # fmt: skip
-    return Chart("links", {"data": [trace], "layout": layout}, 70 + max(80, 24 * len(rows)))
+    values = [use.over_time(row, NUM_PARTS).tolist() for row in rows]
+    return HeatMap("links", labels, values, details, (unit, use.makespan_s / factor))

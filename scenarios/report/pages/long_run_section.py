@@ -7,7 +7,9 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.units import format_percent
-from scenarios.report.rendering.page import Card, Chart, Section, table
+from scenarios.report.blocks import Card, Chart, Only, Section, Table, Text
+from scenarios.report.charts.axis_unit import drawn_number
+from scenarios.report.charts.hover_text import hover_template
 from scenarios.summaries.long_run import interval_words, reliability_rows
 from sim.reliability.closed_forms import ExactModel
 
@@ -27,12 +29,18 @@ def long_run_card(reliability: Mapping[str, Any]) -> Card:
 def long_run_section(reliability: Mapping[str, Any]) -> Section:
     """Return the section on the long run, from the ``reliability`` object of summary.json."""
     rows = [(row.name, row.mean, row.fraction, row.between) for row in reliability_rows(reliability)]
-    body = table(("", "mean", "of the time", "nine runs of ten"), rows)
+    heads = ("mean", "of the time")
+    table = Table(("", *heads, "nine runs of ten"), rows)
+    terminal_table = Table(("the long run", *heads, "9 runs of 10"), rows)
     lead = "Goodput is the part of the time that is training whose result is kept. "
     lead += f"{reliability['replications']:,} runs were simulated, each with failures of its own."
     words = interval_words(reliability)
     note = f"{words[0].upper()}{words[1:]}."
-    return Section("The long run", lead, body, _goodput_chart(reliability), note)
+    blocks = (
+        Only("page", (table, _goodput_chart(reliability))),
+        Only("terminal", (terminal_table, Text(words))),
+    )
+    return Section("The long run", blocks, lead, note)
 
 
 def _goodput_chart(reliability: Mapping[str, Any]) -> Chart:
@@ -48,7 +56,7 @@ def _goodput_chart(reliability: Mapping[str, Any]) -> Chart:
             "type": "data", "symmetric": False, "array": [_number(100 * (goodput["high"] - goodput["mean"]))],
             "arrayminus": [_number(100 * (goodput["mean"] - goodput["low"]))], "color": _DOT, "thickness": 1.5,
         },
-        "hovertemplate": "simulated %{y:.2f} %, every %{x:.3g} min<extra></extra>",
+        "hovertemplate": hover_template("simulated %{y:.2f} %, every %{x:.3g} min"),
     }  # fmt: skip
     data = [simulated]
     if reliability["expected"]:
@@ -57,7 +65,7 @@ def _goodput_chart(reliability: Mapping[str, Any]) -> Chart:
         data.insert(0, {
             "type": "scatter", "mode": "lines", "name": "closed form", "line": {"color": _CURVE, "width": 2},
             "x": [_number(t_s / 60) for t_s in intervals_s.tolist()], "y": [_number(value) for value in curve],
-            "hovertemplate": "closed form %{y:.2f} %, every %{x:.3g} min<extra></extra>",
+            "hovertemplate": hover_template("closed form %{y:.2f} %, every %{x:.3g} min"),
         })  # fmt: skip
     layout = {
         "margin": {"l": 56, "r": 12, "t": 10, "b": 44}, "hovermode": "closest", "dragmode": False,
@@ -79,5 +87,4 @@ def _round_numbers(low: float, high: float) -> list[float]:
 
 
 def _number(value: float) -> float:
-    """Return a number with the digits that a chart needs."""
-    return float(f"{value:.6g}")
+    return drawn_number(value, digits=6)

@@ -1,26 +1,21 @@
-"""report.html of a simulated or executed step: the answer, the pipeline, where the time goes, the memory."""
+"""What a simulated step answers, as blocks: a textbook schedule, a training step, and a long run of it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
+from scenarios.report.blocks import Bar, Block, Headline, Only, Piece, Section, Table, Text
+from scenarios.report.blocks import Timeline as TimelineBlock
 from scenarios.report.charts.gantt import choose_bars
 from scenarios.report.charts.op_kinds import longest_kinds
-from scenarios.report.charts.step_charts import (
-    MAX_ROLES,
-    breakdown_chart,
-    gantt_chart,
-    gantt_legend,
-    legend_of,
-    memory_by_kind_chart,
-    memory_curve_chart,
-)
 from scenarios.report.pages.links_section import links_section
 from scenarios.report.pages.long_run_section import long_run_section
-from scenarios.report.pages.step_answer import answer_cards, answer_section
-from scenarios.report.rendering.markup import escape
-from scenarios.report.rendering.page import Section, bar, legend, table, write_page
+from scenarios.report.pages.role_charts import MAX_ROLES, breakdown_bars, memory_bars, memory_lines
+from scenarios.report.pages.role_table import role_table
+from scenarios.report.pages.step_answer import advice_text, answer_cards, answer_facts, spending_section
+from scenarios.report.rendering.html_page import write_page
 from scenarios.report.words import Advice
 from sim.engine.findings.link_use import LinkUse
 from traces.timeline import Timeline
@@ -32,6 +27,42 @@ _OP_COLUMNS: Final = ("kind", "part of the step", "stream", "", "per rank", "of 
 
 _SEVERAL: Final = 1.5
 """A longer timeline than so many steps shows several of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStep:
+    """What a simulation found: its summary (the keys of summary.json), its timeline, its use of links, and advice.
+
+    What is None is left out; a terminal needs no timeline.
+    """
+
+    summary: Mapping[str, Any]
+    timeline: Timeline | None = None
+    links: LinkUse | None = None
+    advice: Advice | None = None
+
+
+def step_blocks(found: FoundStep) -> tuple[Block, ...]:
+    """Return the blocks of a simulated step, of whichever kind it is."""
+    if "reliability" in found.summary:
+        return long_run_blocks(found)
+    return training_blocks(found) if found.summary.get("memory_capacity_bytes") else textbook_blocks(found)
+
+
+def textbook_blocks(found: FoundStep) -> tuple[Block, ...]:
+    """Return the blocks of a textbook schedule, whose times are stated and which holds no memory."""
+    return (*_opening(found), *_links(found), *_ops(found), _closing(found))
+
+
+def training_blocks(found: FoundStep) -> tuple[Block, ...]:
+    """Return the blocks of a training step."""
+    return (*_opening(found), *_links(found), *_memory(found), *_ops(found), _closing(found))
+
+
+def long_run_blocks(found: FoundStep) -> tuple[Block, ...]:
+    """Return the blocks of a training step that a long run repeats on hardware that fails."""
+    long_run = long_run_section(found.summary["reliability"])
+    return (*_opening(found), *_links(found), *_memory(found), long_run, *_ops(found), _closing(found))
 
 
 def write_report(
@@ -46,25 +77,40 @@ def write_report(
 
     Wall times are left out: identical runs give identical bytes.
     """
-    sections = [answer_section(summary, advice), _pipeline(timeline), _time(summary)]
-    if links is not None and len(links.example):
-        sections.append(links_section(links, summary["communication"]))
-    has_memory = bool(summary.get("memory_capacity_bytes"))  # a textbook workload models none
-    if has_memory and len(timeline.memory):
-        sections.append(_memory(summary, timeline))
-    if has_memory and any(role["memory_by_kind_bytes"] for role in summary["roles"]):
-        sections.append(_memory_by_kind(summary))
-    if "reliability" in summary:
-        sections.append(long_run_section(summary["reliability"]))
-    sections.append(_ops(timeline))
-    write_page(path, summary["scenario"], _subtitle(summary, timeline), answer_cards(summary), sections)
+    write_page(path, step_blocks(FoundStep(summary, timeline, links, advice)))
 
 
-def _subtitle(summary: Mapping[str, Any], timeline: Timeline) -> str:
+def _opening(found: FoundStep) -> tuple[Block, ...]:
+    """Return the answer, the pipeline, and where the time goes."""
+    summary = found.summary
+    return (
+        Headline(
+            summary["scenario"], _subtitle(summary, found.timeline), answer_cards(summary),
+            terminal_title=f"{summary['scenario']}, {summary['world_size']:,} ranks", facts=answer_facts(summary),
+        ),
+        spending_section(summary, found.advice),
+        *_pipeline(found.timeline),
+        _time(summary),
+    )  # fmt: skip
+
+
+def _closing(found: FoundStep) -> Block:
+    """Return what a terminal says last: what would help, and what was simulated."""
+    fold, engine = found.summary.get("fold"), found.summary.get("engine")
+    lines = [advice_text(found.advice)]
+    if fold and engine:
+        simulated = f"simulated {fold['simulated']:,} of {fold['ranks']:,} ranks"
+        took = f"{engine['events']:,} events in {format_time(engine['wall_time_s'])}"
+        lines.append(Text((Piece(f"{simulated}, {took}", "soft"),)))
+    return Only("terminal", tuple(lines))
+
+
+def _subtitle(summary: Mapping[str, Any], timeline: Timeline | None) -> str:
     what = "one training step"
-    if timeline.duration_s > _SEVERAL * summary["iteration_time_s"]:
+    if timeline is not None and timeline.duration_s > _SEVERAL * summary["iteration_time_s"]:
         what = "training steps without a flush between them, answers for a steady one"
-    words = [f"{summary['world_size']:,} ranks", f"{what}, {timeline.source}"]
+    source = f", {timeline.source}" if timeline is not None else ""
+    words = [f"{summary['world_size']:,} ranks", f"{what}{source}"]
     fold = summary.get("fold")
     if fold and fold["simulated"] < fold["ranks"]:
         words.append(f"{fold['simulated']:,} of them simulated, the others are their equals")
@@ -73,7 +119,9 @@ def _subtitle(summary: Mapping[str, Any], timeline: Timeline) -> str:
     return " · ".join(words)
 
 
-def _pipeline(timeline: Timeline) -> Section:
+def _pipeline(timeline: Timeline | None) -> tuple[Section, ...]:
+    if timeline is None:
+        return ()
     gantt = choose_bars(timeline)
     lead = "Each line is a rank: computing above, communication below it. Numbers are micro-batches. "
     lead += "Drag to zoom, double-click for all of it."
@@ -82,23 +130,36 @@ def _pipeline(timeline: Timeline) -> Section:
     if any(window.bars.chunk.any() for window in gantt.windows):
         lead += " Every second virtual stage of a rank is fainter."
     note = f"Not drawn: {'; '.join(gantt.left_out)}. All of it is in timeline.json.gz." if gantt.left_out else ""
-    return Section("Pipeline", lead, legend(gantt_legend(gantt)), gantt_chart("pipeline", gantt), note)
+    return (Section("Pipeline", (TimelineBlock("pipeline", gantt),), lead, note),)
 
 
 def _time(summary: Mapping[str, Any]) -> Section:
-    chart = breakdown_chart("time", summary)
+    blocks = breakdown_bars("time", summary), Only("terminal", (role_table(summary),))
     lead = "Communication counts only while the rank computes nothing; the bubble is what nothing explains but order."
-    return Section("Where the time goes", lead, legend(legend_of(chart)), chart, _some_of(len(summary["roles"])))
+    return Section("Where the time goes", blocks, lead, _some_of(len(summary["roles"])))
 
 
-def _memory(summary: Mapping[str, Any], timeline: Timeline) -> Section:
-    chart = memory_curve_chart("memory", timeline, _capacity_to_draw(summary))
-    return Section("Memory over the step", _capacity_words(summary), "", chart, _some_of(len(timeline.ranks)))
+def _links(found: FoundStep) -> tuple[Section, ...]:
+    if found.links is None or not len(found.links.example):
+        return ()
+    return (links_section(found.links, found.summary["communication"]),)
 
 
-def _memory_by_kind(summary: Mapping[str, Any]) -> Section:
-    chart = memory_by_kind_chart("memory-by-kind", summary, _capacity_to_draw(summary))
-    return Section("What the peak is made of", "", legend(legend_of(chart)), chart, _some_of(len(summary["roles"])))
+def _memory(found: FoundStep) -> tuple[Section, ...]:
+    """Return memory over the step, and what its peak is made of."""
+    summary, timeline = found.summary, found.timeline
+    if not summary.get("memory_capacity_bytes"):
+        return ()
+    capacity, sections = _capacity_to_draw(summary), []
+    if timeline is not None and len(timeline.memory):
+        lines = memory_lines("memory", timeline, capacity)
+        sections.append(
+            Section("Memory over the step", (lines,), _capacity_words(summary), _some_of(len(timeline.ranks)))
+        )
+    if any(role["memory_by_kind_bytes"] for role in summary["roles"]):
+        bars = memory_bars("memory-by-kind", summary, capacity)
+        sections.append(Section("What the peak is made of", (bars,), note=_some_of(len(summary["roles"]))))
+    return tuple(sections)
 
 
 def _capacity_to_draw(summary: Mapping[str, Any]) -> float | None:
@@ -119,24 +180,25 @@ def _some_of(number: int) -> str:
     return f"{MAX_ROLES} of {number} roles are drawn." if number > MAX_ROLES else ""
 
 
-def _ops(timeline: Timeline) -> Section:
+def _ops(found: FoundStep) -> tuple[Section, ...]:
+    timeline = found.timeline
+    if timeline is None:
+        return ()
     kinds = [kind for kind in longest_kinds(timeline) if kind.time_s > 0]
     total_s = timeline.duration_s
     longest_s = max((kind.time_s for kind in kinds), default=0.0)
     rows = [
         (
-            *(escape(words) for words in (kind.name, kind.phase, kind.stream)),
-            bar(kind.time_s / longest_s),
-            format_time(kind.time_s),
-            format_percent(kind.time_s / total_s),
-            f"{kind.num_ops:,.4g}",
+            kind.name, kind.phase, kind.stream, Bar(kind.time_s / longest_s), format_time(kind.time_s),
+            format_percent(kind.time_s / total_s), f"{kind.num_ops:,.4g}",
             format_rate(kind.flop / kind.time_s, "FLOP/s") if kind.flop else "",
         )
         for kind in kinds
-    ]
+    ]  # fmt: skip
     lead = "Ops that are alike up to layer and micro-batch, the mean over all ranks. Streams overlap."
     heading = "Longest kinds of op" if timeline.detail == "op" else "Longest kinds of task"
     if timeline.detail == "task":
         lead = "Tasks are lists of ops; those alike up to micro-batch, the mean over all ranks. Streams overlap."
     columns = _OP_COLUMNS if any(row[-1] for row in rows) else _OP_COLUMNS[:-1]
-    return Section(heading, lead, table(columns, [row[: len(columns)] for row in rows], text_columns=4, is_html=True))
+    table = Table(columns, [row[: len(columns)] for row in rows], text_columns=4)
+    return (Section(heading, (Only("page", (table,)),), lead),)

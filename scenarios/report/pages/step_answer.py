@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
+from scenarios.report.blocks import Card, Fact, Facts, Line, Only, Part, Piece, Section, SplitBar, Text
 from scenarios.report.pages.long_run_section import long_run_card
-from scenarios.report.rendering.markup import escape
-from scenarios.report.rendering.page import Card, Section, facts, split_bar
-from scenarios.report.words import Advice, detail_rows, spread_words, time_parts
+from scenarios.report.words import Advice, detail_rows, memory_words, spread_words, time_parts
 from scenarios.summaries.algorithm import algorithm_words
 from scenarios.summaries.role_names import fullest_row, row_name
 
@@ -15,7 +14,7 @@ _DAY_S: Final = 86_400.0
 _COUNTS: Final = ((1e12, "trillion "), (1e9, "billion "), (1e6, "million "), (1.0, ""))
 
 
-def answer_cards(summary: Mapping[str, Any]) -> list[Card]:
+def answer_cards(summary: Mapping[str, Any]) -> tuple[Card, ...]:
     """Return step time, throughput, utilisation, memory against capacity, and goodput; those that the summary has."""
     interval = spread_words(summary.get("iteration_time_interval_s"))
     cards = [Card("Time per step", format_time(summary["iteration_time_s"]), interval)]
@@ -32,23 +31,66 @@ def answer_cards(summary: Mapping[str, Any]) -> list[Card]:
     cards += _memory_cards(summary)
     if "reliability" in summary:
         cards.append(long_run_card(summary["reliability"]))
-    return cards
+    return tuple(cards)
 
 
-def answer_section(summary: Mapping[str, Any], advice: Advice | None) -> Section:
+def answer_facts(summary: Mapping[str, Any]) -> tuple[Fact, ...]:
+    """Return the same answers as lines of a terminal, and what else decides the step."""
+    facts = [Fact("step time", _time_line(summary))]
+    if other := algorithm_words(summary.get("algorithm", "")):
+        facts.append(Fact("algorithm", (Piece(summary["algorithm"], "unusual"), f": {other}")))
+    if summary.get("tokens_per_s"):
+        facts.append(Fact("throughput", f"{summary['tokens_per_s']:,.0f} tokens/s"))
+    if summary.get("model_flop_per_s_per_device"):
+        rate = format_rate(summary["model_flop_per_s_per_device"], "FLOP/s")
+        utilisation = f"MFU {format_percent(summary['mfu'])}, HFU {format_percent(summary['hfu'])}"
+        facts.append(Fact("per device", f"{rate} ({utilisation})"))
+    facts.append(Fact("memory", _memory_line(summary)))
+    return (*facts, *_details(summary))
+
+
+def spending_section(summary: Mapping[str, Any], advice: Advice | None) -> Section:
     """Return what the mean rank spends the step on, what decides that, and what would help."""
     total_s = summary["iteration_time_s"]
-    parts = [
-        (words, colour, part_s / total_s, f"{format_time(part_s)}, {format_percent(part_s / total_s)}")
+    parts = tuple(
+        Part(words, colour, part_s / total_s, (format_time(part_s), format_percent(part_s / total_s)))
         for (words, colour), part_s in time_parts(summary)
-    ]
-    rows = [(name, escape(words)) for name, words in detail_rows(summary)]
+    )
+    bar = SplitBar(parts, ("where the time goes", "per rank", "of the step"))
+    rows = [*_details(summary)]
     if advice is not None:
-        effect = f": {escape(advice.effect)}" if advice.effect else ""
-        tried = f"less {escape(advice.aim)}; try <code>{escape(advice.options)}</code>{effect}"
-        rows.append(("what would help most", tried))
+        effect = f": {advice.effect}" if advice.effect else ""
+        rows.append(Fact("what would help most", (f"less {advice.aim}; try ", Piece(advice.options, "code"), effect)))
     lead = "The mean over all ranks. What is not computing is waiting."
-    return Section("What a rank spends the step on", lead, split_bar(parts) + facts(rows))
+    return Section("What a rank spends the step on", (bar, Only("page", (Facts(tuple(rows)),))), lead)
+
+
+def advice_text(advice: Advice | None) -> Text:
+    """Return what would help most, as a line of a terminal."""
+    if advice is None:
+        return Text("what would help most: nothing that one of the scenario's keys could change")
+    loss, share = Piece(advice.loss, "strong"), advice.aim.removeprefix(advice.loss)
+    effect = f": {advice.effect}" if advice.effect else ""
+    return Text(("what would help most: less ", loss, share, "; try ", Piece(advice.options, "code"), effect))
+
+
+def _details(summary: Mapping[str, Any]) -> list[Fact]:
+    return [Fact(name, words) for name, words in detail_rows(summary)]
+
+
+def _time_line(summary: Mapping[str, Any]) -> Line:
+    """Return the step time, and the interval that holds it in 90 % of cases where there is one."""
+    time = Piece(format_time(summary["iteration_time_s"]), "strong")
+    interval = spread_words(summary.get("iteration_time_interval_s"))
+    return (time, f" ({interval})") if interval else (time,)
+
+
+def _memory_line(summary: Mapping[str, Any]) -> Line:
+    """Return the fullest role's peak against its device's capacity."""
+    words = memory_words(summary)
+    if not words:
+        return (Piece("not modelled: a textbook workload has stated times alone", "soft"),)
+    return f"{words}: ", Piece("fits", "good") if summary["fits_memory"] else Piece("DOES NOT FIT", "bad")
 
 
 def _memory_cards(summary: Mapping[str, Any]) -> list[Card]:

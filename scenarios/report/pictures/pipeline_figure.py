@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from scenarios.report.charts.gantt import Bars, choose_bars
-from scenarios.report.charts.step_charts import CHUNK_OPACITY, COMMUNICATION_LANE, MAIN_LANE, time_unit, window_title
+from scenarios.report.charts.axis_unit import time_unit
+from scenarios.report.charts.gantt import CHUNK_OPACITY, COMMUNICATION_LANE, MAIN_LANE, Bars, choose_bars, window_title
 from scenarios.report.phases import Phase
 from traces.files import replacing
 from traces.timeline import NO_INDEX, Timeline

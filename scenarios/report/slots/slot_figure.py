@@ -6,7 +6,8 @@ from typing import Any, Final
 from matplotlib.patches import Patch
 
 from costmodels.units import format_time
-from scenarios.report.charts.step_charts import CHUNK_OPACITY, time_unit
+from scenarios.report.charts.axis_unit import time_unit
+from scenarios.report.charts.gantt import CHUNK_OPACITY
 from scenarios.report.phases import BACKWARD_WEIGHT, Phase
 from scenarios.report.slots.slot_diagram import SlotDiagram
 

@@ -28,7 +28,9 @@ from scenarios.calibration.parameters import parameter_sections
 from scenarios.calibration.plots import against_plot, collective_plot, distribution_plot, error_of, error_plot
 from scenarios.calibration.tables import MeasuredTables, calibrate_tables
 from scenarios.cli import group
-from scenarios.report.charts.svg_plot import Axis, Plot, log_axis
+from scenarios.report.blocks import LargePlot
+from scenarios.report.charts.svg_plot import Axis, Drawing, Plot, log_axis
+from scenarios.report.rendering.html_page import html_of
 from tests.scenarios.report.test_pages import elements_of
 
 NODE = load_node("dgx-a100-80g")
@@ -94,11 +96,12 @@ def test_page_has_the_errors_and_the_parameters_of_the_file(page: str, calibrati
 def test_every_measurement_is_drawn_where_it_belongs(calibration: Calibration) -> None:
     """One circle per measurement in each plot; predictions that are too long lie above the line of equality."""
     points = [p for p in calibration.points if p.family == "gemm"]
-    for drawing in (against_plot(points), error_plot(points, SPREAD)):
+    against, error = svg(against_plot(points)), svg(error_plot(points, SPREAD))
+    for drawing in (against, error):
         places = [float(y) for y in re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"', drawing)]
         assert len(places) == len(points)
-    drawn = re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"[^>]*><title>([^<]*)', error_plot(points, SPREAD))
-    middle = float(re.findall(r'class="guide" d="M[\d.]+ ([\d.]+)L', error_plot(points, SPREAD))[0])
+    drawn = re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"[^>]*><title>([^<]*)', error)
+    middle = float(re.findall(r'class="guide" d="M[\d.]+ ([\d.]+)L', error)[0])
     by_key = {p.words: error_of(p) for p in points}
     for height, words in drawn:
         error = by_key[words.split("\n")[0]]
@@ -109,7 +112,7 @@ def test_distribution_counts_every_row_once(calibration: Calibration) -> None:
     """The steps of each half add up to all of its rows, those off the axis in the outermost ones."""
     points = [p for p in calibration.points if p.family == "gemm"]
     far = [replace(points[0], predicted_s=1e4 * points[0].measured_s), *points]
-    drawing = distribution_plot(far, SPREAD)
+    drawing = svg(distribution_plot(far, SPREAD))
     ticks = [
         (float(y) - 4, float(part)) for y, part in re.findall(r'y="([\d.]+)" text-anchor="end">([\d.]+) %', drawing)
     ]
@@ -123,11 +126,15 @@ def test_distribution_counts_every_row_once(calibration: Calibration) -> None:
         assert sum(heights[1:-1:2]) == pytest.approx(100.0, abs=1.0)
 
 
-def words_across(drawing: str) -> list[tuple[float, str]]:
+def svg(drawing: Drawing) -> str:
+    """Return a drawing as a page has it."""
+    return html_of([LargePlot(drawing)])
+
+
+def words_across(drawing: Drawing) -> list[tuple[float, str]]:
     """Return where the words below a drawing's horizontal axis have their middles, from left to right."""
-    height = Plot(*[Axis("", 0.0, 1.0, (), str, is_log=False)] * 2).height
-    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="middle">([^<]*)', drawing)
-    return sorted((float(x), words) for x, y, words in found if float(y) < height - 10)
+    below = [words for words in drawing.words if words.anchor == "middle" and not words.is_upright]
+    return sorted((float(words.x), words.text) for words in below if float(words.y) < drawing.height - 10)
 
 
 @given(st.floats(1e-4, 6.0), st.floats(1.0, 1e5))
@@ -152,18 +159,19 @@ def test_numbers_of_parameters_show_their_digits() -> None:
     about = {"fitted_sections": ["gemm"], "standard_errors": {"gemm.throttle": 0.1},
              "without_standard_error": {"at_limit": [], "not_settled": ["gemm.shallow_area"]}}  # fmt: skip
     (section,) = parameter_sections({**entry, "gemm": gemm, "calibration": about})
-    assert "<td>shallow_area</td>" in section.body
-    row = section.body.partition("<td>shallow_area</td>")[2].partition("</tr>")[0]
+    body = html_of([section])
+    assert "<td>shallow_area</td>" in body
+    row = body.partition("<td>shallow_area</td>")[2].partition("</tr>")[0]
     assert "65,536" in row
     assert "8192" in row
-    assert "0.1235" in section.body
+    assert "0.1235" in body
 
 
 def test_fitted_curves_are_the_profile_s_own(calibration: Calibration) -> None:
     """The curve of a group ends where the profile predicts its largest collective, in seconds."""
     points = [p for p in calibration.points if p.family == "all_reduce"]
     node, profile = NODE, load_profile("a100")
-    drawing = collective_plot(points, node, profile, is_rate=False)
+    drawing = svg(collective_plot(points, node, profile, is_rate=False))
     curves = re.findall(r'stroke-width:1.6" d="M([^"]*)"', drawing)
     assert len(curves) == 2
     last = max((p.sample for p in points), key=lambda s: (getattr(s, "num_bytes", 0), getattr(s, "ranks_per_node", ())))
@@ -189,8 +197,8 @@ def test_thousands_of_measurements_stay_small(calibration: Calibration) -> None:
         for i, (t, f) in enumerate(zip(times.tolist(), np.exp(shuffler.normal(0, 0.2, 14_000)).tolist(), strict=True))
     ]
     for drawing in (against_plot(many), error_plot(many, SPREAD), distribution_plot(many, SPREAD)):
-        assert len(drawing) < 150_000
-    assert error_plot(many, SPREAD).count("<title>") == 80
+        assert len(svg(drawing)) < 150_000
+    assert svg(error_plot(many, SPREAD)).count("<title>") == 80
 
 
 def test_axes_keep_order_and_their_ticks_inside() -> None:

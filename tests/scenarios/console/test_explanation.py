@@ -1,7 +1,7 @@
 """Which links decide between two simulated steps."""
 
 import json
-from html import escape
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ def test_compare_takes_folders_and_writes_a_page(capsys: Any, folders: Any, tmp_
     verdict = written["explanation"]["verdict"]
     assert verdict.startswith("quarter takes ")
     assert verdict in shown
-    assert escape(verdict) in (out / "report.html").read_text(encoding="utf-8")
+    assert verdict in unescape((out / "report.html").read_text(encoding="utf-8"))
     files = [str(folder / "timeline.parquet") for folder in folders]
     assert json.loads(run(capsys, "compare", *files, "--json")[1]) == written
 

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from scenarios.report.blocks import Lanes, LargePlot
 from scenarios.report.charts.op_lanes import op_lanes
 from scenarios.report.charts.op_scatter import Point, in_band, scatter
 from scenarios.report.pages.comparison_page import write_comparison
+from scenarios.report.rendering.html_page import html_of
 from tests.scenarios.report.test_pages import elements_of
 from tests.traces.conftest import pipeline
 from traces.comparison.compare import Totals, compare
@@ -145,7 +147,7 @@ def test_large_timelines_are_drawn_in_part_and_say_so() -> None:
         sides.append(builder.build())
     comparison = compare(*sides)
     drawn = op_lanes(comparison, NAMES, max_ops=1_000)
-    header, columns = drawing_of(drawn.body)
+    header, columns = drawing_of(html_of([Lanes(drawn)]))
     single = columns["count"] == 1
     assert columns["count"].sum() == 10_000
     assert len(single) < 4_000
@@ -189,7 +191,7 @@ def test_scatter_places_points_by_their_ratio() -> None:
         Point("b", "#123456", 2e-3, 1e-3),
         Point("c", "#123456", 4e-2, 2e-2),
     ]
-    drawing = scatter(points, NAMES)
+    drawing = html_of([LargePlot(scatter(points, NAMES))])
     places = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', drawing)]
     line = re.search(r'class="guide" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', drawing)
     assert line is not None

@@ -11,10 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.cli import main
-from scenarios.report.rendering.markup import escape, script_json
+from scenarios.errors import printable
+from scenarios.report.blocks import Fact, Facts, Part, Piece, SplitBar
+from scenarios.report.charts.hover_text import chart_text
+from scenarios.report.rendering.html_page import html_of, script_json
+from tests.scenarios.report.test_pages import elements_of
 
 HOSTILE = "<!--<script> </script> ]]> <b>&amp; \u2028 \x1b[31m {style} {title} {data} %{y} \"'"
 DRAWN = "$\\frac$ 名 \x1b[1m <&"
+PLOTLY_KNOWS = {"lt": "<", "gt": ">", "amp": "&"}
+"""The entities that plotly makes signs of; it shows others, as ``&quot;``, as they are."""
 JSON = st.recursive(
     st.text() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.booleans() | st.none(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -64,8 +70,20 @@ def test_json_in_scripts_says_the_same_and_ends_none(value: object) -> None:
 
 @given(st.text())
 def test_escaped_text_has_no_markup(text: str) -> None:
-    """Neither tags nor attributes begin or end in a text."""
-    assert not set(escape(text)) & set("<>\"'")
+    """No tag begins or ends in a text of a chart, and what plotly makes of it is the text."""
+    shown = chart_text(text)
+    assert not set(shown) & set("<>")
+    assert re.sub(r"&(lt|gt|amp);", lambda sign: PLOTLY_KNOWS[sign[1]], shown) == printable(text)
+
+
+@given(st.text(min_size=1))
+def test_text_on_a_page_has_no_markup(text: str) -> None:
+    """Neither tags nor attributes begin or end in a text, wherever a page shows it."""
+    part = SplitBar((Part(text, "#000000", 0.5, (text,)),), ("", ""))
+    page = html_of([Facts((Fact(text, (text, Piece(text, "code"))),)), part])
+    elements = elements_of(page).found
+    assert [tag for tag, _, _ in elements] == ["dl", "dt", "dd", "code", "div", "i", "div", "span", "i"]
+    assert elements[5][1]["title"] == f"{printable(text)}: {printable(text)}".replace("\r", "\n")
 
 
 def test_page_of_a_run_shows_a_hostile_name(write, textbook, tmp_path) -> None:

@@ -12,9 +12,9 @@ import plotly.graph_objects as go
 import pytest
 from matplotlib.image import imread
 
+from scenarios.report.charts.axis_unit import memory_unit, time_unit
 from scenarios.report.charts.gantt import choose_bars, evenly
 from scenarios.report.charts.op_kinds import kind_name, longest_kinds
-from scenarios.report.charts.step_charts import memory_unit, time_unit
 from scenarios.report.pages.run_page import write_report
 from scenarios.report.phases import BACKWARD, FORWARD, MESSAGE, OPTIMIZER, OTHER, SYNC, phase_of
 from scenarios.report.pictures.pipeline_figure import write_pipeline_figure

@@ -1,0 +1,33 @@
+"""Units and rounded numbers for the axes of charts."""
+
+from typing import Any, Final
+
+import numpy as np
+
+_MEMORY_UNITS: Final = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
+
+
+def time_unit(duration_s: float) -> tuple[str, float]:
+    """Return the unit, and its seconds, that suits an axis up to ``duration_s``."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
+        if duration_s >= 2 * factor:
+            return unit, factor
+    return "µs", 1e-6
+
+
+def memory_unit(num_bytes: float) -> tuple[str, float]:
+    """Return the unit, and its bytes, that suits an axis up to ``num_bytes``."""
+    for unit, factor in _MEMORY_UNITS:
+        if num_bytes >= factor:
+            return unit, factor
+    return "bytes", 1.0
+
+
+def drawn_number(value: float, digits: int = 9) -> float:
+    """Return a number with few significant digits: enough to draw, and half as long to write."""
+    return float(f"{value:.{digits}g}")
+
+
+def drawn_numbers(values: Any) -> list[float]:
+    """Return numbers with nine significant digits."""
+    return [drawn_number(value) for value in np.asarray(values).tolist()]

@@ -1,0 +1,25 @@
+"""Which blocks a surface shows."""
+
+from collections.abc import Iterator, Sequence
+
+from scenarios.report.blocks import Block, Columns, Fold, Group, Only, Section, Surface
+
+
+def shown_on(surface: Surface, blocks: Sequence[Block]) -> Iterator[Block]:
+    """Yield the blocks that a surface shows; those that it alone shows come one by one."""
+    for block in blocks:
+        if not isinstance(block, Only):
+            yield block
+        elif block.surface == surface:
+            yield from shown_on(surface, block.blocks)
+
+
+def every_block(surface: Surface, blocks: Sequence[Block]) -> Iterator[Block]:
+    """Yield the blocks that a surface shows, and those inside them, in the order of reading."""
+    for block in shown_on(surface, blocks):
+        yield block
+        match block:
+            case Section() | Group() | Fold():
+                yield from every_block(surface, block.blocks)
+            case Columns():
+                yield from every_block(surface, block.groups)
