@@ -16,6 +16,7 @@ from scenarios.report.blocks import (
     Lanes,
     LargePlot,
     Legend,
+    Only,
     Section,
     Table,
 )
@@ -63,10 +64,13 @@ def write_comparison(
 def comparison_blocks(
     comparison: Comparison, *, names: Names, title: str, explanation: Mapping[str, Any] | None = None
 ) -> tuple[Block, ...]:
-    """Return the blocks of a comparison. ``explanation``: what decides between two simulated steps."""
+    """Return the blocks of a comparison's page; ``difference_blocks`` are those of a terminal.
+
+    ``explanation``: what decides between two simulated steps.
+    """
     lanes = op_lanes(comparison, names)
     lead = "One axis of time, from each timeline's first start. Point at an op to see its partner."
-    return (
+    blocks: tuple[Block, ...] = (
         Headline(title, _subtitle(comparison), _cards(comparison, names)),
         *([decision_section(explanation)] if explanation else []),
         Section("Both timelines, op by op", (Lanes(lanes),), lead, lanes.note),
@@ -77,6 +81,7 @@ def comparison_blocks(
         Section("By stream", (_totals_table("stream", comparison.by_stream, names),)),
         *([] if comparison.same_work else [_mismatches(comparison, names)]),
     )
+    return (Only("page", blocks),)
 
 
 _STEP_LEAD: Final = (

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.units import format_bytes, format_percent, format_time
-from scenarios.report.blocks import HeatMap, Section, Table
+from scenarios.report.blocks import HeatMap, Only, Section, Table
 from scenarios.report.causes import cause_of
 from scenarios.report.charts.axis_unit import time_unit
 from sim.cluster.topology.links import LinkKind
@@ -27,7 +27,8 @@ def links_section(use: LinkUse, communication: Sequence[Mapping[str, Any]]) -> S
     lead += "At the left, the share of the step."
     left_out = len(use.example) - len(rows)
     note = f"{left_out:,} less busy classes of links are not drawn." if left_out else ""
-    return Section("What is full, and when", (_bound_table(communication), _heat_map(use, rows)), lead, note)
+    blocks = Only("page", (_bound_table(communication),)), _heat_map(use, rows)
+    return Section("What is full, and when", blocks, lead, note)
 
 
 def _bound_table(communication: Sequence[Mapping[str, Any]]) -> Table:
