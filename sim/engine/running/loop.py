@@ -1,4 +1,10 @@
-"""The event loop: a compiled graph in, start and end times out. SimPy keeps the time."""
+"""The event loop: a compiled graph in, start and end times out. SimPy keeps the time.
+
+The loop is for compiled plans alone. It leaves out what such plans do not need of SimPy: processes, conditions,
+interrupts, events that fail, values that are handed on, priorities, callbacks that are added later, and ``run(until)``.
+Worlds with a clock of their own (job mixes, services, failures) are processes on a plain ``simpy.Environment``, and ask
+``sim.engine.step_times`` how long their steps take.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,6 +25,9 @@ Callbacks = Sequence[Callable[[Event], None]]
 
 class Clock(simpy.Environment):
     """SimPy's environment for events that only ever succeed, and that are scheduled again once processed.
+
+    It is no place for processes: ``drain`` does not mark events as processed, so a process that asks for an event of
+    the past waits for ever; and an event that fails raises nothing. Processes need a plain ``simpy.Environment``.
 
     ``drain`` is SimPy's ``run`` to the end of the queue with ``step`` written into the loop: a compiled plan has
     hundreds of thousands of events, each of which does little more than release the next.
