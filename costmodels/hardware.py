@@ -4,12 +4,10 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, Final, Literal
 
-import yaml
-
 from costmodels.errors import CatalogueError, UnitError
+from costmodels.packaged import packaged_yaml
 from costmodels.units import Dimension, parse_quantity
 
 _KINDS: Final = ("gpu", "cpu")
@@ -157,9 +155,7 @@ def nearest_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
 
 @cache
 def _read(file: str) -> Mapping[str, Any]:
-    text = resources.files("costmodels").joinpath("catalogue", f"{file}.yaml").read_text(encoding="utf-8")
-    entries: Mapping[str, Any] = yaml.safe_load(text)
-    return entries
+    return packaged_yaml("catalogue", file)
 
 
 def _lookup(what: str, name: str, entries: Mapping[str, Any]) -> Mapping[str, Any]:

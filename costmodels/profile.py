@@ -7,13 +7,12 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
-import yaml
-
 from costmodels.collectives import NetworkParameters, Protocol
 from costmodels.collectives.network import TUNED_ALGORITHMS
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.errors import CatalogueError, UnitError
 from costmodels.hardware import NodeSpec, nearest_names, shown
+from costmodels.packaged import packaged_yaml
 from costmodels.spread import NETWORK, Spread
 from costmodels.timing.attention import AttentionProfile, DecodeProfile
 from costmodels.timing.gemm import GemmProfile
@@ -88,9 +87,7 @@ def load_profile(name: str) -> Profile:
 
 def packaged_entry(name: str) -> Mapping[str, Any]:
     """Return a packaged profile as its YAML file has it."""
-    text = resources.files("costmodels").joinpath("profiles", f"{name}.yaml").read_text(encoding="utf-8")
-    entry: Mapping[str, Any] = yaml.safe_load(text)
-    return entry
+    return packaged_yaml("profiles", name)
 
 
 def list_profiles() -> tuple[str, ...]:

@@ -3,11 +3,9 @@
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import cache
-from importlib import resources
 from typing import Any
 
-import yaml
-
+from costmodels.packaged import packaged_yaml
 from sim.cluster.topology.errors import TopologyError, quoted
 from sim.cluster.topology.reading import dotted
 
@@ -61,6 +59,4 @@ def _lookup(section: str, what: str, name: str, where: str) -> Mapping[str, Any]
 
 @cache
 def _read() -> Mapping[str, Mapping[str, Any]]:
-    text = resources.files("costmodels").joinpath("catalogue", "topologies.yaml").read_text(encoding="utf-8")
-    entries: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
-    return entries
+    return packaged_yaml("catalogue", "topologies")
