@@ -11,7 +11,8 @@ from threading import Thread, current_thread, main_thread
 from types import FrameType
 from typing import Final, NoReturn
 
-from traces.files import ENDING_SIGNALS, TemporaryFolders, collecting_temporary_folders
+from traces.signals import ENDING_SIGNALS
+from traces.temporary_folders import TemporaryFolders, collecting_temporary_folders
 
 GRACE_S: Final = 1.2
 """How long the main thread has to tidy up before another thread ends the process."""

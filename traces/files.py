@@ -1,42 +1,11 @@
 """Write files whole or not at all."""
 
 import os
-import shutil
-import signal
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from threading import current_thread, main_thread
-from typing import Final
 
-ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that tell a program to end: Ctrl-C, kill, a terminal that is closed."""
-
-
-class TemporaryFolders:
-    """The temporary folders that a program has now, each with the new folders around it."""
-
-    def __init__(self) -> None:
-        self._new_parents: dict[Path, Sequence[Path]] = {}
-
-    def add(self, folder: Path, new_parents: Sequence[Path]) -> None:
-        """Take in a folder that ``temporary_folder`` has made."""
-        self._new_parents[folder] = new_parents
-
-    def discard(self, folder: Path) -> None:
-        """Let go of a folder that has been removed."""
-        self._new_parents.pop(folder, None)
-
-    def remove(self) -> None:
-        """Remove all folders: the program ends."""
-        for folder, new_parents in list(self._new_parents.items()):
-            _remove(folder, new_parents)
-
-
-_FOLDERS: Final[ContextVar[TemporaryFolders | None]] = ContextVar("temporary folders", default=None)
-"""Those of the program that runs; None where nothing ends it by raising an exception in a signal handler."""
+from traces.temporary_folders import temporary_folder
 
 
 @contextmanager
@@ -49,69 +18,3 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary = folder / path.name
         yield temporary
         os.replace(temporary, path)
-
-
-@contextmanager
-def collecting_temporary_folders() -> Iterator[TemporaryFolders]:
-    """Yield the folders that ``temporary_folder`` makes in the block and has not removed yet.
-
-    An exception that a signal handler raises may come between a block and its ``finally``: whoever raises one removes
-    these folders afterwards.
-    """
-    folders = TemporaryFolders()
-    token = _FOLDERS.set(folders)
-    try:
-        yield folders
-    finally:
-        _FOLDERS.reset(token)
-
-
-@contextmanager
-def temporary_folder(parent: Path, prefix: str, *, new_parents: Sequence[Path] = ()) -> Iterator[Path]:
-    """Yield a new folder in ``parent`` that is removed at the end, with all that is in it.
-
-    ``new_parents``: folders to make first, the innermost first; at the end they are removed where nothing is in them.
-    """
-    folders, folder = _FOLDERS.get() or TemporaryFolders(), None
-    try:
-        with undisturbed():
-            for each in reversed(new_parents):
-                each.mkdir(exist_ok=True)
-            folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
-            folders.add(folder, new_parents)
-        yield folder
-    finally:
-        _remove(folder, new_parents)
-        if folder is not None:
-            folders.discard(folder)
-
-
-def _remove(folder: Path | None, new_parents: Sequence[Path]) -> None:
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-    for each in new_parents:
-        with suppress(OSError):
-            each.rmdir()
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Hold back signals that would end the program until a short block is done, then let them act.
-
-    Does nothing outside the main thread: Python handles signals in that one alone.
-    """
-    if current_thread() is not main_thread():
-        yield
-        return
-    held: list[int] = []
-    handlers = {each: signal.getsignal(each) for each in ENDING_SIGNALS}
-    replaced = {each: handler for each, handler in handlers.items() if handler not in {None, signal.SIG_IGN}}
-    try:
-        for each in replaced:
-            signal.signal(each, lambda signum, _: held.append(signum))
-        yield
-    finally:
-        for each, handler in replaced.items():
-            signal.signal(each, handler)
-        for signum in held:
-            signal.raise_signal(signum)

@@ -10,9 +10,10 @@ from typing import Any
 from scenarios.report.pages.comparison_page import write_comparison
 from scenarios.results.folder import PAGE
 from traces.comparison.compare import Comparison, compare
-from traces.files import temporary_folder, undisturbed
 from traces.parquet import write_timeline
 from traces.perfetto import write_perfetto
+from traces.signals import undisturbed
+from traces.temporary_folders import temporary_folder
 from traces.timeline import Timeline
 
 

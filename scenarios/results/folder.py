@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from scenarios.errors import Origin, ScenarioError
-from traces.files import undisturbed
+from traces.signals import undisturbed
 
 MAX_SHOWN: Final = 300
 PAGE: Final = "report.html"

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from traces.files import undisturbed
+from traces.signals import undisturbed
 
 _BLOCK_BYTES: Final = 1 << 23
 _LEAST_BYTES: Final = 1 << 25

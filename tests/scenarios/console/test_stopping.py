@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.processes import ROOT, ended, first_line, needs_proc, processor_s, started, until, workers
-from traces.files import collecting_temporary_folders, replacing, temporary_folder, undisturbed
+from traces.files import replacing
+from traces.signals import undisturbed
+from traces.temporary_folders import collecting_temporary_folders, temporary_folder
 
 TINY = str(ROOT / "scenarios" / "library" / "tiny-gpt-2x2.yaml")
 LARGE = str(ROOT / "scenarios" / "library" / "llama3-405b-16384-h100.yaml")
