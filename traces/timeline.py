@@ -183,13 +183,6 @@ class Timeline:
         """Return the seconds from the first start to the last end."""
         return float(self.end_s.max() - self.start_s.min()) if len(self) else 0.0
 
-    def rank_info(self, rank: int) -> RankInfo:
-        """Return who a rank is. Raises LookupError for a rank that the timeline does not have."""
-        for info in self.ranks:
-            if info.rank == rank:
-                return info
-        raise LookupError(f"no rank {rank} in this timeline")
-
     def select(self, *, rank: int | None = None, stream: str | None = None, kind: str | None = None) -> Rows:
         """Return the rows, by time, of a rank, a stream, a kind, or any combination."""
         if rank is None:

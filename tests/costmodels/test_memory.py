@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.memory import activation_bytes_per_layer, allocated_bytes, logits_extra_bytes
+from costmodels.memory import allocated_bytes
+from tests.activation_formulas import activation_bytes_per_layer, logits_extra_bytes
 
 GIB = 2**30
 MODELS = {

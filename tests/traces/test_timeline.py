@@ -166,7 +166,4 @@ def test_ranks_name_folded_classes_as_such() -> None:
     builder.add_rank(0, "pp=0", 192)
     builder.add_rank(7, "pp=1")
     timeline = builder.build()
-    assert timeline.rank_info(0).label == "pp=0 (stands for 192 ranks)"
-    assert timeline.rank_info(7).label == "rank 7 (pp=1)"
-    with pytest.raises(LookupError, match="no rank 3"):
-        timeline.rank_info(3)
+    assert [info.label for info in timeline.ranks] == ["pp=0 (stands for 192 ranks)", "rank 7 (pp=1)"]

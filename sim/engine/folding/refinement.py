@@ -35,14 +35,6 @@ class Relation:
     targets: ArrayLike
     labels: ArrayLike = 0
 
-    @classmethod
-    def from_rows(cls, row_starts: ArrayLike, targets: ArrayLike, labels: ArrayLike = 0) -> "Relation":
-        """Return the relation where vertex v sees ``targets[row_starts[v]:row_starts[v + 1]]`` (CSR)."""
-        lengths = np.diff(_integers("row_starts", row_starts))
-        if (lengths < 0).any():
-            raise ValueError("row_starts must not fall")
-        return cls(np.repeat(np.arange(len(lengths)), lengths), targets, labels)
-
 
 @dataclass(frozen=True, slots=True)
 class Partition:

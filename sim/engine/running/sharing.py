@@ -1,4 +1,9 @@
-"""Max-min fair sharing of resources between activities that run together."""
+"""Max-min fair sharing of resources between activities that run together.
+
+An activity alone spends ``max`` of its demands; at fraction f it takes f·demand/max of each resource. All fractions
+rise together; when a resource is full, the activities that use it stay where they are and the others rise on, up to 1
+(progressive filling, Bertsekas and Gallager, section 6.5.2).
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,21 +19,6 @@ TIE = 1e-12
 
 SETTLE = -(2**62)
 """The key of the event that finds the speeds anew once the activities of a time have started and ended."""
-
-
-def fair_fractions(demands: Sequence[Demands]) -> list[float]:
-    """Return each activity's speed as a fraction of its speed alone, max-min fair.
-
-    An activity alone spends ``max`` of its demands; at fraction f it takes f·demand/max of each resource.
-    All fractions rise together; when a resource is full, the activities that use it stay where they
-    are and the others rise on, up to 1 (progressive filling, Bertsekas and Gallager, section 6.5.2).
-
-    Time O(d log d) for d demands in all. Raises ValueError as ``SharedResources.start``.
-    """
-    supplies: dict[Resource, _Supply] = {}
-    flows = [_enter(i, demand, supplies, 0.0, 0.0)[0] for i, demand in enumerate(demands)]
-    _fill(flows, list(supplies.values()))
-    return [flow.target for flow in flows]
 
 
 @dataclass(slots=True, eq=False)

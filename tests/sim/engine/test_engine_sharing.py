@@ -14,9 +14,18 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from sim.engine.prices.activity import Activity
-from sim.engine.running.sharing import SETTLE, Demands, SharedResources, fair_fractions
+from sim.engine.running.sharing import SETTLE, Demands, SharedResources
 
 ExactDemand = Mapping[str, Fraction]
+
+
+def fair_fractions(demands: Sequence[Demands]) -> list[float]:
+    """Return the speed of each of these activities, that start together, as a fraction of its speed alone."""
+    resources = SharedResources(lambda *_: None)
+    for key, demand in enumerate(demands):
+        resources.start(key, demand, 0.0)
+    resources.finish(SETTLE, 0, 0.0)
+    return [resources.flows[key].fraction for key in range(len(demands))]
 
 
 def lexicographic_max_min(demands: list[Demands]) -> list[float]:

@@ -239,20 +239,6 @@ def test_hashes_that_collide_change_nothing(mix, graph: Graph) -> None:
         assert refined(graph).colour.tolist() == naive_refinement(*graph)
 
 
-@settings(max_examples=50, deadline=None)
-@given(graph=graphs())
-def test_rows_are_the_same_relation(graph: Graph) -> None:
-    """A relation given row by row (CSR) is the one given edge by edge."""
-    initial, relations = graph
-    rows = []
-    for edges in relations:
-        ordered = sorted(edges)
-        starts = np.searchsorted([a for a, _, _ in ordered], np.arange(len(initial) + 1))
-        rows.append(Relation.from_rows(starts, [b for _, b, _ in ordered], [label for _, _, label in ordered]))
-    found = coarsest_equitable(initial, rows)
-    assert found.colour.tolist() == refined(graph).colour.tolist()
-
-
 def test_labels_and_relations_tell_edges_apart() -> None:
     """Two vertices that put other bytes on a link, or another relation's edge, are of two classes."""
     one = Relation([0, 1], [2, 2], [10**12, 10**12])
@@ -285,12 +271,6 @@ def test_what_is_no_relation_is_refused(relation: Relation, message: str) -> Non
     """An unknown vertex, lengths that differ and what is no integer are named."""
     with pytest.raises(ValueError, match=message):
         coarsest_equitable([0, 0, 0], [relation])
-
-
-def test_rows_that_fall_are_refused() -> None:
-    """The starts of rows must not fall."""
-    with pytest.raises(ValueError, match="row_starts must not fall"):
-        Relation.from_rows([0, 2, 1], [0])
 
 
 def training_mesh(tp: int, pp: int, dp: int, slow: int, *, dp_rings: bool) -> tuple[np.ndarray, list[Relation]]:

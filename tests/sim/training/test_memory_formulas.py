@@ -4,11 +4,12 @@ from math import prod
 
 import pytest
 
-from costmodels.memory import activation_bytes_per_layer, allocated_bytes, logits_extra_bytes
+from costmodels.memory import allocated_bytes
 from sim.engine.running.memory import memory_use
 from sim.plan.facts.liveness import lifetimes
 from sim.plan.words.buffer import Scope
 from sim.plan.words.program import Program
+from tests.activation_formulas import activation_bytes_per_layer, logits_extra_bytes
 from tests.sim.jobs import GPT, LLAMA, dense_plan
 
 SIZES = [(6144, 64, 4), (12288, 96, 1), (20480, 128, 1)]
