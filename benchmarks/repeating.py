@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 
 from measuring import Row, interleaved_s
-from scenarios.reading.loader import load_scenario
-from scenarios.running.runner import plan_of, pricing_of
 
 from costmodels.software import Software
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import plan_of, pricing_of
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.simulate import Simulation, simulate
 from sim.engine.step_times import StepTimes

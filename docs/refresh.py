@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from scenarios.console.answer import print_summary
+from scenarios.console.blocks import print_blocks
 from scenarios.report.combinations import combination_lines
 from scenarios.report.pictures.pipeline_figure import write_pipeline_figure
 from scenarios.validation import published
@@ -36,8 +36,8 @@ def draw_pipeline(path: Path) -> None:
 def quickstart_block() -> str:
     """Return what the terminal shows for the first scenario, but for the line with the wall time."""
     scenario, out = load_scenario(SCENARIOS / "quickstart.yaml"), StringIO()
-    summary = simulate(scenario).as_json()
-    print_summary(summary, Console(file=out, width=120), advice=advise(scenario, summary))
+    found = simulate(scenario)
+    print_blocks(found.blocks(advise(scenario, found.as_json()), drawn=False), Console(file=out, width=120))
     lines = [line.rstrip() for line in out.getvalue().splitlines() if not line.startswith("simulated ")]
     return "\n".join(f"    {line}".rstrip() for line in lines)
 

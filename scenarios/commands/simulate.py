@@ -10,6 +10,7 @@ from rich.text import Text
 
 from scenarios.commands.options import json_option, out_option, scenario_argument, set_option
 from scenarios.commands.refusals import refusing_bad_input
+from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.workloads.loading import load_scenario
@@ -51,9 +52,8 @@ def command(  # click passes by name
         click.echo(json.dumps(result.as_json(), indent=2))
     else:
         console = open_console()
-        result.print_to(console, advice)
-        if out is not None:
-            console.print(Text(f"written to {out}"), soft_wrap=True)
+        print_blocks(result.blocks(advice, drawn=False), console)
+        print_written(out, console)
 
 
 def _saying(words: str) -> AbstractContextManager[object]:

@@ -8,16 +8,9 @@ from rich.console import Console
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.console.blocks import print_blocks
 from scenarios.report.blocks import Block, Column, Only, Piece, Table, Text
-from scenarios.report.pages.run_page import FoundStep, step_blocks
-from scenarios.report.words import Advice
 
 _LEAST_PERCENT = 5e-4
 """Smaller shares of one would round to no per cent at all, and are shown as they are."""
-
-
-def print_summary(summary: Mapping[str, Any], console: Console, *, advice: Advice | None) -> None:
-    """Print a simulation's summary for people. ``advice``: what ``advise`` makes of it."""
-    print_blocks(step_blocks(FoundStep(summary, advice=advice)), console)
 
 
 def print_validation(summary: Mapping[str, Any], console: Console) -> None:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from rich.console import Console
-
 from scenarios.errors import ScenarioError
 from scenarios.reading.overrides import apply_overrides
 from scenarios.reading.schema.values import ScenarioSection
 from scenarios.reading.yaml_tree import Document
+from scenarios.report.blocks import Block
+from scenarios.report.rendering.html_page import write_page
+from scenarios.report.rendering.notebook import notebook_html
 from scenarios.report.words import Advice
 from scenarios.results.files import all_or_none, write_summary
 from scenarios.results.folder import PAGE
@@ -88,12 +89,16 @@ class Outcome(ABC):
         """Return the results that a sweep lays beside those of other points, by key: plain values."""
 
     @abstractmethod
-    def print_to(self, console: Console, advice: Advice | None) -> None:
-        """Print what was found for people. ``advice``: what would help most, if anything was found that does."""
+    def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
+        """Return what is said of it, for terminals, pages and notebooks alike.
 
-    @abstractmethod
-    def write_page(self, path: Path, advice: Advice | None) -> None:
-        """Write report.html."""
+        ``advice``: what would help most, if anything was found that does. ``drawn``: with what a timeline is needed
+        for, which a terminal does not show.
+        """
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return notebook_html(self.blocks())
 
     def write(self, out: Path, advice: Advice | None = None) -> None:
         """Write summary.json, report.html, timeline.json.gz (Perfetto) and timeline.parquet into a folder; all or none.
@@ -105,7 +110,7 @@ class Outcome(ABC):
             if self.timeline is not None:
                 write_perfetto(self.timeline, staging / "timeline.json.gz")
                 write_timeline(self.timeline, staging / "timeline.parquet")
-            self.write_page(staging / PAGE, advice)
+            write_page(staging / PAGE, self.blocks(advice))
 
 
 class Workload(ABC, Generic[S]):

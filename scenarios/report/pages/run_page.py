@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
@@ -15,7 +14,6 @@ from scenarios.report.pages.long_run_section import long_run_section
 from scenarios.report.pages.role_charts import MAX_ROLES, breakdown_bars, memory_bars, memory_lines
 from scenarios.report.pages.role_table import role_table
 from scenarios.report.pages.step_answer import advice_text, answer_cards, answer_facts, spending_section
-from scenarios.report.rendering.html_page import write_page
 from scenarios.report.words import Advice
 from sim.engine.findings.link_use import LinkUse
 from traces.timeline import Timeline
@@ -42,13 +40,6 @@ class FoundStep:
     advice: Advice | None = None
 
 
-def step_blocks(found: FoundStep) -> tuple[Block, ...]:
-    """Return the blocks of a simulated step, of whichever kind it is."""
-    if "reliability" in found.summary:
-        return long_run_blocks(found)
-    return training_blocks(found) if found.summary.get("memory_capacity_bytes") else textbook_blocks(found)
-
-
 def textbook_blocks(found: FoundStep) -> tuple[Block, ...]:
     """Return the blocks of a textbook schedule, whose times are stated and which holds no memory."""
     return (*_opening(found), *_links(found), *_ops(found), _closing(found))
@@ -63,21 +54,6 @@ def long_run_blocks(found: FoundStep) -> tuple[Block, ...]:
     """Return the blocks of a training step that a long run repeats on hardware that fails."""
     long_run = long_run_section(found.summary["reliability"])
     return (*_opening(found), *_links(found), *_memory(found), long_run, *_ops(found), _closing(found))
-
-
-def write_report(
-    summary: Mapping[str, Any],
-    timeline: Timeline,
-    path: Path,
-    *,
-    links: LinkUse | None = None,
-    advice: Advice | None = None,
-) -> None:
-    """Write the page of one step from its summary (the keys of summary.json), timeline, use of links, and advice.
-
-    Wall times are left out: identical runs give identical bytes.
-    """
-    write_page(path, step_blocks(FoundStep(summary, timeline, links, advice)))
 
 
 def _opening(found: FoundStep) -> tuple[Block, ...]:

@@ -21,7 +21,12 @@ class Shown:
     blocks: Sequence[Block]
 
     def _repr_html_(self) -> str:
-        shown = list(shown_on("page", self.blocks))
-        charts = [chart for block in every_block("page", shown) if (chart := plotly_chart(block)) is not None]
-        pictures = {chart.id: b64encode(chart_png(chart)).decode() for chart in charts}
-        return render("notebook.html", shown, style=style_of_blocks(), pictures=pictures)
+        return notebook_html(self.blocks)
+
+
+def notebook_html(blocks: Sequence[Block]) -> str:
+    """Return blocks as a part of a page that needs no script."""
+    shown = list(shown_on("page", blocks))
+    charts = [chart for block in every_block("page", shown) if (chart := plotly_chart(block)) is not None]
+    pictures = {chart.id: b64encode(chart_png(chart)).decode() for chart in charts}
+    return render("notebook.html", shown, style=style_of_blocks(), pictures=pictures)

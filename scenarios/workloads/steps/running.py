@@ -1,17 +1,15 @@
 """Simulate a step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
-
 from backends.simulated import SimulatedBackend
-from scenarios.console.answer import print_summary
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.located import located
-from scenarios.report.pages.run_page import write_report
+from scenarios.report.blocks import Block
+from scenarios.report.pages.run_page import FoundStep
 from scenarios.report.words import Advice
 from scenarios.summaries.step import StepSummary
 from scenarios.workloads.steps.intervals import errors_of
@@ -47,13 +45,10 @@ class SimulatedStep(Outcome):
         """Return the timeline in the detail asked for."""
         return timeline(self.run, self.detail)
 
-    def print_to(self, console: Console, advice: Advice | None) -> None:
-        """Print the summary for people."""
-        print_summary(self.as_json(), console, advice=advice)
-
-    def write_page(self, path: Path, advice: Advice | None) -> None:
-        """Write report.html."""
-        write_report(self.as_json(), self.timeline, path, links=self.links, advice=advice)
+    def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
+        """Return what is said of the step."""
+        found = FoundStep(self.as_json(), self.timeline if drawn else None, self.links, advice)
+        return self.scenario.blocks(found)
 
     def row(self) -> dict[str, Any]:
         """Return the results that a sweep lays beside those of other steps."""

@@ -8,6 +8,8 @@ from typing import Any
 from costmodels.hardware import DeviceSpec
 from costmodels.software import Software
 from scenarios.reading.machine import ClusterSpec
+from scenarios.report.blocks import Block
+from scenarios.report.pages.run_page import FoundStep
 from scenarios.summaries.step import StepSummary
 from scenarios.workloads.steps.losses import Loss
 from scenarios.workloads.steps.rates import Rates
@@ -87,6 +89,10 @@ class StepScenario(Scenario, ABC):
         """Return the summary with what the kind of work says beside: what was chosen, the long run."""
         del plan
         return summary
+
+    @abstractmethod
+    def blocks(self, found: FoundStep) -> Sequence[Block]:
+        """Return what is said of the simulated step."""
 
     @abstractmethod
     def losses(self, summary: Mapping[str, Any]) -> list[Loss]:

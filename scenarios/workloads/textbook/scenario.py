@@ -6,6 +6,8 @@ from typing import Any
 
 from costmodels.hardware import DeviceSpec
 from scenarios.errors import Origin, ScenarioError
+from scenarios.report.blocks import Block
+from scenarios.report.pages.run_page import FoundStep, textbook_blocks
 from scenarios.summaries.algorithm import algorithm_name
 from scenarios.workloads.steps.losses import Loss, against_bubble, worth_saying
 from scenarios.workloads.steps.rates import Rates
@@ -70,6 +72,10 @@ class TextbookScenario(StepScenario):
         """Return that no rate is known."""
         del run
         return Rates()
+
+    def blocks(self, found: FoundStep) -> Sequence[Block]:
+        """Return what is said of the schedule."""
+        return textbook_blocks(found)
 
     def losses(self, summary: Mapping[str, Any]) -> list[Loss]:
         """Return the bubble, if it is worth a change."""

@@ -9,6 +9,8 @@ from scenarios.choices.decide import decided
 from scenarios.choices.operators import summarise_choice
 from scenarios.reading.located import located
 from scenarios.reading.machine import ClusterSpec
+from scenarios.report.blocks import Block
+from scenarios.report.pages.run_page import FoundStep, long_run_blocks, training_blocks
 from scenarios.summaries.algorithm import algorithm_name
 from scenarios.summaries.step import StepSummary
 from scenarios.workloads.steps.losses import Loss
@@ -120,6 +122,10 @@ class TrainingScenario(StepScenario):
                 study = study_reliability(self.reliability, summary.iteration_time_s, self.seed)
             summary = replace(summary, reliability=summarise_study(self.reliability, study))
         return summary
+
+    def blocks(self, found: FoundStep) -> Sequence[Block]:
+        """Return what is said of the step, and of the long run if there is one."""
+        return training_blocks(found) if self.reliability is None else long_run_blocks(found)
 
     def losses(self, summary: Mapping[str, Any]) -> list[Loss]:
         """Return what a step loses, the greatest loss first; memory alone where the plan does not fit."""

@@ -5,14 +5,15 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from scenarios.cli import COMMANDS, HELP, main
-from scenarios.console.answer import print_summary
 from scenarios.errors import Origin, ScenarioError
+from scenarios.report.blocks import Block
+from scenarios.report.pages.run_page import FoundStep, training_blocks
 from scenarios.report.words import Advice
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema
@@ -55,13 +56,9 @@ class Fixed(Outcome):
         """Return nothing."""
         return {}
 
-    def print_to(self, console: Console, advice: Advice | None) -> None:
-        """Print the summary."""
-        print_summary(self.as_json(), console, advice=advice)
-
-    def write_page(self, path: Path, advice: Advice | None) -> None:
-        """Write an empty page."""
-        path.write_text("")
+    def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
+        """Return the summary in words."""
+        return training_blocks(FoundStep(self.as_json(), advice=advice))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import pytest
 from rich.console import Console
 
-from scenarios.console.answer import print_summary
+from scenarios.console.blocks import print_blocks
 from scenarios.errors import ScenarioError
 from scenarios.reading.machine import ClusterSpec
 from scenarios.summaries.role_names import fullest_row, row_names
@@ -190,7 +190,7 @@ def test_nodes_of_unequal_size_need_a_number_of_devices(write) -> None:
 def test_console_names_classes_by_their_first_rank(write, capsys) -> None:
     """A role with several classes has a row for each, named by role and first rank."""
     scenario = load_scenario(write(SMALL), ["cluster.stragglers=[{device: 11, slowdown: 3}]"])
-    print_summary(simulate(scenario).as_json(), Console(width=120), advice=None)
+    print_blocks(simulate(scenario).blocks(drawn=False), Console(width=120))
     shown = capsys.readouterr().out
     assert "rank 11" in shown
     assert "classes" not in shown

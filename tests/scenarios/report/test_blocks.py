@@ -11,7 +11,6 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from scenarios.console.blocks import print_blocks
-from scenarios.reading.loader import load_scenario
 from scenarios.report.blocks import (
     Bar,
     Bars,
@@ -46,11 +45,11 @@ from scenarios.report.blocks import (
 from scenarios.report.charts.gantt import choose_bars
 from scenarios.report.charts.op_lanes import op_lanes
 from scenarios.report.charts.op_scatter import Point, scatter
-from scenarios.report.pages.run_page import FoundStep, step_blocks
 from scenarios.report.rendering.html_page import html_of, page_text
 from scenarios.report.rendering.matplotlib_chart import chart_png
 from scenarios.report.rendering.notebook import Shown
-from scenarios.running.runner import Result, simulate
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import SimulatedStep, simulate
 from tests.scenarios.report.test_pages import charts_of, elements_of
 from tests.scenarios.report.test_report import one_f_one_b
 from traces.comparison.compare import compare
@@ -96,7 +95,7 @@ def blocks() -> list[Block]:
 
 
 @pytest.fixture(scope="module")
-def result() -> Result:
+def result() -> SimulatedStep:
     """Return a small run."""
     return simulate(load_scenario(SCENARIOS / "clusters" / "leaf-spine.yaml", ["model.num_layers=2"]))
 
@@ -174,25 +173,22 @@ def test_a_chart_that_cannot_be_drawn_is_named() -> None:
         chart_png(chart)
 
 
-def test_a_run_is_said_alike_on_a_page_and_in_a_terminal(result: Result) -> None:
+def test_a_run_is_said_alike_on_a_page_and_in_a_terminal(result: SimulatedStep) -> None:
     """Times, shares and details of one list of blocks stand on both."""
-    blocks = list(step_blocks(FoundStep(result.summary, result.timeline, result.links)))
+    blocks = list(result.blocks())
     page, text = html_of(blocks), printed(blocks)
     spending = next(block for block in blocks if isinstance(block, Section)).blocks[0]
     assert isinstance(spending, SplitBar)
     for part in spending.parts:
         assert f"{part.words}: {', '.join(part.amounts)}" in page
         assert re.search(rf"{re.escape(part.words)} +{part.amounts[0]} +{part.amounts[1]}", text)
-    assert text == printed(list(step_blocks(FoundStep(result.summary))))
+    assert text == printed(list(result.blocks(drawn=False)))
 
 
-def test_kinds_of_steps_have_their_own_blocks(result: Result) -> None:
+def test_kinds_of_steps_have_their_own_blocks(result: SimulatedStep) -> None:
     """A textbook schedule has no memory to show, a training step has, and each is told by its summary."""
     textbook = simulate(load_scenario(SCENARIOS / "textbook-1f1b.yaml"))
-    headings = [
-        [b.heading for b in step_blocks(FoundStep(r.summary, r.timeline, r.links)) if isinstance(b, Section)]
-        for r in (textbook, result)
-    ]
+    headings = [[b.heading for b in r.blocks() if isinstance(b, Section)] for r in (textbook, result)]
     assert "Memory over the step" not in headings[0]
     assert "What the peak is made of" in headings[1]
     assert [name for name in headings[1] if name in headings[0]] == headings[0]

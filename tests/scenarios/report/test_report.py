@@ -15,9 +15,10 @@ from matplotlib.image import imread
 from scenarios.report.charts.axis_unit import memory_unit, time_unit
 from scenarios.report.charts.gantt import choose_bars, evenly
 from scenarios.report.charts.op_kinds import kind_name, longest_kinds
-from scenarios.report.pages.run_page import write_report
+from scenarios.report.pages.run_page import FoundStep, training_blocks
 from scenarios.report.phases import BACKWARD, FORWARD, MESSAGE, OPTIMIZER, OTHER, SYNC, phase_of
 from scenarios.report.pictures.pipeline_figure import write_pipeline_figure
+from scenarios.report.rendering.html_page import write_page
 from traces.timeline import Timeline, TimelineBuilder
 
 FORWARD_S, BACKWARD_S, SYNC_S = 1.0, 2.0, 3.0
@@ -124,7 +125,7 @@ def timeline() -> Timeline:
 @pytest.fixture
 def page(timeline: Timeline, tmp_path: Path) -> Path:
     """Return the report of the step."""
-    write_report(summary_of(timeline), timeline, tmp_path / "report.html")
+    write_page(tmp_path / "report.html", training_blocks(FoundStep(summary_of(timeline), timeline)))
     return tmp_path / "report.html"
 
 
@@ -146,7 +147,7 @@ def test_report_answers_first(page: Path) -> None:
 def test_report_says_when_memory_does_not_fit(timeline: Timeline, tmp_path: Path) -> None:
     """A step that does not fit says so in the memory card, coloured as bad."""
     summary = summary_of(timeline, fits_memory=False, memory_capacity_bytes=40 * GIB)
-    write_report(summary, timeline, tmp_path / "report.html")
+    write_page(tmp_path / "report.html", training_blocks(FoundStep(summary, timeline)))
     text = page_text(tmp_path / "report.html")
     assert '<div class="card bad">' in text
     assert "does not fit" in text
@@ -169,7 +170,7 @@ def test_page_needs_no_network_and_escapes_titles(page: Path) -> None:
 def test_two_reports_are_equal_byte_by_byte(timeline: Timeline, page: Path, tmp_path: Path) -> None:
     """Reports differ neither between runs nor with wall times."""
     summary = summary_of(timeline, engine={"events": 100, "wall_time_s": 99.0})
-    write_report(summary, one_f_one_b(), tmp_path / "again.html")
+    write_page(tmp_path / "again.html", training_blocks(FoundStep(summary, one_f_one_b())))
     assert (tmp_path / "again.html").read_bytes() == page.read_bytes()
 
 
@@ -254,7 +255,7 @@ def test_memory_curve_reaches_the_peak_and_shows_capacity(page: Path) -> None:
 def test_capacity_far_above_the_peak_is_told_not_drawn(timeline: Timeline, tmp_path: Path) -> None:
     """Where the peak would vanish beside the capacity, the axis keeps to the peak."""
     summary = summary_of(timeline, memory_capacity_bytes=1000 * GIB)
-    write_report(summary, timeline, tmp_path / "report.html")
+    write_page(tmp_path / "report.html", training_blocks(FoundStep(summary, timeline)))
     assert "shapes" not in charts_of(tmp_path / "report.html")["memory"]["layout"]
     assert "1000.00 GiB, is far above the picture" in page_text(tmp_path / "report.html")
 
@@ -290,7 +291,7 @@ def test_textbook_steps_without_hardware_have_a_report(timeline: Timeline, tmp_p
     """Rates and capacity that a textbook job does not have are left out."""
     keys = ("tokens_per_s", "model_flop_per_s_per_device", "hardware_flop_per_s_per_device", "mfu", "hfu")
     nothing = dict.fromkeys((*keys, "fits_memory", "memory_capacity_bytes"))
-    write_report(summary_of(timeline, **nothing), timeline, tmp_path / "report.html")
+    write_page(tmp_path / "report.html", training_blocks(FoundStep(summary_of(timeline, **nothing), timeline)))
     text = page_text(tmp_path / "report.html")
     assert "Time per step" in text
     assert "Throughput" not in text
