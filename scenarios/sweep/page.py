@@ -1,40 +1,15 @@
-"""report.html of a sweep: all points in one table, their times, their memory, their pipelines side by side."""
+"""What a sweep answers, as blocks: all points in one table, what its kind of work says of them, what was refused."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from costmodels.units import format_bytes, format_percent, format_time
-from scenarios.report.blocks import (
-    Block,
-    Card,
-    Chart,
-    Column,
-    Headline,
-    Legend,
-    Line,
-    Only,
-    Piece,
-    Section,
-    Table,
-    Text,
-)
-from scenarios.report.causes import COMPUTING, cause_of
-from scenarios.report.charts.axis_unit import drawn_number, memory_unit, time_unit
-from scenarios.report.charts.hover_text import WHOLE_TEXT, chart_text, hover_text
+from scenarios.report.blocks import Block, Card, Column, Headline, Line, Only, Piece, Section, Table, Text
 from scenarios.report.charts.thumbnail import Thumbnail
-from scenarios.report.pages.thumbnails_chart import thumbnails_chart, thumbnails_legend
-from scenarios.report.phases import MESSAGE
 from scenarios.report.rendering.html_page import write_page
-from scenarios.summaries.algorithm import algorithm_words
-from scenarios.sweep.labels import label, marked, varied
-from scenarios.sweep.table import EXPLAINED, other_algorithms, rows_of
-from sim.engine.findings.breakdown import BUBBLE
-
-MAX_BARS: Final = 60
-EXPOSED: Final = ("exposed communication", MESSAGE.colour)
-FITS: Final = ("fits", "#4a7fd6")
-TOO_LARGE: Final = ("does not fit", "#c8402f")
+from scenarios.summaries.point_names import label, varied
+from scenarios.sweep.table import rows_of
+from scenarios.workloads.registry import workload_named
 
 
 def write_sweep_page(summary: Mapping[str, Any], pictures: Sequence[Thumbnail], path: Path) -> None:
@@ -44,53 +19,28 @@ def write_sweep_page(summary: Mapping[str, Any], pictures: Sequence[Thumbnail], 
 
 def sweep_blocks(summary: Mapping[str, Any], pictures: Sequence[Thumbnail] = ()) -> tuple[Block, ...]:
     """Return the blocks of a sweep from its summary (sweep.json) and the pictures of its points, in the same order."""
+    kind = workload_named(summary["workload"])
     fixed = [f"{s['key']}={s['values'][0]}" for s in summary["settings"] if len(s["values"]) == 1]
-    subtitle = " · ".join([f"one simulated step per point, by {', '.join(varied(summary)) or 'nothing'}", *fixed])
-    points = _table(summary)
-    notes = [f"{EXPLAINED}.", *(f"{line}." for line in other_algorithms(summary))]
+    subtitle = " · ".join([f"one {kind.point} per point, by {', '.join(varied(summary)) or 'nothing'}", *fixed])
+    swept, points = kind.swept(summary, pictures), _table(summary)
+    notes = [f"{line}." for line in (swept.explained, *swept.warnings) if line]
+    remarks = [Text((Piece(swept.explained, "soft"),))] if swept.explained else []
+    remarks += [Text((Piece(line, "warning"),)) for line in swept.warnings]
+    refused = f"{len(summary['refused'])} refused" if summary["refused"] else ""
+    cards = (*swept.cards, Card("Points", f"{len(summary['points']):,}", refused))
     return (
-        Only("page", (Headline(summary["scenario"], subtitle, _cards(summary)),)),
-        Only("terminal", (_title(summary), points, *_remarks(summary))),
-        Only("page", (Section("All points", (points,), "By step time.", " ".join(notes)),)),
-        _times(summary),
-        _memory(summary),
-        *([_pipelines(summary, pictures)] if pictures else []),
+        Only("page", (Headline(summary["scenario"], subtitle, cards),)),
+        Only("terminal", (_title(summary, kind.ordered_by), points, *remarks)),
+        Only("page", (Section("All points", (points,), f"By {kind.ordered_by}.", " ".join(notes)),)),
+        *swept.sections,
         *(_refused(summary) if summary["refused"] else []),
     )
 
 
-def _title(summary: Mapping[str, Any]) -> Text:
+def _title(summary: Mapping[str, Any], ordered_by: str) -> Text:
     points = summary["points"]
     counts = f"{len(points):,} points" if len(points) != 1 else "1 point"
-    return Text((Piece(f"{summary['scenario']}, {counts} by step time", "strong"),), is_wrapped=True)
-
-
-def _remarks(summary: Mapping[str, Any]) -> list[Text]:
-    """Return what the columns mean, and which points train by another algorithm."""
-    others = [Text((Piece(line, "warning"),)) for line in other_algorithms(summary)]
-    return [Text((Piece(EXPLAINED, "soft"),)), *others]
-
-
-def _cards(summary: Mapping[str, Any]) -> tuple[Card, ...]:
-    points = summary["points"]
-    best = points[0]
-    cards = [Card("Fastest", format_time(best["iteration_time_s"]), marked(summary, best))]
-    synchronous = [point for point in points if not algorithm_words(point["algorithm"])]
-    if synchronous and synchronous[0] is not best:
-        first = synchronous[0]
-        cards.append(Card("Fastest synchronous", format_time(first["iteration_time_s"]), marked(summary, first)))
-    fitting = [point for point in points if point["fits_memory"]]
-    if any(point["fits_memory"] is False for point in points):
-        words = marked(summary, fitting[0]) if fitting else "all need more memory than there is"
-        value = format_time(fitting[0]["iteration_time_s"]) if fitting else "none"
-        cards.append(Card("Fastest that fits", value, words, "" if fitting else "bad"))
-    key = _memory_key(summary)
-    leanest = min(points, key=lambda point: point[key])
-    words = format_bytes(leanest[key]) if key == "peak_memory_bytes" else f"{leanest[key]:.4g} micro-batches live"
-    cards.append(Card("Least memory", words, marked(summary, leanest)))
-    refused = f"{len(summary['refused'])} refused" if summary["refused"] else ""
-    cards.append(Card("Points", f"{len(points):,}", refused))
-    return tuple(cards)
+    return Text((Piece(f"{summary['scenario']}, {counts} by {ordered_by}", "strong"),), is_wrapped=True)
 
 
 def _table(summary: Mapping[str, Any]) -> Table:
@@ -102,159 +52,6 @@ def _table(summary: Mapping[str, Any]) -> Table:
     ]
     cells: list[list[Line]] = [[(Piece("NO", "bad"),) if cell == "NO" else cell for cell in row] for row in rows]
     return Table(columns, cells)
-
-
-def _times(summary: Mapping[str, Any]) -> Section:
-    points = summary["points"][:MAX_BARS]
-    unit, factor = time_unit(points[-1]["iteration_time_s"])
-    labels = [chart_text(marked(summary, point)) for point in points]
-    parts = {
-        COMPUTING: [1 - p["bubble_fraction"] - p["exposed_communication_fraction"] for p in points],
-        EXPOSED: [p["exposed_communication_fraction"] for p in points],
-        cause_of(BUBBLE): [p["bubble_fraction"] for p in points],
-    }
-    data = [
-        {
-            "type": "bar", "orientation": "h", "name": words, "y": labels, "marker": {"color": colour},
-            "x": [drawn_number(f * p["iteration_time_s"] / factor) for f, p in zip(fractions, points, strict=True)],
-            "hovertext": [hover_text(words, f"{format_time(f * p['iteration_time_s'])}, {format_percent(f)}")
-                          for f, p in zip(fractions, points, strict=True)],
-            "hovertemplate": WHOLE_TEXT,
-        }
-        for (words, colour), fractions in parts.items() if any(fraction > 1e-9 for fraction in fractions)
-    ]  # fmt: skip
-    layout = {
-        "barmode": "stack", "bargap": 0.3, "showlegend": False, "hovermode": "closest",
-        "margin": {"l": 8, "r": 60, "t": 6, "b": 44},
-        "xaxis": {"title": {"text": f"time per step ({unit})", "standoff": 6}, "zeroline": False},
-        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "fixedrange": True,
-                  "showgrid": False},
-        "annotations": [
-            {"x": drawn_number(p["iteration_time_s"] / factor), "y": index, "text": format_time(p["iteration_time_s"]),
-             "xanchor": "left", "xshift": 4, "showarrow": False}
-            for index, p in enumerate(points)
-        ],
-    }  # fmt: skip
-    lead = "What the mean rank spends the step on: computing, waiting for communication, and the bubble."
-    left_out = len(summary["points"]) - len(points)
-    note = f"The {MAX_BARS} fastest points are drawn, {left_out:,} are not." if left_out else ""
-    shown = [pair for pair in parts if any(trace["name"] == pair[0] for trace in data)]
-    chart = Chart("times", {"data": data, "layout": layout}, 70 + 30 * len(points))
-    return Section("Time", (Legend(shown), chart), lead, note)
-
-
-def _memory_key(summary: Mapping[str, Any]) -> str:
-    """Return the result key that says how much a point holds; textbook workloads count micro-batches."""
-    is_modelled = all(point["peak_memory_bytes"] is not None for point in summary["points"])
-    return "peak_memory_bytes" if is_modelled else "peak_live_activations"
-
-
-def _memory(summary: Mapping[str, Any]) -> Section:
-    points, key = summary["points"], _memory_key(summary)
-    unit, factor = time_unit(points[-1]["iteration_time_s"])
-    in_bytes = key == "peak_memory_bytes"
-    words, scale = memory_unit(max(point[key] for point in points)) if in_bytes else ("live micro-batches", 1.0)
-    first, last = (points[place]["iteration_time_s"] / factor for place in (0, -1))
-    margin = 0.12 * (last - first) or 0.5 * last
-    layout: dict[str, Any] = {
-        "showlegend": False, "hovermode": "closest", "margin": {"l": 8, "r": 24, "t": 24, "b": 44},
-        "xaxis": {"title": {"text": f"time per step ({unit})", "standoff": 6}, "zeroline": False,
-                  "range": [drawn_number(first - margin), drawn_number(last + margin)]},
-        "yaxis": {"title": {"text": words, "standoff": 6}, "rangemode": "tozero", "automargin": True,
-                  "zeroline": False},
-    }  # fmt: skip
-    _mark_capacities(layout, points, scale)
-    what = "peak memory of" if in_bytes else "micro-batches whose activations are held by"
-    lead = f"Down and to the left is better: {what} the fullest rank, against time. Named are the points that no other "
-    lead += "beats in both."
-    named = _unbeaten(points, key)
-    groups = _by_verdict(points)
-    data = [
-        _scatter(summary, group, [point for point in chosen if point in named], chosen, (key, factor, scale))
-        for group, chosen in groups.items()
-    ]
-    verdicts = (Legend(list(groups)),) if in_bytes else ()
-    chart = Chart("memory", {"data": data, "layout": layout}, 420)
-    return Section("Memory against time", (*verdicts, chart), lead)
-
-
-def _unbeaten(points: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any]]:
-    """Return the points, which come by time, that hold less than every faster one."""
-    found: list[Mapping[str, Any]] = []
-    for point in points:
-        if not found or point[key] < found[-1][key]:
-            found.append(point)
-    return found
-
-
-def _scatter(
-    summary: Mapping[str, Any],
-    group: tuple[str, str],
-    named: Sequence[Mapping[str, Any]],
-    chosen: Sequence[Mapping[str, Any]],
-    scale: tuple[str, float, float],
-) -> dict[str, Any]:
-    """Return the points of one verdict; ``scale``: the key of the height, and the units of time and of that."""
-    key, unit_s, height = scale
-    labels = [marked(summary, point) for point in chosen]
-    held = [format_bytes(p[key]) if key == "peak_memory_bytes" else f"{p[key]:.4g} live" for p in chosen]
-    times_s = [point["iteration_time_s"] for point in chosen]
-    middle_s = (summary["points"][0]["iteration_time_s"] + summary["points"][-1]["iteration_time_s"]) / 2
-    return {
-        "type": "scatter", "mode": "markers+text", "name": group[0], "marker": {"color": group[1], "size": 9},
-        "text": [f" {chart_text(words)} " if point in named else ""
-                 for words, point in zip(labels, chosen, strict=True)],
-        "textposition": ["middle right" if t < middle_s else "middle left" for t in times_s],
-        "textfont": {"size": 12, "color": "#8a93a0"}, "cliponaxis": False,
-        "x": [drawn_number(t / unit_s) for t in times_s],
-        "y": [drawn_number(point[key] / height) for point in chosen],
-        "hovertext": [hover_text(words, f"{format_time(t)}, {h}")
-                      for words, t, h in zip(labels, times_s, held, strict=True)],
-        "hovertemplate": WHOLE_TEXT,
-    }  # fmt: skip
-
-
-def _by_verdict(points: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    """Return the points that fit (or where nothing is said of it), and those that do not."""
-    groups = {FITS: [p for p in points if p["fits_memory"] is not False]}
-    groups[TOO_LARGE] = [p for p in points if p["fits_memory"] is False]
-    return {key: chosen for key, chosen in groups.items() if chosen}
-
-
-def _mark_capacities(layout: dict[str, Any], points: Sequence[Mapping[str, Any]], scale: float) -> None:
-    """Draw a dashed line at each capacity that some point comes near."""
-    highest = max((point["peak_memory_bytes"] or 0) for point in points)
-    capacities = sorted({point["memory_capacity_bytes"] for point in points if point["memory_capacity_bytes"]})
-    shown = [capacity for capacity in capacities if capacity < 3 * highest]
-    layout["shapes"] = [
-        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": drawn_number(capacity / scale),
-         "y1": drawn_number(capacity / scale), "line": {"color": "#c8402f", "width": 1.5, "dash": "dash"}}
-        for capacity in shown
-    ]  # fmt: skip
-    layout["annotations"] = [
-        {"xref": "paper", "x": 1, "xanchor": "right", "y": drawn_number(capacity / scale), "yanchor": "bottom",
-         "text": f"capacity {format_bytes(capacity)}", "showarrow": False}
-        for capacity in shown
-    ]  # fmt: skip
-
-
-def _pipelines(summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Section:
-    points = summary["points"]
-    named = [
-        (f"{marked(summary, point)}: {format_time(point['iteration_time_s'])}", picture)
-        for point, picture in zip(points, pictures, strict=True)
-    ]
-    longest_s = points[-1]["iteration_time_s"]
-    ends = [picture.complete_s for point, picture in zip(points, pictures, strict=True)
-            if picture.complete_s < point["iteration_time_s"] * (1 - 1e-9)]  # fmt: skip
-    end_s = min([longest_s, *ends])
-    lead = "One line per rank of a pipeline, the first at the top; all pictures have the same axis of time."
-    lead += " Every second virtual stage of a rank is fainter. Gaps are waiting."
-    notes = ["Messages are not drawn."]
-    if end_s < longest_s:
-        notes.insert(0, f"The first {format_time(end_s)} are drawn.")
-    chart = thumbnails_chart("pipelines", named, end_s)
-    return Section("Pipelines", (Legend(thumbnails_legend(pictures)), chart), lead, " ".join(notes))
 
 
 def _refused(summary: Mapping[str, Any]) -> tuple[Block, Block]:

@@ -14,13 +14,15 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.overrides import apply_overrides
 from scenarios.reading.schema.values import ScenarioSection
 from scenarios.reading.yaml_tree import Document
-from scenarios.report.blocks import Block
+from scenarios.report.blocks import Block, Card, Section
+from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.report.rendering.html_page import write_page
 from scenarios.report.rendering.notebook import notebook_html
 from scenarios.report.words import Advice
 from scenarios.results.files import all_or_none, write_summary
 from scenarios.results.folder import PAGE
 from scenarios.summaries.as_json import as_json
+from scenarios.summaries.point_names import label
 from traces.parquet import write_timeline
 from traces.perfetto import write_perfetto
 from traces.timeline import Timeline
@@ -55,6 +57,16 @@ class Column:
     head: str
     key: str
     words: Callable[[Any], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep says beside its table. ``explained``: what columns mean; ``warnings``: of points not like others."""
+
+    cards: tuple[Card, ...]
+    sections: tuple[Section, ...] = ()
+    explained: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 class Summary(Protocol):
@@ -130,6 +142,10 @@ class Workload(ABC, Generic[S]):
     """Columns of a sweep; keys that no point has a value for are left out."""
     order: ClassVar[str]
     """The key of a row by which a sweep is sorted, the least first."""
+    ordered_by: ClassVar[str]
+    """That key in words."""
+    point: ClassVar[str] = "simulation"
+    """What every point of a sweep is."""
 
     def claims(self, data: Mapping[str, Any]) -> bool:
         """Return whether a file that names no kind of work is of this one."""
@@ -157,6 +173,13 @@ class Workload(ABC, Generic[S]):
         """Return whether a picture of what ranks do is worth drawing beside those of a sweep's other points."""
         del scenario
         return False
+
+    def swept(self, summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Swept:
+        """Return what a sweep says beside its table, from sweep.json and its points' pictures: the best point."""
+        del pictures
+        best = summary["points"][0]
+        shown = next((c.words(best[c.key]) for c in self.columns if c.key == self.order), f"{best[self.order]:g}")
+        return Swept((Card(f"Least {self.ordered_by}", shown, label(summary, best["set"])),))
 
     def advise(self, scenario: S, found: Outcome) -> Advice | None:
         """Return the change of the scenario that helps most, where one is known that does."""

@@ -1,19 +1,21 @@
 """A pipeline schedule as textbooks draw it: stages take stated times, and nothing else is modelled."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from scenarios.reading.checking import check_document
 from scenarios.reading.yaml_tree import Document
+from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.report.words import Advice
 from scenarios.workloads.steps.advice import advise
 from scenarios.workloads.steps.row import COLUMNS
 from scenarios.workloads.steps.running import SimulatedStep, simulate
+from scenarios.workloads.steps.swept import swept_steps
 from scenarios.workloads.textbook.reading import job_of
 from scenarios.workloads.textbook.scenario import TextbookScenario
 from scenarios.workloads.textbook.schema import DelayScenario
 from scenarios.workloads.textbook.starter import STARTER
-from scenarios.workloads.workload import Detail, Outcome, Workload
+from scenarios.workloads.workload import Detail, Outcome, Swept, Workload
 
 
 class TextbookSchedule(Workload[TextbookScenario]):
@@ -29,6 +31,8 @@ class TextbookSchedule(Workload[TextbookScenario]):
     starter = STARTER
     columns = COLUMNS
     order = "iteration_time_s"
+    ordered_by = "step time"
+    point = "simulated step"
 
     def claims(self, data: Mapping[str, Any]) -> bool:
         """Return whether a file's model has stated times."""
@@ -56,6 +60,10 @@ class TextbookSchedule(Workload[TextbookScenario]):
     def has_lanes(self, scenario: TextbookScenario) -> bool:
         """Return whether there is a pipeline."""
         return scenario.pipeline.degree > 1
+
+    def swept(self, summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Swept:
+        """Return times, memory and pipelines of the points."""
+        return swept_steps(summary, pictures)
 
     def advise(self, scenario: TextbookScenario, found: Outcome) -> Advice | None:
         """Return the change of the scenario that adds most to its throughput."""

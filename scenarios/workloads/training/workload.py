@@ -1,15 +1,20 @@
 """The kind of work of most scenarios: a step of training a transformer on a cluster."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from scenarios.reading.yaml_tree import Document
+from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.report.words import Advice
 from scenarios.workloads.steps.advice import advise
 from scenarios.workloads.steps.row import COLUMNS
 from scenarios.workloads.steps.running import SimulatedStep, simulate
+from scenarios.workloads.steps.swept import swept_steps
 from scenarios.workloads.training.reading import read_training
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
 from scenarios.workloads.training.starter import STARTER
-from scenarios.workloads.workload import Detail, Outcome, Workload
+from scenarios.workloads.workload import Detail, Outcome, Swept, Workload
 
 
 class TrainingStep(Workload[TrainingScenario]):
@@ -21,6 +26,8 @@ class TrainingStep(Workload[TrainingScenario]):
     starter = STARTER
     columns = COLUMNS
     order = "iteration_time_s"
+    ordered_by = "step time"
+    point = "simulated step"
 
     def read(self, document: Document, overrides: tuple[str, ...]) -> TrainingScenario:
         """Return the scenario of a document."""
@@ -33,6 +40,10 @@ class TrainingStep(Workload[TrainingScenario]):
     def has_lanes(self, scenario: TrainingScenario) -> bool:
         """Return whether there is a pipeline."""
         return scenario.pipeline.degree > 1
+
+    def swept(self, summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Swept:
+        """Return times, memory and pipelines of the points."""
+        return swept_steps(summary, pictures)
 
     def advise(self, scenario: TrainingScenario, found: Outcome) -> Advice | None:
         """Return the change of the scenario that adds most to its throughput."""

@@ -17,9 +17,9 @@ from rich.console import Console
 from scenarios.cli import main
 from scenarios.reading.yaml_tree import read_value
 from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, PHASES
+from scenarios.summaries.point_names import label, varied
 from scenarios.sweep.console import print_sweep
 from scenarios.sweep.files import csv_text, write_sweep
-from scenarios.sweep.labels import label, varied
 from scenarios.sweep.run import SCHEMA, Sweep, prepare, run
 from scenarios.sweep.settings import MAX_POINTS, points, read_settings
 from scenarios.sweep.workers import ThisProcess, local_workers

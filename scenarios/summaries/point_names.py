@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from scenarios.errors import printable
-from scenarios.summaries.algorithm import algorithm_words
 
-OTHER: Final = "*"
-"""Marks points that do not train by synchronous backpropagation."""
 _WORD: Final = re.compile(r"[\w.-]+")
 
 
@@ -32,11 +29,6 @@ def written(value: Any) -> str:
     """Return a value as YAML has it, in one line that is safe to print."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return printable(text).replace("\n", "\\n")
-
-
-def marked(summary: Mapping[str, Any], point: Mapping[str, Any]) -> str:
-    """Return a point's name, marked where another algorithm than the others' is simulated."""
-    return label(summary, point["set"]) + OTHER * bool(algorithm_words(point["algorithm"]))
 
 
 def label(summary: Mapping[str, Any], values: Mapping[str, Any]) -> str:

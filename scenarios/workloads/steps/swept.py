@@ -1,0 +1,219 @@
+"""What a sweep over steps says beside its table: times, memory, pipelines, and which points train otherwise."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from costmodels.units import format_bytes, format_percent, format_time
+from scenarios.report.blocks import Card, Chart, Legend, Section
+from scenarios.report.causes import COMPUTING, cause_of
+from scenarios.report.charts.axis_unit import drawn_number, memory_unit, time_unit
+from scenarios.report.charts.hover_text import WHOLE_TEXT, chart_text, hover_text
+from scenarios.report.charts.thumbnail import Thumbnail
+from scenarios.report.pages.thumbnails_chart import thumbnails_chart, thumbnails_legend
+from scenarios.report.phases import MESSAGE
+from scenarios.summaries.algorithm import algorithm_words
+from scenarios.summaries.point_names import label
+from scenarios.workloads.workload import Swept
+from sim.engine.findings.breakdown import BUBBLE
+
+MAX_BARS: Final = 60
+OTHER: Final = "*"
+"""Marks points that do not train by synchronous backpropagation."""
+EXPOSED: Final = ("exposed communication", MESSAGE.colour)
+FITS: Final = ("fits", "#4a7fd6")
+TOO_LARGE: Final = ("does not fit", "#c8402f")
+EXPLAINED: Final = (
+    "exposed: communication while nothing is computed; memory: peak of the fullest rank; "
+    "sent: bytes per rank and step; pp sent: those between stages; "
+    "live: micro-batches whose activations the fullest rank holds"
+)
+
+
+def swept_steps(summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Swept:
+    """Return what a sweep says of its steps; ``pictures`` of the points, in their order, or none."""
+    sections = [_times(summary), _memory(summary), *([_pipelines(summary, pictures)] if pictures else [])]
+    return Swept(_cards(summary), tuple(sections), EXPLAINED, tuple(other_algorithms(summary)))
+
+
+def other_algorithms(summary: Mapping[str, Any]) -> list[str]:
+    """Return a line for each algorithm other than synchronous backpropagation: its name, and what it does."""
+    names = dict.fromkeys(point["algorithm"] for point in summary["points"])
+    return [f"{OTHER} {name}: {words}" for name in names if (words := algorithm_words(name))]
+
+
+def marked(summary: Mapping[str, Any], point: Mapping[str, Any]) -> str:
+    """Return a point's name, marked where another algorithm than the others' is simulated."""
+    return label(summary, point["set"]) + OTHER * bool(algorithm_words(point["algorithm"]))
+
+
+def _cards(summary: Mapping[str, Any]) -> tuple[Card, ...]:
+    points = summary["points"]
+    best = points[0]
+    cards = [Card("Fastest", format_time(best["iteration_time_s"]), marked(summary, best))]
+    synchronous = [point for point in points if not algorithm_words(point["algorithm"])]
+    if synchronous and synchronous[0] is not best:
+        first = synchronous[0]
+        cards.append(Card("Fastest synchronous", format_time(first["iteration_time_s"]), marked(summary, first)))
+    fitting = [point for point in points if point["fits_memory"]]
+    if any(point["fits_memory"] is False for point in points):
+        words = marked(summary, fitting[0]) if fitting else "all need more memory than there is"
+        value = format_time(fitting[0]["iteration_time_s"]) if fitting else "none"
+        cards.append(Card("Fastest that fits", value, words, "" if fitting else "bad"))
+    key = _memory_key(summary)
+    leanest = min(points, key=lambda point: point[key])
+    words = format_bytes(leanest[key]) if key == "peak_memory_bytes" else f"{leanest[key]:.4g} micro-batches live"
+    cards.append(Card("Least memory", words, marked(summary, leanest)))
+    return tuple(cards)
+
+
+def _times(summary: Mapping[str, Any]) -> Section:
+    points = summary["points"][:MAX_BARS]
+    unit, factor = time_unit(points[-1]["iteration_time_s"])
+    labels = [chart_text(marked(summary, point)) for point in points]
+    parts = {
+        COMPUTING: [1 - p["bubble_fraction"] - p["exposed_communication_fraction"] for p in points],
+        EXPOSED: [p["exposed_communication_fraction"] for p in points],
+        cause_of(BUBBLE): [p["bubble_fraction"] for p in points],
+    }
+    data = [
+        {
+            "type": "bar", "orientation": "h", "name": words, "y": labels, "marker": {"color": colour},
+            "x": [drawn_number(f * p["iteration_time_s"] / factor) for f, p in zip(fractions, points, strict=True)],
+            "hovertext": [hover_text(words, f"{format_time(f * p['iteration_time_s'])}, {format_percent(f)}")
+                          for f, p in zip(fractions, points, strict=True)],
+            "hovertemplate": WHOLE_TEXT,
+        }
+        for (words, colour), fractions in parts.items() if any(fraction > 1e-9 for fraction in fractions)
+    ]  # fmt: skip
+    layout = {
+        "barmode": "stack", "bargap": 0.3, "showlegend": False, "hovermode": "closest",
+        "margin": {"l": 8, "r": 60, "t": 6, "b": 44},
+        "xaxis": {"title": {"text": f"time per step ({unit})", "standoff": 6}, "zeroline": False},
+        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "fixedrange": True,
+                  "showgrid": False},
+        "annotations": [
+            {"x": drawn_number(p["iteration_time_s"] / factor), "y": index, "text": format_time(p["iteration_time_s"]),
+             "xanchor": "left", "xshift": 4, "showarrow": False}
+            for index, p in enumerate(points)
+        ],
+    }  # fmt: skip
+    lead = "What the mean rank spends the step on: computing, waiting for communication, and the bubble."
+    left_out = len(summary["points"]) - len(points)
+    note = f"The {MAX_BARS} fastest points are drawn, {left_out:,} are not." if left_out else ""
+    shown = [pair for pair in parts if any(trace["name"] == pair[0] for trace in data)]
+    chart = Chart("times", {"data": data, "layout": layout}, 70 + 30 * len(points))
+    return Section("Time", (Legend(shown), chart), lead, note)
+
+
+def _memory_key(summary: Mapping[str, Any]) -> str:
+    """Return the result key that says how much a point holds; textbook workloads count micro-batches."""
+    is_modelled = all(point["peak_memory_bytes"] is not None for point in summary["points"])
+    return "peak_memory_bytes" if is_modelled else "peak_live_activations"
+
+
+def _memory(summary: Mapping[str, Any]) -> Section:
+    points, key = summary["points"], _memory_key(summary)
+    unit, factor = time_unit(points[-1]["iteration_time_s"])
+    in_bytes = key == "peak_memory_bytes"
+    words, scale = memory_unit(max(point[key] for point in points)) if in_bytes else ("live micro-batches", 1.0)
+    first, last = (points[place]["iteration_time_s"] / factor for place in (0, -1))
+    margin = 0.12 * (last - first) or 0.5 * last
+    layout: dict[str, Any] = {
+        "showlegend": False, "hovermode": "closest", "margin": {"l": 8, "r": 24, "t": 24, "b": 44},
+        "xaxis": {"title": {"text": f"time per step ({unit})", "standoff": 6}, "zeroline": False,
+                  "range": [drawn_number(first - margin), drawn_number(last + margin)]},
+        "yaxis": {"title": {"text": words, "standoff": 6}, "rangemode": "tozero", "automargin": True,
+                  "zeroline": False},
+    }  # fmt: skip
+    _mark_capacities(layout, points, scale)
+    what = "peak memory of" if in_bytes else "micro-batches whose activations are held by"
+    lead = f"Down and to the left is better: {what} the fullest rank, against time. Named are the points that no other "
+    lead += "beats in both."
+    named = _unbeaten(points, key)
+    groups = _by_verdict(points)
+    data = [
+        _scatter(summary, group, [point for point in chosen if point in named], chosen, (key, factor, scale))
+        for group, chosen in groups.items()
+    ]
+    verdicts = (Legend(list(groups)),) if in_bytes else ()
+    chart = Chart("memory", {"data": data, "layout": layout}, 420)
+    return Section("Memory against time", (*verdicts, chart), lead)
+
+
+def _unbeaten(points: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any]]:
+    """Return the points, which come by time, that hold less than every faster one."""
+    found: list[Mapping[str, Any]] = []
+    for point in points:
+        if not found or point[key] < found[-1][key]:
+            found.append(point)
+    return found
+
+
+def _scatter(
+    summary: Mapping[str, Any],
+    group: tuple[str, str],
+    named: Sequence[Mapping[str, Any]],
+    chosen: Sequence[Mapping[str, Any]],
+    scale: tuple[str, float, float],
+) -> dict[str, Any]:
+    """Return the points of one verdict; ``scale``: the key of the height, and the units of time and of that."""
+    key, unit_s, height = scale
+    labels = [marked(summary, point) for point in chosen]
+    held = [format_bytes(p[key]) if key == "peak_memory_bytes" else f"{p[key]:.4g} live" for p in chosen]
+    times_s = [point["iteration_time_s"] for point in chosen]
+    middle_s = (summary["points"][0]["iteration_time_s"] + summary["points"][-1]["iteration_time_s"]) / 2
+    return {
+        "type": "scatter", "mode": "markers+text", "name": group[0], "marker": {"color": group[1], "size": 9},
+        "text": [f" {chart_text(words)} " if point in named else ""
+                 for words, point in zip(labels, chosen, strict=True)],
+        "textposition": ["middle right" if t < middle_s else "middle left" for t in times_s],
+        "textfont": {"size": 12, "color": "#8a93a0"}, "cliponaxis": False,
+        "x": [drawn_number(t / unit_s) for t in times_s],
+        "y": [drawn_number(point[key] / height) for point in chosen],
+        "hovertext": [hover_text(words, f"{format_time(t)}, {h}")
+                      for words, t, h in zip(labels, times_s, held, strict=True)],
+        "hovertemplate": WHOLE_TEXT,
+    }  # fmt: skip
+
+
+def _by_verdict(points: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """Return the points that fit (or where nothing is said of it), and those that do not."""
+    groups = {FITS: [p for p in points if p["fits_memory"] is not False]}
+    groups[TOO_LARGE] = [p for p in points if p["fits_memory"] is False]
+    return {key: chosen for key, chosen in groups.items() if chosen}
+
+
+def _mark_capacities(layout: dict[str, Any], points: Sequence[Mapping[str, Any]], scale: float) -> None:
+    """Draw a dashed line at each capacity that some point comes near."""
+    highest = max((point["peak_memory_bytes"] or 0) for point in points)
+    capacities = sorted({point["memory_capacity_bytes"] for point in points if point["memory_capacity_bytes"]})
+    shown = [capacity for capacity in capacities if capacity < 3 * highest]
+    layout["shapes"] = [
+        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": drawn_number(capacity / scale),
+         "y1": drawn_number(capacity / scale), "line": {"color": "#c8402f", "width": 1.5, "dash": "dash"}}
+        for capacity in shown
+    ]  # fmt: skip
+    layout["annotations"] = [
+        {"xref": "paper", "x": 1, "xanchor": "right", "y": drawn_number(capacity / scale), "yanchor": "bottom",
+         "text": f"capacity {format_bytes(capacity)}", "showarrow": False}
+        for capacity in shown
+    ]  # fmt: skip
+
+
+def _pipelines(summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Section:
+    points = summary["points"]
+    named = [
+        (f"{marked(summary, point)}: {format_time(point['iteration_time_s'])}", picture)
+        for point, picture in zip(points, pictures, strict=True)
+    ]
+    longest_s = points[-1]["iteration_time_s"]
+    ends = [picture.complete_s for point, picture in zip(points, pictures, strict=True)
+            if picture.complete_s < point["iteration_time_s"] * (1 - 1e-9)]  # fmt: skip
+    end_s = min([longest_s, *ends])
+    lead = "One line per rank of a pipeline, the first at the top; all pictures have the same axis of time."
+    lead += " Every second virtual stage of a rank is fainter. Gaps are waiting."
+    notes = ["Messages are not drawn."]
+    if end_s < longest_s:
+        notes.insert(0, f"The first {format_time(end_s)} are drawn.")
+    chart = thumbnails_chart("pipelines", named, end_s)
+    return Section("Pipelines", (Legend(thumbnails_legend(pictures)), chart), lead, " ".join(notes))
