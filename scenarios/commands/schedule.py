@@ -7,12 +7,9 @@ import click
 from scenarios.commands.options import NamedPath, scenario_argument, set_option
 from scenarios.commands.pictures import refuse_suffix, written
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.reading.located import located
 from scenarios.report.pictures.picture_file import SUFFIXES, write_picture
 from scenarios.report.slots.slot_figure import SlotDrawing
-from scenarios.workloads.loading import load_step
-from scenarios.workloads.steps.scenario import StepScenario
-from scenarios.workloads.steps.schedule import schedule_text, schedule_words, slots_of
+from scenarios.workloads.loading import load_scenario
 from traces.files import replacing
 
 
@@ -30,21 +27,18 @@ def command(scenario: Path, overrides: tuple[str, ...], out: Path | None) -> Non
     with refusing_bad_input():
         if out is not None:
             refuse_suffix(out, (".csv", *SUFFIXES), "schedule")
-        loaded = load_step(scenario, overrides)
-        if out is None:
-            click.echo(_text(loaded), nl=False)
-            return
-        if out.suffix.lower() == ".csv":
-            _write_text(_text(loaded), out)
-        else:
-            drawing = SlotDrawing(slots_of(loaded), f"{loaded.name}\n{schedule_words(loaded)}")
+        loaded = load_scenario(scenario, overrides)
+        shown = loaded.workload.schedule(loaded) if out is not None and out.suffix.lower() != ".csv" else None
+        if out is not None and shown is not None:
+            drawing = SlotDrawing(shown.slots, f"{loaded.name}\n{shown.words}")
             written(out, lambda: write_picture([drawing], out))
+        else:
+            text = loaded.workload.schedule_text(loaded)
+            if out is None:
+                click.echo(text, nl=False)
+                return
+            _write_text(text, out)
     click.echo(f"written to {out}")
-
-
-def _text(scenario: StepScenario) -> str:
-    with located(scenario.document):
-        return schedule_text(scenario)
 
 
 def _write_text(text: str, out: Path) -> None:

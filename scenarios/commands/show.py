@@ -20,13 +20,12 @@ from scenarios.reading.cluster_file import NamedTopology, cluster_of, describes_
 from scenarios.reading.yaml_tree import read_document
 from scenarios.report.pictures.picture_file import SUFFIXES, Drawing, write_picture
 from scenarios.report.pictures.topology_figure import lay_out_topology
-from scenarios.report.slots.slot_diagram import SlotDiagram
+from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.report.slots.slot_figure import SlotDrawing
 from scenarios.report.slots.slot_text import print_slots
 from scenarios.workloads.loading import scenario_of
 from scenarios.workloads.registry import sections
-from scenarios.workloads.steps.scenario import StepScenario, step_of
-from scenarios.workloads.steps.schedule import run_words, schedule_summary, schedule_words, slots_of
+from scenarios.workloads.workload import unable
 from sim.cluster.topology.facts import TopologyFacts, describe
 
 MAX_NAMED = 8
@@ -34,11 +33,11 @@ MAX_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What a file describes: a cluster, a scenario with its slots, or both."""
+    """What a file describes: a cluster, the schedule of a scenario of this name, or both."""
 
     cluster: NamedTopology | None
-    scenario: StepScenario | None = None
-    slots: SlotDiagram | None = None
+    name: str = ""
+    schedule: ShownSchedule | None = None
 
 
 @click.command("show")
@@ -62,8 +61,8 @@ def command(cluster: Path, overrides: tuple[str, ...], out: Path | None, as_json
     console = open_console()
     if shown.cluster is not None and facts is not None:
         print_facts(shown.cluster, facts, console)
-    if shown.scenario is not None and shown.slots is not None:
-        print_schedule(shown.scenario, shown.slots, console)
+    if shown.schedule is not None:
+        print_schedule(shown.schedule, "" if shown.cluster is not None else shown.name, console)
     if out is not None:
         click.echo(f"drawn to {out}")
 
@@ -72,15 +71,18 @@ def _load(path: Path, overrides: Sequence[str]) -> _Shown:
     document = read_document(path)
     if not describes_scenario(document, overrides):
         return _Shown(cluster_of(document, overrides, sections()))
-    scenario = step_of(scenario_of(document, overrides))
-    cluster = None if scenario.cluster is None else cluster_of(document, overrides, sections())
-    return _Shown(cluster, scenario, slots_of(scenario))
+    scenario = scenario_of(document, overrides)
+    schedule = scenario.workload.schedule(scenario)
+    cluster = cluster_of(document, overrides, sections()) if "cluster" in scenario.document.data else None
+    if cluster is None and schedule is None:
+        raise unable(scenario, "there is neither a cluster nor a schedule to show", f"try: simulate {path}")
+    return _Shown(cluster, scenario.name, schedule)
 
 
 def _summary(shown: _Shown, facts: TopologyFacts | None) -> dict[str, Any]:
     summary = {} if shown.cluster is None or facts is None else summary_of(shown.cluster.name, facts)
-    if shown.scenario is not None and shown.slots is not None:
-        summary["schedule"] = schedule_summary(shown.scenario, shown.slots)
+    if shown.schedule is not None:
+        summary["schedule"] = shown.schedule.as_json()
     return summary
 
 
@@ -88,20 +90,17 @@ def _drawings(shown: _Shown) -> list[Drawing]:
     drawings: list[Drawing] = []
     if shown.cluster is not None:
         drawings.append(lay_out_topology(shown.cluster.topology, title=shown.cluster.name))
-    if shown.scenario is not None and shown.slots is not None:
-        drawings.append(SlotDrawing(shown.slots, f"{shown.scenario.name}\n{schedule_words(shown.scenario)}"))
+    if shown.schedule is not None:
+        drawings.append(SlotDrawing(shown.schedule.slots, f"{shown.name}\n{shown.schedule.words}"))
     return drawings
 
 
-def print_schedule(scenario: StepScenario, slots: SlotDiagram, console: Console) -> None:
-    """Print a scenario's schedule: in words, then its slots."""
-    if scenario.cluster is not None:
-        console.print()
-    else:
-        console.print(Text(scenario.name, style="bold"))
-    what = run_words(scenario)
-    times = f"{what} {format_time(slots.end_s)}, idle {format_percent(slots.idle_fraction)}"
-    console.print(Text(f"{schedule_words(scenario)}: {times}", style="bold"), soft_wrap=True)
+def print_schedule(schedule: ShownSchedule, title: str, console: Console) -> None:
+    """Print a schedule: in words, then its slots; below a title, or below what stands there already."""
+    console.print(Text(title, style="bold") if title else "")
+    slots = schedule.slots
+    times = f"{schedule.what} {format_time(slots.end_s)}, idle {format_percent(slots.idle_fraction)}"
+    console.print(Text(f"{schedule.words}: {times}", style="bold"), soft_wrap=True)
     print_slots(slots, console)
 
 

@@ -18,6 +18,7 @@ from scenarios.report.blocks import Block, Card, Section
 from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.report.rendering.html_page import write_page
 from scenarios.report.rendering.notebook import notebook_html
+from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.report.words import Advice
 from scenarios.results.files import all_or_none, write_summary
 from scenarios.results.folder import PAGE
@@ -173,6 +174,17 @@ class Workload(ABC, Generic[S]):
         """Return whether a picture of what ranks do is worth drawing beside those of a sweep's other points."""
         del scenario
         return False
+
+    def schedule(self, scenario: S) -> ShownSchedule | None:
+        """Return the pipeline schedule, where there is one."""
+        del scenario
+        return None
+
+    def schedule_text(self, scenario: S) -> str:
+        """Return the pipeline schedule as CSV, a row of actions per rank. Raises ScenarioError where there is none."""
+        raise unable(
+            scenario, f"a scenario of {self.name} has no pipeline schedule", "name one of training or textbook"
+        )
 
     def swept(self, summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Swept:
         """Return what a sweep says beside its table, from sweep.json and its points' pictures: the best point."""

@@ -6,10 +6,12 @@ from typing import Any, ClassVar
 from scenarios.reading.checking import check_document
 from scenarios.reading.yaml_tree import Document
 from scenarios.report.charts.thumbnail import Thumbnail
+from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.report.words import Advice
 from scenarios.workloads.steps.advice import advise
 from scenarios.workloads.steps.row import COLUMNS
 from scenarios.workloads.steps.running import SimulatedStep, simulate
+from scenarios.workloads.steps.schedule import schedule_of, schedule_text
 from scenarios.workloads.steps.swept import swept_steps
 from scenarios.workloads.textbook.reading import job_of
 from scenarios.workloads.textbook.scenario import TextbookScenario
@@ -60,6 +62,14 @@ class TextbookSchedule(Workload[TextbookScenario]):
     def has_lanes(self, scenario: TextbookScenario) -> bool:
         """Return whether there is a pipeline."""
         return scenario.pipeline.degree > 1
+
+    def schedule(self, scenario: TextbookScenario) -> ShownSchedule:
+        """Return the pipeline schedule."""
+        return schedule_of(scenario)
+
+    def schedule_text(self, scenario: TextbookScenario) -> str:
+        """Return the pipeline schedule as CSV."""
+        return schedule_text(scenario)
 
     def swept(self, summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Swept:
         """Return times, memory and pipelines of the points."""

@@ -24,7 +24,7 @@ from scenarios.report.words import time_parts
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.advice import advise
 from scenarios.workloads.steps.running import SimulatedStep, simulate
-from scenarios.workloads.steps.schedule import slots_of
+from scenarios.workloads.steps.schedule import schedule_of
 from sim.cluster.topology.parse import parse_topology
 from traces.timeline import Timeline, TimelineBuilder
 
@@ -257,7 +257,7 @@ SCHEDULES = {
 def slot_drawing(*changes: str) -> SlotDrawing:
     """Return the slots of the textbook's 1F1B with some keys changed."""
     scenario = load_scenario(SCENARIOS / "textbook-1f1b.yaml", changes)
-    return SlotDrawing(slots_of(scenario), scenario.name)
+    return SlotDrawing(schedule_of(scenario).slots, scenario.name)
 
 
 @pytest.mark.parametrize("name", ["llama3-roce-24k", "gb200-nvl72-pods", "dragonfly-a100", "tpu-v4-slice"])
