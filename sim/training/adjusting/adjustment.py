@@ -9,7 +9,7 @@ Where only some lack it, as when a replica joins, a rank that holds it broadcast
 reads it, as gradients are, is not moved but made anew.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -28,17 +28,19 @@ def adjusted(plan: Plan, residents: Residents) -> Plan:
 
     Raises SessionError where no rank of the plan holds what another one lacks, in the slice that it needs.
     """
-    lacking = dict(residents.all_lacking(plan))
+    lacking = {rank: dict.fromkeys(names) for rank, names in residents.all_lacking(plan)}
     if not lacking:
         return plan
     adjustments = [_Adjustment(plan, program, residents, lacking) for program in plan.programs]
     for adjustment in adjustments:
-        adjustment.find()
+        adjustment.find_sources()
+        adjustment.write_arrivals()
     for adjustment in adjustments:
         for source, names in adjustment.from_roles.items():
-            adjustments[source].give(names, adjustment.program, adjustment.offset_of(plan.programs[source]))
+            adjustments[source].write_message(names, adjustment.offset_of(plan.programs[source]))
+            adjustments[source].give_up(names, adjustment.program)
         for source, names in adjustment.replaced.items():
-            adjustments[source].given |= {name: adjustment.program.buffers[name] for name in names}
+            adjustments[source].give_up(names, adjustment.program)
     return replace(plan, programs=tuple(adjustment.written() for adjustment in adjustments))
 
 
@@ -46,60 +48,64 @@ def adjusted(plan: Plan, residents: Residents) -> Plan:
 class _Adjustment:
     """What the ranks of one program do before their own calls.
 
-    ``from_roles``: what comes from the ranks of another program, by that program's number. ``gifts``: what goes to
-    another program's ranks. ``replaced``: what another program's ranks give up, as it is made anew here.
+    ``lacking``: what each rank of the plan lacks. What the program's ranks lack comes from the ranks of another program
+    (``from_roles``, by that program's number), from one of their replicas (``from_replicas``, by axis and position), or
+    is made anew (``made_anew``). ``replaced``: what of that the ranks of another program hold, by its number.
+    ``given``: what these ranks hold and give up.
     """
 
     plan: Plan
     program: Program
     residents: Residents
-    lacking: dict[int, tuple[str, ...]]
+    lacking: Mapping[int, Mapping[str, None]]
     from_roles: dict[int, list[str]] = field(default_factory=dict)
+    from_replicas: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     made_anew: list[str] = field(default_factory=list)
     replaced: dict[int, list[str]] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
     given: dict[str, Buffer] = field(default_factory=dict)
 
-    def find(self) -> None:
-        """Find out where all that is lacking comes from; write what comes from the role itself, and what is anew."""
-        ranks = self.plan.ranks_of(self.program)
+    def find_sources(self) -> None:
+        """Find out where all that the ranks lack comes from. Raises SessionError for what comes from nowhere."""
         cleared = _cleared_first(self.program)
-        names = dict.fromkeys(name for rank in ranks for name in self.lacking.get(rank, ()))
-        self.made_anew = [name for name in names if name in cleared]
-        for name in self.made_anew:
-            source = self._holding_role(name) if self._lacked_by_all(name) else None
-            if source is not None:
-                self.replaced.setdefault(source, []).append(name)
-        from_replicas: dict[tuple[str, int], list[str]] = {}
-        for name in (name for name in names if name not in cleared):
-            if self._lacked_by_all(name):
-                self.from_roles.setdefault(self._role_that_holds(name), []).append(name)
+        for name in dict.fromkeys(name for rank in self._ranks for name in self.lacking.get(rank, ())):
+            lacked_by_all = all(name in self.lacking.get(rank, ()) for rank in self._ranks)
+            role = self._role_that_holds(name) if lacked_by_all else None
+            if name in cleared:
+                self.made_anew.append(name)
+                if role is not None:
+                    self.replaced.setdefault(role, []).append(name)
+            elif role is not None:
+                self.from_roles.setdefault(role, []).append(name)
             else:
-                from_replicas.setdefault(self._replica_that_holds(name), []).append(name)
-        for dtype, shapes in self._anew().items():
-            buffers = tuple(name for name in self.made_anew if self.program.buffers[name].dtype == dtype)
+                self.from_replicas.setdefault(self._replica_that_holds(name), []).append(name)
+
+    def write_arrivals(self) -> None:
+        """Write the ops that make anew, or bring from elsewhere, what the ranks lack."""
+        for dtype, names in self._by_dtype(self.made_anew).items():
+            shapes = tuple(self.program.buffers[name].shape for name in names)
             attributes = {"shapes": shapes, "dtype": dtype}
-            self.ops.append(Compute(f"clear.{dtype}", "zeros", (), buffers, attributes))
-        for (axis, root), held in from_replicas.items():
-            for dtype, names_of_type in self._by_dtype(held).items():
-                name, moved = f"broadcast_{axis}.{dtype}", tuple(names_of_type)
-                self.ops.append(
-                    Collective(
-                        name, CollectiveKind.BROADCAST, (axis,), moved, moved, f"adjustment_broadcast_{axis}", root=root
-                    )
-                )
-        for source, received in self.from_roles.items():
-            axis, offset = self.offset_of(self.plan.programs[source])
+            self.ops.append(Compute(f"make_anew.{dtype}", "zeros", (), names, attributes))
+        for (axis, root), held in self.from_replicas.items():
+            stream = f"{ADJUSTMENT}_broadcast_{axis}"
+            for dtype, names in self._by_dtype(held).items():
+                name, kind = f"broadcast_{axis}_from_{root}.{dtype}", CollectiveKind.BROADCAST
+                self.ops.append(Collective(name, kind, (axis,), names, names, stream, root=root))
+        for role, received in self.from_roles.items():
+            axis, offset = self.offset_of(self.plan.programs[role])
             name = f"receive_{axis}{offset:+d}"
-            stream = f"adjustment_{name}"
+            stream = f"{ADJUSTMENT}_{name}"
             self.ops.append(Recv(name, axis, offset, Direction.ADJUSTMENT, tuple(received), stream))
 
-    def give(self, names: Sequence[str], receiver: Program, offset: tuple[str, int]) -> None:
-        """Write the message to the ranks of another program, seen from which this one lies at ``offset``."""
-        axis, back = offset
-        name = f"send_{axis}{-back:+d}"
-        self.ops.append(Send(name, axis, -back, Direction.ADJUSTMENT, tuple(names), f"adjustment_{name}"))
-        self.given |= {name: receiver.buffers[name] for name in names}
+    def write_message(self, names: Sequence[str], back: tuple[str, int]) -> None:
+        """Write the message to the ranks that see these ranks at an offset along an axis."""
+        axis, offset = back
+        name = f"send_{axis}{-offset:+d}"
+        self.ops.append(Send(name, axis, -offset, Direction.ADJUSTMENT, tuple(names), f"{ADJUSTMENT}_{name}"))
+
+    def give_up(self, names: Sequence[str], other: Program) -> None:
+        """Note what the ranks of another program have now, and declare it in the same words."""
+        self.given |= {name: other.buffers[name] for name in names}
 
     def offset_of(self, other: Program) -> tuple[str, int]:
         """Return the axis along which another program's ranks lie, and how many steps away."""
@@ -117,34 +123,29 @@ class _Adjustment:
         tasks = {ADJUSTMENT: task, **program.tasks}
         return replace(program, tasks=tasks, calls=(Call(ADJUSTMENT), *program.calls))
 
-    def _lacked_by_all(self, name: str) -> bool:
-        return all(name in self.lacking.get(rank, ()) for rank in self.plan.ranks_of(self.program))
+    @property
+    def _ranks(self) -> tuple[int, ...]:
+        return self.plan.ranks_of(self.program)
 
-    def _role_that_holds(self, name: str) -> int:
-        """Return the number of the program whose ranks hold what every rank of this one lacks."""
-        number = self._holding_role(name)
-        if number is None:
-            raise self._error(name)
-        return number
-
-    def _holding_role(self, name: str) -> int | None:
+    def _role_that_holds(self, name: str) -> int | None:
+        """Return the number of the program whose ranks hold what every rank of this one lacks, None where none does."""
+        shift = self.plan.mesh.shift
         for number, other in enumerate(self.plan.programs):
-            if other is self.program or len(self.program.role) != 1 or self.program.role.keys() != other.role.keys():
-                continue
-            axis, offset = self.offset_of(other)
-            if all(
-                self._holds(name, rank, self.plan.mesh.shift(rank, axis, offset))
-                for rank in self.plan.ranks_of(self.program)
+            if (
+                other is not self.program
+                and len(self.program.role) == 1
+                and self.program.role.keys() == other.role.keys()
             ):
-                return number
+                axis, offset = self.offset_of(other)
+                if all(self._holds(name, rank, shift(rank, axis, offset)) for rank in self._ranks):
+                    return number
         return None
 
     def _replica_that_holds(self, name: str) -> tuple[str, int]:
-        """Return the axis and the position along it whose ranks hold what some ranks of this program lack."""
-        ranks = self.plan.ranks_of(self.program)
+        """Return the axis and the position along it whose ranks hold what ranks of this program lack."""
         for axis, degree in self.plan.mesh.axes:
+            groups = {self.plan.mesh.group(rank, (axis,)) for rank in self._ranks}
             for root in range(degree) if axis not in self.program.role else ():
-                groups = {self.plan.mesh.group(rank, (axis,)) for rank in ranks}
                 if all(self._holds(name, rank, group[root]) for group in groups for rank in group):
                     return axis, root
         raise self._error(name)
@@ -160,18 +161,11 @@ class _Adjustment:
         rule = f"and no ranks of the plan hold it for all of them (ranks of the session that do: {holders})"
         return SessionError(f"{what}, {rule}; move it in an earlier plan, while its holders take part")
 
-    def _anew(self) -> dict[str, tuple[tuple[int, ...], ...]]:
-        """Return the shapes of what is made anew, by element type."""
-        return {
-            dtype: tuple(self.program.buffers[name].shape for name in names)
-            for dtype, names in self._by_dtype(self.made_anew).items()
-        }
-
-    def _by_dtype(self, names: Sequence[str]) -> dict[str, list[str]]:
+    def _by_dtype(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
         found: dict[str, list[str]] = {}
         for name in names:
             found.setdefault(self.program.buffers[name].dtype, []).append(name)
-        return found
+        return {dtype: tuple(of_type) for dtype, of_type in found.items()}
 
 
 def _cleared_first(program: Program) -> frozenset[str]:
