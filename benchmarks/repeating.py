@@ -8,7 +8,7 @@ from pathlib import Path
 from measuring import Row, interleaved_s
 
 from costmodels.software import Software
-from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.loading import load_step
 from scenarios.workloads.steps.running import plan_of, pricing_of
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.simulate import Simulation, simulate
@@ -21,7 +21,7 @@ NUM_JOBS = 10
 def repricing_rows(library: Path) -> Iterator[Row]:
     """Yield what a plan costs under other prices, compiled anew and with the structure that it has."""
     for name, words in (("gpt-1t-3072", "GPT 1T on 3,072 GPUs"), ("quickstart", "GPT 145.6B on 1,536 GPUs")):
-        scenario = load_scenario(library / f"{name}.yaml")
+        scenario = load_step(library / f"{name}.yaml")
         plan, pricing = plan_of(scenario), pricing_of(scenario)
         assert isinstance(pricing, ClusterPricing)
         other, simulation = pricing.under(Software(launch_s=3e-6)), Simulation(plan)
@@ -35,7 +35,7 @@ def repricing_rows(library: Path) -> Iterator[Row]:
 def step_times_rows(library: Path) -> Iterator[Row]:
     """Yield what thousands of steps of a few jobs cost that are made anew for every step."""
     scenarios = [
-        load_scenario(library / "tiny-gpt-2x2.yaml", [f"training.global_batch_size={8 * (job + 1)}"])
+        load_step(library / "tiny-gpt-2x2.yaml", [f"training.global_batch_size={8 * (job + 1)}"])
         for job in range(NUM_JOBS)
     ]
     times, plans = StepTimes(), [plan_of(scenario) for scenario in scenarios]

@@ -85,7 +85,7 @@ class RankCompiler:
         self._patterns: dict[tuple[str, tuple[int, ...]], Pattern | None] = {}
         self._noted: dict[str, int] = {}
         self._sent: dict[tuple[str, int, str, bool], Ref] = {}
-        self._steady: dict[tuple[str, str, bool], bool] = {}
+        self._steady: dict[tuple[str, str, bool], Pattern | None] = {}
         self._waited: set[tuple[int, int, str]] = set()
         self._parts: dict[int, Part] = {}
         self._entry_nodes: dict[int, list[int]] = {}
@@ -97,7 +97,7 @@ class RankCompiler:
 
     def compile(self) -> None:
         """Add all calls to the graph."""
-        rank, units, tables = self.rank, self.graph.units, self.tables
+        rank, units, tables, tails = self.rank, self.graph.units, self.tables, self._tails
         exposed_from = self.contention.exposed_from[rank]
         for index, call in enumerate(self.program.calls):
             table, unit = tables[call.task], len(units)
@@ -109,21 +109,17 @@ class RankCompiler:
                 self._add_message(index, call, table)
             elif not table.candidate or (table.contended and index >= exposed_from):
                 self._add_ops(unit, index, call, table)
-            elif table.steady and self._follows_block(call, table):
-                self._add_steady_block(unit, index, call, table)
+            elif table.steady and (pattern := self._steady_pattern(call, table)) is not None:
+                self._add_steady_block(unit, index, call, table, pattern)
             elif not self._add_block(unit, index, call, table):
                 self._add_ops(unit, index, call, table)
-            self._note_last(unit, table)
-        for ref in self._tails.values():
+            table.last_unit = unit  # the last so far of its task, and of its streams
+            if table.on_main:
+                self._last_on_main = unit
+            for stream, op in table.last_ops:
+                tails[stream] = (unit, op)
+        for ref in tails.values():
             self._node(ref)
-
-    def _note_last(self, unit: int, table: TaskTable) -> None:
-        """Note that a call is the last so far of its task and of its streams."""
-        table.last_unit = unit
-        if table.on_main:
-            self._last_on_main = unit
-        for stream, op in table.last_ops:
-            self._tails[stream] = (unit, op)
 
     def _table_of(self, unit: int) -> TaskTable:
         return self.tables[self.program.calls[self.graph.units[unit][1]].task]
@@ -208,22 +204,22 @@ class RankCompiler:
 
     # --- blocks --------------------------------------------------------------------------------------------
 
-    def _follows_block(self, call: Call, table: TaskTable) -> bool:
-        """Return whether a block's links are those of the steady state: the block before it, and messages.
+    def _steady_pattern(self, call: Call, table: TaskTable) -> Pattern | None:
+        """Return a block's pattern where its links are those of the steady state: the block before it, and messages.
 
-        The block before it must be the last on all streams, with all of it over when its compute is, and what
-        its later ops read must have been waited for.
+        None where they are not. The block before it must be the last on all streams, with all of it over when its
+        compute is, and what its later ops read must have been waited for.
         """
         if self._last_block is None or self._last_on_main != self._last_block[0]:
-            return False
+            return None
         if call.microbatch in self._open_microbatches or self._noted.get(call.task) != self._num_single:
-            return False
+            return None
         if table.late_sources and not self._all_waited(call, table):
-            return False
+            return None
         previous = self._last_block[1]
         key = (previous.task, call.task, previous.microbatch == call.microbatch)
         if key not in self._steady:
-            self._steady[key] = not self._links_after(key) and self._single_entry(table) is not None
+            self._steady[key] = None if self._links_after(key) else self._single_entry(table)
         return self._steady[key]
 
     def _all_waited(self, call: Call, table: TaskTable) -> bool:
@@ -243,10 +239,9 @@ class RankCompiler:
         kept = all(before.main_ends_last[s] and after.main_starts_first[s] for s in after.shape.first)
         return not kept or bool(_neighbour_links(before, after, key[2]))
 
-    def _add_steady_block(self, unit: int, index: int, call: Call, table: TaskTable) -> None:
+    def _add_steady_block(self, unit: int, index: int, call: Call, table: TaskTable, pattern: Pattern) -> None:
         """Add a block that waits for the main exit of the block before it and for messages to its first op."""
-        graph, pattern = self.graph, self._single_entry(table)
-        assert pattern is not None
+        graph = self.graph
         assert self._last_block is not None
         node, units, successors = graph.add(_FIXED, pattern.span_s), graph.units, graph.successors
         successors[units[self._last_block[0]][2]].append(node)

@@ -101,11 +101,13 @@ class Graph:
 
     def add(self, kind: NodeKind, duration_s: float = 0.0) -> int:
         """Add a node that waits for nothing yet; return its index."""
-        self.kinds.append(kind)
+        kinds = self.kinds
+        node = len(kinds)
+        kinds.append(kind)
         self.waits.append(0)
         self.successors.append([])
         self.durations_s.append(duration_s)
-        return len(self.kinds) - 1
+        return node
 
     def link(self, before: int, after: int) -> None:
         """Make one node wait for another."""

@@ -56,7 +56,7 @@ class _Flow:
 
     key: int
     since_s: float
-    parts: list[tuple[_Supply, float]] = field(default_factory=list)
+    parts: list[tuple[_Supply, float]]
     single_s: float = 0.0
     remaining: float = 1.0
     fraction: float = 0.0
@@ -72,7 +72,7 @@ def _enter(
 
     Raises ValueError as ``SharedResources.start``.
     """
-    flow, occupancy_s, shared = _Flow(key, now_s), 0.0, False
+    flow, occupancy_s, shared = _Flow(key, now_s, []), 0.0, False
     parts = flow.parts
     for r, d in demands:
         if d > occupancy_s:
