@@ -21,13 +21,13 @@ COMMAND_LINE = "from scenarios.cli import main; main()"
 LONG_WRITING = """
 import hashlib
 from scenarios import cli
-from scenarios.results import files
+from scenarios.workloads import workload
 
 def write(timeline, path):
     path.write_text("half")
     hashlib.pbkdf2_hmac("sha512", b"", b"", 2**31 - 1)  # a call of a library that takes minutes
 
-files.write_perfetto = write
+workload.write_perfetto = write
 cli.main()
 """
 
