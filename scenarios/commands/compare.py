@@ -37,20 +37,20 @@ def command(first: Path, second: Path, fail_above: float | None, steps: str, out
         _refuse_idle_steps(first, second)
     lay_out = partial(comparison.run, first, second, fail_above=fail_above, window=window_of(steps))
     with refusing_bad_input():
-        if out is None:
-            summary = lay_out()
-        else:
+        if out is not None:
             refuse_unwritable(out)
             _refuse_to_replace(out)
+        found = lay_out()
+        if out is not None:
             with writing_to(out):
-                summary = lay_out(out=out)
-    for warning in summary.get("warnings", []):
+                found.write(out)
+    for warning in found.found["warnings"]:
         click.echo(f"warning: {warning['side']}: {warning['text']}", err=True)
     if as_json:
-        click.echo(json.dumps(summary, indent=2))
+        click.echo(json.dumps(found.found, indent=2))
     else:
-        print_comparison(summary, open_console(), out)
-    if not summary["passed"]:
+        print_comparison(found.found, open_console(), out)
+    if not found.passed:
         sys.exit(1)
 
 

@@ -8,7 +8,7 @@ import click
 
 from scenarios.commands.options import bundling, json_option, out_option, scenario_argument, set_option
 from scenarios.commands.refusals import refusing_bad_input
-from scenarios.console.side_by_side import print_execution
+from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
 from scenarios.results.folder import refuse_unwritable
 from scenarios.workloads.loading import load_step
@@ -66,12 +66,16 @@ def command(
         loaded = load_step(scenario, overrides)
         if out is not None:
             refuse_unwritable(out)
-        summary = execution.run(loaded, options, out)
-    if summary is None:  # this process is one of several ranks, and not the one that reports
+        executed = execution.run(loaded, options)
+        if executed is not None and out is not None:
+            executed.write(out)
+    if executed is None:  # this process is one of several ranks, and not the one that reports
         return
     if as_json:
-        click.echo(json.dumps(summary, indent=2))
+        click.echo(json.dumps(executed.summary, indent=2))
     else:
-        print_execution(summary, open_console(), out)
-    if not summary.get("passed", True):
+        console = open_console()
+        print_blocks(executed.blocks(), console)
+        print_written(out, console)
+    if not executed.passed:
         sys.exit(1)

@@ -1,11 +1,13 @@
 """Two timelines side by side, for the command line."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from scenarios.comparing.explanation import explain
+from scenarios.report.blocks import Block
+from scenarios.report.pages.comparison_page import comparison_blocks
 from scenarios.results.files import write_compared
 from scenarios.results.result import Result, names_of, read_result
 from traces.comparison.compare import Comparison, Totals, compare
@@ -13,27 +15,50 @@ from traces.errors import TraceError
 from traces.kineto.rank import StepWindow
 
 
-def run(
-    first: Path,
-    second: Path,
-    *,
-    fail_above: float | None = None,
-    out: Path | None = None,
-    window: StepWindow | None = None,
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How two timelines differ. ``found``: comparison.json."""
+
+    found: dict[str, Any]
+    comparison: Comparison
+    names: tuple[str, str]
+
+    @property
+    def passed(self) -> bool:
+        """Return whether they differ by no more than the threshold."""
+        return bool(self.found["passed"])
+
+    def blocks(self) -> Sequence[Block]:
+        """Return what a page says of it."""
+        title = f"{self.names[0]} against {self.names[1]}"
+        explanation = self.found["explanation"]
+        return comparison_blocks(self.comparison, names=self.names, title=title, explanation=explanation)
+
+    def write(self, out: Path) -> None:
+        """Write comparison.json and report.html into a folder."""
+        write_compared(self.found, self.blocks(), out)
+
+
+def run(first: Path, second: Path, *, fail_above: float | None = None, window: StepWindow | None = None) -> Compared:
     """Return how two results differ: timeline.parquet, the folder of one, or a profile (its steps in ``window``).
 
-    ``passed`` is false past ``fail_above`` (a fraction): the makespan's error counts, and between two runs of a plan
-    different work (ops, order on a stream, bytes) as 100 %. ``explanation``: what decides between two simulations, None
-    where one is none. ``out``: a folder to write the same to, as JSON and as a page. Raises TraceError for a file that
-    is no timeline.
+    Raises TraceError for a file that is no timeline.
     """
     results = read_result(first, window), read_result(second, window)
     try:
-        comparison = compare(results[0].timeline, results[1].timeline)
+        return compared(results, names_of(first, second), fail_above)
     except TraceError as error:
         raise TraceError(f"{first}, {second}", error.rule, error.remedy) from error
-    names = names_of(first, second)
+
+
+def compared(results: tuple[Result, Result], names: tuple[str, str], fail_above: float | None = None) -> Compared:
+    """Return how two results differ.
+
+    ``passed`` is false past ``fail_above`` (a fraction): the makespan's error counts, and between two runs of a plan
+    different work (ops, order on a stream, bytes) as 100 %. ``explanation``: what decides between two simulations, None
+    where one is none. Raises TraceError for timelines that do not compare.
+    """
+    comparison = compare(results[0].timeline, results[1].timeline)
     worst = _error(comparison, results)
     found = {
         "names": list(names),
@@ -44,9 +69,7 @@ def run(
                      for doubt in result.warnings],
         "passed": fail_above is None or worst <= fail_above,
     }  # fmt: skip
-    if out is not None:
-        write_compared(found, comparison, out, names=names)
-    return found
+    return Compared(found, comparison, names)
 
 
 def _error(comparison: Comparison, results: Sequence[Result]) -> float:

@@ -1,4 +1,4 @@
-"""The readable output of ``execute`` and ``compare``: how far two timelines of one plan lie apart."""
+"""The readable output of ``compare``: how far two timelines of one plan lie apart."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,13 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from scenarios.console.blocks import print_blocks, print_written
-from scenarios.report.pages.side_by_side import difference_blocks, execution_blocks
-
-
-def print_execution(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
-    """Print what a run with torch measured, beside what the simulation said."""
-    print_blocks(execution_blocks(summary), console)
-    print_written(out, console)
+from scenarios.report.pages.side_by_side import difference_blocks
 
 
 def print_comparison(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:

@@ -7,9 +7,11 @@ from errno import EISDIR
 from pathlib import Path
 from typing import Any
 
-from scenarios.report.pages.comparison_page import write_comparison
+from scenarios.report.blocks import Block
+from scenarios.report.pages.comparison_page import comparison_blocks
+from scenarios.report.rendering.html_page import write_page
 from scenarios.results.folder import PAGE
-from traces.comparison.compare import Comparison, compare
+from traces.comparison.compare import compare
 from traces.parquet import write_timeline
 from traces.perfetto import write_perfetto
 from traces.signals import undisturbed
@@ -27,15 +29,14 @@ def write_execution(
             write_perfetto(executed, staging / "timeline.json.gz")
             write_timeline(executed, staging / "timeline.parquet")
             names = ("simulated", "executed")
-            write_comparison(compare(simulated, executed), staging / PAGE, names=names, title=title)
+            write_page(staging / PAGE, comparison_blocks(compare(simulated, executed), names=names, title=title))
 
 
-def write_compared(found: Mapping[str, Any], comparison: Comparison, out: Path, *, names: tuple[str, str]) -> None:
-    """Write comparison.json (what was found) and report.html into ``out``; ``names`` are the two timelines'."""
+def write_compared(found: Mapping[str, Any], blocks: Sequence[Block], out: Path) -> None:
+    """Write comparison.json and report.html into ``out``."""
     with all_or_none(out) as staging:
         (staging / "comparison.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-        page, title = staging / PAGE, f"{names[0]} against {names[1]}"
-        write_comparison(comparison, page, names=names, title=title, explanation=found["explanation"])
+        write_page(staging / PAGE, blocks)
 
 
 def write_trace(summary: Mapping[str, Any], timeline: Timeline, out: Path) -> None:

@@ -17,7 +17,6 @@ from scenarios.reading.yaml_tree import Document
 from scenarios.report.blocks import Block, Card, Section
 from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.report.rendering.html_page import write_page
-from scenarios.report.rendering.notebook import notebook_html
 from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.report.words import Advice
 from scenarios.results.files import all_or_none, write_summary
@@ -108,10 +107,6 @@ class Outcome(ABC):
         ``advice``: what would help most, if anything was found that does. ``drawn``: with what a timeline is needed
         for, which a terminal does not show.
         """
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
-        return notebook_html(self.blocks())
 
     def write(self, out: Path, advice: Advice | None = None) -> None:
         """Write summary.json, report.html, timeline.json.gz (Perfetto) and timeline.parquet into a folder; all or none.

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
-from pathlib import Path
 from typing import Any, Final
 
 from costmodels.units import format_change, format_percent, format_time
@@ -24,7 +23,6 @@ from scenarios.report.charts.op_colours import op_colours
 from scenarios.report.charts.op_lanes import op_lanes
 from scenarios.report.charts.op_scatter import BAND, Point, in_band, scatter
 from scenarios.report.pages.decision_section import decision_section
-from scenarios.report.rendering.html_page import write_page
 from traces.comparison.compare import Comparison, Totals, difference_s
 from traces.comparison.mismatch import Mismatch
 from traces.comparison.step_time import StepTime
@@ -47,18 +45,6 @@ _PARTS: Final[Sequence[tuple[str, str]]] = (
     ("overlap_s", "communication that compute hides"),
     ("communication_s", "all communication"),
 )
-
-
-def write_comparison(
-    comparison: Comparison,
-    path: Path,
-    *,
-    names: Names,
-    title: str,
-    explanation: Mapping[str, Any] | None = None,
-) -> None:
-    """Write the page of a comparison. ``explanation``: what decides between two simulated steps."""
-    write_page(path, comparison_blocks(comparison, names=names, title=title, explanation=explanation))
 
 
 def comparison_blocks(

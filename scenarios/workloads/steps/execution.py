@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -15,6 +15,8 @@ from backends.torch.launching.environment import job_member
 from costmodels.units import format_bytes
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.option import option_seconds
+from scenarios.report.blocks import Block
+from scenarios.report.pages.side_by_side import execution_blocks
 from scenarios.results.files import write_execution
 from scenarios.results.folder import writing_to
 from scenarios.workloads.steps.collectives import NATIVE, chosen_algorithms
@@ -54,12 +56,36 @@ class ExecutionOptions:
     timeout: str = TIMEOUT
 
 
-def run(scenario: StepScenario, options: ExecutionOptions, out: Path | None = None) -> dict[str, Any] | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executed:
+    """A run of a plan, and the simulation of the same plan. ``summary``: summary.json; ``passed``: no check failed."""
+
+    name: str
+    summary: Mapping[str, Any]
+    simulated: Timeline
+    timeline: Timeline
+
+    @property
+    def passed(self) -> bool:
+        """Return whether work, memory and numbers are as they should be, as far as they were compared."""
+        return bool(self.summary["passed"])
+
+    def blocks(self) -> Sequence[Block]:
+        """Return what is said of it."""
+        return execution_blocks(self.summary)
+
+    def write(self, out: Path) -> None:
+        """Write summary.json, timeline.json.gz, timeline.parquet and report.html (both timelines) into a folder."""
+        with writing_to(out):
+            write_execution(self.summary, self.simulated, self.timeline, out, title=self.name)
+
+
+def run(scenario: StepScenario, options: ExecutionOptions) -> Executed | None:
     """Return what a run of some steps measured; None in a process that is not rank 0 of a running job.
 
     Times and memory are those of the last step. The check is of what all of them made of the parameters, once what the
     last one leaves to the next is done. Every step begins at the same time on all ranks, and so does the simulated one
-    that it is compared with. ``out``: where files are written, if anywhere.
+    that it is compared with.
     Raises ScenarioError where the scenario cannot be executed, here or at all, ExecutionError where a rank fails.
     """
     device, check = options.device, options.check
@@ -90,10 +116,7 @@ def run(scenario: StepScenario, options: ExecutionOptions, out: Path | None = No
     if execution.check is not None:
         summary |= _verdict(execution.check)
     summary["passed"] = all(summary.get(key, True) for key in ("check_passed", "same_work", "same_peak_memory"))
-    if out is not None:
-        with writing_to(out):
-            write_execution(summary, simulated.timeline, timeline, out, title=scenario.name)
-    return summary
+    return Executed(name=scenario.name, summary=summary, simulated=simulated.timeline, timeline=timeline)
 
 
 def refuse_too_large(plan: Plan, memory_bytes: int) -> None:

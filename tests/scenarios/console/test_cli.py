@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,8 +18,10 @@ from scenarios.report.pages.run_page import FoundStep, training_blocks
 from scenarios.report.words import Advice
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema
+from scenarios.workloads.steps.execution import Executed
 from scenarios.workloads.workload import Outcome
 from traces.kineto.rank import StepWindow
+from traces.timeline import TimelineBuilder
 
 ROOT = Path(__file__).parents[3]
 HEAVY = {"torch", "pandas", "matplotlib", "pyarrow", "plotly", "scipy", "pydantic", "numpy", "simpy", "yaml", "rich"}
@@ -239,14 +242,17 @@ def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: boo
     numbers = {"mean_absolute_error": 0.1, "worst": 0.1, "thresholds": {"mean": 0.05, "worst": 0.12}}
     table = {**words, **numbers, "rows": [row], "groups": [], "coverage": None, "passed": passed}
     seen: list[dict[str, object]] = []
+    timeline = TimelineBuilder().build()
 
-    def compare(*_files: Path, **options: object) -> dict[str, object]:
+    def compare(*_files: Path, **options: object) -> SimpleNamespace:
         seen.append(options)
-        return {**COMPARISON, "passed": passed}
+        return SimpleNamespace(found={**COMPARISON, "warnings": [], "passed": passed}, passed=passed)
 
+    summary = {**EXECUTION, "passed": passed}
+    executed = Executed(name="a", summary=summary, simulated=timeline, timeline=timeline)
     monkeypatch.setattr("scenarios.comparing.comparison.run", compare)
     monkeypatch.setattr("scenarios.validation.published.run", lambda *_a, **_k: {"tables": [table]})
-    monkeypatch.setattr("scenarios.workloads.steps.execution.run", lambda *_a, **_k: {**EXECUTION, "passed": passed})
+    monkeypatch.setattr("scenarios.workloads.steps.execution.run", lambda *_a, **_k: executed)
     assert run(capsys, "compare", "a", "b", "--fail-above", "12.5%")[0] == expected
     assert seen == [{"fail_above": 0.125, "window": StepWindow()}]
     assert run(capsys, "validate")[0] == expected

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from scenarios.console.side_by_side import print_comparison, print_execution
+from scenarios.console.blocks import print_blocks
+from scenarios.console.side_by_side import print_comparison
 from scenarios.errors import ScenarioError
+from scenarios.report.pages.side_by_side import execution_blocks
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.execution import refuse_too_large
 from scenarios.workloads.steps.running import plan_of
@@ -35,6 +37,11 @@ COMPARISON = {
     "critical_path": [{"kind": "all_reduce", "first_s": 0.0, "second_s": 0.004}],
     "rows": [ROW], "others": {**ROW, "op": "all other ops"}, "idle": {**ROW, "op": "idle", "difference_s": 0.0},
 }  # fmt: skip
+
+
+def print_execution(summary: dict[str, object], console: Console) -> None:
+    """Print an execution."""
+    print_blocks(execution_blocks(summary), console)
 
 
 def printed(show: Any, summary: dict[str, Any], **changes: object) -> str:

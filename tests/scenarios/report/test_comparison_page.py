@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scenarios.report.blocks import Lanes, LargePlot
 from scenarios.report.charts.op_lanes import op_lanes
 from scenarios.report.charts.op_scatter import Point, in_band, scatter
-from scenarios.report.pages.comparison_page import write_comparison
-from scenarios.report.rendering.html_page import html_of
+from scenarios.report.pages.comparison_page import comparison_blocks
+from scenarios.report.rendering.html_page import html_of, write_page
 from tests.scenarios.report.test_pages import elements_of
 from tests.traces.conftest import pipeline
 from traces.comparison.compare import Totals, compare
@@ -47,7 +47,7 @@ def stretched(timeline: Timeline, factor: float) -> Timeline:
 
 def page_of(first: Timeline, second: Timeline, folder: Path) -> str:
     """Return the page of a comparison."""
-    write_comparison(compare(first, second), folder / "report.html", names=NAMES, title="both")
+    write_page(folder / "report.html", comparison_blocks(compare(first, second), names=NAMES, title="both"))
     return (folder / "report.html").read_text(encoding="utf-8")
 
 
@@ -82,7 +82,8 @@ def test_names_stay_as_they_are_and_errors_have_room(tmp_path: Path) -> None:
     timeline = TimelineBuilder()
     timeline.add(rank=0, stream="compute", name="a", kind="compute", start_s=0.0, end_s=1.0)
     path = tmp_path / "names.html"
-    write_comparison(compare(timeline.build(), timeline.build()), path, names=("alpha_run", "beta"), title="-")
+    compared = compare(timeline.build(), timeline.build())
+    write_page(path, comparison_blocks(compared, names=("alpha_run", "beta"), title="-"))
     page = path.read_text(encoding="utf-8")
     assert "Op by op: alpha_run against beta" in page
     assert "Alpha_run" not in page
