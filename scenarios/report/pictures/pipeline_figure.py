@@ -21,10 +21,14 @@ _LEAST_EDGED_INCHES: Final = 0.04
 
 
 def write_pipeline_figure(timeline: Timeline, path: Path, *, title: str = "", max_ranks: int = 8) -> None:
-    """Write a PNG of the pipeline's timeline: a line per rank, numbers are micro-batches.
+    """Write a PNG of the pipeline's timeline. Identical timelines give identical bytes."""
+    figure = pipeline_figure(timeline, title=title, max_ranks=max_ranks)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", metadata={"Software": None})
 
-    Identical timelines give identical bytes.
-    """
+
+def pipeline_figure(timeline: Timeline, *, title: str = "", max_ranks: int = 8) -> Figure:
+    """Return a picture of the pipeline's timeline: a line per rank, numbers are micro-batches."""
     gantt = choose_bars(timeline, max_ranks=max_ranks)
     windows = gantt.windows
     figure = Figure(figsize=(_WIDTH_INCHES, 1.1 + 0.52 * len(gantt.ranks)), dpi=160, layout="constrained")
@@ -44,8 +48,7 @@ def write_pipeline_figure(timeline: Timeline, path: Path, *, title: str = "", ma
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=9)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=12)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", metadata={"Software": None})
+    return figure
 
 
 def _draw(plot: Any, bars: Bars, phase: Phase, factor: float, inches_per_s: float) -> None:

@@ -1,0 +1,226 @@
+"""meshtwin from Python: what the commands do, with results as objects that notebooks show.
+
+    from scenarios import api
+
+    step = api.simulate("quickstart", ["parallel.tensor.degree=4"])
+    step.summary.iteration_time_s            # seconds; every answer of summary.json, typed
+    step.timeline.groupby("kind").busy_s     # a pandas DataFrame, a row per op or task
+    api.sweep("quickstart", {"parallel.tensor.degree": [2, 4, 8]}).table
+
+A scenario is a path, the name of one that comes with the program, or what ``load`` returned. Bad input raises
+``scenarios.errors.ScenarioError``: its text names file, line, key, rule and remedy.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from scenarios.comparing.comparison import Compared, compared
+from scenarios.comparing.comparison import run as compare_files
+from scenarios.library.shipped import found
+from scenarios.report.pictures.pipeline_figure import pipeline_figure
+from scenarios.report.rendering.notebook import notebook_html
+from scenarios.report.words import Advice
+from scenarios.results.result import Result
+from scenarios.sweep.page import sweep_blocks
+from scenarios.sweep.run import Sweep, prepare, run
+from scenarios.sweep.settings import read_settings
+from scenarios.sweep.workers import available_cores, local_workers
+from scenarios.validation import published
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.execution import Executed, ExecutionOptions
+from scenarios.workloads.steps.execution import run as execute_step
+from scenarios.workloads.steps.scenario import step_of
+from scenarios.workloads.workload import Detail, Outcome, Scenario, Summary, with_changes
+from traces.frame import frame_of
+from traces.timeline import Timeline
+
+Source = Scenario | Path | str
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A simulated scenario. The last line of a notebook's cell shows it as its page does."""
+
+    scenario: Scenario
+    outcome: Outcome
+    advice: Advice | None = None
+
+    @property
+    def summary(self) -> Summary:
+        """Return the answers: a frozen dataclass, in SI units that its fields' names end in."""
+        return self.outcome.summary
+
+    @cached_property
+    def timeline(self) -> pd.DataFrame:
+        """Return a row per op or task: rank, stream, name, kind, start and end in seconds, bytes, FLOP.
+
+        Raises ValueError for a kind of work that has no timeline.
+        """
+        return frame_of(_timeline(self.outcome))
+
+    def figure(self, *, max_ranks: int = 8) -> Figure:
+        """Return a picture of the timeline as a matplotlib figure: a line per rank, numbers are micro-batches."""
+        return pipeline_figure(_timeline(self.outcome), title=self.scenario.name, max_ranks=max_ranks)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answers as summary.json holds them."""
+        return self.outcome.as_json()
+
+    def write(self, out: Path | str) -> None:
+        """Write what ``simulate --out`` writes: summary.json, report.html, timeline.parquet, timeline.json.gz."""
+        self.outcome.write(Path(out), self.advice)
+
+    def _repr_html_(self) -> str:
+        return notebook_html(self.outcome.blocks(self.advice))
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A finished sweep."""
+
+    sweep: Sweep
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Return a row per point, the best first: the keys that were set, then the results."""
+        points = self.sweep.summary["points"]
+        return pd.DataFrame([{**point["set"], **{k: v for k, v in point.items() if k != "set"}} for point in points])
+
+    @property
+    def refused(self) -> list[dict[str, Any]]:
+        """Return the points that no scenario allows, each with its reason."""
+        rows: list[dict[str, Any]] = self.sweep.summary["refused"]
+        return rows
+
+    def as_json(self) -> dict[str, Any]:
+        """Return sweep.json."""
+        return self.sweep.summary
+
+    def _repr_html_(self) -> str:
+        return notebook_html(sweep_blocks(self.sweep.summary, self.sweep.pictures))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A plan that ran on real devices, beside its simulation."""
+
+    executed: Executed
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """Return summary.json of the execution."""
+        return self.executed.summary
+
+    @cached_property
+    def timeline(self) -> pd.DataFrame:
+        """Return a row per op: when it ran."""
+        return frame_of(self.executed.timeline)
+
+    @cached_property
+    def simulated_timeline(self) -> pd.DataFrame:
+        """Return a row per op: when it should have run."""
+        return frame_of(self.executed.simulated)
+
+    def compared(self) -> "Difference":
+        """Return how prediction and reality differ."""
+        sides = Result(self.executed.simulated), Result(self.executed.timeline)
+        return Difference(compared(sides, ("simulated", "executed")))
+
+    def figure(self, *, max_ranks: int = 8) -> Figure:
+        """Return a picture of what ran as a matplotlib figure."""
+        return pipeline_figure(self.executed.timeline, title=f"{self.executed.name}, executed", max_ranks=max_ranks)
+
+    def write(self, out: Path | str) -> None:
+        """Write what ``execute --out`` writes."""
+        self.executed.write(Path(out))
+
+    def _repr_html_(self) -> str:
+        return notebook_html(self.executed.blocks())
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How two timelines differ, op by op."""
+
+    found: Compared
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Return comparison.json."""
+        return self.found.found
+
+    @cached_property
+    def ops(self) -> pd.DataFrame:
+        """Return the ops that explain most of the difference, in seconds of the mean rank."""
+        rows = [*self.found.found["rows"], self.found.found["others"], self.found.found["idle"]]
+        return pd.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        return notebook_html(self.found.blocks())
+
+
+def load(source: Source, overrides: Sequence[str] = ()) -> Scenario:
+    """Return a scenario with ``key=value`` overrides put in: ``load("quickstart", ["seed=3"])``."""
+    if isinstance(source, Scenario):
+        return with_changes(source, overrides) if overrides else source
+    return load_scenario(found(Path(source)), overrides)
+
+
+def simulate(
+    source: Source, overrides: Sequence[str] = (), *, detail: Detail | None = None, fold: bool = True,
+    advice: bool = False,
+) -> Simulated:  # fmt: skip
+    """Return what the simulation of a scenario says: ``simulate("quickstart").summary.mfu``.
+
+    ``detail``: a row of the timeline per op or per task, None for what suits its size. ``fold``: simulate ranks that
+    cannot differ once. ``advice``: also look for the change that helps most, which takes further simulations.
+    """
+    scenario = load(source, overrides)
+    outcome = scenario.workload.simulate(scenario, detail=detail, fold=fold)
+    return Simulated(scenario, outcome, scenario.workload.advise(scenario, outcome) if advice else None)
+
+
+def sweep(
+    source: Path | str, values: Mapping[str, Sequence[Any]], *, jobs: int | None = None, pictures: bool = False
+) -> Swept:
+    """Return every combination of keys' values, simulated: ``sweep("quickstart", {"training.recompute": ["none"]})``.
+
+    ``jobs``: processes that simulate; None: one for each core. ``pictures``: of the points' pipelines.
+    """
+    texts = [f"{key}={','.join(json.dumps(value) for value in row)}" for key, row in values.items()]
+    job = prepare(found(Path(source)), read_settings(texts))
+    num_jobs = available_cores() if jobs is None else jobs
+    return Swept(run(job, local_workers, num_jobs, with_pictures=pictures, tick=lambda: None))
+
+
+def execute(source: Source, overrides: Sequence[str] = (), options: ExecutionOptions | None = None) -> Ran | None:
+    """Return what a scenario's plan did on real devices, with torch: ``execute("tiny-gpt-2x2").compared()``.
+
+    None in a process that is not rank 0 of a running job. Raises ExecutionError where a rank fails.
+    """
+    executed = execute_step(step_of(load(source, overrides)), options or ExecutionOptions())
+    return None if executed is None else Ran(executed)
+
+
+def compare(first: Path | str, second: Path | str) -> Difference:
+    """Return how two results on disk differ: folders of ``--out``, timeline.parquet, or profiles of torch.profiler."""
+    return Difference(compare_files(Path(first), Path(second)))
+
+
+def validate(*tables: Path | str) -> dict[str, Any]:
+    """Return published measurements beside their predictions; no table named: all that come with meshtwin."""
+    return published.run(tuple(Path(table) for table in tables))
+
+
+def _timeline(outcome: Outcome) -> Timeline:
+    if outcome.timeline is None:
+        message = "this kind of work has no timeline"
+        raise ValueError(message)
+    return outcome.timeline

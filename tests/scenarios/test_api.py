@@ -1,0 +1,76 @@
+"""meshtwin from Python: the same numbers as the command line, as objects."""
+
+import json
+from dataclasses import fields
+
+import pytest
+
+from scenarios import api
+from scenarios.errors import ScenarioError
+from scenarios.summaries.step import StepSummary
+
+
+@pytest.fixture(scope="module")
+def step() -> api.Simulated:
+    """Return the simulated tiny scenario."""
+    return api.simulate("tiny-gpt-2x2", ["seed=3"])
+
+
+def test_answers_are_typed_and_those_of_the_json(step: api.Simulated) -> None:
+    """Every key of summary.json is a field; values are equal."""
+    assert isinstance(step.summary, StepSummary)
+    found = step.as_json()
+    assert set(found) <= {field.name for field in fields(StepSummary)}
+    assert json.loads(json.dumps(found))["iteration_time_s"] == step.summary.iteration_time_s
+    assert step.scenario.seed == 3
+
+
+def test_timeline_is_a_table(step: api.Simulated) -> None:
+    """A row per op, as long as the timeline; the last one ends with the step; no negative number stands for nothing."""
+    frame = step.timeline
+    assert len(frame) == len(step.outcome.timeline)
+    assert frame.end_s.max() - frame.start_s.min() == pytest.approx(step.summary.iteration_time_s)
+    assert (frame.duration_s >= 0).all()
+    assert frame.microbatch.dropna().min() == 0
+    assert {"compute", "all_reduce", "send", "recv"} <= set(frame.kind.cat.categories)
+
+
+def test_notebooks_show_the_page_and_pictures_are_figures(step: api.Simulated, tmp_path) -> None:
+    """The display is HTML without scripts; a figure can be saved; files are those of ``--out``."""
+    shown = step._repr_html_()
+    assert "Where the time goes" in shown
+    assert "<script" not in shown
+    step.figure().savefig(tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 5_000
+    step.write(tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8")) == step.as_json()
+
+
+def test_a_loaded_scenario_takes_further_overrides() -> None:
+    """``load`` returns what ``simulate`` takes; overrides add up; advice is found when asked for."""
+    scenario = api.load("textbook-1f1b", ["training.num_microbatches=4"])
+    short, long = api.simulate(scenario), api.simulate(scenario, ["training.num_microbatches=8"], advice=True)
+    assert short.summary.makespan_s < long.summary.makespan_s
+    assert short.advice is None
+    assert long.advice is not None
+    with pytest.raises(ScenarioError, match="did you mean"):
+        api.simulate(scenario, ["parallel.pipelin.degree=2"])
+
+
+def test_a_sweep_is_a_table() -> None:
+    """A row per point, the fastest first; what no scenario allows is told apart."""
+    swept = api.sweep("textbook-1f1b", {"parallel.pipeline.schedule": ["gpipe", "1f1b", "interleaved_1f1b"]}, jobs=1)
+    assert list(swept.table.iteration_time_s) == sorted(swept.table.iteration_time_s)
+    assert set(swept.table["parallel.pipeline.schedule"]) == {"gpipe", "1f1b"}
+    assert len(swept.refused) == 1
+    assert "All points" in swept._repr_html_()
+
+
+def test_two_results_compare(step: api.Simulated, tmp_path) -> None:
+    """Folders that were written compare op by op; what explains the difference adds up to all of it."""
+    step.write(tmp_path / "a")
+    api.simulate("tiny-gpt-2x2", ["training.recompute=full"]).write(tmp_path / "b")
+    difference = api.compare(tmp_path / "a", tmp_path / "b")
+    assert difference.summary["makespan_error"] < 0
+    assert difference.ops.share_fraction.sum() == pytest.approx(1.0)
+    assert "op by op" in difference._repr_html_()

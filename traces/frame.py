@@ -1,0 +1,25 @@
+"""Timelines as pandas tables."""
+
+import pandas as pd
+
+from traces.timeline import COLUMNS, Timeline, Words
+
+
+def frame_of(timeline: Timeline) -> pd.DataFrame:
+    """Return a row per op or task, by rank, start and end; ``duration_s`` beside the timeline's own columns.
+
+    Words are categories. ``microbatch`` and ``stage`` are <NA> where an op belongs to none.
+    """
+    frame = pd.DataFrame({name: _column(timeline, name) for name in COLUMNS})
+    for name in ("microbatch", "stage"):
+        frame[name] = frame[name].astype("Int32").mask(frame[name] < 0)
+    frame["duration_s"] = timeline.end_s - timeline.start_s
+    return frame
+
+
+def _column(timeline: Timeline, name: str) -> object:
+    """Return a column as pandas holds it."""
+    values = getattr(timeline, name)
+    if isinstance(values, Words):
+        return pd.Categorical.from_codes(values.codes, categories=pd.Index(list(values.values)))
+    return values
