@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scenarios.report.charts.gantt import Gantt
-from scenarios.report.charts.op_lanes import OpLanes
+from scenarios.report.charts.packed_lanes import OpLanes
 from scenarios.report.charts.svg_plot import Drawing
 
 Surface = Literal["page", "terminal"]

@@ -16,15 +16,11 @@ from scenarios.reading.schema.values import ScenarioSection
 from scenarios.reading.yaml_tree import Document
 from scenarios.report.blocks import Block, Card, Section
 from scenarios.report.charts.thumbnail import Thumbnail
-from scenarios.report.rendering.html_page import write_page
 from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.report.words import Advice
-from scenarios.results.files import all_or_none, write_summary
-from scenarios.results.folder import PAGE
+from scenarios.results.registry import load_writer
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.point_names import label
-from traces.parquet import write_timeline
-from traces.perfetto import write_perfetto
 from traces.timeline import Timeline
 
 Detail = Literal["op", "task"]
@@ -113,12 +109,8 @@ class Outcome(ABC):
 
         The last two only where there is a timeline.
         """
-        with all_or_none(out) as staging:
-            write_summary(self.as_json(), staging)
-            if self.timeline is not None:
-                write_perfetto(self.timeline, staging / "timeline.json.gz")
-                write_timeline(self.timeline, staging / "timeline.parquet")
-            write_page(staging / PAGE, self.blocks(advice))
+        files = self.as_json(), self.timeline, self.blocks(advice)
+        load_writer().write_outcome(*files, out)
 
 
 class Workload(ABC, Generic[S]):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from scenarios.report.charts.gantt import evenly
 from scenarios.report.charts.op_colours import OpColours, op_colours
+from scenarios.report.charts.packed_lanes import OpLanes
 from traces.comparison.compare import Comparison
 from traces.comparison.sides import RankPair, Side
 from traces.timeline import NO_INDEX, Floats, Rows
@@ -31,15 +32,6 @@ _RUNS: Final = 2_000
 """A run of ops that share a bar ends where the next one starts later than this part of the axis."""
 
 Columns = dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class OpLanes:
-    """What ``op_lanes.js`` draws, packed; the colours of its kinds, and what is not drawn."""
-
-    data: str
-    legend: tuple[tuple[str, str], ...]
-    note: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -365,7 +365,7 @@ def test_failed_writing_leaves_no_new_folder(tmp_path, write, monkeypatch, capsy
     def fail(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("scenarios.workloads.workload.write_perfetto", fail)
+    monkeypatch.setattr("scenarios.results.outcome_files.write_perfetto", fail)
     assert "no space left" in refuse(capsys, tmp_path, str(write()), "--out", str(tmp_path / "a" / "out"))
 
 
