@@ -11,6 +11,7 @@ from typing import Any, Final
 from costmodels.units import format_percent, format_time
 from scenarios.report.causes import COMPUTING, cause_of
 from scenarios.report.words import mean_over_ranks
+from sim.plan.words.stream import Purpose
 
 Summary = Mapping[str, Any]
 Row = dict[str, Any]
@@ -40,7 +41,7 @@ def explain(first: Summary, second: Summary, names: tuple[str, str]) -> dict[str
 
 def _causes(summary: Summary) -> dict[str, float]:
     """Return what the mean rank's step divides into, in words."""
-    parts = {COMPUTING[0]: mean_over_ranks(summary, "busy_s").get("compute", 0.0)}
+    parts = {COMPUTING[0]: mean_over_ranks(summary, "busy_s").get(Purpose.COMPUTE, 0.0)}
     for stream, seconds in mean_over_ranks(summary, "exposed_s").items():
         words = cause_of(stream)[0]
         parts[words] = parts.get(words, 0.0) + seconds

@@ -6,6 +6,7 @@ import numpy as np
 
 from scenarios.report.phases import FORWARD, MESSAGE, OPTIMIZER, SYNC
 from sim.engine.findings.breakdown import BUBBLE
+from sim.plan.words.stream import Purpose, stream_of
 
 COMPUTING: Final = ("computing", FORWARD.colour)
 COMPUTATION: Final = {
@@ -17,18 +18,18 @@ COMPUTATION: Final = {
 """What a rank computes for, as a summary divides it."""
 IDLE: Final = ("idle", "#c3c9d1")
 
-_CAUSES: Final = (
-    ("tp", "tensor-parallel communication", "#e3bd3f"),
-    ("ep", "expert-parallel exchange", "#d6659b"),
-    ("cp", "context-parallel communication", "#a8963a"),
-    ("dp", "data-parallel communication", SYNC.colour),
-    ("pp", "pipeline messages", MESSAGE.colour),
-    ("d2h", "copies to the host", "#7d8c3f"),
-    ("h2d", "copies from the host", "#a3b05c"),
-    ("host", "optimizer on the host", "#5f8f8b"),
-    ("embedding", "tied embedding's gradient sync", "#9c3d2e"),
-    (BUBBLE, "pipeline bubble", "#aab2bd"),
-)
+_CAUSES: Final = {
+    Purpose.TENSOR: ("tensor-parallel communication", "#e3bd3f"),
+    Purpose.EXPERT: ("expert-parallel exchange", "#d6659b"),
+    Purpose.CONTEXT: ("context-parallel communication", "#a8963a"),
+    Purpose.DATA: ("data-parallel communication", SYNC.colour),
+    Purpose.PIPELINE: ("pipeline messages", MESSAGE.colour),
+    Purpose.TO_HOST: ("copies to the host", "#7d8c3f"),
+    Purpose.FROM_HOST: ("copies from the host", "#a3b05c"),
+    Purpose.HOST: ("optimizer on the host", "#5f8f8b"),
+    Purpose.TIED_EMBEDDING: ("tied embedding's gradient sync", "#9c3d2e"),
+}
+_BUBBLE: Final = ("pipeline bubble", "#aab2bd")
 _MEMORY_COLOURS: Final = {
     "parameter": "#5b6fb5",
     "gradient": "#e08e79",
@@ -41,10 +42,10 @@ _ROLE_STOPS: Final = ((59, 190, 232), (91, 80, 170), (200, 150, 60))  # red, gre
 
 def cause_of(stream: str) -> tuple[str, str]:
     """Return words and colour of what a rank waits for, from the stream that ran meanwhile (or ``bubble``)."""
-    for prefix, words, colour in _CAUSES:
-        if stream == prefix or stream.startswith(f"{prefix}_"):
-            return words, colour
-    return f"waiting for {stream}", "#6b7f99"
+    purpose = stream_of(stream).purpose
+    if purpose in _CAUSES:
+        return _CAUSES[purpose]
+    return _BUBBLE if stream == BUBBLE else (f"waiting for {stream}", "#6b7f99")
 
 
 def memory_colour(kind: str) -> str:

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.plan.words.stream import Purpose, stream_of
 from traces.timeline import Words
 
 
@@ -50,7 +51,7 @@ def task_of(name: str) -> str:
     return name.split("/", maxsplit=1)[0]
 
 
-def phase_of(name: str, stream: str = "compute") -> Phase:
+def phase_of(name: str, stream: str = Purpose.COMPUTE) -> Phase:
     """Return the phase that an op's or task's name begins with.
 
     A pass waits for its tensor-parallel collectives and its experts' exchanges, so they are part of it. Whatever else a
@@ -58,10 +59,9 @@ def phase_of(name: str, stream: str = "compute") -> Phase:
     """
     task = task_of(name)
     phase = next((phase for prefix, phase in _PREFIXES.items() if task.startswith(prefix)), OTHER)
-    is_own = (
-        phase.is_communication or stream == "compute" or (stream.partition("_")[0] in {"tp", "ep"} and phase in PASSES)
-    )
-    return phase if is_own else SYNC
+    purpose = stream_of(stream).purpose
+    is_waited_for = purpose in {Purpose.TENSOR, Purpose.EXPERT} and phase in PASSES
+    return phase if phase.is_communication or purpose == Purpose.COMPUTE or is_waited_for else SYNC
 
 
 def phase_codes(name: Words, stream: Words) -> NDArray[np.int64]:

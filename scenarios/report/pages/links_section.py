@@ -11,6 +11,7 @@ from scenarios.report.causes import cause_of
 from scenarios.report.charts.axis_unit import time_unit
 from sim.cluster.topology.links import LinkKind
 from sim.engine.findings.link_use import LinkUse
+from sim.plan.words.stream import stream_of
 
 MAX_LINES: Final = 28
 MAX_KINDS: Final = 10
@@ -49,7 +50,8 @@ def _bound_table(communication: Sequence[Mapping[str, Any]]) -> Table:
 
 def _direction(stream: str) -> str:
     """Return which way messages of a stream go, nothing for other communication."""
-    return next((f", {way}" for way in ("forward", "backward") if way in stream), "")
+    direction = stream_of(stream).direction
+    return f", {direction}" if direction else ""
 
 
 def chosen_rows(use: LinkUse) -> list[int]:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from costmodels.units import format_bytes, format_percent
 from scenarios.report.blocks import Table
 from scenarios.summaries.role_names import row_names
+from sim.plan.words.stream import Purpose
 
 MAX_ROLES: Final = 10
 
@@ -19,7 +20,7 @@ def role_table(summary: Mapping[str, Any]) -> Table:
             f"{role['num_ranks']:,}",
             format_bytes(role["peak_memory_bytes"]) if summary.get("memory_capacity_bytes") else "-",
             f"{role['peak_live_microbatches']:g}",
-            format_percent(role["busy_s"].get("compute", 0.0) / total),
+            format_percent(role["busy_s"].get(Purpose.COMPUTE, 0.0) / total),
             format_percent(sum(role["exposed_s"].values()) / total),
         )
         for name, role in _shown_roles(roles)

@@ -8,6 +8,7 @@ from scenarios.report.causes import cause_of
 from scenarios.report.words import mean_over_ranks, recompute_fraction
 from scenarios.workloads.steps.losses import MEMORY, WORTH_SAYING, Change, Loss, against_bubble, worth_saying
 from sim.engine.findings.breakdown import BUBBLE
+from sim.plan.words.stream import stream_of
 from sim.training.spec.job import ParallelSpec, TrainingJob
 
 _EXPOSED: Final = "communication that nothing hides"
@@ -97,7 +98,8 @@ def _exposed_by_axis(summary: Mapping[str, Any]) -> Mapping[str, float]:
     """Return the seconds that the mean rank waits for the streams of each mesh axis."""
     seconds = defaultdict[str, float](float)
     for stream, waited_s in mean_over_ranks(summary, "exposed_s").items():
-        seconds[stream.partition("_")[0]] += waited_s
+        if (purpose := stream_of(stream).purpose) is not None:
+            seconds[purpose] += waited_s
     return seconds
 
 

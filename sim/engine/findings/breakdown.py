@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.running.run import SimulatedRun, Times
 from sim.plan.words.op import Collective, Op
+from sim.plan.words.stream import Purpose, stream_of
 
 BUBBLE = "bubble"
 
@@ -57,8 +58,8 @@ def counted_stream(op: Op) -> str:
 
 
 def _by_priority(streams: Iterable[str]) -> list[str]:
-    first = {"tp": 0, "ep": 1, "dp": 2}
-    return sorted(streams, key=lambda stream: (first.get(stream.partition("_")[0], 3), stream))
+    places: Mapping[Purpose | None, int] = {Purpose.TENSOR: 0, Purpose.EXPERT: 1, Purpose.DATA: 2}
+    return sorted(streams, key=lambda name: (places.get(stream_of(name).purpose, len(places)), name))
 
 
 def _sorted_spans(parts: list[tuple[Times, Times]], begin_s: float, end_s: float) -> tuple[Times, Times]:
