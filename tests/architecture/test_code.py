@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 REGISTRIES = {
-    "scenarios/cli.py", "backends/registry.py", "scenarios/results/registry.py", "scenarios/report/rendering/notebook.py",
+    "scenarios/cli.py", "backends/registry.py", "scenarios/results/registry.py",
+    "scenarios/report/rendering/notebook.py",
 }  # fmt: skip
 """The only files that import on demand, so that ``simulate --help`` and simulating need no heavy library."""
 
