@@ -25,13 +25,19 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "simulate": ("simulate", "Simulate a scenario: the main job; its name may be left out."),
     "execute": ("execute", "Run the same plan with torch on this machine, or join a running job."),
     "sweep": ("sweep", "Simulate every combination of several keys' values; one table, fastest first."),
-    "compare": ("compare", "Lay two timelines side by side."),
-    "trace": ("trace", "Show what the PyTorch profiler recorded, as time per rank and collective."),
-    "replay": ("replay", "Run a recorded profile again with other speeds: what if the network were twice as fast?"),
-    "export": ("export", "Write a scenario's step as Chakra execution traces, for other simulators."),
-    "fit": ("fit", "Fit constants of a framework or a profile to measured step times."),
-    "spread": ("spread", "State in a profile how far off it is, from measured kernels, collectives and steps."),
-    "validate": ("validate", "Predict published measurements; fail past their thresholds."),
+    "compare": ("recorded.compare", "Lay two timelines side by side."),
+    "trace": ("recorded.trace", "Show what the PyTorch profiler recorded, as time per rank and collective."),
+    "replay": (
+        "recorded.replay",
+        "Run a recorded profile again with other speeds: what if the network were twice as fast?",
+    ),
+    "export": ("recorded.export", "Write a scenario's step as Chakra execution traces, for other simulators."),
+    "fit": ("measured.fit", "Fit constants of a framework or a profile to measured step times."),
+    "spread": (
+        "measured.spread",
+        "State in a profile how far off it is, from measured kernels, collectives and steps.",
+    ),
+    "validate": ("measured.validate", "Predict published measurements; fail past their thresholds."),
     "schedule": ("schedule", "Print a scenario's pipeline schedule as CSV, a row of actions per rank, or draw it."),
     "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),
     "list": (
@@ -39,8 +45,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "Show the kinds of work, scenarios, nodes, model presets, schedules, kernels, ... that there are.",
     ),
     "show": ("show", "Show a cluster's links and bandwidths, and a scenario's schedule slot by slot; a picture."),
-    "calibrate": ("calibrate", "Measure this machine, or take measured tables, and fit a profile."),
-    "residuals": ("residuals", "Predict measured kernels and collectives with a profile; fit nothing."),
+    "calibrate": ("measured.calibrate", "Measure this machine, or take measured tables, and fit a profile."),
+    "residuals": ("measured.residuals", "Predict measured kernels and collectives with a profile; fit nothing."),
     "new": ("new", "Write a commented starter file."),
 }
 """Command name to module in scenarios/commands (its ``command`` is run) and one line of help."""

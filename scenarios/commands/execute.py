@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from scenarios.commands.options import bundling, json_option, out_option, scenario_argument, set_option
-from scenarios.commands.refusals import refusing_bad_input
+from scenarios.commands.shared.options import bundling, json_option, out_option, scenario_argument, set_option
+from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
 from scenarios.results.folder import refuse_unwritable

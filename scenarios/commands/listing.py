@@ -11,8 +11,8 @@ from rich.text import Text
 from costmodels.hardware import DeviceSpec, list_nodes, load_node
 from costmodels.kernels import KERNELS
 from costmodels.units import format_bytes, format_rate
-from scenarios.commands.options import json_option
-from scenarios.commands.refusals import refusing_bad_input
+from scenarios.commands.shared.options import json_option
+from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.library.shipped import FOLDER, scenario_names
 from scenarios.reading.model_presets import load_presets

@@ -5,8 +5,8 @@ from typing import TextIO
 
 import click
 
-from scenarios.commands.options import NamedPath
-from scenarios.commands.refusals import refusing_bad_input
+from scenarios.commands.shared.options import NamedPath
+from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.errors import Origin, ScenarioError
 from scenarios.workloads import registry
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from scenarios.commands.options import NamedPath, scenario_argument, set_option
-from scenarios.commands.pictures import refuse_suffix, written
-from scenarios.commands.refusals import refusing_bad_input
+from scenarios.commands.shared.options import NamedPath, scenario_argument, set_option
+from scenarios.commands.shared.pictures import refuse_suffix, written
+from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.report.pictures.picture_file import SUFFIXES, write_picture
 from scenarios.report.slots.slot_figure import SlotDrawing
 from scenarios.workloads.loading import load_scenario

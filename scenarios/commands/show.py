@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import format_percent, format_rate, format_time
-from scenarios.commands.options import NamedPath, ScenarioPath, json_option, set_option
-from scenarios.commands.pictures import refuse_suffix, written
-from scenarios.commands.refusals import refusing_bad_input
+from scenarios.commands.shared.options import NamedPath, ScenarioPath, json_option, set_option
+from scenarios.commands.shared.pictures import refuse_suffix, written
+from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.reading.cluster_file import NamedTopology, cluster_of, describes_scenario
 from scenarios.reading.yaml_tree import read_document

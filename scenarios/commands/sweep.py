@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from scenarios.commands.options import Folder, jobs_option, json_option, scenario_argument
-from scenarios.commands.refusals import refusing_bad_input
+from scenarios.commands.shared.options import Folder, jobs_option, json_option, scenario_argument
+from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.sweep.console import print_sweep, progress

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Final
 
 from scenarios.cli import main
-from scenarios.commands.refusals import INPUT_ERRORS, RUN_ERRORS
+from scenarios.commands.shared.refusals import INPUT_ERRORS, RUN_ERRORS
 from scenarios.errors import printable
 from tests.fuzz.mutate import Case, mutated
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import click
 from click.testing import CliRunner
 
-from scenarios.commands.options import bundling
+from scenarios.commands.shared.options import bundling
 
 
 @dataclass(frozen=True)

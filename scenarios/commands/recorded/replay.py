@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from scenarios.commands.options import Folder, NamedPath, json_option
-from scenarios.commands.refusals import BadInput, refusing_bad_input
-from scenarios.commands.step_window import steps_option, window_of
+from scenarios.commands.recorded.step_window import steps_option, window_of
+from scenarios.commands.shared.options import Folder, NamedPath, json_option
+from scenarios.commands.shared.refusals import BadInput, refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.recorded.replay_again import chakra_again, profile_again
 from scenarios.recorded.replay_summary import print_replay

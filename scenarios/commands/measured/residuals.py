@@ -14,8 +14,8 @@ from rich.text import Text
 from costmodels.units import format_change, format_percent, format_time
 from scenarios.calibration.request import checked_node
 from scenarios.calibration.residuals import TablesAsked, judge
-from scenarios.commands.options import NamedPath, Percentage, json_option
-from scenarios.commands.refusals import refusing_bad_input
+from scenarios.commands.shared.options import NamedPath, Percentage, json_option
+from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from scenarios.commands.options import Folder, scenario_argument, set_option
-from scenarios.commands.refusals import refusing_bad_input
+from scenarios.commands.shared.options import Folder, scenario_argument, set_option
+from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.errors import Origin, ScenarioError
 from scenarios.results.files import all_or_none
 from scenarios.results.folder import refuse_unwritable, writing_to

@@ -14,8 +14,8 @@ from costmodels.units import format_count, format_percent
 from scenarios.calibration.measured_steps import FITTED
 from scenarios.calibration.step_fit import StepFit, fit_steps, summarise_fit
 from scenarios.calibration.step_workers import steps_in_processes
-from scenarios.commands.options import NamedPath, jobs_option, json_option
-from scenarios.commands.refusals import refusing_bad_input
+from scenarios.commands.shared.options import NamedPath, jobs_option, json_option
+from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.sweep.workers import available_cores
 

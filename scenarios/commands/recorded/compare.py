@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from scenarios.commands.options import Folder, NamedPath, Percentage, json_option
-from scenarios.commands.refusals import refusing_bad_input
-from scenarios.commands.step_window import steps_option, window_of
+from scenarios.commands.recorded.step_window import steps_option, window_of
+from scenarios.commands.shared.options import Folder, NamedPath, Percentage, json_option
+from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.comparing import comparison
 from scenarios.console.side_by_side import print_comparison
 from scenarios.console.terminal import open_console

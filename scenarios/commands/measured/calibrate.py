@@ -22,9 +22,9 @@ from scenarios.calibration.request import (
     write_profile,
 )
 from scenarios.calibration.tables import MeasuredTables, calibrate_tables
-from scenarios.commands.options import NamedPath, ProfileFile, bundling, json_option
-from scenarios.commands.progress import measuring
-from scenarios.commands.refusals import refusing_bad_input
+from scenarios.commands.shared.options import NamedPath, ProfileFile, bundling, json_option
+from scenarios.commands.shared.progress import measuring
+from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.errors import Origin, ScenarioError
 from scenarios.results.folder import writing_to

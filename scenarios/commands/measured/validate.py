@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from scenarios.calibration.request import budget_seconds
-from scenarios.commands.options import Folder, NamedPath, json_option
-from scenarios.commands.progress import measuring
-from scenarios.commands.refusals import refusing_bad_input
+from scenarios.commands.shared.options import Folder, NamedPath, json_option
+from scenarios.commands.shared.progress import measuring
+from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.answer import print_validation
 from scenarios.console.here import print_here
 from scenarios.console.terminal import open_console
