@@ -134,13 +134,28 @@ def rewired(net: Network, *, bandwidth: float = 1.0, latency: float = 1.0) -> Ne
     return Network(replace(topology, islands=islands), net.devices, libraries)
 
 
+def with_one_protocol(net: Network) -> Network:
+    """Return the network with libraries that use, at every size, only what they use for the largest payloads."""
+    one = tuple(
+        replace(p, limit_bytes=inf, inter_least_bytes=0.0) for p in net.parameters.protocols if p.limit_bytes == inf
+    )
+    libraries = tuple(replace(lib, parameters=replace(lib.parameters, protocols=one)) for lib in net.libraries)
+    return replace(net, libraries=libraries)
+
+
 @settings(max_examples=100, deadline=None)
 @given(case=cases(), factor=st.floats(1.001, 20))
+@example(case=Case("hybrid cube mesh", "a100", tuple(range(8)), "all_to_all", "bruck", 2**20 + 4), factor=1.1)
 def test_faster_links_are_never_slower(case: Case, factor: float) -> None:
-    """All links with more bandwidth, or with less latency, make no collective last longer."""
-    sound = lasts(case)
-    assert lasts(case, rewired(case.network, bandwidth=factor)) <= sound * (1 + 1e-9)
-    assert lasts(case, rewired(case.network, latency=1 / factor)) <= sound * (1 + 1e-9)
+    """All links with more bandwidth, or with less latency, make no collective last longer by any one protocol.
+
+    Where the library chooses among protocols, it may choose badly, within a bound that is named among the anomalies.
+    """
+    slack = ANOMALIES["a protocol chosen by the rates of links"].bound
+    for net, most in ((with_one_protocol(case.network), 1e-9), (case.network, slack)):
+        sound = lasts(case, net)
+        assert lasts(case, rewired(net, bandwidth=factor)) <= sound * (1 + most)
+        assert lasts(case, rewired(net, latency=1 / factor)) <= sound * (1 + most)
 
 
 @settings(max_examples=100, deadline=None)
@@ -165,12 +180,7 @@ def test_fewer_bytes_are_never_slower_by_one_protocol(case: Case, share: float) 
     An all_to_all may by 2 %: what its messages occupy besides their bytes is taken from the fewest adapters that a
     member's node has, and its bytes from the links that they cross.
     """
-    net = case.network
-    one = tuple(
-        replace(p, limit_bytes=inf, inter_least_bytes=0.0) for p in net.parameters.protocols if p.limit_bytes == inf
-    )
-    libraries = tuple(replace(lib, parameters=replace(lib.parameters, protocols=one)) for lib in net.libraries)
-    net = replace(net, libraries=libraries)
+    net = with_one_protocol(case.network)
     fewer = max(1, int(case.num_bytes * share))
     slack = 0.02 if case.kind == "all_to_all" else 1e-9
     assert lasts(case, net, fewer) <= lasts(case, net) * (1 + slack)
