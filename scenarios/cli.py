@@ -22,31 +22,31 @@ from scenarios.stopping import ended_by_signals
 DEFAULT: Final = "simulate"
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "simulate": ("simulate", "Simulate a scenario: the main job; its name may be left out."),
+    "simulate": ("simulate", "Simulate a scenario. This is the default command; its name may be left out."),
     "execute": ("execute", "Run the same plan with torch on this machine, or join a running job."),
-    "sweep": ("sweep", "Simulate every combination of several keys' values; one table, fastest first."),
+    "sweep": ("sweep", "Simulate all combinations of values of several keys; one table, fastest first."),
     "compare": ("recorded.compare", "Lay two timelines side by side."),
-    "trace": ("recorded.trace", "Show what the PyTorch profiler recorded, as time per rank and collective."),
+    "trace": ("recorded.trace", "Summarise traces of the PyTorch profiler: time per rank, kernels, collectives."),
     "replay": (
         "recorded.replay",
-        "Run a recorded profile again with other speeds: what if the network were twice as fast?",
+        "Run a recorded profile again at other speeds: what if the network were twice as fast?",
     ),
     "export": ("recorded.export", "Write a scenario's step as Chakra execution traces, for other simulators."),
     "fit": ("measured.fit", "Fit constants of a framework or a profile to measured step times."),
     "spread": (
         "measured.spread",
-        "State in a profile how far off it is, from measured kernels, collectives and steps.",
+        "Write the errors of a profile into it, from measured kernels, collectives and steps.",
     ),
-    "validate": ("measured.validate", "Predict published measurements; fail past their thresholds."),
+    "validate": ("measured.validate", "Predict published measurements; fail if errors exceed their thresholds."),
     "schedule": ("schedule", "Print a scenario's pipeline schedule as CSV, a row of actions per rank, or draw it."),
     "schema": ("schema", "Print the JSON Schema of scenario files, for editors."),
     "list": (
         "listing",
-        "Show the kinds of work, scenarios, nodes, model presets, schedules, kernels, ... that there are.",
+        "List kinds of work, scenarios, nodes, model presets, schedules, kernels, ...",
     ),
-    "show": ("show", "Show a cluster's links and bandwidths, and a scenario's schedule slot by slot; a picture."),
-    "calibrate": ("measured.calibrate", "Measure this machine, or take measured tables, and fit a profile."),
-    "residuals": ("measured.residuals", "Predict measured kernels and collectives with a profile; fit nothing."),
+    "show": ("show", "Show a cluster's links and bandwidths, and a scenario's schedule slot by slot; or draw them."),
+    "calibrate": ("measured.calibrate", "Fit a profile to measurements of this machine, or to measured tables."),
+    "residuals": ("measured.residuals", "Compare a profile with measured kernels and collectives, without fitting."),
     "new": ("new", "Write a commented starter file."),
 }
 """Command name to module in scenarios/commands (its ``command`` is run) and one line of help."""
@@ -59,7 +59,7 @@ simulate SCENARIO.yaml [--set key=value ...] [--out DIR] [--json] [--detail op|t
   --out DIR         write report.html, summary.json, timeline.json.gz (Perfetto) and timeline.parquet there
   --json            print the summary as JSON instead of the table
   --detail          op: one row per op in the timeline; task: one per task (default: by plan size)
-  --no-fold         simulate every rank, also those that cannot differ
+  --no-fold         simulate every rank, also ranks that cannot differ
 """
 
 
@@ -107,7 +107,7 @@ class LazyGroup(click.Group):
 
 
 def _refuse_mistyped_command(word: str) -> None:
-    """Raise UsageError for a word that is neither command, option nor anything like a file name."""
+    """Raise UsageError for a word that is no command, no option and does not look like a file name."""
     looks_like_file = Path(word).suffix or "/" in word or "\\" in word
     if word.startswith("-") or looks_like_file or _exists(found(Path(word))):
         return
@@ -157,7 +157,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _report(error: OSError) -> None:
-    """Say which file, or whether standard output, the system refuses, and why."""
+    """Print the file, or standard output, that the system refuses, with its reason."""
     reason = (error.strerror or str(error)).lower()
     if error.filename is not None:
         click.echo(f"error: {os.fsdecode(error.filename)}: {reason};\n    check its name and its permissions", err=True)

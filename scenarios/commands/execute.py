@@ -33,7 +33,7 @@ from scenarios.workloads.steps import execution
     type=click.IntRange(2, 1000),
     default=2,
     show_default=True,
-    help="Steps to run; the last one is timed, and --check compares what all of them did.",
+    help="Steps to run; the last one is timed, and --check compares the result of all.",
 )
 @click.option(
     "--timing",
@@ -55,13 +55,13 @@ from scenarios.workloads.steps import execution
     default=execution.TIMEOUT,
     show_default=True,
     metavar="TIME",
-    help="End the run where a rank has not answered for so long, as in 2 min. A rank that computes answers.",
+    help="End the run if a rank does not answer for this time, as in 2 min. A computing rank answers.",
 )
 @bundling(execution.ExecutionOptions)
 def command(
     options: execution.ExecutionOptions, scenario: Path, overrides: tuple[str, ...], out: Path | None, as_json: bool
 ) -> None:
-    """Run the same plan with torch: local processes, or this one rank of a running job where RANK is set."""
+    """Run the same plan with torch: in local processes or, if RANK is set, as one rank of a running job."""
     with refusing_bad_input():
         loaded = load_step(scenario, overrides)
         if out is not None:

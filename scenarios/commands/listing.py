@@ -29,7 +29,7 @@ KINDS = ("workloads", "scenarios", "nodes", "presets", "schedules", "recompute",
 @click.argument("kinds", nargs=-1, type=click.Choice(KINDS), metavar=f"[{'|'.join(KINDS)}]...")
 @json_option
 def command(kinds: tuple[str, ...], as_json: bool) -> None:
-    """Show what there is: kinds of work, scenarios, nodes, presets, schedules, recomputation, precisions, kernels."""
+    """List kinds of work, scenarios, nodes, presets, schedules, recomputation modes, precisions and kernels."""
     with refusing_bad_input():
         records = {kind: _RECORDS[kind]() for kind in kinds or KINDS}
     if as_json:

@@ -18,7 +18,7 @@ from scenarios.workloads import registry
     default=registry.WORKLOADS[0].name,
     show_default=True,
     metavar="KIND",
-    help="Kind of work that the file describes: simulate list workloads.",
+    help="Kind of work of the file: simulate list workloads.",
 )
 def command(path: Path, workload: str) -> None:
     """Write a commented starter file. Never overwrites."""

@@ -20,10 +20,10 @@ from traces.files import replacing
     "--out",
     type=NamedPath(),
     metavar="FILE",
-    help="Write it: .csv, or draw its slots: .svg, .png, .pdf.",
+    help="Write the schedule (.csv), or draw its slots (.svg, .png, .pdf).",
 )
 def command(scenario: Path, overrides: tuple[str, ...], out: Path | None) -> None:
-    """Print the pipeline schedule as CSV, a row of actions per rank; torch and schedule: custom read it."""
+    """Print the pipeline schedule as CSV, a row of actions per rank, for torch and for schedule: custom."""
     with refusing_bad_input():
         if out is not None:
             refuse_suffix(out, (".csv", *SUFFIXES), "schedule")

@@ -43,10 +43,10 @@ class _Shown:
 @click.command("show")
 @click.argument("cluster", type=ScenarioPath(), metavar="FILE.yaml")
 @set_option
-@click.option("--out", type=NamedPath(), metavar="FILE.svg", help="Draw it: .svg, .png or .pdf.")
+@click.option("--out", type=NamedPath(), metavar="FILE.svg", help="Draw the cluster or schedule: .svg, .png or .pdf.")
 @json_option
 def command(cluster: Path, overrides: tuple[str, ...], out: Path | None, as_json: bool) -> None:
-    """Show a cluster: nodes, devices, links by kind; and of a scenario also the slots of its pipeline schedule."""
+    """Show a cluster: nodes, devices, links by kind. For a scenario also show the slots of its pipeline schedule."""
     with refusing_bad_input():
         if out is not None:
             refuse_suffix(out, SUFFIXES)
@@ -131,7 +131,7 @@ def summary_of(name: str, facts: TopologyFacts) -> dict[str, Any]:
 
 
 def print_facts(named: NamedTopology, facts: TopologyFacts, console: Console) -> None:
-    """Print what a topology amounts to, for people."""
+    """Print the facts of a topology, for people."""
     console.print(Text(f"{named.name}, {facts.num_devices:,} devices", style="bold"))
     grid = Table.grid(padding=(0, 2))
     nodes = f"{facts.num_nodes:,}"

@@ -25,7 +25,7 @@ from sim.engine.running.collector import collector_paused
 @click.option(
     "--detail",
     type=click.Choice(["op", "task"]),
-    help="Rows of the timeline: one per op, or one per task. Default: op, on large plans task.",
+    help="Rows of the timeline: one per op, or one per task. Default: op; task for large plans.",
 )
 @click.option("--fold/--no-fold", default=True, help="Simulate ranks that cannot differ once (the default).")
 def command(  # click passes by name
@@ -36,7 +36,7 @@ def command(  # click passes by name
     detail: Literal["op", "task"] | None,
     fold: bool,
 ) -> None:
-    """Simulate a scenario: step time, memory, and what it waits for."""
+    """Simulate a scenario: step time, memory, and causes of waiting."""
     with refusing_bad_input(), collector_paused():
         loaded = load_scenario(scenario, overrides)
         if out is not None:
@@ -57,6 +57,6 @@ def command(  # click passes by name
 
 
 def _saying(words: str) -> AbstractContextManager[object]:
-    """Say on a terminal what takes a while, as long as it does."""
+    """Show on a terminal the work that is going on."""
     terminal = open_console(stderr=True)
     return terminal.status(Text(words)) if terminal.is_terminal else nullcontext()

@@ -26,13 +26,13 @@ PIPE_WIDTH = 1_000
     "options",
     multiple=True,
     metavar="KEY=A,B,...",
-    help="Values of a key, as YAML; repeatable. Lists as in [1,2],[2,1]; text with a comma in quotes.",
+    help="Values of a key, as YAML; repeatable. Lists: [1,2],[2,1]. Put text with a comma in quotes.",
 )
 @jobs_option
 @click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html, sweep.json and sweep.csv.")
 @json_option
 def command(scenario: Path, options: tuple[str, ...], jobs: int | None, out: Path | None, as_json: bool) -> None:
-    """Simulate every combination of the values that keys are set to; one table, the fastest first."""
+    """Simulate all combinations of values of several keys; one table, the fastest first."""
     with refusing_bad_input():
         job = prepare(scenario, read_settings(options))
         if out is not None:

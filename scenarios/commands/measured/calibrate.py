@@ -39,14 +39,18 @@ from scenarios.results.folder import writing_to
     show_default=True,
     help="cpu: processes over gloo; cuda: one GPU per process, over NCCL.",
 )
-@click.option("--budget", default="60 s", show_default=True, metavar="TIME", help="How long to measure.")
+@click.option("--budget", default="60 s", show_default=True, metavar="TIME", help="Time for measurements.")
 @click.option(
     "--processes",
     type=click.IntRange(1, 1024),
-    help="Processes that measure at the same time, as many as a job will run here. Default: cores, at least 2.",
+    help="Processes that measure at the same time: the number that a job will run here. Default: cores, at least 2.",
 )
-@click.option("--node", metavar="NAME", help="Node of the catalogue that this is. Default on a CPU: local-cpu.")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of the orders of runs.")
+@click.option(
+    "--node", metavar="NAME", help="Name of this machine in the catalogue of nodes. Default on a CPU: local-cpu."
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of the orders of runs."
+)
 @click.option(
     "--from",
     "tables",
@@ -55,8 +59,8 @@ from scenarios.results.folder import writing_to
     metavar="TABLE",
     help="Fit to this measured table (.parquet of kernels, .csv of collectives) and measure nothing; repeatable.",
 )
-@click.option("--system", metavar="NAME", help="Which system's rows of a table of collectives to take.")
-@click.option("--source", default="", metavar="TEXT", help="Where the tables come from, told in the profile.")
+@click.option("--system", metavar="NAME", help="Take the rows of this system from a table of collectives.")
+@click.option("--source", default="", metavar="TEXT", help="Source of the tables; the profile states it.")
 @json_option
 @bundling(MachineOptions)
 @bundling(MeasuredTables)

@@ -23,7 +23,7 @@ _PLACES: Final = (
     "software.KEY into the section software of a scenario or of a table's base",
     "profile.SECTION.KEY into the profile that cluster.profile names",
 )
-"""Where constants of a framework, and of a profile, belong."""
+"""Prefixes of constants: of a framework, and of a profile."""
 
 
 @click.command("fit")
@@ -34,15 +34,13 @@ _PLACES: Final = (
     multiple=True,
     required=True,
     metavar="NAME",
-    help="What to fit: software.KEY, as a scenario has it, or profile.SECTION.KEY; repeatable.",
+    help="Constant to fit: software.KEY of a scenario, or profile.SECTION.KEY; repeatable.",
 )
-@click.option(
-    "--every", type=click.IntRange(1), default=1, show_default=True, help="Fit to one row of so many, for speed."
-)
+@click.option("--every", type=click.IntRange(1), default=1, show_default=True, help="Fit to every N-th row, for speed.")
 @jobs_option
 @json_option
 def command(tables: tuple[Path, ...], names: tuple[str, ...], every: int, jobs: int | None, as_json: bool) -> None:
-    """Fit constants to the rows of tables whose group is `fitted` (all rows, without groups); judge by the others."""
+    """Fit constants to the rows of group `fitted` (to all rows of tables without groups); judge them by the others."""
     with refusing_bad_input(), steps_in_processes(tables, jobs or available_cores()) as steps:
         fit = fit_steps(steps, names, every=every, progress=_shown)
     summary = summarise_fit(fit)
@@ -53,7 +51,7 @@ def command(tables: tuple[Path, ...], names: tuple[str, ...], every: int, jobs: 
 
 
 def _shown(line: str) -> None:
-    """Show how far a fit is, on a terminal; nothing elsewhere."""
+    """Show the progress of a fit on a terminal; nothing elsewhere."""
     console = open_console(stderr=True)
     if console.is_terminal:
         console.print(Text(line, "dim"))

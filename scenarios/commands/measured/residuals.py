@@ -21,15 +21,20 @@ from scenarios.console.terminal import open_console
 
 @click.command("residuals")
 @click.argument("tables", nargs=-1, required=True, type=NamedPath(), metavar="TABLE...")
-@click.option("--node", metavar="NAME", help="Node of the catalogue that the tables were measured on.")
-@click.option("--profile", type=NamedPath(), metavar="FILE.yaml", help="Default: the packaged one of the node.")
-@click.option("--system", metavar="NAME", help="Which system's rows of a table of collectives to take.")
-@click.option("--held-out", is_flag=True, help="Judge by the rows alone that calibrate --from leaves out of its fit.")
+@click.option("--node", metavar="NAME", help="Measured node, by its name in the catalogue.")
+@click.option(
+    "--profile",
+    type=NamedPath(),
+    metavar="FILE.yaml",
+    help="Profile to judge. Default: the packaged profile of the node.",
+)
+@click.option("--system", metavar="NAME", help="Take the rows of this system from a table of collectives.")
+@click.option("--held-out", is_flag=True, help="Use only the rows that calibrate --from holds out of its fit.")
 @click.option(
     "--fail-above",
     type=Percentage(),
     metavar="PERCENT",
-    help="Fail (exit code 1) where the mean error of a family is more, as in 10%.",
+    help="Fail (exit code 1) if the mean error of a family is larger, as in 10%.",
 )
 @json_option
 def command(
@@ -41,7 +46,7 @@ def command(
     fail_above: float | None,
     as_json: bool,
 ) -> None:
-    """Predict measured kernels (.parquet) and collectives (.csv) with a profile; fit nothing."""
+    """Compare a profile with measured kernels (.parquet) and collectives (.csv), without fitting."""
     with refusing_bad_input():
         spec = checked_node(node, "cpu", from_tables=True)
         asked = TablesAsked(tables=tables, node=spec, profile=profile, system=system, held_out=held_out)

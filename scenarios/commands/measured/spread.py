@@ -40,16 +40,16 @@ _LEGEND: Final = (
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="How many constants were fitted to the steps of the tables.",
+    help="Number of constants that were fitted to the steps of the tables.",
 )
-@click.option("--all-groups", is_flag=True, help="Count steps of every group, not only those that were fitted to.")
+@click.option("--all-groups", is_flag=True, help="Count steps of every group, not only of the group `fitted`.")
 @click.option("--trace", type=NamedPath(), help="PyTorch profile with shapes, for memory-bound kernels.")
 @click.option("--recorded-on", "trace_node", metavar="NODE", help="Node of the trace. Default: that of the profile.")
-@click.option("--system", metavar="NAME", help="Which system's rows of a table of collectives to take.")
+@click.option("--system", metavar="NAME", help="Take the rows of this system from a table of collectives.")
 @json_option
 @bundling(SpreadRequest)
 def command(request: SpreadRequest, profile: Path, out: Path, as_json: bool) -> None:
-    """Estimate from measurements how far off a profile is, and write it with that; nothing else of it changes.
+    """Estimate the errors of a profile from measurements, and write them into it; nothing else of it changes.
 
     A TABLE is what simulate calibrate --from takes, or a sidecar (.yaml) of measured collectives or steps.
     """

@@ -25,18 +25,20 @@ _DEFAULT_BUDGET = "420 s"
 
 @click.command("validate")
 @click.argument("tables", nargs=-1, type=NamedPath(), metavar="[TABLE.yaml]...")
-@click.option("--data", type=NamedPath(), metavar="CSV", help="Other rows for the one TABLE.yaml named.")
+@click.option("--data", type=NamedPath(), metavar="CSV", help="Other rows for the one given TABLE.yaml.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the tables as Markdown, as in docs/accuracy.md.")
 @click.option(
     "--here",
     is_flag=True,
-    help="Calibrate this machine, run plans on it, and compare. A file named is a set of plans then.",
+    help="Calibrate this machine, run plans on it, and compare. A given file is then a set of plans.",
 )
 @click.option(
-    "--budget", metavar="TIME", help=f"With --here: how long to measure and run plans. Default: {_DEFAULT_BUDGET}."
+    "--budget", metavar="TIME", help=f"With --here: time for measurements and runs. Default: {_DEFAULT_BUDGET}."
 )
-@click.option("--out", type=Folder(), metavar="DIR", help="With --here: for summary, plans, the profile and its page.")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="With --here: of the orders of runs.")
+@click.option(
+    "--out", type=Folder(), metavar="DIR", help="With --here: folder for summary, plans, the profile and its page."
+)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="With --here: seed of the orders of runs.")
 @json_option
 def command(
     tables: tuple[Path, ...],
@@ -48,7 +50,7 @@ def command(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Predict published measurements, or what plans take on this machine, and fail past thresholds."""
+    """Predict published measurements, or times of plans on this machine; fail if errors exceed thresholds."""
     if here:
         if data is not None or as_markdown or len(tables) > 1:
             message = "--here takes one set of plans at most, and neither --data nor --markdown"
@@ -83,7 +85,7 @@ def _validate_tables(tables: tuple[Path, ...], data: Path | None, as_markdown: b
 
 
 def _validate_here(path: Path, budget: str, out: Path | None, seed: int, as_json: bool) -> bool:
-    """Run and predict a set of plans, print and write what came of it, and return whether it passes."""
+    """Run and predict a set of plans, print and write the result, and return whether it passes."""
     with refusing_bad_input():
         plans, budget_s = read_plan_set(path), budget_seconds(budget)
         if out is not None:

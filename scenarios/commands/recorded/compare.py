@@ -26,13 +26,13 @@ from scenarios.results.result import TIMELINE, is_profile
     "--fail-above",
     type=Percentage(),
     metavar="PERCENT",
-    help="Fail (exit code 1) where they differ by more, as in 10%.",
+    help="Fail (exit code 1) if the step times differ by more, as in 10%.",
 )
 @steps_option
 @click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html and comparison.json.")
 @json_option
 def command(first: Path, second: Path, fail_above: float | None, steps: str, out: Path | None, as_json: bool) -> None:
-    """Compare two results (a folder, its timeline.parquet, or a profile) op by op; say what explains the difference."""
+    """Compare two results (a folder, its timeline.parquet, or a profile) op by op, and explain the difference."""
     with refusing_bad_input():
         _refuse_idle_steps(first, second)
     lay_out = partial(comparison.run, first, second, fail_above=fail_above, window=window_of(steps))

@@ -22,7 +22,7 @@ from traces.chakra.schema import messages
 @set_option
 @click.option("--out", type=Folder(), metavar="DIR", required=True, help="Folder for PREFIX.RANK.et, a file per rank.")
 def command(scenario: Path, overrides: tuple[str, ...], out: Path) -> None:
-    """Write a scenario's step as Chakra execution traces, which ASTRA-sim and simulate replay read."""
+    """Write a scenario's step as Chakra execution traces, for ASTRA-sim and simulate replay."""
     with refusing_bad_input():
         messages()  # before any work: it refuses where the package is missing
         loaded = with_choices(load_step(scenario, overrides))

@@ -25,7 +25,7 @@ from traces.chakra.file import is_chakra
     "assignments",
     multiple=True,
     metavar="KEY=2x",
-    help="How many times the measured value: cluster.network.bandwidth, cluster.network.latency, "
+    help="Multiple of the measured value: cluster.network.bandwidth, cluster.network.latency, "
     "cluster.device.compute, cluster.device.copies, cluster.host.speed, the last three of some ranks "
     "(ranks[0-7].device.compute), kernels[PATTERN].",
 )
@@ -33,7 +33,7 @@ from traces.chakra.file import is_chakra
 @click.option("--out", type=Folder(), metavar="DIR", help="Folder for summary.json and the timeline's files.")
 @json_option
 def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | None, as_json: bool) -> None:
-    """Run what the PyTorch profiler recorded once more, or Chakra execution traces, with other speeds.
+    """Run a recording of the PyTorch profiler, or Chakra execution traces, again at other speeds.
 
     PATH: one trace, or a folder or tar archive with one per rank.
     """

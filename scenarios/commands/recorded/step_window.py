@@ -36,7 +36,7 @@ def steps_option(command: Callable[..., Any]) -> Callable[..., Any]:
         default=COMPLETE,
         show_default=True,
         metavar="all|complete|N|N-M",
-        help="Device work that these steps (ProfilerStep) launched; complete: of several steps all but the last.",
+        help="Use the device work of these steps (ProfilerStep); complete: all steps but the last of several.",
     )(command)
 
 

@@ -24,7 +24,7 @@ from traces.kineto.trace import load, to_timeline
 @click.option("--out", type=Folder(), metavar="DIR", help="Folder for summary.json and the timeline's files.")
 @json_option
 def command(path: Path, steps: str, out: Path | None, as_json: bool) -> None:
-    """Show what the PyTorch profiler recorded: one trace, or a folder or tar archive with one per rank."""
+    """Summarise traces of the PyTorch profiler: one trace, or a folder or tar archive with one per rank."""
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
