@@ -1,5 +1,6 @@
 """A picture of a pipeline for documents: the same bars as in the report."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,10 +15,23 @@ from traces.files import replacing
 from traces.timeline import NO_INDEX, Timeline
 
 _WIDTH_INCHES: Final = 11.0
+_TITLE_INCHES: Final = 0.3
 _INCHES_PER_DIGIT: Final = 0.062
 """Bars too narrow for their number get none."""
 _LEAST_EDGED_INCHES: Final = 0.04
 """Narrower bars get no white edge: it would be all that is seen of them."""
+
+
+class PipelineFigure(Figure):
+    """A matplotlib figure that a notebook shows where it is the last line of a cell, with any backend.
+
+    Notebooks learn to show matplotlib's own figures when ``pyplot`` draws the first one, which it does not do here.
+    """
+
+    def _repr_png_(self) -> bytes:
+        picture = BytesIO()
+        self.savefig(picture, format="png", metadata={"Software": None})
+        return picture.getvalue()
 
 
 def write_pipeline_figure(timeline: Timeline, path: Path, *, title: str = "", max_ranks: int = 8) -> None:
@@ -27,11 +41,12 @@ def write_pipeline_figure(timeline: Timeline, path: Path, *, title: str = "", ma
         figure.savefig(temporary, format="png", metadata={"Software": None})
 
 
-def pipeline_figure(timeline: Timeline, *, title: str = "", max_ranks: int = 8) -> Figure:
+def pipeline_figure(timeline: Timeline, *, title: str = "", max_ranks: int = 8) -> PipelineFigure:
     """Return a picture of the pipeline's timeline: a line per rank, numbers are micro-batches."""
     gantt = choose_bars(timeline, max_ranks=max_ranks)
     windows = gantt.windows
-    figure = Figure(figsize=(_WIDTH_INCHES, 1.1 + 0.52 * len(gantt.ranks)), dpi=160, layout="constrained")
+    height_inches = 1.1 + 0.52 * len(gantt.ranks) + (_TITLE_INCHES if title else 0.0)
+    figure = PipelineFigure(figsize=(_WIDTH_INCHES, height_inches), dpi=160, layout="constrained")
     axes = figure.subplots(1, len(windows), sharey=True, squeeze=False)[0]
     unit, factor = time_unit(windows[-1].end_s)
     for index, (plot, window) in enumerate(zip(axes, windows, strict=True)):
@@ -47,7 +62,7 @@ def pipeline_figure(timeline: Timeline, *, title: str = "", max_ranks: int = 8) 
     handles = [Patch(color=phase.colour, label=phase.words) for phase in gantt.phases]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=9)
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+        axes[0].set_title(title, loc="left", fontsize=12)
     return figure
 
 

@@ -11,13 +11,14 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 from matplotlib.image import imread
+from matplotlib.text import Text
 
 from scenarios.report.charts.axis_unit import memory_unit, time_unit
 from scenarios.report.charts.gantt import choose_bars, evenly
 from scenarios.report.charts.op_kinds import kind_name, longest_kinds
 from scenarios.report.pages.run_page import FoundStep, training_blocks
 from scenarios.report.phases import BACKWARD, FORWARD, MESSAGE, OPTIMIZER, OTHER, SYNC, phase_of
-from scenarios.report.pictures.pipeline_figure import write_pipeline_figure
+from scenarios.report.pictures.pipeline_figure import pipeline_figure, write_pipeline_figure
 from scenarios.report.rendering.html_page import write_page
 from traces.timeline import Timeline, TimelineBuilder
 
@@ -313,6 +314,22 @@ def test_figure_is_a_png_of_the_pipeline(timeline: Timeline, tmp_path: Path) -> 
     for phase in (FORWARD, BACKWARD, SYNC):
         colour = [int(phase.colour[i : i + 2], 16) for i in (1, 3, 5)]
         assert (pixels == colour).all(axis=1).sum() > 500
+
+
+def test_a_long_title_of_a_figure_is_read_beside_its_legend(timeline: Timeline) -> None:
+    """The title covers neither the legend nor the first line of the timeline."""
+    figure = pipeline_figure(timeline, title="a title that is long enough to reach the legend, " * 3)
+    figure.draw_without_rendering()
+    (axes,), (legend,) = figure.axes, figure.legends
+    (title,) = [text for text in figure.findobj(Text) if text.get_text().startswith("a title")]
+    place = title.get_window_extent()
+    assert not place.overlaps(legend.get_window_extent())
+    assert not place.overlaps(axes.get_window_extent())
+
+
+def test_a_notebook_shows_a_figure(timeline: Timeline) -> None:
+    """The last line of a cell may be a figure, also where nobody has called pyplot: it knows its picture."""
+    assert pipeline_figure(timeline)._repr_png_().startswith(b"\x89PNG")
 
 
 def test_units_suit_the_values() -> None:
