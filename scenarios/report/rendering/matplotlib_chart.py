@@ -159,6 +159,9 @@ def _dress(plot: Any, way: str, axis: Mapping[str, Any]) -> None:
         set_of("lim")(*axis["range"])
     if axis.get("rangemode") == "tozero":
         set_of("lim")(0)
+    if "autorangeoptions" in axis:
+        shown, included = getattr(plot, f"get_{way}lim")(), axis["autorangeoptions"]["include"]
+        set_of("lim")(min(*shown, *included), max(*shown, *included))
     if "tickvals" in axis:
         words = axis.get("ticktext", [f"{value:g}" for value in axis["tickvals"]])
         set_of("ticks")(axis["tickvals"], [_plain(word) for word in words])

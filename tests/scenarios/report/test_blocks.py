@@ -48,6 +48,7 @@ from scenarios.report.charts.op_scatter import Point, scatter
 from scenarios.report.rendering.html_page import html_of, page_text
 from scenarios.report.rendering.matplotlib_chart import chart_png
 from scenarios.report.rendering.notebook import Shown
+from scenarios.report.rendering.plotly_figure import plotly_chart
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import SimulatedStep, simulate
 from tests.scenarios.report.test_pages import charts_of, elements_of
@@ -164,6 +165,15 @@ def test_a_notebook_shows_what_a_page_shows(blocks: list[Block]) -> None:
     assert "terminal alone" not in shown
     assert "<script>" not in shown
     assert shown == Shown(blocks)._repr_html_()
+
+
+def test_a_limit_far_above_all_values_is_inside_the_picture() -> None:
+    """The axis reaches to the limit, so its line is seen, as on the page."""
+    curve = Curve("memory", "#123456", [0.0, 1.0], [1.0, 2.0])
+    chart = plotly_chart(Lines("lines", [curve], ("time", "s"), "GiB", 1.0, limit=Limit(80.0, "capacity")))
+    assert chart is not None
+    pixels = (imread(BytesIO(chart_png(chart)))[..., :3] * 255).round().astype(int)
+    assert (abs(pixels - [0xC8, 0x40, 0x2F]).max(axis=2) < 80).sum() > 300
 
 
 def test_a_chart_that_cannot_be_drawn_is_named() -> None:
