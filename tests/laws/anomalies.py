@@ -66,7 +66,7 @@ ANOMALIES: Final[Mapping[str, Anomaly]] = {
     ),
     "a protocol chosen by the rates of links": Anomaly(
         ("faster_links",),
-        "A library chooses the protocol of an all_to_all by the rates of links and the bytes at a port. It does not see "
+        "A library chooses the protocol of an all_to_all by the rates of links and the bytes at a port. It knows no "
         "messages that crowd a few links without a switch, or that go in rounds. Faster links can move its choice from "
         "Simple to LL, whose flags double the bytes there. The most found on a grid of clusters, groups, sizes and "
         "factors is 46 % (Bruck's on a hybrid cube mesh, 1 MiB, A100 profile, 1.1 times the bandwidth), else 13 %. "
