@@ -168,7 +168,7 @@ def load_table(path: Path, data: Path | None = None) -> PublishedTable:
     Raises TraceError, with file, line, key, rule and remedy, for everything that is wrong with either file.
     """
     if path.suffix in _DATA_SUFFIXES:
-        rule, remedy = "these are data alone, without what they mean", "name the YAML file that goes with them"
+        rule, remedy = "these are data alone, without their meaning", "name the YAML file that goes with them"
         raise TraceError(str(path), rule, remedy)
     root = read_section(path, _REMEDY)
     if not _TELLING & root.values.keys():

@@ -94,7 +94,7 @@ def measured_steps(
     loaded = [load_table(path) for path in tables]
     for table in loaded:
         if table.prediction not in OF_STEPS:
-            raise _unfit(table, f"these are no times or rates of steps, but {table.prediction}")
+            raise _unfit(table, f"these are not times or rates of steps, but {table.prediction}")
     rows = [(table, row) for table in loaded for row in table.rows]
     return [_step(table, row, profile) for table, row in rows[part]]
 
@@ -106,7 +106,7 @@ def _step(table: PublishedTable, row: PublishedRow, profile: CalibratedProfile |
         scenario = replace(scenario, cluster=replace(scenario.cluster, calibrated=profile))
     pricing, simulation, measured_s = pricing_of(scenario), Simulation(plan_of(scenario)), row.measured
     if not isinstance(pricing, ClusterPricing):
-        raise _unfit(table, "a textbook workload has stated times, which nothing can be fitted to")
+        raise _unfit(table, "the times of a textbook workload are stated, so nothing can be fitted to them")
     if table.prediction != "iteration_time_s":
         run = simulation.run(pricing)
         rate = getattr(scenario.rates(run), table.prediction)

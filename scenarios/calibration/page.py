@@ -63,7 +63,7 @@ _CARDS: Final = {
 _FARTHEST: Final = 8
 _MAX_WORDS: Final = 150
 _LEAD: Final = (
-    "A point per measurement. The band, and the dashed bell, are the profile's standard deviation, which goes with the "
+    "A point per measurement. Band and dashed bell are the profile's standard deviation, which depends on the "
     "length of a call: the root mean square of the held-out errors."
 )
 
@@ -177,7 +177,7 @@ def _collectives(points: Sequence[Point], entry: Mapping[str, Any]) -> Section:
         ]  # fmt: skip
         parts.append(Group((Panels(plots),), heading))
     lead = (
-        "Measured points, hollow where held out, and the fitted curves. Bus bandwidth is what every link would carry "
+        "Measured points, hollow if held out, and the fitted curves. Bus bandwidth is what every link would carry "
         "in a ring, as nccl-tests counts it."
     )
     return Section("Collectives over bytes", tuple(parts), lead)

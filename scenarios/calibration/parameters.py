@@ -53,7 +53,7 @@ def parameter_sections(entry: Mapping[str, Any]) -> list[Section]:
     if "kernels" in entry:
         parts.append(Group((_kernels(entry["kernels"], about),), _TITLES["kernels"]))
     kept = [_TITLES[name] for name in SECTIONS if name not in about["fitted_sections"]]
-    note = f"As packaged, since too little was measured of them: {', '.join(kept)}." if kept else ""
+    note = f"As packaged, because they have too few measurements: {', '.join(kept)}." if kept else ""
     return [Section("Parameters", (Columns(tuple(parts), is_packed=True),), _LEAD, note)]
 
 

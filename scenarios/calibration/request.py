@@ -97,7 +97,7 @@ def checked_node(name: str | None, device: str, *, from_tables: bool) -> NodeSpe
     """
     option = Origin(option="--node")
     if name is None and (from_tables or device != "cpu"):
-        rule = "the tables' node is not named" if from_tables else "the node that these GPUs are in is not named"
+        rule = "the tables' node is not named" if from_tables else "the node of these GPUs is not named"
         raise ScenarioError(option, "", rule, "write --node and a name that simulate list nodes shows")
     try:
         node = load_node(name or DEFAULT_NODE)
@@ -106,7 +106,7 @@ def checked_node(name: str | None, device: str, *, from_tables: bool) -> NodeSpe
         raise ScenarioError(option, "", rule, remedy) from error
     kind = {"cpu": "cpu", "cuda": "gpu"}[device]
     if not from_tables and node.device.kind != kind:
-        rule = f"{node.name} has devices of the kind {node.device.kind}, and {device} was asked for"
+        rule = f"{node.name} has devices of kind {node.device.kind}, and {device} was asked for"
         raise ScenarioError(option, "", rule, "name another node, or another --device")
     return node
 

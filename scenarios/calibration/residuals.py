@@ -47,7 +47,7 @@ def judge(asked: TablesAsked, fail_above: float | None = None) -> dict[str, Any]
     samples = read_tables(asked.tables, asked.system)
     points = [p for p in points_of(samples, start, HELD_OUT_TABLES) if p.held_out or not asked.held_out]
     if not points:
-        rule, remedy = "none of the rows is one that a fit leaves out", "leave --held-out out, or name more rows"
+        rule, remedy = "none of the rows is held out of a fit", "leave --held-out out, or name more rows"
         raise ScenarioError(Origin(option="--held-out"), "", rule, remedy)
     families = list(_families(points, start.profile.spread.get))
     most = max(row["mean_absolute_error"] for row in families if row["longer_than_s"] == 0.0)

@@ -105,7 +105,7 @@ def read_evidence(request: SpreadRequest) -> Evidence:
         raise ScenarioError(Origin(option="spread"), "", "nothing measured is named", "name tables, or a --trace")
     refuse_twice(tables)
     if request.trace is None and request.trace_node is not None:
-        rule = "there is no trace that it could be the node of"
+        rule = "it names the node of a trace, and there is no trace"
         raise ScenarioError(Origin(option=f"--recorded-on {request.trace_node}"), "", rule, "name a --trace")
     sidecars = [load_table(path) for path in tables if path.suffix in _SIDECARS]
     for table in sidecars:
@@ -115,7 +115,7 @@ def read_evidence(request: SpreadRequest) -> Evidence:
     steps = [table.path for table in sidecars if table.prediction in OF_STEPS]
     if not steps and (request.num_constants or request.all_groups):
         option = Origin(option="--constants" if request.num_constants else "--all-groups")
-        raise ScenarioError(option, "", "it is of tables of steps, and none is named", "leave it out, or name one")
+        raise ScenarioError(option, "", "it belongs to tables of steps, and there is none", "leave it out, or name one")
     return Evidence(
         samples=read_tables([path for path in tables if path.suffix not in _SIDECARS], request.system),
         collectives=[table for table in sidecars if table.prediction == "collective_time_s"],
@@ -159,7 +159,7 @@ def _calls(
     fitted = Fitted(calibrated.profile, node)
     held_out = held_out_calls(tuple(points_of(evidence.samples, fitted, HELD_OUT_TABLES)))
     if evidence.samples and not held_out:
-        rule, remedy = "none of the tables' rows is one that a fit leaves out", "name more rows"
+        rule, remedy = "none of the tables' rows is held out of a fit", "name more rows"
         raise ScenarioError(Origin(option="spread"), "", rule, remedy)
     for family, found in held_out.items():
         add(family, found, SPREAD_SOURCE)
@@ -243,7 +243,7 @@ def network_calls(calibrated: CalibratedProfile, tables: Sequence[PublishedTable
 def _network_call(calibrated: CalibratedProfile, table: PublishedTable, row: PublishedRow) -> Erred:
     entry = entry_of(table, row)
     if "network" in entry:
-        rule = "the table has a network of its own, which says nothing of the profile's"
+        rule = "the table has a network of its own, so its rows cannot judge the profile's"
         raise ScenarioError(Origin(str(table.path)), "base.network", rule, "leave the table out")
     predicted_s = collective_time_s(entry, table.path, where_of(table, row), calibrated)
     refuse_other_machine(calibrated, str(entry["node"]), table, row)

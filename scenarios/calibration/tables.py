@@ -71,7 +71,7 @@ def read_tables(paths: Sequence[Path], system: str | None) -> list[Sample]:
     refuse_twice(paths)
     samples = list(chain.from_iterable(read_samples(path, system) for path in paths))
     if system is not None and not any(isinstance(sample, CollectiveSample) for sample in samples):
-        rule = "no table of collectives is named, whose systems this could choose from"
+        rule = "no table of collectives is named, so there is no system to choose"
         raise ScenarioError(Origin(option=f"--system {system}"), "", rule, "leave it out")
     return samples
 
@@ -235,7 +235,7 @@ def _attention_samples(path: Path, table: pd.DataFrame, _system: str | None) -> 
     rows = table.loc[:, list(_ATTENTION)]
     shared = rows["num_heads"] % rows["num_key_value_heads"] == 0
     if not shared.all():
-        raise _bad_row(path, table, "num_key_value_heads", shared, "a number that divides num_heads belongs here")
+        raise _bad_row(path, table, "num_key_value_heads", shared, "write a number that divides num_heads")
     for batch, new, old, heads, kv_heads, size, seconds in rows.itertuples(index=False, name=None):
         key = f"attention {batch} {new} {old} {heads} {kv_heads} {size}"
         family: Family = "decode" if new == 1 and old > 0 else "attention"
@@ -274,7 +274,7 @@ def _collective_samples(path: Path, table: pd.DataFrame, system: str | None) -> 
         raise _bad_row(path, table, "collective", is_known | ~is_ours, f"known are {', '.join((*TRAFFIC, MESSAGE))}")
     is_even = table["n_gpus"] % table["n_nodes"] == 0
     if not (is_even | ~is_ours).all():
-        raise _bad_row(path, table, "n_nodes", is_even | ~is_ours, "a number that divides n_gpus belongs here")
+        raise _bad_row(path, table, "n_nodes", is_even | ~is_ours, "write a number that divides n_gpus")
     samples: list[Sample] = []
     for spelling, ranks, nodes, num_bytes, seconds in table.loc[is_ours, columns].itertuples(index=False, name=None):
         if ranks == 1:

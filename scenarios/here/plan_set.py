@@ -15,7 +15,7 @@ from scenarios.workloads.steps.scenario import StepScenario
 
 PACKAGED: Final = FOLDER / "here" / "plans.yaml"
 _KEYS: Final = ("base", "plans", "thresholds")
-_REMEDY: Final = f"{PACKAGED.name}, which comes with meshtwin, shows what a set of plans needs"
+_REMEDY: Final = f"{PACKAGED.name}, which ships with meshtwin, is an example of a set of plans"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def with_profile(scenario: StepScenario, profile: CalibratedProfile) -> StepScen
 def _scenario(document: Document, name: str) -> StepScenario:
     changes, where = document.data["plans"][name], f"{document.source}: plan {name!r}"
     if not isinstance(changes, dict):
-        rule = "a plan is a mapping of the keys that it changes"
+        rule = "a plan is a mapping of the keys to change"
         raise ScenarioError(document.origin(["plans", name]), f"plans.{name}", rule, _REMEDY)
     entry: dict[str, Any] = with_values(document.data["base"], changes, Origin(option=where))
     return replace(step_from_mapping(entry, document.source, where), name=name)
@@ -83,12 +83,14 @@ def _refuse_unfit(document: Document, name: str, scenario: StepScenario, node: s
     """Raise ScenarioError for what cannot be timed beside the others: no cluster, another node, unequal steps."""
     origin, key = document.origin(["plans", name]), f"plans.{name}"
     if scenario.cluster is None:
-        raise ScenarioError(origin, key, "a textbook workload has no times to predict", "name a model's family")
+        raise ScenarioError(
+            origin, key, "the times of a textbook workload are stated, not predicted", "name a model's family"
+        )
     if scenario.cluster.node != node:
         rule = f"its node is {scenario.cluster.node}, and that of the first plan is {node}"
         raise ScenarioError(origin, key, rule, "one machine is one type of node: make them equal")
     if scenario.pipeline.gradient_delay:
-        raise ScenarioError(origin, key, "its steps are not alike", "choose another schedule")
+        raise ScenarioError(origin, key, "its steps are not equal", "choose another schedule")
 
 
 def _thresholds(document: Document) -> Thresholds:

@@ -225,7 +225,7 @@ def _calibrated(document: Document, section: ClusterSection, types: list[tuple[s
         rule = f"the profile is one of {found.node}, and the cluster has {', '.join(names)}"
         raise ScenarioError(origin, key, rule, "name a profile of this node, or leave it out")
     if found.measured is not None and section.topology is not None:
-        rule = "the profile brings the links that were measured, and topology describes others"
+        rule = "the profile has measured links, and topology describes other ones"
         raise ScenarioError(origin, key, rule, "leave one of the two out")
     return found
 

@@ -41,7 +41,7 @@ def refuse_beside_page(folder: Path) -> None:
     """Raise ScenarioError for a folder with the page of another result, which one without a page would leave."""
     if (folder / PAGE).exists():
         raise _refusal(
-            folder, f"{PAGE} there is of another result, and would stay beside this one", "name another directory"
+            folder, f"{PAGE} there belongs to another result, and would stay beside this one", "name another directory"
         )
 
 

@@ -60,6 +60,6 @@ def _refused(summary: Mapping[str, Any]) -> tuple[Block, Block]:
     table = Table(("point", "rule"), rows, text_columns=2)
     heading = Text((Piece(f"{len(rows):,} refused", "strong"),), is_wrapped=True)
     return (
-        Only("page", (Section("Refused", (table,), "The scenario's rules do not allow these."),)),
+        Only("page", (Section("Refused", (table,), "The scenario's rules refuse these."),)),
         Only("terminal", (heading, *(Text(f"{point}: {reason}") for point, reason in rows))),
     )

@@ -158,7 +158,10 @@ def _refuse_endless(spec: ReliabilitySpec, cycle: Cycle) -> None:
     expected = f"{per_run:,.0f} interruptions" if math.isfinite(per_run) else "interruptions without end"
     rule = f"{expected} are expected per run; {spec.num_replications:,} runs of that are more than {MAX_FAILURES:,}"
     if spec.num_steps is not None and cycle.period_s + spec.restart_s > spec.mtbf_s:
-        key, remedy = "reliability.steps", "the job fails before it gets anywhere: state a duration, or a larger MTBF"
+        key, remedy = (
+            "reliability.steps",
+            "the job fails before it makes any progress: state a duration, or a larger MTBF",
+        )
     else:
         key, remedy = "reliability.replications", f"write at most {max(1, int(MAX_FAILURES / per_run)):,}, or less work"
     raise ReliabilityError(key, rule, remedy)

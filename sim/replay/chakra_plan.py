@@ -23,7 +23,7 @@ def chakra_trace(plan: Plan, pricing: Pricing) -> ChakraTrace:
     Raises PlanError for a plan whose steps do not wait for each other, as Chakra has no word for the step before.
     """
     if not plan.barrier or plan.num_steps > 1:
-        rule = "the steps of this plan run into each other, and a Chakra trace holds one that begins when all is over"
+        rule = "the steps of this plan run into each other, and a Chakra trace holds one step alone"
         raise PlanError(rule)
     writer = _Writer(plan, pricing)
     ranks = {rank: list(writer.nodes(rank)) for rank in range(plan.mesh.size)}

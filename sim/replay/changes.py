@@ -142,7 +142,7 @@ def refuse_without_effect(changes: Changes, classes: Collection[str]) -> None:
 def _unknown(key: str, known: list[str]) -> ChangeError:
     close = get_close_matches(key, known, n=1)
     remedy = f"{'did you mean ' + close[0] + '? ' if close else ''}known: {', '.join(known)}"
-    return ChangeError(key, "a measured run has nothing of this name to change", remedy)
+    return ChangeError(key, "a measured run has no part of this name", remedy)
 
 
 def _rank_change(key: str, selection: str, part: str, factor: float) -> RankChange:
@@ -159,10 +159,10 @@ def _factor(key: str, value: str) -> float:
     found = _FACTOR.fullmatch(value.strip())
     factor = float(found[1]) if found else 0.0
     if not found or not 0.0 < factor < math.inf:
-        raise ChangeError(key, f"{value!r} is no factor above 0", "write how many times the measured value: 2x, 0.5x")
+        raise ChangeError(key, f"{value!r} is no factor above 0", "write a multiple of the measured value: 2x, 0.5x")
     if not 1.0 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
         rule = f"{value!r} is no factor from {1.0 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}"
-        raise ChangeError(key, rule, "1000000x makes a part as good as free")
+        raise ChangeError(key, rule, "1000000x makes a part almost free")
     return factor
 
 

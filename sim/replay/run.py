@@ -77,7 +77,7 @@ class Replayer:
         loop = EventLoop(builder.graph)
         loop.run()
         if min(loop.ends_s, default=0.0) < 0.0:
-            rule = "what waits for what, as read from this trace, forms a circle"
+            rule = "the dependencies read from this trace form a circle"
             raise TraceError(self.trace.ranks[0].file, rule, "choose whole steps with --steps")
         return self._result(nodes, np.array(loop.ends_s))
 

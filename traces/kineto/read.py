@@ -45,7 +45,7 @@ def read_rank(source: Source) -> RankTrace:
     found = sort_out(document.events or [])
     if not found.device:
         if isinstance(document.other, dict) and document.other.get("source") in _OWN_SOURCES:
-            rule = "this is a timeline that simulate wrote, not what the PyTorch profiler recorded"
+            rule = "this is a timeline of simulate, not a recording of the PyTorch profiler"
             raise TraceError(
                 source.name, rule, "simulate compare takes the timeline.parquet beside it; Perfetto opens it"
             )

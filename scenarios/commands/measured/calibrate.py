@@ -89,7 +89,7 @@ def command(
 
 def _refuse_idle_options(*, from_tables: bool) -> None:
     """Raise ScenarioError for an option on the command line that does nothing beside the others."""
-    rule = "nothing is measured where --from names a table" if from_tables else "there is no table that it could be of"
+    rule = "with --from nothing is measured" if from_tables else "it belongs to --from, and there is no table"
     for name in ("device", "budget", "processes") if from_tables else ("system", "source"):
         if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise ScenarioError(Origin(option=f"--{name}"), "", rule, "leave it out")

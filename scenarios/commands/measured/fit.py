@@ -79,7 +79,7 @@ def _print(fit: StepFit, summary: Mapping[str, Any], console: Console) -> None:
                      f"{most}, the worst {worst}"), soft_wrap=True,
             )  # fmt: skip
     if summary["held_out"] is None:
-        rule = f"held out: none, so nothing judges the fit; rows of another group than `{FITTED}` would"
+        rule = f"held out: none, so nothing judges the fit; rows of another group than `{FITTED}` would judge it"
         console.print(Text(rule, "dim"), soft_wrap=True)
     places = dict.fromkeys(_PLACES[bool(constant.section)] for constant in fit.found)
     console.print(Text(f"nothing was written; to use them, write {' and '.join(places)}", "dim"), soft_wrap=True)

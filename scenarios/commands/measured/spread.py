@@ -69,7 +69,9 @@ def command(request: SpreadRequest, profile: Path, out: Path, as_json: bool) -> 
         _print(found, stated, open_console(), out)
     for family, entry in found.items():
         if family in stated and _deviations(entry)[-1] > _MUCH * _deviations(stated[family])[-1]:
-            warning = f"{family} is much farther off than the profile said: were these measured on {calibrated.node}?"
+            warning = (
+                f"{family} has much larger errors than the profile states: were these measured on {calibrated.node}?"
+            )
             click.echo(f"warning: {warning}", err=True)
 
 

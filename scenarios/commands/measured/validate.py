@@ -58,7 +58,7 @@ def command(
         passed = _validate_here(tables[0] if tables else PACKAGED, budget or _DEFAULT_BUDGET, out, seed, as_json)
     else:
         if budget is not None or out is not None or seed:
-            message = "--budget, --out and --seed are of runs on this machine; write --here, too"
+            message = "--budget, --out and --seed belong to runs on this machine; also write --here"
             raise click.UsageError(message)
         passed = _validate_tables(tables, data, as_markdown, as_json)
     if not passed:
@@ -71,7 +71,7 @@ def _validate_tables(tables: tuple[Path, ...], data: Path | None, as_markdown: b
         message = "--data holds rows for one table; name exactly one TABLE.yaml"
         raise click.UsageError(message)
     if as_markdown and as_json:
-        message = "--markdown and --json both say how to print; name one"
+        message = "--markdown and --json both choose the output; name one"
         raise click.UsageError(message)
     with refusing_bad_input():
         summary = published.run(tables, data=data)

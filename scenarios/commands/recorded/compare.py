@@ -58,12 +58,12 @@ def _refuse_idle_steps(first: Path, second: Path) -> None:
     """Raise ScenarioError where steps are chosen, and neither side has any to choose from."""
     asked = click.get_current_context().get_parameter_source("steps") is ParameterSource.COMMANDLINE
     if asked and not any(is_profile(path) for path in (first, second)):
-        rule = "neither side is a profile, whose steps could be chosen"
+        rule = "neither side is a profile, so there are no steps to choose"
         raise ScenarioError(Origin(option="--steps"), "", rule, "leave it out")
 
 
 def _refuse_to_replace(out: Path) -> None:
     """Raise ScenarioError for a folder with a result, whose own page would go."""
     if (out / TIMELINE).exists():
-        rule = "a result lies there, and its report.html would be replaced by the comparison's"
+        rule = "this folder holds a result, and the comparison would overwrite its report.html"
         raise ScenarioError(Origin(option=f"--out {out}"), "", rule, "name another directory")

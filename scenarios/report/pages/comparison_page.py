@@ -39,7 +39,7 @@ Names = tuple[str, str]
 
 _PARTS: Final[Sequence[tuple[str, str]]] = (
     ("compute_s", "computing"),
-    ("exposed_communication_s", "communication that compute does not hide"),
+    ("exposed_communication_s", "communication not hidden by compute"),
     ("exposed_memory_s", "copies and fills alone"),
     ("idle_s", "idle"),
     ("overlap_s", "communication that compute hides"),
@@ -75,7 +75,7 @@ _STEP_LEAD: Final = (
     "fills."
 )
 _PATH_NOTE: Final = (
-    "The critical path is read off times: before an op comes the one on its rank that was over last, and before a "
+    "The critical path is derived from times: the predecessor of an op is the op of its rank that ended last, and of a "
     "collective or a message its last rank to come, where the file says which. Its parts add up to the step."
 )
 _TOTALS_LEAD: Final = "All ops, aligned or not; seconds are summed over ranks."

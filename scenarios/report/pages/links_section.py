@@ -24,7 +24,7 @@ def links_section(use: LinkUse, communication: Sequence[Mapping[str, Any]]) -> S
     ``communication``: as in summary.json.
     """
     rows = chosen_rows(use)
-    lead = "A line is a link, or ×n that carry the same; its colour says which part of its bandwidth is in use. "
+    lead = "A line is a link, or ×n that carry the same; its colour shows the fraction of its bandwidth in use. "
     lead += "At the left, the share of the step."
     left_out = len(use.example) - len(rows)
     note = f"{left_out:,} less busy classes of links are not drawn." if left_out else ""

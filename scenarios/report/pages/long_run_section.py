@@ -32,7 +32,7 @@ def long_run_section(reliability: Mapping[str, Any]) -> Section:
     heads = ("mean", "of the time")
     table = Table(("", *heads, "nine runs of ten"), rows)
     terminal_table = Table(("the long run", *heads, "9 runs of 10"), rows)
-    lead = "Goodput is the part of the time that is training whose result is kept. "
+    lead = "Goodput is the fraction of the time that trains and whose result is kept. "
     lead += f"{reliability['replications']:,} runs were simulated, each with failures of its own."
     words = interval_words(reliability)
     note = f"{words[0].upper()}{words[1:]}."

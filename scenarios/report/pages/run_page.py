@@ -89,7 +89,7 @@ def _subtitle(summary: Mapping[str, Any], timeline: Timeline | None) -> str:
     words = [f"{summary['world_size']:,} ranks", f"{what}{source}"]
     fold = summary.get("fold")
     if fold and fold["simulated"] < fold["ranks"]:
-        words.append(f"{fold['simulated']:,} of them simulated, the others are their equals")
+        words.append(f"{fold['simulated']:,} of them simulated; the others are equal to these")
     if "seed" in summary:
         words.append(f"seed {summary['seed']}")
     return " · ".join(words)
@@ -111,7 +111,7 @@ def _pipeline(timeline: Timeline | None) -> tuple[Section, ...]:
 
 def _time(summary: Mapping[str, Any]) -> Section:
     blocks = breakdown_bars("time", summary), Only("terminal", (role_table(summary),))
-    lead = "Communication counts only while the rank computes nothing; the bubble is what nothing explains but order."
+    lead = "Communication counts only while the rank computes nothing. The bubble is the remaining idle time."
     return Section("Where the time goes", blocks, lead, _some_of(len(summary["roles"])))
 
 
@@ -171,10 +171,12 @@ def _ops(found: FoundStep) -> tuple[Section, ...]:
         )
         for kind in kinds
     ]  # fmt: skip
-    lead = "Ops that are alike up to layer and micro-batch, the mean over all ranks. Streams overlap."
+    lead = "Ops that differ only in layer and micro-batch, the mean over all ranks. Streams overlap."
     heading = "Longest kinds of op" if timeline.detail == "op" else "Longest kinds of task"
     if timeline.detail == "task":
-        lead = "Tasks are lists of ops; those alike up to micro-batch, the mean over all ranks. Streams overlap."
+        lead = (
+            "Tasks are lists of ops. Those that differ only in micro-batch, the mean over all ranks. Streams overlap."
+        )
     columns = _OP_COLUMNS if any(row[-1] for row in rows) else _OP_COLUMNS[:-1]
     table = Table(columns, [row[: len(columns)] for row in rows], text_columns=4)
     return (Section(heading, (Only("page", (table,)),), lead),)

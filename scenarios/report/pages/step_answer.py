@@ -89,7 +89,7 @@ def _memory_line(summary: Mapping[str, Any]) -> Line:
     """Return the fullest role's peak against its device's capacity."""
     words = memory_words(summary)
     if not words:
-        return (Piece("not modelled: a textbook workload has stated times alone", "soft"),)
+        return (Piece("not modelled: a textbook workload has only stated times", "soft"),)
     return f"{words}: ", Piece("fits", "good") if summary["fits_memory"] else Piece("DOES NOT FIT", "bad")
 
 

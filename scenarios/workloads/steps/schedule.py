@@ -21,13 +21,13 @@ def schedule_text(scenario: StepScenario) -> str:
 def _text(scenario: StepScenario) -> str:
     pipeline = scenario.pipeline
     if pipeline.schedule == LOCAL_SCHEDULE:
-        rule = "local updates send no gradient through the model, for which the format has no words"
+        rule = "local updates send no gradient through the model, and the format cannot express that"
         raise SpecError("parallel.pipeline.schedule", rule, "draw it with --out FILE.svg")
     if pipeline.gradient_delay:
-        rule = f"{pipeline.schedule} has two versions of the weights, for which the format has no words"
+        rule = f"{pipeline.schedule} has two versions of the weights, and the format cannot express that"
         raise SpecError("parallel.pipeline.schedule", rule, "draw it with --out FILE.svg")
     if pipeline.num_copies > 1:
-        rule = f"{pipeline.schedule} trains two copies of the model, for which the format has no words"
+        rule = f"{pipeline.schedule} trains two copies of the model, and the format cannot express that"
         raise SpecError("parallel.pipeline.schedule", rule, "choose another schedule, or draw it with --out FILE.svg")
     return format_orders(orders(pipeline, scenario.job.num_microbatches, scenario.stage_times))
 

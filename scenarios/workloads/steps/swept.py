@@ -56,7 +56,7 @@ def _cards(summary: Mapping[str, Any]) -> tuple[Card, ...]:
         cards.append(Card("Fastest synchronous", format_time(first["iteration_time_s"]), marked(summary, first)))
     fitting = [point for point in points if point["fits_memory"]]
     if any(point["fits_memory"] is False for point in points):
-        words = marked(summary, fitting[0]) if fitting else "all need more memory than there is"
+        words = marked(summary, fitting[0]) if fitting else "all points need more memory than there is"
         value = format_time(fitting[0]["iteration_time_s"]) if fitting else "none"
         cards.append(Card("Fastest that fits", value, words, "" if fitting else "bad"))
     key = _memory_key(summary)
@@ -127,7 +127,7 @@ def _memory(summary: Mapping[str, Any]) -> Section:
     }  # fmt: skip
     _mark_capacities(layout, points, scale)
     what = "peak memory of" if in_bytes else "micro-batches whose activations are held by"
-    lead = f"Down and to the left is better: {what} the fullest rank, against time. Named are the points that no other "
+    lead = f"Lower left is better: {what} the fullest rank, against time. Named are the points that no other "
     lead += "beats in both."
     named = _unbeaten(points, key)
     groups = _by_verdict(points)

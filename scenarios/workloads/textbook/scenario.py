@@ -89,5 +89,5 @@ class TextbookScenario(StepScenario):
 
     def in_double_precision(self) -> "TextbookScenario":
         """Raise ScenarioError: nothing is computed."""
-        rule = "a textbook workload computes nothing that could be checked"
+        rule = "a textbook workload computes nothing, so there is nothing to check"
         raise ScenarioError(Origin(option="--check"), "", rule, "leave --check out")

@@ -205,7 +205,9 @@ def _leaves(spec: ClosSpec, ports: Ports) -> tuple[AnyInts, AnyInts, int]:
     counts = np.bincount(ports.node, minlength=ports.num_nodes)
     if len(set(counts.tolist())) > 1:
         rule = f"nodes have {counts.min()} to {counts.max()} adapters"
-        raise TopologyError("fabric.kind", f"rails need as many on each node, and {rule}", "write kind: leaf-spine")
+        raise TopologyError(
+            "fabric.kind", f"rails need the same number on each node, and {rule}", "write kind: leaf-spine"
+        )
     nodes_per_leaf = spec.leaf_ports or ports.num_nodes
     return ports.node // nodes_per_leaf * counts[0] + ports.rail, ports.node % nodes_per_leaf, nodes_per_leaf
 

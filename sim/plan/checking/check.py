@@ -96,7 +96,7 @@ def _check_tiers(program: Program, op: Op) -> None:
     if isinstance(op, Copy):
         sizes = [sum(buffer.num_elements for buffer in buffers) for buffers in (reads, writes)]
         if len(sources) != 1 or len(targets) != 1 or sources == targets:
-            raise CheckError(f"{where(program, op)}: a copy leads from one tier of memory to another")
+            raise CheckError(f"{where(program, op)}: a copy goes from one tier of memory to another one")
         if sizes[0] != sizes[1] or len({buffer.dtype for buffer in (*reads, *writes)}) != 1:
             raise CheckError(
                 f"{where(program, op)}: copies {sizes[0]} elements to {sizes[1]}; they are as many, of one type"

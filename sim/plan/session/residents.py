@@ -219,7 +219,7 @@ def persistent_written_later(plan: Plan, program: Program, rank: int) -> frozens
 def _check_ranks(plan: Plan, num_ranks: int) -> None:
     ranks = plan.session_ranks
     if len(ranks) != plan.mesh.size or len(set(ranks)) != len(ranks):
-        rule = f"lies on ranks {tuple(ranks)} of the session; a rank of its own for each of its {plan.mesh.size}"
+        rule = f"lies on ranks {tuple(ranks)} of the session; a different rank for each of its {plan.mesh.size}"
         raise SessionError(f"plan {plan.name!r} {rule} is needed")
     outside = sorted(rank for rank in {*ranks, *plan.leavers} if not 0 <= rank < num_ranks)
     if outside:

@@ -112,7 +112,7 @@ def check_slices(schedule: Schedule, token_slices: Sequence[int], granularity: i
 def check_barrier(schedule: Schedule, barrier: bool | None) -> None:
     """Refuse a barrier between steps with a schedule that has none."""
     if barrier is False and schedule == "local":
-        rule = "nothing holds back a rank that runs ahead of those that are slower, so no step repeats another"
+        rule = "nothing holds back a faster rank, so no step repeats another"
         remedy = "leave it out; max_rank_span_s of the summary is the time of a step then"
         raise SpecError("parallel.pipeline.optimizer_barrier", rule, remedy)
     if barrier and schedule == "pipedream_2bw":

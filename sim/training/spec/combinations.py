@@ -55,7 +55,7 @@ _OF_CONTEXT: Final = (
     ),
     Refusal(
         ("context",), ("token_slices",), SCHEDULE_KEY,
-        "{schedule} cuts sequences into slices, and context parallelism into chunks; not both",
+        "token slices and the chunks of context parallelism cut the same sequences, and are not built together",
         "write schedule: 1f1b, or leave parallel.context out",
     ),
     Refusal(
@@ -81,7 +81,7 @@ _OF_SCHEDULES: Final = (
     Refusal(("local",), ("osdp",), f"{_DATA}.osdp", "osdp is not built for local updates", "leave it out"),
     Refusal(
         ("local",), ("tied_embeddings",), "model.tied_embeddings",
-        "with local updates every block has a head and an optimizer step of its own, and shares no table",
+        "with local updates every block has a head and an optimizer step of its own, so it shares no table",
         "write tied_embeddings: false",
     ),
     Refusal(
@@ -157,7 +157,7 @@ _OF_OSDP: Final = (
     ),
     Refusal(
         ("osdp",), ("latent_attention",), f"{_DATA}.osdp",
-        "osdp is not built with latent_attention: it knows one projection to queries, keys and values",
+        "osdp is not built with latent_attention: it handles only one projection to queries, keys and values",
         "leave it out, or write zero_stage: 3",
     ),
 )  # fmt: skip

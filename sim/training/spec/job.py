@@ -204,6 +204,6 @@ def _check_recompute(training: TrainingSpec, pipeline: PipelineSpec) -> None:
     if training.checkpoint_early_stop and {*(pipeline.recompute_per_stage or (training.recompute,))} == {"none"}:
         raise SpecError(
             "training.checkpoint_early_stop",
-            "it says where recomputation stops, and nothing is recomputed",
+            "it changes the end of recomputation, and nothing is recomputed",
             "leave it out, or write training.recompute: full",
         )

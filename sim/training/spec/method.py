@@ -23,9 +23,7 @@ def check_method(method: Method, update: LocalUpdate | None, pipeline: PipelineS
             raise SpecError("training.local_update", rule, "leave it out, or write training.method: local")
         return
     if pipeline.schedule != LOCAL_SCHEDULE:
-        rule = (
-            f"local updates have an order of their own, not {pipeline.schedule}: no backward waits for the whole model"
-        )
+        rule = f"local updates have an order of their own, not {pipeline.schedule}"
         raise SpecError("parallel.pipeline.schedule", rule, "leave it out, or write training.method: backprop")
 
 

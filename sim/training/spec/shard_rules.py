@@ -10,7 +10,7 @@ def check_options(parallel: ParallelSpec) -> None:
     """Raise SpecError for an option without the ZeRO stage that it belongs to."""
     stage, sharding = parallel.zero_stage, parallel.sharding
     if parallel.osdp is None and sharding.offload is not None and stage != 2:
-        rule = f"it shards gradients and keeps parameters whole, which is zero_stage 2, and zero_stage is {stage}"
+        rule = f"it needs sharded gradients and whole parameters (zero_stage 2), and zero_stage is {stage}"
         raise SpecError("parallel.data.offload", rule, "leave it out, or write zero_stage: 2")
     if parallel.osdp is None:
         _check_stage(parallel)

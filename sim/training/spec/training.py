@@ -50,7 +50,7 @@ class TrainingSpec:
         if self.gradient_placeholders and not self.fused_gradient_accumulation:
             raise SpecError(
                 "training.gradient_placeholders",
-                "placeholders stand for gradients that products have added themselves; here a second kernel adds them",
+                "placeholders belong to fused accumulation, and here a second kernel adds them",
                 "leave it out, or fused_gradient_accumulation: true",
             )
         if self.set_gradients_to_none and self.types.gradient != self.types.parameter:

@@ -90,7 +90,7 @@ def test_page_has_the_errors_and_the_parameters_of_the_file(page: str, calibrati
     assert page.count("at its limit</td>") == len(about["without_standard_error"]["at_limit"])
     assert page.count("not settled</td>") == len(about["without_standard_error"]["not_settled"])
     assert about["date"] in page
-    assert "As packaged, since too little was measured of them: fused attention" in page
+    assert "As packaged, because they have too few measurements: fused attention" in page
 
 
 def test_every_measurement_is_drawn_where_it_belongs(calibration: Calibration) -> None:

@@ -76,8 +76,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("compare result/report.html result", "result/report.html: this is neither a timeline nor a trace"),
         ("compare result empty.csv", "empty.csv: this folder holds neither a timeline.parquet nor traces"),
         ("compare result outer", "there is one in outer/inner: name that"),
-        ("compare result result/timeline.json.gz", "this is a timeline that simulate wrote"),
-        ("compare result profile --out result", "--out result: a result lies there, and its report.html"),
+        ("compare result result/timeline.json.gz", "this is a timeline of simulate"),
+        ("compare result profile --out result", "--out result: this folder holds a result, and the comparison"),
         ("compare result result --steps 3", "--steps: neither side is a profile"),
         ("compare result result --fail-above 10", "'10' is not a percentage; write it as in 10%"),
         ("trace result", "result: this is what simulate wrote with --out"),
@@ -86,7 +86,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("trace chakra", "these are Chakra execution traces;\n    simulate replay takes them"),
         ("trace scenario.yaml", "or a folder or tar archive of nothing but these"),
         ("replay result", "result: this is what simulate wrote with --out"),
-        ("replay profile --set parallel.tensor.degree=2", "a measured run has nothing of this name to change"),
+        ("replay profile --set parallel.tensor.degree=2", "a measured run has no part of this name"),
         ("replay profile --set ranks[7].host.speed=2x", "there is no rank 7 here;\n    there is rank 0 alone"),
         ("replay profile --set cluster.network.bandwidth=2x", "this run has no communication that it could change"),
         (
@@ -169,9 +169,9 @@ CLOCK = "--constant profile.sustained.clock_fraction --jobs 1"
         ("spread products.csv a100.yaml --out new.yaml", "products.csv: the profile comes first"),
         ("spread a100.yaml a100.yaml --out new.yaml", "a100.yaml: this is no table of measurements"),
         ("spread a100.yaml steps.yaml steps.yaml --out new.yaml", "steps.yaml: this table is named twice"),
-        ("spread a100.yaml products.csv --constants 1 --out new.yaml", "--constants: it is of tables of steps"),
-        ("spread a100.yaml products.csv --all-groups --out new.yaml", "--all-groups: it is of tables of steps"),
-        ("spread a100.yaml products.csv --recorded-on dgx-2 --out new.yaml", "there is no trace that it could be"),
+        ("spread a100.yaml products.csv --constants 1 --out new.yaml", "--constants: it belongs to tables of steps"),
+        ("spread a100.yaml products.csv --all-groups --out new.yaml", "--all-groups: it belongs to tables of steps"),
+        ("spread a100.yaml products.csv --recorded-on dgx-2 --out new.yaml", "it names the node of a trace"),
         ("spread a100.yaml products.csv --system one --out new.yaml", "--system one: no table of collectives"),
         ("spread a100.yaml products.csv --out profile", "--out profile: a profile is a YAML file"),
         (
@@ -212,7 +212,8 @@ def test_measurements_that_are_nothing_like_the_profile_make_one_wonder(here: Pa
     done = run("spread", "a100.yaml", "slow.csv", "--out", "new.yaml")
     assert done.exit_code == 0, done.stderr
     assert (
-        "warning: gemm is much farther off than the profile said: were these measured on dgx-a100-80g?" in done.stderr
+        "warning: gemm has much larger errors than the profile states: were these measured on dgx-a100-80g?"
+        in done.stderr
     )
     for words in ("deviation", "before", "in common", "of log(measured/predicted)", "written to new.yaml"):
         assert words in done.stdout
@@ -268,5 +269,5 @@ def test_a_profile_is_not_written_beside_another_results_page(here: Path, comman
     before = files_in(here)
     done = run(command, "profile", "--out", "result")
     assert done.exit_code == 2
-    assert "report.html there is of another result" in done.stderr
+    assert "report.html there belongs to another result" in done.stderr
     assert files_in(here) == before
