@@ -37,7 +37,10 @@ def quickstart_block() -> str:
     """Return what the terminal shows for the first scenario, but for the line with the wall time."""
     scenario, out = load_scenario(SCENARIOS / "quickstart.yaml"), StringIO()
     found = simulate(scenario)
-    print_blocks(found.blocks(advise(scenario, found.as_json()), drawn=False), Console(file=out, width=120))
+    console = Console(file=out, width=120)
+    print_blocks(found.blocks(drawn=False), console)
+    console.print()
+    print_blocks(found.closing(advise(scenario, found.as_json())), console)
     lines = [line.rstrip() for line in out.getvalue().splitlines() if not line.startswith("simulated ")]
     return "\n".join(f"    {line}".rstrip() for line in lines)
 

@@ -43,17 +43,26 @@ def command(  # click passes by name
             refuse_unwritable(out)
         with _saying(f"Simulating {loaded.name}"):
             result = loaded.workload.simulate(loaded, detail=detail, fold=fold)
+        if as_json and out is None:
+            click.echo(json.dumps(result.as_json(), indent=2))
+            return
+        console = open_console()
+        if out is None:  # the answer at once: what would help takes further simulations
+            print_blocks(result.blocks(drawn=False), console)
         with _saying("Simulating what would help"):
-            advice = None if as_json and out is None else loaded.workload.advise(loaded, result)
+            advice = loaded.workload.advise(loaded, result)
         if out is not None:
             with _saying(f"Writing {out}"), writing_to(out):
                 result.write(out, advice)
     if as_json:
         click.echo(json.dumps(result.as_json(), indent=2))
-    else:
-        console = open_console()
-        print_blocks(result.blocks(advice, drawn=False), console)
-        print_written(out, console)
+        return
+    if out is not None:
+        print_blocks(result.blocks(drawn=False), console)
+    if closing := result.closing(advice):
+        console.print()
+        print_blocks(closing, console)
+    print_written(out, console)
 
 
 def _saying(words: str) -> AbstractContextManager[object]:

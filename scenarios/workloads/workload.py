@@ -104,6 +104,11 @@ class Outcome(ABC):
         for, which a terminal does not show.
         """
 
+    def closing(self, advice: Advice | None) -> Sequence[Block]:
+        """Return what a terminal says last, once it is known what would help; nothing where that is not looked for."""
+        del advice
+        return ()
+
     def write(self, out: Path, advice: Advice | None = None) -> None:
         """Write summary.json, report.html, timeline.json.gz (Perfetto) and timeline.parquet into a folder; all or none.
 

@@ -42,18 +42,18 @@ class FoundStep:
 
 def textbook_blocks(found: FoundStep) -> tuple[Block, ...]:
     """Return the blocks of a textbook schedule, whose times are stated and which holds no memory."""
-    return (*_opening(found), *_links(found), *_ops(found), _closing(found))
+    return (*_opening(found), *_links(found), *_ops(found))
 
 
 def training_blocks(found: FoundStep) -> tuple[Block, ...]:
     """Return the blocks of a training step."""
-    return (*_opening(found), *_links(found), *_memory(found), *_ops(found), _closing(found))
+    return (*_opening(found), *_links(found), *_memory(found), *_ops(found))
 
 
 def long_run_blocks(found: FoundStep) -> tuple[Block, ...]:
     """Return the blocks of a training step that a long run repeats on hardware that fails."""
     long_run = long_run_section(found.summary["reliability"])
-    return (*_opening(found), *_links(found), *_memory(found), long_run, *_ops(found), _closing(found))
+    return (*_opening(found), *_links(found), *_memory(found), long_run, *_ops(found))
 
 
 def _opening(found: FoundStep) -> tuple[Block, ...]:
@@ -70,7 +70,7 @@ def _opening(found: FoundStep) -> tuple[Block, ...]:
     )  # fmt: skip
 
 
-def _closing(found: FoundStep) -> Block:
+def closing_block(found: FoundStep) -> Block:
     """Return what a terminal says last: what would help, and what was simulated."""
     fold, engine = found.summary.get("fold"), found.summary.get("engine")
     lines = [advice_text(found.advice)]

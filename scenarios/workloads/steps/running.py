@@ -9,7 +9,7 @@ from backends.simulated import SimulatedBackend
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.located import located
 from scenarios.report.blocks import Block
-from scenarios.report.pages.run_page import FoundStep
+from scenarios.report.pages.run_page import FoundStep, closing_block
 from scenarios.report.words import Advice
 from scenarios.summaries.step import StepSummary
 from scenarios.workloads.steps.intervals import errors_of
@@ -49,6 +49,10 @@ class SimulatedStep(Outcome):
         """Return what is said of the step."""
         found = FoundStep(self.as_json(), self.timeline if drawn else None, self.links, advice)
         return self.scenario.blocks(found)
+
+    def closing(self, advice: Advice | None) -> Sequence[Block]:
+        """Return what would help, and what was simulated."""
+        return (closing_block(FoundStep(self.as_json(), advice=advice)),)
 
     def row(self) -> dict[str, Any]:
         """Return the results that a sweep lays beside those of other steps."""

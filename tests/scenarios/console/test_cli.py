@@ -14,7 +14,7 @@ import pytest
 from scenarios.cli import COMMANDS, HELP, main
 from scenarios.errors import Origin, ScenarioError
 from scenarios.report.blocks import Block
-from scenarios.report.pages.run_page import FoundStep, training_blocks
+from scenarios.report.pages.run_page import FoundStep, closing_block, training_blocks
 from scenarios.report.words import Advice
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema
@@ -62,6 +62,10 @@ class Fixed(Outcome):
     def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
         """Return the summary in words."""
         return training_blocks(FoundStep(self.as_json(), advice=advice))
+
+    def closing(self, advice: Advice | None) -> Sequence[Block]:
+        """Return what would help."""
+        return (closing_block(FoundStep(self.as_json(), advice=advice)),)
 
 
 @pytest.fixture
