@@ -1,10 +1,10 @@
 """Errors of the plan language.
 
 PlanError (ValueError)
-├── LayoutError      a tensor cannot lie over the mesh as asked
-├── CheckError       a plan that could not run, with rank, stream, op and peer
-├── SessionError     a plan that does not go on from what earlier plans of a session left
-└── RecordingError   a file of recorded observations that cannot be read, or that is of other plans
+├── LayoutError      a layout that a tensor cannot have
+├── CheckError       a plan that cannot run, with rank, stream, op and peer
+├── SessionError     a plan that does not fit the buffers left by earlier plans of a session
+└── RecordingError   a recording that cannot be read, or that belongs to other plans
 """
 
 
@@ -21,7 +21,7 @@ class CheckError(PlanError):
 
 
 class SessionError(PlanError):
-    """A plan that does not go on from what earlier plans of a session left; the message names rank and buffer."""
+    """A plan that does not fit the buffers left by earlier plans of a session; the message names rank and buffer."""
 
 
 class RecordingError(PlanError):

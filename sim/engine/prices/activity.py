@@ -22,11 +22,11 @@ def is_link(resource: Resource) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """A latency, then demands: seconds of exclusive use, more than 0, of each resource, each once.
+    """A latency, then demands: seconds of exclusive use of some resources. A demand is more than 0.
 
-    Alone it lasts ``latency_s`` + the largest demand; that is the roofline for a kernel and the
-    alpha-beta model for a message. One that stands for several demands what they do together, and each of them would
-    last ``single_s`` without the others (0: the largest demand); it lasts the longer of the two.
+    Alone it lasts ``latency_s`` + the largest demand. That is the roofline for a kernel and the alpha-beta model for a
+    message. An activity may stand for several equal ones. Then its demands are their sums, ``single_s`` is the time of
+    one of them without the others (0: the largest demand), and it lasts the longer of the two.
     """
 
     latency_s: float = 0.0
@@ -35,7 +35,7 @@ class Activity:
 
     @property
     def occupancy_s(self) -> float:
-        """Return the time it uses its resources when alone, or one of those that it stands for, if that is longer."""
+        """Return how long it uses its resources alone: the largest demand, or ``single_s`` if that is longer."""
         return max([self.single_s, *[seconds for _, seconds in self.demands]])
 
     @property

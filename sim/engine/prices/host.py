@@ -19,9 +19,9 @@ from sim.plan.words.program import Program
 class HostPricing:
     """Prices what hosts do for their ranks.
 
-    Resources: ("host_link", rank, target tier), the device's own link to its host in one direction; the links of the
-    node's PCIe tree, which neighbours share, where the cluster draws it; and ("host_memory", rank), the rank's share of
-    the bandwidth of its host's memory, for which its copies compete with what the host's cores do for it.
+    Resources: ("host_link", rank, target tier) is the device's own link to its host in one direction. The links of the
+    node's PCIe tree are shared by neighbours, if the cluster has such a tree. ("host_memory", rank) is the rank's share
+    of its host's memory bandwidth; the rank's copies and its work on the host compete for it.
     """
 
     cluster: Cluster
@@ -47,7 +47,7 @@ class HostPricing:
         return Activity(host.device_latency_s + float(use.latencies_s[0]), demands)
 
     def links(self, program: Program, op: Copy, ranks: Ints) -> LinkUse:
-        """Return what a copy of each rank puts on links that its neighbours share."""
+        """Return the load of a copy of each rank on the links that neighbours share."""
         to_host = _target(program, op) is Tier.HOST
         attained = self.cluster.node.host.device_attained
         return self.network.copies(payload_bytes(program, op.reads), ranks, attained, to_host=to_host)

@@ -8,11 +8,11 @@ from sim.engine.prices.activity import Activity
 def launched(
     predecessors: Sequence[Sequence[int]], launches_s: Sequence[float], activities: Sequence[Activity]
 ) -> tuple[Activity, ...]:
-    """Return a task's activities, each with the time that it waits for its launch before its latency.
+    """Return a task's activities, with each op's wait for its launch added to its latency.
 
-    ``predecessors``: what each op waits for; ``launches_s``: host time per op, in issue order; empty: none. The host
-    begins a task when the device does, and runs ahead within it: an op is late by what the launches so far take longer
-    than the ops before it.
+    ``predecessors``: the ops that each op waits for. ``launches_s``: host time per op, in issue order; empty: none. The
+    host begins a task together with the device, and runs ahead within it. An op is late if the launches up to its own
+    take longer than the ops before it.
     """
     if not launches_s:
         return tuple(activities)

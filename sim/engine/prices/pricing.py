@@ -1,4 +1,4 @@
-"""What every op of a plan demands on a cluster: the one place where plans meet cost models."""
+"""The demands of every op of a plan on a cluster: the one place where plans meet cost models."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,9 +32,9 @@ class ClusterPricing:
     """Prices ops on a cluster with one profile of efficiencies.
 
     Resources: ("compute", rank) and ("memory", rank) of a device, those of its host (HostPricing), and links by number,
-    ("link", number). Messages and collectives use links only. ``profiles``: those of devices that ``profile``, which is
-    the network's, is not meant for, by the devices' generation. ``algorithms``: how a kind of collective is done; one
-    that is left out: ``auto``. ``software``: what the framework adds.
+    ("link", number). Messages and collectives use links only. ``profile`` holds for the network and for devices of its
+    own generation; ``profiles`` has the profiles of other generations. ``algorithms``: the algorithm of each kind of
+    collective; kinds left out: ``auto``. ``software``: times that the framework adds.
     """
 
     cluster: Cluster
@@ -51,9 +51,9 @@ class ClusterPricing:
     _uses: dict[tuple[object, ...], LinkUse] = field(default_factory=dict, repr=False)
 
     def under(self, software: Software, profile: Profile | None = None) -> "ClusterPricing":
-        """Return the prices of the same cluster under another framework, and another profile in the place of its own.
+        """Return the prices of the same cluster under another framework and another profile.
 
-        What ops are like is kept, and under the same network what they put on links; no time is.
+        The known facts about ops are kept, and under the same network their loads on links. No time is kept.
         """
         profile = profile or self.profile
         profiles = {name: profile if known is self.profile else known for name, known in self.profiles.items()}

@@ -88,7 +88,7 @@ def shifted(mesh: Mesh, ranks: Ints, axis: str, offset: int) -> Ints:
 
 
 def signature(program: Program, op: Op) -> tuple[object, ...]:
-    """Return what is equal for ops of a plan that move equally many bytes the same way."""
+    """Return a key that is equal for ops of a plan with the same number of bytes and the same way of moving them."""
     buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
     num_bytes = sum(buffer.num_bytes for buffer in buffers)
     if isinstance(op, Collective):

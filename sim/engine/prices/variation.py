@@ -12,9 +12,9 @@ class Variation:
     """``sigma``: by family of kernels, the standard deviation of the logarithm of a device's slowdown.
 
     A slowdown is lognormal with mean 1, drawn once per rank and family for the whole step, by a generator of its own:
-    PCG64 seeded with the scenario's seed, the rank, and the CRC-32 of ``jitter/FAMILY``. So the draws do not depend on
-    what else is drawn, nor on the number of ranks. ``ranks``: rank r has the draws of rank ``ranks[r]``, on whose
-    device it lies; empty: its own.
+    PCG64 seeded with the scenario's seed, the rank, and the CRC-32 of ``jitter/FAMILY``. So the draws depend neither on
+    other draws nor on the number of ranks. ``ranks``: rank r lies on the device of rank ``ranks[r]`` and has its draws;
+    empty: every rank has its own.
     """
 
     sigma: Mapping[str, float] = field(default_factory=dict)

@@ -28,12 +28,17 @@ class _Message(NamedTuple):
 def check(plan: Plan) -> None:
     """Raise CheckError, naming role, stream, op and peer, where a plan breaks a rule.
 
-    Every rank has one program; every task has an op; ops name buffers that exist, and but for copies in one tier of
-    memory; nothing is read before it is written; no op is dead (see ``check_uses``); sends match receives in order,
-    micro-batch and size, and those of one channel share a stream, as they would overtake each other else; a
-    collective's buffers fit its kind; the members of a group issue the same collectives in the same order. What meets
-    completes the same step, so all of this holds as well for the first step of a run and for its drain. A cycle between
-    ranks shows as a deadlock when the plan runs.
+    The rules:
+
+    * Every rank has one program, and every task has an op.
+    * Ops name buffers that exist. The buffers of an op lie in one tier of memory, except those of a copy.
+    * Nothing is read before it is written, and no op is dead (see ``check_uses``).
+    * Sends match receives in order, micro-batch and size. Messages of one channel share a stream, so none overtakes
+      another.
+    * A collective's buffers fit its kind. The members of a group issue the same collectives in the same order.
+    * Ops that meet complete the same step. So the rules hold also for the first step of a run and for its drain.
+
+    A cycle between ranks is no error here; it shows as a deadlock when the plan runs.
     """
     _check_roles(plan)
     for program in plan.programs:

@@ -16,10 +16,10 @@ _ALONG_A_DIMENSION: Final = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SC
 
 Shape = tuple[int, ...]
 GroupIssue = tuple[Program, Collective, int]
-"""Who issues what, and how many steps before its own it completes."""
+"""Program, collective, and the number of steps before its own that the collective completes."""
 
 GroupIssues = dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[GroupIssue]]
-"""What a program issues, in order, by stream, axes and members."""
+"""Issued collectives in order, by stream, axes and members."""
 
 
 def where(program: Program, op: Op) -> str:

@@ -12,10 +12,9 @@ _ABSTRACT_WORK = "delay"
 def check_uses(program: Program) -> None:
     """Raise CheckError, naming task, stream, op and buffers, for an op that takes time and changes no result.
 
-    An op is used if it writes nothing (a wait) or a persistent buffer, or if a later op of its task, or in some call
-    of the task a later call, reads what it writes. Three kinds of op are used anyway: messages, as the peer waits for
-    them; collectives among several roles, as another role may need what this one discards; and ``delay`` kernels,
-    which stand for time and not for values.
+    An op is used if it writes nothing (a wait), or a persistent buffer, or a buffer that is read later: by an op of its
+    task, or by a later call. Three kinds of op always count as used. The peer waits for a message. In a collective
+    among several roles another role may need the result. A ``delay`` kernel stands for time, not for values.
     """
     unread = {name: _unread(program, task) for name, task in program.tasks.items()}
     used: set[int] = set()

@@ -1,4 +1,4 @@
-"""What every op of a program waits for: the op before it on its stream, and those whose buffers it meets."""
+"""Dependencies of every op of a program: the op before it on its stream, and earlier ops on the same buffers."""
 
 from collections import defaultdict
 from collections.abc import Iterator

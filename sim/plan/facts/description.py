@@ -26,7 +26,7 @@ class OpDescription:
 
 
 def describe(program: Program, task: Task, op: Op) -> OpDescription:
-    """Return what a timeline says of one op."""
+    """Return the description of one op in a timeline."""
     name = f"{task.name}/{op.name}"
     if isinstance(op, Compute):
         work = kernel_work(program, op)
@@ -40,7 +40,7 @@ def describe(program: Program, task: Task, op: Op) -> OpDescription:
 
 
 def kernel_work(program: Program, op: Compute, *, fused: bool = True) -> Work:
-    """Return what one call of a kernel asks of a device; not ``fused``: as a framework that has several for it."""
+    """Return the work of one call of a kernel. Without ``fused``: of a framework that has several kernels for it."""
     inputs = [buffer_spec(program, name) for name in op.reads]
     outputs = [buffer_spec(program, name) for name in op.writes]
     attributes = op.attributes if fused else {**op.attributes, "fused": False}

@@ -14,9 +14,9 @@ from sim.plan.words.program import Program, Task
 
 @dataclass(frozen=True, slots=True)
 class CallLife:
-    """What one call brings to life and lets die: (op of the task, buffer), in issue order.
+    """The buffers whose life begins, or ends, in one call: (op of the task, buffer), in issue order.
 
-    The instances are those of the call's micro-batch, or the only one of a STEP buffer.
+    A MICROBATCH buffer is that of the call's micro-batch; a STEP buffer has one instance.
     """
 
     births: tuple[tuple[int, str], ...] = ()

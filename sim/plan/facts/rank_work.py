@@ -25,7 +25,7 @@ def kind_of(op: Op) -> str:
 def payload_of(op: Op) -> tuple[str, ...]:
     """Return the buffers whose bytes count as sent; none for an op that sends nothing.
 
-    Of a broadcast and an all_gather that is what arrives, of other collectives what a rank gives.
+    For a broadcast and an all_gather these are the received buffers, for other collectives a rank's own buffers.
     """
     if isinstance(op, Send):
         return op.reads
@@ -37,9 +37,9 @@ def payload_of(op: Op) -> tuple[str, ...]:
 
 
 def sent_bytes(op: Op, payload_bytes: Iterable[int], bytes_per_element: int, group_size: int) -> int:
-    """Return the bytes that count as sent, where the buffers of ``payload_of`` have so many bytes each.
+    """Return the bytes that count as sent, given the sizes of the buffers of ``payload_of``.
 
-    A collective of one rank sends nothing; one that sums a span of its vector sends that span.
+    A collective of one rank sends nothing. A collective that sums a span of its vector sends that span.
     """
     if isinstance(op, Collective):
         if group_size < 2:

@@ -1,8 +1,9 @@
-"""What the work of every op of a plan is for: the model, recomputation, empty slots of experts, or a repetition.
+"""The purpose of every op's work: the model, recomputation, empty slots of experts, or repetition on several ranks.
 
 Nothing is estimated: the shares follow from the ops. The reverse pass names the ops that it runs again. A dispatch
-knows its choices and its slots. Which ranks compute the same follows from where values differ: parameters are sharded,
-samples are dealt out, some kernels ask for the rank's place along an axis, and collectives make values alike or not.
+knows its choices and its slots. Ranks repeat work if their values are equal. Values differ between ranks because
+parameters are sharded, samples are dealt out, and some kernels use the rank's place along an axis. Collectives make
+values equal, or different again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,7 @@ def work_shares(plan: Plan, sample_axes: Sequence[str]) -> tuple[TaskShares, ...
 
 
 _Messages = dict[tuple[str, Direction], int]
-"""Of the messages along an axis, the axes over which what they carry differs."""
+"""For the messages along an axis: the axes over which their contents differ."""
 
 
 @dataclass(slots=True)

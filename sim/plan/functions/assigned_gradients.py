@@ -1,8 +1,8 @@
 """Gradients that nobody clears: the first op of a step that would add to one assigns it.
 
-PyTorch's ``zero_grad(set_to_none=True)``: where a parameter has no gradient, autograd keeps the first one that it
-computes as it is (torch/csrc/autograd/functions/accumulate_grad.h). So a finished program's clearing goes, and with it
-an addition per gradient: the task that writes a gradient first is called in another version.
+PyTorch's ``zero_grad(set_to_none=True)``: if a parameter has no gradient, autograd keeps the first computed one as it
+is (torch/csrc/autograd/functions/accumulate_grad.h). So a finished program loses the clearing, and one addition per
+gradient: the task that writes a gradient first gets another version.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,11 +26,11 @@ _NEW_WITHOUT: Final = frozenset(
 def assign_gradients(program: Program) -> Program:
     """Return a program that computes the same, without the ops that clear gradients before a step.
 
-    The task whose call adds to a gradient first is called as ``{task}.first`` (under its own name where it is never
-    called again). There a kernel makes the gradient in the place of adding to it, and the product of a weight gradient
-    that a second kernel would add is the gradient. What only touches some rows of a gradient, as an embedding's
-    backward, gets one of zeros first. A gradient lives from there to its last use, unless an earlier step's is still
-    used in this one. Gradients that something else uses before any op adds to them are cleared as before.
+    The first call that adds to a gradient runs ``{task}.first`` (the task's own name if it is never called again).
+    There a kernel writes the gradient instead of adding to it. If a second kernel adds a weight gradient, the product
+    itself becomes the gradient. An op that touches only some rows of a gradient, as an embedding's backward, gets
+    zeros first. A gradient lives from there to its last use, unless this step still uses the gradient of an earlier
+    one. A gradient that another op uses before any op adds to it is cleared as before.
     """
     needed: set[str] = set()
     while True:

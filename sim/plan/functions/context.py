@@ -1,9 +1,9 @@
 """Attention over sequences that ranks share: context parallelism.
 
-A sequence is cut into two chunks per rank. Rank i of n has chunks i and 2n-1-i, so that under the causal mask all ranks
-have as many scores to compute, and everything but attention is done where the tokens are (Megatron-LM, context
-parallelism; Grattafiori et al. 2024, Llama 3, section 3.3.2). Which chunks a rank has, its kernels learn from its place
-along the axis: all ranks run one program.
+A sequence is cut into two chunks per rank. Rank i of n has chunks i and 2n-1-i, so under the causal mask all ranks
+compute the same number of scores. Everything but attention is computed on the rank of its tokens (Megatron-LM, context
+parallelism; Grattafiori et al. 2024, Llama 3, section 3.3.2). Kernels learn a rank's chunks from its place along the
+axis, so all ranks run one program.
 """
 
 from collections.abc import Sequence

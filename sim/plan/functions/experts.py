@@ -28,7 +28,7 @@ class RouterProducts(Products):
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Where tokens go, and what their experts' outputs weigh: both [s, b, k], of every token's choices."""
+    """The choices of every token: the slots of its experts and the weights of their outputs, both [s, b, k]."""
 
     weights: Tensor
     slots: Tensor
@@ -86,8 +86,8 @@ def dispatch(t: TaskTracer, name: str, x: Tensor, routes: Routes, expert_axis: s
 def exchange(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
     """Return a dispatched tensor laid along the experts (``dim`` 0) or along the slots (1); backward exchanges back.
 
-    What comes from the ranks one after the other is sorted by expert, and back, where a rank has several.
-    Raises LayoutError where ``axis`` does not lie along the other.
+    If a rank has several experts, the received tokens are sorted by expert, and back.
+    Raises LayoutError if ``axis`` does not cut the other of the two dimensions.
     """
     old = x.layout.get(axis)
     if old != Shard(1 - dim):

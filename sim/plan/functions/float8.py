@@ -23,7 +23,7 @@ class Float8Products(Products):
     prefix = "float8_"
 
     def attributes(self, x: Tensor) -> dict[str, Any]:
-        """Return that a product has the type of what was cast."""
+        """Return the attribute that gives a product the type of its tensors before the cast."""
         return {"dtype": x.dtype}
 
     def weight(self, t: TaskTracer, weight: Parameter) -> Twice:

@@ -17,11 +17,11 @@ from sim.plan.words.op import Compute
 class WeightGradient:
     """How backward computes the gradient of a product's weight.
 
-    ``overlapped``: after the input gradient, while the collective on that one runs; else before it.
-    ``fused``: the product itself adds to the accumulated gradient; else a second kernel adds what it made.
-    ``placeholder``: autograd wants a gradient all the same, and gets a tensor that nobody fills. ``kept``: one for all
-    weights of a shape, for good (Transformer Engine, get_dummy_wgrad); ``fresh``: a new one each time (Megatron-LM's
-    own linear layers).
+    ``overlapped``: after the input gradient, during the collective on it; else before the input gradient.
+    ``fused``: the product itself adds to the accumulated gradient; else a second kernel adds the product.
+    ``placeholder``: autograd still needs a gradient, and gets an empty tensor. ``kept``: one tensor for all weights of
+    a shape, for good (Transformer Engine, get_dummy_wgrad); ``fresh``: a new one each time (Megatron-LM's own linear
+    layers).
     """
 
     overlapped: bool = True
@@ -67,7 +67,7 @@ class WeightGradient:
 
 
 Twice = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
-"""What each of the two products that share a factor takes for it."""
+"""A factor that two products share, in the form that each of them takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ class Products:
         return (weight.value,), (weight.value,)
 
     def activation(self, _t: TaskTracer, _name: str, x: Tensor) -> Twice:
-        """Return what the output and, as far as it is kept, the weight gradient are made with."""
+        """Return the activation for the output's product, and the kept part of it for the weight gradient's product."""
         return (x,), (x,)
 
     def kept(self, r: TaskTracer, _name: str, x: Tensor, _taken: Twice) -> tuple[Tensor, ...]:
-        """Return what the weight gradient is made with, of what ``activation`` returned."""
+        """Return the activation for the weight gradient's product, given the result of ``activation``."""
         return (r.saved(x),)
 
     def gradient(self, _r: TaskTracer, _name: str, dy: Tensor) -> Twice:

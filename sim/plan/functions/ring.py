@@ -10,9 +10,9 @@ from sim.plan.words.op import Direction, Recv, Send
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The messages of one kind among the ranks along ``axis``: with which traffic, and on which streams, they go.
+    """The messages of one kind among the ranks along ``axis``: their direction and their two streams.
 
-    ``queue``: what the names of the two streams end in, of messages that others of the same axis do not wait for.
+    ``queue``: a suffix for the names of the streams. Messages with different suffixes do not wait for each other.
     """
 
     axis: str

@@ -1,10 +1,10 @@
-"""Attention with keys and values that go around a ring of ranks, one step a block (Liu et al. 2023, Ring Attention).
+"""Ring attention: keys and values go around a ring of ranks, one block per step (Liu et al. 2023, Ring Attention).
 
 A rank has two chunks of the sequence (``sim.plan.functions.context``). At step j it holds the keys and values of the
-rank j places before it. Those of a rank earlier in the sequence have one chunk that all its queries see, and one that
-none sees; those of a later rank are seen by its second chunk of queries alone. Either way half of the scores are left,
-and no mask (Transformer Engine, AttnFuncWithCPAndKVP2P). Which half, the kernel learns from the rank's place and the
-step; results and gradients have a row for every one of the rank's tokens, zero where the step has none.
+rank j places before it. If that rank is earlier in the sequence, all queries see the first chunk of its keys and none
+sees the second. If it is later, only the second chunk of queries sees its keys. Either way half of the scores remain,
+without a mask (Transformer Engine, AttnFuncWithCPAndKVP2P). The kernel learns the half from the rank's place and the
+step. Results and gradients have a row for each of the rank's tokens; rows without scores in this step are zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ _KEYS_AND_VALUES = (".k", ".v")
 def ring_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared: SharedSequence) -> Tensor:
     """Return causal attention of this rank's queries to the keys and values of all ranks.
 
-    While a rank computes with what it has, that goes on to the next rank, and more comes from the one before; the
-    results of all steps are merged by their log-sum-exp. Kept are the keys and values of the last step: backward passes
-    them back, and after each pair the sum of its gradients.
+    While a rank computes with its keys and values, it sends them to the next rank and receives those of the rank
+    before. The results of all steps are merged by their log-sum-exp. The keys and values of the last step are kept:
+    backward passes them back, and after each pair the sum of its gradients.
     """
     q, *held = qkv
     layouts, around = (q.layout, f.heads_layout(q)), _ring(shared, Direction.FORWARD)

@@ -1,11 +1,12 @@
 """Linear layers whose communication over an axis goes in pieces beside their own products (collective matmul).
 
-An input that is cut along its rows travels around a ring of the axis's ranks, and each piece is multiplied while the
-next one travels; a product that is a sum over the axis is made piece by piece, and each piece goes to its rank while
-the next one is made (Wang et al. 2023, Overlap Communication with Dependent Computation via Decomposition, ASPLOS;
-Transformer Engine's tp_comm_overlap, whose ring exchanges and final sum these are). Backward does the same for the
-input gradient of the second kind. That of the first is one product, beside which the input travels again, and its
-reduce_scatter runs beside the weight gradient.
+There are two kinds. Gathered: an input that is cut along its rows travels around a ring of the axis's ranks, and each
+piece is multiplied while the next one travels. Scattered: a product that is a sum over the axis is computed piece by
+piece, and each piece is sent to its rank while the next one is computed. In backward the input gradient of a scattered
+layer is computed like a gathered layer. The input gradient of a gathered layer is one product; meanwhile the input
+travels again, and its reduce_scatter runs during the weight gradient. Sources: Wang et al. 2023, Overlap Communication
+with Dependent Computation via Decomposition, ASPLOS; ring exchanges and final sum as in Transformer Engine's
+tp_comm_overlap.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from sim.plan.words.layout import Layout, Partial, Shard
 from sim.plan.words.op import Compute, Direction
 
 Piece = tuple[Tensor, ...]
-"""What a product takes of a piece of an activation: the tensor, and its scale where it has one."""
+"""A piece of an activation as a product takes it: the tensor, and its scale if it has one."""
 
 
 def gathered_linear(

@@ -7,10 +7,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """``num_tokens`` of the ``num_total`` tokens of a sequence: those from ``start`` on, or what a rank is dealt.
+    """``num_tokens`` of the ``num_total`` tokens of a sequence: from ``start`` on, or a rank's chunks.
 
-    ``dealt_over``: a mesh axis, of whose n ranks the i-th has chunks i and 2n-1-i of the sequence's 2n equal ones.
-    Axes that a layout names besides share out the rows themselves, in order.
+    ``dealt_over``: a mesh axis of n ranks. The sequence has 2n equal chunks, and rank i has chunks i and 2n-1-i.
+    Other axes of a layout share out these rows, in order.
     """
 
     num_tokens: int

@@ -1,9 +1,9 @@
-"""Attention over sequences that come in slices of tokens (Li et al. 2021, TeraPipe).
+"""Attention over slices of a sequence (Li et al. 2021, TeraPipe).
 
-Slices run forward in order. Each puts its keys and values into caches with a row per token of the sequence, and sees
-those of the slices before it there. Backwards run from the last slice to the first: the last one makes the caches'
-gradients, the others add to them in place, and each takes its own rows once it has added to them, for by then all
-slices that saw them have.
+Slices run forward in order. Each slice writes its keys and values into caches with a row per token of the sequence,
+and reads the rows of earlier slices there. Backwards run from the last slice to the first. The last slice writes the
+gradients of the caches, and the others add to them in place. A slice takes its own rows after its addition: by then all
+later slices have added to them.
 """
 
 from collections.abc import Mapping, Sequence

@@ -74,7 +74,7 @@ class Record:
 
 @dataclass(slots=True)
 class ProgramTracer:
-    """Collects what the tasks of one program share: mesh, buffers, parameters."""
+    """Collects the mesh, buffers and parameters of one program, which its tasks share."""
 
     mesh: Mesh
     parameter_dtype: str
@@ -106,8 +106,8 @@ class ProgramTracer:
     ) -> Parameter:
         """Return the named parameter with its gradient accumulator, made on first use.
 
-        ``source`` is its name in the dense model: it decides the initial values. With ``part`` it is a parameter of
-        its own, that part of what this rank would else hold; PlanError where parts are not equal.
+        ``source`` is its name in the dense model, and decides the initial values. With ``part`` the parameter is that
+        part of the rank's shard. Raises PlanError if the parts are not equal.
         """
         name = source if part is None else f"{source}.part{part.index}"
         if name in self.parameters:
@@ -171,8 +171,8 @@ def _part_shape(source: str, shape: tuple[int, ...], part: Part) -> tuple[int, .
 class TaskTracer:
     """Collects the ops of one task, and the tape while ``recording``.
 
-    ``suffix``: what names of ops end in, besides their own. ``part``: what names of buffers end in, where several tasks
-    of a program do the same on different parts of its tensors.
+    ``suffix``: a suffix for the names of ops. ``part``: a suffix for the names of buffers, for several tasks of a
+    program that do the same on different parts of its tensors.
     """
 
     program: ProgramTracer

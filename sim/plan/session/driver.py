@@ -14,7 +14,7 @@ Decision = TypeVar("Decision")
 
 @dataclass(frozen=True, slots=True)
 class Turn(Generic[Decision]):
-    """One step of a policy: what it decided, the plan that was built from it, and what came of that."""
+    """One step of a policy: its decision, the plan built from the decision, and the result of the plan."""
 
     decision: Decision
     plan: Plan
@@ -24,9 +24,9 @@ class Turn(Generic[Decision]):
 def run_policy(
     session: Session, policy: Policy[State, Decision], build: Callable[[Decision, Residents], Plan], num_steps: int
 ) -> tuple[Turn[Decision], ...]:
-    """Return so many steps of a policy in a session that has been started.
+    """Run a policy for ``num_steps`` steps in a started session; return its steps.
 
-    ``build`` turns a decision into the next plan; it is told what lies where, so that it can move what must be moved.
+    ``build`` turns a decision into the next plan. It also gets the session's residents, so that it can add moves.
 
         turns = run_policy(session, policy, lambda decision, residents: adjusted(plan_of(decision), residents), 6)
     """

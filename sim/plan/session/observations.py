@@ -20,10 +20,10 @@ MOST_FILE_BYTES: Final = 1 << 26
 
 
 class Observations(Protocol):
-    """Says what a policy sees of a simulated step."""
+    """A source of observations for simulated steps."""
 
     def seen(self, index: int, plan: Plan, duration_s: float) -> Seen:
-        """Return what is seen of the plan that is number ``index`` of the session and took so long."""
+        """Return the observations of plan number ``index`` of the session, which took ``duration_s``."""
         ...
 
 
@@ -36,7 +36,7 @@ class Draw(Protocol):
 
 
 def shapes_by_name(plan: Plan) -> dict[str, dict[int, tuple[int, ...]]]:
-    """Return the shapes of all that a plan asks to see, by buffer and by rank of the session."""
+    """Return the shapes of all observed buffers of a plan, by buffer and by rank of the session."""
     found: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in sorted(plan.observed)}
     for rank, here in enumerate(plan.session_ranks) if plan.observed else ():
         for name, shape in observed_shapes(plan, rank).items():
@@ -45,10 +45,10 @@ def shapes_by_name(plan: Plan) -> dict[str, dict[int, tuple[int, ...]]]:
 
 
 class NoObservations:
-    """Sees durations alone. A plan that asks to see buffers is refused."""
+    """Observes durations alone. A plan with observed buffers is refused."""
 
     def seen(self, index: int, plan: Plan, duration_s: float) -> Seen:
-        """Return the duration. Raises SessionError where the plan asks to see more."""
+        """Return the duration. Raises SessionError if the plan has observed buffers."""
         del index
         if plan.observed:
             asked = f"plan {plan.name!r} asks to see {', '.join(sorted(plan.observed))}"
@@ -60,7 +60,7 @@ class NoObservations:
 
 @dataclass(frozen=True, slots=True)
 class SeededObservations:
-    """Draws what is observed. The same seed, step, buffer and rank give the same values.
+    """Draws observed values. The same seed, step, buffer and rank give the same values.
 
     SeededObservations(7, lambda generator, name, rank, shape: generator.uniform(size=shape))
     """
@@ -69,7 +69,7 @@ class SeededObservations:
     draw: Draw
 
     def seen(self, index: int, plan: Plan, duration_s: float) -> Seen:
-        """Return drawn values of all that the plan asks to see. Raises SessionError for values of another shape."""
+        """Return drawn values of the plan's observed buffers. Raises SessionError for values of another shape."""
         observed: dict[str, dict[int, Array]] = {}
         for name, ranks in shapes_by_name(plan).items():
             observed[name] = {}
@@ -86,7 +86,7 @@ class SeededObservations:
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """What was seen of one step, and the name of its plan."""
+    """The observations of one step, and the name of its plan."""
 
     plan: str
     seen: Seen
@@ -94,7 +94,7 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a session saw, step by step: written to a file, and replayed in a simulated session.
+    """The observations of a session, step by step: written to a file, and replayed in a simulated session.
 
     recording_of([turn.plan for turn in turns], [turn.result.seen for turn in turns]).write(path)
     """
@@ -102,7 +102,7 @@ class Recording:
     steps: tuple[RecordedStep, ...]
 
     def seen(self, index: int, plan: Plan, duration_s: float) -> Seen:
-        """Return what was recorded of a step. Raises RecordingError where it is of another plan, or past the end."""
+        """Return the recorded observations of a step. Raises RecordingError for another plan, and past the end."""
         del duration_s
         if index >= len(self.steps):
             raise RecordingError(f"the recording has {len(self.steps)} steps, and plan {plan.name!r} is one more")
@@ -119,7 +119,7 @@ class Recording:
         return step.seen
 
     def write(self, path: Path) -> None:
-        """Write a file that ``read_recording`` reads; nothing half-written is left where that fails."""
+        """Write a file for ``read_recording``. If that fails, nothing half-written is left."""
         document = _Document(SCHEMA, [_written(step) for step in self.steps])
         part = path.with_name(f"{path.name}.part")
         try:
@@ -130,7 +130,7 @@ class Recording:
 
 
 def recording_of(plans: Iterable[Plan], seen: Iterable[Seen]) -> Recording:
-    """Return the recording of some plans and what was seen of them."""
+    """Return the recording of some plans and their observations."""
     return Recording(tuple(RecordedStep(plan.name, sight) for plan, sight in zip(plans, seen, strict=True)))
 
 

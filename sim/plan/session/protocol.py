@@ -1,6 +1,6 @@
-"""The seam between what decides and what runs: session, policy, and what passes between them.
+"""Session, policy, and the values that pass between them.
 
-A policy decides from what it has seen; a builder turns the decision into the next plan; a session runs that plan, in
+A policy decides from its observations. A builder turns the decision into the next plan. A session runs that plan, in
 simulation or for real. Persistent buffers live on from plan to plan, by name and rank.
 
     with SimulatedBackend(pricing).session(num_ranks=4) as session:
@@ -30,7 +30,7 @@ Observed = Mapping[str, Mapping[int, Array]]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a policy may decide by: how long the step took, and the buffers that its plan asked to see."""
+    """The observations of a step: its duration, and the values of its plan's observed buffers."""
 
     duration_s: float
     observed: Observed = field(default_factory=dict)
@@ -38,10 +38,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of one plan. ``duration_s``: from its common start to the end of its last rank, by the session's clock.
+    """The result of one plan. ``duration_s``: from the common start to the last rank's end, by the session's clock.
 
-    ``seen``: what the policy sees. Its duration is ``duration_s``, or the recorded one where a recording is replayed.
-    ``work``: what each of the plan's ranks did, by its rank in the session.
+    ``seen``: the observations for the policy. Their duration is ``duration_s``, or the recorded one in a replay.
+    ``work``: the work of each of the plan's ranks, by its rank in the session.
     """
 
     duration_s: float
@@ -50,12 +50,12 @@ class StepResult:
 
     @property
     def observed(self) -> Observed:
-        """Return the values of the buffers that the plan asked to see."""
+        """Return the values of the plan's observed buffers."""
         return self.seen.observed
 
 
 class Session(Protocol):
-    """Ranks that run one plan after the other. ``num_ranks``: how many there are, each of a plan's or idle."""
+    """Ranks that run one plan after the other. Ranks without a part in a plan idle."""
 
     @property
     def num_ranks(self) -> int:
@@ -68,10 +68,10 @@ class Session(Protocol):
         ...
 
     def step(self, plan: Plan) -> StepResult:
-        """Run a plan to its end and return what came of it.
+        """Run a plan to its end and return the result.
 
-        Raises CheckError for a plan that could not run, SessionError for one that does not go on from what earlier
-        plans left.
+        Raises CheckError for a plan that cannot run, SessionError for a plan that does not fit the buffers left by
+        earlier plans.
         """
         ...
 
@@ -91,10 +91,10 @@ class Session(Protocol):
 
 
 class Policy(Protocol[State, Decision_co]):
-    """Decides, step by step, by what it has seen; it knows neither a simulator nor a device.
+    """Decides step by step from its observations; it knows neither a simulator nor a device.
 
-    It is pure: the same state and the same sight give the same decision. A policy that draws numbers keeps its seed,
-    or the state of its generator, in its state.
+    It is pure: the same state and the same observations give the same decision. A policy that draws numbers keeps its
+    seed, or the state of its generator, in its state.
     """
 
     def start(self) -> State:
@@ -102,5 +102,5 @@ class Policy(Protocol[State, Decision_co]):
         ...
 
     def decide(self, state: State, seen: Seen | None) -> tuple[State, Decision_co]:
-        """Return the next state and the decision on the next step. ``seen``: of the step before; None at the first."""
+        """Return the next state and the decision on the next step. ``seen``: of the last step; None at the first."""
         ...

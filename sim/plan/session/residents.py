@@ -1,4 +1,4 @@
-"""Which persistent buffers the plans of a session have left on which rank, and whether a plan may go on from there."""
+"""The persistent buffers on every rank of a session, and whether the next plan fits them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ MOST_OBSERVED_BYTES: Final = 1 << 20
 """The largest buffer, all of its micro-batches together, that a plan may ask to see."""
 
 Place = tuple[object, ...]
-"""What two buffers must share for one to go on from the other: shape, type, tier, and the slice that they hold."""
+"""The identity of a buffer's contents: shape, type, tier, and slice. A buffer goes on from another of equal place."""
 
 
 class Held(NamedTuple):
-    """A persistent buffer on a rank, as the program declares it that left it there or that needs it."""
+    """A persistent buffer on a rank, as declared by the program that left it there or needs it."""
 
     program: Program
     mesh: Mesh
@@ -34,10 +34,10 @@ class Held(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Return what the buffer holds.
+        """Return the identity of the buffer's contents.
 
-        The slice is its own, or that of the parameter that it belongs to. A flat piece that names its axes is known by
-        its number among the pieces; one that names none, by the coordinates of its rank.
+        The slice is the buffer's own, or the slice of its parameter. A flat piece with axes is known by its number
+        among the pieces; a flat piece without axes by the coordinates of its rank.
         """
         buffer, (_, mesh, rank, _) = self.buffer, self
         form: Place = (buffer.shape, buffer.dtype, buffer.tier)
@@ -59,7 +59,7 @@ class Held(NamedTuple):
 
 
 class _Left(NamedTuple):
-    """What is left on a rank of the buffers of a program that it ran as a rank of a mesh."""
+    """Buffers that a program left on a rank, and the mesh and rank on which it ran."""
 
     program: Program
     mesh: Mesh
@@ -69,10 +69,10 @@ class _Left(NamedTuple):
 
 @dataclass(frozen=True)
 class Residents:
-    """What the plans of a session have left. ``num_plans`` have run, and ``num_steps`` steps of the optimizer.
+    """The buffers left by the plans of a session: ``num_plans`` plans, and ``num_steps`` steps of the optimizer.
 
-    In the first plan of a session every persistent buffer starts with its initial value. Later a rank has what earlier
-    plans left it, and what a plan writes there before it reads it. ``left``: by rank of the session, newest first.
+    In the first plan of a session every persistent buffer starts with its initial value. A later plan reads buffers
+    that earlier plans left on the rank, or that it has written itself. ``left``: by rank of the session, newest first.
     """
 
     left: Mapping[int, tuple[_Left, ...]] = field(default_factory=dict)
@@ -91,14 +91,14 @@ class Residents:
         return sorted(rank for rank, sources in self.left.items() if any(name in source.names for source in sources))
 
     def lacking(self, plan: Plan, rank: int) -> tuple[str, ...]:
-        """Return what a rank of the plan reads that no plan left there as it needs it, in the order of first reads."""
+        """Return the buffers that a rank of the plan reads and no earlier plan left there, in order of first reads."""
         if not self.num_plans:
             return ()
         program = plan.program_of(rank)
         return self._missing(plan, program, rank, _read_first(plan, program, rank))
 
     def all_lacking(self, plan: Plan) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """Yield every rank of a plan that lacks something, with what it lacks."""
+        """Yield every rank of a plan that lacks buffers, with their names."""
         for program in plan.programs if self.num_plans else ():
             ranks = plan.ranks_of(program)
             names = _read_first(plan, program, ranks[0])
@@ -124,10 +124,10 @@ class Residents:
         return (same and held.program is needed.program) or held.place == needed.place
 
     def check(self, plan: Plan, num_ranks: int) -> None:
-        """Raise SessionError unless a plan goes on from here, on a session of so many ranks.
+        """Raise SessionError unless a plan may run next, in a session of ``num_ranks`` ranks.
 
-        Its ranks are the session's. It completes its own steps. What it observes is small. What a rank reads of
-        persistent buffers, an earlier plan left there in the same shape, type and slice, or the rank writes it first.
+        Its ranks are the session's. It completes its own steps. Its observed buffers are small. Each persistent buffer
+        that a rank reads was left there by an earlier plan with the same shape, type and slice, or written before.
         """
         _check_ranks(plan, num_ranks)
         for program in plan.programs:
@@ -154,7 +154,7 @@ class Residents:
         return f"{who}, which no earlier plan left there (ranks that hold it: {holders}); {remedy}"
 
     def after(self, plan: Plan) -> "Residents":
-        """Return what lies where once a plan has run."""
+        """Return the residents after a plan has run."""
         left = {rank: sources for rank, sources in self.left.items() if rank not in plan.leavers}
         for program in plan.programs:
             touched = _touched(program)
@@ -173,7 +173,7 @@ class Residents:
 
 
 def check_observed(plan: Plan) -> None:
-    """Raise SessionError unless every buffer that a plan asks to see is touched by some program, and is small."""
+    """Raise SessionError unless every observed buffer of a plan is touched by some program, and is small."""
     for name in sorted(plan.observed):
         owners = [program for program in plan.programs if name in observed_by(plan, program)]
         if not owners:
@@ -196,7 +196,7 @@ def microbatches_of(program: Program, name: str) -> list[int | None]:
 
 
 def observed_by(plan: Plan, program: Program) -> frozenset[str]:
-    """Return the buffers that the ranks of a program report: what the plan asks to see, less what they give up."""
+    """Return the buffers that the ranks of a program report: the observed ones, without those that they give up."""
     return (plan.observed & _named(program)) - program.released
 
 

@@ -1,4 +1,4 @@
-"""Operations: what one stream of one rank does, on which buffers."""
+"""Operations of one stream of one rank, on buffers."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -54,26 +54,28 @@ class Compute:
 class Collective:
     """Communicate within the group of ranks that share this rank's coordinates outside ``axes``.
 
-    ``members`` limits the group to some of its positions (all where empty): the tied embedding of first
-    and last stage is a group over ``pp`` with members 0 and P-1.
-    With ``dim`` set, one buffer is gathered or scattered along that dimension. With ``dim`` None the
-    buffers count as one flat vector, in order: all_reduce works in place (``reads == writes``),
-    reduce_scatter reads many and writes this rank's flat piece (zero-padded to equal pieces),
-    all_gather reads the flat piece and writes many. Where these two write what they read, they work in place: this
-    rank's piece of the vector becomes the sum, and the other pieces are no longer of use; or the others' pieces come
-    from their ranks.
+    ``members`` limits the group to some of its positions; empty: all. For example, the tied embedding of first and last
+    stage is a group over ``pp`` with members 0 and P-1.
 
-    broadcast and reduce have a ``root``, a position in the group. broadcast writes what the root reads; other ranks
-    need not read. reduce writes the sum at the root and zeros elsewhere (so that the two are each other's conjugates);
-    other ranks need not write.
-    all_to_all cuts its buffer along ``dim``, sends slice t to position t, and joins what it gets along ``join_dim``
-    (None: along ``dim`` too), in group order. Slices are equal without ``sizes``; with it position s sends
-    ``sizes[s][t]`` rows of ``dim`` to position t. Where the positions of one role have different numbers of rows,
-    its buffers are as long as the largest of them needs: what is past a rank's own rows is not sent, and zero where
-    it was received.
-    A barrier moves nothing: no member's next op on this stream starts before all members have come.
-    ``span``: of a flat all_reduce, the elements of the vector that it sums, (first, one past the last); the others stay
-    as they are. None: all.
+    With ``dim``, one buffer is gathered or scattered along that dimension. Without it the buffers count as one flat
+    vector, in order:
+
+    * all_reduce works in place (``reads == writes``). ``span``: it sums only these elements, (first, one past the
+      last), and keeps the others; None: all elements.
+    * reduce_scatter reads many buffers and writes this rank's flat piece, zero-padded to equal pieces. In place, this
+      rank's piece of the vector becomes the sum, and the other pieces are of no further use.
+    * all_gather reads the flat piece and writes many buffers. In place, the other pieces come from their ranks.
+
+    broadcast and reduce have a ``root``, a position in the group. broadcast writes the root's buffer on all ranks;
+    other ranks need not read. reduce writes the sum at the root and zeros elsewhere, so that each of the two is the other's
+    conjugate; other ranks need not write.
+
+    all_to_all cuts its buffer along ``dim``, sends slice t to position t, and joins the received slices along
+    ``join_dim`` (None: along ``dim``), in group order. Slices are equal without ``sizes``. With it position s sends
+    ``sizes[s][t]`` rows of ``dim`` to position t. If positions of one role have different numbers of rows, its buffers
+    have the largest number. Rows beyond a rank's own are not sent, and are zero after a receive.
+
+    A barrier moves nothing: no member's next op on this stream starts before all members have arrived.
     """
 
     name: str
@@ -91,12 +93,12 @@ class Collective:
     span: tuple[int, int] | None = None
 
     def group(self, mesh: Mesh, rank: int) -> tuple[int, ...]:
-        """Return the ranks that take part where ``rank`` does, in group order."""
+        """Return the ranks of the group of ``rank``, in group order."""
         group = mesh.group(rank, self.axes)
         return tuple(group[i] for i in self.members) if self.members else group
 
     def group_size(self, mesh: Mesh) -> int:
-        """Return how many ranks take part."""
+        """Return the number of ranks of a group."""
         return len(self.members) or mesh.degree(*self.axes)
 
 
@@ -132,9 +134,9 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copy what lies in one tier of memory to another, over the link between device and host.
+    """Copy buffers from one tier of memory to another, over the link between device and host.
 
-    What is read counts as one flat vector, and so does what is written: as many elements, of the same type.
+    The buffers read count as one flat vector, and so do those written. Both have the same length and type.
     """
 
     name: str
@@ -149,7 +151,7 @@ LinkOp = Collective | Send | Copy
 
 
 def reads_from_outside(ops: Iterable[Op]) -> tuple[str, ...]:
-    """Return the buffers that ops, in this order, read before any of them writes these; in the order of first reads."""
+    """Return the buffers that ops, in this order, read before they write them; in the order of first reads."""
     found: dict[str, None] = {}
     written: set[str] = set()
     for op in ops:

@@ -91,10 +91,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What every rank of one role does: calls in issue order.
+    """The program of every rank of one role: calls in issue order.
 
     Order on a stream and buffer hazards are the only dependencies between the ops of a rank.
-    ``released``: persistent buffers that the rank gives up when the plan is done: another rank has them now.
+    ``released``: persistent buffers that the rank gives up at the end of the plan, because another rank has them now.
     """
 
     role: Mapping[str, int]
@@ -120,16 +120,17 @@ class Program:
 class Plan:
     """One program per role over a mesh; a rank runs the program whose fixed coordinates it has.
 
-    A plan is one of many equal steps, or holds several. ``barrier``: no rank begins a step before all have ended the
-    one before; else only what a rank's ops wait for holds them up.
+    A plan is one of many equal steps, or holds several. ``barrier``: no rank begins a step before all ranks have ended
+    the step before. Without it a rank's ops wait only for their dependencies.
 
-    ``num_steps``: optimizer steps that it holds. Where they are several, a step has ``microbatches_per_step`` and its
-    micro-batches are numbered on from those of the step before; calls of a step's end bear the number of its last one.
+    ``num_steps``: the number of optimizer steps in the plan. In a plan of several steps each has
+    ``microbatches_per_step`` micro-batches, numbered on from those of the step before. Calls at the end of a step bear
+    the number of its last micro-batch.
 
     In a session (``sim.plan.session``) plans run one after the other on the same ranks. ``ranks``: the rank of the
-    session on which each rank of the mesh lies; empty: 0, 1, 2, ... The other ranks idle. ``leavers``: ranks of the
-    session that idle from now on and give up all that they hold. ``observed``: small buffers whose values every rank
-    that has them reports at the end of the plan.
+    session for each rank of the mesh; empty: 0, 1, 2, ... The other ranks idle. ``leavers``: ranks of the session that
+    idle from now on and give up all their buffers. ``observed``: small buffers; every rank that has one reports its
+    values at the end of the plan.
     """
 
     name: str

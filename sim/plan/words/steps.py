@@ -1,8 +1,8 @@
-"""From a plan, which is one step, to a run of several.
+"""Runs of several steps, made from a plan of one step.
 
-Persistent buffers carry what one step leaves to the next. A step's program may also hold calls that complete an earlier
-one (``lag``): what a schedule defers to the next step's forwards. So a run begins with a step without them, and ends
-with a drain, which is nothing but them.
+Persistent buffers carry results from one step to the next. A schedule may also defer calls to the next step's forwards;
+such calls complete an earlier step (``lag``). So a run begins with a step without these calls, and ends with a drain of
+these calls alone.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def first_step(plan: Plan) -> Plan:
 
 
 def drain(plan: Plan) -> Plan:
-    """Return what is left to do after the last step of a run whose plan reaches back one step."""
+    """Return the plan of the calls that remain after the last step of a run, for a plan that reaches back one step."""
     return replace(plan, programs=tuple(_only(program, lambda call: call.lag > 0) for program in plan.programs))
 
 

@@ -1,12 +1,12 @@
-"""From a plan and what lies where to the plan that first moves what it needs.
+"""Adjustments: moves of persistent buffers, written into a plan before its own calls.
 
     plan = adjusted(build_dense_training(job, "next"), session.residents)
 
-The moves are ops of an adjustment, a task that comes before the plan's own calls: they wait for wires like all else,
-and are executed for real. What a rank needs and lacks comes from the ranks that hold it. Where all ranks of a role lack
-it, as when a layer has gone to another pipeline rank, the ranks of the role that holds it send it, and give it up.
-Where only some lack it, as when a replica joins, a rank that holds it broadcasts it. What the plan clears before it
-reads it, as gradients are, is not moved but made anew.
+The moves are ops of a task ``adjustment``. They share links with other ops, and are executed like them. A rank gets the
+buffers that it lacks from the ranks that hold them. If all ranks of a role lack a buffer, as when a layer goes to
+another pipeline rank, the role that holds it sends it and gives it up. If only some ranks lack it, as when a replica
+joins, a rank that holds it broadcasts it. A buffer that the plan clears before it reads it, such as a gradient, is made
+anew instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ ADJUSTMENT: Final = "adjustment"
 
 
 def adjusted(plan: Plan, residents: Residents) -> Plan:
-    """Return a plan that begins with the moves that it needs; the plan itself where it needs none.
+    """Return a plan that begins with the moves that it needs; the plan itself if it needs none.
 
-    Raises SessionError where no rank of the plan holds what another one lacks, in the slice that it needs.
+    Raises SessionError if no rank of the plan holds the slice of a buffer that another rank lacks.
     """
     lacking = {rank: dict.fromkeys(names) for rank, names in residents.all_lacking(plan)}
     if not lacking:
@@ -66,7 +66,7 @@ class _Adjustment:
     given: dict[str, Buffer] = field(default_factory=dict)
 
     def find_sources(self) -> None:
-        """Find out where all that the ranks lack comes from. Raises SessionError for what comes from nowhere."""
+        """Find the sources of all buffers that the ranks lack. Raises SessionError for a buffer without a source."""
         cleared = _cleared_first(self.program)
         for name in dict.fromkeys(name for rank in self._ranks for name in self.lacking.get(rank, ())):
             lacked_by_all = all(name in self.lacking.get(rank, ()) for rank in self._ranks)
@@ -81,7 +81,7 @@ class _Adjustment:
                 self.from_replicas.setdefault(self._replica_that_holds(name), []).append(name)
 
     def write_arrivals(self) -> None:
-        """Write the ops that make anew, or bring from elsewhere, what the ranks lack."""
+        """Write the ops that make anew, or receive, the buffers that the ranks lack."""
         for dtype, names in self._by_dtype(self.made_anew).items():
             shapes = tuple(self.program.buffers[name].shape for name in names)
             attributes = {"shapes": shapes, "dtype": dtype}

@@ -7,14 +7,14 @@ from sim.training.spec.job import DenseTraining, split_layers
 
 
 def with_layers_moved(job: DenseTraining, source: int, target: int, count: int = 1) -> DenseTraining:
-    """Return a job in which layers lie on other virtual stages; ``adjusted`` then moves what belongs to them.
+    """Return a job with layers on other virtual stages; ``adjusted`` then moves their buffers.
 
         job = with_layers_moved(job, source=0, target=1)
         plan = adjusted(build_dense_training(job, "next"), session.residents)
 
-    ``source`` has ``count`` layers fewer, ``target`` has as many more. Stages hold layers in the order of the model, so
-    between stages that are not neighbours a layer of each one between goes on by one stage.
-    Raises SpecError where the source has not so many layers.
+    ``source`` loses ``count`` layers, ``target`` gains them. Stages hold layers in the order of the model. So between
+    stages that are not neighbours, every stage in between also hands layers on.
+    Raises SpecError if the source has fewer layers.
     """
     layers = list(split_layers(job.model.num_layers, job.parallel.pipeline))
     if not 0 <= count <= layers[source]:

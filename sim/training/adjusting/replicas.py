@@ -1,9 +1,8 @@
 """Data-parallel replicas that leave a session's mesh, and that join it.
 
-A replica leaves by not being in the next plan; what it holds is given up, so that it cannot take part again with old
-parameters. One that joins receives parameters and the optimizer's state from a replica that has stayed: the moves are
-those of ``adjusted``. Both change the data-parallel degree, and with it the micro-batches of a step. The next job says
-so.
+A replica that leaves is not in the next plan. It gives up its buffers, so it cannot take part again with old
+parameters. A replica that joins receives parameters and the optimizer's state from one that has stayed, by the moves of
+``adjusted``. Both change the data-parallel degree, and with it the micro-batches of a step. The next job states them.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,22 +24,22 @@ def without_replicas(ranks: Sequence[int], mesh: Mesh, axis: str, places: Collec
 
 
 def with_leavers(plan: Plan, ranks: Sequence[int], residents: Residents) -> Plan:
-    """Return a plan on ``ranks``. All other ranks that hold anything leave, and what it needs is moved first.
+    """Return a plan on ``ranks``. All other ranks with buffers leave, and the plan begins with the moves that it needs.
 
         plan = with_leavers(build_dense_training(job, "one replica"), ranks=(0, 2), residents=session.residents)
 
-    Raises SessionError where what the plan needs is held by ranks alone that leave.
+    Raises SessionError if only leaving ranks hold a buffer that the plan needs.
     """
     leavers = frozenset(residents.left) - frozenset(ranks)
     return adjusted(replace(plan, ranks=tuple(ranks), leavers=leavers), residents)
 
 
 def with_joiners(plan: Plan, ranks: Sequence[int], residents: Residents) -> Plan:
-    """Return a plan on ``ranks``; those that hold nothing yet receive what they need from a replica that does.
+    """Return a plan on ``ranks``; new ranks receive the buffers that they need from a replica that holds them.
 
         plan = with_joiners(build_dense_training(job, "two replicas"), ranks=(0, 1, 2, 3), residents=session.residents)
 
-    Raises SessionError where a rank that holds something would idle: it leaves by ``with_leavers``.
+    Raises SessionError if a rank with buffers would idle: it must leave by ``with_leavers``.
     """
     idle = sorted(set(residents.left) - set(ranks))
     if idle:

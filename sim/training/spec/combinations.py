@@ -1,6 +1,6 @@
-"""What goes with what: every pair of techniques that is not built, with its reason and what to write instead.
+"""Combinations of techniques: all refused pairs, each with its rule and a remedy.
 
-A pair that is not listed is built. Rules about numbers, such as what divides what, stand with their technique.
+Every other pair is built. Rules about numbers, such as divisibility, stand with their technique.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _WHOLE: Final = " or ".join(GRADIENT_SCHEDULES)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Techniques none of which goes with any of some others, ``unless`` a third one is used.
+    """A refusal of pairs: none of ``ones`` goes with any of ``others``, ``unless`` a third technique is used.
 
     ``key``: the scenario key that the error names. ``rule`` and ``remedy`` may name the job's ``{schedule}``, its
     ``{zero_stage}`` and the ``{degree}`` of its pipeline.
@@ -34,7 +34,7 @@ class Refusal:
     unless: str = ""
 
     def refuses(self, used: frozenset[str]) -> bool:
-        """Return whether some techniques hold such a pair."""
+        """Return whether a set of techniques has such a pair."""
         return not (used.isdisjoint(self.ones) or used.isdisjoint(self.others) or self.unless in used)
 
     def error(self, strategy: Strategy) -> SpecError:
@@ -205,7 +205,7 @@ _OF_SHARDING: Final = (
 
 
 def _of_passes(key: Literal["prescale_gradients", "check_gradients"]) -> Iterator[Refusal]:
-    """Yield what a pass over the gradients does not go with."""
+    """Yield the refusals of a pass over the gradients."""
     rule = "passes over the gradients are built for the end of a step, where nothing else runs, not for"
     for others, how in (
         (("osdp",), "osdp"),
@@ -276,11 +276,11 @@ _OF_EXPERTS: Final = (
 REFUSALS: Final = (
     *_OF_OSDP[-2:], *_OF_CONTEXT, *_OF_SCHEDULES, *_OF_OSDP[:-2], *_OF_SHARDING, *_OF_NUMBERS, *_OF_EXPERTS,
 )  # fmt: skip
-"""All pairs that are not built. Where a strategy has several, the first is named."""
+"""All refused pairs. If a strategy has several, the error names the first."""
 
 
 def first_refusal(used: frozenset[str]) -> Refusal | None:
-    """Return why some techniques are not built together; None where they are."""
+    """Return the first refusal of a set of techniques; None if all go together."""
     return next((refusal for refusal in REFUSALS if refusal.refuses(used)), None)
 
 
@@ -294,8 +294,8 @@ def check_combinations(strategy: Strategy) -> None:
 class Verdict(NamedTuple):
     """Whether two techniques are built together.
 
-    ``used``: both, with what they need; empty where both are values of one key, or need two. ``refusal``: why they are
-    not built together; None where they are.
+    ``used``: both techniques and those that they need; empty if no scenario can use both, because they are, or need,
+    two values of one key. ``refusal``: the reason against the pair; None if it is built.
     """
 
     used: frozenset[str]

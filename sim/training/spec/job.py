@@ -88,11 +88,11 @@ class TrainingJob:
 
     @property
     def model_flop(self) -> float:
-        """Return the FLOP that a step needs, over all replicas, counted as ``TransformerSpec.model_flop`` counts them.
+        """Return the FLOP that the model needs per step, over all replicas (``TransformerSpec.model_flop``).
 
-        Of experts those count that a rank's tokens reach where choices are spread evenly: no slot that stays empty.
-        Local updates also need a head per block. With overlapping ones the blocks between first and last also need,
-        for their input, the gradient of their own loss alone: half of what products need backward, all of attention's.
+        For experts only tokens in slots count, with choices spread evenly; empty slots do not. Local updates also need
+        a head per block. With overlapping updates the blocks between first and last need a further input gradient, of
+        their own loss alone: half of the products' backward FLOP and all of attention's.
         """
         model, batch = self.model, self.training.global_batch_size
         routed = self.training.microbatch_size * model.sequence_length // self.parallel.context_degree
@@ -112,7 +112,7 @@ class TrainingJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTraining(TrainingJob):
-    """A job that leaves one thing to prices, which a builder does not know."""
+    """A job that leaves one decision to prices; builders know no prices."""
 
     def __post_init__(self) -> None:
         TrainingJob.__post_init__(self)
@@ -127,13 +127,13 @@ class OpenTraining(TrainingJob):
         return opening
 
     def decided(self, parallel: ParallelSpec) -> "DenseTraining":
-        """Return the job with its strategy completed. Raises SpecError where that still leaves something open."""
+        """Return the job with its strategy completed. Raises SpecError if the strategy is still open."""
         return DenseTraining(model=self.model, training=self.training, parallel=parallel, seed=self.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseTraining(TrainingJob):
-    """A decided job: everything that its plan depends on is stated. What builders take."""
+    """A decided job, the input of builders: it states everything that its plan depends on."""
 
     def __post_init__(self) -> None:
         TrainingJob.__post_init__(self)
@@ -149,7 +149,7 @@ class DenseTraining(TrainingJob):
 
     @property
     def operator_choices(self) -> dict[str, Choice]:
-        """Return what OSDP chose, by operator; empty where it was not asked, or there is nobody to share with."""
+        """Return OSDP's choices by operator; empty without OSDP, or with one replica."""
         osdp = self.parallel.osdp
         return {} if osdp is None or self.parallel.data_degree == 1 else dict(osdp.choices or ())
 

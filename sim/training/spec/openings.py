@@ -1,4 +1,4 @@
-"""What a job may leave to prices, to be decided before its plan is built."""
+"""Decisions that a job may leave to prices, to be made before its plan is built."""
 
 from enum import Enum
 
@@ -8,7 +8,7 @@ from sim.training.spec.parallel import ParallelSpec
 
 
 class Opening(Enum):
-    """One thing that is left open; the value is its scenario key."""
+    """One open decision; the value is its scenario key."""
 
     TOKEN_SLICES = SLICES_KEY
     """terapipe, seq_1f1b: into which slices sequences are cut."""
@@ -21,9 +21,9 @@ class Opening(Enum):
 
 
 def opening_of(parallel: ParallelSpec) -> Opening | None:
-    """Return what a strategy leaves open; None where it leaves nothing.
+    """Return the open decision of a strategy, or None.
 
-    It leaves one thing at most: each belongs to schedules, or to techniques, that the others do not go with.
+    There is at most one: each decision belongs to schedules or techniques that refuse those of the others.
     """
     schedule, osdp = parallel.pipeline.schedule, parallel.osdp
     if parallel.pipeline.awaits_slices:

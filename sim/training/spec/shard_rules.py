@@ -1,4 +1,4 @@
-"""What options of data parallelism need: a ZeRO stage that they are options of, and degrees that share out evenly."""
+"""Checks of data-parallel options: each needs its ZeRO stage, and degrees must divide evenly."""
 
 from collections.abc import Sequence
 

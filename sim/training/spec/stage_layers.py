@@ -7,10 +7,9 @@ from sim.training.pipeline.spec import PipelineSpec
 def split_layers(num_layers: int, pipeline: PipelineSpec) -> tuple[int, ...]:
     """Return the number of layers of every virtual stage, in model order.
 
-    Evenly where it divides; else, where it divides with embedding and head counted as a layer each, so
-    (Megatron-core's account_for_embedding_in_pipeline_split, Llama 3's 126 layers on 16 stages, or on 128, of which the
-    ends have none); else
-    the remainder goes one layer each to the earliest stages after the first.
+    The first rule that fits: layers divide evenly; or layers divide evenly with embedding and head counted as a layer
+    each (Megatron-core's account_for_embedding_in_pipeline_split; Llama 3's 126 layers on 16 stages, or on 128 stages,
+    where the end stages have none); or the remainder goes one layer each to the earliest stages after the first.
     """
     stages = pipeline.num_virtual_stages
     if pipeline.layers_per_stage:

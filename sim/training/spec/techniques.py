@@ -1,4 +1,4 @@
-"""The techniques that a strategy may use, each with how to see that it is used."""
+"""The techniques of a strategy, each with a test for its use."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ TWO_COPIES: Final[tuple[Schedule, ...]] = ("chimera", "dualpipe")
 
 
 class Strategy(NamedTuple):
-    """What techniques are looked for in."""
+    """The parts of a job that decide which techniques it uses."""
 
     model: TransformerSpec
     training: TrainingSpec
@@ -27,9 +27,9 @@ Predicate = Callable[[Strategy], bool]
 
 @dataclass(frozen=True, slots=True)
 class Technique:
-    """One technique. ``choice``: the key of which it is one value: two values of one key are never used together.
+    """One technique. ``choice``: its key, if it is one value of a key; two values of one key are never used together.
 
-    ``needs``: alternatives, of one of which all techniques must be used too, since this one is an option of theirs.
+    ``needs``: alternative sets of techniques. This technique is an option of them: all of one set must be used too.
     """
 
     label: str
@@ -124,7 +124,7 @@ TECHNIQUES: Final[Mapping[str, Technique]] = {
 
 
 def with_needs(name: str) -> list[frozenset[str]]:
-    """Return the sets of techniques with which one can be used: itself and, per alternative, all that it needs."""
+    """Return the smallest sets that use a technique: itself and, for each alternative, the techniques that it needs."""
     return [frozenset((name, *needed)) for needed in TECHNIQUES[name].needs]
 
 

@@ -76,7 +76,7 @@ class TextbookTraining:
 
     @property
     def times(self) -> StageTimes:
-        """Return what one virtual stage takes."""
+        """Return the times of one virtual stage."""
         model, share = self.model, self.pipeline.virtual_stages
         return StageTimes(
             model.forward_s / share, model.backward_input_s / share, model.backward_weight_s / share, model.hop_s
@@ -84,7 +84,7 @@ class TextbookTraining:
 
     @property
     def auxiliary_s(self) -> float:
-        """Return what the head of one virtual stage takes."""
+        """Return the times of the head of one virtual stage."""
         return self.model.auxiliary_s / self.pipeline.virtual_stages
 
     def _check_sync(self) -> None:

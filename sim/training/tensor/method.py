@@ -1,4 +1,4 @@
-"""What a tensor-parallel method is.
+"""The interface of tensor-parallel methods.
 
 A method spreads every layer over ``degree`` ranks. The builders of attention, MLPs, experts, pipelines and data
 parallelism ask it for layouts and products, and never name one of its mesh axes.
@@ -7,7 +7,7 @@ Tensors are [sequence, batch, hidden]. A weight is [inputs, outputs]; either sid
 is column-parallel where it reads the residual stream (queries, keys, values; the first product of an MLP), and
 row-parallel where it makes what is added to it (the projection of attention; the second product of an MLP).
 
-What the methods put here, on t ranks, on q x q, on q x q x d and on l x l x l:
+The methods fill the interface like this, on t ranks, on q x q, on q x q x d and on l x l x l:
 
 * 1D (Megatron-LM), axis ``tp``. ``residual``: replicated, or cut along the sequence. ``column_layout``: outputs over
   ``tp``; ``row_layout``: inputs over ``tp``. ``enter`` gathers, ``leave`` sums, ``multiply`` is local.
@@ -24,7 +24,7 @@ What the methods put here, on t ranks, on q x q, on q x q x d and on l x l x l:
   ``column`` and ``row`` gather x and the weight, multiply, and reduce_scatter. ``check``: l divides heads, l^2 widths,
   words and the batch.
 
-Beside 1D no rank holds the residual stream whole, so ``boundary`` sends it as it lies.
+Except in 1D no rank holds the whole residual stream, so ``boundary`` sends it as it lies.
 
 On paper 2D needs nothing else. A layer is norm, ``column``, attention of b/q sequences and a/q heads (local: queries
 lie [s, b/q, a/q, d]), ``row``, and the same for the MLP. SUMMA's broadcasts and reduces are differentiable functions of
@@ -58,7 +58,7 @@ class TensorMethod(ABC):
     __slots__ = ()
 
     name: ClassVar[str]
-    """What a scenario calls it: ``parallel.tensor.method``."""
+    """Its name in scenarios: ``parallel.tensor.method``."""
 
     # --- ranks and sizes -----------------------------------------------------------------------------------
 
@@ -79,14 +79,14 @@ class TensorMethod(ABC):
 
     @abstractmethod
     def check(self, sizes: Sizes, *, scatters: bool) -> None:
-        """Raise SpecError, with the nearest valid choice, where the ranks do not divide what they cut.
+        """Raise SpecError, with the nearest valid choice, if the ranks do not divide the sizes that they cut.
 
         ``scatters``: pipeline stages cut what they send, see ``boundary``.
         """
 
     @abstractmethod
     def token_multiple(self, *, scatters: bool) -> int:
-        """Return what the number of tokens of a task must be a multiple of; ``scatters`` as of ``check``."""
+        """Return a divisor of the number of tokens of every task; ``scatters`` as in ``check``."""
 
     # --- options that others ask for -----------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class TensorMethod(ABC):
 
     @abstractmethod
     def leave(self, t: TaskTracer, x: Tensor) -> Tensor:
-        """Return what row-parallel products made as the residual stream lies."""
+        """Return the result of a row-parallel product in the layout of the residual stream."""
 
     @abstractmethod
     def multiply(

@@ -192,7 +192,7 @@ class OneDimensional(TensorMethod):
     # --- pipelines -----------------------------------------------------------------------------------------
 
     def boundary(self, *, scatters: bool) -> Boundary:
-        """Return a boundary that is cut where the residual stream is, or where a replicated one is scattered."""
+        """Return a boundary in the stream's layout, or a scattered boundary of a replicated stream."""
         if scatters and self.degree > 1 and not self.sequence_parallel:
             return Boundary.scattered(AXIS)
         return Boundary(self.residual)

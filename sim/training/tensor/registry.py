@@ -10,4 +10,4 @@ TensorMethodName = Literal["1d"]
 """The choices of ``parallel.tensor.method``; a test holds them to the registry."""
 
 TENSOR_METHODS: Final[Mapping[TensorMethodName, Callable[..., TensorMethod]]] = {"1d": OneDimensional}
-"""What makes each method of its degree and its options."""
+"""The class of each method; it takes the degree and the options."""
