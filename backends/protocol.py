@@ -1,4 +1,4 @@
-"""The seam between plans and what runs them: what every backend offers, in types that need no torch.
+"""The interface of backends, in types that need no torch.
 
 A backend opens sessions (``sim.plan.session``). One plan alone, simulated or executed, is a session of one plan.
 """
@@ -32,23 +32,23 @@ class ExecutingBackend(Backend, Protocol):
     """Runs the operations of plans on real devices."""
 
     def execute(self, request: ExecutionRequest) -> Execution | None:
-        """Return what all ranks found out; None on the ranks of a running job that do not report.
+        """Return the results of all ranks; None on the ranks of a running job that do not report.
 
-        Raises CheckError for a plan that could not run, ExecutionError where the run fails.
+        Raises CheckError for a plan that cannot run, ExecutionError if the run fails.
         """
         ...
 
     def timeline(self, execution: Execution) -> Timeline:
-        """Return one step of executed ranks, a row per op; no rows where ops were not timed."""
+        """Return the timeline of one executed step, a row per op; no rows if ops were not timed."""
         ...
 
 
 @runtime_checkable
 class TorchLibrary(Protocol):
-    """All that needs torch, which ``backends.registry`` loads on demand."""
+    """The functions that need torch; ``backends.registry`` loads them on demand."""
 
     def backend(self, device: DeviceKind = "cpu", timeout_s: float = SILENCE_S) -> ExecutingBackend:
-        """Return the backend of a kind of device. ``timeout_s``: how long a rank may not answer."""
+        """Return the backend of a kind of device. ``timeout_s``: the longest silence of a rank."""
         ...
 
     def measure(
@@ -56,7 +56,7 @@ class TorchLibrary(Protocol):
     ) -> list[Run]:
         """Return every run of every benchmark, measured on so many processes at once, within a budget.
 
-        Raises ExecutionError where the machine has too few devices, or a process fails or does not answer.
+        Raises ExecutionError if the machine has too few devices, or a process fails or does not answer.
         """
         ...
 

@@ -27,7 +27,7 @@ from traces.timeline import Timeline
 class SimulatedBackend(Backend):
     """Simulates plans with given prices. ``detail``: rows per op or per task; None: by the plan's size.
 
-    ``observations``: what plans of its sessions see of the buffers that they ask to see.
+    ``observations``: the source of observed values in its sessions.
     """
 
     pricing: Pricing
@@ -40,7 +40,7 @@ class SimulatedBackend(Backend):
         return SimulatedSession(num_ranks, self.pricing, self.observations, fold=self.fold)
 
     def simulate(self, plan: Plan) -> SimulatedRun:
-        """Return the whole run: times, graph and counts. Raises CheckError for a plan that could not run."""
+        """Return the whole run: times, graph and counts. Raises CheckError for a plan that cannot run."""
         with self.session(plan.mesh.size) as session:
             return session.run(plan)
 
@@ -55,8 +55,8 @@ class SimulatedSession:
         with SimulatedSession(4, pricing) as session:
             result = session.step(plan)
 
-    It knows which persistent buffers lie where, not their values: ``observations`` says what a policy sees. A rank of
-    the session lies on the device of its number, whichever of a plan's ranks it is.
+    It knows the place of every persistent buffer, not its values; ``observations`` supplies the values for a policy. A
+    rank of the session lies on the device with its number, whatever its number in a plan.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class SimulatedSession:
 
     @property
     def residents(self) -> Residents:
-        """Return which persistent buffers the steps so far have left on which rank."""
+        """Return the persistent buffers that the steps so far have left on every rank."""
         return self._residents
 
     def step(self, plan: Plan) -> StepResult:
-        """Run a plan to its end and return what came of it. All ranks begin together.
+        """Run a plan to its end and return the result. All ranks begin together.
 
-        Raises CheckError for a plan that could not run, SessionError for one that does not go on from what earlier
-        plans left, RecordingError for one that is not the recorded one.
+        Raises CheckError for a plan that cannot run, SessionError for a plan that does not fit the buffers left by
+        earlier plans, RecordingError for a plan other than the recorded one.
         """
         if not self._is_open:
             raise SessionError("the session is not open: use it in a with statement")
@@ -93,7 +93,7 @@ class SimulatedSession:
         return StepResult(run.makespan_s, seen, _work(plan, run))
 
     def run(self, plan: Plan) -> SimulatedRun:
-        """Return the run of one step of a plan of its own, which neither takes nor leaves buffers."""
+        """Return the run of one step of a plan that neither takes nor leaves buffers."""
         check(plan)
         return self._simulated(plan)
 
@@ -125,7 +125,7 @@ def _placed(pricing: Pricing, ranks: Sequence[int]) -> Pricing:
 
 
 def _work(plan: Plan, run: SimulatedRun) -> dict[int, RankWork]:
-    """Return what each rank did: what the simulated rank of its program ran."""
+    """Return the work of each rank: that of the simulated rank with its program."""
     by_program: dict[int, RankWork] = {}
     for rank, program in run.programs.items():
         calls: Counter[str] = Counter()

@@ -25,9 +25,9 @@ class RankError(ExecutionError):
 
 
 class JobError(ExecutionError):
-    """A variable of the environment that does not describe a job; its user must change it.
+    """A variable of the environment with a wrong value; the user must change it.
 
-    ``value``: what the variable holds, None where it is not set.
+    ``value``: the variable's value, None if it is not set.
     """
 
     def __init__(self, variable: str, value: str | None, rule: str, remedy: str) -> None:

@@ -47,10 +47,10 @@ class ExecutionRequest:
     """A plan to run. ``check_against``: the training that it must reproduce, None for no check.
 
     ``mute``: names of ops that communicate nothing (to prove that the check notices). ``keep``: buffers whose last
-    values come back with the result. ``iterations``: steps in all, after which a plan that leaves something to the next
-    step is drained; times, memory, check and values are those of the last. ``timing``: of every op, or of the step
-    alone. ``explicit``: run collectives as step lists over messages, None for the library's own. ``after``: of a step
-    of a session, what it goes on from; None: a run of its own, which starts from initial values and leaves nothing.
+    values come back with the result. ``iterations``: the number of steps. After them a plan with deferred calls is
+    drained; times, memory, check and values are those of the last step. ``timing``: of every op, or of the step alone.
+    ``explicit``: run collectives as step lists over messages; None: use the library's own. ``after``: the residents
+    before a step of a session; None: a run of its own, which starts from initial values and leaves nothing.
     """
 
     plan: Plan

@@ -49,13 +49,13 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """What one rank found out about the last step. ``rank``: of the plan.
+    """One rank's results of the last step. ``rank``: of the plan.
 
-    ``starts_s`` and ``ends_s``: of every op in issue order, from the step's common origin; empty where ops were
-    not timed. ``allocator_peak_bytes``: the device allocator's own figure, None on a CPU. ``values``: what was asked
-    to be kept, by buffer and micro-batch, in float64. ``cpu_s``: processor time of all of the rank's threads in the
-    step. ``sent_bytes``: what this rank sent in collectives that ran as step lists, in all steps; 0 where none did.
-    ``host_peak_bytes``: the most that its buffers took on the host. ``work``: what it ran and sent, counted as it did.
+    ``starts_s`` and ``ends_s``: of every op in issue order, from the step's common origin; empty if ops were not timed.
+    ``allocator_peak_bytes``: the device allocator's own figure, None on a CPU. ``values``: the kept buffers, by buffer
+    and micro-batch, in float64. ``cpu_s``: processor time of all of the rank's threads in the step. ``sent_bytes``:
+    bytes that this rank sent in collectives that ran as step lists, in all steps; 0 without such. ``host_peak_bytes``:
+    the peak of its buffers on the host. ``work``: ops run and bytes sent, counted during the run.
     """
 
     rank: int

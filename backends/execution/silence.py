@@ -13,10 +13,10 @@ LOOK_S: Final = 1.0
 
 
 class Silence(Generic[Name]):
-    """Which of some processes have been silent for too long, counted in looks.
+    """Finds processes that have been silent for too long, counted in looks.
 
-    A process beats from a thread of its own, so one that computes for long is heard, and one that is stopped is not.
-    Time in which nobody looks counts for nobody: a program that was stopped itself blames no other.
+    A process beats from a thread of its own. So a process that computes for long is heard, and a stopped one is not.
+    Time without looks does not count: a program that was itself stopped blames no other.
 
         silence = Silence(["rank 0", "rank 1"], limit_s=45.0)
         silence.hear("rank 0")  # as often as it beats
@@ -44,7 +44,7 @@ class Silence(Generic[Name]):
 
 
 def silent_ranks(ranks: Iterable[object], limit_s: float) -> str:
-    """Return what to say of ranks that do not answer."""
+    """Return the message about ranks that do not answer."""
     names = [str(rank) for rank in ranks]
     who = f"rank {names[0]} has" if len(names) == 1 else f"ranks {', '.join(names)} have"
     return (

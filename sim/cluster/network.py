@@ -1,13 +1,13 @@
-"""What collectives and messages put on the links of a cluster.
+"""The load of collectives and messages on the links of a cluster.
 
-How many bytes a protocol moves, and how long a collective waits for hops and launches, is the closed forms' word
-(``costmodels.collectives``). Which links carry them is the word of an algorithm's flows and the topology's routes.
-In nodes whose devices each have a port into a switch, the flows of rings, trees and direct exchanges are scaled so that
-the busiest member and node send the closed form's bytes, which are those that profiles are calibrated with.
+Closed forms (``costmodels.collectives``) give the bytes of a protocol and the latency of a collective. An algorithm's
+flows and the topology's routes give the links that carry the bytes. If every device of a node has a port into a switch,
+the flows of rings, trees and direct exchanges are scaled: the busiest member and node then send the closed form's
+bytes, because profiles are calibrated with the closed forms.
 
-How long phases that follow each other take is the topology's word again: the sum over phases of what each puts on its
-busiest link. One activity demands its links at the same time; what that sum has more than the busiest link's use over
-all phases is therefore latency.
+The time of consecutive phases follows from the topology: the sum over phases of the load on the busiest link of each.
+One activity demands all its links at the same time. So the excess of that sum over the busiest link's total load counts
+as latency.
 
 Checked against a simulation step by step: tests/sim/cluster/test_one_activity.py says where the two differ, and why.
 """
@@ -50,8 +50,8 @@ INSIDE = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.PCIE, LinkKind.HOST, Link
 class LinkUse:
     """Seconds of exclusive use: case ``rows[i]`` uses link ``links[i]`` for ``seconds[i]``; sorted, each pair once.
 
-    ``num_bytes``: the payload that it carries meanwhile, without what a protocol adds. ``latencies_s``: of each case,
-    up to what all cases have in common.
+    ``num_bytes``: the payload on the link, without the protocol's overhead. ``latencies_s``: of each case, without the
+    part that all cases have in common.
     """
 
     rows: Ints
@@ -78,9 +78,9 @@ class LinkCost:
 class Network:
     """The links of a cluster, as ranks see them.
 
-    ``devices[r]`` is the device that rank r lies on. ``libraries``: what a library attains on each type of island of
-    the topology. Where several types meet, the slowest decides. What closed forms call nodes are the topology's
-    islands: nodes, or NVSwitch domains of several nodes.
+    ``devices[r]`` is the device of rank r. ``libraries``: the rates that a library attains on each type of island of
+    the topology. Between types the slowest decides. The nodes of closed forms are the topology's islands: nodes, or
+    NVSwitch domains of several nodes.
     """
 
     topology: Topology

@@ -13,9 +13,9 @@ from sim.cluster.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """What a collective library attains among nodes of one type.
+    """The rates that a collective library attains among nodes of one type.
 
-    ``intra_fraction`` and ``inter_fraction``: the parts of the links' bandwidths that it attains inside and between.
+    ``intra_fraction`` and ``inter_fraction``: the attained fractions of the links' bandwidths inside and between nodes.
     """
 
     parameters: NetworkParameters
@@ -26,10 +26,11 @@ class Library:
 def library_on(parameters: NetworkParameters, topology: Topology, layout: int, attained: NetworkProfile) -> Library:
     """Return the library on one type of island, with the bandwidths and the number of adapters that the topology has.
 
-    Between nodes: an adapter of that type (where devices are joined directly, all that leaves one), and the number of
-    adapters of one island. Like a library, it looks at nothing beyond the adapters, and at no straggler. Bandwidths
-    inside and latencies are those of a group's links, which take the place of the parameters'. What a topology lacks
-    (one device per node, one node) stays as it was. A node without an NVSwitch has nothing that reduces in it.
+    Between nodes: the bandwidth of an adapter of that type (of all links that leave a device, if devices are joined
+    directly), and the number of adapters of one island. Like a library, it ignores the network beyond the adapters, and
+    stragglers. Inside an island, bandwidths and latencies are those of the group's links; they replace the parameters.
+    Values that a topology lacks (one device per node, one node) stay. A node without an NVSwitch has no switch that
+    reduces.
     """
     island, fabric = topology.islands[layout], topology.fabric
     found = replace(parameters, in_network_reduction=fabric is not None and fabric.reduces)
@@ -57,12 +58,12 @@ def is_switched(island: Island) -> bool:
 
 
 def inside_bytes_per_s(island: Island, members: Sequence[int]) -> float:
-    """Return what rings over some devices of an island can carry at most, per direction; 0 for one device.
+    """Return the largest bandwidth of rings over some devices of an island, per direction; 0 for one device.
 
-    That is the smallest cut between two of them: of their ports into the NVSwitch, else of the NVLinks among them,
-    else, where NVLinks do not join them all, of these and the host's links. Rings use the members' links alone.
-    Source: NCCL, src/graph/search.cc, where a ring's bandwidth is that of its slowest hop and no GPU outside the
-    communicator passes anything on.
+    It is the smallest cut between two of them: of their ports into the NVSwitch; else of the NVLinks among them; else,
+    if NVLinks do not join them all, of NVLinks and the host's links. Rings use the members' links alone. Source: NCCL,
+    src/graph/search.cc: a ring's bandwidth is that of its slowest hop, and no GPU outside the communicator passes data
+    on.
     """
     if len(members) < 2:
         return 0.0

@@ -1,7 +1,8 @@
-"""Trees of switches that reduce and multicast (SHARP): which links of a topology a CollNet collective takes.
+"""The links of a CollNet collective: trees of switches that reduce and multicast (SHARP).
 
-Routes of the networks that have such switches depend on the target alone, so the routes of a column of members to one
-of them form a tree; what climbs it meets, is added up, and comes down again. Every link carries a sum once each way.
+In networks with such switches a route depends on the target alone. So the routes of a column of members to one of them
+form a tree. Data climb the tree, are added up where they meet, and come down again. Every link carries a sum once each
+way.
 Source: Graham et al. 2016, Scalable Hierarchical Aggregation Protocol (SHARP), COM-HPC, section III.
 """
 

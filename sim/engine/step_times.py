@@ -34,7 +34,7 @@ class _Bounded(Generic[_Key, _Value]):
         return len(self._entries)
 
     def get(self, key: _Key) -> _Value | None:
-        """Return what is remembered under a key, None where nothing is."""
+        """Return the value under a key, or None."""
         if key in self._entries:
             self._entries.move_to_end(key)
         return self._entries.get(key)

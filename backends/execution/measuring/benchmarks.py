@@ -1,7 +1,7 @@
-"""What is measured by itself: collectives, messages and handoffs between streams, each as a plan of many repeats.
+"""Benchmarks measured alone: collectives, messages and handoffs between streams, each as a plan of many repeats.
 
-The plans run as any other, through the same interpreter, threads and streams: what it costs to issue an op is in the
-figures, as it is in a step. Kernels are measured inside steps (``steps``).
+The plans run like all others, through the same interpreter, threads and streams. So the figures include the cost of
+issuing an op, as in a step. Kernels are measured inside steps (``steps``).
 """
 
 from abc import ABC, abstractmethod
@@ -27,7 +27,7 @@ class Request(NamedTuple):
 
 
 class Result(Protocol):
-    """What one rank found out about the last step; see ``RankResult``."""
+    """One rank's results of the last step; see ``RankResult``."""
 
     @property
     def starts_s(self) -> Sequence[float]:
@@ -57,7 +57,7 @@ class Benchmark(Protocol):
         """Return a run on at most so many ranks that does it ``repeats`` times after a first time that warms up."""
 
     def figures(self, result: Result, repeats: int) -> Mapping[str, float]:
-        """Return the seconds that one rank found, by the key of what took them."""
+        """Return the seconds measured by one rank, by key."""
 
 
 class WindowBenchmark(ABC):

@@ -35,7 +35,7 @@ _SIZES: Final = {
 """Hidden size, sequence length, sequences per micro-batch, vocabulary, size of a head."""
 
 _DEPTHS: Final = {"cpu": (2, 2), "cuda": (1, 1)}
-"""Layers, and micro-batches of a step: enough that what a kernel reads was not the last thing written."""
+"""Layers, and micro-batches of a step: enough of them that no kernel reads the data written last."""
 
 _PRECISIONS: Final[dict[str, tuple[Precision, ...]]] = {"cpu": ("fp32", "fp64", "bf16"), "cuda": ("bf16", "fp16")}
 _WAYS: Final = ((1, 1), (2, 1), (1, 2))

@@ -12,9 +12,9 @@ QUIET: Final = 0.97
 class Run:
     """One run of a benchmark. ``figures``: seconds by key, of one or several things that it measures.
 
-    ``by_rank``: those of each rank that had a part in it.
-    ``cpu_share``: processor time of a rank over time, mean over ranks. What a rank waits for makes it less than 1, and
-    is the same in every run; other programs make it less now and then.
+    ``by_rank``: the figures of each rank that took part.
+    ``cpu_share``: processor time of a rank over time, mean over ranks. Waiting makes it less than 1, equally in every
+    run; other programs make it less in some runs.
     """
 
     benchmark: str

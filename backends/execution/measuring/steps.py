@@ -1,7 +1,7 @@
-"""What is measured in whole training steps: the time of the step, or of every kernel in it.
+"""Benchmarks of whole training steps: the time of the step, or of every kernel in it.
 
-A kernel of a step finds other things in the caches than one that is repeated by itself, and memory that others have
-just let go of. On a CPU it takes a sixth longer in the mean, small ones twice as long, so they are timed in steps.
+A kernel in a step finds other data in the caches than a kernel that is repeated alone, and memory that others have just
+freed. On a CPU it takes a sixth longer in the mean, and small kernels twice as long. So kernels are timed in steps.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -51,8 +51,8 @@ class StepBenchmark:
 class StepKernels:
     """Every kernel of a training step of one rank, or of a tensor-parallel group, on all processes at once.
 
-    ``plan``: with a mesh of one replica; its replicas here have nothing to do with each other. ``kind``: what steps
-    share that differ in size alone.
+    ``plan``: with a mesh of one replica; the replicas here are independent of each other. ``kind``: a name shared by
+    steps that differ only in size.
     """
 
     key: str

@@ -28,7 +28,7 @@ NOTHING: Final = "nothing: the page cache may have answered"
 class Storage:
     """Bytes per second of one process that writes and reads a file from its begin to its end.
 
-    ``bypassed``: what was kept from answering in the drive's place. ``filesystem``: its type, where that is known.
+    ``bypassed``: the cache kept out of the measurement. ``filesystem``: its type, if known.
     """
 
     write_bytes_per_s: float

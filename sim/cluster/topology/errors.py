@@ -6,7 +6,7 @@ TopologyError (ValueError)    a description that no cluster can be built of, or 
 from typing import Final
 
 MOST_SHOWN: Final = 80
-"""Characters of what a user wrote that a message repeats."""
+"""Largest number of characters of a user's text in a message."""
 
 
 class TopologyError(ValueError):
@@ -20,6 +20,6 @@ class TopologyError(ValueError):
 
 
 def quoted(value: object) -> str:
-    """Return what a user wrote as a message repeats it: in Python's words, the beginning of what is long."""
+    """Return a user's value for a message, in Python's notation; long ones are cut."""
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 4]} ..."

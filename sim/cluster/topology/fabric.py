@@ -30,7 +30,7 @@ class Fabric(Protocol):
     """A network. Switches and links are numbered from 0; a port hangs on switch ``attach[port]``.
 
     ``direct``: the ports are the switches (a torus of devices). ``keeps_rails``: traffic should enter on the rail
-    on which it leaves. ``reduces``: the switches add up what comes in and multicast what goes out.
+    on which it leaves. ``reduces``: the switches add their inputs and multicast the sum.
     """
 
     @property
@@ -67,7 +67,7 @@ class Fabric(Protocol):
         """Return which ports are on the one side of the bisection that ``bisection_bytes_per_s`` measures."""
 
     def bisection_bytes_per_s(self, capacity_bytes_per_s: FloatArray) -> float:
-        """Return the most that one half of the ports can send to the other, given what each port carries."""
+        """Return the largest rate from one half of the ports to the other, given the rate of each port."""
 
 
 def refuse_huge(num_links: int) -> None:

@@ -62,7 +62,7 @@ def describe(topology: Topology) -> TopologyFacts:
 
 
 def bisection_bytes_per_s(topology: Topology) -> float:
-    """Return what one half of the devices can send to the other half, in one direction.
+    """Return the bisection bandwidth: the rate from one half of the devices to the other, in one direction.
 
     The halves are the first half of the nodes (or domains; of an odd number the smaller half) against the others, in a
     torus the two sides of the cheapest cut, in a single island the first half of its devices. Only links that routes

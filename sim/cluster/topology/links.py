@@ -1,4 +1,4 @@
-"""Directed links as arrays: from where to where, of what kind, how fast."""
+"""Directed links as arrays: their ends, kinds and rates."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ NONE = -1
 
 
 class LinkKind(IntEnum):
-    """What a link is made of, or which levels of a network it joins."""
+    """The kind of a link: its technology, or the levels of a network that it joins."""
 
     NVLINK = 0
     NVSWITCH = 1

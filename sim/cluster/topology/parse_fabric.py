@@ -162,4 +162,4 @@ _FABRICS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Section], FabricOf
         ),
     }
 )
-"""Every kind of network: its keys, and what reads them."""
+"""Every kind of network: its keys, and the function that reads them."""

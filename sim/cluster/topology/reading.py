@@ -1,4 +1,4 @@
-"""Read one mapping of a topology's description, key by key, and say exactly what is wrong with it."""
+"""Reading of one mapping of a topology's description, key by key, with errors that name the key."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ BANDWIDTHS = (1.0, 1e18)
 """Bytes per second, from the slowest to the fastest link that is believed."""
 LONGEST_S = 3600.0
 MOST_TIMES = 1e6
-"""How much slower a straggler, how many times wider what is below than what is above."""
+"""Limit of factors: the slowdown of a straggler, and oversubscription."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,9 +52,9 @@ class Topology:
     """Devices, what joins them, and routes.
 
     Vertices 0 to ``num_devices`` - 1 are the devices, then come the islands' other vertices, then the network's
-    switches. Link columns have one row per directed link; bandwidth is bytes/s in that direction, ``message_s`` how
-    long a message occupies the link beside its bytes. ``device_slowdown``: how many times as long each device computes.
-    Arrays are not to be written.
+    switches. Link columns have one row per directed link. Bandwidth is in bytes/s in that direction. ``message_s`` is
+    the time of a message on the link beside that of its bytes. ``device_slowdown``: a factor on each device's times.
+    Arrays must not be written.
     """
 
     islands: tuple[Island, ...]

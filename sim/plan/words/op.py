@@ -67,8 +67,8 @@ class Collective:
     * all_gather reads the flat piece and writes many buffers. In place, the other pieces come from their ranks.
 
     broadcast and reduce have a ``root``, a position in the group. broadcast writes the root's buffer on all ranks;
-    other ranks need not read. reduce writes the sum at the root and zeros elsewhere, so that each of the two is the other's
-    conjugate; other ranks need not write.
+    other ranks need not read. reduce writes the sum at the root and zeros elsewhere, so that each of the two is the
+    other's conjugate; other ranks need not write.
 
     all_to_all cuts its buffer along ``dim``, sends slice t to position t, and joins the received slices along
     ``join_dim`` (None: along ``dim``), in group order. Slices are equal without ``sizes``. With it position s sends

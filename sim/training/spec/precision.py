@@ -10,8 +10,8 @@ from sim.plan.functions.float8 import E4M3
 class PrecisionTypes:
     """Mixed precision keeps master weights, moments and, unless asked otherwise, gradients in 32 bits.
 
-    That is 18 bytes per parameter, as in Megatron-LM. ``product``: the type of operands in the layers' products.
-    If it differs from that of activations, operands are cast to it, gradients to E5M2 (see ``sim.plan.functions.float8``).
+    That is 18 bytes per parameter, as in Megatron-LM. ``product``: the type of operands in the layers' products. If it
+    differs from that of activations, operands are cast to it, gradients to E5M2 (see ``sim.plan.functions.float8``).
     """
 
     parameter: str
