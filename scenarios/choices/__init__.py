@@ -1,5 +1,6 @@
-"""What a scenario leaves to its cluster: chosen from prices, before the plan is built.
+"""Open decisions of a scenario: made from prices, before the plan is built.
 
-A builder knows no times. So a first plan, the same but for the choice, is built and priced, its tasks are timed alone,
-and the choice follows: token slices, what aiao defers of gradient synchronisation, zb_auto's order, what OSDP shards.
+A builder knows no times. So a first plan, without the decision, is built and priced, and its tasks are timed alone. The
+decision follows from these times: token slices, the deferred part of aiao's synchronisation, zb_auto's order, the
+operators that OSDP shards.
 """

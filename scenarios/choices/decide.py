@@ -1,4 +1,4 @@
-"""The decision that a job leaves to prices."""
+"""Decisions that jobs leave to prices."""
 
 from scenarios.choices.operators import with_sharding_chosen
 from scenarios.choices.passes import with_deferral, with_order
@@ -9,9 +9,9 @@ from sim.training.spec.openings import Opening
 
 
 def decided(job: OpenTraining, pricing: Pricing, device_bytes: int) -> DenseTraining:
-    """Return the job with what it leaves open decided by these prices, as builders need it.
+    """Return the job with its open decision made by these prices.
 
-    ``device_bytes``: the memory of the smallest device. Raises SpecError where no choice fits.
+    ``device_bytes``: the memory of the smallest device. Raises SpecError if no choice fits.
     """
     match job.opening:
         case Opening.TOKEN_SLICES:

@@ -1,4 +1,4 @@
-"""The plan that is priced before a choice: as small as tells how long tasks take."""
+"""The plan that is priced before a decision: the smallest one that has all tasks."""
 
 from dataclasses import replace
 from typing import TypeVar

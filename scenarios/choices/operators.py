@@ -1,8 +1,8 @@
-"""OSDP: choose which operators of a job are sharded, from what they cost on its cluster.
+"""OSDP: the choice of sharded operators of a job, from their costs on its cluster.
 
-The choice is the fastest that fits by the plan's own account of memory. The model of the search adds up what each
-operator needs, and the least that a plan needs besides; where a plan needs more than that, what was left out is taken
-from the memory that the search may use, and it searches again.
+The choice is the fastest one that fits by the plan's own account of memory. The search adds up the memory of each
+operator and the least other memory of a plan. If the real plan needs more, the difference is taken from the memory of
+the search, and it searches again.
 """
 
 import math
@@ -77,9 +77,9 @@ class RankSearch:
 
 
 def choices_of_ranks(searches: Sequence[RankSearch], limit: int, gap: float) -> Choices:
-    """Return what is sharded: on every rank the fastest that fits.
+    """Return the choices: on every rank the fastest that fits.
 
-    A tied table lies on two ranks, which make one choice of it: the one with which the slowest rank is fastest.
+    A tied table lies on two ranks, and both make the same choice for it: the one under which the slowest rank is fastest.
     """
     held = Counter(name for search in searches for name in search.options)
     shared = [name for name, count in held.items() if count > 1]

@@ -1,8 +1,8 @@
-"""Into which slices of tokens sequences are cut, where the scenario leaves it open: as is fastest.
+"""The choice of token slices, if the scenario leaves it open: the fastest slicing.
 
-The fastest are those of the dynamic program of Li et al. 2021 (``sim.training.pipeline.terapipe``), for what a stage in
-the middle of the pipeline takes for a slice after its context: its forward and its backward alone and, as in the paper,
-the messages of both ways, the mean over the pipeline's hops.
+The dynamic program of Li et al. 2021 (``sim.training.pipeline.terapipe``) finds it. Its costs are the times of a stage
+in the middle of the pipeline for a slice after its context: forward and backward alone and, as in the paper, the
+messages in both directions, the mean over the pipeline's hops.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ MAX_UNITS: Final = 512
 """Of the granularity in a sequence."""
 _USUAL_UNITS: Final = 128
 _USUAL_GRANULARITY: Final = 8
-"""Tokens: what tensor cores like, and what the paper's implementation takes."""
+"""Tokens: a size that suits tensor cores, and the granularity of the paper's implementation."""
 _LIMIT_STEP: Final = 5e-4
 """How close, as a fraction of a whole sequence's time, the limits on slice times lie that are tried."""
 

@@ -1,4 +1,4 @@
-"""From results, which are frozen dataclasses, to what JSON holds: the only place where the one becomes the other."""
+"""Conversion of results to JSON values: the only place where frozen dataclasses become JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass

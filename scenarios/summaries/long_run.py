@@ -41,7 +41,7 @@ def reliability_rows(reliability: Mapping[str, Any]) -> list[Row]:
 
 
 def interval_words(reliability: Mapping[str, Any]) -> str:
-    """Return which interval was simulated, which would be best, and what the closed form says."""
+    """Return the simulated interval, the best interval, and the closed form's goodput, in words."""
     steps = reliability["interval_steps"]
     chosen = f"a checkpoint every {format_time(reliability['interval_s'])} ({steps:,} step{'s' if steps > 1 else ''})"
     estimates = (

@@ -6,9 +6,9 @@ from typing import Any
 
 
 def row_names(roles: Sequence[Mapping[str, Any]], alone: str) -> list[str]:
-    """Return the role of each row, with the first rank of its class where the role has several: ``pp=0, rank 17``.
+    """Return the role of each row, with the class's first rank if the role has several classes: ``pp=0, rank 17``.
 
-    ``alone``: what to call the role of a plan that has only one.
+    ``alone``: the name of the role in a plan with only one.
     """
     times_seen = Counter(role["role"] for role in roles)
     return [

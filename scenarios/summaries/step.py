@@ -1,4 +1,4 @@
-"""What is known of a simulated step: the classes behind summary.json (docs/results.md says what every key means)."""
+"""The summary of a simulated step: the classes behind summary.json (docs/results.md explains every key)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ SCHEMA: Final = "meshtwin.summary/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleSummary:
-    """Ranks that run one program and are alike: their memory, and what their time goes to. Seconds are per step."""
+    """A class of equal ranks with one program: their memory, and the parts of their time. Seconds are per step."""
 
     role: str
     first_rank: int
@@ -29,7 +29,7 @@ class RoleSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusiestLink:
-    """The link of a kind that is busy longest, and how many are like it."""
+    """The busiest link of a kind, and the number of links with the same load."""
 
     link: str
     count: int
@@ -63,7 +63,7 @@ class CommunicationSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """What the ranks of a node take of its own memory."""
+    """Use of a node's own memory by its ranks."""
 
     peak_bytes: int
     capacity_bytes: int
@@ -72,7 +72,7 @@ class HostMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedOperator:
-    """An operator that is sharded: into how many slices it is split, and how many of them are sharded."""
+    """A sharded operator: its number of slices, and the number of sharded ones."""
 
     operator: str
     num_slices: int
@@ -81,7 +81,7 @@ class ShardedOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSharding:
-    """What OSDP chose."""
+    """OSDP's choices."""
 
     memory_limit_bytes: int | None
     num_operators: int
@@ -90,7 +90,7 @@ class OperatorSharding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
-    """How many ranks were simulated, of all."""
+    """The numbers of all ranks and of simulated ranks."""
 
     ranks: int
     simulated: int
@@ -98,7 +98,7 @@ class Folded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineWork:
-    """What the simulation took."""
+    """The cost of the simulation."""
 
     events: int
     wall_time_s: float
@@ -106,7 +106,7 @@ class EngineWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSummary:
-    """The answer of a simulation. Rates and memory verdicts are None where there is no cluster."""
+    """The answer of a simulation. Rates and memory verdicts are None without a cluster."""
 
     schema: str = SCHEMA
     scenario: str

@@ -1,4 +1,4 @@
-"""What is known of a long run: the ``reliability`` object of summary.json; docs/results.md says what its keys mean."""
+"""The summary of a long run: the ``reliability`` object of summary.json (docs/results.md explains its keys)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from typing import Final
 from sim.reliability.study import Expectation, Spread
 
 TIMES: Final = ("useful", "lost", "checkpoint", "restart", "waiting")
-"""What the time of a run is divided into; keys of ``time_s``."""
+"""The parts of a run's time; keys of ``time_s``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput(Spread):
-    """The part of the time that trains, and the standard error of its mean."""
+    """The fraction of the time that trains, and the standard error of its mean."""
 
     standard_error: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySummary:
-    """Simulated runs on hardware that fails, and what closed forms say of them."""
+    """Simulated runs on hardware that fails, with the closed forms."""
 
     mtbf_s: float
     stall_s: float

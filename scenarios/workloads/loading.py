@@ -1,4 +1,4 @@
-"""From a file to a scenario, of whatever kind of work."""
+"""Reading of scenarios of all kinds of work from files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from scenarios.workloads.workload import Scenario
 def load_scenario(path: Path | str, overrides: Sequence[str] = ()) -> Scenario:
     """Return the scenario of a file with ``key=value`` overrides put in.
 
-    Raises ScenarioError, with file, line, key, rule and remedy, for everything that is wrong with either.
+    Raises ScenarioError, with file, line, key, rule and remedy, for every error in either.
     """
     return scenario_of(read_document(Path(path)), overrides)
 
@@ -29,13 +29,13 @@ def scenario_of(document: Document, overrides: Sequence[str] = ()) -> Scenario:
 def scenario_from_mapping(data: Mapping[str, Any], source: Path, where: str) -> Scenario:
     """Return the scenario that a mapping from ``source`` describes.
 
-    Raises ScenarioError, with ``where`` in the place of file and line, for everything that is wrong with it.
+    Raises ScenarioError, with ``where`` in the place of file and line, for every error in it.
     """
     return scenario_of(Document(source=source, data=dict(data), origins={(): Origin(option=where)}))
 
 
 def load_step(path: Path | str, overrides: Sequence[str] = ()) -> StepScenario:
-    """Return the step of a file. Raises ScenarioError as ``load_scenario``, and for a kind of work that has no step."""
+    """Return the step of a file. Raises ScenarioError as ``load_scenario``, and for a kind of work without a step."""
     return step_of(load_scenario(path, overrides))
 
 

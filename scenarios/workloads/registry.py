@@ -1,4 +1,4 @@
-"""All kinds of work, and what follows from having them all: which one a file is of, and the schema of every file."""
+"""The registry of all kinds of work; the kind of a file, and the schema of all files."""
 
 from typing import Any, Final
 
@@ -10,11 +10,11 @@ from scenarios.workloads.training.workload import TrainingStep
 from scenarios.workloads.workload import Workload
 
 WORKLOADS: Final[tuple[Workload[Any], ...]] = (TrainingStep(), TextbookSchedule())
-"""The first is what a file is of that names no kind, where no other one claims it."""
+"""A file without a kind belongs to the kind that claims it, else to the first one."""
 
 
 def workload_of(document: Document) -> Workload[Any]:
-    """Return the kind of work that a file is of. Raises ScenarioError for one that there is not."""
+    """Return the kind of work of a file. Raises ScenarioError for an unknown kind."""
     named = document.data.get("workload")
     if named is None:
         return next((kind for kind in WORKLOADS if kind.claims(document.data)), WORKLOADS[0])
@@ -22,7 +22,7 @@ def workload_of(document: Document) -> Workload[Any]:
 
 
 def workload_named(name: object, origin: Origin | None = None) -> Workload[Any]:
-    """Return a kind of work by its name. Raises ScenarioError, with the name's origin, for one that there is not."""
+    """Return a kind of work by its name. Raises ScenarioError, with the name's origin, for an unknown one."""
     found = next((kind for kind in WORKLOADS if kind.name == name), None)
     if found is None:
         names = [kind.name for kind in WORKLOADS]
@@ -32,7 +32,7 @@ def workload_named(name: object, origin: Origin | None = None) -> Workload[Any]:
 
 
 def sections() -> set[str]:
-    """Return the keys that files have at their top, of all kinds of work."""
+    """Return the top-level keys of files of all kinds of work."""
     return {key for kind in WORKLOADS for key in kind.schema.model_fields}
 
 
@@ -55,6 +55,6 @@ def json_schema() -> dict[str, Any]:
 
 
 def _is_of(kind: Workload[Any]) -> dict[str, Any]:
-    """Return the JSON Schema that files of a kind hold to, and no others."""
+    """Return the JSON Schema that only files of one kind satisfy."""
     named = {"properties": {"workload": {"const": kind.name}}, "required": ["workload"]}
     return {"anyOf": [named, kind.claimed]} if kind.claimed else named

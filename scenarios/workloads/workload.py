@@ -1,7 +1,7 @@
-"""A kind of work: what a scenario of it may ask for, how that is simulated, and what is said of it.
+"""A kind of work: its keys, its simulation, and the report of its results.
 
 Every kind is one folder beside this file and one entry of ``registry.WORKLOADS``. Commands, pages, sweeps and the JSON
-Schema go through the classes below; nothing outside a kind's folder asks of which kind a scenario is.
+Schema use the classes below. No code outside a kind's folder asks for the kind of a scenario.
 """
 
 from abc import ABC, abstractmethod
@@ -30,8 +30,8 @@ Detail = Literal["op", "task"]
 class Scenario:
     """A whole, checked scenario; each kind of work adds fields of its own.
 
-    ``document``: where each key was written, for errors that only a simulation can find. ``as_read``: the file before
-    ``overrides``; it may be a pipe, which is read once.
+    ``document``: the origin of each key, for errors that only a simulation can find. ``as_read``: the file before
+    ``overrides``; the file may be a pipe, which can be read only once.
     """
 
     name: str
@@ -48,7 +48,7 @@ S = TypeVar("S", bound=Scenario)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a sweep: its head, the key of the result that it shows, and how."""
+    """A column of a sweep: its head, the key of its result, and a function from the result to words."""
 
     head: str
     key: str
@@ -57,7 +57,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep says beside its table. ``explained``: what columns mean; ``warnings``: of points not like others."""
+    """The report of a sweep beside its table. ``explained``: the meaning of columns; ``warnings``: unusual points."""
 
     cards: tuple[Card, ...]
     sections: tuple[Section, ...] = ()
@@ -66,7 +66,7 @@ class Swept:
 
 
 class Summary(Protocol):
-    """The answers of a simulation: a frozen dataclass, its fields in SI units that their names end in."""
+    """The answers of a simulation: a frozen dataclass. Fields are in SI units, named at the end of the field."""
 
     @property
     def schema(self) -> str:
@@ -78,7 +78,7 @@ class Summary(Protocol):
 
 
 class Outcome(ABC):
-    """What a simulation found."""
+    """The result of a simulation."""
 
     summary: Summary
 
@@ -89,30 +89,30 @@ class Outcome(ABC):
 
     @property
     def timeline(self) -> Timeline | None:
-        """Return what happened when, where the kind of work has a timeline."""
+        """Return the timeline, or None for a kind of work without one."""
         return None
 
     @abstractmethod
     def row(self) -> dict[str, Any]:
-        """Return the results that a sweep lays beside those of other points, by key: plain values."""
+        """Return the results for the table of a sweep, by key: plain values."""
 
     @abstractmethod
     def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
-        """Return what is said of it, for terminals, pages and notebooks alike.
+        """Return the report, for terminals, pages and notebooks.
 
-        ``advice``: what would help most, if anything was found that does. ``drawn``: with what a timeline is needed
-        for, which a terminal does not show.
+        ``advice``: the most helpful change of the scenario, if one was found. ``drawn``: with the charts that need the
+        timeline; a terminal does not show them.
         """
 
     def closing(self, advice: Advice | None) -> Sequence[Block]:
-        """Return what a terminal says last, once it is known what would help; nothing where that is not looked for."""
+        """Return the last blocks of a terminal, with the advice; empty for a kind of work that seeks none."""
         del advice
         return ()
 
     def write(self, out: Path, advice: Advice | None = None) -> None:
         """Write summary.json, report.html, timeline.json.gz (Perfetto) and timeline.parquet into a folder; all or none.
 
-        The last two only where there is a timeline.
+        The last two need a timeline.
         """
         files = self.as_json(), self.timeline, self.blocks(advice)
         load_writer().write_outcome(*files, out)
@@ -122,26 +122,26 @@ class Workload(ABC, Generic[S]):
     """A kind of work. A subclass names itself and its keys, and turns a checked file into a scenario and an outcome."""
 
     name: ClassVar[str]
-    """What a file writes as ``workload:``."""
+    """Its value of the key ``workload:``."""
     what: ClassVar[str]
     """One line for ``simulate list``."""
     schema: ClassVar[type[ScenarioSection]]
     """The keys of a file of this kind."""
     claimed: ClassVar[Mapping[str, Any]] = {}
-    """JSON Schema of the files that ``claims`` holds for; empty where it holds for none."""
+    """JSON Schema of the files for which ``claims`` is true; empty if there are none."""
     starter: ClassVar[str]
-    """What ``simulate new --workload NAME`` writes: a file that simulates as it stands."""
+    """The file that ``simulate new --workload NAME`` writes; it can be simulated unchanged."""
     columns: ClassVar[Sequence[Column]]
-    """Columns of a sweep; keys that no point has a value for are left out."""
+    """Columns of a sweep; a key without a value in any point is left out."""
     order: ClassVar[str]
     """The key of a row by which a sweep is sorted, the least first."""
     ordered_by: ClassVar[str]
     """That key in words."""
     point: ClassVar[str] = "simulation"
-    """What every point of a sweep is."""
+    """The noun for a point of a sweep."""
 
     def claims(self, data: Mapping[str, Any]) -> bool:
-        """Return whether a file that names no kind of work is of this one."""
+        """Return whether a file without a kind of work belongs to this kind."""
         del data
         return False
 
@@ -156,37 +156,36 @@ class Workload(ABC, Generic[S]):
 
     @abstractmethod
     def simulate(self, scenario: S, *, detail: Detail | None = None, fold: bool = True) -> Outcome:
-        """Return what the simulation found. Raises ScenarioError for what cannot be simulated.
+        """Return the result of the simulation. Raises ScenarioError for a scenario that cannot be simulated.
 
-        ``detail``: rows of the timeline, None for what suits its size. ``fold``: ranks that cannot differ are simulated
-        once.
+        ``detail``: rows of the timeline; None: by its size. ``fold``: simulate ranks that cannot differ once.
         """
 
     def has_lanes(self, scenario: S) -> bool:
-        """Return whether a picture of what ranks do is worth drawing beside those of a sweep's other points."""
+        """Return whether a sweep should draw a picture of the ranks' work for each point."""
         del scenario
         return False
 
     def schedule(self, scenario: S) -> ShownSchedule | None:
-        """Return the pipeline schedule, where there is one."""
+        """Return the pipeline schedule, or None."""
         del scenario
         return None
 
     def schedule_text(self, scenario: S) -> str:
-        """Return the pipeline schedule as CSV, a row of actions per rank. Raises ScenarioError where there is none."""
+        """Return the pipeline schedule as CSV, a row of actions per rank. Raises ScenarioError if there is none."""
         raise unable(
             scenario, f"a scenario of {self.name} has no pipeline schedule", "name one of training or textbook"
         )
 
     def swept(self, summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Swept:
-        """Return what a sweep says beside its table, from sweep.json and its points' pictures: the best point."""
+        """Return the report of a sweep beside its table, from sweep.json and its points' pictures: the best point."""
         del pictures
         best = summary["points"][0]
         shown = next((c.words(best[c.key]) for c in self.columns if c.key == self.order), f"{best[self.order]:g}")
         return Swept((Card(f"Least {self.ordered_by}", shown, label(summary, best["set"])),))
 
     def advise(self, scenario: S, found: Outcome) -> Advice | None:
-        """Return the change of the scenario that helps most, where one is known that does."""
+        """Return the most helpful change of the scenario, or None."""
         del scenario, found
         return None
 
@@ -198,5 +197,5 @@ def with_changes(scenario: S, overrides: Sequence[str]) -> S:
 
 
 def unable(scenario: Scenario, rule: str, remedy: str) -> ScenarioError:
-    """Return the refusal of what a kind of work does not have, such as a pipeline schedule."""
+    """Return the refusal of a feature that a kind of work lacks, such as a pipeline schedule."""
     return ScenarioError(scenario.document.origin(("workload",)), "workload", rule, remedy)

@@ -1,7 +1,7 @@
-"""What would help a scenario most: changes against its greatest losses, simulated before they are advised.
+"""Advice: the most helpful change of a scenario. Changes against the greatest losses are simulated first.
 
-Only overrides that make a valid scenario are named, and only such as fit in memory, where any do. Steps of more than
-``MOST_EVENTS`` events take seconds each, so there the first change against the greatest loss is named untried.
+Advice names only overrides that make a valid scenario, and if possible only those that fit in memory. Steps of more
+than ``MOST_EVENTS`` events take seconds each. For these the first change against the greatest loss is named untried.
 """
 
 from collections.abc import Iterator, Mapping

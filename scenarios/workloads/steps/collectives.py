@@ -15,13 +15,13 @@ FORMS: Final = "native, explicit, explicit:ALGORITHM or explicit:KIND=ALGORITHM,
 
 
 def chosen_algorithms(text: str, plan: Plan, named: Mapping[str, str] | None = None) -> Mapping[str, str] | None:
-    """Return the algorithm of each kind of collective of a plan that runs as a step list; None for the library's own.
+    """Return the algorithm by kind for collectives that run as step lists; None: the library's own collectives.
 
-    ``explicit`` takes the step list that the scenario names (``named``, by kind), or else the first of each kind,
-    ``explicit:ALGORITHM`` that one for all kinds of the plan, ``explicit:KIND=ALGORITHM,...`` one per kind and for
-    others what ``explicit`` takes.
-    Raises ScenarioError for another text, an algorithm that a kind has no step list by, or a kind that the plan lacks.
-    A switch that reduces is no process: what it takes part in cannot be run so.
+    ``explicit`` takes the algorithm that the scenario names (``named``, by kind), else the first of each kind.
+    ``explicit:ALGORITHM`` takes that algorithm for all kinds of the plan. ``explicit:KIND=ALGORITHM,...`` names one per
+    kind; other kinds are as with ``explicit``. Raises ScenarioError for another text, for an algorithm without a step
+    list of its kind, and for a kind that the plan lacks. Algorithms of reducing switches cannot run so, as a switch is
+    not a process.
     """
     word, colon, choice = text.partition(":")
     if word not in {NATIVE, EXPLICIT} or (colon and (word == NATIVE or not choice)):

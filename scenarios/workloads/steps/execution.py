@@ -1,4 +1,4 @@
-"""Run a scenario's plan with torch, and lay what happened beside what the simulation said."""
+"""Execution of a scenario's plan with torch, compared with its simulation."""
 
 import math
 import os
@@ -32,9 +32,9 @@ SCHEMA = "meshtwin.execution/1"
 Device = Literal["cpu", "cuda"]
 TIMEOUT: Final = f"{SILENCE_S:g} s"
 TIMEOUTS_S: Final = (5.0, 86_400.0)
-"""How long a rank may not answer: what is taken where nothing is said, and the limits."""
+"""The longest silence of a rank: default and limits."""
 PROCESS_BYTES = 128 * 2**20
-"""What one process that has loaded torch holds at least, beside the plan's buffers."""
+"""The least memory of one process with torch loaded, beside the plan's buffers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +67,11 @@ class Executed:
 
     @property
     def passed(self) -> bool:
-        """Return whether work, memory and numbers are as they should be, as far as they were compared."""
+        """Return whether all comparisons of work, memory and numbers passed."""
         return bool(self.summary["passed"])
 
     def blocks(self) -> Sequence[Block]:
-        """Return what is said of it."""
+        """Return the report."""
         return execution_blocks(self.summary)
 
     def write(self, out: Path) -> None:
@@ -81,12 +81,11 @@ class Executed:
 
 
 def run(scenario: StepScenario, options: ExecutionOptions) -> Executed | None:
-    """Return what a run of some steps measured; None in a process that is not rank 0 of a running job.
+    """Return the results of some executed steps; None in a process that is not rank 0 of a running job.
 
-    Times and memory are those of the last step. The check is of what all of them made of the parameters, once what the
-    last one leaves to the next is done. Every step begins at the same time on all ranks, and so does the simulated one
-    that it is compared with.
-    Raises ScenarioError where the scenario cannot be executed, here or at all, ExecutionError where a rank fails.
+    Times and memory are those of the last step. The check compares the parameters after all steps, and after the calls
+    that the last step defers. Every step begins at the same time on all ranks, and so does the simulated one.
+    Raises ScenarioError if the scenario cannot be executed, here or at all, ExecutionError if a rank fails.
     """
     device, check = options.device, options.check
     timeout_s = option_seconds("--timeout", options.timeout, TIMEOUTS_S, "a rank may be silent for")

@@ -7,9 +7,8 @@ from sim.engine.uncertainty.errors import ModelErrors
 def errors_of(pricing: ClusterPricing, step: float | None = None) -> ModelErrors:
     """Return the errors of a profile's models, as it states them.
 
-    ``step``: of whole steps; None: as the profile says, or what the framework's constants leave, where that is more.
-    Devices differ by what the cluster's jitter says, where it says something of a family, else by what its profile has
-    measured.
+    ``step``: error of whole steps; None: the larger of the profile's and that of the framework's constants. Devices
+    differ by the cluster's jitter for each family that it states, else by the jitter that the profile has measured.
     """
     profile, variation = pricing.profile, pricing.variation
     stated = {family: value for family, value in variation.sigma.items() if value > 0.0}

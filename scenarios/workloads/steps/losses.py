@@ -1,4 +1,4 @@
-"""What a step loses, and which overrides of its scenario go against that."""
+"""The losses of a step, with overrides of its scenario against each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ class Loss:
 
     @property
     def is_memory(self) -> bool:
-        """Return whether the plan does not fit: no loss of time, but what comes before all others."""
+        """Return whether the plan does not fit in memory. This is no loss of time, but comes before all losses."""
         return self.name == MEMORY
 
     @property
     def most_gain(self) -> float:
-        """Return by what fraction throughput rises where nothing of the loss is left."""
+        """Return the rise of throughput, as a fraction, if the whole loss goes."""
         return self.fraction / (1.0 - self.fraction) if self.fraction < 1.0 else float("inf")
 
 

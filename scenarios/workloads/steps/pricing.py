@@ -16,7 +16,7 @@ from sim.engine.prices.variation import Variation
 
 
 def cluster_pricing(spec: ClusterSpec, algorithms: Mapping[str, str], seed: int, software: Software) -> ClusterPricing:
-    """Return what ops demand on a cluster, with the algorithms that are not left to the library."""
+    """Return the prices of ops on a cluster, with the algorithms that the scenario forces."""
     cluster = cluster_of(spec)
     generation = cluster.node.device.generation
     profile = load_profile(generation) if spec.calibrated is None else spec.calibrated.profile

@@ -1,4 +1,4 @@
-"""How fast a step is for its work: tokens/s, FLOP/s, and what part of the devices' peak that is."""
+"""Rates of a step: tokens/s, FLOP/s, and the fraction of the devices' peak."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

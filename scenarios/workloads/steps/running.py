@@ -79,9 +79,9 @@ def simulate(
 
 
 def run_step(scenario: StepScenario) -> SimulatedRun:
-    """Return one step of a scenario as the engine runs it, without what a result says of it beside.
+    """Return one step of a scenario as the engine runs it, without a summary.
 
-    Raises ScenarioError where no choice that the scenario leaves fits, or an algorithm cannot serve a group.
+    Raises ScenarioError if no choice for an open decision fits, or if an algorithm cannot serve a group.
     """
     scenario = with_choices(scenario)
     return _run(scenario, plan_of(scenario), scenario.pricing(), fold=True)

@@ -1,4 +1,4 @@
-"""What a step loses, and overrides of its scenario that go against each loss, the mildest first."""
+"""The losses of a step, with overrides of its scenario against each loss, the mildest first."""
 
 from collections import defaultdict
 from collections.abc import Mapping

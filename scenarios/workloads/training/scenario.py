@@ -111,9 +111,9 @@ class TrainingScenario(StepScenario):
         return rates_of(self.dense_job, run, self.devices)
 
     def with_findings(self, summary: StepSummary, plan: Plan) -> StepSummary:
-        """Return the summary with what OSDP chose, and with the long run of such steps, where they are asked for.
+        """Return the summary with OSDP's choices and the long run, if the scenario asks for them.
 
-        Raises ScenarioError for a long run that would not end, or not in bounded time.
+        Raises ScenarioError for a long run that would not end in bounded time.
         """
         if self.job.parallel.osdp is not None:
             summary = replace(summary, osdp=summarise_choice(self.dense_job, plan))
@@ -124,7 +124,7 @@ class TrainingScenario(StepScenario):
         return summary
 
     def blocks(self, found: FoundStep) -> Sequence[Block]:
-        """Return what is said of the step, and of the long run if there is one."""
+        """Return the report of the step, and of the long run if there is one."""
         return training_blocks(found) if self.reliability is None else long_run_blocks(found)
 
     def losses(self, summary: Mapping[str, Any]) -> list[Loss]:
