@@ -1,10 +1,10 @@
 """Errors of the cost models.
 
 CostModelError (ValueError)
-├── UnitError        a quantity that is not a number with a unit of the right dimension
-├── CatalogueError   a device, node or profile that the catalogue does not have, or an entry that breaks its rules
-├── KernelError      inputs or attributes that a kernel cannot take
-└── CollectiveError  a collective or group that has no cost
+├── UnitError        a quantity without a number, or without a unit of the right dimension
+├── CatalogueError   an unknown device, node or profile, or an entry that breaks the rules of the catalogue
+├── KernelError      wrong inputs or attributes of a kernel
+└── CollectiveError  a collective or group without a cost
     └── AlgorithmError   an algorithm that a collective does not have, or that cannot serve a group
 """
 

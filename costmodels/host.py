@@ -1,8 +1,8 @@
-"""What a host takes: copies between its memory and a device's, and kernels on its own cores.
+"""Times of a host: copies between its memory and a device's, and kernels on its own cores.
 
-A copy is alpha and beta, as a message is. What the host's cores do to optimizer states is bound by its memory: an
-Adam step streams through them once (Ren et al. 2021, ZeRO-Offload, arXiv 2101.06840, section 5). The ranks of a node
-have equal shares of its memory bandwidth, as where a launcher binds the cores to them evenly.
+A copy follows the alpha-beta model, like a message. The optimizer on the host's cores is bound by memory: an Adam step
+streams through its states once (Ren et al. 2021, ZeRO-Offload, arXiv 2101.06840, section 5). The ranks of a node have
+equal shares of its memory bandwidth, as if a launcher binds the cores to them evenly.
 """
 
 from costmodels.hardware import HostSpec

@@ -28,7 +28,7 @@ Forward: to float32, scale, two to make the mask, fill, softmax, to half precisi
 scale.
 """
 NATIVE_PART: Final = 0.5
-"""Of an op's launch in forward, what a kernel of its backward takes where that is not stated.
+"""Default of ``native_launch_s``, as a fraction of ``launch_s``.
 
 Assumption: autograd spends on an op what forward does, and its backward has two kernels, for input and for weight.
 """
@@ -42,18 +42,21 @@ _SUMMING: Final = frozenset({"combine", "dispatch_backward"})
 class Software:
     """Constants of a framework. As it stands it adds nothing.
 
-    ``launch_s``: host time per kernel that Python launches (forward, recomputation); ``native_launch_s``: per kernel
-    that autograd launches, per collective and message; None: ``NATIVE_PART`` of ``launch_s``. ``task_launch_s``: host
-    time of a micro-batch's forward or backward before its first kernel; ``graph_launch_s``: that of launching one as a
-    whole, which is a captured graph then and whose kernels need no launch of their own (None: it is none; messages
-    between ranks stay outside). ``rank_skew_s``: standard deviation of when
-    the members of a collective come. ``product_slowdown``, ``memory_bound_slowdown``, ``optimizer_slowdown``: how many
-    times as long products, memory-bound kernels and the optimizer's take as under the profile;
-    ``unaligned_slowdown``: products, beside that, of a matrix whose rows are no multiple of 4 bytes.
-    ``fused_softmax``: a scaled, masked softmax is one kernel; ``fused_routing``: so is the choice of experts;
-    ``fused_permutation``: what experts make of a token is summed token by token, and not added slot by slot.
-    ``step_spread``: standard deviation of the logarithm of
-    measured over predicted steps that these constants leave, beside the errors of kernels and network.
+    Host times. ``launch_s``: per kernel that Python launches (forward, recomputation). ``native_launch_s``: per kernel
+    that autograd launches, per collective and per message; None: ``NATIVE_PART`` of ``launch_s``. ``task_launch_s``: of
+    a micro-batch's forward or backward before its first kernel. ``graph_launch_s``: of a forward or backward that is a
+    captured graph, launched as a whole; its kernels need no launch of their own, and messages between ranks stay
+    outside (None: no graphs).
+
+    Factors on the profile's times. ``product_slowdown``, ``memory_bound_slowdown``, ``optimizer_slowdown``: for
+    products, memory-bound kernels and the optimizer's kernels. ``unaligned_slowdown``: a further factor for products
+    with a matrix whose rows are no multiple of 4 bytes.
+
+    Kernels. ``fused_softmax``: a scaled, masked softmax is one kernel. ``fused_routing``: the choice of experts is one
+    kernel. ``fused_permutation``: experts' outputs are summed token by token, not added slot by slot.
+
+    Deviations. ``rank_skew_s``: of the arrival times of a collective's members. ``step_spread``: of the logarithm of
+    measured over predicted step times that remains with these constants, beside the errors of kernels and network.
     """
 
     launch_s: float = 0.0

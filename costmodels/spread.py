@@ -1,13 +1,13 @@
-"""How far calls lie from what a profile predicts, and which of them err alike.
+"""Errors of a profile's predicted calls, and their correlation.
 
-The logarithm of measured over predicted is taken to be normal, with a standard deviation that goes with how long a call
-is predicted to take: launches, waves and caches count for less the longer it is. Two calls of a family have in common
+The logarithm of measured over predicted time is assumed to be normal. Its standard deviation depends on the predicted
+time: launches, waves and caches matter less for long calls. Two calls of a family share the fraction
 
     common + near exp(-distance / octaves)
 
-of its variance: their distance is that of their shapes, each number of which counts in octaves (powers of two), and is
-endless between series (other kernels of a memory-bound family, other kinds or groups of collectives). It is the
-exponential covariance with a nugget of geostatistics (Cressie, Statistics for Spatial Data, 1993, section 2.3).
+of its variance. Their distance is that of their shapes, each number counted in octaves (powers of two). It is infinite
+between series (other kernels of a memory-bound family, other kinds or groups of collectives). This is the exponential
+covariance with a nugget of geostatistics (Cressie, Statistics for Spatial Data, 1993, section 2.3).
 """
 
 from collections.abc import Hashable, Sequence

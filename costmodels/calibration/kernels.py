@@ -1,6 +1,6 @@
 """Fit the kernel part of a profile: matrix products, fused attention, memory-bound kernels, the optimizer.
 
-The predictions are the simulator's own (``roofline``), so what is fitted is what is used.
+The predictions are the simulator's own (``roofline``), so the fit and the simulation use the same functions.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -10,10 +10,10 @@ from costmodels.kernels.tensor import Family, Work
 class KernelSample:
     """One kernel call, alone or as busy as the job keeps the machine.
 
-    ``key``: what rows are split by. ``label``: the same for people, each number with what it is; the key where empty.
+    ``key``: the text whose hash splits rows. ``label``: the same for people, each number with its name; empty: the key.
 
-    ``dtype``: of the first operand with a floating-point type, as the simulator prices it. ``kernel``: its name, where
-    one kernel was measured. ``staged_bytes``: what the measured op moved before, in a kernel of its own (fused
+    ``dtype``: of the first operand with a floating-point type, as in the simulator's prices. ``kernel``: its name, if
+    one kernel was measured. ``staged_bytes``: bytes that the measured op moved before, in a kernel of its own (fused
     attention of serving libraries first writes queries, keys and values in the layout of its cache).
     """
 

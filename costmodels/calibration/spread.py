@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Erred:
-    """A measured call: where it stands in its family, what was predicted and what it took, in seconds."""
+    """A measured call: its place in its family, and its predicted and measured seconds."""
 
     place: Place
     predicted_s: float
@@ -36,13 +36,13 @@ class Erred:
 
 
 def spread_of(calls: Sequence[Erred], num_fitted: int = 0) -> Spread:
-    """Return the errors of a family's calls, every series counting as much as any other.
+    """Return the errors of a family's calls, with equal weight for every series.
 
-    Standard deviations are root mean squares, of half-decades of predicted length with ``LEAST`` calls or more each,
-    each as wide as so few calls need (``widened``). The correlation's parameters are those of least squares to the mean
+    Standard deviations are root mean squares over half-decades of predicted length with ``LEAST`` calls or more each,
+    widened for their number of calls (``widened``). The correlation's parameters follow from least squares to the mean
     products of errors over their deviations (Matheron's method of moments), by distance and weighted by the number of
-    pairs; pairs of two series show what is common. ``num_fitted``: constants fitted to these very calls, fewer than
-    there are series; what they take away of the variance is given back.
+    pairs; pairs of two series show the common part. ``num_fitted``: constants fitted to these very calls, fewer than
+    the series; the variance that they removed is given back.
     """
     series = Counter(call.place.series for call in calls)
     weights = np.array([1.0 / series[call.place.series] for call in calls])
@@ -61,10 +61,10 @@ def spread_of(calls: Sequence[Erred], num_fitted: int = 0) -> Spread:
 
 
 def widened(deviation: float, freedom: float) -> float:
-    """Return the deviation of a normal variable that lies as far out, 90 % of the time, as what is known of few errors.
+    """Return a deviation widened for few errors: the normal variable's with the same 90 % interval.
 
-    ``deviation``: the root mean square of errors with so many degrees of freedom. Another error over it has Student's
-    distribution, whose 95 % quantile is 2.0 at 5 degrees, and 1.65 at very many, as the normal distribution's.
+    ``deviation``: the root mean square of errors with that many degrees of freedom. A further error over it has
+    Student's distribution. Its 95 % quantile is 2.0 at 5 degrees; at very many it is the normal distribution's, 1.65.
     """
     return deviation * float(stdtrit(freedom, 0.95) / ndtri(0.95))
 

@@ -1,8 +1,8 @@
-"""Which tiles and splits a library's matrix products are seen to use, and by what ranking: those that predict best.
+"""The search for the tiles, splits and ranking of a library's matrix products: those that predict best.
 
 A library has compiled kernels for some tiles only, and takes the first by an estimate of its own; neither is on a data
-sheet. Tiles and splits come, go or take each other's place one by one while that helps, and the ranking's numbers rise
-and fall in turn: a greedy search over short lists, whatever the shapes.
+sheet. The search is greedy, over short lists. It adds, removes or exchanges one tile or split at a time, and raises or
+lowers one number of the ranking at a time, as long as that helps.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,15 +1,15 @@
-"""Flows: who sends how much to whom in a collective, all rounds together, as arrays. They say where traffic goes.
+"""Flows: the bytes from each member of a collective to each other one, over all rounds, as arrays.
 
-How long it takes is another matter: ``collective_cost`` has latencies, protocols and the bytes of the busiest port.
-Rings and trees run in channels, as in NCCL: one for every rank of the smallest node, so that each of a node's adapters
-carries its part. Channel c enters a node at its c-th rank and leaves from the one before, around the node.
+Flows say where traffic goes, not how long it takes: ``collective_cost`` has latencies, protocols and the bytes of the
+busiest port. Rings and trees run in channels, as in NCCL: one for every rank of the smallest node, so each of a node's
+adapters carries a part. Channel c enters a node at its c-th rank and leaves from the rank before, around the node.
 
-A double binary tree loads all nodes alike but for its root and its edge: inner in one tree, a leaf in the other, a
-node sends and receives twice the payload in both together. It is laid out as neighbours that exchange the payload, as
-most of its edges join neighbours; so it adds no classes of nodes that differ by where they are in a tree. That is right
-where no two routes between nodes share a link; elsewhere, ``tree_flows`` has the trees themselves.
+A double binary tree loads all nodes equally except its root and its edge. A node is an inner node of one tree and a
+leaf of the other, and in both together it sends and receives twice the payload. The tree is laid out as neighbours that
+exchange the payload, because most of its edges join neighbours. So it adds no classes of nodes by their place in a
+tree. That is right if no two routes between nodes share a link; otherwise ``tree_flows`` has the trees themselves.
 
-Algorithms whose rounds load links differently are phased: what a phase moves begins when the one before has ended, and
+Some algorithms load links differently in each round. They are phased: a phase begins when the one before has ended, and
 flows of one phase run together (``phased_flows``).
 """
 
@@ -60,10 +60,10 @@ def collective_flows(
 ) -> Flows:
     """Return the flows of a collective whose members are numbered node by node, per byte of its payload.
 
-    The payload is what ``collective_cost`` calls num_bytes; for a barrier, one token. What members and the network's
-    switches exchange is no flow from member to member: ``switch_parts``. ``rings``: the orders in which the rings and
-    trees of one node visit its members, where that is not by their numbers. Raises CollectiveError for an
-    unknown kind or algorithm.
+    The payload is ``num_bytes`` of ``collective_cost``; for a barrier, one token. Traffic between members and the
+    network's switches is no flow between members: see ``switch_parts``. ``rings``: the orders in which the rings and
+    trees of one node visit its members, if not by their numbers. Raises CollectiveError for an unknown kind or
+    algorithm.
     """
     num_ranks = sum(ranks_per_node)
     if algorithm == "none" or num_ranks == 1:

@@ -98,15 +98,15 @@ class NetworkParameters:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCost:
-    """What one collective of one group asks of the network.
+    """The demand of one collective of one group on the network.
 
     ``port_bytes``: bytes that the busiest member sends (or receives) through its own port inside the node.
     ``nic_bytes``: bytes that leave (or enter) the busiest node, over all of its adapters. Both include the protocol's
-    overhead; what a message leaves unused of an adapter counts as sent. ``reduced_bytes``: payload that the busiest
-    member adds to its own. ``latency_s`` includes the time in which the busiest port or adapter waits: for other
-    links, where an algorithm uses them one after the other, and for channels that cannot fill the port.
-    ``wire_overhead``: bytes that the links carry per byte of the flows (``collectives.flows``). ``in_turn_s``: the part
-    of ``latency_s`` in which the busiest link waits for others that work before or after it; a topology knows better.
+    overhead; the unused part of an adapter during a message counts as sent. ``reduced_bytes``: payload that the busiest
+    member adds to its own. ``latency_s`` includes waiting of the busiest port or adapter: for other links, if an
+    algorithm uses them one after the other, and for channels that cannot fill the port. ``wire_overhead``: bytes on
+    the links per byte of the flows (``collectives.flows``). ``in_turn_s``: the part of ``latency_s`` in which the
+    busiest link waits for links that work before or after it; with a topology that part is computed from its routes.
     """
 
     algorithm: str

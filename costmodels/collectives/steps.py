@@ -1,6 +1,6 @@
-"""Step lists: who sends which chunk to whom in which round. Plain data; one function per algorithm.
+"""Step lists: sender, receiver and chunk of every message, by round. Plain data; one function per algorithm.
 
-Chunks are numbered pieces of what a collective moves, of any size each:
+Chunks are numbered pieces of a collective's payload, each of any size:
 
 | kind                | chunks                                  | at the start          | at the end        |
 |---------------------|-----------------------------------------|-----------------------|-------------------|
@@ -11,8 +11,8 @@ Chunks are numbered pieces of what a collective moves, of any size each:
 | broadcast           | of the vector                           | root: all             | all ranks: all    |
 | all_to_all          | s·g + t: from rank s to rank t          | rank s: its row       | rank t: a column  |
 
-Rounds are synchronous: what a round sends is what its ranks held before it. A step that reduces adds to what the
-target holds; one that does not replaces it.
+Rounds are synchronous: a round sends the values that its ranks held before it. A reducing step adds to the target's
+value; another step replaces it.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -53,13 +53,13 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Bytes, hops and messages of an algorithm; ``reduced_bytes``: what the busiest rank adds to its own.
+    """Bytes, hops and messages of an algorithm; ``reduced_bytes``: bytes that the busiest rank adds to its own.
 
-    ``in_series``: nodes' insides and adapters take turns; else they work at the same time. ``waiting_port_bytes`` and
-    ``waiting_nic_bytes``: transfers of others that the busiest one waits for. ``one_adapter``: no node uses more.
-    ``own_bytes``: a rank's own share of the payload, where it passes through the rank's engine (see ``Protocol``).
-    ``bandwidth_fraction``: of a link's rate, what the algorithm makes use of; the bytes include what it leaves unused.
-    ``fan``: transfers that a rank starts one after the other, beyond the first of each hop.
+    ``in_series``: the links inside nodes and the adapters take turns; else they work at the same time.
+    ``waiting_port_bytes`` and ``waiting_nic_bytes``: other transfers that the busiest one waits for. ``one_adapter``:
+    every node uses one adapter. ``own_bytes``: a rank's own share of the payload, if it passes through the rank's
+    engine (see ``Protocol``). ``bandwidth_fraction``: the fraction of a link's rate that the algorithm uses; the bytes
+    include the unused rest. ``fan``: transfers that a rank starts one after the other, beyond the first of each hop.
     """
 
     port_bytes: float = 0.0

@@ -1,11 +1,10 @@
 """Casts to eight bits, and matrix products of such operands (Micikevicius et al. 2022, FP8 Formats for Deep Learning).
 
-A tensor in eight bits comes with its scale, one float32: what its elements are multiplied by to get their values. So a
-product takes two pairs, or more where an operand is given in pieces, and then what the plain product takes: a bias, or
-what it writes into. ``dtype`` is the type
-of what it makes. A cast writes ``copies`` of the tensor: Hopper's tensor cores take operands of eight bits only with
-the summed dimension innermost, so what two products sum over in two ways is written in two orders (cuBLAS,
-cublasLtMatmul).
+A tensor in eight bits comes with its scale, one float32; elements times the scale are the values. So a product takes
+two pairs of tensor and scale (more if an operand is given in pieces), and then the other inputs of the plain product: a
+bias, or the buffer that it adds to. ``dtype`` is the type of the result. A cast writes ``copies`` of the tensor.
+Hopper's tensor cores take operands of eight bits only with the summed dimension innermost. So if two products sum over
+different dimensions, the tensor is written in two orders (cuBLAS, cublasLtMatmul).
 """
 
 from collections.abc import Sequence

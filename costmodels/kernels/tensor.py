@@ -64,14 +64,14 @@ class GemmShape:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one call of a kernel asks of a device.
+    """The work of one call of a kernel.
 
-    ``flop`` follows the papers: 2MKN for a matrix product, attention in full (no causal skipping), fused
-    attention's recomputed scores not counted, anything else 0. ``executed_flop`` is what the device does.
-    ``bytes_read`` and ``bytes_written`` cross the HBM when nothing stays in cache between kernels.
-    ``duration_s`` is set for delays only. ``dtype``: of the operands that products multiply, where it is not that of
-    the first. ``num_kernels``: how many kernels the call takes, each with its fixed time. ``scattered_additions``:
-    elements that are added one by one to wherever they belong, by atomic operations.
+    ``flop`` follows the papers: 2MKN for a matrix product, attention in full (no causal skipping), without the
+    recomputed scores of fused attention; 0 for other kernels. ``executed_flop`` is the device's real work.
+    ``bytes_read`` and ``bytes_written`` cross the HBM if nothing stays in cache between kernels.
+    ``duration_s`` is set for delays only. ``dtype``: of a product's operands, if it is not that of the first.
+    ``num_kernels``: the number of kernels of the call, each with its fixed time. ``scattered_additions``: elements
+    that are added one by one to their places, by atomic operations.
     """
 
     flop: float

@@ -22,13 +22,12 @@ _BACKWARD_FLOP: Final = 2.5
 class AttentionProfile:
     """Fused attention over whole sequences.
 
-    ``peak_fraction``: of the peak that a block's products reach, with what of the softmax hides behind them;
-    ``score_s``: time of the whole device per score that the softmax (an exponential, a maximum, a sum) adds, as on
-    processors that do one after the other. ``throttle``, ``throttle_after_s``: see ``throttling``. ``key_tile``: keys
-    that a block takes at a time, whole; ``step_s``: its least time for them. ``tail``: share of the longest block that
-    the others wait for. ``memory_fraction``: of the memory bandwidth; ``cache_fraction``, ``cache_speedup``: tensors of
-    less than this fraction of the cache move this many times as fast. ``backward_ratio``: the backward's rate of the
-    forward's.
+    ``peak_fraction``: fraction of the peak that a block's products reach, with the softmax that overlaps them.
+    ``score_s``: time of the whole device per score for a softmax (an exponential, a maximum, a sum) that runs after the
+    products, as on CPUs. ``throttle``, ``throttle_after_s``: see ``throttling``. ``key_tile``: keys that a block takes
+    at a time; ``step_s``: its least time for them. ``tail``: fraction of the longest block that the others wait for.
+    ``memory_fraction``: of the memory bandwidth. ``cache_fraction``, ``cache_speedup``: tensors below this fraction of
+    the cache move faster by this factor. ``backward_ratio``: the backward's rate over the forward's.
     """
 
     peak_fraction: float

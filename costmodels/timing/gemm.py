@@ -4,10 +4,10 @@ The output is cut into tiles, each computed by one multiprocessor in a loop over
 sums are then added up. Four things may bound the loop, and none overlaps the others perfectly: the arithmetic units,
 the cache that tiles are loaded from, the time from one k-step's load to its use, and the power limit. Multiprocessors
 that wait for a last wave draw little power, so the others keep a higher clock: the limit counts FLOP, not waves. A
-library ranks its tiles and splits by an estimate of its own, which knows neither the power limit nor a tile's prologue
-and epilogue, and differs from the times that the kernels then take in how much of a last wave it counts, and what it
-takes the cache and a split to cost; the first of its ranking is what runs. Operands that a part of the cache holds
-come from there. The soft maximum of times that overlap is their p-norm. Sources: NVIDIA, Matrix Multiplication
+library ranks its tiles and splits by an estimate of its own, and runs the first one. The estimate ignores the power
+limit and a tile's prologue and epilogue. It also weighs a last wave, the cache and a split otherwise than the real
+times do. Operands that fit into a part of the cache come from there. The soft maximum of times that overlap is their
+p-norm. Sources: NVIDIA, Matrix Multiplication
 Background User's Guide (tiles, waves); CUTLASS, efficient_gemm.md (split k); NVIDIA H100 Tensor Core GPU Architecture
 (clusters of blocks that share what they load); Williams et al. 2009 (roofline); Choi et al. 2013, A Roofline Model of
 Energy (a cap on power as a bound of its own).

@@ -79,7 +79,8 @@ class RankSearch:
 def choices_of_ranks(searches: Sequence[RankSearch], limit: int, gap: float) -> Choices:
     """Return the choices: on every rank the fastest that fits.
 
-    A tied table lies on two ranks, and both make the same choice for it: the one under which the slowest rank is fastest.
+    A tied table lies on two ranks, and both make the same choice for it: the one under which the slowest rank is
+    fastest.
     """
     held = Counter(name for search in searches for name in search.options)
     shared = [name for name, count in held.items() if count > 1]
