@@ -14,10 +14,10 @@ class TooLargeError(ValueError):
 
 
 def read_bounded(file: pq.ParquetFile, columns: Sequence[str] | None, max_rows: int, max_bytes: int) -> pa.Table:
-    """Return the columns of a file, all where none is named.
+    """Return the columns of a file; without names all of them.
 
-    Raises TooLargeError by what the file's end says of rows and unpacked bytes, and by what is read where that is
-    more. Of a chunk of a column the end is not asked: pyarrow ends the process where its statistics are damaged.
+    Raises TooLargeError if the rows and unpacked bytes stated at the file's end, or those really read, exceed the
+    bounds. The metadata of column chunks are not read: pyarrow ends the process if their statistics are damaged.
     """
     contents = file.metadata
     size = sum(contents.row_group(number).total_byte_size for number in range(contents.num_row_groups))

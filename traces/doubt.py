@@ -112,7 +112,7 @@ _NUMBER: Final = re.compile(r"\[([^|\]]*)\|([^\]]*)\]")
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """``kind``: of what; ``count``: how many cases; ``example``: which, or how far, where that says more."""
+    """``kind``: of the doubt; ``count``: number of cases; ``example``: a case or an amount, or empty."""
 
     kind: str
     count: int

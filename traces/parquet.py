@@ -1,4 +1,4 @@
-"""Timelines as Parquet files: one row per op, and who the ranks are and what they hold in the file's metadata.
+"""Timelines as Parquet files: one row per op; roles and memory of the ranks are in the file's metadata.
 
 Rows of several ranks that belong together share a number in the column ``transfer``. Identical timelines give identical
 bytes.

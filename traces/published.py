@@ -1,8 +1,8 @@
-"""Published measurements: a CSV with what was measured, and a YAML sidecar that says what it means.
+"""Published measurements: a CSV with the values, and a YAML sidecar with their meaning.
 
 The sidecar's keys:
 
-    citation, source, licence   text: which publication, where the numbers were read, under which terms
+    citation, source, licence   text: the publication, the place of the numbers in it, their terms
     data        name of the CSV, beside the sidecar (default: the sidecar's name with .csv)
     row         column that names the rows, or a list of columns that do so together
     where       optional: which rows are taken. equal: {column: value or list of values}; holds: an expression
@@ -16,9 +16,9 @@ The sidecar's keys:
       columns     a list of measurements: column (its name), label (optional; told in the row's name) and
                   scenario (optional; further keys for this measurement: value)
     thresholds  mean and worst: the largest absolute relative errors, as fractions, that pass; optional percentile_95:
-                what 95 % of the rows (of every group, where there are groups) may be off by at most
+                the largest error of 95 % of the rows (of every group, if there are groups)
 
-A CSV may hold columns that nothing names. A measurement whose cell is empty is left out.
+A CSV may have unused columns. A measurement with an empty cell is left out.
 """
 
 import ast

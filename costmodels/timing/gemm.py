@@ -40,27 +40,33 @@ _PARTIAL_BYTES: Final = 8.0
 class GemmProfile:
     """Parameters of the matrix-product model.
 
-    ``peak_fraction``: of the peak that the loop over k reaches; ``power_fraction``: of the peak that the power limit
-    allows a short call, infinite where it never binds; ``throttle``, ``throttle_after_s``, ``throttle_sharpness``: how
-    much less it allows a long one, see ``throttling``.
-    ``k_overhead``: prologue and epilogue of a tile, in elements of k; ``later_overhead``: the part of it that the tiles
-    after a multiprocessor's first pay, whose loads may start before. ``step_s``: from the load of 128 bytes of k to
-    their use. ``cache_bandwidth_bytes_per_s``: of all multiprocessors together. ``epilogue``: passes over the output
-    that a tile cannot overlap. ``block_s``: to hand out one block, of a tile and a part of k. ``split_s``,
-    ``split_part_s``, ``split_passes``: fixed time, time per part, and passes over the partial sums, when k is split;
-    ``split_cache_fraction``: partial sums of much less than this fraction of the cache never reach the memory.
-    ``wave_quantisation``: see ``waves``; ``memory_quantisation``: the part of what a last wave lacks that the memory
-    loses, too, since few multiprocessors cannot ask for all of its bandwidth. ``memory_fraction``: of the memory
-    bandwidth; ``memory_ramp_bytes``: a call of so few bytes takes twice as long for them, one of 100 times as many a
-    tenth longer. ``cache_fraction``, ``cache_speedup``: operands that fill less than this part of the cache are found
-    in it, and come so many times as fast. ``overlap``, ``memory_overlap``: exponents of the p-norms within a
-    multiprocessor, and between these and the memory; the larger, the better do they overlap. ``tiles``: rows and
-    columns of the library's tiles; ``paired_tiles``: of those whose blocks run in pairs on two multiprocessors, one
-    tile below the other, and share what both need of the second operand; ``splits``: of k, that it may use.
-    ``shallow_area``: rows times columns of the largest tile that the library takes where k is too short to fill a
-    pipeline, see ``_SHALLOW_K``.
-    ``ranked_quantisation``, ``ranked_cache``, ``ranked_split``: by what the library ranks them: its
-    ``wave_quantisation``, and how many times the cache's bandwidth and a split's cost it counts with.
+    The loop over k. ``peak_fraction``: fraction of the peak that it reaches. ``k_overhead``: prologue and epilogue of a
+    tile, in elements of k. ``later_overhead``: the fraction of it for later tiles of a multiprocessor, whose loads may
+    start early. ``step_s``: from the load of 128 bytes of k to their use. ``cache_bandwidth_bytes_per_s``: of all
+    multiprocessors together. ``epilogue``: passes over the output that a tile cannot overlap. ``block_s``: to hand out
+    one block, of a tile and a part of k.
+
+    The power limit. ``power_fraction``: fraction of the peak that it allows a short call, infinite if it never binds.
+    ``throttle``, ``throttle_after_s``, ``throttle_sharpness``: the lower limit of a long call, see ``throttling``.
+
+    Splits of k. ``split_s``, ``split_part_s``, ``split_passes``: fixed time, time per part, and passes over the partial
+    sums. ``split_cache_fraction``: partial sums far below this fraction of the cache never reach the memory.
+
+    Waves. ``wave_quantisation``: see ``waves``. ``memory_quantisation``: the fraction of a last wave's gap that the
+    memory loses too, as few multiprocessors cannot use all of its bandwidth.
+
+    Memory. ``memory_fraction``: of the memory bandwidth. ``memory_ramp_bytes``: the transfers of a call of this size
+    take twice as long, those of one 100 times as large a tenth longer. ``cache_fraction``, ``cache_speedup``: operands
+    below this fraction of the cache are found in it, and arrive faster by this factor.
+
+    Overlap. ``overlap``, ``memory_overlap``: exponents of the p-norms within a multiprocessor, and between it and the
+    memory; larger exponents mean better overlap.
+
+    The library. ``tiles``: rows and columns of its tiles. ``paired_tiles``: tiles whose blocks run in pairs on two
+    multiprocessors, one tile below the other, and share the second operand. ``splits``: its splits of k.
+    ``shallow_area``: rows times columns of the largest tile for a k too short to fill a pipeline, see ``_SHALLOW_K``.
+    ``ranked_quantisation``, ``ranked_cache``, ``ranked_split``: the values of its ranking: for ``wave_quantisation``,
+    and as multiples of the cache's bandwidth and of a split's cost.
     """
 
     peak_fraction: float

@@ -1,1 +1,1 @@
-"""Execution traces of MLCommons Chakra: what every rank computes and sends, and what waits for what."""
+"""Execution traces of MLCommons Chakra: the ops of every rank and their dependencies."""

@@ -1,4 +1,4 @@
-"""What waits for ranks that have no file, or that never come."""
+"""Collectives and messages whose other ranks have no file, or never arrive."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

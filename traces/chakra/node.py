@@ -14,11 +14,11 @@ COLLECTIVES: Final = frozenset({*COLLECTIVE_KINDS, "gather", "scatter"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """An op of one rank. ``kind``: as in a timeline (``compute``, ``copy``, a collective's, ``send``, ``recv``), HOST
-    for an op of the CPU, empty for a node that only holds others up.
+    for an op of the CPU, empty for a node that others only wait for.
 
-    ``after``: the ids of what must be over before. ``num_bytes``: what a kernel reads and writes, a message's or a
-    collective's payload, as in a timeline. ``group``: the process group of a collective, empty for all ranks. A send's
-    duration is how long the sender is busy, a receive's how long the message travels after that.
+    ``after``: the ids of the nodes that must end before. ``num_bytes``: bytes read and written by a kernel, or the
+    payload of a message or collective, as in a timeline. ``group``: the process group of a collective, empty for all
+    ranks. A send's duration is the busy time of the sender, a receive's the travel time of the message after that.
     """
 
     id: int

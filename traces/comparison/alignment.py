@@ -1,9 +1,9 @@
-"""Which op of one timeline is which op of the other: by name where names match, else by kind, size and place.
+"""Alignment of the ops of two timelines: by name if names match, else by kind, size and place.
 
-Per pair of ranks and streams the longest common subsequence of names (and micro-batches) is found, so that an op that
-is missing or extra moves no other. Ops of one name that are left have changed places or streams: the n-th meets the
-n-th. What is left then has other names: between two neighbours that are aligned, ops of one kind and size meet in
-order, then those of one kind, where both sides have equally many. Times decide nothing.
+Per pair of ranks and streams the longest common subsequence of names (and micro-batches) is found, so a missing or
+extra op moves no other. Remaining ops of the same name have changed places or streams: the n-th meets the n-th. Ops
+with other names are aligned between aligned neighbours: those of one kind and size in order, then those of one kind if
+both sides have the same number of them. Times play no part.
 """
 
 from collections.abc import Iterator

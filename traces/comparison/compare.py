@@ -1,4 +1,4 @@
-"""Two timelines side by side: which ops differ, in what, and which explain the difference in time."""
+"""Comparison of two timelines: the ops that differ, and those that explain the difference in time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,9 +50,9 @@ Share = tuple[Totals, float]
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What explains a difference: the ops with the largest, all others as one entry, ``num_others`` names, and idling.
+    """Explanation of a difference: the ops with most of it, all others as one entry (``num_others`` names), and idling.
 
-    The parts add up to 1, or are all 0 where nothing differs.
+    The parts add up to 1, or are all 0 without a difference.
     """
 
     ops: tuple[Share, ...]

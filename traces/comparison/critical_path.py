@@ -1,10 +1,9 @@
-"""The path of ops through a timeline that ends last: what its kinds of op have of the time from begin to end.
+"""The critical path of a timeline, and the time of each kind of op on it.
 
-A timeline says when ops ran, not what they waited for. So the path is read off times: before an op comes the one on
-its rank that was over last when it began, of several at once that of its own stream. Of a message's ends, or a
-collective's members, the path goes on with the one that began last; of those that began at once, as a simulation draws
-them, with the one that came last. Time in which none of the path's ops run is idle: the host's, or that of a rank which
-the timeline does not have.
+A timeline records times, not waits. So the path is derived from times. The predecessor of an op is the op of its rank
+that ended last before it began; of several, the one on its own stream. From a message or collective the path goes on
+with the end or member that began last; if they began together, as in simulations, with the one that arrived last. Time
+without an op of the path is idle: it belongs to the host, or to a rank outside the timeline.
 """
 
 from typing import Final

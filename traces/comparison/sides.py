@@ -92,7 +92,7 @@ class Sides:
 
 
 def sides(first: Timeline, second: Timeline) -> Sides:
-    """Return what is compared with what: ranks of one number, else of one role, else one after the other."""
+    """Return the pairs of ranks: those of one number, else of one role, else in order."""
     pairs = pair_ranks(first.ranks, second.ranks)
     names = _vocabulary(first.name, second.name)
     kinds = _vocabulary(first.kind, second.kind)

@@ -1,7 +1,7 @@
-"""Where the time of a step goes: every moment of every rank is some op's, or idle, so that all of it adds up.
+"""The parts of a step's time: every moment of every rank belongs to an op, or is idle, so the parts add up.
 
-A moment belongs to compute where compute runs, else to communication, else to copies and fills; several ops of one
-class share it equally. What communication has is so what compute does not hide (exposed).
+A moment belongs to compute if compute runs, else to communication, else to copies and fills. Several ops of one class
+share it equally. So communication has the moments that compute does not hide (exposed communication).
 """
 
 from dataclasses import dataclass

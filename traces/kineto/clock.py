@@ -1,8 +1,8 @@
-"""One clock for all ranks: collectives that make every member wait for every other end at one moment, on all of them.
+"""One clock for all ranks, from collectives in which every member waits for all others: they end everywhere at once.
 
-Each file has the clock of its host. Where clocks drift from each other that is taken out first; then a rank is shifted
-by the median difference between its ends and the others', so that a few collectives that end late on one rank move
-nothing. What is left is the residual, and it is reported.
+Each file has the clock of its host. First the drift between clocks is removed. Then a rank is shifted by the median
+difference between its ends and those of other ranks, so a few late ends on one rank move nothing. The remaining
+difference is the residual, and it is reported.
 """
 
 from collections.abc import Sequence
@@ -22,15 +22,15 @@ _ROUNDS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """How the clocks lie, by position of the rank.
+    """The alignment of clocks, by position of the rank.
 
-    ``drift`` is how much faster a clock runs than the median one, as a fraction, where that is sure and possible, and
-    ``impossible_drift`` where it is too much to be a clock's: times over ``1 + drift``, since the rank's origin, with
-    ``shift_s`` added, are common ones. ``offset_s`` is how far its clock was moved against that of the first rank, at
-    its origin; ``residual_s`` the median, ``worst_residual_s`` the largest distance between its ends and the common end
-    of its collectives, after the move (NaN: no collective shared). ``num_collectives`` were used; ``early_s`` is by how
-    much each of them ends on one rank before it has begun on another, which cannot be (0: it does not). ``unaligned``
-    ranks share none with the first rank, not even through others.
+    ``drift``: how much faster a clock runs than the median clock, as a fraction, if that is certain and possible.
+    ``impossible_drift``: a drift too large for a clock. Common times are times since the rank's origin over
+    ``1 + drift``, plus ``shift_s``. ``offset_s``: the shift of the clock against that of the first rank, at its origin.
+    ``residual_s``, ``worst_residual_s``: the median and largest distance between a rank's ends and the common ends of
+    its collectives after the shift (NaN: no common collective). ``num_collectives``: number of collectives used.
+    ``early_s``: for each of them, how long it ends on one rank before it begins on another, which is impossible (0: it
+    does not). ``unaligned``: ranks without a common collective with the first rank, also through other ranks.
     """
 
     shift_s: Floats

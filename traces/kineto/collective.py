@@ -121,7 +121,7 @@ def argument_facts(arguments: Arguments, groups: Mapping[str, Group]) -> Facts |
 
 
 def annotation_facts(name: str, arguments: Arguments | None) -> Facts | None:
-    """Return what an annotation such as ``nccl:all_reduce`` with its shapes and types says, None for another one."""
+    """Return the collective of an annotation such as ``nccl:all_reduce`` with its shapes and types, None for others."""
     kind = kind_of(name) if name.startswith(ANNOTATION) else ""
     if not kind:
         return None

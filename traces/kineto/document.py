@@ -45,7 +45,7 @@ _OTHER_FORMATS: Final = {
     b"\xfd7zXZ": "compressed by xz", b"(\xb5/\xfd": "compressed by zstd", b"PAR1": "a Parquet file",
     b"\xff\xfe": "text of UTF-16 or UTF-32", b"\xfe\xff": "text of UTF-16",
 }  # fmt: skip
-"""What a file is that begins so."""
+"""The kinds of files, by their first bytes."""
 _MAX_DIGITS: Final = 19
 MAX_WHOLE: Final = (1 << 62) - 1
 NO_CORRELATION: Final = -1

@@ -1,10 +1,11 @@
-"""How much faster some ranks' clocks run than others', where the ends of shared collectives prove it.
+"""Drift of ranks' clocks against each other, if the ends of common collectives prove it.
 
-The quartz clocks of two hosts differ by some ten parts per million, and one that is being set runs up to 500 off (the
-most that Linux slews). The ends of two ranks' collectives then lie ever further apart, on a line over time. Its slope
-is the median of those between any two of them (Theil 1950; Sen 1968, with his confidence interval), so a quarter of the
-ends may be wrong. A line counts where its slope is surely not 0, where it leaves less than half of what a constant
-difference leaves, and where no more collectives end on one rank before they have begun on the other.
+The quartz clocks of two hosts differ by some ten parts per million, and a clock that is being set by up to 500 (the
+maximum of Linux). Then the differences between the ends of two ranks' collectives grow, on a line over time. The slope
+of the line is the median slope between any two of them (Theil 1950; Sen 1968, with his confidence interval), so a
+quarter of the ends may be wrong. A line counts under three conditions: its slope is certainly not 0; it leaves less
+than half of the residual of a constant difference; and it does not make more collectives end on one rank before they
+begin on the other.
 """
 
 from dataclasses import dataclass

@@ -17,9 +17,9 @@ _REMEDY: Final = "get the file again from where it comes, or hand it over uncomp
 
 
 class InflatedFile:
-    """What a gzip file holds, read from begin to end, and from the begin again where that is asked for.
+    """The contents of a gzip file, read from begin to end, and again after a seek to the begin.
 
-    Raises TraceError, from ``read`` and ``seek``, once WINDOW_BYTES come of less than their MOST_TIMES-th part.
+    ``read`` and ``seek`` raise TraceError if WINDOW_BYTES of contents come from less than their MOST_TIMES-th part.
     """
 
     def __init__(self, name: str, packed: IO[bytes]) -> None:

@@ -1,8 +1,8 @@
-"""Which communication kernels of several ranks are one and the same collective, or the two ends of one message.
+"""Matching of communication kernels on several ranks: members of one collective, and the two ends of one message.
 
-The k-th collective of a kind in a group and step is the same one on every rank: all members issue them in one order, or
-the job would hang. Where torch numbered them (``Seq``), the number decides. Of messages it does not: both ranks count
-their own. Nothing is matched against what the trace says of groups and sizes.
+The k-th collective of a kind in a group and step is the same on every rank: all members issue collectives in the same
+order, or the job would hang. If torch numbered them (``Seq``), the number decides. For messages it does not, as both
+ranks count their own. No match contradicts the groups and sizes in the trace.
 """
 
 from collections import Counter, defaultdict

@@ -35,7 +35,7 @@ from traces.timeline import Floats, Words
 from traces.timeline import Source as TimelineSource
 
 _OWN_SOURCES: Final = get_args(TimelineSource)
-"""What a timeline that this program wrote says in the place where others say what recorded it."""
+"""The mark of a timeline written by this program; other traces name their recorder there."""
 _MAX_RANK: Final = (1 << 31) - 1
 
 

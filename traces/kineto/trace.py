@@ -34,9 +34,9 @@ _RANK_IN_NAME: Final = re.compile(r"(?:rank|worker)[_\-.]?(\d{1,7})(?!\d)", re.I
 
 @dataclass(frozen=True, slots=True)
 class KinetoTrace:
-    """The ranks that were read, by number, what they did together, their clocks, and what the reader should know.
+    """The ranks that were read, by number, with their collectives and messages, their clocks, and warnings.
 
-    Times of ranks are free of drift; ``alignment`` says how they lie to each other.
+    Times of ranks are free of drift; ``alignment`` has the shifts between them.
     """
 
     ranks: tuple[RankTrace, ...]
