@@ -8,7 +8,7 @@
     api.sweep("quickstart", {"parallel.tensor.degree": [2, 4, 8]}).table
 
 A scenario is a path, the name of one that comes with the program, or what ``load`` returned. Bad input raises
-``scenarios.errors.ScenarioError``: its text names file, line, key, rule and remedy.
+``ScenarioError``: its text names file, line, key, rule and remedy. docs/python.md lists all functions and results.
 """
 
 import json
@@ -21,8 +21,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from backends.execution.errors import ExecutionError
 from scenarios.comparing.comparison import Compared, compared
 from scenarios.comparing.comparison import run as compare_files
+from scenarios.errors import ScenarioError
 from scenarios.library.shipped import found
 from scenarios.report.pictures.pipeline_figure import pipeline_figure
 from scenarios.report.rendering.notebook import notebook_html
@@ -40,6 +42,23 @@ from scenarios.workloads.steps.scenario import step_of
 from scenarios.workloads.workload import Detail, Outcome, Scenario, Summary, with_changes
 from traces.frame import frame_of
 from traces.timeline import Timeline
+
+__all__ = [
+    "Difference",
+    "ExecutionError",
+    "ExecutionOptions",
+    "Ran",
+    "Scenario",
+    "ScenarioError",
+    "Simulated",
+    "Swept",
+    "compare",
+    "execute",
+    "load",
+    "simulate",
+    "sweep",
+    "validate",
+]
 
 Source = Scenario | Path | str
 
