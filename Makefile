@@ -53,8 +53,9 @@ bench: setup  ## measure speed, memory and agreement; the tables of BENCHMARKS.m
 	@failed=0; for part in "-m benchmarks.network" "-m benchmarks.scaling" benchmarks/run.py; do \
 		$(BIN)/python $$part || failed=1; done; exit $$failed
 
-docs: setup  ## draw the picture of the README and put today's results into it
+docs: setup  ## draw the pictures of the README and of docs/python.md and put today's results into the pages
 	$(BIN)/python docs/refresh.py
+	$(BIN)/python docs/run_notebooks.py notebooks/01-first-steps.ipynb
 
 clean:  ## remove what the other targets made
 	rm -rf .venv $(OUT) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

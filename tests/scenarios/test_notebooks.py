@@ -1,0 +1,85 @@
+"""The notebooks run from top to bottom, hold no outputs, and the pictures that docs show are theirs.
+
+A Jupyter kernel would take ten seconds of processor time for each, so their cells run in a namespace of this process.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import nbformat
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from docs.run_notebooks import PICTURES, picture_path, run_notebook
+from scenarios import api
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+"""What a notebook says of its kernel: no version and no path of a machine."""
+
+
+@pytest.fixture(autouse=True)
+def _without_a_screen() -> Any:
+    """Draw in memory alone."""
+    mpl.use("agg")
+    yield
+    plt.close("all")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_hold_no_outputs(path: Path) -> None:
+    """A notebook is valid, and git has neither outputs, nor counts of runs, nor anything of one machine in it."""
+    book = json.loads(path.read_text(encoding="utf-8"))
+    nbformat.validate(book)
+    assert book["metadata"] == METADATA
+    assert [cell["id"] for cell in book["cells"] if cell["metadata"]] == []
+    code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert [cell["id"] for cell in code if cell["outputs"] or cell["execution_count"] is not None] == []
+
+
+def test_first_steps_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first notebook runs without torch; what its words say of the curves holds."""
+    found = run_notebook(ROOT / "notebooks" / "01-first-steps.ipynb")
+    assert isinstance(found["answer"], api.Simulated)
+    step_s = found["network-steps"].sum(axis=1)
+    assert step_s.is_monotonic_decreasing
+    assert step_s.diff().abs().dropna().is_monotonic_decreasing
+    assert found["batch-sweep"].tokens_per_s.is_monotonic_increasing
+    assert found["batch-sweep"].bubble_fraction.is_monotonic_decreasing
+    assert all(isinstance(found[cell], Figure) for cell in PICTURES["01-first-steps"])
+    printed = capsys.readouterr().out
+    assert "In memory it fits: True" in printed
+    assert "nan" not in printed
+
+
+def test_simulated_against_executed_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """The second notebook runs with torch: the same work and the same memory, other times."""
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'meshtwin[torch]'")
+    found = run_notebook(ROOT / "notebooks" / "02-simulated-against-executed.ipynb")
+    assert set(found["kinds"].index) == {"all_reduce", "compute", "recv", "send"}
+    assert found["differ"].share_fraction.sum() == pytest.approx(1.0, abs=1e-3)
+    assert all(isinstance(found[cell], Figure) for cell in PICTURES["02-simulated-against-executed"])
+    printed = capsys.readouterr().out
+    assert "the same work: True\nthe same peak memory: True\n" in printed
+    assert "nan" not in printed
+
+
+def test_kept_pictures_are_those_of_cells() -> None:
+    """Each picture is small, is of a cell that a notebook has, and stands on the page; there are no others."""
+    cells = {(path.stem, cell["id"]) for path in NOTEBOOKS for cell in json.loads(path.read_text("utf-8"))["cells"]}
+    named = {(name, cell) for name, chosen in PICTURES.items() for cell in chosen}
+    assert named <= cells
+    pictures = {picture_path(*each) for each in named}
+    folder = ROOT / "docs" / "notebooks"
+    assert set(folder.iterdir()) == pictures
+    assert [path.name for path in pictures if path.stat().st_size > 200_000] == []
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"\]\((notebooks/.*?\.png)\)", page)) == sorted(f"notebooks/{p.name}" for p in pictures)
