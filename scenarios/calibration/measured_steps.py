@@ -104,6 +104,7 @@ def _step(table: PublishedTable, row: PublishedRow, profile: CalibratedProfile |
     if profile is not None and scenario.cluster is not None:
         refuse_other_machine(profile, scenario.cluster.node, table, row)
         scenario = replace(scenario, cluster=replace(scenario.cluster, calibrated=profile))
+    scenario = scenario.decided()
     pricing, simulation, measured_s = pricing_of(scenario), Simulation(plan_of(scenario)), row.measured
     if not isinstance(pricing, ClusterPricing):
         raise _unfit(table, "the times of a textbook workload are stated, so nothing can be fitted to them")

@@ -106,7 +106,7 @@ def predicted(table: PublishedTable, row: PublishedRow) -> Prediction:
     """Return what a row is predicted to be, in SI units."""
     if table.prediction == "collective_time_s":
         return Prediction(collective_time_s(entry_of(table, row), table.path, where_of(table, row)))
-    scenario = step_from_mapping(entry_of(table, row), table.path, where_of(table, row))
+    scenario = step_from_mapping(entry_of(table, row), table.path, where_of(table, row)).decided()
     if scenario.cluster is None and table.prediction != "iteration_time_s":
         rule, remedy = f"a textbook workload has no {table.prediction}", "compare iteration_time_s"
         raise ScenarioError(Origin(str(table.path)), "measured.prediction", rule, remedy)

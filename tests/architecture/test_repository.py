@@ -15,7 +15,22 @@ FORBIDDEN = {
 }
 ISSUE = re.compile(r"(\S*)\s+issue #?\d+")
 
-TEXT_SUFFIXES = {".py", ".md", ".yaml", ".yml", ".toml", ".txt", ".csv", ".cfg", ".ini", ".sh", ".json", ".html", ".ipynb", ""}
+TEXT_SUFFIXES = {
+    ".py",
+    ".md",
+    ".yaml",
+    ".yml",
+    ".toml",
+    ".txt",
+    ".csv",
+    ".cfg",
+    ".ini",
+    ".sh",
+    ".json",
+    ".html",
+    ".ipynb",
+    "",
+}
 
 
 def violations(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from scenarios.workloads.steps.means import mean_over_ranks
 from sim.engine.running.run import SimulatedRun
 from sim.plan.facts.description import describe
 from sim.plan.words.program import Program
-from sim.training.spec.job import DenseTraining
+from sim.training.spec.job import TrainingJob
 from sim.training.spec.precision import PRECISIONS
 
 
@@ -23,7 +23,7 @@ class Rates:
     hfu: float | None = None
 
 
-def rates_of(job: DenseTraining, run: SimulatedRun, devices: Sequence[tuple[DeviceSpec, int]]) -> Rates:
+def rates_of(job: TrainingJob, run: SimulatedRun, devices: Sequence[tuple[DeviceSpec, int]]) -> Rates:
     """Return tokens/s, FLOP/s per device and their share of the mean device's peak."""
     time_s, world = run.iteration_time_s, run.plan.mesh.size
     model_rate = job.model_flop / time_s / world

@@ -108,7 +108,7 @@ class TrainingScenario(StepScenario):
 
     def rates(self, run: SimulatedRun) -> Rates:
         """Return tokens/s, FLOP/s per device, and what part of the mean device's peak these are."""
-        return rates_of(self.dense_job, run, self.devices)
+        return rates_of(self.job, run, self.devices)
 
     def with_findings(self, summary: StepSummary, plan: Plan) -> StepSummary:
         """Return the summary with OSDP's choices and the long run, if the scenario asks for them.
