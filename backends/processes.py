@@ -68,7 +68,7 @@ class LocalProcess:
 
 @contextmanager
 def local_processes(count: int, *, beat_s: float | None = None) -> Iterator[list[LocalProcess]]:
-    """Yield so many processes; at the end of the block all are gone: after an error at once, else when they are idle.
+    """Yield ``count`` processes. At the end of the block all are gone: after an error at once, else when they are idle.
 
     ``beat_s``: each process sends ``BEAT`` at this interval, from before its work is imported until it ends.
 

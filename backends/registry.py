@@ -8,7 +8,7 @@ from backends.protocol import TorchLibrary
 
 
 def load_torch_backend() -> TorchLibrary:
-    """Return what needs torch. Raises MissingBackendError where torch is not installed."""
+    """Return the functions that need torch. Raises MissingBackendError if torch is not installed."""
     if find_spec("torch") is None:
         raise MissingBackendError("executing needs torch, which is not installed; pip install 'meshtwin[torch]'")
     library: object = import_module("backends.torch.backend").Library()

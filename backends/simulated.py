@@ -50,7 +50,7 @@ class SimulatedBackend(Backend):
 
 
 class SimulatedSession:
-    """Simulated ranks that run one plan after the other, each as the engine runs a step.
+    """Simulated ranks that run one plan after the other, each plan like a step in the engine.
 
         with SimulatedSession(4, pricing) as session:
             result = session.step(plan)

@@ -21,7 +21,7 @@ WORTH_DOING: Final = 0.01
 
 
 def advise(scenario: StepScenario, summary: Mapping[str, Any]) -> Advice | None:
-    """Return the change that adds most to the throughput: of each loss the first that is worth it and fits in memory.
+    """Return the change with the largest gain of throughput, among the first useful one of each loss that fits.
 
     For a plan that does not fit, the change with which it fits and is fastest, or else the first valid one. None where
     nothing is worth changing. ``summary``: of the scenario's step.

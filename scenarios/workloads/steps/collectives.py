@@ -1,4 +1,4 @@
-"""What ``--collectives`` asks for: the library's own collectives, or step lists, and by which algorithms."""
+"""The choices of ``--collectives``: the library's own collectives, or step lists by named algorithms."""
 
 from collections.abc import Mapping
 from typing import Final

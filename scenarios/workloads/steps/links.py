@@ -1,4 +1,4 @@
-"""What a summary says of links: the busiest of each kind, and which links each kind of communication waited for."""
+"""Links in a summary: the busiest of each kind, and the links that held back each kind of communication."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -21,7 +21,7 @@ GAINS_BY_STAGES: Final = ("gpipe", "1f1b", "interleaved_1f1b", "breadth_first")
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a step loses, its fraction of the step, and changes against it."""
+    """A loss of a step: its fraction of the step, and changes against it."""
 
     name: str
     fraction: float

@@ -14,7 +14,7 @@ from sim.training.spec.precision import PRECISIONS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Tokens and FLOP of a second, and what part of the mean device's peak they are; None where nothing is computed."""
+    """Tokens/s and FLOP/s, and their fraction of the mean device's peak; None if nothing is computed."""
 
     tokens_per_s: float | None = None
     model_flop_per_s_per_device: float | None = None

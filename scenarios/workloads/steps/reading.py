@@ -1,4 +1,4 @@
-"""What files of training steps and of textbook schedules have in common: pipeline, method, limits."""
+"""Reading of the keys that training steps and textbook schedules share: pipeline, method, limits."""
 
 from typing import Any, Final, Literal
 
@@ -24,7 +24,7 @@ def method_of(training: TrainingSection | DelayTrainingSection, schedule: str) -
 
 
 def unless_auto(value: float | Literal["auto"]) -> float | None:
-    """Return a value that is written, None for one that is left to be chosen."""
+    """Return a stated value, None for ``auto``."""
     return None if value == "auto" else value
 
 
@@ -35,7 +35,7 @@ def pipeline_spec(
     method: Method,
     tokens: tuple[int, int] | None,
 ) -> PipelineSpec:
-    """Return the pipeline, its actions read from their file; what was left out has the specification's defaults.
+    """Return the pipeline, with its actions read from their file, and with defaults for omitted keys.
 
     ``tokens``: of a sequence, and what slices must be multiples of; None: only the slices' ratios count.
     """

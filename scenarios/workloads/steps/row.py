@@ -1,4 +1,4 @@
-"""What a sweep tells of a step: plain values by result key; None is what a textbook workload does not have."""
+"""A step's row in a sweep: plain values by result key; None for values that a textbook workload lacks."""
 
 from collections.abc import Sequence
 from typing import Any, Final

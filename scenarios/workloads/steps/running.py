@@ -46,12 +46,12 @@ class SimulatedStep(Outcome):
         return timeline(self.run, self.detail)
 
     def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
-        """Return what is said of the step."""
+        """Return the report of the step."""
         found = FoundStep(self.as_json(), self.timeline if drawn else None, self.links, advice)
         return self.scenario.blocks(found)
 
     def closing(self, advice: Advice | None) -> Sequence[Block]:
-        """Return what would help, and what was simulated."""
+        """Return the advice, and the size of the simulation."""
         return (closing_block(FoundStep(self.as_json(), advice=advice)),)
 
     def row(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def refuse_many_ops(plan: Plan) -> None:
 
 
 def with_choices(scenario: StepScenario) -> StepScenario:
-    """Return the scenario with what it leaves open chosen. Raises ScenarioError where no choice fits."""
+    """Return the scenario with its open decision made. Raises ScenarioError if no choice fits."""
     return scenario.decided()
 
 
@@ -116,5 +116,5 @@ def plan_of(scenario: StepScenario) -> Plan:
 
 
 def pricing_of(scenario: StepScenario) -> Pricing:
-    """Return what the ops of a scenario's plan take."""
+    """Return the prices of a scenario's plan."""
     return scenario.pricing()

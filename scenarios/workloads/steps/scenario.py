@@ -24,7 +24,7 @@ from sim.training.spec.job import DenseTraining, TextbookTraining, TrainingJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepScenario(Scenario, ABC):
-    """What both kinds have. ``cluster`` is None where times are stated.
+    """The fields of both kinds. ``cluster`` is None for stated times.
 
     ``algorithms``: of the kinds of collectives that are not left to the library. ``software``: what the framework adds.
     """
@@ -42,7 +42,7 @@ class StepScenario(Scenario, ABC):
     @property
     @abstractmethod
     def algorithm(self) -> str:
-        """Return the name of the algorithm that trains: what is computed, not how."""
+        """Return the name of the training algorithm: what it computes, not how."""
 
     @property
     @abstractmethod
@@ -71,7 +71,7 @@ class StepScenario(Scenario, ABC):
 
     @abstractmethod
     def decided(self) -> "StepScenario":
-        """Return the scenario with what it leaves open chosen. Raises ScenarioError where no choice fits."""
+        """Return the scenario with its open decision made. Raises ScenarioError if no choice fits."""
 
     @abstractmethod
     def build(self) -> Plan:
@@ -79,24 +79,24 @@ class StepScenario(Scenario, ABC):
 
     @abstractmethod
     def pricing(self) -> Pricing:
-        """Return what ops take."""
+        """Return the prices of ops."""
 
     @abstractmethod
     def rates(self, run: SimulatedRun) -> Rates:
-        """Return tokens/s, FLOP/s per device, and what part of the mean device's peak these are; None: not known."""
+        """Return tokens/s, FLOP/s per device, and their fraction of the mean device's peak; None: not known."""
 
     def with_findings(self, summary: StepSummary, plan: Plan) -> StepSummary:
-        """Return the summary with what the kind of work says beside: what was chosen, the long run."""
+        """Return the summary with the parts of this kind of work: made choices, the long run."""
         del plan
         return summary
 
     @abstractmethod
     def blocks(self, found: FoundStep) -> Sequence[Block]:
-        """Return what is said of the simulated step."""
+        """Return the report of the simulated step."""
 
     @abstractmethod
     def losses(self, summary: Mapping[str, Any]) -> list[Loss]:
-        """Return what a step loses, the greatest loss first, with changes against it."""
+        """Return the losses of a step, the greatest first, with changes against each."""
 
     @abstractmethod
     def with_few_microbatches(self) -> "StepScenario":

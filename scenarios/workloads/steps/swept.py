@@ -1,4 +1,4 @@
-"""What a sweep over steps says beside its table: times, memory, pipelines, and which points train otherwise."""
+"""The report of a sweep over steps, beside its table: times, memory, pipelines, and points with other algorithms."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -30,13 +30,13 @@ EXPLAINED: Final = (
 
 
 def swept_steps(summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Swept:
-    """Return what a sweep says of its steps; ``pictures`` of the points, in their order, or none."""
+    """Return the report of a sweep over steps; ``pictures``: of the points, in their order, or empty."""
     sections = [_times(summary), _memory(summary), *([_pipelines(summary, pictures)] if pictures else [])]
     return Swept(_cards(summary), tuple(sections), EXPLAINED, tuple(other_algorithms(summary)))
 
 
 def other_algorithms(summary: Mapping[str, Any]) -> list[str]:
-    """Return a line for each algorithm other than synchronous backpropagation: its name, and what it does."""
+    """Return a line for each algorithm other than synchronous backpropagation: its name and its difference."""
     names = dict.fromkeys(point["algorithm"] for point in summary["points"])
     return [f"{OTHER} {name}: {words}" for name in names if (words := algorithm_words(name))]
 

@@ -74,7 +74,7 @@ class TextbookScenario(StepScenario):
         return Rates()
 
     def blocks(self, found: FoundStep) -> Sequence[Block]:
-        """Return what is said of the schedule."""
+        """Return the report of the schedule."""
         return textbook_blocks(found)
 
     def losses(self, summary: Mapping[str, Any]) -> list[Loss]:

@@ -21,7 +21,7 @@ from scenarios.workloads.workload import Detail, Outcome, Swept, Workload
 
 
 class TextbookSchedule(Workload[TextbookScenario]):
-    """How long a schedule takes, how long ranks idle in it, and how many micro-batches they hold."""
+    """A schedule with stated times: its time, the idling of ranks, and the micro-batches that they hold."""
 
     name = "textbook"
     what = "a pipeline schedule with stated times, on no particular hardware"

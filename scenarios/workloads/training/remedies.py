@@ -15,7 +15,7 @@ _EXPOSED: Final = "communication that nothing hides"
 
 
 def losses_of(job: TrainingJob, summary: Mapping[str, Any]) -> list[Loss]:
-    """Return what a step loses, the greatest loss first; memory alone where the plan does not fit."""
+    """Return the losses of a step, the greatest first; memory alone if the plan does not fit."""
     if summary.get("fits_memory") is False:
         return [Loss(MEMORY, 1.0, _against_memory(job))]
     exposed = summary["exposed_communication_fraction"]

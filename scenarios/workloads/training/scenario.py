@@ -71,7 +71,7 @@ class TrainingScenario(StepScenario):
 
     @property
     def stage_times(self) -> None:
-        """Return None: prices say what stages take."""
+        """Return None: the times of stages come from prices."""
         return
 
     @property
@@ -88,7 +88,7 @@ class TrainingScenario(StepScenario):
         return min((device for device, _ in self.devices), key=lambda device: device.memory_bytes)
 
     def decided(self) -> "TrainingScenario":
-        """Return the scenario with what it leaves to its cluster chosen (see ``scenarios.choices``)."""
+        """Return the scenario with its open decision made (see ``scenarios.choices``)."""
         if not isinstance(self.job, OpenTraining):
             return self
         with located(self.document), locating_algorithms(self.document, self.algorithms):
@@ -107,7 +107,7 @@ class TrainingScenario(StepScenario):
         return cluster_pricing(self.cluster, self.algorithms, self.seed, self.software)
 
     def rates(self, run: SimulatedRun) -> Rates:
-        """Return tokens/s, FLOP/s per device, and what part of the mean device's peak these are."""
+        """Return tokens/s, FLOP/s per device, and their fraction of the mean device's peak."""
         return rates_of(self.job, run, self.devices)
 
     def with_findings(self, summary: StepSummary, plan: Plan) -> StepSummary:
@@ -128,7 +128,7 @@ class TrainingScenario(StepScenario):
         return training_blocks(found) if self.reliability is None else long_run_blocks(found)
 
     def losses(self, summary: Mapping[str, Any]) -> list[Loss]:
-        """Return what a step loses, the greatest loss first; memory alone where the plan does not fit."""
+        """Return the losses of a step, the greatest first; memory alone if the plan does not fit."""
         return losses_of(self.job, summary)
 
     def with_few_microbatches(self) -> "TrainingScenario":

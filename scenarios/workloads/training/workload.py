@@ -20,7 +20,7 @@ from scenarios.workloads.workload import Detail, Outcome, Swept, Workload
 
 
 class TrainingStep(Workload[TrainingScenario]):
-    """How long a training step takes, whether it fits, what it waits for; and a long run of such steps."""
+    """A training step: its time, its memory, its waiting; and long runs of such steps."""
 
     name = "training"
     what = "a step of training a transformer on a cluster, and long runs of such steps on hardware that fails"

@@ -45,10 +45,10 @@ class Activity:
 
 
 class Pricing(Protocol):
-    """Says what every op demands; the only link between a plan and a cluster."""
+    """Prices of ops: the only link between a plan and a cluster."""
 
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
-        """Return what ``op`` demands when ``rank`` runs it.
+        """Return the activity of ``op`` on ``rank``.
 
         A message's latency passes after the sender is free; a collective's demands are those of its whole group,
         whichever of its ranks is asked. Links are resources ("link", number).
@@ -68,9 +68,9 @@ class Pricing(Protocol):
         ...
 
     def network_links(self) -> NDArray[np.bool_]:
-        """Return which links join switches of the network: those that others may keep from ever being full."""
+        """Return a mask of the links between switches. Slower links before them may keep them from ever being full."""
         ...
 
     def loads(self, plan: Plan, exchanges: Iterator[Exchange]) -> Iterator[tuple[Exchange, Load]]:
-        """Yield what exchanges put on links; of several that use links in the same proportions, only the first."""
+        """Yield the loads of exchanges on links; of several with the same proportions only the first."""
         ...

@@ -1,4 +1,4 @@
-"""What ops demand of the hosts: copies between tiers of memory, and kernels whose buffers lie in host memory."""
+"""Prices of work on hosts: copies between tiers of memory, and kernels on buffers in host memory."""
 
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ from sim.plan.words.program import Program
 
 @dataclass(frozen=True)
 class HostPricing:
-    """Prices what hosts do for their ranks.
+    """Prices of the hosts' work for their ranks.
 
     Resources: ("host_link", rank, target tier) is the device's own link to its host in one direction. The links of the
     node's PCIe tree are shared by neighbours, if the cluster has such a tree. ("host_memory", rank) is the rank's share
@@ -29,7 +29,7 @@ class HostPricing:
     _copies: dict[tuple[int, int, Tier], Activity] = field(default_factory=dict, repr=False)
 
     def copy(self, program: Program, op: Copy, rank: int) -> Activity:
-        """Return what a copy between tiers demands."""
+        """Return the activity of a copy between tiers."""
         key = (rank, payload_bytes(program, op.reads), _target(program, op))
         if key not in self._copies:
             self._copies[key] = self._copy(program, op, rank)
@@ -53,7 +53,7 @@ class HostPricing:
         return self.network.copies(payload_bytes(program, op.reads), ranks, attained, to_host=to_host)
 
     def kernel(self, program: Program, op: Compute, rank: int) -> Activity:
-        """Return what a kernel on the host's cores demands: its bytes, of the host's memory."""
+        """Return the activity of a kernel on the host's cores: its bytes load the host's memory."""
         num_bytes = kernel_work(program, op).num_bytes
         seconds = streaming_s(num_bytes, self.cluster.node.host, self.cluster.devices_per_node)
         return Activity(0.0, ((("host_memory", rank), seconds),) if seconds else ())

@@ -66,7 +66,7 @@ class ClusterPricing:
         return other
 
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
-        """Return what ``op`` demands when ``rank`` runs it."""
+        """Return the activity of ``op`` on ``rank``."""
         if isinstance(op, Compute):
             on_host = runs_on_host(program, op)
             return self.hosts.kernel(program, op, rank) if on_host else self._compute(program, op, rank)
@@ -189,7 +189,7 @@ class ClusterPricing:
 
     @cached_property
     def network(self) -> Network:
-        """Return the cluster's links, and what they attain under the profile of each type of node's devices."""
+        """Return the cluster's links, with the rates attained under the profile of each type of node's devices."""
         topology, profiles = self.cluster.topology, map(self._profile_of, self.cluster.layout_devices)
         libraries = tuple(
             library_on(network_parameters(self.cluster.node, profile), topology, layout, profile.network)
@@ -199,7 +199,7 @@ class ClusterPricing:
 
     @cached_property
     def hosts(self) -> HostPricing:
-        """Return the prices of what hosts do."""
+        """Return the prices of the hosts' work."""
         return HostPricing(self.cluster, self.network)
 
     # --- what folding must respect -------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class ClusterPricing:
         return beyond
 
     def loads(self, plan: Plan, exchanges: Iterator[Exchange]) -> Iterator[tuple[Exchange, Load]]:
-        """Yield what exchanges put on links; of several over the same axes in the same proportions, only the first.
+        """Yield the loads of exchanges on links; of several over the same axes in the same proportions only the first.
 
         Axes of degree 1 name the same groups in several ways, and folding knows groups by their axes.
         """
@@ -248,7 +248,7 @@ class ClusterPricing:
                 yield exchange, Load(use.rows, use.links, use.seconds, latencies)
 
     def use_of(self, exchange: Exchange) -> LinkUse:
-        """Return what each group of an exchange, or each of its messages or copies, puts on links."""
+        """Return the loads on links of each group of an exchange, or of each of its messages or copies."""
         program, op, groups = exchange.program, exchange.op, exchange.groups
         if (known := self._uses.get(_same(exchange))) is not None:
             return known

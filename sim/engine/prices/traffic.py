@@ -31,7 +31,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
-    """What the groups of an exchange put on links: group ``groups[i]`` uses link ``links[i]`` for ``seconds[i]``.
+    """Loads of an exchange's groups on links: group ``groups[i]`` uses link ``links[i]`` for ``seconds[i]``.
 
     ``latencies``: a number per group, the same for groups that wait equally long; none where all do.
     """

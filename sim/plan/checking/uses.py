@@ -1,4 +1,4 @@
-"""Refuse dead ops: those whose results no other op reads, and which nothing keeps."""
+"""Check for dead ops: their results are neither read by another op nor kept."""
 
 from sim.plan.checking.collectives import where
 from sim.plan.errors import CheckError

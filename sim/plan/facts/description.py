@@ -1,4 +1,4 @@
-"""What a timeline says of an op, whichever backend ran it."""
+"""The description of an op in timelines of both backends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def collective_bytes(program: Program, op: Collective) -> int:
 
 
 def pair_bytes(program: Program, op: Collective, order: Sequence[int]) -> list[list[int]]:
-    """Return what each member of an uneven all_to_all sends to each, in bytes, for group positions in ``order``."""
+    """Return the bytes from each member of an uneven all_to_all to each, for group positions in ``order``."""
     assert op.dim is not None
     buffer = program.buffers[op.reads[0]]
     row_bytes = BYTES_PER_ELEMENT[buffer.dtype] * prod(n for dim, n in enumerate(buffer.shape) if dim != op.dim)

@@ -30,7 +30,7 @@ class _Touch:
 
 
 def lifetimes(program: Program) -> list[CallLife]:
-    """Return what every call of a program brings to life and lets die, in call order."""
+    """Return the buffers whose life begins, or ends, in every call of a program, in call order."""
     touches = {
         scope: {name: _touches(program, task, scope) for name, task in program.tasks.items()}
         for scope in (Scope.MICROBATCH, Scope.STEP)

@@ -1,4 +1,4 @@
-"""What a rank does in a plan, counted: ops by kind, and the bytes that it gives to messages and collectives."""
+"""The work of a rank in a plan: ops by kind, and the bytes of its messages and collectives."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

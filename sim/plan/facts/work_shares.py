@@ -52,7 +52,7 @@ TaskShares = Mapping[str, tuple[WorkShares, ...]]
 
 
 def work_shares(plan: Plan, sample_axes: Sequence[str]) -> tuple[TaskShares, ...]:
-    """Return what the ops of every program of a plan work for, in the order of the programs.
+    """Return the purposes of the ops of every program of a plan, in the order of the programs.
 
     ``sample_axes``: the mesh axes over which samples are dealt out.
 
@@ -103,7 +103,7 @@ class _Walk:
         return any(self.messages.get(key, 0) != differs for key, differs in self.received.items())
 
     def walk(self) -> None:
-        """Find the shares of every op, and add to ``messages`` what is sent."""
+        """Find the shares of every op, and add the sent messages to ``messages``."""
         self.differs, self.filled, self.received = {}, {}, {}
         tasks = dict.fromkeys(call.task for call in self.program.calls)
         self.shares = {name: tuple([self._share(op) for op in self.program.tasks[name].ops]) for name in tasks}

@@ -1,4 +1,4 @@
-"""Differentiable functions on symbolic tensors: what a builder calls to write a forward pass.
+"""Differentiable functions on symbolic tensors, with which a builder writes a forward pass.
 
 Each emits its forward ops and records its vector-Jacobian rule as plan ops. Layout rules: a matrix product
 over a sharded contraction is born ``Partial``; a sum over a sharded dimension (the gradient of a weight, a

@@ -37,7 +37,7 @@ class Routes:
 
 
 def filled_slots(num_choices: int, num_experts: int, capacity: int) -> int:
-    """Return how many slots of all experts hold a token where choices are spread evenly, as far as they divide."""
+    """Return the number of slots with a token, over all experts, if choices are spread evenly."""
     share, rest = divmod(num_choices, num_experts)
     return rest * min(share + 1, capacity) + (num_experts - rest) * min(share, capacity)
 

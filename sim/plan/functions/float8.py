@@ -1,4 +1,4 @@
-"""Linear layers whose products take operands of eight bits: E4M3, gradients E5M2 (Transformer Engine's HYBRID).
+"""Linear layers with operands of eight bits: E4M3, gradients E5M2 (Transformer Engine's HYBRID).
 
 Every operand is cast by an op of its own, with a scale per tensor, of what a rank has of it. A weight is cast once per
 step, by a task of its own; the cast input is what the backward keeps, unless it is gathered anew there, and then cast

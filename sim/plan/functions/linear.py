@@ -72,7 +72,7 @@ Twice = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """How the products of a linear layer are made: of an input, a weight and a gradient as they are.
+    """The products of a linear layer, from an input, a weight and a gradient in their own types.
 
     ``prefix``: what the names of the kernels begin with.
     """
@@ -81,11 +81,11 @@ class Products:
     prefix: ClassVar[str] = ""
 
     def attributes(self, _x: Tensor) -> dict[str, Any]:
-        """Return what the kernels are told besides the shapes, for an input x."""
+        """Return the attributes of the kernels beside the shapes, for an input x."""
         return {}
 
     def weight(self, _t: TaskTracer, weight: Parameter) -> Twice:
-        """Return what the output and the input gradient are made with."""
+        """Return the weight for the output's product, and for the input gradient's product."""
         return (weight.value,), (weight.value,)
 
     def activation(self, _t: TaskTracer, _name: str, x: Tensor) -> Twice:
@@ -97,15 +97,15 @@ class Products:
         return (r.saved(x),)
 
     def gradient(self, _r: TaskTracer, _name: str, dy: Tensor) -> Twice:
-        """Return what the input gradient and the weight gradient are made with."""
+        """Return the output gradient for the input gradient's product, and for the weight gradient's product."""
         return (dy,), (dy,)
 
     def piece(self, _t: TaskTracer, _name: str, x: Tensor) -> tuple[Tensor, ...]:
-        """Return what travels of a piece of an input, and is kept of it."""
+        """Return the form in which a piece of an input is sent and kept."""
         return (x,)
 
     def gradient_piece(self, _r: TaskTracer, _name: str, dy: Tensor) -> tuple[Tensor, ...]:
-        """Return what travels of a piece of an output's gradient."""
+        """Return the form in which a piece of an output's gradient is sent."""
         return (dy,)
 
     def turned(self, _r: TaskTracer, _name: str, pieces: Sequence[tuple[Tensor, ...]]) -> Sequence[tuple[Tensor, ...]]:
@@ -168,7 +168,7 @@ def linear(
 
 
 def product_layout(x: Tensor, w: Tensor, contract: int, transposed: bool) -> Layout:
-    """Return the layout of x w; LayoutError where the two do not lie as a product needs them."""
+    """Return the layout of x w. Raises LayoutError if the layouts of x and w do not fit a product."""
     rows = len(x.shape) - contract
     layout = Layout(tuple((a, p) for a, p in x.layout.placements if isinstance(p, Shard) and p.dim < rows))
     contracted, kept = ((1,), (0,)) if transposed else (range(contract), range(contract, len(w.shape)))

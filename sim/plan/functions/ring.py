@@ -27,7 +27,7 @@ class Ring:
     def receive(
         self, t: TaskTracer, name: str, likes: Sequence[Tensor], labels: Sequence[str], offset: int, kind: Kind
     ) -> tuple[Tensor, ...]:
-        """Return new tensors like others, which come in one message from the rank ``offset`` places on."""
+        """Return new tensors like others, received in one message from the rank ``offset`` places on."""
         op_name = t.unique(name)
         received = tuple(
             t.program.tensor(Buffer(f"{op_name}{label}{t.part}", x.shape, x.dtype, kind, t.scope), x.layout)

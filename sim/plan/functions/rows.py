@@ -25,7 +25,7 @@ class Rows:
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """Return what a kernel needs to know the rows' positions: nothing where they count from 0."""
+        """Return the attributes with the rows' positions; empty if they count from 0."""
         if self.dealt_over:
             return {"dealt_over": self.dealt_over}
         return {"start": self.start} if self.start else {}

@@ -29,7 +29,7 @@ class TokenSlice:
 
     @property
     def label(self) -> str:
-        """Return what the names of its tasks and buffers end in."""
+        """Return the suffix of the names of its tasks and buffers."""
         return f"@{self.index}"
 
     @property

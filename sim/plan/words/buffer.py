@@ -1,4 +1,4 @@
-"""Buffers: what operations read and write."""
+"""Buffers, which operations read and write."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ BYTES_PER_ELEMENT = {
 
 
 class Kind(StrEnum):
-    """What a buffer is for; the memory report adds up by kind."""
+    """The purpose of a buffer; the memory report adds up by kind."""
 
     PARAMETER = "parameter"
     GRADIENT = "gradient"

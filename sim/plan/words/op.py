@@ -21,7 +21,7 @@ class CollectiveKind(StrEnum):
 
 
 class Reduction(StrEnum):
-    """What a reducing collective does with the ranks' terms."""
+    """The reduction of a collective over the ranks' terms."""
 
     SUM = "sum"
     MAX = "max"

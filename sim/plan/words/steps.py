@@ -17,7 +17,7 @@ def longest_lag(program: Program) -> int:
 
 
 def program_of_step(program: Program, step: int, num_steps: int) -> Program:
-    """Return what a program does in a step, counted from 0, of a run of ``num_steps``; past the last one: its drain.
+    """Return the program of one step, counted from 0, of a run of ``num_steps`` steps; past the last one: its drain.
 
     A call that would complete a step before the first, or after the last, is left out.
     """
@@ -35,7 +35,7 @@ def drain(plan: Plan) -> Plan:
 
 
 def repeated(program: Program, num_steps: int) -> Program:
-    """Return that many steps out of the middle of a run as one program.
+    """Return ``num_steps`` steps out of the middle of a run as one program.
 
     A step's micro-batches are numbered on from those of the step before: they have buffers of their own.
     """

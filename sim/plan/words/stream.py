@@ -1,4 +1,4 @@
-"""Streams: in-order queues of a rank's ops, and what each of them is for."""
+"""Streams: in-order queues of a rank's ops, and their purposes."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,7 +6,7 @@ from typing import Literal
 
 
 class Purpose(StrEnum):
-    """What a stream is for: computing, the communication of one axis of the mesh, or copies."""
+    """The purpose of a stream: computing, the communication of one axis of the mesh, or copies."""
 
     COMPUTE = "compute"
     TENSOR = "tp"
@@ -22,9 +22,9 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream. ``purpose``: None where its name states none, as in recorded profiles.
+    """A stream. ``purpose``: None if its name states none, as in recorded profiles.
 
-    ``direction``: the way that the messages of a pipeline go on it, if it is for those of one way.
+    ``direction``: of the pipeline's messages on it, if all go the same way.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Layers of experts: their sizes, how many slots they have, what they cost whatever the strategy."""
+"""Layers of experts: sizes, slots, and the costs that no strategy changes."""
 
 from dataclasses import dataclass
 from fractions import Fraction

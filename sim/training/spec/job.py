@@ -1,4 +1,4 @@
-"""What to train and how: typed, checked input.
+"""Training jobs: typed, checked input.
 
 A scenario states a job. Where the job leaves something to prices it is an ``OpenTraining``; deciding it gives a
 ``DenseTraining``, and builders take only that. Every error names the scenario key that the user must change.
@@ -72,12 +72,12 @@ class TrainingJob:
 
     @property
     def gradient_scale(self) -> float:
-        """Return by what a rank multiplies its gradients, and the loss, before they are summed over replicas."""
+        """Return the factor on a rank's gradients, and on the loss, before they are summed over replicas."""
         parallel = self.parallel
         return 1.0 / (parallel.data_degree * parallel.context_degree) if self.training.prescale_gradients else 1.0
 
     def recompute_of(self, stage: int) -> Recompute:
-        """Return what a virtual stage of the model computes again in its backward."""
+        """Return the recomputation of a virtual stage of the model."""
         per_stage = self.parallel.pipeline.recompute_per_stage
         return per_stage[stage] if per_stage else self.training.recompute
 
@@ -121,7 +121,7 @@ class OpenTraining(TrainingJob):
 
     @property
     def opening(self) -> Opening:
-        """Return what is open."""
+        """Return the open decision."""
         opening = opening_of(self.parallel)
         assert opening is not None
         return opening

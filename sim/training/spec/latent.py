@@ -1,4 +1,4 @@
-"""The sizes of multi-head latent attention, and what they cost whatever the strategy."""
+"""The sizes of multi-head latent attention, and the costs that no strategy changes."""
 
 from dataclasses import dataclass
 
@@ -40,7 +40,7 @@ class LatentAttention:
 
     @property
     def norm_parameters(self) -> int:
-        """Return the weights of the norms of what is compressed."""
+        """Return the number of weights in the norms of compressed vectors."""
         return self.kv_rank + (self.q_rank or 0)
 
     def products(self, hidden_size: int, num_heads: int) -> int:

@@ -1,4 +1,4 @@
-"""What a model is: its family, its sizes, and what it costs whatever the strategy."""
+"""Transformer models: family, sizes, and the costs that no strategy changes."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -85,7 +85,7 @@ class TransformerSpec:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Return what tensor parallelism may cut, by scenario key."""
+        """Return the sizes that tensor parallelism may cut, by scenario key."""
         experts = self.experts
         widths = ("ffn_hidden_size", "shared_ffn_hidden_size") if experts else ()
         return {
@@ -138,7 +138,7 @@ class TransformerSpec:
         return layers + embeddings + positions + final_norm
 
     def model_flop(self, num_sequences: int, reached: float | None = None) -> float:
-        """Return the FLOP that training ``num_sequences`` sequences needs: forward and backward, nothing twice.
+        """Return the FLOP to train on ``num_sequences`` sequences: forward and backward, without recomputation.
 
         ``reached``: how many experts a token reaches on the mean; None: all that it chooses.
         Every matrix product counts 2MKN forward and twice that backward, of experts as many as a token reaches;

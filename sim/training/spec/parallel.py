@@ -30,7 +30,7 @@ class ParallelSpec:
     """Sharding by operator, in the place of a ZeRO stage."""
     overlap_gradient_sync: bool = True
     overlap_parameter_gather: bool = False
-    """ZeRO 1: what a step updates is gathered under the next step's forwards."""
+    """ZeRO 1: updated parameters are gathered during the next step's forwards."""
     deferred_sync: float | None = None
     """aiao: part of the gradients of all but a rank's first stage that is synchronised in the next step's forwards.
 
@@ -57,5 +57,5 @@ class ParallelSpec:
 
     @property
     def token_multiple(self) -> int:
-        """Return what the number of tokens of a task must be a multiple of: tensor-parallel ranks share them out."""
+        """Return a divisor of the number of tokens of every task: tensor-parallel ranks share them out."""
         return self.tensor.token_multiple(scatters=self.pipeline.scatter_gather)

@@ -1,4 +1,4 @@
-"""What data parallelism shards beside the optimizer state, and when: typed, checked input."""
+"""Sharding by data parallelism beyond the optimizer state: typed, checked input."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
@@ -24,13 +24,13 @@ class OsdpSpec:
     """Shard by operator, no more than a memory limit asks for (OSDP, Jiang et al., IJCAI 2023)."""
 
     memory_limit_bytes: int | None = None
-    """What a rank may use; None: the memory of its device."""
+    """The memory limit of a rank; None: the memory of its device."""
     splits: tuple[int, ...] = (1,)
     """Numbers of slices that a linear layer may be split into, where its input divides."""
     gap: float = 0.0
     """By which part of the least time the chosen one may be longer."""
     choices: tuple[tuple[str, Choice], ...] | None = None
-    """What was chosen, by operator; None: left to prices. Operators left out are replicated."""
+    """The choices by operator; None: left to prices. Operators left out are replicated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class ShardingSpec:
     """Stage 3: neighbours among those; units are gathered among the ranks at one place of all of them first, and then
     among neighbours. Default: all at once."""
     gradient_sync: GradientSync | None = None
-    """Reduce-scatter gradients after every micro-batch (default), or once, of what a step accumulated."""
+    """Reduce-scatter gradients after every micro-batch (default), or once a step after accumulation."""
     prefetch: int | None = None
     """Stage 3: units that are gathered ahead of the one that computes, default 1. No more than one and these are
     gathered at once."""

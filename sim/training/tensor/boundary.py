@@ -10,7 +10,7 @@ from sim.plan.words.layout import REPLICATED, Layout, sharded
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """What a stage sends of the residual stream.
+    """The form in which a stage sends the residual stream.
 
     ``layout``: how the tensor that is sent lies over the axes of tensor parallelism. ``scatter_axis``: the axis along
     which a replicated stream is cut by its tokens before it is sent, and gathered on arrival (Narayanan et al. 2021,
@@ -26,13 +26,13 @@ class Boundary:
         return cls(sharded(0, (axis,)), axis)
 
     def depart(self, t: TaskTracer, x: Tensor) -> Tensor:
-        """Return what is sent of the residual stream."""
+        """Return the tensor to send, given the residual stream."""
         return f.slice_(t, x, self.scatter_axis, 0) if self.scatter_axis else x
 
     def arrive(self, t: TaskTracer, x: Tensor) -> Tensor:
-        """Return the residual stream of what was received."""
+        """Return the residual stream, given the received tensor."""
         return f.all_gather(t, x, self.scatter_axis, 0) if self.scatter_axis else x
 
     def arrive_back(self, t: TaskTracer, gradient: Tensor) -> Tensor:
-        """Return the gradient of the residual stream of the gradient that was received."""
+        """Return the gradient of the residual stream, given the received gradient."""
         return t.gather(gradient, self.scatter_axis, 0, Kind.WORKSPACE) if self.scatter_axis else gradient

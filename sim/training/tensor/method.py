@@ -215,7 +215,7 @@ class TensorMethod(ABC):
 
     @abstractmethod
     def boundary(self, *, scatters: bool) -> Boundary:
-        """Return how the residual stream goes from one pipeline stage to the next.
+        """Return the form in which the residual stream goes from one pipeline stage to the next.
 
         ``scatters``: what every rank holds whole is cut before it is sent.
         """

@@ -36,7 +36,7 @@ class OneDimensional(TensorMethod):
     overlap_backward: bool = True
     """Sum a product's input gradient over the ranks while its weight gradient is computed."""
     collective_matmul: bool = False
-    """Gather and scatter what sequence parallelism cuts piece by piece, beside the products of the other pieces."""
+    """Gather and scatter sequence-parallel tensors piece by piece, during the products of the other pieces."""
 
     name: ClassVar[str] = "1d"
 

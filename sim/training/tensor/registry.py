@@ -1,4 +1,4 @@
-"""The tensor-parallel methods that are built, by the name that a scenario gives them."""
+"""The tensor-parallel methods, by their names in scenarios."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, Literal

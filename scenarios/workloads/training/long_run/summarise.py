@@ -1,4 +1,4 @@
-"""What a study of a long run says in the summary."""
+"""The summary of the study of a long run."""
 
 from collections.abc import Callable
 from dataclasses import asdict
