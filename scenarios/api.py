@@ -1,4 +1,4 @@
-"""meshtwin from Python: what the commands do, with results as objects that notebooks show.
+"""meshtwin from Python: the commands as functions, with results as objects that notebooks show.
 
     from scenarios import api
 
@@ -93,7 +93,7 @@ class Simulated:
         return self.outcome.as_json()
 
     def write(self, out: Path | str) -> None:
-        """Write what ``simulate --out`` writes: summary.json, report.html, timeline.parquet, timeline.json.gz."""
+        """Write the files of ``simulate --out``: summary.json, report.html, timeline.parquet, timeline.json.gz."""
         self.outcome.write(Path(out), self.advice)
 
     def _repr_html_(self) -> str:
@@ -153,11 +153,11 @@ class Ran:
         return Difference(compared(sides, ("simulated", "executed")))
 
     def figure(self, *, max_ranks: int = 8) -> Figure:
-        """Return a picture of what ran as a matplotlib figure."""
+        """Return a picture of the executed timeline as a matplotlib figure."""
         return pipeline_figure(self.executed.timeline, title=f"{self.executed.name}, executed", max_ranks=max_ranks)
 
     def write(self, out: Path | str) -> None:
-        """Write what ``execute --out`` writes."""
+        """Write the files of ``execute --out``."""
         self.executed.write(Path(out))
 
     def _repr_html_(self) -> str:
@@ -196,7 +196,7 @@ def simulate(
     source: Source, overrides: Sequence[str] = (), *, detail: Detail | None = None, fold: bool = True,
     advice: bool = False,
 ) -> Simulated:  # fmt: skip
-    """Return what the simulation of a scenario says: ``simulate("quickstart").summary.mfu``.
+    """Return the simulation of a scenario: ``simulate("quickstart").summary.mfu``.
 
     ``detail``: a row of the timeline per op or per task, None for what suits its size. ``fold``: simulate ranks that
     cannot differ once. ``advice``: also look for the change that helps most, which takes further simulations.
@@ -220,7 +220,7 @@ def sweep(
 
 
 def execute(source: Source, overrides: Sequence[str] = (), options: ExecutionOptions | None = None) -> Ran | None:
-    """Return what a scenario's plan did on real devices, with torch: ``execute("tiny-gpt-2x2").compared()``.
+    """Return the execution of a scenario's plan with torch: ``execute("tiny-gpt-2x2").compared()``.
 
     None in a process that is not rank 0 of a running job. Raises ExecutionError where a rank fails.
     """

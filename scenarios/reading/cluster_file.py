@@ -25,14 +25,14 @@ class _ClusterFile(Section):
 
 @dataclass(frozen=True, slots=True)
 class NamedTopology:
-    """A topology and what its file calls it."""
+    """A topology with its name in the file."""
 
     name: str
     topology: Topology
 
 
 def describes_scenario(document: Document, overrides: Sequence[str] = ()) -> bool:
-    """Return whether a file says what to train; else it holds a cluster alone."""
+    """Return whether a file describes a scenario; else it holds a cluster alone."""
     return not {"model", "workload"}.isdisjoint(apply_overrides(document, overrides).data)
 
 

@@ -15,7 +15,7 @@ _OPTIONAL = frozenset({"context"})
 def resolve_degrees(
     document: Document, section: ParallelSection, num_nodes: int, devices_per_node: int
 ) -> dict[str, int]:
-    """Return the degree of every axis; ``auto`` becomes what the others leave of the world size.
+    """Return the degree of every axis; ``auto`` becomes the world size over the other degrees.
 
     Raises ScenarioError where two degrees are ``auto`` or the product is not the world size.
     """

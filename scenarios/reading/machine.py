@@ -100,7 +100,7 @@ def cluster_spec(document: Document, section: ClusterSection) -> ClusterSpec:
 
 
 def forced_algorithms(document: Document, section: NetworkSection, cluster: ClusterSpec) -> dict[str, str]:
-    """Return the algorithm of each kind of collective that a scenario does not leave to the library.
+    """Return the algorithms that a scenario forces, by kind of collective.
 
     Raises ScenarioError for one that its kind does not have, and for CollNet on switches that do not reduce.
     """
@@ -137,7 +137,7 @@ def _parts(key: str) -> KeyPath:
 
 
 def refuse_many(document: Document, num_nodes: int, used: int) -> None:
-    """Raise ScenarioError where so many nodes with so many devices in use are more than can be simulated."""
+    """Raise ScenarioError if these nodes and devices are more than can be simulated."""
     if num_nodes * used > MAX_WORLD_SIZE:
         key, product = "cluster.num_nodes", f"{num_nodes:,} nodes x {used} devices = {num_nodes * used:,}"
         rule, remedy = f"{product} is more than {MAX_WORLD_SIZE:,}", f"write at most {MAX_WORLD_SIZE // used:,} nodes"

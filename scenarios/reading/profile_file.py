@@ -12,7 +12,7 @@ from scenarios.reading.yaml_tree import Document, read_document
 
 PROFILE_HINT: Final = "write one with: simulate calibrate --out my-profile.yaml"
 _OTHERS: Final = {"a table of measurements": {"base", "thresholds"}, "a scenario": {"cluster", "model"}}
-"""What a file may be in the place of a profile, with keys that give it away."""
+"""Other kinds of files that users may mistake for a profile, with keys that identify them."""
 
 
 def read_profile(path: Path) -> CalibratedProfile:

@@ -10,5 +10,5 @@ _UNIT: Final = "_s"
 
 
 def software_of(section: SoftwareSection) -> Software:
-    """Return what the framework adds to the times of the device and the network: every key is the field of its name."""
+    """Return the framework's constants: every key is the field of its name."""
     return Software(**{field.name: getattr(section, field.name.removesuffix(_UNIT)) for field in fields(Software)})

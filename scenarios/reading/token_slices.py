@@ -1,4 +1,4 @@
-"""Into which slices of tokens a scenario's sequences are cut, where it says so."""
+"""Token slices that a scenario states."""
 
 from collections.abc import Sequence
 

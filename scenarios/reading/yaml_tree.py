@@ -1,4 +1,4 @@
-"""Read a YAML file into plain values, remembering where every value was written.
+"""Reading of a YAML file into plain values, each with its place in the file.
 
 Reads the parser's events, so nothing is built before it is known to be small: a nest of aliases costs what
 it expands to, and is refused before it is expanded. Plain scalars follow YAML 1.2's core schema (``no`` and

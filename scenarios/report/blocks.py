@@ -1,4 +1,4 @@
-"""Blocks: what a report says, apart from where it is shown. Pages, terminals and notebooks render the same ones.
+"""Blocks: the contents of a report, without its form. Pages, terminals and notebooks render the same blocks.
 
 A kind of work answers with a list of blocks::
 
@@ -54,7 +54,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A name, and what is to be said of it."""
+    """A name with a line of text."""
 
     name: str
     words: Line
@@ -77,7 +77,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names with what is to be said of each."""
+    """Names, each with a line of text."""
 
     rows: tuple[Fact, ...]
 
@@ -92,7 +92,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A cell of a table that is a bar, as long as a fraction of the cell."""
+    """A bar in a cell of a table; its length is a fraction of the cell."""
 
     fraction: float
 
@@ -180,7 +180,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Stacked bars, one for each of ``rows``. ``axis``: what their length is, with its unit."""
+    """Stacked bars, one for each of ``rows``. ``axis``: the quantity of their length, with its unit."""
 
     id: str
     rows: Sequence[str]
@@ -202,7 +202,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines that keep their value until the next point. ``x_axis``, ``y_axis``: what they are and their units."""
+    """Lines that keep their value until the next point. ``x_axis``, ``y_axis``: quantities and units."""
 
     id: str
     curves: Sequence[Curve]
@@ -266,7 +266,7 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, what the reader should know first, blocks, and small print. A terminal shows the blocks alone."""
+    """A heading, an introduction, blocks, and small print. A terminal shows the blocks alone."""
 
     heading: str
     blocks: "tuple[Block, ...]" = ()
@@ -276,7 +276,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Blocks that belong together, under a small heading where there is one."""
+    """Blocks that belong together, with an optional small heading."""
 
     blocks: "tuple[Block, ...]"
     heading: str = ""
@@ -284,7 +284,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Groups beside each other. ``is_packed``: as many below each other as there is room for, as in a newspaper."""
+    """Groups beside each other. ``is_packed``: fill the columns from top to bottom, as in a newspaper."""
 
     groups: tuple[Group, ...]
     is_packed: bool = False
@@ -292,7 +292,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Blocks that a page folds away below a line that says what they are."""
+    """Blocks that a page folds away below a line with their summary."""
 
     summary: str
     blocks: "tuple[Block, ...]"

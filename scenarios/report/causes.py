@@ -1,4 +1,4 @@
-"""Words and colours for what a rank's time and memory go to; a colour means one thing on all charts of a page."""
+"""Words and colours for the parts of a rank's time and memory; a colour means one thing on all charts of a page."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ COMPUTATION: Final = {
     "empty_slots": ("computing on empty expert slots", "#c7cf7d"),
     "duplicated": ("computing the same on several ranks", "#7cc4d8"),
 }
-"""What a rank computes for, as a summary divides it."""
+"""The purposes of computing, as in a summary."""
 IDLE: Final = ("idle", "#c3c9d1")
 
 _CAUSES: Final = {
@@ -41,7 +41,7 @@ _ROLE_STOPS: Final = ((59, 190, 232), (91, 80, 170), (200, 150, 60))  # red, gre
 
 
 def cause_of(stream: str) -> tuple[str, str]:
-    """Return words and colour of what a rank waits for, from the stream that ran meanwhile (or ``bubble``)."""
+    """Return words and colour of a cause of waiting, given the stream that ran meanwhile (or ``bubble``)."""
     purpose = stream_of(stream).purpose
     if purpose in _CAUSES:
         return _CAUSES[purpose]

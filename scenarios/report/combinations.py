@@ -1,4 +1,4 @@
-"""What goes with what, in Markdown: a matrix of techniques, and why some pairs are not built."""
+"""The table of combinations in Markdown: a matrix of techniques, and the reasons against some pairs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""What part of a training step an op belongs to, and how reports show it."""
+"""The parts of a training step, and their look in reports."""
 
 from dataclasses import dataclass
 from typing import Final

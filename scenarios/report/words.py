@@ -1,4 +1,4 @@
-"""What a summary answers, in words: the same in the terminal and on the page."""
+"""The answers of a summary in words, for terminals and pages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Advice:
 
     @property
     def aim(self) -> str:
-        """Return what there should be less of, and how much of the step it is."""
+        """Return the loss to reduce, with its fraction of the step."""
         return self.loss if self.loss == "memory" else f"{self.loss} ({format_percent(self.fraction)} of the step)"
 
     @property
@@ -42,14 +42,14 @@ class Advice:
 
     @property
     def effect(self) -> str:
-        """Return what the overrides bring, or do not achieve; nothing where that is not known."""
+        """Return the effect of the overrides; empty if it is not known."""
         if not self.fits_memory:
             return "not enough alone"
         return "" if self.gain is None else f"throughput {format_change(self.gain)}"
 
 
 def spread_words(interval: Sequence[float] | None) -> str:
-    """Return from where to where the step time lies in 90 % of cases, nothing where that is not known."""
+    """Return the 90 % interval of the step time, empty if it is not known."""
     return f"90 %: {format_time(interval[0])} to {format_time(interval[1])}" if interval else ""
 
 
@@ -81,20 +81,20 @@ def detail_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def host_memory_words(host: Mapping[str, Any]) -> str:
-    """Return what the ranks of a node take of its own memory."""
+    """Return the use of a node's own memory by its ranks."""
     verdict = "fits" if host["fits"] else "does not fit"
     return f"{format_bytes(host['peak_bytes'])} of {format_bytes(host['capacity_bytes'])} on every node: {verdict}"
 
 
 def path_words(seconds: Mapping[str, float]) -> str:
-    """Return what the chain of ops that decides the step time consists of, the most first."""
+    """Return the parts of the critical path, the largest first."""
     total_s = sum(seconds.values())
     named = [(kind, part_s / total_s) for kind, part_s in seconds.items() if part_s >= _LEAST_SHARE * total_s]
     return ", ".join(f"{format_percent(share)} {kind}" for kind, share in named) or "-"
 
 
 def link_words(busiest_kind: Mapping[str, Any]) -> str:
-    """Return the fullest link, how many are like it, and how full it is."""
+    """Return the fullest link, the number of equal links, and how full it is."""
     link = busiest_kind["busiest"]
     others = f" and {link['count'] - 1:,} like it" if link["count"] > 1 else ""
     kind = "" if f" {busiest_kind['kind']} " in f" {link['link']} " else f" ({busiest_kind['kind']})"
@@ -122,7 +122,7 @@ def slices_words(slices: Sequence[int]) -> str:
 
 
 def time_parts(summary: Mapping[str, Any]) -> list[tuple[tuple[str, str], float]]:
-    """Return what the mean rank spends the step on: words and colour, and seconds; computing first, then waiting.
+    """Return the parts of the mean rank's step: words and colour, and seconds; computing first, then waiting.
 
     What a rank idles beyond that is not among them, so they add up to the step or less.
     """

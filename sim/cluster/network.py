@@ -143,7 +143,7 @@ class Network:
         return _link_cost(float(use.latencies_s[0]), *use.of_row(0))
 
     def messages(self, num_bytes: int, sources: Ints, targets: Ints) -> LinkUse:
-        """Return what a message from each source rank to the target rank beside it puts on links."""
+        """Return the loads on links of a message from each source rank to its target rank."""
         sources, targets = self.devices[sources], self.devices[targets]
         routes = self.topology.routes(sources, targets)
         rows = np.repeat(np.arange(len(sources)), routes.num_hops)
@@ -156,7 +156,7 @@ class Network:
         return replace(use, latencies_s=slower_s + _sums(routes, self.topology.latency_s))
 
     def copies(self, num_bytes: int, ranks: Ints, attained: float, *, to_host: bool) -> LinkUse:
-        """Return what a copy between each rank's device and its host puts on the links of the node.
+        """Return the loads on the node's links of a copy between each rank's device and its host.
 
         ``attained``: the fraction of a link's bandwidth that copies reach.
         """
@@ -197,7 +197,7 @@ class Network:
         root: int = 0,
         pair_bytes: Sequence[Sequence[int]] = (),
     ) -> LinkUse:
-        """Return what the same collective puts on links in each of several groups, groups x positions."""
+        """Return the loads on links of the same collective in each of several groups, groups x positions."""
         uses, latencies_s = [], np.zeros(len(groups))
         for batch in self._batches(groups, root, keep_order=bool(pair_bytes)):
             cost = self._cost(kind, num_bytes, batch, algorithm, pair_bytes)

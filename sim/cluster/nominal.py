@@ -1,4 +1,4 @@
-"""What a collective library takes a topology's links for when it chooses an algorithm."""
+"""The view of a topology's links with which a collective library chooses algorithms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What is known in closed form about checkpoints and exponential failures.
+"""Closed forms for checkpoints and exponential failures.
 
 Symbols of the papers: M mean time between failures (``mtbf_s``), C time that training stands still per checkpoint
 (``stall_s``; delta in Daly), R time to restart (``restart_s``), t training time between two checkpoints
@@ -61,7 +61,7 @@ def _excess(u: float, ratio: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactModel:
-    """What is expected of a run that fails at exponential intervals and saves at regular ones.
+    """Expected values of a run that fails at exponential intervals and saves at regular ones.
 
     For B = D = 0 this is the complete model of Daly 2006; failures strike while training, saving and restarting alike.
     B acts as a longer restart: the work done while the last checkpoint was on its way is done again. D is the downtime

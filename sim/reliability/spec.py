@@ -1,4 +1,4 @@
-"""What fails how often, and what is done about it: the typed, checked input of a reliability study.
+"""Failure rates, checkpoints and restarts: the typed, checked input of a reliability study.
 
 Assumptions: failures are fail-stop, independent and exponential; one failure interrupts the whole job, because every
 rank takes part in every step.

@@ -1,4 +1,4 @@
-"""A reliability study: the checkpoint interval, what is expected in closed form, and many simulated runs."""
+"""A reliability study: the checkpoint interval, expected values in closed form, and many simulated runs."""
 
 import math
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What the exact model expects. ``goodput`` is that of a long run; the other two are of the whole run."""
+    """Expected values of the exact model. ``goodput`` is that of a long run; the other two are of the whole run."""
 
     goodput: float
     elapsed_s: float
@@ -42,7 +42,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What came out. ``expected`` is None with a pool of spare nodes: there is no closed form for it.
+    """The results. ``expected`` is None with a pool of spare nodes, as there is no closed form.
 
     ``best_s``, ``young_s``, ``daly_s``: best training time between checkpoints, in seconds, by the exact model and
     two estimates of it; ``best_s`` is not yet a whole number of steps.
@@ -107,7 +107,7 @@ def choose_cycle(spec: ReliabilitySpec, step_s: float) -> Cycle:
 
 
 def expect(spec: ReliabilitySpec, cycle: Cycle) -> Expectation:
-    """Return what the exact model expects of a run without a pool of spare nodes."""
+    """Return the expected values of a run without a pool of spare nodes."""
     goodput = _exact_model(spec).goodput(cycle.work_s)
     elapsed_s = spec.duration_s if spec.duration_s is not None else _expected_run_s(spec, cycle)
     return Expectation(goodput=goodput, elapsed_s=elapsed_s, interruptions=elapsed_s / spec.mtbf_s)

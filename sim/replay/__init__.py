@@ -1,1 +1,1 @@
-"""Measured runs run again: a profile becomes a graph of what waited for what, and its times may be changed."""
+"""Replay of measured runs: a profile becomes a graph of dependencies, and its times may be changed."""

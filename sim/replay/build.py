@@ -1,4 +1,4 @@
-"""From what came after what to the graph that the engine runs."""
+"""Building the engine's graph from the dependencies of a profile."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

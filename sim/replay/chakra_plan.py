@@ -1,4 +1,4 @@
-"""A plan as a Chakra trace: every op of every rank, what it waits for, and how long it takes by itself."""
+"""A plan as a Chakra trace: every op of every rank, with its dependencies and its time alone."""
 
 from collections import defaultdict
 from collections.abc import Iterator

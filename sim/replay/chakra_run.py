@@ -1,4 +1,4 @@
-"""A Chakra trace run on the engine: ops begin when what they wait for is over, with other speeds if asked for."""
+"""A run of a Chakra trace on the engine: ops begin when their dependencies have ended, at other speeds on request."""
 
 from collections import defaultdict
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What is to be different from the measured run."""
+"""Changes to a measured run."""
 
 import math
 import re
@@ -56,7 +56,7 @@ class Changes:
         return next((speed for pattern, speed in self.kernels if pattern.search(name)), 1.0)
 
     def of_rank(self, rank: int) -> "Changes":
-        """Return what is to be different on one rank."""
+        """Return the changes on one rank."""
         result = self
         for change in self.ranks:
             if any(rank in chosen for chosen in change.ranks):
@@ -72,10 +72,10 @@ KEYS: Final = {
     "cluster.device.copies": "copies",
     f"cluster.{HOST_SPEED}": "host",
 }
-"""What a user may set, and the field that it is."""
+"""Keys that a user may set, with their fields."""
 
 RANK_KEYS: Final = {"device.compute": "compute", "device.copies": "copies", HOST_SPEED: "host"}
-"""What a user may set for some ranks: ``ranks[3].device.compute``."""
+"""Keys that a user may set for some ranks: ``ranks[3].device.compute``."""
 
 _CHANGES: Final = {"bandwidth": COMMUNICATION, "latency": COMMUNICATION, "compute": COMPUTE, "copies": MEMORY}
 """The class of activities that each field changes."""
@@ -175,7 +175,7 @@ def _pattern(key: str, text: str) -> re.Pattern[str]:
 
 
 def as_mapping(changes: Changes) -> dict[str, float]:
-    """Return what differs from the measured run, by the user's keys."""
+    """Return the changes to the measured run, by the user's keys."""
     given = {key: getattr(changes, name) for key, name in KEYS.items()}
     kernels = {f"kernels[{pattern.pattern}]": speed for pattern, speed in changes.kernels}
     parts = {field: part for part, field in RANK_KEYS.items()}

@@ -1,4 +1,4 @@
-"""What one rank's device did, and what each activity came after.
+"""The activities of one rank's device, and their predecessors.
 
 An activity comes after the one before it on its stream, after the call that launched it, and after those of other
 streams that its stream had been told to wait for. Older profilers do not say the latter: there an activity that nothing

@@ -1,4 +1,4 @@
-"""What one rank's host did: the calls that put work on the device or waited for it, and what each came after.
+"""The calls of one rank's host that launched work on the device or waited for it, and their predecessors.
 
 A call comes after one other: the call before it on its own thread, or the last one that any thread began meanwhile (so
 the threads of forward and backward hand over to each other). What lies between is the host's own time. A call that

@@ -1,4 +1,4 @@
-"""The machine, and what the framework on it costs."""
+"""The machine, and the times of the framework on it."""
 
 from typing import Annotated, Any
 
@@ -49,7 +49,7 @@ class JitterSection(Section):
 
 
 class AlgorithmSection(Section):
-    """How each kind of collective is done; `auto`: what is fastest alone, as NCCL chooses."""
+    """The algorithm of each kind of collective; `auto`: the fastest alone, as NCCL chooses."""
 
     all_reduce: Word = "auto"
     all_gather: Word = "auto"
@@ -67,7 +67,7 @@ class NetworkSection(Section):
 
 
 class SoftwareSection(Section):
-    """What the framework adds to the times of the device and the network; default: nothing."""
+    """Times that the framework adds to those of the device and the network; default: none."""
 
     launch: DurationOrZero = 0.0
     """Host time per kernel that Python launches: forward, and recomputation."""
@@ -92,9 +92,9 @@ class SoftwareSection(Section):
     fused_softmax: bool = True
     """`attention: core`: the scaled, masked softmax is one kernel; false: seven launches, and five in backward."""
     fused_routing: bool = True
-    """Experts are chosen by one kernel, whose backward is one; false: by 45, and 25 in backward, as in Megatron-LM."""
+    """One kernel chooses experts, and one runs in backward; false: 45, and 25 in backward, as in Megatron-LM."""
     fused_permutation: bool = True
-    """What experts make of a token is summed token by token; false: added slot by slot, as by torch's index_add."""
+    """Experts' outputs are summed token by token; false: added slot by slot, as by torch's index_add."""
 
 
 class ClusterSection(Section):

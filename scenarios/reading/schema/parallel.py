@@ -95,7 +95,7 @@ class PipelineSection(Section):
     )
     """Layers of every virtual stage in model order; default as evenly as Megatron-LM would."""
     recompute_per_stage: tuple[Recompute, ...] = Field(default=(), strict=False, max_length=10_000)
-    """What every virtual stage computes again, in model order; default what training.recompute says."""
+    """Recomputation of every virtual stage, in model order; default training.recompute."""
     token_slices: TokenSlices = None
     """terapipe, seq_1f1b: how many slices a sequence has, their lengths, or `auto`: the fastest (default)."""
     slice_granularity: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
@@ -136,7 +136,7 @@ class OsdpSection(Section):
     """Sharding operator by operator: no more than memory asks for (OSDP)."""
 
     memory_limit: Bytes | None = None
-    """What a rank may use; default the memory of the device."""
+    """Memory limit of a rank; default the memory of the device."""
     splits: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(
         default=(1,), strict=False, min_length=1, max_length=16
     )
@@ -164,11 +164,11 @@ class DataSection(Section):
     offload: Offload | None = None
     """zero_stage 2: `optimizer` keeps gradients, master weights and moments on the host, and updates there."""
     osdp: OsdpSection | None = None
-    """In the place of a zero_stage: shard the operators that memory asks for, those that cost least time."""
+    """Instead of a zero_stage: shard only as many operators as memory needs, those that cost the least time."""
     overlap_gradient_sync: bool = True
     """Synchronise gradients while the backward pass still runs."""
     overlap_parameter_gather: bool = False
-    """zero_stage 1: gather what a step updates under the next step's forwards."""
+    """zero_stage 1: gather updated parameters during the next step's forwards."""
     deferred_sync: FractionOrAuto = "auto"
     """aiao: part of the gradients of all but a rank's first stage that is synchronised in the next step's forwards."""
     bucket: Bytes | None = None

@@ -43,13 +43,13 @@ class TrainingSection(Section):
     low_precision_gradients: bool = False
     """Accumulate and synchronise gradients in the type of the weights, not in fp32."""
     set_gradients_to_none: bool = False
-    """No gradient is cleared before a step; the first micro-batch's backward assigns what later ones add to."""
+    """No gradient is cleared before a step; the first micro-batch's backward assigns it, and later ones add to it."""
     whole_embedding_gradient: bool = False
     """Backward makes the gradient of the whole embedding, and a second kernel adds it, as under autograd."""
     prescale_gradients: bool = False
     """Replicas divide their gradients by their number before they are summed, as Megatron-LM does."""
     check_gradients: bool = False
-    """The squares of all gradients are summed before these are, to find what is no number, as Megatron-LM does."""
+    """Before their sum over replicas, the squares of all gradients are summed to find NaN, as Megatron-LM does."""
     method: Method = "backprop"
     """`backprop` (default, but with schedule local), or `local`: blocks of layers with losses of their own."""
     local_update: LocalUpdate | None = None

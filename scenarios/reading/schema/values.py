@@ -1,4 +1,4 @@
-"""What sections of a scenario file are made of: the base of all, and values that several of them hold."""
+"""Base classes of sections of a scenario file, and types of values that several sections share."""
 
 from typing import Annotated, Any, ClassVar, Final
 
@@ -22,10 +22,10 @@ class Section(BaseModel):
 
 
 class ScenarioSection(Section):
-    """What every scenario file has, whatever its kind of work."""
+    """The keys of every scenario file, of any kind of work."""
 
     name: str = Field(min_length=1, max_length=200)
-    """What to call this scenario in results."""
+    """Name of the scenario in results."""
     seed: int = Field(default=0, ge=0, le=2**63 - 1)
     """Seed of everything random."""
 

@@ -1,4 +1,4 @@
-"""What is full when: how busy links are over the step, the busiest of each kind."""
+"""The use of links over the step: the busiest of each kind."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -19,7 +19,7 @@ NUM_PARTS: Final = 240
 
 
 def links_section(use: LinkUse, communication: Sequence[Mapping[str, Any]]) -> Section:
-    """Return the heat map, a line per class of links that carry the same, and what communication was held back by.
+    """Return the heat map, a line per class of equal links, and the table of links that held communication back.
 
     ``communication``: as in summary.json.
     """

@@ -1,4 +1,4 @@
-"""Charts with a bar or a line per role: where its time goes, what its memory holds, and when."""
+"""Charts with a bar or a line per role: parts of its time, and its memory over time."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,7 +18,7 @@ MAX_MEMORY_POINTS: Final = 1_500
 
 
 def breakdown_bars(chart_id: str, summary: Mapping[str, Any]) -> Bars:
-    """Return one bar per role: what it computed for, what it waited for, idle; as parts of the step."""
+    """Return one bar per role: computing by purpose, waiting by cause, idle; as fractions of the step."""
     total_s = summary["iteration_time_s"]
     labels, roles = _rows(summary)
     parts: dict[tuple[str, str], list[float]] = {}
@@ -37,7 +37,7 @@ def breakdown_bars(chart_id: str, summary: Mapping[str, Any]) -> Bars:
 
 
 def memory_bars(chart_id: str, summary: Mapping[str, Any], capacity_bytes: float | None) -> Bars:
-    """Return one bar per role: what its peak is made of, against the device's capacity."""
+    """Return one bar per role: the parts of its peak, against the device's capacity."""
     labels, roles = _rows(summary)
     unit, factor = memory_unit(capacity_bytes or max(role["peak_memory_bytes"] for role in roles))
     series = []

@@ -1,4 +1,4 @@
-"""What a simulated step answers, as blocks: a textbook schedule, a training step, and a long run of it."""
+"""The report of a simulated step in blocks: a textbook schedule, a training step, and a long run of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _SEVERAL: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class FoundStep:
-    """What a simulation found: its summary (the keys of summary.json), its timeline, its use of links, and advice.
+    """The result of a simulation: summary (the keys of summary.json), timeline, use of links, and advice.
 
     What is None is left out; a terminal needs no timeline.
     """
@@ -71,7 +71,7 @@ def _opening(found: FoundStep) -> tuple[Block, ...]:
 
 
 def closing_block(found: FoundStep) -> Block:
-    """Return what a terminal says last: what would help, and what was simulated."""
+    """Return the last lines of a terminal: the advice, and the size of the simulation."""
     fold, engine = found.summary.get("fold"), found.summary.get("engine")
     lines = [advice_text(found.advice)]
     if fold and engine:

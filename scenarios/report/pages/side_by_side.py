@@ -15,7 +15,7 @@ _LESS: Final = "first less second"
 
 
 def execution_blocks(summary: Mapping[str, Any]) -> tuple[Block, ...]:
-    """Return what a run with torch measured, beside what the simulation said."""
+    """Return the results of a run with torch, beside those of the simulation."""
     facts = [Fact("step time", _step_time(summary))]
     if other := algorithm_words(summary.get("algorithm", "")):
         facts.append(Fact("algorithm", (Piece(summary["algorithm"], "unusual"), f": {other}")))
@@ -54,7 +54,7 @@ def difference_blocks(summary: Mapping[str, Any]) -> tuple[Block, ...]:
 
 
 def explanation_blocks(explanation: Mapping[str, Any]) -> list[Text | Table]:
-    """Return which of two simulated steps is slower, where its time goes, and which links decide."""
+    """Return the slower of two simulated steps, the parts of its time, and the links that decide."""
     names = explanation["first"], explanation["second"]
     rows: list[tuple[str, ...]] = [(row["cause"], *_times(row), _more(row)) for row in explanation["causes"]]
     blocks: list[Text | Table] = [

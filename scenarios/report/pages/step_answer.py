@@ -1,4 +1,4 @@
-"""The first screen of a report: how long, does it fit, what does it wait for, what would help."""
+"""The first screen of a report: time, memory, causes of waiting, advice."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -35,7 +35,7 @@ def answer_cards(summary: Mapping[str, Any]) -> tuple[Card, ...]:
 
 
 def answer_facts(summary: Mapping[str, Any]) -> tuple[Fact, ...]:
-    """Return the same answers as lines of a terminal, and what else decides the step."""
+    """Return the same answers as lines of a terminal, with further facts about the step."""
     facts = [Fact("step time", _time_line(summary))]
     if other := algorithm_words(summary.get("algorithm", "")):
         facts.append(Fact("algorithm", (Piece(summary["algorithm"], "unusual"), f": {other}")))
@@ -50,7 +50,7 @@ def answer_facts(summary: Mapping[str, Any]) -> tuple[Fact, ...]:
 
 
 def spending_section(summary: Mapping[str, Any], advice: Advice | None) -> Section:
-    """Return what the mean rank spends the step on, what decides that, and what would help."""
+    """Return the parts of the mean rank's step, the facts behind them, and the advice."""
     total_s = summary["iteration_time_s"]
     parts = tuple(
         Part(words, colour, part_s / total_s, (format_time(part_s), format_percent(part_s / total_s)))
@@ -66,7 +66,7 @@ def spending_section(summary: Mapping[str, Any], advice: Advice | None) -> Secti
 
 
 def advice_text(advice: Advice | None) -> Text:
-    """Return what would help most, as a line of a terminal."""
+    """Return the advice as a line of a terminal."""
     if advice is None:
         return Text("what would help most: nothing that one of the scenario's keys could change")
     loss, share = Piece(advice.loss, "strong"), advice.aim.removeprefix(advice.loss)

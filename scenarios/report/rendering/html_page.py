@@ -1,4 +1,4 @@
-"""Blocks as one self-contained HTML page, with plotly.js inside. Opens without a network.
+"""Rendering of blocks as one self-contained HTML page, with plotly.js inside; it needs no network.
 
 The templates say all that is HTML. What they write is escaped, and characters that steer a reader are shown as escapes:
 ``<b>`` in a name is shown, not obeyed. Only the style, the scripts and their data stand in a page as they are; they

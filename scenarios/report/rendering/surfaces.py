@@ -6,7 +6,7 @@ from scenarios.report.blocks import Block, Columns, Fold, Group, Only, Section, 
 
 
 def shown_on(surface: Surface, blocks: Sequence[Block]) -> Iterator[Block]:
-    """Yield the blocks that a surface shows; those that it alone shows come one by one."""
+    """Yield the blocks of a surface; those of ``Only`` one by one."""
     for block in blocks:
         if not isinstance(block, Only):
             yield block

@@ -1,4 +1,4 @@
-"""The axes of data parallelism: one, or more where shards are shared out inside groups that are replicas of each other.
+"""The axes of data parallelism: one, or several if shards are shared out inside groups of replicas.
 
 ``dp`` alone counts all replicas. With ``dp_shard`` beside it, ``dp`` counts the groups and ``dp_shard`` the ranks of
 one (torch's hybrid sharding; Zhang et al. 2022, MiCS): it varies faster, so a group lies as close together as can be.

@@ -1,4 +1,4 @@
-"""Operators: what OSDP replicates or shards as one, and the step of a program of which some are sharded.
+"""Operators, which OSDP replicates or shards as one; the step of a program with some sharded operators.
 
 An operator is a linear layer with what belongs to it: its bias and the norm before it; or an embedding table. In g
 slices along its input, a linear layer is g operators, of which the first z are sharded (Jiang et al., IJCAI 2023): the

@@ -1,4 +1,4 @@
-"""Which operators to replicate and which to shard under a memory limit: OSDP (Jiang et al., IJCAI 2023).
+"""OSDP: the choice of sharded operators under a memory limit (Jiang et al., IJCAI 2023).
 
 Every operator is replicated (DP: one all_reduce of its gradient) or sharded over the N data-parallel ranks (ZDP, that
 is ZeRO-3: all_gather of its weights forward and again backward, reduce_scatter of its gradient). It may be split into

@@ -1,4 +1,4 @@
-"""Units: parameters that travel together as one flat vector, and what of a task's ops that makes.
+"""Units: parameters that travel together as one flat vector, and the rewriting of tasks for them.
 
 Sharding is a rewriting of finished tasks. A unit's parameters are gathered before the first op that reads them, ahead
 of time where they are to be prefetched; its gradients begin as zeros before the first op that adds to them, and are

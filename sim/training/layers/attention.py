@@ -37,7 +37,7 @@ def _qkv(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> tuple[Tensor, 
 
 
 def attend(b: LayerBuilder, t: TaskTracer, name: str, qkv: Sequence[Tensor]) -> Tensor:
-    """Return what queries find among keys and values, recomputed in backward where ``recompute`` is selective."""
+    """Return the attention of queries to keys and values, recomputed in backward if ``recompute`` is selective."""
 
     def scored(tracer: TaskTracer, inputs: Sequence[Tensor]) -> Tensor:
         flash, dropout = b.model.attention == "flash", b.model.dropout

@@ -17,7 +17,7 @@ from sim.training.spec.mesh_axes import EXPERT_AXIS
 
 
 def expert_mlp(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> Tensor:
-    """Return what the experts of a layer make of x: those that each token is routed to, and those for all."""
+    """Return the output of a layer's experts for x: of each token's chosen experts, and of the shared ones."""
     spec = b.model.experts
     assert spec is not None
     logits, x = router(b, t, f"{name}.router", x, spec), b.tensor.enter(t, x)

@@ -1,4 +1,4 @@
-"""What the layers of a model are made of under one strategy: weights, products, norms, and the layouts between them."""
+"""The parts of a model's layers under one strategy: weights, products, norms, and the layouts between them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

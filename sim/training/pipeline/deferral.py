@@ -1,4 +1,4 @@
-"""What a schedule leaves of a step's gradient synchronisation to the next one's forwards (Fold3D; Li et al. 2023).
+"""The part of a step's gradient synchronisation that is deferred to the next step (Fold3D; Li et al. 2023).
 
 Under all-in-all-out (aiao) a rank's stages, its segments, run one after the other, each over all micro-batches. While
 one computes, the gradients of another travel: a part of them under the next segment's backwards, the rest under the

@@ -19,7 +19,7 @@ class Times(Protocol):
 
 
 class StageTimes(NamedTuple):
-    """What a virtual stage takes per micro-batch, and a message between ranks, in seconds."""
+    """Times of a virtual stage per micro-batch, and of a message between ranks, in seconds."""
 
     forward_s: float
     input_s: float

@@ -1,4 +1,4 @@
-"""Which rank runs which virtual stage, and which stage follows which."""
+"""The placement of virtual stages on ranks, and their order."""
 
 from dataclasses import dataclass
 from functools import cached_property

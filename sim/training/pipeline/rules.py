@@ -1,4 +1,4 @@
-"""What each schedule needs: ranks, virtual stages, micro-batches; and what a custom one must hold.
+"""Rules of schedules for ranks, virtual stages and micro-batches; rules of custom schedules.
 
 Every function raises SpecError, naming the scenario key, where a rule is broken.
 """

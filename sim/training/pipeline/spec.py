@@ -18,7 +18,7 @@ from sim.training.pipeline.rules import (
 )
 
 Recompute = Literal["none", "selective", "full"]
-"""What a layer's backward computes again: nothing, attention, or all of it."""
+"""Recomputation in a layer's backward: none, attention, or the whole layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class PipelineSpec:
     layers_per_stage: tuple[int, ...] = ()
     """Layers of every virtual stage in model order; empty: as evenly as Megatron would."""
     recompute_per_stage: tuple[Recompute, ...] = ()
-    """What every virtual stage computes again, in model order; empty: what the training says."""
+    """Recomputation of every virtual stage, in model order; empty: that of the training."""
     token_slices: tuple[int, ...] = ()
     """terapipe, seq_1f1b: tokens of the slices in which a sequence goes through the pipeline; empty: to be chosen."""
     slice_granularity: int = 0

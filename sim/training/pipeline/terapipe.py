@@ -1,4 +1,4 @@
-"""Into which token slices TeraPipe cuts sequences, so that a pipeline step is shortest (Li et al., ICML 2021).
+"""The token slices with the shortest pipeline step: TeraPipe's dynamic program (Li et al., ICML 2021).
 
 Causal attention lets a stage begin with a slice as soon as it has done the tokens before it. K equal stages then are a
 flow shop: slices of times t_1..t_n, forward and backward measured together, take
