@@ -18,6 +18,8 @@ from scenarios.reading.text_file import read_text
 from scenarios.reading.yaml_tree import describe
 
 _OWN: Final = "use the model's own config.json"
+_SHAPE: Final = "for a model that is almost one of these, write its shape as keys: family, num_layers, hidden_size, ..."
+_WITHOUT: Final = "choose a model without it"
 MAX_NUMBER: Final = 10**12
 """No number of a model is larger; the schema of scenarios has the limits of each."""
 
@@ -76,10 +78,10 @@ def read_model(path: Path) -> dict[str, Any]:
     kind = config.values.get("model_type")
     if not isinstance(kind, str) or kind not in _READERS:
         rule = f"models of type {describe(kind)} are not modelled"
-        raise config.refuse("model_type", rule, suggestion(str(kind), _READERS))
+        raise config.refuse("model_type", rule, f"{suggestion(str(kind), _READERS)}; {_SHAPE}")
     for key, why in _NOT_MODELLED.items():
         if config.values.get(key) and key not in _READ_BY.get(kind, ()):
-            raise config.refuse(key, f"not modelled: {why}", "choose a model without it")
+            raise config.refuse(key, f"not modelled: {why}", _REMEDIES.get(key, _WITHOUT))
     return _READERS[kind](config)
 
 
@@ -244,3 +246,7 @@ _NOT_MODELLED: Final = {
     "scale_attn_by_inverse_layer_idx": "attention scaled by layer",
     "reorder_and_upcast_attn": "attention in higher precision",
 }
+_REMEDIES: Final = {
+    "sliding_window": "where no sequence is longer than the window, write null here and set model.sequence_length",
+}
+"""By key of ``_NOT_MODELLED``, what to do where another model is not the only way out."""

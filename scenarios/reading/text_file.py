@@ -63,6 +63,8 @@ def _missing_remedy(path: Path, start_hint: str) -> str:
     if str(path) == "-":
         return "write /dev/stdin for what standard input holds"
     try:
+        if (here := Path.cwd() / path.name).is_file():
+            return f"did you mean {here}? a path inside a scenario begins at the scenario's folder"
         siblings = {entry.name: entry for entry in path.parent.iterdir() if entry.name != path.name}
     except OSError:
         return f"there is no directory {path.parent} either; check the path"

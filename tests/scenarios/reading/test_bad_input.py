@@ -277,6 +277,17 @@ def test_missing_file_names_the_nearest(tmp_path, write, capsys) -> None:
     assert f"did you mean {path}?" in message
 
 
+def test_a_file_of_this_folder_is_named_for_one_of_the_scenarios(tmp_path, write, capsys, monkeypatch) -> None:
+    """Who names a file as a shell sees it, for a scenario of another folder, is told the path that leads to it."""
+    path, here = write(), tmp_path / "elsewhere"
+    here.mkdir()
+    (here / "cpu.yaml").write_text("a profile", encoding="utf-8")
+    monkeypatch.chdir(here)
+    message = refuse(capsys, tmp_path, str(path), "--set", "cluster.profile=cpu.yaml")
+    assert f"{tmp_path / 'cpu.yaml'}: there is no such file" in message
+    assert f"did you mean {here / 'cpu.yaml'}? a path inside a scenario begins at the scenario's folder" in message
+
+
 def test_unreadable_file_is_refused(tmp_path, write, capsys, monkeypatch) -> None:
     """A file without read permission is refused; the permission error is injected, since root may read all."""
 
