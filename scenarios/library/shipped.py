@@ -16,11 +16,11 @@ def scenario_names() -> list[str]:
 def found(path: Path) -> Path:
     """Return a path as it is where something lies there, else the scenario that it names, if it names one.
 
-    A name may end in .yaml, or not.
+    A name may end in .yaml, or not, and begin with ``scenarios/library/``, as in the repository.
     """
     try:
         exists = path.exists()
     except (OSError, ValueError):  # too long for a file name, or with a NUL character
         exists = True
-    name = path.as_posix().removesuffix(".yaml")
+    name = path.as_posix().removeprefix("scenarios/library/").removesuffix(".yaml")
     return path if exists or name not in scenario_names() else FOLDER / f"{name}.yaml"

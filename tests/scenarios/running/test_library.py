@@ -150,10 +150,11 @@ def test_scenarios_say_what_they_show(name: str) -> None:
 
 
 def test_scenarios_are_found_by_name(capsys: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """A name works in any folder, with and without its ending; a file that is there comes first."""
+    """A name or a path of the repository works in any folder, with and without ending; a file there comes first."""
     monkeypatch.chdir(tmp_path)
     for name in ("clusters/rails", "clusters/rails.yaml", "quickstart", "quickstart.yaml"):
         assert found(Path(name)) == FOLDER / f"{name.removesuffix('.yaml')}.yaml"
+        assert found(Path("scenarios/library") / name) == found(Path(name))
     with pytest.raises(SystemExit) as caught:
         main(["textbook-1f1b", "--json"])
     assert not caught.value.code
