@@ -68,7 +68,7 @@ def spending_section(summary: Mapping[str, Any], advice: Advice | None) -> Secti
 def advice_text(advice: Advice | None) -> Text:
     """Return the advice as a line of a terminal."""
     if advice is None:
-        return Text("what would help most: nothing that one of the scenario's keys could change")
+        return Text("what would help most: no change that was tried adds 1 % to the throughput")
     loss, share = Piece(advice.loss, "strong"), advice.aim.removeprefix(advice.loss)
     effect = f": {advice.effect}" if advice.effect else ""
     return Text(("what would help most: less ", loss, share, "; try ", Piece(advice.options, "code"), effect))
