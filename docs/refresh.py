@@ -40,7 +40,7 @@ def quickstart_block() -> str:
     console = Console(file=out, width=120)
     print_blocks(found.blocks(drawn=False), console)
     console.print()
-    print_blocks(found.closing(advise(scenario, found.as_json())), console)
+    print_blocks(found.closing(advise(scenario, found.summary)), console)
     lines = [line.rstrip() for line in out.getvalue().splitlines() if not line.startswith("simulated ")]
     return "\n".join(f"    {line}".rstrip() for line in lines)
 

@@ -13,7 +13,7 @@ A scenario is a path, the name of one that comes with the program, or what ``loa
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from scenarios.report.pictures.pipeline_figure import pipeline_figure
 from scenarios.report.rendering.notebook import notebook_html
 from scenarios.report.words import Advice
 from scenarios.results.result import Result
+from scenarios.summaries.comparison import ComparisonSummary
+from scenarios.summaries.execution import ExecutionSummary
 from scenarios.sweep.page import sweep_blocks
 from scenarios.sweep.run import Sweep, prepare, run
 from scenarios.sweep.settings import read_settings
@@ -133,8 +135,8 @@ class Ran:
     executed: Executed
 
     @property
-    def summary(self) -> Mapping[str, Any]:
-        """Return summary.json of the execution."""
+    def summary(self) -> ExecutionSummary:
+        """Return the answers: a frozen dataclass, its fields as in summary.json."""
         return self.executed.summary
 
     @cached_property
@@ -146,6 +148,10 @@ class Ran:
     def simulated_timeline(self) -> pd.DataFrame:
         """Return a row per op: when it should have run."""
         return frame_of(self.executed.simulated)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answers as summary.json holds them."""
+        return self.executed.as_json()
 
     def compared(self) -> "Difference":
         """Return how prediction and reality differ."""
@@ -171,15 +177,19 @@ class Difference:
     found: Compared
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """Return comparison.json."""
-        return self.found.found
+    def summary(self) -> ComparisonSummary:
+        """Return the answers: a frozen dataclass, its fields as in comparison.json."""
+        return self.found.summary
 
     @cached_property
     def ops(self) -> pd.DataFrame:
         """Return the ops that explain most of the difference, in seconds of the mean rank."""
-        rows = [*self.found.found["rows"], self.found.found["others"], self.found.found["idle"]]
-        return pd.DataFrame(rows)
+        summary = self.found.summary
+        return pd.DataFrame([asdict(row) for row in (*summary.rows, summary.others, summary.idle)])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answers as comparison.json holds them."""
+        return self.found.as_json()
 
     def _repr_html_(self) -> str:
         return notebook_html(self.found.blocks())

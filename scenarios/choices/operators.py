@@ -153,7 +153,9 @@ def summarise_choice(job: DenseTraining, plan: Plan) -> OperatorSharding:
         for name in operators
         if name in choices
     )
-    return OperatorSharding(memory_limit_bytes=osdp.memory_limit_bytes, num_operators=len(operators), sharded=sharded)
+    limit_bytes = osdp.memory_limit_bytes
+    assert limit_bytes is not None  # decided
+    return OperatorSharding(memory_limit_bytes=limit_bytes, num_operators=len(operators), sharded=sharded)
 
 
 def _does_not_fit(searches: Sequence[RankSearch], limit: int) -> SpecError:

@@ -72,7 +72,7 @@ def command(
     if executed is None:  # this process is one of several ranks, and not the one that reports
         return
     if as_json:
-        click.echo(json.dumps(executed.summary, indent=2))
+        click.echo(json.dumps(executed.as_json(), indent=2))
     else:
         console = open_console()
         print_blocks(executed.blocks(), console)

@@ -1,7 +1,7 @@
 """Two timelines side by side, for the command line."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,33 +10,42 @@ from scenarios.report.blocks import Block
 from scenarios.report.pages.comparison_page import comparison_blocks
 from scenarios.results.files import write_compared
 from scenarios.results.result import Result, names_of, read_result
+from scenarios.summaries.as_json import as_json
+from scenarios.summaries.comparison import AlignedOps, ComparisonSummary, OpShare, PathPart, SideWarning, StepPart
+from scenarios.summaries.explanation import Explanation
+from traces.comparison.alignment import Alignment
 from traces.comparison.compare import Comparison, Totals, compare
+from traces.comparison.step_time import StepTime
 from traces.errors import TraceError
 from traces.kineto.rank import StepWindow
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How two timelines differ. ``found``: comparison.json."""
+    """How two timelines differ: the summary behind comparison.json, and the ops of both."""
 
-    found: dict[str, Any]
+    summary: ComparisonSummary
     comparison: Comparison
-    names: tuple[str, str]
 
     @property
     def passed(self) -> bool:
         """Return whether they differ by no more than the threshold."""
-        return bool(self.found["passed"])
+        return self.summary.passed
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the summary as comparison.json holds it."""
+        found: dict[str, Any] = as_json(self.summary)
+        return found
 
     def blocks(self) -> Sequence[Block]:
         """Return what a page says of it."""
-        title = f"{self.names[0]} against {self.names[1]}"
-        explanation = self.found["explanation"]
-        return comparison_blocks(self.comparison, names=self.names, title=title, explanation=explanation)
+        names = self.summary.names
+        title = f"{names[0]} against {names[1]}"
+        return comparison_blocks(self.comparison, names=names, title=title, explanation=self.summary.explanation)
 
     def write(self, out: Path) -> None:
         """Write comparison.json and report.html into a folder."""
-        write_compared(self.found, self.blocks(), out)
+        write_compared(self.as_json(), self.blocks(), out)
 
 
 def run(first: Path, second: Path, *, fail_above: float | None = None, window: StepWindow | None = None) -> Compared:
@@ -59,17 +68,30 @@ def compared(results: tuple[Result, Result], names: tuple[str, str], fail_above:
     where one is none. Raises TraceError for timelines that do not compare.
     """
     comparison = compare(results[0].timeline, results[1].timeline)
-    worst = _error(comparison, results)
-    found = {
-        "names": list(names),
-        **_totals(comparison),
-        **_step(comparison),
-        "explanation": _explanation(results, names),
-        "warnings": [{"side": name, **doubt.entry()} for name, result in zip(names, results, strict=True)
-                     for doubt in result.warnings],
-        "passed": fail_above is None or worst <= fail_above,
-    }  # fmt: skip
-    return Compared(found, comparison, names)
+    sides, parts, explained = comparison.sides, comparison.step_times, comparison.explained
+    passed = fail_above is None or _error(comparison, results) <= fail_above
+    summary = ComparisonSummary(
+        names=names,
+        first_s=comparison.first_s,
+        second_s=comparison.second_s,
+        makespan_error=comparison.makespan_error,
+        first_ops=len(sides.first),
+        second_ops=len(sides.second),
+        aligned=_aligned(comparison.alignment),
+        same_work=comparison.same_work,
+        mismatches={what: count for what, count in comparison.mismatches.items() if count},
+        kind_error={t.key: t.error for t in comparison.by_kind if t.error is not None},
+        stream_error={t.key: t.error for t in comparison.by_stream if t.error is not None},
+        step_time=_step_time(*parts),
+        critical_path=_critical_path(*comparison.critical_paths_s),
+        rows=tuple(_row(*share) for share in explained.ops),
+        others=_row(*explained.others),
+        idle=_row(*explained.idle),
+        explanation=_explanation(results, names),
+        warnings=_warnings(results, names),
+        passed=passed,
+    )
+    return Compared(summary, comparison)
 
 
 def _error(comparison: Comparison, results: Sequence[Result]) -> float:
@@ -78,61 +100,53 @@ def _error(comparison: Comparison, results: Sequence[Result]) -> float:
     return abs(comparison.makespan_error) if recorded else comparison.worst_error
 
 
-def _explanation(results: Sequence[Result], names: tuple[str, str]) -> dict[str, Any] | None:
-    first, second = (result.summary for result in results)
+def _explanation(results: Sequence[Result], names: tuple[str, str]) -> Explanation | None:
+    first, second = (result.step for result in results)
     return None if first is None or second is None else explain(first, second, names)
 
 
-def _totals(comparison: Comparison) -> dict[str, Any]:
-    alignment = comparison.alignment
-    return {
-        "first_s": comparison.first_s,
-        "second_s": comparison.second_s,
-        "makespan_error": comparison.makespan_error,
-        "first_ops": len(comparison.sides.first),
-        "second_ops": len(comparison.sides.second),
-        "aligned": {
-            "by_name": int(alignment.by_name.sum()),
-            "by_kind": int((~alignment.by_name).sum()),
-            "first_alone": len(alignment.first_alone),
-            "second_alone": len(alignment.second_alone),
-        },
-        "same_work": comparison.same_work,
-        "mismatches": {what: count for what, count in comparison.mismatches.items() if count},
-        "kind_error": {t.key: t.error for t in comparison.by_kind if t.error is not None},
-        "stream_error": {t.key: t.error for t in comparison.by_stream if t.error is not None},
-    }
+def _warnings(results: Sequence[Result], names: tuple[str, str]) -> tuple[SideWarning, ...]:
+    return tuple(
+        SideWarning(side=name, kind=doubt.kind, count=doubt.count, example=doubt.example, text=doubt.text)
+        for name, result in zip(names, results, strict=True)
+        for doubt in result.warnings
+    )
 
 
-def _step(comparison: Comparison) -> dict[str, Any]:
-    """Return where the step goes on both sides, and the ops that explain most of the difference."""
-    parts = [asdict(step) for step in comparison.step_times]
-    paths = comparison.critical_paths_s
-    explained = comparison.explained
-    return {
-        "step_time": [
-            {"part": part.removesuffix("_s"), "first_s": parts[0][part], "second_s": parts[1][part]}
-            for part in parts[0]
-            if part != "step_s"
-        ],
-        "critical_path": [
-            {"kind": kind, "first_s": paths[0].get(kind, 0.0), "second_s": paths[1].get(kind, 0.0)}
-            for kind in sorted({*paths[0], *paths[1]})
-        ],
-        "rows": [_row(*share) for share in explained.ops],
-        "others": _row(*explained.others),
-        "idle": _row(*explained.idle),
-    }
+def _aligned(alignment: Alignment) -> AlignedOps:
+    return AlignedOps(
+        by_name=int(alignment.by_name.sum()),
+        by_kind=int((~alignment.by_name).sum()),
+        first_alone=len(alignment.first_alone),
+        second_alone=len(alignment.second_alone),
+    )
 
 
-def _row(entry: Totals, share_fraction: float) -> dict[str, Any]:
+def _step_time(first: StepTime, second: StepTime) -> tuple[StepPart, ...]:
+    """Return where the mean rank's step goes on both sides."""
+    names = [part.name for part in fields(StepTime) if part.name != "step_s"]
+    return tuple(
+        StepPart(part=name.removesuffix("_s"), first_s=getattr(first, name), second_s=getattr(second, name))
+        for name in names
+    )
+
+
+def _critical_path(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[PathPart, ...]:
+    """Return what the critical paths of both sides consist of, from their seconds by kind."""
+    return tuple(
+        PathPart(kind=kind, first_s=first.get(kind, 0.0), second_s=second.get(kind, 0.0))
+        for kind in sorted({*first, *second})
+    )
+
+
+def _row(entry: Totals, share_fraction: float) -> OpShare:
     """Return what an op, or all that are left, have of the mean rank's step on both sides; shares add up to 1."""
-    return {
-        "op": entry.key,
-        "first_count": entry.num_first,
-        "second_count": entry.num_second,
-        "first_s": entry.first_s,
-        "second_s": entry.second_s,
-        "difference_s": entry.difference_s,
-        "share_fraction": share_fraction,
-    }
+    return OpShare(
+        op=entry.key,
+        first_count=entry.num_first,
+        second_count=entry.num_second,
+        first_s=entry.first_s,
+        second_s=entry.second_s,
+        difference_s=entry.difference_s,
+        share_fraction=share_fraction,
+    )

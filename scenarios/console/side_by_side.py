@@ -1,16 +1,15 @@
 """The readable output of ``compare``: how far two timelines of one plan lie apart."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.report.pages.side_by_side import difference_blocks
+from scenarios.summaries.comparison import ComparisonSummary
 
 
-def print_comparison(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
+def print_comparison(summary: ComparisonSummary, console: Console, out: Path | None = None) -> None:
     """Print how two timelines differ: the first less the second, as a part of the second."""
     print_blocks(difference_blocks(summary), console)
     print_written(out, console)

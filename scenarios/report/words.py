@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 from costmodels.units import format_bytes, format_change, format_percent, format_time
 from scenarios.report.causes import COMPUTATION, cause_of
+from scenarios.summaries.mean_rank import RECOMPUTED, mean_computing_s, mean_exposed_s
 from scenarios.summaries.role_names import fullest_row, row_name
+from scenarios.summaries.step import HostMemory, LinksSummary, OperatorSharding, StepSummary
 
 _MOST_RUNS: Final = 12
 _ROUNDING: Final = 1e-9
@@ -53,37 +55,37 @@ def spread_words(interval: Sequence[float] | None) -> str:
     return f"90 %: {format_time(interval[0])} to {format_time(interval[1])}" if interval else ""
 
 
-def memory_words(summary: Mapping[str, Any]) -> str:
+def memory_words(summary: StepSummary) -> str:
     """Return the fullest role's peak of its device's capacity; nothing for textbook workloads, which hold nothing."""
     fullest, capacity = fullest_row(summary)
     if not capacity:
         return ""
-    of = f"{format_bytes(fullest['peak_memory_bytes'])} of {format_bytes(capacity)}"
-    return f"{of} on {row_name(summary['roles'], fullest, 'every rank')}"
+    of = f"{format_bytes(fullest.peak_memory_bytes)} of {format_bytes(capacity)}"
+    return f"{of} on {row_name(summary.roles, fullest, 'every rank')}"
 
 
-def detail_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def detail_rows(summary: StepSummary) -> list[tuple[str, str]]:
     """Return what else decides the step, each with its name: host memory, sharding, the busiest link, the critical
     path, slices.
     """
     rows = []
-    if "host_memory" in summary:
-        rows.append(("host memory", host_memory_words(summary["host_memory"])))
-    if "osdp" in summary:
-        rows.append(("sharded", sharded_words(summary["osdp"])))
-    if summary.get("links"):
-        rows.append(("busiest link", link_words(summary["links"][0])))
-    if len(summary.get("critical_path_s", ())) > 1:
-        rows.append(("critical path", path_words(summary["critical_path_s"])))
-    if "token_slices" in summary:
-        rows.append(("token slices", slices_words(summary["token_slices"])))
+    if summary.host_memory is not None:
+        rows.append(("host memory", host_memory_words(summary.host_memory)))
+    if summary.osdp is not None:
+        rows.append(("sharded", sharded_words(summary.osdp)))
+    if summary.links:
+        rows.append(("busiest link", link_words(summary.links[0])))
+    if len(summary.critical_path_s) > 1:
+        rows.append(("critical path", path_words(summary.critical_path_s)))
+    if summary.token_slices is not None:
+        rows.append(("token slices", slices_words(summary.token_slices)))
     return rows
 
 
-def host_memory_words(host: Mapping[str, Any]) -> str:
+def host_memory_words(host: HostMemory) -> str:
     """Return the use of a node's own memory by its ranks."""
-    verdict = "fits" if host["fits"] else "does not fit"
-    return f"{format_bytes(host['peak_bytes'])} of {format_bytes(host['capacity_bytes'])} on every node: {verdict}"
+    verdict = "fits" if host.fits else "does not fit"
+    return f"{format_bytes(host.peak_bytes)} of {format_bytes(host.capacity_bytes)} on every node: {verdict}"
 
 
 def path_words(seconds: Mapping[str, float]) -> str:
@@ -93,25 +95,25 @@ def path_words(seconds: Mapping[str, float]) -> str:
     return ", ".join(f"{format_percent(share)} {kind}" for kind, share in named) or "-"
 
 
-def link_words(busiest_kind: Mapping[str, Any]) -> str:
+def link_words(busiest_kind: LinksSummary) -> str:
     """Return the fullest link, the number of equal links, and how full it is."""
-    link = busiest_kind["busiest"]
-    others = f" and {link['count'] - 1:,} like it" if link["count"] > 1 else ""
-    kind = "" if f" {busiest_kind['kind']} " in f" {link['link']} " else f" ({busiest_kind['kind']})"
-    full = f"{format_percent(link['busy_fraction'])} of the step, at its peak {format_percent(link['peak_fraction'])}"
-    return f"{full}: {link['link']}{others}{kind}"
+    link = busiest_kind.busiest
+    others = f" and {link.count - 1:,} like it" if link.count > 1 else ""
+    kind = "" if f" {busiest_kind.kind} " in f" {link.link} " else f" ({busiest_kind.kind})"
+    full = f"{format_percent(link.busy_fraction)} of the step, at its peak {format_percent(link.peak_fraction)}"
+    return f"{full}: {link.link}{others}{kind}"
 
 
-def sharded_words(osdp: Mapping[str, Any]) -> str:
+def sharded_words(osdp: OperatorSharding) -> str:
     """Return how many operators are sharded, and of which kinds: those of all layers together."""
     kinds: dict[str, int] = {}
-    for row in osdp["sharded"]:
-        kind, z, g = row["operator"].rpartition("layer")[2].lstrip("0123456789."), row["num_sharded"], row["num_slices"]
+    for row in osdp.sharded:
+        kind, z, g = row.operator.rpartition("layer")[2].lstrip("0123456789."), row.num_sharded, row.num_slices
         part = "" if g == 1 else f" ({g} slices)" if z == g else f" ({z} of {g} slices)"
         kinds[kind + part] = kinds.get(kind + part, 0) + 1
     named = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    total = f"{len(osdp['sharded'])} of {osdp['num_operators']} operators"
-    return f"{total} within {format_bytes(osdp['memory_limit_bytes'])}" + (f": {named}" if named else "")
+    total = f"{len(osdp.sharded)} of {osdp.num_operators} operators"
+    return f"{total} within {format_bytes(osdp.memory_limit_bytes)}" + (f": {named}" if named else "")
 
 
 def slices_words(slices: Sequence[int]) -> str:
@@ -121,31 +123,21 @@ def slices_words(slices: Sequence[int]) -> str:
     return f"{len(slices)}: " + ", ".join(shown + ["..."] * (len(runs) > _MOST_RUNS))
 
 
-def time_parts(summary: Mapping[str, Any]) -> list[tuple[tuple[str, str], float]]:
+def time_parts(summary: StepSummary) -> list[tuple[tuple[str, str], float]]:
     """Return the parts of the mean rank's step: words and colour, and seconds; computing first, then waiting.
 
     What a rank idles beyond that is not among them, so they add up to the step or less.
     """
     waiting: dict[tuple[str, str], float] = {}
-    for stream, part_s in mean_over_ranks(summary, "exposed_s").items():
+    for stream, part_s in mean_exposed_s(summary.roles).items():
         waiting[cause_of(stream)] = waiting.get(cause_of(stream), 0.0) + part_s
-    computing = mean_over_ranks(summary, "computing_s")
+    computing = mean_computing_s(summary.roles)
     parts = [(COMPUTATION[purpose], seconds) for purpose, seconds in computing.items()]
     parts += sorted(waiting.items(), key=lambda item: (-item[1], item[0]))
-    return [(cause, seconds) for cause, seconds in parts if seconds > _ROUNDING * summary["iteration_time_s"]]
+    return [(cause, seconds) for cause, seconds in parts if seconds > _ROUNDING * summary.iteration_time_s]
 
 
-def recompute_fraction(summary: Mapping[str, Any]) -> float:
+def recompute_fraction(summary: StepSummary) -> float:
     """Return the fraction of the step that the mean rank spends on computing again."""
-    again_s = mean_over_ranks(summary, "computing_s")["recomputed"]
-    return again_s / float(summary["iteration_time_s"])
-
-
-def mean_over_ranks(summary: Mapping[str, Any], column: str) -> dict[str, float]:
-    """Return a roles' column of seconds by name (``busy_s``, ``exposed_s``), averaged over ranks."""
-    num_ranks = sum(role["num_ranks"] for role in summary["roles"])
-    total: dict[str, float] = {}
-    for role in summary["roles"]:
-        for name, seconds in role[column].items():
-            total[name] = total.get(name, 0.0) + seconds * role["num_ranks"] / num_ranks
-    return total
+    again_s = mean_computing_s(summary.roles).get(RECOMPUTED, 0.0)
+    return again_s / summary.iteration_time_s

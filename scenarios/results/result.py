@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from scenarios.recorded.trace_summary import SCHEMA as TRACE_SCHEMA
-from scenarios.results.summary_file import REMEDY, check_simulated, read_json
+from scenarios.results.summary_file import REMEDY, read_json, simulated_step
+from scenarios.summaries.compared_step import ComparedStep
 from scenarios.summaries.step import SCHEMA
 from traces.doubt import Doubt
 from traces.errors import TraceError
@@ -24,13 +25,13 @@ _SIDE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A timeline, the summary where a simulation wrote one beside it, and whether a profiler recorded it.
+    """A timeline, what a simulation's summary beside it says of the step, and whether a profiler recorded it.
 
     ``warnings``: what was left out of a profile on the way, with counts.
     """
 
     timeline: Timeline
-    summary: dict[str, Any] | None = None
+    step: ComparedStep | None = None
     recorded: bool = False
     warnings: tuple[Doubt, ...] = ()
 
@@ -62,8 +63,7 @@ def read_result(path: Path, window: StepWindow | None = None) -> Result:
     if not isinstance(step_s, float) or abs(step_s - timeline.duration_s) > 1e-9 * timeline.duration_s:
         rule = f"it says {step_s} s, and {file.name} beside it {timeline.duration_s} s"
         raise TraceError(str(beside), rule, REMEDY)
-    check_simulated(beside, summary)
-    return Result(timeline, summary)
+    return Result(timeline, simulated_step(beside, summary))
 
 
 def refuse_other_files(path: Path) -> None:

@@ -2,48 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 
+from scenarios.summaries.compared_step import ComparedStep
 from traces.errors import TraceError
 
 MAX_SUMMARY_BYTES: Final = 1 << 26
 REMEDY: Final = "write both again with simulate SCENARIO.yaml --out"
-
-_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
-_Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
-
-
-class _Role(msgspec.Struct):
-    num_ranks: _Count
-    busy_s: dict[str, _Amount]
-    exposed_s: dict[str, _Amount]
-
-
-class _Communication(msgspec.Struct):
-    stream: str
-    kind: str
-    time_s: _Amount
-    latency_s: _Amount
-    bound_s: dict[str, _Amount]
-    fullest_fraction: dict[str, _Amount]
-
-
-class _Busiest(msgspec.Struct):
-    busy_fraction: _Amount
-
-
-class _Links(msgspec.Struct):
-    kind: str
-    busiest: _Busiest
-
-
-class _Summary(msgspec.Struct):
-    iteration_time_s: Annotated[float, msgspec.Meta(gt=0, le=1e18)]
-    roles: Annotated[list[_Role], msgspec.Meta(min_length=1)]
-    communication: list[_Communication]
-    links: list[_Links]
 
 
 def read_json(path: Path) -> Any:
@@ -60,10 +27,13 @@ def read_json(path: Path) -> Any:
     return value
 
 
-def check_simulated(path: Path, summary: dict[str, Any]) -> None:
-    """Raise TraceError for the summary of a simulated step that is not as simulate writes it."""
+def simulated_step(path: Path, summary: Any) -> ComparedStep:
+    """Return what a comparison reads of a simulated step's summary.
+
+    Raises TraceError for a summary that is not as simulate writes it.
+    """
     try:
-        found = msgspec.convert(summary, _Summary)
+        found = msgspec.convert(summary, ComparedStep)
     except msgspec.ValidationError as error:
         rule = f"the summary is not as simulate writes it: {str(error)[:1].lower()}{str(error)[1:]}"
         raise TraceError(str(path), rule, REMEDY) from error
@@ -73,3 +43,4 @@ def check_simulated(path: Path, summary: dict[str, Any]) -> None:
         if missing := row.bound_s.keys() - row.fullest_fraction.keys():
             rule = f"fullest_fraction of {row.kind} on {row.stream} lacks {sorted(missing)[0]}, which bound_s has"
             raise TraceError(str(path), rule, REMEDY)
+    return found

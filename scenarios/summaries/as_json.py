@@ -1,20 +1,34 @@
 """Conversion of results to JSON values: the only place where frozen dataclasses become JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from typing import Any, Final
 
 ABSENT: Final = {"absent": True}
 """Metadata of a field that has no key in JSON where it is None; other fields are null then."""
+INLINE: Final = {"inline": True}
+"""Metadata of a field with no key of its own in JSON: the keys of its value stand there instead, none for None."""
 
 
 def as_json(value: Any) -> Any:
     """Return a result as JSON holds it: dataclasses and mappings as mappings, their fields in order."""
     if is_dataclass(value) and not isinstance(value, type):
-        pairs = ((each, getattr(value, each.name)) for each in fields(value))
-        return {each.name: as_json(held) for each, held in pairs if held is not None or not each.metadata.get("absent")}
+        found: dict[str, Any] = {}
+        for each in fields(value):
+            found |= _keys(each, getattr(value, each.name))
+        return found
     if isinstance(value, Mapping):
         return {key: as_json(held) for key, held in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [as_json(held) for held in value]
     return value
+
+
+def _keys(each: Field[Any], held: Any) -> dict[str, Any]:
+    """Return the keys that a field has in JSON, with their values."""
+    if held is None and (each.metadata.get("absent") or each.metadata.get("inline")):
+        return {}
+    if each.metadata.get("inline"):
+        inner: dict[str, Any] = as_json(held)
+        return inner
+    return {each.name: as_json(held)}

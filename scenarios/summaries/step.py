@@ -83,7 +83,7 @@ class ShardedOperator:
 class OperatorSharding:
     """OSDP's choices."""
 
-    memory_limit_bytes: int | None
+    memory_limit_bytes: int
     num_operators: int
     sharded: tuple[ShardedOperator, ...]
 

@@ -419,7 +419,7 @@ def shares(case: Case) -> Iterator[str]:
     """The parts of the step add up to it, and each is between nothing and all of it; so is what links are used."""
     summary = case.result.as_json()
     total_s = summary["iteration_time_s"]
-    parts = [seconds / total_s for _, seconds in time_parts(summary)]
+    parts = [seconds / total_s for _, seconds in time_parts(case.result.summary)]
     if abs(sum(parts) - 1) > 1e-6:
         yield f"parts of the step add up to {sum(parts):.6%}"
     named = {

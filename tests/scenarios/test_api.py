@@ -71,6 +71,6 @@ def test_two_results_compare(step: api.Simulated, tmp_path) -> None:
     step.write(tmp_path / "a")
     api.simulate("tiny-gpt-2x2", ["training.recompute=full"]).write(tmp_path / "b")
     difference = api.compare(tmp_path / "a", tmp_path / "b")
-    assert difference.summary["makespan_error"] < 0
+    assert difference.summary.makespan_error < 0
     assert difference.ops.share_fraction.sum() == pytest.approx(1.0)
     assert "op by op" in difference._repr_html_()

@@ -44,12 +44,12 @@ def command(first: Path, second: Path, fail_above: float | None, steps: str, out
         if out is not None:
             with writing_to(out):
                 found.write(out)
-    for warning in found.found["warnings"]:
-        click.echo(f"warning: {warning['side']}: {warning['text']}", err=True)
+    for warning in found.summary.warnings:
+        click.echo(f"warning: {warning.side}: {warning.text}", err=True)
     if as_json:
-        click.echo(json.dumps(found.found, indent=2))
+        click.echo(json.dumps(found.as_json(), indent=2))
     else:
-        print_comparison(found.found, open_console(), out)
+        print_comparison(found.summary, open_console(), out)
     if not found.passed:
         sys.exit(1)
 

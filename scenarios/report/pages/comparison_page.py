@@ -1,9 +1,9 @@
 """The page of two timelines side by side: how far apart, both under each other, what explains it, op by op."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
-from typing import Any, Final
+from typing import Final
 
 from costmodels.units import format_change, format_percent, format_time
 from scenarios.report.blocks import (
@@ -23,6 +23,7 @@ from scenarios.report.charts.op_colours import op_colours
 from scenarios.report.charts.op_lanes import op_lanes
 from scenarios.report.charts.op_scatter import BAND, Point, in_band, scatter
 from scenarios.report.pages.decision_section import decision_section
+from scenarios.summaries.explanation import Explanation
 from traces.comparison.compare import Comparison, Totals, difference_s
 from traces.comparison.mismatch import Mismatch
 from traces.comparison.step_time import StepTime
@@ -48,7 +49,7 @@ _PARTS: Final[Sequence[tuple[str, str]]] = (
 
 
 def comparison_blocks(
-    comparison: Comparison, *, names: Names, title: str, explanation: Mapping[str, Any] | None = None
+    comparison: Comparison, *, names: Names, title: str, explanation: Explanation | None = None
 ) -> tuple[Block, ...]:
     """Return the blocks of a comparison's page; ``difference_blocks`` are those of a terminal.
 

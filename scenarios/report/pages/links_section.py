@@ -1,7 +1,7 @@
 """The use of links over the step: the busiest of each kind."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.blocks import HeatMap, Only, Section, Table
 from scenarios.report.causes import cause_of
 from scenarios.report.charts.axis_unit import time_unit
+from scenarios.summaries.step import CommunicationSummary
 from sim.cluster.topology.links import LinkKind
 from sim.engine.findings.link_use import LinkUse
 from sim.plan.words.stream import stream_of
@@ -18,10 +19,10 @@ MAX_KINDS: Final = 10
 NUM_PARTS: Final = 240
 
 
-def links_section(use: LinkUse, communication: Sequence[Mapping[str, Any]]) -> Section:
+def links_section(use: LinkUse, communication: Sequence[CommunicationSummary]) -> Section:
     """Return the heat map, a line per class of equal links, and the table of links that held communication back.
 
-    ``communication``: as in summary.json.
+    ``communication``: the ops of every kind on every stream.
     """
     rows = chosen_rows(use)
     lead = "A line is a link, or ×n that carry the same; its colour shows the fraction of its bandwidth in use. "
@@ -32,18 +33,18 @@ def links_section(use: LinkUse, communication: Sequence[Mapping[str, Any]]) -> S
     return Section("What is full, and when", blocks, lead, note)
 
 
-def _bound_table(communication: Sequence[Mapping[str, Any]]) -> Table:
+def _bound_table(communication: Sequence[CommunicationSummary]) -> Table:
     """Return a line per kind of communication: its time, and what that went to."""
     columns = ("communication", "held back by", "per rank", "of it latency")
     rows = [
         (
-            f"{entry['kind']}, {cause_of(entry['stream'])[0]}{_direction(entry['stream'])}",
-            ", ".join(f"{kind} {format_percent(part / entry['time_s'], 0)}" for kind, part in entry["bound_s"].items()),
-            format_time(entry["time_s"]),
-            format_percent(entry["latency_s"] / entry["time_s"], 0),
+            f"{entry.kind}, {cause_of(entry.stream)[0]}{_direction(entry.stream)}",
+            ", ".join(f"{kind} {format_percent(part / entry.time_s, 0)}" for kind, part in entry.bound_s.items()),
+            format_time(entry.time_s),
+            format_percent(entry.latency_s / entry.time_s, 0),
         )
         for entry in communication[:MAX_KINDS]
-        if entry["time_s"]
+        if entry.time_s
     ]
     return Table(columns, rows, text_columns=2)
 

@@ -1,8 +1,7 @@
 """The long run in a report: goodput over the checkpoint interval, and the table of the simulated runs."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from scenarios.report.blocks import Card, Chart, Only, Section, Table, Text
 from scenarios.report.charts.axis_unit import drawn_number
 from scenarios.report.charts.hover_text import hover_template
 from scenarios.summaries.long_run import interval_words, reliability_rows
+from scenarios.summaries.study import StudySummary
 from sim.reliability.closed_forms import ExactModel
 
 _NUM_POINTS: Final = 161
@@ -20,20 +20,20 @@ _SPAN: Final = 12.0
 _CURVE, _DOT = "#4a7fd6", "#d9822b"
 
 
-def long_run_card(reliability: Mapping[str, Any]) -> Card:
+def long_run_card(reliability: StudySummary) -> Card:
     """Return the goodput, and how often the run is interrupted."""
-    goodput, interruptions = reliability["goodput"], reliability["interruptions"]["mean"]
-    return Card("Goodput of the long run", format_percent(goodput["mean"]), f"{interruptions:,.0f} interruptions")
+    goodput, interruptions = reliability.goodput, reliability.interruptions.mean
+    return Card("Goodput of the long run", format_percent(goodput.mean), f"{interruptions:,.0f} interruptions")
 
 
-def long_run_section(reliability: Mapping[str, Any]) -> Section:
-    """Return the section on the long run, from the ``reliability`` object of summary.json."""
+def long_run_section(reliability: StudySummary) -> Section:
+    """Return the section on the long run."""
     rows = [(row.name, row.mean, row.fraction, row.between) for row in reliability_rows(reliability)]
     heads = ("mean", "of the time")
     table = Table(("", *heads, "nine runs of ten"), rows)
     terminal_table = Table(("the long run", *heads, "9 runs of 10"), rows)
     lead = "Goodput is the fraction of the time that trains and whose result is kept. "
-    lead += f"{reliability['replications']:,} runs were simulated, each with failures of its own."
+    lead += f"{reliability.replications:,} runs were simulated, each with failures of its own."
     words = interval_words(reliability)
     note = f"{words[0].upper()}{words[1:]}."
     blocks = (
@@ -43,24 +43,29 @@ def long_run_section(reliability: Mapping[str, Any]) -> Section:
     return Section("The long run", blocks, lead, note)
 
 
-def _goodput_chart(reliability: Mapping[str, Any]) -> Chart:
+def _goodput_chart(reliability: StudySummary) -> Chart:
     """Return the exact goodput over the interval, with the simulated one and its spread at the interval used."""
-    chosen_s, goodput = reliability["interval_s"], reliability["goodput"]
-    lowest_s = max(chosen_s / _SPAN, reliability["background_s"] - reliability["stall_s"])
-    highest_s = max(chosen_s, reliability["best_interval_s"]) * _SPAN
+    chosen_s, goodput = reliability.interval_s, reliability.goodput
+    lowest_s = max(chosen_s / _SPAN, reliability.background_s - reliability.stall_s)
+    highest_s = max(chosen_s, reliability.best_interval_s) * _SPAN
     intervals_s = np.geomspace(lowest_s, highest_s, _NUM_POINTS)
     simulated = {
         "type": "scatter", "mode": "markers", "name": "simulated", "x": [_number(chosen_s / 60)],
-        "y": [_number(100 * goodput["mean"])], "marker": {"color": _DOT, "size": 9},
+        "y": [_number(100 * goodput.mean)], "marker": {"color": _DOT, "size": 9},
         "error_y": {
-            "type": "data", "symmetric": False, "array": [_number(100 * (goodput["high"] - goodput["mean"]))],
-            "arrayminus": [_number(100 * (goodput["mean"] - goodput["low"]))], "color": _DOT, "thickness": 1.5,
+            "type": "data", "symmetric": False, "array": [_number(100 * (goodput.high - goodput.mean))],
+            "arrayminus": [_number(100 * (goodput.mean - goodput.low))], "color": _DOT, "thickness": 1.5,
         },
         "hovertemplate": hover_template("simulated %{y:.2f} %, every %{x:.3g} min"),
     }  # fmt: skip
     data = [simulated]
-    if reliability["expected"]:
-        exact = ExactModel(**{key: reliability[key] for key in ("mtbf_s", "stall_s", "restart_s", "background_s")})
+    if reliability.expected:
+        exact = ExactModel(
+            mtbf_s=reliability.mtbf_s,
+            stall_s=reliability.stall_s,
+            restart_s=reliability.restart_s,
+            background_s=reliability.background_s,
+        )
         curve = [100 * exact.goodput(float(t_s)) for t_s in intervals_s]
         data.insert(0, {
             "type": "scatter", "mode": "lines", "name": "closed form", "line": {"color": _CURVE, "width": 2},

@@ -1,7 +1,6 @@
 """Charts with a bar or a line per role: parts of its time, and its memory over time."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -11,20 +10,21 @@ from scenarios.report.causes import COMPUTATION, IDLE, cause_of, memory_colour, 
 from scenarios.report.charts.axis_unit import drawn_numbers, memory_unit, time_unit
 from scenarios.report.charts.gantt import evenly
 from scenarios.summaries.role_names import row_names
+from scenarios.summaries.step import RoleSummary, StepSummary
 from traces.timeline import RankInfo, Timeline
 
 MAX_ROLES: Final = 16
 MAX_MEMORY_POINTS: Final = 1_500
 
 
-def breakdown_bars(chart_id: str, summary: Mapping[str, Any]) -> Bars:
+def breakdown_bars(chart_id: str, summary: StepSummary) -> Bars:
     """Return one bar per role: computing by purpose, waiting by cause, idle; as fractions of the step."""
-    total_s = summary["iteration_time_s"]
+    total_s = summary.iteration_time_s
     labels, roles = _rows(summary)
     parts: dict[tuple[str, str], list[float]] = {}
     for index, role in enumerate(roles):
-        spent = [(COMPUTATION[purpose], seconds) for purpose, seconds in role["computing_s"].items()]
-        spent += [(cause_of(stream), seconds) for stream, seconds in role["exposed_s"].items()]
+        spent = [(COMPUTATION[purpose], seconds) for purpose, seconds in role.computing_s.items()]
+        spent += [(cause_of(stream), seconds) for stream, seconds in role.exposed_s.items()]
         rest_s = total_s - sum(seconds for _, seconds in spent)
         for key, seconds in [*spent, (IDLE, rest_s if rest_s > 1e-9 * total_s else 0.0)]:
             parts.setdefault(key, [0.0] * len(roles))[index] += seconds
@@ -36,13 +36,13 @@ def breakdown_bars(chart_id: str, summary: Mapping[str, Any]) -> Bars:
     return Bars(chart_id, labels, series, "percent of the step", ends_at=100)
 
 
-def memory_bars(chart_id: str, summary: Mapping[str, Any], capacity_bytes: float | None) -> Bars:
+def memory_bars(chart_id: str, summary: StepSummary, capacity_bytes: float | None) -> Bars:
     """Return one bar per role: the parts of its peak, against the device's capacity."""
     labels, roles = _rows(summary)
-    unit, factor = memory_unit(capacity_bytes or max(role["peak_memory_bytes"] for role in roles))
+    unit, factor = memory_unit(capacity_bytes or max(role.peak_memory_bytes for role in roles))
     series = []
-    for kind in dict.fromkeys(kind for role in roles for kind in role["memory_by_kind_bytes"]):
-        held = [role["memory_by_kind_bytes"].get(kind, 0) for role in roles]
+    for kind in dict.fromkeys(kind for role in roles for kind in role.memory_by_kind_bytes):
+        held = [role.memory_by_kind_bytes.get(kind, 0) for role in roles]
         values = [value / factor for value in held]
         if any(drawn_numbers(values)):
             details = [format_bytes(value) for value in held]
@@ -81,11 +81,11 @@ def _rank_label(timeline: Timeline, info: RankInfo) -> str:
     return f"{info.role}, rank {info.rank}" if is_class else info.role
 
 
-def _rows(summary: Mapping[str, Any]) -> tuple[list[str], list[Mapping[str, Any]]]:
+def _rows(summary: StepSummary) -> tuple[list[str], list[RoleSummary]]:
     """Return at most MAX_ROLES of the roles, or classes of one, with labels that tell them apart."""
-    roles = summary["roles"]
+    roles = summary.roles
     labels = [
-        f"{name} ×{role['num_ranks']:,}" if role["num_ranks"] > 1 else name
+        f"{name} ×{role.num_ranks:,}" if role.num_ranks > 1 else name
         for name, role in zip(row_names(roles, "all"), roles, strict=True)
     ]
     chosen = evenly(list(zip(labels, roles, strict=True)), MAX_ROLES)

@@ -1,8 +1,7 @@
 """The report of a simulated step in blocks: a textbook schedule, a training step, and a long run of it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
 from scenarios.report.blocks import Bar, Block, Headline, Only, Piece, Section, Table, Text
@@ -15,6 +14,7 @@ from scenarios.report.pages.role_charts import MAX_ROLES, breakdown_bars, memory
 from scenarios.report.pages.role_table import role_table
 from scenarios.report.pages.step_answer import advice_text, answer_cards, answer_facts, spending_section
 from scenarios.report.words import Advice
+from scenarios.summaries.step import StepSummary
 from sim.engine.findings.link_use import LinkUse
 from traces.timeline import Timeline
 
@@ -34,7 +34,7 @@ class FoundStep:
     What is None is left out; a terminal needs no timeline.
     """
 
-    summary: Mapping[str, Any]
+    summary: StepSummary
     timeline: Timeline | None = None
     links: LinkUse | None = None
     advice: Advice | None = None
@@ -52,8 +52,9 @@ def training_blocks(found: FoundStep) -> tuple[Block, ...]:
 
 def long_run_blocks(found: FoundStep) -> tuple[Block, ...]:
     """Return the blocks of a training step that a long run repeats on hardware that fails."""
-    long_run = long_run_section(found.summary["reliability"])
-    return (*_opening(found), *_links(found), *_memory(found), long_run, *_ops(found))
+    study = found.summary.reliability
+    long_run = () if study is None else (long_run_section(study),)
+    return (*_opening(found), *_links(found), *_memory(found), *long_run, *_ops(found))
 
 
 def _opening(found: FoundStep) -> tuple[Block, ...]:
@@ -61,8 +62,8 @@ def _opening(found: FoundStep) -> tuple[Block, ...]:
     summary = found.summary
     return (
         Headline(
-            summary["scenario"], _subtitle(summary, found.timeline), answer_cards(summary),
-            terminal_title=f"{summary['scenario']}, {summary['world_size']:,} ranks", facts=answer_facts(summary),
+            summary.scenario, _subtitle(summary, found.timeline), answer_cards(summary),
+            terminal_title=f"{summary.scenario}, {summary.world_size:,} ranks", facts=answer_facts(summary),
         ),
         spending_section(summary, found.advice),
         *_pipeline(found.timeline),
@@ -72,26 +73,22 @@ def _opening(found: FoundStep) -> tuple[Block, ...]:
 
 def closing_block(found: FoundStep) -> Block:
     """Return the last lines of a terminal: the advice, and the size of the simulation."""
-    fold, engine = found.summary.get("fold"), found.summary.get("engine")
-    lines = [advice_text(found.advice)]
-    if fold and engine:
-        simulated = f"simulated {fold['simulated']:,} of {fold['ranks']:,} ranks"
-        took = f"{engine['events']:,} events in {format_time(engine['wall_time_s'])}"
-        lines.append(Text((Piece(f"{simulated}, {took}", "soft"),)))
-    return Only("terminal", tuple(lines))
+    fold, engine = found.summary.fold, found.summary.engine
+    simulated = f"simulated {fold.simulated:,} of {fold.ranks:,} ranks"
+    took = f"{engine.events:,} events in {format_time(engine.wall_time_s)}"
+    return Only("terminal", (advice_text(found.advice), Text((Piece(f"{simulated}, {took}", "soft"),))))
 
 
-def _subtitle(summary: Mapping[str, Any], timeline: Timeline | None) -> str:
+def _subtitle(summary: StepSummary, timeline: Timeline | None) -> str:
     what = "one training step"
-    if timeline is not None and timeline.duration_s > _SEVERAL * summary["iteration_time_s"]:
+    if timeline is not None and timeline.duration_s > _SEVERAL * summary.iteration_time_s:
         what = "training steps without a flush between them, answers for a steady one"
     source = f", {timeline.source}" if timeline is not None else ""
-    words = [f"{summary['world_size']:,} ranks", f"{what}{source}"]
-    fold = summary.get("fold")
-    if fold and fold["simulated"] < fold["ranks"]:
-        words.append(f"{fold['simulated']:,} of them simulated; the others are equal to these")
-    if "seed" in summary:
-        words.append(f"seed {summary['seed']}")
+    words = [f"{summary.world_size:,} ranks", f"{what}{source}"]
+    fold = summary.fold
+    if fold.simulated < fold.ranks:
+        words.append(f"{fold.simulated:,} of them simulated; the others are equal to these")
+    words.append(f"seed {summary.seed}")
     return " · ".join(words)
 
 
@@ -109,22 +106,22 @@ def _pipeline(timeline: Timeline | None) -> tuple[Section, ...]:
     return (Section("Pipeline", (TimelineBlock("pipeline", gantt),), lead, note),)
 
 
-def _time(summary: Mapping[str, Any]) -> Section:
+def _time(summary: StepSummary) -> Section:
     blocks = breakdown_bars("time", summary), Only("terminal", (role_table(summary),))
     lead = "Communication counts only while the rank computes nothing. The bubble is the remaining idle time."
-    return Section("Where the time goes", blocks, lead, _some_of(len(summary["roles"])))
+    return Section("Where the time goes", blocks, lead, _some_of(len(summary.roles)))
 
 
 def _links(found: FoundStep) -> tuple[Section, ...]:
     if found.links is None or not len(found.links.example):
         return ()
-    return (links_section(found.links, found.summary["communication"]),)
+    return (links_section(found.links, found.summary.communication),)
 
 
 def _memory(found: FoundStep) -> tuple[Section, ...]:
     """Return memory over the step, and what its peak is made of."""
     summary, timeline = found.summary, found.timeline
-    if not summary.get("memory_capacity_bytes"):
+    if not summary.memory_capacity_bytes:
         return ()
     capacity, sections = _capacity_to_draw(summary), []
     if timeline is not None and len(timeline.memory):
@@ -132,21 +129,21 @@ def _memory(found: FoundStep) -> tuple[Section, ...]:
         sections.append(
             Section("Memory over the step", (lines,), _capacity_words(summary), _some_of(len(timeline.ranks)))
         )
-    if any(role["memory_by_kind_bytes"] for role in summary["roles"]):
+    if any(role.memory_by_kind_bytes for role in summary.roles):
         bars = memory_bars("memory-by-kind", summary, capacity)
-        sections.append(Section("What the peak is made of", (bars,), note=_some_of(len(summary["roles"]))))
+        sections.append(Section("What the peak is made of", (bars,), note=_some_of(len(summary.roles))))
     return tuple(sections)
 
 
-def _capacity_to_draw(summary: Mapping[str, Any]) -> float | None:
+def _capacity_to_draw(summary: StepSummary) -> float | None:
     """Return the device's capacity, None where there is none or the peak would be too small to see beside it."""
-    capacity = summary.get("memory_capacity_bytes")
-    peak = max(role["peak_memory_bytes"] for role in summary["roles"])
+    capacity = summary.memory_capacity_bytes
+    peak = max(role.peak_memory_bytes for role in summary.roles)
     return float(capacity) if capacity and peak > SMALLEST_PEAK * capacity else None
 
 
-def _capacity_words(summary: Mapping[str, Any]) -> str:
-    capacity = summary.get("memory_capacity_bytes")
+def _capacity_words(summary: StepSummary) -> str:
+    capacity = summary.memory_capacity_bytes
     if not capacity or _capacity_to_draw(summary):
         return ""
     return f"The device's capacity, {format_bytes(capacity)}, is far above the picture."

@@ -1,12 +1,15 @@
 """How far two timelines lie apart, in the lines of a terminal: of ``execute`` and of ``compare``."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final, Protocol
 
 from costmodels.units import format_bytes, format_change, format_percent, format_time
 from scenarios.report.blocks import Block, Column, Fact, Facts, Line, Only, Piece, Table, Text
 from scenarios.report.words import spread_words
 from scenarios.summaries.algorithm import algorithm_words
+from scenarios.summaries.comparison import AlignedOps, ComparisonSummary
+from scenarios.summaries.execution import CheckedNumbers, ExecutionSummary
+from scenarios.summaries.explanation import Explanation
 from traces.comparison.compare import difference_s
 from traces.comparison.critical_path import IDLE
 
@@ -14,115 +17,123 @@ MAX_OPS: Final = 8
 _LESS: Final = "first less second"
 
 
-def execution_blocks(summary: Mapping[str, Any]) -> tuple[Block, ...]:
+def execution_blocks(summary: ExecutionSummary) -> tuple[Block, ...]:
     """Return the results of a run with torch, beside those of the simulation."""
     facts = [Fact("step time", _step_time(summary))]
-    if other := algorithm_words(summary.get("algorithm", "")):
-        facts.append(Fact("algorithm", (Piece(summary["algorithm"], "unusual"), f": {other}")))
+    if other := algorithm_words(summary.algorithm):
+        facts.append(Fact("algorithm", (Piece(summary.algorithm, "unusual"), f": {other}")))
     facts.append(Fact("memory", _peak_memory(summary)))
-    if "same_work" in summary:
-        facts.append(Fact("work", _work(summary, summary["ops"])))
-    if "check_passed" in summary:
-        facts.append(Fact("check", _check(summary)))
-    title = Piece(f"{summary['scenario']}, {summary['world_size']:,} ranks, run with torch", "strong")
+    if (work := summary.work) is not None:
+        facts.append(Fact("work", _work(work.same_work, work.mismatches, work.ops)))
+    if summary.check is not None:
+        facts.append(Fact("check", _check(summary.check, summary.algorithm)))
+    title = Piece(f"{summary.scenario}, {summary.world_size:,} ranks, run with torch", "strong")
     return (Only("terminal", (Text((title,), is_wrapped=True), Facts(tuple(facts)))),)
 
 
-def difference_blocks(summary: Mapping[str, Any]) -> tuple[Block, ...]:
+def difference_blocks(summary: ComparisonSummary) -> tuple[Block, ...]:
     """Return how two timelines differ: the first less the second, as a part of the second."""
-    first, second = (
-        f"{format_time(summary[key])} ({name})"
-        for key, name in zip(("first_s", "second_s"), summary["names"], strict=True)
-    )
+    names = summary.names
+    times = f"{format_time(summary.first_s)} ({names[0]}) against {format_time(summary.second_s)} ({names[1]})"
     facts = [
-        Fact("step time", f"{first} against {second}: {format_change(summary['makespan_error'])}"),
-        Fact("work", _work(summary, summary["second_ops"])),
-        Fact("aligned", _aligned(summary["aligned"], summary["names"])),
+        Fact("step time", f"{times}: {format_change(summary.makespan_error)}"),
+        Fact("work", _work(summary.same_work, summary.mismatches, summary.second_ops)),
+        Fact("aligned", _aligned(summary.aligned, names)),
+        Fact("by kind", _errors(summary.kind_error)),
+        Fact("by stream", _errors(summary.stream_error)),
     ]
-    for words, key in (("by kind", "kind_error"), ("by stream", "stream_error")):
-        facts.append(Fact(words, ", ".join(f"{name} {format_change(error)}" for name, error in summary[key].items())))
-    if not summary["passed"]:
+    if not summary.passed:
         facts.append(Fact("verdict", (Piece("FAILED: further apart than allowed", "bad"),)))
-    explanation = summary.get("explanation")
     blocks = [
         Facts(tuple(facts)),
-        *(explanation_blocks(explanation) if explanation else []),
+        *(explanation_blocks(summary.explanation) if summary.explanation else []),
         _step_parts(summary),
-        *([_largest(summary)] if summary["rows"] else []),
+        *([_largest(summary)] if summary.rows else []),
     ]
     return tuple(Only("terminal", (block,)) for block in blocks)
 
 
-def explanation_blocks(explanation: Mapping[str, Any]) -> list[Text | Table]:
+def explanation_blocks(explanation: Explanation) -> list[Text | Table]:
     """Return the slower of two simulated steps, the parts of its time, and the links that decide."""
-    names = explanation["first"], explanation["second"]
-    rows: list[tuple[str, ...]] = [(row["cause"], *_times(row), _more(row)) for row in explanation["causes"]]
+    names = explanation.first, explanation.second
+    rows: list[tuple[str, ...]] = [(row.cause, *_times(row), _more(row.difference_s)) for row in explanation.causes]
     blocks: list[Text | Table] = [
-        Text((Piece(explanation["verdict"], "strong"),)),
+        Text((Piece(explanation.verdict, "strong"),)),
         Table(("the mean rank's step", *names, _LESS), rows),
     ]
-    differing = [row for row in explanation["communication"] if row["difference_s"]]
+    differing = [row for row in explanation.communication if row.difference_s]
     if differing:
         bounds = [Column(f"in {name} held back by", is_number=False) for name in names]
         rows = [
             (
-                f"{row['kind']} on {row['stream']}", *_times(row), _more(row),
-                *(_bound(row[f"{side}_bound_s"]) for side in ("first", "second")),
+                f"{row.kind} on {row.stream}", *_times(row), _more(row.difference_s), _bound(row.first_bound_s),
+                _bound(row.second_bound_s),
             )
             for row in differing[:MAX_OPS]
         ]  # fmt: skip
         blocks.append(Table(("communication, per rank", *names, _LESS, *bounds), rows))
-    if explanation["links"]:
+    if explanation.links:
         rows = [
-            (row["kind"], *(format_percent(row[f"{side}_busy_fraction"]) for side in ("first", "second")))
-            for row in explanation["links"]
+            (row.kind, format_percent(row.first_busy_fraction), format_percent(row.second_busy_fraction))
+            for row in explanation.links
         ]
         blocks.append(Table(("the busiest link of a kind", *names), rows))
     return blocks
 
 
-def _aligned(counts: Mapping[str, int], names: Sequence[str]) -> str:
+def _errors(error_of: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {format_change(error)}" for name, error in error_of.items())
+
+
+def _aligned(counts: AlignedOps, names: Sequence[str]) -> str:
     """Return how many ops were aligned how."""
-    words = [f"{counts['by_name']:,} ops by name"]
-    words += [f"{counts['by_kind']:,} by kind and place"] if counts["by_kind"] else []
-    alone = counts["first_alone"], counts["second_alone"]
+    words = [f"{counts.by_name:,} ops by name"]
+    words += [f"{counts.by_kind:,} by kind and place"] if counts.by_kind else []
+    alone = counts.first_alone, counts.second_alone
     words += [f"{alone[0]:,} in {names[0]} alone, {alone[1]:,} in {names[1]}"] if any(alone) else []
     return ", ".join(words)
 
 
-def _step_parts(summary: Mapping[str, Any]) -> Table:
+def _step_parts(summary: ComparisonSummary) -> Table:
     """Return where the step goes on both sides, of the mean rank and on the critical path."""
-    rows = [
-        (row["part"].replace("_", " "), *_both(row))
-        for row in summary["step_time"]
-        if row["first_s"] or row["second_s"]
-    ]
-    rows += [(f"critical path: {row['kind']}", *_both(row)) for row in summary["critical_path"]]
-    return Table(("what the mean rank does", *summary["names"], _LESS), rows)
+    rows = [(row.part.replace("_", " "), *_both(row)) for row in summary.step_time if row.first_s or row.second_s]
+    rows += [(f"critical path: {row.kind}", *_both(row)) for row in summary.critical_path]
+    return Table(("what the mean rank does", *summary.names, _LESS), rows)
 
 
-def _largest(summary: Mapping[str, Any]) -> Table:
+def _largest(summary: ComparisonSummary) -> Table:
     """Return the ops that explain most of the difference; with idle and all others they add up to it."""
     name = Column("what explains the difference", is_number=False, overflow="cut")
     rows = []
-    for row in (*summary["rows"], summary["others"], summary["idle"]):
-        counts = dict.fromkeys((f"{row['first_count']:,}", f"{row['second_count']:,}") if row["op"] != IDLE else [""])
-        rows.append((row["op"], " | ".join(counts), *_both(row), format_percent(row["share_fraction"])))
-    return Table((name, "ops", *summary["names"], _LESS, "of all"), rows)
+    for row in (*summary.rows, summary.others, summary.idle):
+        counts = dict.fromkeys((f"{row.first_count:,}", f"{row.second_count:,}") if row.op != IDLE else [""])
+        rows.append((row.op, " | ".join(counts), *_both(row), format_percent(row.share_fraction)))
+    return Table((name, "ops", *summary.names, _LESS, "of all"), rows)
 
 
-def _both(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    more_s = difference_s(row["first_s"], row["second_s"])
-    return *_times(row), _more({"difference_s": more_s})
+class _BothSides(Protocol):
+    """Seconds on both sides."""
+
+    @property
+    def first_s(self) -> float:
+        """Return those of the first."""
+
+    @property
+    def second_s(self) -> float:
+        """Return those of the second."""
 
 
-def _times(row: Mapping[str, Any]) -> tuple[str, str]:
-    return format_time(row["first_s"]), format_time(row["second_s"])
+def _both(row: _BothSides) -> tuple[str, str, str]:
+    return *_times(row), _more(difference_s(row.first_s, row.second_s))
 
 
-def _more(row: Mapping[str, Any]) -> str:
-    sign = "-" if row["difference_s"] < 0 else "+"
-    return f"{sign}{format_time(abs(row['difference_s']))}" if row["difference_s"] else "0 s"
+def _times(row: _BothSides) -> tuple[str, str]:
+    return format_time(row.first_s), format_time(row.second_s)
+
+
+def _more(longer_s: float) -> str:
+    sign = "-" if longer_s < 0 else "+"
+    return f"{sign}{format_time(abs(longer_s))}" if longer_s else "0 s"
 
 
 def _bound(bound_s: Mapping[str, float]) -> str:
@@ -132,41 +143,41 @@ def _bound(bound_s: Mapping[str, float]) -> str:
     return ", ".join(f"{kind} {format_percent(part / whole_s, 0)}" for kind, part in parts if part > 0.005 * whole_s)
 
 
-def _step_time(summary: Mapping[str, Any]) -> Line:
+def _step_time(summary: ExecutionSummary) -> Line:
     """Return the executed step's time, beside the simulated one's and what that lies in in 90 % of cases."""
-    executed_s, simulated_s = summary["iteration_time_s"], summary["simulated_iteration_time_s"]
+    executed_s, simulated_s = summary.iteration_time_s, summary.simulated_iteration_time_s
     known = [format_change((simulated_s - executed_s) / executed_s)] if executed_s else []
-    known += [words] if (words := spread_words(summary["simulated_iteration_time_interval_s"])) else []
+    known += [words] if (words := spread_words(summary.simulated_iteration_time_interval_s)) else []
     beside = f" ({'; '.join(known)})" if known else ""
     return Piece(format_time(executed_s), "strong"), f"; simulated: {format_time(simulated_s)}{beside}"
 
 
-def _peak_memory(summary: Mapping[str, Any]) -> Line:
+def _peak_memory(summary: ExecutionSummary) -> Line:
     """Return the fullest role's peak, and whether all roles have the simulated one."""
-    fullest = max(summary["roles"], key=lambda role: role["peak_memory_bytes"])
-    peak = f"{format_bytes(fullest['peak_memory_bytes'])} on {fullest['role'] or 'every rank'}: "
-    if summary["same_peak_memory"]:
+    fullest = max(summary.roles, key=lambda role: role.peak_memory_bytes)
+    peak = f"{format_bytes(fullest.peak_memory_bytes)} on {fullest.role or 'every rank'}: "
+    if summary.same_peak_memory:
         return peak, Piece("the simulated peak on every rank", "good")
-    simulated = format_bytes(fullest["simulated_peak_memory_bytes"])
+    simulated = format_bytes(fullest.simulated_peak_memory_bytes)
     return peak, Piece(f"NOT AS SIMULATED ({simulated} there)", "bad")
 
 
-def _work(summary: Mapping[str, Any], ops: int) -> Line:
-    if summary["same_work"]:
+def _work(same_work: bool, mismatches: Mapping[str, int], ops: int) -> Line:
+    if same_work:
         return Piece("the same", "good"), f": {ops:,} ops, their order on each stream, their bytes"
-    found = ", ".join(f"{count:,} {what}" for what, count in summary["mismatches"].items())
+    found = ", ".join(f"{count:,} {what}" for what, count in mismatches.items())
     return Piece("NOT THE SAME", "bad"), f": {found}"
 
 
-def _check(summary: Mapping[str, Any]) -> Line:
+def _check(check: CheckedNumbers, algorithm: str) -> Line:
     """Return how near the tensors came to those of a dense autograd run."""
-    verdict = Piece("passed", "good") if summary["check_passed"] else Piece("FAILED", "bad")
-    error = summary["max_relative_error"]
+    verdict = Piece("passed", "good") if check.check_passed else Piece("FAILED", "bad")
+    error = check.max_relative_error
     off = "no finite number" if error is None else f"{error:.1g} off"
     return (
         verdict,
-        f": {summary['checked_tensors']:,} tensors against {_reference(summary.get('algorithm', ''))}, "
-        f"worst {summary['worst_tensor']}, {off} (at most {summary['tolerance']:.1g})",
+        f": {check.checked_tensors:,} tensors against {_reference(algorithm)}, "
+        f"worst {check.worst_tensor}, {off} (at most {check.tolerance:.1g})",
     )
 
 

@@ -1,7 +1,6 @@
 """The first screen of a report: time, memory, causes of waiting, advice."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
 from scenarios.report.blocks import Card, Fact, Facts, Line, Only, Part, Piece, Section, SplitBar, Text
@@ -9,49 +8,48 @@ from scenarios.report.pages.long_run_section import long_run_card
 from scenarios.report.words import Advice, detail_rows, memory_words, spread_words, time_parts
 from scenarios.summaries.algorithm import algorithm_words
 from scenarios.summaries.role_names import fullest_row, row_name
+from scenarios.summaries.step import StepSummary
 
 _DAY_S: Final = 86_400.0
 _COUNTS: Final = ((1e12, "trillion "), (1e9, "billion "), (1e6, "million "), (1.0, ""))
 
 
-def answer_cards(summary: Mapping[str, Any]) -> tuple[Card, ...]:
+def answer_cards(summary: StepSummary) -> tuple[Card, ...]:
     """Return step time, throughput, utilisation, memory against capacity, and goodput; those that the summary has."""
-    interval = spread_words(summary.get("iteration_time_interval_s"))
-    cards = [Card("Time per step", format_time(summary["iteration_time_s"]), interval)]
-    if other := algorithm_words(summary.get("algorithm", "")):
-        cards.append(Card("Algorithm", summary["algorithm"], other, "bad"))
-    if summary.get("tokens_per_s"):
-        rate = summary["tokens_per_s"]
+    interval = spread_words(summary.iteration_time_interval_s)
+    cards = [Card("Time per step", format_time(summary.iteration_time_s), interval)]
+    if other := algorithm_words(summary.algorithm):
+        cards.append(Card("Algorithm", summary.algorithm, other, "bad"))
+    if summary.tokens_per_s:
+        rate = summary.tokens_per_s
         value = f"{rate:,.0f} tokens/s" if rate >= 100 else f"{rate:.3g} tokens/s"
         cards.append(Card("Throughput", value, f"{_counted(rate * _DAY_S)} tokens a day"))
-    if summary.get("model_flop_per_s_per_device"):
-        rate = format_rate(summary["model_flop_per_s_per_device"], "FLOP/s")
-        hardware = f"{rate} per device, HFU {format_percent(summary['hfu'])}"
-        cards.append(Card("Model FLOP utilisation (MFU)", format_percent(summary["mfu"]), hardware))
+    if utilisation := _utilisation(summary):
+        flop_rate, mfu, hfu = utilisation
+        cards.append(Card("Model FLOP utilisation (MFU)", mfu, f"{flop_rate} per device, HFU {hfu}"))
     cards += _memory_cards(summary)
-    if "reliability" in summary:
-        cards.append(long_run_card(summary["reliability"]))
+    if summary.reliability is not None:
+        cards.append(long_run_card(summary.reliability))
     return tuple(cards)
 
 
-def answer_facts(summary: Mapping[str, Any]) -> tuple[Fact, ...]:
+def answer_facts(summary: StepSummary) -> tuple[Fact, ...]:
     """Return the same answers as lines of a terminal, with further facts about the step."""
     facts = [Fact("step time", _time_line(summary))]
-    if other := algorithm_words(summary.get("algorithm", "")):
-        facts.append(Fact("algorithm", (Piece(summary["algorithm"], "unusual"), f": {other}")))
-    if summary.get("tokens_per_s"):
-        facts.append(Fact("throughput", f"{summary['tokens_per_s']:,.0f} tokens/s"))
-    if summary.get("model_flop_per_s_per_device"):
-        rate = format_rate(summary["model_flop_per_s_per_device"], "FLOP/s")
-        utilisation = f"MFU {format_percent(summary['mfu'])}, HFU {format_percent(summary['hfu'])}"
-        facts.append(Fact("per device", f"{rate} ({utilisation})"))
+    if other := algorithm_words(summary.algorithm):
+        facts.append(Fact("algorithm", (Piece(summary.algorithm, "unusual"), f": {other}")))
+    if summary.tokens_per_s:
+        facts.append(Fact("throughput", f"{summary.tokens_per_s:,.0f} tokens/s"))
+    if utilisation := _utilisation(summary):
+        flop_rate, mfu, hfu = utilisation
+        facts.append(Fact("per device", f"{flop_rate} (MFU {mfu}, HFU {hfu})"))
     facts.append(Fact("memory", _memory_line(summary)))
     return (*facts, *_details(summary))
 
 
-def spending_section(summary: Mapping[str, Any], advice: Advice | None) -> Section:
+def spending_section(summary: StepSummary, advice: Advice | None) -> Section:
     """Return the parts of the mean rank's step, the facts behind them, and the advice."""
-    total_s = summary["iteration_time_s"]
+    total_s = summary.iteration_time_s
     parts = tuple(
         Part(words, colour, part_s / total_s, (format_time(part_s), format_percent(part_s / total_s)))
         for (words, colour), part_s in time_parts(summary)
@@ -74,34 +72,42 @@ def advice_text(advice: Advice | None) -> Text:
     return Text(("what would help most: less ", loss, share, "; try ", Piece(advice.options, "code"), effect))
 
 
-def _details(summary: Mapping[str, Any]) -> list[Fact]:
+def _utilisation(summary: StepSummary) -> tuple[str, str, str] | None:
+    """Return model FLOP/s per device, MFU and HFU in words; None where nothing is computed."""
+    flop_per_s, mfu, hfu = summary.model_flop_per_s_per_device, summary.mfu, summary.hfu
+    if not flop_per_s or mfu is None or hfu is None:
+        return None
+    return format_rate(flop_per_s, "FLOP/s"), format_percent(mfu), format_percent(hfu)
+
+
+def _details(summary: StepSummary) -> list[Fact]:
     return [Fact(name, words) for name, words in detail_rows(summary)]
 
 
-def _time_line(summary: Mapping[str, Any]) -> Line:
+def _time_line(summary: StepSummary) -> Line:
     """Return the step time, and the interval that holds it in 90 % of cases where there is one."""
-    time = Piece(format_time(summary["iteration_time_s"]), "strong")
-    interval = spread_words(summary.get("iteration_time_interval_s"))
+    time = Piece(format_time(summary.iteration_time_s), "strong")
+    interval = spread_words(summary.iteration_time_interval_s)
     return (time, f" ({interval})") if interval else (time,)
 
 
-def _memory_line(summary: Mapping[str, Any]) -> Line:
+def _memory_line(summary: StepSummary) -> Line:
     """Return the fullest role's peak against its device's capacity."""
     words = memory_words(summary)
     if not words:
         return (Piece("not modelled: a textbook workload has only stated times", "soft"),)
-    return f"{words}: ", Piece("fits", "good") if summary["fits_memory"] else Piece("DOES NOT FIT", "bad")
+    return f"{words}: ", Piece("fits", "good") if summary.fits_memory else Piece("DOES NOT FIT", "bad")
 
 
-def _memory_cards(summary: Mapping[str, Any]) -> list[Card]:
+def _memory_cards(summary: StepSummary) -> list[Card]:
     """Return the fullest role's peak against capacity, nothing for textbook jobs that hold nothing."""
     fullest, capacity = fullest_row(summary)
-    peak = fullest["peak_memory_bytes"]
+    peak = fullest.peak_memory_bytes
     if not peak or not capacity:
         return []
-    fits = summary.get("fits_memory")
+    fits = summary.fits_memory
     verdict = "" if fits is None else ": fits" if fits else ": does not fit"
-    where = row_name(summary["roles"], fullest, "every rank")
+    where = row_name(summary.roles, fullest, "every rank")
     detail = f"of {format_bytes(capacity)} on {where}{verdict}"
     return [Card("Peak memory", format_bytes(peak), detail, "" if fits is None else "good" if fits else "bad")]
 

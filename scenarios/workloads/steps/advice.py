@@ -4,11 +4,12 @@ Advice names only overrides that make a valid scenario, and if possible only tho
 than ``MOST_EVENTS`` events take seconds each. For these the first change against the greatest loss is named untried.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from scenarios.errors import ScenarioError
 from scenarios.report.words import Advice
+from scenarios.summaries.step import StepSummary
 from scenarios.workloads.steps.losses import Change, Loss
 from scenarios.workloads.steps.running import plan_of, run_step
 from scenarios.workloads.steps.scenario import StepScenario
@@ -20,14 +21,14 @@ WORTH_DOING: Final = 0.01
 """A change that adds a smaller fraction to the throughput is not advised."""
 
 
-def advise(scenario: StepScenario, summary: Mapping[str, Any]) -> Advice | None:
+def advise(scenario: StepScenario, summary: StepSummary) -> Advice | None:
     """Return the change with the largest gain of throughput, among the first useful one of each loss that fits.
 
     For a plan that does not fit, the change with which it fits and is fastest, or else the first valid one. None where
     nothing is worth changing. ``summary``: of the scenario's step.
     """
-    tries = summary["engine"]["events"] <= MOST_EVENTS
-    work_per_s = scenario.num_samples / summary["iteration_time_s"] if tries else None
+    tries = summary.engine.events <= MOST_EVENTS
+    work_per_s = scenario.num_samples / summary.iteration_time_s if tries else None
     best: Advice | None = None
     known: set[Change] = set()
     for loss in scenario.losses(summary):

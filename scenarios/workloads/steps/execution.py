@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,9 @@ from scenarios.report.blocks import Block
 from scenarios.report.pages.side_by_side import execution_blocks
 from scenarios.results.files import write_execution
 from scenarios.results.folder import writing_to
+from scenarios.summaries.as_json import as_json
+from scenarios.summaries.execution import CheckedNumbers, ExecutedRole, ExecutedWork, ExecutionSummary
+from scenarios.summaries.step import StepSummary
 from scenarios.workloads.steps.collectives import NATIVE, chosen_algorithms
 from scenarios.workloads.steps.running import plan_of, simulate, with_choices
 from scenarios.workloads.steps.scenario import StepScenario
@@ -28,7 +32,6 @@ from sim.plan.words.program import Plan
 from traces.comparison.compare import compare
 from traces.timeline import Timeline
 
-SCHEMA = "meshtwin.execution/1"
 Device = Literal["cpu", "cuda"]
 TIMEOUT: Final = f"{SILENCE_S:g} s"
 TIMEOUTS_S: Final = (5.0, 86_400.0)
@@ -58,17 +61,22 @@ class ExecutionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executed:
-    """A run of a plan, and the simulation of the same plan. ``summary``: summary.json; ``passed``: no check failed."""
+    """A run of a plan, and the simulation of the same plan."""
 
     name: str
-    summary: Mapping[str, Any]
+    summary: ExecutionSummary
     simulated: Timeline
     timeline: Timeline
 
     @property
     def passed(self) -> bool:
-        """Return whether all comparisons of work, memory and numbers passed."""
-        return bool(self.summary["passed"])
+        """Return whether work, memory and numbers are as they should be, as far as they were compared."""
+        return self.summary.passed
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the summary as summary.json holds it."""
+        found: dict[str, Any] = as_json(self.summary)
+        return found
 
     def blocks(self) -> Sequence[Block]:
         """Return the report."""
@@ -77,7 +85,7 @@ class Executed:
     def write(self, out: Path) -> None:
         """Write summary.json, timeline.json.gz, timeline.parquet and report.html (both timelines) into a folder."""
         with writing_to(out):
-            write_execution(self.summary, self.simulated, self.timeline, out, title=self.name)
+            write_execution(self.as_json(), self.simulated, self.timeline, out, title=self.name)
 
 
 def run(scenario: StepScenario, options: ExecutionOptions) -> Executed | None:
@@ -108,13 +116,11 @@ def run(scenario: StepScenario, options: ExecutionOptions) -> Executed | None:
     priced = scenario if algorithms is None else replace(scenario, algorithms=algorithms)
     simulated = simulate(priced, detail="op", fold=True, plan=replace(plan, barrier=True))
     timeline = backend.timeline(execution)
-    summary = _summary(scenario, execution, simulated.as_json(), plan.num_steps)
-    summary["collectives"] = NATIVE if algorithms is None else dict(algorithms)
-    if options.timing == "op":
-        summary |= _side_by_side(simulated.timeline, timeline)
-    if execution.check is not None:
-        summary |= _verdict(execution.check)
-    summary["passed"] = all(summary.get(key, True) for key in ("check_passed", "same_work", "same_peak_memory"))
+    work = _work(simulated.timeline, timeline) if options.timing == "op" else None
+    checked = None if execution.check is None else _checked(execution.check)
+    summary = _summary(scenario, execution, simulated.summary, plan.num_steps, work, checked)
+    if algorithms is not None:
+        summary = replace(summary, collectives=dict(algorithms))
     return Executed(name=scenario.name, summary=summary, simulated=simulated.timeline, timeline=timeline)
 
 
@@ -144,60 +150,69 @@ def _devices_per_island(scenario: StepScenario) -> int | None:
 
 
 def _summary(
-    scenario: StepScenario, execution: Execution, simulated: Mapping[str, Any], num_steps: int
-) -> dict[str, Any]:
+    scenario: StepScenario,
+    execution: Execution,
+    simulated: StepSummary,
+    num_steps: int,
+    work: ExecutedWork | None,
+    check: CheckedNumbers | None,
+) -> ExecutionSummary:
     """Return what was measured; of a plan that holds several steps their mean time, filling and draining included.
 
     The interval is of a steady step, so there is none of such a mean.
     """
-    peaks = {role["role"]: role["peak_memory_bytes"] for role in simulated["roles"]}
-    on_hosts = {role["role"]: role["peak_host_memory_bytes"] for role in simulated["roles"]}
-    roles: dict[str, dict[str, Any]] = {}
-    for result in execution.ranks:
-        role = roles.setdefault(
-            result.role,
-            {
-                "role": result.role,
-                "num_ranks": 0,
-                "peak_memory_bytes": result.memory.peak_bytes,
-                "simulated_peak_memory_bytes": peaks[result.role],
-                "memory_by_kind_bytes": dict(result.memory.peak_by_kind_bytes),
-                "peak_host_memory_bytes": result.host_peak_bytes,
-            },
+    peaks = {role.role: (role.peak_memory_bytes, role.peak_host_memory_bytes) for role in simulated.roles}
+    same_peak_memory = all((r.memory.peak_bytes, r.host_peak_bytes) == peaks[r.role] for r in execution.ranks)
+    return ExecutionSummary(
+        scenario=scenario.name,
+        seed=scenario.seed,
+        algorithm=scenario.algorithm,
+        world_size=len(execution.ranks),
+        iteration_time_s=execution.iteration_time_s / num_steps,
+        simulated_iteration_time_s=simulated.makespan_s / num_steps,
+        simulated_iteration_time_interval_s=simulated.iteration_time_interval_s if num_steps == 1 else None,
+        roles=_roles(execution, {role: peak_bytes for role, (peak_bytes, _) in peaks.items()}),
+        same_peak_memory=same_peak_memory,
+        collectives=NATIVE,
+        work=work,
+        check=check,
+        passed=same_peak_memory and (work is None or work.same_work) and (check is None or check.check_passed),
+    )
+
+
+def _roles(execution: Execution, simulated_peak_bytes: Mapping[str, int]) -> tuple[ExecutedRole, ...]:
+    """Return a row per role, with the memory of its first rank, in the order of the ranks."""
+    num_ranks = Counter(result.role for result in execution.ranks)
+    first = {result.role: result for result in reversed(execution.ranks)}
+    return tuple(
+        ExecutedRole(
+            role=role,
+            num_ranks=count,
+            peak_memory_bytes=first[role].memory.peak_bytes,
+            simulated_peak_memory_bytes=simulated_peak_bytes[role],
+            memory_by_kind_bytes=dict(first[role].memory.peak_by_kind_bytes),
+            peak_host_memory_bytes=first[role].host_peak_bytes,
         )
-        role["num_ranks"] += 1
-    return {
-        "schema": SCHEMA,
-        "scenario": scenario.name,
-        "seed": scenario.seed,
-        "algorithm": scenario.algorithm,
-        "world_size": len(execution.ranks),
-        "iteration_time_s": execution.iteration_time_s / num_steps,
-        "simulated_iteration_time_s": simulated["makespan_s"] / num_steps,
-        "simulated_iteration_time_interval_s": simulated["iteration_time_interval_s"] if num_steps == 1 else None,
-        "roles": list(roles.values()),
-        "same_peak_memory": all(
-            (r.memory.peak_bytes, r.host_peak_bytes) == (peaks[r.role], on_hosts[r.role]) for r in execution.ranks
-        ),
-    }
+        for role, count in num_ranks.items()
+    )
 
 
-def _side_by_side(simulated: Timeline, executed: Timeline) -> dict[str, Any]:
+def _work(simulated: Timeline, executed: Timeline) -> ExecutedWork:
     """Return whether both timelines hold the same ops, in the same order per stream, with the same bytes."""
     comparison = compare(simulated, executed)
-    return {
-        "ops": len(comparison.sides.second),
-        "same_work": comparison.same_work,
-        "mismatches": {what: count for what, count in comparison.mismatches.items() if count},
-    }
+    return ExecutedWork(
+        ops=len(comparison.sides.second),
+        same_work=comparison.same_work,
+        mismatches={what: count for what, count in comparison.mismatches.items() if count},
+    )
 
 
-def _verdict(report: CheckReport) -> dict[str, Any]:
+def _checked(report: CheckReport) -> CheckedNumbers:
     tensor, error = report.worst
-    return {
-        "check_passed": report.passed,
-        "checked_tensors": len(report.errors),
-        "worst_tensor": tensor,
-        "max_relative_error": error if math.isfinite(error) else None,
-        "tolerance": report.tolerance,
-    }
+    return CheckedNumbers(
+        check_passed=report.passed,
+        checked_tensors=len(report.errors),
+        worst_tensor=tensor,
+        max_relative_error=error if math.isfinite(error) else None,
+        tolerance=report.tolerance,
+    )

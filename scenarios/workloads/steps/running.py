@@ -47,12 +47,12 @@ class SimulatedStep(Outcome):
 
     def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
         """Return the report of the step."""
-        found = FoundStep(self.as_json(), self.timeline if drawn else None, self.links, advice)
+        found = FoundStep(self.summary, self.timeline if drawn else None, self.links, advice)
         return self.scenario.blocks(found)
 
     def closing(self, advice: Advice | None) -> Sequence[Block]:
         """Return the advice, and the size of the simulation."""
-        return (closing_block(FoundStep(self.as_json(), advice=advice)),)
+        return (closing_block(FoundStep(self.summary, advice=advice)),)
 
     def row(self) -> dict[str, Any]:
         """Return the results that a sweep lays beside those of other steps."""
@@ -76,6 +76,14 @@ def simulate(
     errors = errors_of(pricing) if isinstance(pricing, ClusterPricing) else None
     found = scenario.with_findings(summarise(scenario, run, links, errors), plan)
     return SimulatedStep(scenario, run, pricing, found, detail, links)
+
+
+def summary_of(found: Outcome) -> StepSummary:
+    """Return the summary of a simulated step. Raises TypeError for what another kind of work found."""
+    if not isinstance(found.summary, StepSummary):
+        message = f"a simulated step is needed, not {type(found.summary).__name__}"
+        raise TypeError(message)
+    return found.summary
 
 
 def run_step(scenario: StepScenario) -> SimulatedRun:

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from costmodels.hardware import DeviceSpec
 from costmodels.software import Software
@@ -95,7 +94,7 @@ class StepScenario(Scenario, ABC):
         """Return the report of the simulated step."""
 
     @abstractmethod
-    def losses(self, summary: Mapping[str, Any]) -> list[Loss]:
+    def losses(self, summary: StepSummary) -> list[Loss]:
         """Return the losses of a step, the greatest first, with changes against each."""
 
     @abstractmethod

@@ -1,14 +1,14 @@
 """A scenario that is a textbook schedule: stages with stated times, on no particular hardware."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from costmodels.hardware import DeviceSpec
 from scenarios.errors import Origin, ScenarioError
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, textbook_blocks
 from scenarios.summaries.algorithm import algorithm_name
+from scenarios.summaries.step import StepSummary
 from scenarios.workloads.steps.losses import Loss, against_bubble, worth_saying
 from scenarios.workloads.steps.rates import Rates
 from scenarios.workloads.steps.scenario import StepScenario
@@ -77,11 +77,11 @@ class TextbookScenario(StepScenario):
         """Return the report of the schedule."""
         return textbook_blocks(found)
 
-    def losses(self, summary: Mapping[str, Any]) -> list[Loss]:
+    def losses(self, summary: StepSummary) -> list[Loss]:
         """Return the bubble, if it is worth a change."""
         more = f"training.num_microbatches={2 * self.job.num_microbatches}"
         changes = against_bubble(self.pipeline, [self.pipeline.virtual_stages + 1], more)
-        return worth_saying([Loss("pipeline bubble", summary["bubble_fraction"], changes)])
+        return worth_saying([Loss("pipeline bubble", summary.bubble_fraction, changes)])
 
     def with_few_microbatches(self) -> "TextbookScenario":
         """Return the scenario as it is: it holds no memory."""

@@ -10,7 +10,7 @@ from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.report.words import Advice
 from scenarios.workloads.steps.advice import advise
 from scenarios.workloads.steps.row import COLUMNS
-from scenarios.workloads.steps.running import SimulatedStep, simulate
+from scenarios.workloads.steps.running import SimulatedStep, simulate, summary_of
 from scenarios.workloads.steps.schedule import schedule_of, schedule_text
 from scenarios.workloads.steps.swept import swept_steps
 from scenarios.workloads.textbook.reading import job_of
@@ -77,4 +77,4 @@ class TextbookSchedule(Workload[TextbookScenario]):
 
     def advise(self, scenario: TextbookScenario, found: Outcome) -> Advice | None:
         """Return the change of the scenario that adds most to its throughput."""
-        return advise(scenario, found.as_json())
+        return advise(scenario, summary_of(found))

@@ -2,10 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from scenarios.report.causes import cause_of
-from scenarios.report.words import mean_over_ranks, recompute_fraction
+from scenarios.report.words import recompute_fraction
+from scenarios.summaries.mean_rank import mean_exposed_s
+from scenarios.summaries.step import StepSummary
 from scenarios.workloads.steps.losses import MEMORY, WORTH_SAYING, Change, Loss, against_bubble, worth_saying
 from sim.engine.findings.breakdown import BUBBLE
 from sim.plan.words.stream import stream_of
@@ -14,13 +16,13 @@ from sim.training.spec.job import ParallelSpec, TrainingJob
 _EXPOSED: Final = "communication that nothing hides"
 
 
-def losses_of(job: TrainingJob, summary: Mapping[str, Any]) -> list[Loss]:
+def losses_of(job: TrainingJob, summary: StepSummary) -> list[Loss]:
     """Return the losses of a step, the greatest first; memory alone if the plan does not fit."""
-    if summary.get("fits_memory") is False:
+    if summary.fits_memory is False:
         return [Loss(MEMORY, 1.0, _against_memory(job))]
-    exposed = summary["exposed_communication_fraction"]
+    exposed = summary.exposed_communication_fraction
     losses = [
-        Loss("pipeline bubble", summary["bubble_fraction"], _against_bubble(job)),
+        Loss("pipeline bubble", summary.bubble_fraction, _against_bubble(job)),
         Loss(_communication_words(summary), exposed, _against_communication(job, summary)),
         Loss("recomputation", recompute_fraction(summary), _against_recompute(job)),
     ]
@@ -57,7 +59,7 @@ def _against_bubble(job: TrainingJob) -> list[Change]:
     return against_bubble(pipeline, finer, more)
 
 
-def _against_communication(job: TrainingJob, summary: Mapping[str, Any]) -> list[Change]:
+def _against_communication(job: TrainingJob, summary: StepSummary) -> list[Change]:
     """Return changes, those against the greatest cause first; none against what is hardly waited for."""
     parallel = job.parallel
     more = (f"training.global_batch_size={2 * job.training.global_batch_size}",)
@@ -73,7 +75,7 @@ def _against_communication(job: TrainingJob, summary: Mapping[str, Any]) -> list
     by_axis = {
         "tp": tensor, "cp": _against_context(parallel), "ep": _against_experts(parallel), "pp": pipeline, "dp": data,
     }  # fmt: skip
-    seconds, least_s = _exposed_by_axis(summary), WORTH_SAYING * summary["iteration_time_s"]
+    seconds, least_s = _exposed_by_axis(summary), WORTH_SAYING * summary.iteration_time_s
     waited_for = [axis for axis in by_axis if seconds[axis] >= least_s]
     return [change for axis in sorted(waited_for, key=lambda axis: -seconds[axis]) for change in by_axis[axis]]
 
@@ -94,16 +96,16 @@ def _against_context(parallel: ParallelSpec) -> list[Change]:
     return [*ring, (f"parallel.context.degree={parallel.context_degree // 2}", "parallel.data.degree=auto")]
 
 
-def _exposed_by_axis(summary: Mapping[str, Any]) -> Mapping[str, float]:
+def _exposed_by_axis(summary: StepSummary) -> Mapping[str, float]:
     """Return the seconds that the mean rank waits for the streams of each mesh axis."""
     seconds = defaultdict[str, float](float)
-    for stream, waited_s in mean_over_ranks(summary, "exposed_s").items():
+    for stream, waited_s in mean_exposed_s(summary.roles).items():
         if (purpose := stream_of(stream).purpose) is not None:
             seconds[purpose] += waited_s
     return seconds
 
 
-def _communication_words(summary: Mapping[str, Any]) -> str:
+def _communication_words(summary: StepSummary) -> str:
     """Return what the loss is called, with what most of it is."""
     waited = [(waited_s, stream) for stream, waited_s in _exposed_by_axis(summary).items() if stream != BUBBLE]
     most_s, most = max(waited, default=(0.0, ""))

@@ -1,8 +1,8 @@
 """A scenario that is a step of training a transformer on a cluster."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from costmodels.hardware import DeviceSpec, load_node
 from scenarios.choices.decide import decided
@@ -127,7 +127,7 @@ class TrainingScenario(StepScenario):
         """Return the report of the step, and of the long run if there is one."""
         return training_blocks(found) if self.reliability is None else long_run_blocks(found)
 
-    def losses(self, summary: Mapping[str, Any]) -> list[Loss]:
+    def losses(self, summary: StepSummary) -> list[Loss]:
         """Return the losses of a step, the greatest first; memory alone if the plan does not fit."""
         return losses_of(self.job, summary)
 

@@ -9,7 +9,7 @@ from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.report.words import Advice
 from scenarios.workloads.steps.advice import advise
 from scenarios.workloads.steps.row import COLUMNS
-from scenarios.workloads.steps.running import SimulatedStep, simulate
+from scenarios.workloads.steps.running import SimulatedStep, simulate, summary_of
 from scenarios.workloads.steps.schedule import schedule_of, schedule_text
 from scenarios.workloads.steps.swept import swept_steps
 from scenarios.workloads.training.reading import read_training
@@ -57,4 +57,4 @@ class TrainingStep(Workload[TrainingScenario]):
 
     def advise(self, scenario: TrainingScenario, found: Outcome) -> Advice | None:
         """Return the change of the scenario that adds most to its throughput."""
-        return advise(scenario, found.as_json())
+        return advise(scenario, summary_of(found))

@@ -16,29 +16,33 @@ from scenarios.errors import Origin, ScenarioError
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, closing_block, training_blocks
 from scenarios.report.words import Advice
+from scenarios.summaries.as_json import as_json
+from scenarios.summaries.step import EngineWork, Folded
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema
 from scenarios.workloads.steps.execution import Executed
 from scenarios.workloads.workload import Outcome
+from tests.scenarios.typed_results import comparison_of, execution_of, role_of, step_of
 from traces.kineto.rank import StepWindow
 from traces.timeline import TimelineBuilder
 
 ROOT = Path(__file__).parents[3]
 HEAVY = {"torch", "pandas", "matplotlib", "pyarrow", "plotly", "scipy", "pydantic", "numpy", "simpy", "yaml", "rich"}
 
-SUMMARY = {
-    "schema": "meshtwin.summary/1", "scenario": "a", "seed": 0, "world_size": 1536, "iteration_time_s": 20.0,
-    "tokens_per_s": 235929.6, "model_flop_per_s_per_device": 1.48e14, "hardware_flop_per_s_per_device": 1.9e14,
-    "mfu": 0.474, "hfu": 0.61, "bubble_fraction": 0.03, "exposed_communication_fraction": 0.05, "fits_memory": True,
-    "memory_capacity_bytes": 80 * 2**30,
-    "roles": [
-        {"role": f"pp={stage}", "num_ranks": 192, "peak_memory_bytes": (60 - stage) * 2**30, "memory_by_kind_bytes": {},
-         "peak_live_microbatches": 8 - stage, "busy_s": {"compute": 14.0}, "exposed_s": {"tp": 2.0, "bubble": 1.0},
-         "computing_s": {"needed": 11.0, "recomputed": 2.0, "empty_slots": 0.0, "duplicated": 1.0}}
+SUMMARY = step_of(
+    scenario="a", world_size=1536, iteration_time_s=20.0, tokens_per_s=235929.6, model_flop_per_s_per_device=1.48e14,
+    hardware_flop_per_s_per_device=1.9e14, mfu=0.474, hfu=0.61, bubble_fraction=0.03,
+    exposed_communication_fraction=0.05, fits_memory=True, memory_capacity_bytes=80 * 2**30,
+    roles=tuple(
+        role_of(
+            role=f"pp={stage}", num_ranks=192, peak_memory_bytes=(60 - stage) * 2**30,
+            peak_live_microbatches=8.0 - stage, busy_s={"compute": 14.0}, exposed_s={"tp": 2.0, "bubble": 1.0},
+            computing_s={"needed": 11.0, "recomputed": 2.0, "empty_slots": 0.0, "duplicated": 1.0},
+        )
         for stage in range(8)
-    ],
-    "fold": {"ranks": 1536, "simulated": 8}, "engine": {"events": 1000, "wall_time_s": 0.1},
-}  # fmt: skip
+    ),
+    fold=Folded(ranks=1536, simulated=8), engine=EngineWork(events=1000, wall_time_s=0.1),
+)  # fmt: skip
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
@@ -51,9 +55,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
 class Fixed(Outcome):
     """A result that nobody simulated."""
 
-    def as_json(self) -> dict[str, object]:
-        """Return the summary."""
-        return SUMMARY
+    summary = SUMMARY
 
     def row(self) -> dict[str, object]:
         """Return nothing."""
@@ -61,7 +63,7 @@ class Fixed(Outcome):
 
     def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
         """Return the summary in words."""
-        return training_blocks(FoundStep(self.as_json(), advice=advice))
+        return training_blocks(FoundStep(self.summary, advice=advice))
 
     def closing(self, advice: Advice | None) -> Sequence[Block]:
         """Return what would help."""
@@ -141,7 +143,7 @@ def test_scenario_alone_is_simulated(capsys, write, simulated) -> None:
     for args in ([path, "--json"], ["--json", path], ["simulate", path, "--json"]):
         code, shown = run(capsys, *args, "--set", "seed=3", "--no-fold", "--detail", "task")
         assert code == 0
-        assert json.loads(shown) == json.loads(json.dumps(SUMMARY))
+        assert json.loads(shown) == json.loads(json.dumps(as_json(SUMMARY)))
     assert len(simulated) == 3
     scenario, options = simulated[0]
     assert scenario == load_scenario(path, ["seed=3"])
@@ -225,19 +227,6 @@ def test_new_writes_a_starter_file_once(capsys, tmp_path) -> None:
     assert run(capsys, "new", str(tmp_path / "no" / "folder.yaml"))[0] == 2
 
 
-COMPARISON = {
-    "names": ["first", "second"],
-    "first_s": 1.0, "second_s": 2.0, "makespan_error": -0.5, "first_ops": 3, "second_ops": 3, "same_work": True,
-    "mismatches": {}, "kind_error": {"compute": -0.5}, "stream_error": {"compute": -0.5}, "rows": [],
-    "aligned": {"by_name": 3, "by_kind": 0, "first_alone": 0, "second_alone": 0}, "step_time": [], "critical_path": [],
-}  # fmt: skip
-EXECUTION = {
-    "scenario": "s", "world_size": 1, "iteration_time_s": 1e-3, "simulated_iteration_time_s": 1e-3,
-    "simulated_iteration_time_interval_s": None,
-    "same_peak_memory": True, "roles": [{"role": "", "peak_memory_bytes": 1, "simulated_peak_memory_bytes": 1}],
-}  # fmt: skip
-
-
 @pytest.mark.parametrize(("passed", "expected"), [(True, 0), (False, 1)])
 def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: bool, expected: int) -> None:
     """A failed comparison, validation or check leaves with exit code 1."""
@@ -250,10 +239,9 @@ def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: boo
 
     def compare(*_files: Path, **options: object) -> SimpleNamespace:
         seen.append(options)
-        return SimpleNamespace(found={**COMPARISON, "warnings": [], "passed": passed}, passed=passed)
+        return SimpleNamespace(summary=comparison_of(passed=passed), passed=passed)
 
-    summary = {**EXECUTION, "passed": passed}
-    executed = Executed(name="a", summary=summary, simulated=timeline, timeline=timeline)
+    executed = Executed(name="a", summary=execution_of(passed=passed), simulated=timeline, timeline=timeline)
     monkeypatch.setattr("scenarios.comparing.comparison.run", compare)
     monkeypatch.setattr("scenarios.validation.published.run", lambda *_a, **_k: {"tables": [table]})
     monkeypatch.setattr("scenarios.workloads.steps.execution.run", lambda *_a, **_k: executed)

@@ -1,6 +1,7 @@
 """Which links decide between two simulated steps."""
 
 import json
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.comparing.explanation import explain
+from scenarios.results.summary_file import simulated_step
+from scenarios.summaries.compared_step import ComparedStep
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
 
@@ -17,13 +20,13 @@ SMALL = ["cluster.stragglers=[]", "model.num_layers=4", "training.global_batch_s
 OVER = "cluster.topology.fabric.oversubscription"
 
 
-def summary_of(*settings: str) -> dict[str, Any]:
-    """Return the summary of the small run with other settings."""
-    return simulate(load_scenario(SCENARIO, [*SMALL, *settings])).as_json()
+def summary_of(*settings: str) -> ComparedStep:
+    """Return what a comparison reads of the small run with other settings."""
+    return simulated_step(Path("summary.json"), simulate(load_scenario(SCENARIO, [*SMALL, *settings])).as_json())
 
 
 @pytest.fixture(scope="module")
-def summaries() -> tuple[dict[str, Any], dict[str, Any]]:
+def summaries() -> tuple[ComparedStep, ComparedStep]:
     """Return a step on full rails, and one with a quarter of the bandwidth above the leaves."""
     return summary_of(f"{OVER}=1"), summary_of(f"{OVER}=4")
 
@@ -51,43 +54,43 @@ def test_causes_add_up_to_the_difference_of_the_steps(summaries: Any) -> None:
     """Computing and all waiting of the mean rank make the step, so their differences make its difference."""
     first, second = summaries
     found = explain(first, second, ("full", "quarter"))
-    whole_s = first["iteration_time_s"] - second["iteration_time_s"]
+    whole_s = first.iteration_time_s - second.iteration_time_s
     assert whole_s < 0
-    assert sum(row["difference_s"] for row in found["causes"]) == pytest.approx(whole_s)
+    assert sum(row.difference_s for row in found.causes) == pytest.approx(whole_s)
 
 
 def test_oversubscribed_uplinks_decide(summaries: Any) -> None:
     """Less bandwidth above the leaves slows gradient synchronisation, which the uplinks then hold back."""
     first, second = summaries
     found = explain(first, second, ("full", "quarter"))
-    verdict = found["verdict"]
+    verdict = found.verdict
     assert verdict.startswith("quarter takes ")
     for words in ("times as long as full", "data-parallel communication", "reduce_scatter",
                   "leaf-spine links hold it back", "100 % full meanwhile"):  # fmt: skip
         assert words in verdict
-    op = found["communication"][0]
-    assert (op["stream"], op["kind"]) == ("dp", "reduce_scatter")
-    assert max(op["first_bound_s"], key=op["first_bound_s"].get) == "nic"
-    assert max(op["second_bound_s"], key=op["second_bound_s"].get) == "leaf-spine"
-    grown = min(found["links"], key=lambda row: row["difference_busy_fraction"])
-    assert grown["kind"] == "leaf-spine"
+    op = found.communication[0]
+    assert (op.stream, op.kind) == ("dp", "reduce_scatter")
+    assert max(op.first_bound_s, key=op.first_bound_s.get) == "nic"
+    assert max(op.second_bound_s, key=op.second_bound_s.get) == "leaf-spine"
+    grown = min(found.links, key=lambda row: row.difference_busy_fraction)
+    assert grown.kind == "leaf-spine"
 
 
 def test_order_changes_only_signs(summaries: Any) -> None:
     """Whichever comes first, the same step is the slower one, for the same reason."""
     first, second = summaries
     forth, back = explain(first, second, ("a", "b")), explain(second, first, ("b", "a"))
-    assert forth["verdict"] == back["verdict"]
-    assert [-row["difference_s"] for row in forth["causes"]] == [row["difference_s"] for row in back["causes"]]
+    assert forth.verdict == back.verdict
+    assert [-row.difference_s for row in forth.causes] == [row.difference_s for row in back.causes]
 
 
 def test_latency_is_named_where_it_grows(summaries: Any) -> None:
     """A network that is far away, and as wide, costs latency, and no link is blamed for it."""
     far = summary_of(f"{OVER}=1", "cluster.topology.fabric.uplink.latency=2 ms")
     found = explain(summaries[0], far, ("near", "far"))
-    assert found["verdict"].startswith("far ")
-    assert "most of it latency" in found["verdict"]
-    assert "hold it back" not in found["verdict"]
+    assert found.verdict.startswith("far ")
+    assert "most of it latency" in found.verdict
+    assert "hold it back" not in found.verdict
 
 
 @pytest.mark.parametrize(
@@ -96,15 +99,15 @@ def test_latency_is_named_where_it_grows(summaries: Any) -> None:
 def test_twice_as_long_is_said_as_a_factor(summaries: Any, times: float, words: str) -> None:
     """Per cents say little of steps that take a hundred times as long."""
     first = summaries[0]
-    second = {**first, "iteration_time_s": times * first["iteration_time_s"]}
-    assert explain(first, second, ("a", "b"))["verdict"].startswith(words)
+    second = replace(first, iteration_time_s=times * first.iteration_time_s)
+    assert explain(first, second, ("a", "b")).verdict.startswith(words)
 
 
 def test_equal_steps_are_called_equal(summaries: Any) -> None:
     """Two runs of one scenario differ in nothing."""
     found = explain(summaries[0], summaries[0], ("a", "b"))
-    assert "take equally long" in found["verdict"]
-    assert all(row["difference_s"] == 0 for row in (*found["causes"], *found["communication"]))
+    assert "take equally long" in found.verdict
+    assert all(row.difference_s == 0 for row in (*found.causes, *found.communication))
 
 
 def test_compare_takes_folders_and_writes_a_page(capsys: Any, folders: Any, tmp_path: Path) -> None:

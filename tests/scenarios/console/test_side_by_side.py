@@ -1,5 +1,6 @@
 """What ``execute`` and ``compare`` print, and what ``execute`` refuses."""
 
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -10,44 +11,48 @@ from scenarios.console.blocks import print_blocks
 from scenarios.console.side_by_side import print_comparison
 from scenarios.errors import ScenarioError
 from scenarios.report.pages.side_by_side import execution_blocks
+from scenarios.summaries.comparison import AlignedOps, PathPart, StepPart
+from scenarios.summaries.execution import CheckedNumbers, ExecutedWork, ExecutionSummary
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.execution import refuse_too_large
 from scenarios.workloads.steps.running import plan_of
+from tests.scenarios.typed_results import comparison_of, executed_role, execution_of, share_of
 
-EXECUTION = {
-    "scenario": "Tiny", "world_size": 4, "iteration_time_s": 0.2, "simulated_iteration_time_s": 0.1,
-    "simulated_iteration_time_interval_s": [0.09, 0.15],
-    "roles": [
-        {"role": "pp=0", "peak_memory_bytes": 2**30, "simulated_peak_memory_bytes": 2**31},
-        {"role": "pp=1", "peak_memory_bytes": 2**29, "simulated_peak_memory_bytes": 2**29},
-    ],
-    "same_peak_memory": True, "ops": 1674, "same_work": True, "mismatches": {}, "check_passed": True,
-    "checked_tensors": 214, "worst_tensor": "rank 0: layer0.qkv.bias", "max_relative_error": 4e-12, "tolerance": 1e-9,
-    "passed": True,
-}  # fmt: skip
+EXECUTION = execution_of(
+    scenario="Tiny", world_size=4, iteration_time_s=0.2, simulated_iteration_time_s=0.1,
+    simulated_iteration_time_interval_s=(0.09, 0.15),
+    roles=(
+        executed_role(role="pp=0", peak_memory_bytes=2**30, simulated_peak_memory_bytes=2**31),
+        executed_role(role="pp=1", peak_memory_bytes=2**29, simulated_peak_memory_bytes=2**29),
+    ),
+    work=ExecutedWork(ops=1674, same_work=True, mismatches={}),
+    check=CheckedNumbers(
+        check_passed=True, checked_tensors=214, worst_tensor="rank 0: layer0.qkv.bias", max_relative_error=4e-12,
+        tolerance=1e-9,
+    ),
+)  # fmt: skip
 
-ROW = {"op": "forward.0/qkv", "first_count": 8, "second_count": 9, "first_s": 1e-3, "second_s": 2e-3,
-       "difference_s": -1e-3, "share_fraction": 0.5}  # fmt: skip
-COMPARISON = {
-    "names": ["simulated", "executed"],
-    "first_s": 0.1, "second_s": 0.2, "makespan_error": -0.5, "first_ops": 3, "second_ops": 3, "same_work": True,
-    "aligned": {"by_name": 1234, "by_kind": 5, "first_alone": 6, "second_alone": 0},
-    "mismatches": {}, "kind_error": {"compute": 0.25}, "stream_error": {"tp": -0.125}, "passed": True,
-    "step_time": [{"part": "exposed_communication", "first_s": 0.01, "second_s": 0.03}],
-    "critical_path": [{"kind": "all_reduce", "first_s": 0.0, "second_s": 0.004}],
-    "rows": [ROW], "others": {**ROW, "op": "all other ops"}, "idle": {**ROW, "op": "idle", "difference_s": 0.0},
-}  # fmt: skip
+ROW = share_of(op="forward.0/qkv", first_count=8, second_count=9, first_s=1e-3, second_s=2e-3, difference_s=-1e-3,
+               share_fraction=0.5)  # fmt: skip
+COMPARISON = comparison_of(
+    names=("simulated", "executed"), first_s=0.1, second_s=0.2,
+    aligned=AlignedOps(by_name=1234, by_kind=5, first_alone=6, second_alone=0),
+    kind_error={"compute": 0.25}, stream_error={"tp": -0.125},
+    step_time=(StepPart(part="exposed_communication", first_s=0.01, second_s=0.03),),
+    critical_path=(PathPart(kind="all_reduce", first_s=0.0, second_s=0.004),),
+    rows=(ROW,), others=replace(ROW, op="all other ops"), idle=replace(ROW, op="idle", difference_s=0.0),
+)  # fmt: skip
 
 
-def print_execution(summary: dict[str, object], console: Console) -> None:
+def print_execution(summary: ExecutionSummary, console: Console) -> None:
     """Print an execution."""
     print_blocks(execution_blocks(summary), console)
 
 
-def printed(show: Any, summary: dict[str, Any], **changes: object) -> str:
+def printed(show: Any, summary: Any, **changes: object) -> str:
     """Return what a function prints of a summary with other values."""
     out = StringIO()
-    show({**summary, **changes}, Console(file=out, width=120))
+    show(replace(summary, **changes), Console(file=out, width=120))
     return out.getvalue()
 
 
@@ -62,16 +67,16 @@ def test_execution_answers_in_words() -> None:
 
 def test_execution_says_what_is_not_as_simulated() -> None:
     """Other memory, other work and a failed check are named."""
-    changes = {"same_peak_memory": False, "same_work": False, "mismatches": {"order": 2}, "check_passed": False}
-    shown = printed(print_execution, EXECUTION, **changes, max_relative_error=None)
+    work = ExecutedWork(ops=1674, same_work=False, mismatches={"order": 2})
+    check = replace(EXECUTION.check, check_passed=False, max_relative_error=None)
+    shown = printed(print_execution, EXECUTION, same_peak_memory=False, work=work, check=check)
     for words in ("NOT AS SIMULATED (2.00 GiB there)", "NOT THE SAME: 2 order", "FAILED", "no finite number"):
         assert words in shown
 
 
 def test_execution_leaves_out_what_was_not_asked_for() -> None:
     """Without --check and --timing op there is neither check nor work to report."""
-    shorter = {k: v for k, v in EXECUTION.items() if k not in {"check_passed", "same_work"}}
-    shown = printed(print_execution, shorter)
+    shown = printed(print_execution, EXECUTION, work=None, check=None)
     assert "check" not in shown
     assert "work" not in shown
 

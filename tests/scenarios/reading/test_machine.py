@@ -64,9 +64,9 @@ def test_slow_device_delays_everyone_and_is_a_class_of_its_own(write) -> None:
     slow = "cluster.stragglers=[{device: node 1 gpu 3, slowdown: 3}]"
     result = simulate(load_scenario(path, [slow]))
     assert result.run.makespan_s > 1.2 * step_s(path)
-    roles = result.as_json()["roles"]
-    assert {role["first_rank"] for role in roles} >= {0, 8, 11}
-    assert sum(role["num_ranks"] for role in roles) == 16
+    roles = result.summary.roles
+    assert {role.first_rank for role in roles} >= {0, 8, 11}
+    assert sum(role.num_ranks for role in roles) == 16
     names = row_names(roles, "all")
     assert len(set(names)) == len(roles)
     assert any(name.endswith("rank 11") for name in names)
@@ -100,7 +100,7 @@ def test_nodes_of_several_types_compute_and_hold_what_their_devices_do(write, ca
     result = simulate(scenario)
     capacities = {role["first_rank"] // 8: role["memory_capacity_bytes"] for role in result.as_json()["roles"]}
     assert capacities[0] > capacities[1] == result.as_json()["memory_capacity_bytes"]
-    assert fullest_row(result.as_json())[1] == capacities[1]
+    assert fullest_row(result.summary)[1] == capacities[1]
     assert result.run.makespan_s > step_s(path)
     busy = {role["first_rank"] // 8: role["busy_s"]["compute"] for role in result.as_json()["roles"]}
     assert busy[1] > 1.2 * busy[0]

@@ -51,7 +51,7 @@ def result() -> SimulatedStep:
 def page(result: SimulatedStep, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return its report."""
     out = tmp_path_factory.mktemp("page")
-    result.write(out, advise(result.scenario, result.as_json()))
+    result.write(out, advise(result.scenario, result.summary))
     return (out / "report.html").read_text(encoding="utf-8")
 
 
@@ -119,22 +119,22 @@ def test_pages_are_whole_and_load_nothing(page: str, pipeline_page: str) -> None
 
 def test_first_screen_says_what_the_summary_says(result: SimulatedStep, page: str) -> None:
     """Time with its interval, memory and verdict, what a rank waits for, and what would help, before any chart."""
-    summary, first_screen = result.as_json(), body_of(page).split('class="chart"')[0]
+    summary, first_screen = result.summary, body_of(page).split('class="chart"')[0]
     advice = advise(result.scenario, summary)
     assert advice is not None
-    low_s, high_s = summary["iteration_time_interval_s"]
+    low_s, high_s = summary.iteration_time_interval_s
     expected = [
-        format_time(summary["iteration_time_s"]), f"90 %: {format_time(low_s)} to {format_time(high_s)}",
-        f"{summary['tokens_per_s']:,.0f} tokens/s", format_percent(summary["mfu"]), format_percent(summary["hfu"]),
-        format_bytes(summary["roles"][0]["peak_memory_bytes"]), ": fits", summary["links"][0]["busiest"]["link"],
-        format_percent(summary["links"][0]["busiest"]["busy_fraction"]), advice.options, advice.aim,
+        format_time(summary.iteration_time_s), f"90 %: {format_time(low_s)} to {format_time(high_s)}",
+        f"{summary.tokens_per_s:,.0f} tokens/s", format_percent(summary.mfu), format_percent(summary.hfu),
+        format_bytes(summary.roles[0].peak_memory_bytes), ": fits", summary.links[0].busiest.link,
+        format_percent(summary.links[0].busiest.busy_fraction), advice.options, advice.aim,
     ]  # fmt: skip
     assert [words for words in expected if words not in first_screen] == []
     parts = time_parts(summary)
     for (words, _), part_s in parts:
-        share = format_percent(part_s / summary["iteration_time_s"])
+        share = format_percent(part_s / summary.iteration_time_s)
         assert f"{words}: {format_time(part_s)}, {share}" in first_screen
-    assert sum(part_s for _, part_s in parts) == pytest.approx(summary["iteration_time_s"])
+    assert sum(part_s for _, part_s in parts) == pytest.approx(summary.iteration_time_s)
 
 
 def test_a_colour_means_one_thing(page: str, pipeline_page: str) -> None:

@@ -20,6 +20,8 @@ from scenarios.report.pages.run_page import FoundStep, training_blocks
 from scenarios.report.phases import BACKWARD, FORWARD, MESSAGE, OPTIMIZER, OTHER, SYNC, phase_of
 from scenarios.report.pictures.pipeline_figure import pipeline_figure, write_pipeline_figure
 from scenarios.report.rendering.html_page import write_page
+from scenarios.summaries.step import EngineWork, Folded, StepSummary
+from tests.scenarios.typed_results import role_of, step_of
 from traces.timeline import Timeline, TimelineBuilder
 
 FORWARD_S, BACKWARD_S, SYNC_S = 1.0, 2.0, 3.0
@@ -84,29 +86,28 @@ def _run(builder: TimelineBuilder, stage: int, call: tuple[str, int], start_s: f
     return end_s
 
 
-def summary_of(timeline: Timeline, **changes: Any) -> dict[str, Any]:
+def summary_of(timeline: Timeline, **changes: Any) -> StepSummary:
     """Return the summary that goes with a timeline."""
     busy_s = timeline.busy_s()
     total_s = timeline.duration_s
     roles = []
     for info in timeline.ranks:
         computing_s, peak = busy_s[info.rank, "compute"], timeline.memory.peak_bytes(info.rank)
-        roles.append({
-            "role": info.role, "num_ranks": info.num_ranks, "peak_memory_bytes": peak,
-            "memory_by_kind_bytes": {"parameter": 20 * GIB, "activation": peak - 20 * GIB},
-            "peak_live_microbatches": 4, "busy_s": {"compute": computing_s, "dp": SYNC_S},
-            "computing_s": {"needed": 0.75 * computing_s, "recomputed": 0.25 * computing_s},
-            "exposed_s": {"dp": SYNC_S, "pp_recv": 0.5, "bubble": total_s - computing_s - SYNC_S - 0.5},
-        })  # fmt: skip
+        roles.append(role_of(
+            role=info.role, num_ranks=info.num_ranks, peak_memory_bytes=peak,
+            memory_by_kind_bytes={"parameter": 20 * GIB, "activation": peak - 20 * GIB}, peak_live_microbatches=4.0,
+            busy_s={"compute": computing_s, "dp": SYNC_S},
+            computing_s={"needed": 0.75 * computing_s, "recomputed": 0.25 * computing_s},
+            exposed_s={"dp": SYNC_S, "pp_recv": 0.5, "bubble": total_s - computing_s - SYNC_S - 0.5},
+        ))  # fmt: skip
     base = {
-        "schema": "meshtwin.summary/1", "scenario": "GPT <145.6B> & more", "seed": 0,
-        "world_size": sum(info.num_ranks for info in timeline.ranks), "iteration_time_s": total_s,
-        "tokens_per_s": 123456.7, "model_flop_per_s_per_device": 1.48e14, "hardware_flop_per_s_per_device": 1.9e14,
-        "mfu": 0.4744, "hfu": 0.609, "bubble_fraction": 0.21, "exposed_communication_fraction": 0.09,
-        "fits_memory": True, "memory_capacity_bytes": 80 * GIB, "roles": roles,
-        "fold": {"ranks": 96, "simulated": 4}, "engine": {"events": 100, "wall_time_s": 0.1},
+        "scenario": "GPT <145.6B> & more", "world_size": sum(info.num_ranks for info in timeline.ranks),
+        "iteration_time_s": total_s, "tokens_per_s": 123456.7, "model_flop_per_s_per_device": 1.48e14,
+        "hardware_flop_per_s_per_device": 1.9e14, "mfu": 0.4744, "hfu": 0.609, "bubble_fraction": 0.21,
+        "exposed_communication_fraction": 0.09, "fits_memory": True, "memory_capacity_bytes": 80 * GIB,
+        "roles": tuple(roles), "fold": Folded(ranks=96, simulated=4),
     }  # fmt: skip
-    return base | changes
+    return step_of(**{**base, **changes})
 
 
 def charts_of(path: Path) -> dict[str, Any]:
@@ -170,7 +171,7 @@ def test_page_needs_no_network_and_escapes_titles(page: Path) -> None:
 
 def test_two_reports_are_equal_byte_by_byte(timeline: Timeline, page: Path, tmp_path: Path) -> None:
     """Reports differ neither between runs nor with wall times."""
-    summary = summary_of(timeline, engine={"events": 100, "wall_time_s": 99.0})
+    summary = summary_of(timeline, engine=EngineWork(events=1, wall_time_s=99.0))
     write_page(tmp_path / "again.html", training_blocks(FoundStep(summary, one_f_one_b())))
     assert (tmp_path / "again.html").read_bytes() == page.read_bytes()
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from scenarios.report.causes import COMPUTATION
 from scenarios.report.words import time_parts
+from scenarios.summaries.step import StepSummary
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
 
@@ -39,9 +40,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def parts_of(summary: dict[str, Any]) -> dict[str, float]:
+def parts_of(summary: StepSummary) -> dict[str, float]:
     """Return the step table's parts, in words, as fractions of the step."""
-    return {words: seconds / summary["iteration_time_s"] for (words, _), seconds in time_parts(summary)}
+    return {words: seconds / summary.iteration_time_s for (words, _), seconds in time_parts(summary)}
 
 
 @st.composite
@@ -69,26 +70,26 @@ def test_the_step_divides_into_what_it_is_for(path: Path, changes: tuple[str, ..
     MFU is at most HFU, and that at most 1.
     """
     scenario = load_scenario(path, changes)
-    summary = simulate(scenario).as_json()
+    summary = simulate(scenario).summary
     parts = parts_of(summary)
     assert sum(parts.values()) == pytest.approx(1.0, rel=1e-9)
     assert all(0.0 < part < 1.0 for part in parts.values())
     assert (COMPUTATION["recomputed"][0] in parts) == (scenario.job.training.recompute != "none")
-    assert 0.0 < summary["mfu"] <= summary["hfu"] * (1 + 1e-12) < 1.0
-    for role in summary["roles"]:
-        assert sum(role["computing_s"].values()) == pytest.approx(role["busy_s"]["compute"], rel=1e-9)
+    assert 0.0 < summary.mfu <= summary.hfu * (1 + 1e-12) < 1.0
+    for role in summary.roles:
+        assert sum(role.computing_s.values()) == pytest.approx(role.busy_s["compute"], rel=1e-9)
 
 
 @pytest.mark.parametrize(("capacity_factor", "executed"), [(0.25, 1.0), (1.0, 1.0), (4.0, 4.0)])
 def test_empty_slots_are_neither_model_nor_recomputation(path: Path, capacity_factor: float, executed: float) -> None:
     """With four times as many slots as tokens, three quarters of the experts' work is on empty ones, not in the MFU."""
     experts = f"num_experts: 8, top_k: 2, ffn_hidden_size: 11008, capacity_factor: {capacity_factor}"
-    summary = simulate(load_scenario(path, [f"model.experts={{{experts}}}", "parallel.expert.degree=2"])).as_json()
+    summary = simulate(load_scenario(path, [f"model.experts={{{experts}}}", "parallel.expert.degree=2"])).summary
     parts, model = parts_of(summary), 4096 * 4096 * 4 + 4096 * 4096 * 2 + 4096 * 32000 / 4
     reached = 2 * min(capacity_factor, 1.0)
     needed = model + 4096 * 8 + reached * 3 * 4096 * 11008
     done = model + 2 * 4096 * 8 + reached * executed * 3 * 4096 * 11008
-    assert summary["mfu"] / summary["hfu"] == pytest.approx(needed / done, rel=1e-9)
+    assert summary.mfu / summary.hfu == pytest.approx(needed / done, rel=1e-9)
     assert (COMPUTATION["empty_slots"][0] in parts) == (executed > 1.0)
     assert COMPUTATION["recomputed"][0] not in parts
     assert parts["computing"] < 1.0

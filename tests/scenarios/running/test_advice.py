@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.report.words import mean_over_ranks, recompute_fraction
+from scenarios.report.words import recompute_fraction
+from scenarios.summaries.mean_rank import mean_busy_s, mean_exposed_s
+from scenarios.summaries.step import EngineWork, StepSummary
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.advice import MOST_EVENTS, WORTH_DOING, advise
 from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.engine.running.memory import memory_use
+from tests.scenarios.typed_results import role_of, step_of
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios" / "library"
 
@@ -20,18 +23,16 @@ def computing(needed_s: float, recomputed_s: float = 0.0) -> dict[str, dict[str,
     return {"busy_s": {"compute": needed_s + recomputed_s}, "computing_s": parts}
 
 
-def summary(recomputed_s: float = 0.0, **changes: object) -> dict[str, object]:
+def summary(recomputed_s: float = 0.0, **changes: object) -> StepSummary:
     """Return a summary of a step of 10 s on two roles of unlike size, with too many events to try changes."""
-    roles = [
-        {"role": "pp=0", "num_ranks": 3, **computing(8.0 - recomputed_s, recomputed_s),
-         "exposed_s": {"tp": 1.0, "dp": 0.5}},
-        {"role": "pp=1", "num_ranks": 1, **computing(4.0), "exposed_s": {"dp": 0.5}},
-    ]  # fmt: skip
-    base = {
-        "iteration_time_s": 10.0, "fits_memory": True, "bubble_fraction": 0.0, "exposed_communication_fraction": 0.0,
-        "roles": roles, "engine": {"events": MOST_EVENTS + 1},
-    }  # fmt: skip
-    return {**base, **changes}
+    many = computing(8.0 - recomputed_s, recomputed_s)
+    roles = (
+        role_of(role="pp=0", num_ranks=3, **many, exposed_s={"tp": 1.0, "dp": 0.5}),
+        role_of(role="pp=1", num_ranks=1, **computing(4.0), exposed_s={"dp": 0.5}),
+    )
+    engine = EngineWork(events=MOST_EVENTS + 1, wall_time_s=0.1)
+    base = {"iteration_time_s": 10.0, "fits_memory": True, "roles": roles, "engine": engine}
+    return step_of(**{**base, **changes})
 
 
 @pytest.fixture
@@ -42,8 +43,8 @@ def scenario(write) -> StepScenario:
 
 def test_mean_is_over_ranks_not_roles() -> None:
     """A role counts as often as it has ranks."""
-    assert mean_over_ranks(summary(), "busy_s") == {"compute": 7.0}
-    assert mean_over_ranks(summary(), "exposed_s") == {"tp": 0.75, "dp": 0.5}
+    assert mean_busy_s(summary().roles) == {"compute": 7.0}
+    assert mean_exposed_s(summary().roles) == {"tp": 0.75, "dp": 0.5}
 
 
 def test_recomputation_is_the_mean_ranks_time_for_it() -> None:
@@ -88,7 +89,7 @@ def test_the_greatest_part_of_what_is_waited_for_is_named_and_answered(
     name: str, overrides: list[str], exposed: dict[str, float], words: str, expected: tuple[str, ...]
 ) -> None:
     """Waiting for experts is answered with fewer ranks that share them out, for a context with fewer that share it."""
-    roles = [{"role": "all", "num_ranks": 64, **computing(8.0), "exposed_s": exposed}]
+    roles = (role_of(role="all", num_ranks=64, **computing(8.0), exposed_s=exposed),)
     scenario = load_scenario(SCENARIOS / name, overrides)
     advice = advise(scenario, summary(exposed_communication_fraction=0.3, roles=roles))
     assert advice is not None
@@ -105,7 +106,7 @@ def test_the_greatest_part_of_what_is_waited_for_is_named_and_answered(
 )
 def test_nothing_is_changed_that_is_hardly_waited_for(name: str, exposed: dict[str, float], unanswered: str) -> None:
     """No valid change against what is waited for is none at all, not one against a cause of 1 % of the step."""
-    roles = [{"role": "all", "num_ranks": 64, **computing(8.0), "exposed_s": exposed}]
+    roles = (role_of(role="all", num_ranks=64, **computing(8.0), exposed_s=exposed),)
     scenario, step = load_scenario(SCENARIOS / name), summary(exposed_communication_fraction=0.3, roles=roles)
     advice = advise(scenario, step)
     assert advice is None or unanswered not in advice.options
@@ -118,7 +119,7 @@ def test_what_is_advised_against_a_bubble_makes_it_smaller(name: str) -> None:
     overrides: tuple[str, ...] = ()
     for _ in range(2):
         scenario = load_scenario(SCENARIOS / f"{name}.yaml", overrides)
-        fractions.append(simulate(scenario).as_json()["bubble_fraction"])
+        fractions.append(simulate(scenario).summary.bubble_fraction)
         advice = advise(scenario, summary(bubble_fraction=fractions[-1]))
         assert advice is not None
         assert advice.loss == "pipeline bubble"
@@ -131,12 +132,12 @@ def test_what_a_change_is_said_to_bring_is_what_it_brings(name: str) -> None:
     """The scenario simulated with the advised overrides has that much more throughput."""
     path = SCENARIOS / f"{name}.yaml"
     scenario = load_scenario(path)
-    before = simulate(scenario).as_json()
+    before = simulate(scenario).summary
     advice = advise(scenario, before)
     assert advice is not None
-    after = simulate(load_scenario(path, advice.overrides)).as_json()
-    assert after["fits_memory"]
-    assert advice.gain == pytest.approx(after["tokens_per_s"] / before["tokens_per_s"] - 1.0, rel=1e-9)
+    after = simulate(load_scenario(path, advice.overrides)).summary
+    assert after.fits_memory
+    assert advice.gain == pytest.approx(after.tokens_per_s / before.tokens_per_s - 1.0, rel=1e-9)
     assert advice.gain >= WORTH_DOING
     assert f"throughput {100 * advice.gain:+.1f} %" in advice.effect
 
@@ -145,16 +146,16 @@ def test_no_single_other_change_brings_more_than_the_advised() -> None:
     """Of each other loss the first change that is worth it adds less; those that add less than 1 % are not advised."""
     path, overrides = SCENARIOS / "mixtral-8x7b-64-h100.yaml", ("training.recompute=full",)
     scenario = load_scenario(path, overrides)
-    before = simulate(scenario).as_json()
+    before = simulate(scenario).summary
     advice = advise(scenario, before)
     assert advice is not None
     assert advice.gain is not None
     gains = []
     for loss in scenario.losses(before):
         for change in loss.changes:
-            after = simulate(load_scenario(path, (*overrides, *change))).as_json()
-            gain = after["tokens_per_s"] / before["tokens_per_s"] - 1.0
-            if after["fits_memory"] and gain >= WORTH_DOING:
+            after = simulate(load_scenario(path, (*overrides, *change))).summary
+            gain = after.tokens_per_s / before.tokens_per_s - 1.0
+            if after.fits_memory and gain >= WORTH_DOING:
                 gains.append(gain)
                 break
     assert len(gains) > 1

@@ -1,11 +1,10 @@
 """Scenarios of publications: each shows what its publication found, as far as its comment says."""
 
-from typing import Any
-
 import pytest
 
 from scenarios.library.shipped import FOLDER
-from scenarios.report.words import mean_over_ranks
+from scenarios.summaries.mean_rank import mean_exposed_s
+from scenarios.summaries.step import StepSummary
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
 
@@ -13,21 +12,21 @@ OVERLAP = "parallel.data.overlap_gradient_sync=true"
 SCHEDULE = "parallel.pipeline.schedule"
 
 
-def summary_of(name: str, *settings: str) -> dict[str, Any]:
+def summary_of(name: str, *settings: str) -> StepSummary:
     """Return the summary of a scenario of the folder."""
-    return simulate(load_scenario(FOLDER / "papers" / f"{name}.yaml", settings)).as_json()
+    return simulate(load_scenario(FOLDER / "papers" / f"{name}.yaml", settings)).summary
 
 
-def speedup(slow: dict[str, Any], fast: dict[str, Any]) -> float:
+def speedup(slow: StepSummary, fast: StepSummary) -> float:
     """Return by which part the second step's throughput is more than the first's."""
-    ratio: float = slow["iteration_time_s"] / fast["iteration_time_s"]
+    ratio: float = slow.iteration_time_s / fast.iteration_time_s
     return ratio - 1.0
 
 
 def test_fold3d_hides_the_gradients_that_all_gpus_wait_for() -> None:
     """Blocking synchronisation idles all for 44 %; AIAO gains what Fold3D reports, and more than what it builds on."""
     blocking = summary_of("fold3d-gpt-6b")
-    waiting = mean_over_ranks(blocking, "exposed_s")["dp"] / blocking["iteration_time_s"]
+    waiting = mean_exposed_s(blocking.roles)["dp"] / blocking.iteration_time_s
     assert waiting == pytest.approx(0.44, abs=0.03)
     overlapping = speedup(blocking, summary_of("fold3d-gpt-6b", OVERLAP))
     breadth_first = speedup(blocking, summary_of("fold3d-gpt-6b", OVERLAP, f"{SCHEDULE}=breadth_first"))
@@ -42,16 +41,16 @@ def test_deferring_what_would_hide_anyway_costs_updates_between_forwards() -> No
     breadth_first = summary_of("fold3d-gpt-6b", *keys, f"{SCHEDULE}=breadth_first")
     deferring = summary_of("fold3d-gpt-6b", *keys, f"{SCHEDULE}=aiao")
     at_once = summary_of("fold3d-gpt-6b", *keys, f"{SCHEDULE}=aiao", "parallel.data.deferred_sync=0")
-    slower_s = deferring["iteration_time_s"] - breadth_first["iteration_time_s"]
-    updates_s = deferring["critical_path_s"]["optimizer"] - breadth_first["critical_path_s"]["optimizer"]
+    slower_s = deferring.iteration_time_s - breadth_first.iteration_time_s
+    updates_s = deferring.critical_path_s["optimizer"] - breadth_first.critical_path_s["optimizer"]
     assert slower_s > 0.0
     assert 0.5 * slower_s < updates_s < 1.2 * slower_s
-    assert at_once["iteration_time_s"] == pytest.approx(breadth_first["iteration_time_s"], rel=1e-6)
+    assert at_once.iteration_time_s == pytest.approx(breadth_first.iteration_time_s, rel=1e-6)
 
 
-def peak_bytes(summary: dict[str, Any], *kinds: str) -> float:
+def peak_bytes(summary: StepSummary, *kinds: str) -> float:
     """Return what these kinds of buffers take at the peak of the first role."""
-    return float(sum(summary["roles"][0]["memory_by_kind_bytes"][kind] for kind in kinds))
+    return float(sum(summary.roles[0].memory_by_kind_bytes[kind] for kind in kinds))
 
 
 def test_interleaving_gains_most_with_few_micro_batches() -> None:
@@ -76,22 +75,22 @@ def test_zero_stages_hold_what_their_paper_says() -> None:
     assert 1.88e9 < peak_bytes(third, *states) < 120e9 / 30
     second = summary_of("zero-gpt-7.5b", "parallel.data.zero_stage=2", "parallel.data.bucket=50 MB")
     assert 16.6e9 < peak_bytes(second, *states) < 16.6e9 + 1e9
-    assert not replicated["fits_memory"]
-    assert first["fits_memory"]
-    assert first["iteration_time_s"] < replicated["iteration_time_s"]
+    assert not replicated.fits_memory
+    assert first.fits_memory
+    assert first.iteration_time_s < replicated.iteration_time_s
 
 
 def test_offloading_the_optimizer_fits_ten_times_the_parameters() -> None:
     """13 billion parameters fit on a V100 whose host has the optimizer, 10 billion not without; copies cost little."""
     alone = ("training.global_batch_size=1", "training.microbatch_size=1")
-    assert summary_of("zero-offload-gpt-10b", "model.num_layers=65", *alone)["fits_memory"]
-    assert not summary_of("zero-offload-gpt-10b", "parallel.data={degree: auto}", *alone)["fits_memory"]
+    assert summary_of("zero-offload-gpt-10b", "model.num_layers=65", *alone).fits_memory
+    assert not summary_of("zero-offload-gpt-10b", "parallel.data={degree: auto}", *alone).fits_memory
     tutorial = summary_of("zero-offload-gpt-10b")
-    assert tutorial["fits_memory"]
-    assert tutorial["host_memory"]["peak_bytes"] == pytest.approx(16 * 10.28e9, rel=0.01)
-    assert tutorial["model_flop_per_s_per_device"] > 40e12
-    waiting = mean_over_ranks(tutorial, "exposed_s")
-    assert 0.1 < sum(waiting[stream] for stream in ("d2h", "h2d", "host")) / tutorial["iteration_time_s"] < 0.2
+    assert tutorial.fits_memory
+    assert tutorial.host_memory.peak_bytes == pytest.approx(16 * 10.28e9, rel=0.01)
+    assert tutorial.model_flop_per_s_per_device > 40e12
+    waiting = mean_exposed_s(tutorial.roles)
+    assert 0.1 < sum(waiting[stream] for stream in ("d2h", "h2d", "host")) / tutorial.iteration_time_s < 0.2
 
 
 def test_local_updates_trade_the_bubble_for_heads() -> None:
@@ -100,10 +99,10 @@ def test_local_updates_trade_the_bubble_for_heads() -> None:
     backprop = summary_of("local-updates-gpt-2.7b")
     greedy = summary_of("local-updates-gpt-2.7b", local)
     overlapping = summary_of("local-updates-gpt-2.7b", local, "training.local_update=overlapping")
-    assert [summary["roles"][0]["peak_live_microbatches"] for summary in (backprop, greedy, overlapping)] == [8, 1, 2]
-    assert greedy["bubble_fraction"] < backprop["bubble_fraction"] / 2
-    assert greedy["max_rank_span_s"] < 0.8 * backprop["max_rank_span_s"]
-    assert greedy["max_rank_span_s"] < overlapping["max_rank_span_s"]
+    assert [summary.roles[0].peak_live_microbatches for summary in (backprop, greedy, overlapping)] == [8, 1, 2]
+    assert greedy.bubble_fraction < backprop.bubble_fraction / 2
+    assert greedy.max_rank_span_s < 0.8 * backprop.max_rank_span_s
+    assert greedy.max_rank_span_s < overlapping.max_rank_span_s
 
 
 def test_osdp_gains_what_the_traffic_allows() -> None:
@@ -113,11 +112,11 @@ def test_osdp_gains_what_the_traffic_allows() -> None:
     """
     osdp = "parallel.data={degree: auto, osdp: {memory_limit: 8192 MiB, splits: [1, 4]}}"
     sharded, chosen = summary_of("osdp-gpt-2"), summary_of("osdp-gpt-2", osdp)
-    assert sharded["roles"][0]["peak_memory_bytes"] == pytest.approx(5656.91 * 2**20, rel=0.02)
-    assert 0.95 < chosen["roles"][0]["peak_memory_bytes"] / (8192 * 2**20) <= 1.0
+    assert sharded.roles[0].peak_memory_bytes == pytest.approx(5656.91 * 2**20, rel=0.02)
+    assert 0.95 < chosen.roles[0].peak_memory_bytes / (8192 * 2**20) <= 1.0
     sizes = {"qkv": 3, "projection": 1, "fc1": 4, "fc2": 4}
-    entries = [entry for entry in chosen["osdp"]["sharded"] if entry["operator"].startswith("layer")]
-    moved = [sizes[e["operator"].split(".")[-1]] * e["num_sharded"] / e["num_slices"] for e in entries]
+    entries = [entry for entry in chosen.osdp.sharded if entry.operator.startswith("layer")]
+    moved = [sizes[e.operator.split(".")[-1]] * e.num_sharded / e.num_slices for e in entries]
     bound = 3 / (2 + sum(moved) / (48 * sum(sizes.values())))
     ratio = 1.0 + speedup(sharded, chosen)
     assert 1.03 < ratio <= bound + 0.005
@@ -132,8 +131,8 @@ def test_osdp_in_slices_fits_twice_the_sequences() -> None:
     osdp = "parallel.data={degree: auto, osdp: {memory_limit: 16384 MiB, splits: [1, 4]}}"
     sharded = summary_of("osdp-opt-30b")
     chosen = summary_of("osdp-opt-30b", osdp, "training.global_batch_size=16", "training.microbatch_size=2")
-    assert chosen["roles"][0]["peak_memory_bytes"] <= 16 * 2**30 < sharded["roles"][0]["peak_memory_bytes"]
-    assert 1.8 < chosen["tokens_per_s"] / sharded["tokens_per_s"] <= 2.0
+    assert chosen.roles[0].peak_memory_bytes <= 16 * 2**30 < sharded.roles[0].peak_memory_bytes
+    assert 1.8 < chosen.tokens_per_s / sharded.tokens_per_s <= 2.0
     one_layer = summary_of("osdp-opt-30b", "parallel.data.prefetch=0")
-    assert one_layer["roles"][0]["peak_memory_bytes"] < sharded["roles"][0]["peak_memory_bytes"]
-    assert chosen["tokens_per_s"] / one_layer["tokens_per_s"] == pytest.approx(1261.98 / 453.18, rel=0.2)
+    assert one_layer.roles[0].peak_memory_bytes < sharded.roles[0].peak_memory_bytes
+    assert chosen.tokens_per_s / one_layer.tokens_per_s == pytest.approx(1261.98 / 453.18, rel=0.2)

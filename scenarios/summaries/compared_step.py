@@ -1,0 +1,56 @@
+"""What a comparison reads of the summary.json of a simulated step, held to its form and to bounds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRole:
+    """Ranks that are alike, and what their time goes to; seconds per step."""
+
+    num_ranks: Count
+    busy_s: Mapping[str, Amount]
+    exposed_s: Mapping[str, Amount]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedCommunication:
+    """The ops of one kind on one stream, in seconds of the mean rank; bounds by kind of link."""
+
+    stream: str
+    kind: str
+    time_s: Amount
+    latency_s: Amount
+    bound_s: Mapping[str, Amount]
+    fullest_fraction: Mapping[str, Amount]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedLink:
+    """The link of a kind that is busy longest: the part of the step in which it is busy."""
+
+    busy_fraction: Amount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedLinks:
+    """All links of a kind."""
+
+    kind: str
+    busiest: ComparedLink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedStep:
+    """A simulated step: its seconds, its roles, and what held its communication back."""
+
+    iteration_time_s: Annotated[float, msgspec.Meta(gt=0, le=1e18)]
+    roles: Annotated[tuple[ComparedRole, ...], msgspec.Meta(min_length=1)]
+    communication: tuple[ComparedCommunication, ...]
+    links: tuple[ComparedLinks, ...]

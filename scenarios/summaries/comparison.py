@@ -1,0 +1,87 @@
+"""How two timelines differ: the classes behind comparison.json. Seconds are those of the mean rank's step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scenarios.summaries.explanation import Explanation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlignedOps:
+    """How many ops have a partner by name, how many by kind and place, and how many of each side have none."""
+
+    by_name: int
+    by_kind: int
+    first_alone: int
+    second_alone: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPart:
+    """A part of the mean rank's step on both sides, in seconds."""
+
+    part: str
+    first_s: float
+    second_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathPart:
+    """The ops of a kind on the critical path of both sides, in seconds."""
+
+    kind: str
+    first_s: float
+    second_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpShare:
+    """An op of the mean rank's step on both sides: how many, seconds, and its share of the steps' difference."""
+
+    op: str
+    first_count: int
+    second_count: int
+    first_s: float
+    second_s: float
+    difference_s: float
+    share_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideWarning:
+    """What to know of one side's recording; ``side`` is its name."""
+
+    side: str
+    kind: str
+    count: int
+    example: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonSummary:
+    """How two timelines differ. Errors are those of the first side, as fractions of the second.
+
+    ``rows``, ``others`` and ``idle`` add up to the difference of the steps. ``explanation`` is None where a side is no
+    simulation. ``mismatches``: counts of different work by what differs.
+    """
+
+    names: tuple[str, str]
+    first_s: float
+    second_s: float
+    makespan_error: float
+    first_ops: int
+    second_ops: int
+    aligned: AlignedOps
+    same_work: bool
+    mismatches: Mapping[str, int]
+    kind_error: Mapping[str, float]
+    stream_error: Mapping[str, float]
+    step_time: tuple[StepPart, ...]
+    critical_path: tuple[PathPart, ...]
+    rows: tuple[OpShare, ...]
+    others: OpShare
+    idle: OpShare
+    explanation: Explanation | None
+    warnings: tuple[SideWarning, ...]
+    passed: bool

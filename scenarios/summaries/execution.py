@@ -1,0 +1,68 @@
+"""What a run of a plan with torch measured: the classes behind an execution's summary.json."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from scenarios.summaries.as_json import INLINE
+
+EXECUTION_SCHEMA: Final = "meshtwin.execution/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedRole:
+    """The ranks of a role, the peak memory of the first of them, and the peak that the simulation says."""
+
+    role: str
+    num_ranks: int
+    peak_memory_bytes: int
+    simulated_peak_memory_bytes: int
+    memory_by_kind_bytes: Mapping[str, int]
+    peak_host_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedWork:
+    """Whether the ops, their order on each stream and their bytes are the simulated ones, with what differs."""
+
+    ops: int
+    same_work: bool
+    mismatches: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedNumbers:
+    """How near the tensors came to those of a dense autograd run.
+
+    ``max_relative_error``: that of the worst tensor, None where it is no finite number.
+    """
+
+    check_passed: bool
+    checked_tensors: int
+    worst_tensor: str
+    max_relative_error: float | None
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionSummary:
+    """The answer of an execution, beside what the simulation of the same plan says.
+
+    ``collectives``: the algorithm of each kind, or ``native``. ``work`` and ``check`` are None where nothing was
+    compared; their keys stand among the others in JSON.
+    """
+
+    schema: str = EXECUTION_SCHEMA
+    scenario: str
+    seed: int
+    algorithm: str
+    world_size: int
+    iteration_time_s: float
+    simulated_iteration_time_s: float
+    simulated_iteration_time_interval_s: tuple[float, float] | None
+    roles: tuple[ExecutedRole, ...]
+    same_peak_memory: bool
+    collectives: str | Mapping[str, str]
+    work: ExecutedWork | None = field(default=None, metadata=INLINE)
+    check: CheckedNumbers | None = field(default=None, metadata=INLINE)
+    passed: bool

@@ -1,0 +1,50 @@
+"""Seconds of a step that the mean rank spends, from its roles: each counts as often as it has ranks."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from scenarios.summaries.step import RoleSummary
+
+RECOMPUTED: Final = "recomputed"
+"""The purpose in ``computing_s`` of what is computed again."""
+
+
+class RoleTimes(Protocol):
+    """Ranks that are alike, and what their time goes to; seconds per step."""
+
+    @property
+    def num_ranks(self) -> int:
+        """Return the number of ranks."""
+
+    @property
+    def busy_s(self) -> Mapping[str, float]:
+        """Return the seconds that each stream is busy."""
+
+    @property
+    def exposed_s(self) -> Mapping[str, float]:
+        """Return the seconds of waiting, by the stream that ran meanwhile."""
+
+
+def mean_busy_s(roles: Sequence[RoleTimes]) -> dict[str, float]:
+    """Return the seconds that each stream of the mean rank is busy."""
+    return _mean([(role.num_ranks, role.busy_s) for role in roles])
+
+
+def mean_exposed_s(roles: Sequence[RoleTimes]) -> dict[str, float]:
+    """Return the seconds that the mean rank waits, by the stream that ran meanwhile."""
+    return _mean([(role.num_ranks, role.exposed_s) for role in roles])
+
+
+def mean_computing_s(roles: Sequence[RoleSummary]) -> dict[str, float]:
+    """Return the seconds that the mean rank computes, by purpose."""
+    return _mean([(role.num_ranks, role.computing_s) for role in roles])
+
+
+def _mean(rows: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """Return the mean seconds by name; each row counts as often as its number of ranks says."""
+    num_ranks = sum(count for count, _ in rows)
+    total: dict[str, float] = {}
+    for count, seconds_of in rows:
+        for name, seconds in seconds_of.items():
+            total[name] = total.get(name, 0.0) + seconds * count / num_ranks
+    return total
