@@ -67,7 +67,7 @@ class Fixed(Outcome):
 
     def closing(self, advice: Advice | None) -> Sequence[Block]:
         """Return what would help."""
-        return (closing_block(FoundStep(self.as_json(), advice=advice)),)
+        return (closing_block(FoundStep(self.summary, advice=advice)),)
 
 
 @pytest.fixture
