@@ -7,10 +7,13 @@ What users write (``axis_order``) and what results show (streams by name) are wo
 """
 
 import ast
+from inspect import signature
 from typing import get_args
 
 import pytest
 
+from scenarios.reading.schema.parallel import TensorSection
+from sim.plan.words.stream import Purpose, stream_of
 from sim.training.tensor.one_dimensional import OneDimensional
 from sim.training.tensor.registry import TENSOR_METHODS, TensorMethodName
 
@@ -57,3 +60,16 @@ def test_the_registry_holds_what_scenarios_may_choose() -> None:
     assert set(get_args(TensorMethodName)) == set(TENSOR_METHODS)
     assert {name: make(degree=4).name for name, make in TENSOR_METHODS.items()} == {n: n for n in TENSOR_METHODS}
     assert OneDimensional(degree=4).degree == 4
+
+
+def test_a_method_and_its_keys_have_the_same_defaults() -> None:
+    """A scenario hands a method only the options that differ from the defaults of the keys."""
+    keys = {name: field.default for name, field in TensorSection.model_fields.items()}
+    for make in TENSOR_METHODS.values():
+        own = {name: option.default for name, option in signature(make).parameters.items()}
+        assert own.items() <= keys.items()
+
+
+def test_an_axis_is_named_for_tensor_parallelism() -> None:
+    """Streams are named by axes, and reports read the purpose of a stream from its first word."""
+    assert {stream_of(axis).purpose for axis in axes_of_methods()} == {Purpose.TENSOR}

@@ -25,7 +25,7 @@ from sim.training.spec.job import (
 from sim.training.spec.model import TransformerSpec
 from sim.training.steps.builder import build_dense_training
 from sim.training.steps.textbook import build_textbook
-from sim.training.tensor.one_dimensional import OneDimensional
+from sim.training.tensor.registry import tensor_method
 
 OpTimes = dict[tuple[int, int, int], tuple[float, float]]
 """(rank, call, op of its task) -> (start, end) in seconds."""
@@ -74,7 +74,8 @@ def job_parts(
     """Return the parts of a job of ``m`` micro-batches of ``b`` sequences; ``keys`` go where they belong."""
     training = {key: keys.pop(key) for key in _TRAINING_KEYS & keys.keys()}
     pipeline = {key: keys.pop(key) for key in _PIPELINE_KEYS & keys.keys()}
-    tensor = OneDimensional(degree=tp, **{key: keys.pop(key) for key in _TENSOR_KEYS & keys.keys()})
+    options = {key: keys.pop(key) for key in _TENSOR_KEYS & keys.keys()}
+    tensor = tensor_method(keys.pop("tensor_method", "1d"), tp, options)
     pipeline_spec = PipelineSpec(degree=pp, **pipeline)
     return {
         "model": TransformerSpec(**(model or GPT)),

@@ -24,7 +24,7 @@ from sim.training.spec.job import OsdpSpec, ParallelSpec, ShardingSpec, Training
 from sim.training.spec.latent import LatentAttention
 from sim.training.spec.method import Method
 from sim.training.spec.model import TransformerSpec
-from sim.training.tensor.registry import TENSOR_METHODS
+from sim.training.tensor.registry import tensor_method
 
 
 def read_training(document: Document, overrides: tuple[str, ...], kind: Workload[Any]) -> TrainingScenario:
@@ -145,8 +145,9 @@ def _transformer(document: Document, section: GptModel | LlamaModel) -> Transfor
 def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, sequence_length: int) -> ParallelSpec:
     section = checked.parallel
     degrees = resolve_degrees(document, section, cluster.num_nodes, cluster.devices_per_node)
-    make_method = TENSOR_METHODS[section.tensor.method]
-    tensor = make_method(degree=degrees["tensor"], **section.tensor.model_dump(exclude={"method", "degree"}))
+    options = section.tensor.model_dump(exclude={"method", "degree"}, exclude_defaults=True)
+    with located(document):
+        tensor = tensor_method(section.tensor.method, degrees["tensor"], options)
     multiple = tensor.token_multiple(scatters=section.pipeline.scatter_gather)
     with located(document):
         return ParallelSpec(

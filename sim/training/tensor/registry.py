@@ -1,8 +1,10 @@
 """The tensor-parallel methods, by their names in scenarios."""
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Final, Literal
 
+from sim.training.errors import SpecError
 from sim.training.tensor.method import TensorMethod
 from sim.training.tensor.one_dimensional import OneDimensional
 
@@ -10,4 +12,21 @@ TensorMethodName = Literal["1d"]
 """The choices of ``parallel.tensor.method``; a test holds them to the registry."""
 
 TENSOR_METHODS: Final[Mapping[TensorMethodName, Callable[..., TensorMethod]]] = {"1d": OneDimensional}
-"""The class of each method; it takes the degree and the options."""
+"""The class of each method; it takes the degree and the method's own options."""
+
+
+def tensor_method(name: TensorMethodName, degree: int, options: Mapping[str, object]) -> TensorMethod:
+    """Return the method of a name: ``tensor_method("1d", 8, {"sequence_parallel": True})``.
+
+    Raises SpecError for an option that the method does not have.
+    """
+    make = TENSOR_METHODS[name]
+    own = signature(make).parameters
+    for option in options:
+        if option not in own:
+            raise SpecError(
+                f"parallel.tensor.{option}",
+                f"method {name} has no such option",
+                "leave it out, or write another method",
+            )
+    return make(degree=degree, **options)

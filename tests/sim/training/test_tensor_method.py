@@ -6,6 +6,7 @@ from sim.plan.words.layout import REPLICATED, Shard
 from sim.training.errors import SpecError
 from sim.training.spec.experts import ExpertsSpec
 from sim.training.tensor.one_dimensional import OneDimensional
+from sim.training.tensor.registry import tensor_method
 from tests.sim.jobs import GPT, dense_job, dense_plan
 
 SIZES = {"model.num_heads": 8, "model.num_kv_heads": 8, "model.ffn_hidden_size": 64, "model.vocab_size": 128,
@@ -48,6 +49,15 @@ def test_a_method_refuses_what_it_does_not_divide(method: OneDimensional, scatte
     with pytest.raises(SpecError, match=words) as caught:
         method.check(SIZES, scatters=scatters)
     assert caught.value.key == key
+
+
+def test_an_option_of_another_method_is_refused() -> None:
+    """A method takes its own options by name. The error for another option names its key and the method."""
+    method = tensor_method("1d", 4, {"sequence_parallel": True})
+    assert method == OneDimensional(degree=4, sequence_parallel=True)
+    with pytest.raises(SpecError, match="method 1d has no such option; leave it out") as caught:
+        tensor_method("1d", 4, {"depth": 2})
+    assert caught.value.key == "parallel.tensor.depth"
 
 
 def test_a_job_gives_its_method_the_widths_of_experts() -> None:
