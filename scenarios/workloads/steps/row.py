@@ -12,6 +12,7 @@ from sim.engine.findings.sent import sent_bytes
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
+from sim.plan.words.stream import Purpose, stream_of
 
 COLUMNS: Final[Sequence[Column]] = (
     Column("time", "iteration_time_s", format_time),
@@ -33,10 +34,10 @@ FROM_SUMMARY: Final = (
 )  # fmt: skip
 
 SENT: Final = {
-    "tensor_sent_bytes_per_rank": "tp",
-    "pipeline_sent_bytes_per_rank": "pp",
-    "data_sent_bytes_per_rank": "dp",
-    "expert_sent_bytes_per_rank": "ep",
+    "tensor_sent_bytes_per_rank": Purpose.TENSOR,
+    "pipeline_sent_bytes_per_rank": Purpose.PIPELINE,
+    "data_sent_bytes_per_rank": Purpose.DATA,
+    "expert_sent_bytes_per_rank": Purpose.EXPERT,
 }
 
 
@@ -56,8 +57,12 @@ def row_of(summary: StepSummary, scenario: StepScenario, run: SimulatedRun, pric
 
 
 def _sent(run: SimulatedRun, pricing: Pricing) -> dict[str, float | None]:
-    """Return the bytes that the mean rank sends, all and by axis."""
+    """Return the bytes that the mean rank sends: all, and by the purpose of their streams."""
     if not isinstance(pricing, ClusterPricing):
         return dict.fromkeys(("sent_bytes_per_rank", *SENT))
-    sent = {axis: num_bytes / run.plan.num_steps for axis, num_bytes in sent_bytes(run, pricing).items()}
-    return {"sent_bytes_per_rank": sum(sent.values()), **{key: sent.get(axis, 0.0) for key, axis in SENT.items()}}
+    sent = {stream: num_bytes / run.plan.num_steps for stream, num_bytes in sent_bytes(run, pricing).items()}
+    by_purpose = dict.fromkeys(SENT.values(), 0.0)
+    for stream, num_bytes in sent.items():
+        if (purpose := stream_of(stream).purpose) in by_purpose:
+            by_purpose[purpose] += num_bytes
+    return {"sent_bytes_per_rank": sum(sent.values()), **{key: by_purpose[purpose] for key, purpose in SENT.items()}}
