@@ -127,7 +127,7 @@ class Worker:
     def _reference(self, job: DenseTraining, steps: int) -> Reference:
         """Return the dense run, computed once for all plans that must reproduce the same."""
         t = job.training
-        optimizer = (t.optimizer, t.learning_rate, t.adam_beta1, t.adam_beta2, t.adam_epsilon)
+        optimizer = (t.optimizer, *t.optimizer_numbers.items())
         blocks = (t.update, job.parallel.pipeline) if t.method == "local" else None
         delay = job.parallel.pipeline.gradient_delay
         slots = (t.microbatch_size, job.parallel.context_degree) if job.model.experts else None

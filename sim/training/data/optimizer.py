@@ -324,14 +324,7 @@ class StepEndWriter:
 
     @property
     def _numbers(self) -> dict[str, float]:
-        """Return what the optimizer's kernel needs to know."""
+        """Return the attributes of the optimizer's kernel."""
         training = self.job.training
-        if training.optimizer == "sgd":
-            return {"learning_rate": training.learning_rate}
-        return {
-            "learning_rate": training.learning_rate,
-            "beta1": training.adam_beta1,
-            "beta2": training.adam_beta2,
-            "epsilon": training.adam_epsilon,
-            "step": 1,
-        }
+        first_step = {"step": 1} if training.optimizer == "adam" else {}
+        return {**training.optimizer_numbers, **first_step}

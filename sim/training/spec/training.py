@@ -1,5 +1,6 @@
 """Batch, numbers and optimizer: typed, checked input."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -65,6 +66,18 @@ class TrainingSpec:
     def update(self) -> LocalUpdate:
         """Return the kind of local updates."""
         return self.local_update or "greedy"
+
+    @property
+    def optimizer_numbers(self) -> Mapping[str, float]:
+        """Return the optimizer's constants, as attributes of its kernel."""
+        if self.optimizer == "sgd":
+            return {"learning_rate": self.learning_rate}
+        return {
+            "learning_rate": self.learning_rate,
+            "beta1": self.adam_beta1,
+            "beta2": self.adam_beta2,
+            "epsilon": self.adam_epsilon,
+        }
 
     @property
     def types(self) -> PrecisionTypes:
