@@ -24,6 +24,7 @@ from sim.training.spec.job import (
 from sim.training.spec.model import TransformerSpec
 from sim.training.spec.sharding import Choice
 from sim.training.tensor.one_dimensional import OneDimensional
+from tests.sim.replicated import Replicated
 
 GPT: Mapping[str, Any] = {
     "family": "gpt", "num_layers": 4, "hidden_size": 16, "num_heads": 4, "num_kv_heads": 4, "sequence_length": 8,
@@ -52,9 +53,10 @@ def training(
     """Return a training, open where it leaves something to prices.
 
     ``batch``: global and micro-batch size; ``numbers``: more of TrainingSpec; ``parallel``: of ParallelSpec, and
-    of its tensor-parallel method.
+    of 1D tensor parallelism; ``tensor``: another method.
     """
-    tensor = {key: parallel.pop(long) for long, key in _TENSOR_KEYS.items() if long in parallel}
+    options = {key: parallel.pop(long) for long, key in _TENSOR_KEYS.items() if long in parallel}
+    tensor = parallel.pop("tensor", None) or OneDimensional(**options)
     return stated_training(
         model=TransformerSpec(**model),
         training=TrainingSpec(
@@ -64,7 +66,7 @@ def training(
             recompute=recompute,  # type: ignore[arg-type]
             **(numbers or {}),
         ),
-        parallel=ParallelSpec(tensor=OneDimensional(**tensor), pipeline=PipelineSpec(**(pipeline or {})), **parallel),
+        parallel=ParallelSpec(tensor=tensor, pipeline=PipelineSpec(**(pipeline or {})), **parallel),
         seed=3,
     )
 
@@ -121,6 +123,7 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     "uneven layers, tied, pp2 x dp2": {
         "model": {**GPT, "num_layers": 5}, "pipeline": {"degree": 2}, "data_degree": 2,
     },
+    "layers on two ranks each, pp2": {"tensor": Replicated(degree=2), "pipeline": {"degree": 2}},
     "llama, pp4": {"model": LLAMA, "pipeline": {"degree": 4}},
     "ends without layers, tied, pp2 v2 interleaved x tp2 sp": {
         "model": {**GPT, "num_layers": 2}, "tensor_degree": 2, "sequence_parallel": True,

@@ -46,8 +46,13 @@ def _zero(stage: int) -> Technique:
     return Technique(f"ZeRO stage {stage}", lambda s: s.parallel.zero_stage == stage, "zero_stage")
 
 
+_METHOD: Final = "tensor method"
+"""The choice of tensor-parallel methods beside 1d, and of the options of 1d alone: they are never used together."""
+
 TECHNIQUES: Final[Mapping[str, Technique]] = {
-    "sequence_parallel": Technique("sequence parallelism", lambda s: s.parallel.tensor.cuts_residual),
+    "sequence_parallel": Technique(
+        "sequence parallelism", lambda s: s.parallel.tensor.name == "1d" and s.parallel.tensor.cuts_residual, _METHOD
+    ),
     "collective_matmul": Technique(
         "collective matmul", lambda s: s.parallel.tensor.splits_products, needs=(("sequence_parallel",),)
     ),
