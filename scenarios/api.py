@@ -30,8 +30,10 @@ from scenarios.report.pictures.pipeline_figure import pipeline_figure
 from scenarios.report.rendering.notebook import notebook_html
 from scenarios.report.words import Advice
 from scenarios.results.result import Result
+from scenarios.summaries.as_json import as_json
 from scenarios.summaries.comparison import ComparisonSummary
 from scenarios.summaries.execution import ExecutionSummary
+from scenarios.summaries.sweep import RefusedPoint, SweepSummary
 from scenarios.sweep.page import sweep_blocks
 from scenarios.sweep.run import Sweep, prepare, run
 from scenarios.sweep.settings import read_settings
@@ -111,18 +113,21 @@ class Swept:
     @cached_property
     def table(self) -> pd.DataFrame:
         """Return a row per point, the best first: the keys that were set, then the results."""
-        points = self.sweep.summary["points"]
-        return pd.DataFrame([{**point["set"], **{k: v for k, v in point.items() if k != "set"}} for point in points])
+        return pd.DataFrame([{**point.set, **as_json(point.results)} for point in self.summary.points])
 
     @property
-    def refused(self) -> list[dict[str, Any]]:
+    def summary(self) -> SweepSummary[Any]:
+        """Return the answers: a frozen dataclass, its fields as in sweep.json."""
+        return self.sweep.summary
+
+    @property
+    def refused(self) -> Sequence[RefusedPoint]:
         """Return the points that no scenario allows, each with its reason."""
-        rows: list[dict[str, Any]] = self.sweep.summary["refused"]
-        return rows
+        return self.summary.refused
 
     def as_json(self) -> dict[str, Any]:
-        """Return sweep.json."""
-        return self.sweep.summary
+        """Return the answers as sweep.json holds them."""
+        return self.sweep.as_json()
 
     def _repr_html_(self) -> str:
         return notebook_html(sweep_blocks(self.sweep.summary, self.sweep.pictures))

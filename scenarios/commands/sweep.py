@@ -44,6 +44,6 @@ def command(scenario: Path, options: tuple[str, ...], jobs: int | None, out: Pat
             with writing_to(out):
                 write_sweep(sweep, out)
     if as_json:
-        click.echo(json.dumps(sweep.summary, indent=2))
+        click.echo(json.dumps(sweep.as_json(), indent=2))
     else:
         print_sweep(sweep.summary, open_console(plain_width=PIPE_WIDTH), out)

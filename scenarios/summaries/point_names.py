@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from scenarios.errors import printable
+from scenarios.summaries.sweep import SweepSummary
 
 _WORD: Final = re.compile(r"[\w.-]+")
 
 
-def varied(summary: Mapping[str, Any]) -> dict[str, str]:
+def varied(summary: SweepSummary[Any]) -> dict[str, str]:
     """Return the keys with several values, each with its shortest name that no other key has: its last part."""
-    keys = [setting["key"] for setting in summary["settings"] if len(setting["values"]) > 1]
+    keys = [setting.key for setting in summary.settings if len(setting.values) > 1]
     return {key: _short(key, keys) for key in keys}
 
 
@@ -31,11 +32,11 @@ def written(value: Any) -> str:
     return printable(text).replace("\n", "\\n")
 
 
-def label(summary: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+def label(summary: SweepSummary[Any], values: Mapping[str, Any]) -> str:
     """Return a point's name: its words alone, numbers and the like with their key."""
     named = []
     for key, short in varied(summary).items():
         value = written(values[key])
         is_word = isinstance(values[key], str) and _WORD.fullmatch(value)
         named.append(value if is_word else f"{short}={value}")
-    return " · ".join(named) or summary["scenario"]
+    return " · ".join(named) or summary.scenario

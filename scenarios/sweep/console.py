@@ -1,6 +1,6 @@
 """A sweep in the terminal: the fastest point first, then what was refused and why."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
+from scenarios.summaries.sweep import SweepSummary
 from scenarios.sweep.page import sweep_blocks
 
 
@@ -34,7 +35,7 @@ def progress(num_points: int, words: str) -> Iterator[Tick]:
         yield lambda: bar.advance(task)
 
 
-def print_sweep(summary: Mapping[str, Any], console: Console, out: Path | None) -> None:
+def print_sweep(summary: SweepSummary[Any], console: Console, out: Path | None) -> None:
     """Print a sweep for people."""
     print_blocks(sweep_blocks(summary), console)
     print_written(out, console)

@@ -9,6 +9,8 @@ from typing import Any
 
 from scenarios.results.files import all_or_none
 from scenarios.results.folder import PAGE
+from scenarios.summaries.as_json import as_json
+from scenarios.summaries.sweep import SweepSummary
 from scenarios.sweep.page import write_sweep_page
 from scenarios.sweep.run import Sweep
 
@@ -16,29 +18,29 @@ from scenarios.sweep.run import Sweep
 def write_sweep(sweep: Sweep, out: Path) -> None:
     """Write the files into ``out``. Identical sweeps give identical bytes."""
     with all_or_none(out) as staging:
-        text = json.dumps(sweep.summary, indent=2) + "\n"
+        text = json.dumps(sweep.as_json(), indent=2) + "\n"
         (staging / "sweep.json").write_text(text, encoding="utf-8", newline="\n")
         (staging / "sweep.csv").write_text(csv_text(sweep.summary), encoding="utf-8", newline="")
         write_sweep_page(sweep.summary, sweep.pictures, staging / PAGE)
 
 
-def csv_text(summary: Mapping[str, Any]) -> str:
+def csv_text(summary: SweepSummary[Any]) -> str:
     """Return a row per point, the fastest first, then the refused ones: keys set, result keys, ``refused``."""
-    keys = [setting["key"] for setting in summary["settings"]]
-    results = [key for key in summary["points"][0] if key != "set"]
+    keys = [setting.key for setting in summary.settings]
+    results = [as_json(point.results) for point in summary.points]
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*keys, *results, "refused"])
-    for point in summary["points"]:
-        writer.writerow([*_values(point, keys), *(_cell(point[key]) for key in results), ""])
-    for entry in summary["refused"]:
-        writer.writerow([*_values(entry, keys), *("" for _ in results), entry["reason"]])
+    writer.writerow([*keys, *results[0], "refused"])
+    for point, found in zip(summary.points, results, strict=True):
+        writer.writerow([*_values(point.set, keys), *(_cell(value) for value in found.values()), ""])
+    for entry in summary.refused:
+        writer.writerow([*_values(entry.set, keys), *("" for _ in results[0]), entry.reason])
     return text.getvalue()
 
 
-def _values(entry: Mapping[str, Any], keys: list[str]) -> list[str]:
+def _values(value_of: Mapping[str, Any], keys: list[str]) -> list[str]:
     """Return the values of a point: words as they were typed, lists and mappings as YAML has them."""
-    values = (entry["set"][key] for key in keys)
+    values = (value_of[key] for key in keys)
     return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
 
 

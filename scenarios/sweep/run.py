@@ -10,13 +10,14 @@ from typing import Any, Final
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.yaml_tree import read_document
 from scenarios.report.charts.thumbnail import Thumbnail
+from scenarios.summaries.as_json import as_json
+from scenarios.summaries.sweep import RefusedPoint, SweepSummary, SweptPoint, SweptSetting
 from scenarios.sweep.point import Measured, measure
 from scenarios.sweep.refusal import one_line
 from scenarios.sweep.settings import Point, Setting, points
 from scenarios.workloads.loading import scenario_of
 from scenarios.workloads.workload import Scenario, Workload
 
-SCHEMA: Final = "meshtwin.sweep/1"
 MAX_PICTURES: Final = 24
 """Sweeps of more points get no pictures of pipelines."""
 
@@ -26,10 +27,15 @@ OpenWorkers = Callable[[int], AbstractContextManager[Executor]]
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A finished sweep: ``summary`` as in sweep.json, and the pictures of its points in the same order, if any."""
+    """A finished sweep: its answers, and the pictures of its points in the same order, if any."""
 
-    summary: dict[str, Any]
+    summary: SweepSummary[Any]
     pictures: tuple[Thumbnail, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answers as sweep.json holds them."""
+        found: dict[str, Any] = as_json(self.summary)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,7 @@ def run(
         raise ScenarioError(
             origin, "", refused[min(refused)], "change the scenario or the values", num_more=len(refused) - 1
         )
-    found.sort(key=lambda entry: (entry[1].values[job.workload.order], entry[0].index))
+    found.sort(key=lambda entry: (getattr(entry[1].results, job.workload.order), entry[0].index))
     pictures = tuple(result.picture for _, result in found if result.picture is not None)
     return Sweep(_summary(job, found, refused), pictures)
 
@@ -114,16 +120,15 @@ def can_draw(job: Job) -> bool:
     return len(job.points) <= MAX_PICTURES and any(scenario.workload.has_lanes(scenario) for _, scenario in job.points)
 
 
-def _summary(job: Job, found: Sequence[tuple[Point, Measured]], refused: dict[int, str]) -> dict[str, Any]:
+def _summary(job: Job, found: Sequence[tuple[Point, Measured]], refused: dict[int, str]) -> SweepSummary[Any]:
     by_index = {point.index: point.values for point in points(job.settings)} if refused else {}
-    return {
-        "schema": SCHEMA,
-        "scenario": job.name,
-        "workload": job.workload.name,
-        "settings": [{"key": setting.key, "values": list(setting.values)} for setting in job.settings],
-        "points": [{"set": point.values, **result.values} for point, result in found],
-        "refused": [{"set": by_index[index], "reason": refused[index]} for index in sorted(refused)],
-    }
+    return SweepSummary(
+        scenario=job.name,
+        workload=job.workload.name,
+        settings=tuple(SweptSetting(key=setting.key, values=tuple(setting.values)) for setting in job.settings),
+        points=tuple(SweptPoint(set=point.values, results=result.results) for point, result in found),
+        refused=tuple(RefusedPoint(set=by_index[index], reason=refused[index]) for index in sorted(refused)),
+    )
 
 
 def _none_valid(error: ScenarioError, count: int) -> ScenarioError:

@@ -21,6 +21,7 @@ from scenarios.report.words import Advice
 from scenarios.results.registry import load_writer
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.point_names import label
+from scenarios.summaries.sweep import SweepSummary
 from traces.timeline import Timeline
 
 Detail = Literal["op", "task"]
@@ -48,7 +49,7 @@ S = TypeVar("S", bound=Scenario)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a sweep: its head, the key of its result, and a function from the result to words."""
+    """A column of a sweep: its head, the field of its result, and a function from the result to words."""
 
     head: str
     key: str
@@ -93,8 +94,8 @@ class Outcome(ABC):
         return None
 
     @abstractmethod
-    def row(self) -> dict[str, Any]:
-        """Return the results for the table of a sweep, by key: plain values."""
+    def row(self) -> object:
+        """Return the results that a sweep compares: a frozen dataclass of plain values."""
 
     @abstractmethod
     def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
@@ -134,7 +135,7 @@ class Workload(ABC, Generic[S]):
     columns: ClassVar[Sequence[Column]]
     """Columns of a sweep; a key without a value in any point is left out."""
     order: ClassVar[str]
-    """The key of a row by which a sweep is sorted, the least first."""
+    """The field of a row by which a sweep is sorted, the least first."""
     ordered_by: ClassVar[str]
     """That key in words."""
     point: ClassVar[str] = "simulation"
@@ -177,12 +178,13 @@ class Workload(ABC, Generic[S]):
             scenario, f"a scenario of {self.name} has no pipeline schedule", "name one of training or textbook"
         )
 
-    def swept(self, summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Swept:
-        """Return the report of a sweep beside its table, from sweep.json and its points' pictures: the best point."""
+    def swept(self, summary: SweepSummary[Any], pictures: Sequence[Thumbnail]) -> Swept:
+        """Return the report of a sweep beside its table, from its summary and its points' pictures: the best point."""
         del pictures
-        best = summary["points"][0]
-        shown = next((c.words(best[c.key]) for c in self.columns if c.key == self.order), f"{best[self.order]:g}")
-        return Swept((Card(f"Least {self.ordered_by}", shown, label(summary, best["set"])),))
+        best = summary.points[0]
+        least = getattr(best.results, self.order)
+        shown = next((column.words(least) for column in self.columns if column.key == self.order), f"{least:g}")
+        return Swept((Card(f"Least {self.ordered_by}", shown, label(summary, best.set)),))
 
     def advise(self, scenario: S, found: Outcome) -> Advice | None:
         """Return the most helpful change of the scenario, or None."""

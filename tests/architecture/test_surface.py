@@ -292,7 +292,7 @@ def test_sweep_keys_are_the_stated_ones(root: Path) -> None:
     """``sweep.json`` has these keys."""
     settings = read_settings(["parallel.pipeline.schedule=1f1b,interleaved_1f1b"])
     job = prepare(FOLDER / "tiny-gpt-2x2.yaml", settings)
-    summary = run(job, local_workers, 1, tick=lambda: None).summary
+    summary = run(job, local_workers, 1, tick=lambda: None).as_json()
     found = set()
     for key, value in summary.items():
         found |= {f"{key}.{inner}" for inner in value[0]} if isinstance(value, list) else {key}

@@ -1,11 +1,12 @@
-"""A step's row in a sweep: plain values by result key; None for values that a textbook workload lacks."""
+"""A step's row in a sweep: the results that a sweep compares; None for values that a textbook workload lacks."""
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.summaries.algorithm import algorithm_words
 from scenarios.summaries.step import StepSummary
+from scenarios.summaries.step_row import StepRow
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.workload import Column
 from sim.engine.findings.sent import sent_bytes
@@ -28,41 +29,44 @@ COLUMNS: Final[Sequence[Column]] = (
     Column("algorithm", "algorithm", lambda name: name if algorithm_words(name) else ""),
 )
 
-FROM_SUMMARY: Final = (
-    "world_size", "iteration_time_s", "tokens_per_s", "model_flop_per_s_per_device", "mfu", "hfu", "bubble_fraction",
-    "exposed_communication_fraction", "algorithm",
-)  # fmt: skip
 
-SENT: Final = {
-    "tensor_sent_bytes_per_rank": Purpose.TENSOR,
-    "pipeline_sent_bytes_per_rank": Purpose.PIPELINE,
-    "data_sent_bytes_per_rank": Purpose.DATA,
-    "expert_sent_bytes_per_rank": Purpose.EXPERT,
-}
-
-
-def row_of(summary: StepSummary, scenario: StepScenario, run: SimulatedRun, pricing: Pricing) -> dict[str, Any]:
+def row_of(summary: StepSummary, scenario: StepScenario, run: SimulatedRun, pricing: Pricing) -> StepRow:
     """Return the row of a step."""
     live = max(role.peak_live_microbatches for role in summary.roles)
     fullest = max(role.peak_memory_bytes for role in summary.roles)
-    return {
-        **{key: getattr(summary, key) for key in FROM_SUMMARY},
-        "peak_memory_bytes": fullest if summary.memory_capacity_bytes else None,
-        "memory_capacity_bytes": summary.memory_capacity_bytes,
-        "fits_memory": summary.fits_memory,
-        **_sent(run, pricing),
-        "peak_live_microbatches": live,
-        "peak_live_activations": live / (scenario.pipeline.virtual_stages * scenario.pipeline.num_slices),
-    }
+    sent = _sent_bytes(run, pricing)
+    return StepRow(
+        world_size=summary.world_size,
+        iteration_time_s=summary.iteration_time_s,
+        tokens_per_s=summary.tokens_per_s,
+        model_flop_per_s_per_device=summary.model_flop_per_s_per_device,
+        mfu=summary.mfu,
+        hfu=summary.hfu,
+        bubble_fraction=summary.bubble_fraction,
+        exposed_communication_fraction=summary.exposed_communication_fraction,
+        algorithm=summary.algorithm,
+        peak_memory_bytes=fullest if summary.memory_capacity_bytes else None,
+        memory_capacity_bytes=summary.memory_capacity_bytes,
+        fits_memory=summary.fits_memory,
+        sent_bytes_per_rank=None if sent is None else sum(sent.values()),
+        tensor_sent_bytes_per_rank=_of(sent, Purpose.TENSOR),
+        pipeline_sent_bytes_per_rank=_of(sent, Purpose.PIPELINE),
+        data_sent_bytes_per_rank=_of(sent, Purpose.DATA),
+        expert_sent_bytes_per_rank=_of(sent, Purpose.EXPERT),
+        peak_live_microbatches=live,
+        peak_live_activations=live / (scenario.pipeline.virtual_stages * scenario.pipeline.num_slices),
+    )
 
 
-def _sent(run: SimulatedRun, pricing: Pricing) -> dict[str, float | None]:
-    """Return the bytes that the mean rank sends: all, and by the purpose of their streams."""
+def _sent_bytes(run: SimulatedRun, pricing: Pricing) -> dict[str, float] | None:
+    """Return the bytes that the mean rank sends in a step, by stream; None where times are stated."""
     if not isinstance(pricing, ClusterPricing):
-        return dict.fromkeys(("sent_bytes_per_rank", *SENT))
-    sent = {stream: num_bytes / run.plan.num_steps for stream, num_bytes in sent_bytes(run, pricing).items()}
-    by_purpose = dict.fromkeys(SENT.values(), 0.0)
-    for stream, num_bytes in sent.items():
-        if (purpose := stream_of(stream).purpose) in by_purpose:
-            by_purpose[purpose] += num_bytes
-    return {"sent_bytes_per_rank": sum(sent.values()), **{key: by_purpose[purpose] for key, purpose in SENT.items()}}
+        return None
+    return {stream: num_bytes / run.plan.num_steps for stream, num_bytes in sent_bytes(run, pricing).items()}
+
+
+def _of(sent: Mapping[str, float] | None, purpose: Purpose) -> float | None:
+    """Return the bytes on streams of one purpose."""
+    if sent is None:
+        return None
+    return sum((num_bytes for stream, num_bytes in sent.items() if stream_of(stream).purpose is purpose), 0.0)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 from backends.simulated import SimulatedBackend
 from scenarios.errors import Origin, ScenarioError
@@ -12,6 +12,7 @@ from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, closing_block
 from scenarios.report.words import Advice
 from scenarios.summaries.step import StepSummary
+from scenarios.summaries.step_row import StepRow
 from scenarios.workloads.steps.intervals import errors_of
 from scenarios.workloads.steps.pricing import locating_algorithms
 from scenarios.workloads.steps.row import row_of
@@ -54,7 +55,7 @@ class SimulatedStep(Outcome):
         """Return the advice, and the size of the simulation."""
         return (closing_block(FoundStep(self.summary, advice=advice)),)
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> StepRow:
         """Return the results that a sweep lays beside those of other steps."""
         return row_of(self.summary, self.scenario, self.run, self.pricing)
 

@@ -1,6 +1,7 @@
 """The report of a sweep over steps, beside its table: times, memory, pipelines, and points with other algorithms."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_time
@@ -13,8 +14,13 @@ from scenarios.report.pages.thumbnails_chart import thumbnails_chart, thumbnails
 from scenarios.report.phases import MESSAGE
 from scenarios.summaries.algorithm import algorithm_words
 from scenarios.summaries.point_names import label
+from scenarios.summaries.step_row import StepRow
+from scenarios.summaries.sweep import SweepSummary, SweptPoint
 from scenarios.workloads.workload import Swept
 from sim.engine.findings.breakdown import BUBBLE
+
+Step = SweptPoint[StepRow]
+Steps = SweepSummary[StepRow]
 
 MAX_BARS: Final = 60
 OTHER: Final = "*"
@@ -29,58 +35,59 @@ EXPLAINED: Final = (
 )
 
 
-def swept_steps(summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Swept:
+def swept_steps(summary: Steps, pictures: Sequence[Thumbnail]) -> Swept:
     """Return the report of a sweep over steps; ``pictures``: of the points, in their order, or empty."""
     sections = [_times(summary), _memory(summary), *([_pipelines(summary, pictures)] if pictures else [])]
     return Swept(_cards(summary), tuple(sections), EXPLAINED, tuple(other_algorithms(summary)))
 
 
-def other_algorithms(summary: Mapping[str, Any]) -> list[str]:
+def other_algorithms(summary: Steps) -> list[str]:
     """Return a line for each algorithm other than synchronous backpropagation: its name and its difference."""
-    names = dict.fromkeys(point["algorithm"] for point in summary["points"])
+    names = dict.fromkeys(point.results.algorithm for point in summary.points)
     return [f"{OTHER} {name}: {words}" for name in names if (words := algorithm_words(name))]
 
 
-def marked(summary: Mapping[str, Any], point: Mapping[str, Any]) -> str:
+def marked(summary: Steps, point: Step) -> str:
     """Return a point's name, marked where another algorithm than the others' is simulated."""
-    return label(summary, point["set"]) + OTHER * bool(algorithm_words(point["algorithm"]))
+    return label(summary, point.set) + OTHER * bool(algorithm_words(point.results.algorithm))
 
 
-def _cards(summary: Mapping[str, Any]) -> tuple[Card, ...]:
-    points = summary["points"]
+def _cards(summary: Steps) -> tuple[Card, ...]:
+    points = summary.points
     best = points[0]
-    cards = [Card("Fastest", format_time(best["iteration_time_s"]), marked(summary, best))]
-    synchronous = [point for point in points if not algorithm_words(point["algorithm"])]
+    cards = [Card("Fastest", format_time(best.results.iteration_time_s), marked(summary, best))]
+    synchronous = [point for point in points if not algorithm_words(point.results.algorithm)]
     if synchronous and synchronous[0] is not best:
         first = synchronous[0]
-        cards.append(Card("Fastest synchronous", format_time(first["iteration_time_s"]), marked(summary, first)))
-    fitting = [point for point in points if point["fits_memory"]]
-    if any(point["fits_memory"] is False for point in points):
+        cards.append(Card("Fastest synchronous", format_time(first.results.iteration_time_s), marked(summary, first)))
+    fitting = [point for point in points if point.results.fits_memory]
+    if any(point.results.fits_memory is False for point in points):
         words = marked(summary, fitting[0]) if fitting else "all points need more memory than there is"
-        value = format_time(fitting[0]["iteration_time_s"]) if fitting else "none"
+        value = format_time(fitting[0].results.iteration_time_s) if fitting else "none"
         cards.append(Card("Fastest that fits", value, words, "" if fitting else "bad"))
-    key = _memory_key(summary)
-    leanest = min(points, key=lambda point: point[key])
-    words = format_bytes(leanest[key]) if key == "peak_memory_bytes" else f"{leanest[key]:.4g} micro-batches live"
+    held = _held(summary)
+    least, leanest = min(zip(held.values, points, strict=True), key=lambda pair: pair[0])
+    words = format_bytes(least) if held.in_bytes else f"{least:.4g} micro-batches live"
     cards.append(Card("Least memory", words, marked(summary, leanest)))
     return tuple(cards)
 
 
-def _times(summary: Mapping[str, Any]) -> Section:
-    points = summary["points"][:MAX_BARS]
-    unit, factor = time_unit(points[-1]["iteration_time_s"])
+def _times(summary: Steps) -> Section:
+    points = summary.points[:MAX_BARS]
+    unit, factor = time_unit(points[-1].results.iteration_time_s)
+    steps = [point.results for point in points]
     labels = [chart_text(marked(summary, point)) for point in points]
     parts = {
-        COMPUTING: [1 - p["bubble_fraction"] - p["exposed_communication_fraction"] for p in points],
-        EXPOSED: [p["exposed_communication_fraction"] for p in points],
-        cause_of(BUBBLE): [p["bubble_fraction"] for p in points],
+        COMPUTING: [1 - p.bubble_fraction - p.exposed_communication_fraction for p in steps],
+        EXPOSED: [p.exposed_communication_fraction for p in steps],
+        cause_of(BUBBLE): [p.bubble_fraction for p in steps],
     }
     data = [
         {
             "type": "bar", "orientation": "h", "name": words, "y": labels, "marker": {"color": colour},
-            "x": [drawn_number(f * p["iteration_time_s"] / factor) for f, p in zip(fractions, points, strict=True)],
-            "hovertext": [hover_text(words, f"{format_time(f * p['iteration_time_s'])}, {format_percent(f)}")
-                          for f, p in zip(fractions, points, strict=True)],
+            "x": [drawn_number(f * p.iteration_time_s / factor) for f, p in zip(fractions, steps, strict=True)],
+            "hovertext": [hover_text(words, f"{format_time(f * p.iteration_time_s)}, {format_percent(f)}")
+                          for f, p in zip(fractions, steps, strict=True)],
             "hovertemplate": WHOLE_TEXT,
         }
         for (words, colour), fractions in parts.items() if any(fraction > 1e-9 for fraction in fractions)
@@ -92,31 +99,45 @@ def _times(summary: Mapping[str, Any]) -> Section:
         "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "fixedrange": True,
                   "showgrid": False},
         "annotations": [
-            {"x": drawn_number(p["iteration_time_s"] / factor), "y": index, "text": format_time(p["iteration_time_s"]),
+            {"x": drawn_number(p.iteration_time_s / factor), "y": index, "text": format_time(p.iteration_time_s),
              "xanchor": "left", "xshift": 4, "showarrow": False}
-            for index, p in enumerate(points)
+            for index, p in enumerate(steps)
         ],
     }  # fmt: skip
     lead = "What the mean rank spends the step on: computing, waiting for communication, and the bubble."
-    left_out = len(summary["points"]) - len(points)
+    left_out = len(summary.points) - len(points)
     note = f"The {MAX_BARS} fastest points are drawn, {left_out:,} are not." if left_out else ""
     shown = [pair for pair in parts if any(trace["name"] == pair[0] for trace in data)]
     chart = Chart("times", {"data": data, "layout": layout}, 70 + 30 * len(points))
     return Section("Time", (Legend(shown), chart), lead, note)
 
 
-def _memory_key(summary: Mapping[str, Any]) -> str:
-    """Return the result key that says how much a point holds; textbook workloads count micro-batches."""
-    is_modelled = all(point["peak_memory_bytes"] is not None for point in summary["points"])
-    return "peak_memory_bytes" if is_modelled else "peak_live_activations"
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What the fullest rank of each point holds: bytes, or micro-batches where times are stated."""
+
+    values: tuple[float, ...]
+    in_bytes: bool
+
+    def words(self, place: int) -> str:
+        """Return what a point holds, in words."""
+        value = self.values[place]
+        return format_bytes(value) if self.in_bytes else f"{value:.4g} live"
 
 
-def _memory(summary: Mapping[str, Any]) -> Section:
-    points, key = summary["points"], _memory_key(summary)
-    unit, factor = time_unit(points[-1]["iteration_time_s"])
-    in_bytes = key == "peak_memory_bytes"
-    words, scale = memory_unit(max(point[key] for point in points)) if in_bytes else ("live micro-batches", 1.0)
-    first, last = (points[place]["iteration_time_s"] / factor for place in (0, -1))
+def _held(summary: Steps) -> _Held:
+    peaks = [point.results.peak_memory_bytes for point in summary.points]
+    known = tuple(float(peak_bytes) for peak_bytes in peaks if peak_bytes is not None)
+    if len(known) == len(peaks):
+        return _Held(known, in_bytes=True)
+    return _Held(tuple(point.results.peak_live_activations for point in summary.points), in_bytes=False)
+
+
+def _memory(summary: Steps) -> Section:
+    points, held = summary.points, _held(summary)
+    unit, factor = time_unit(points[-1].results.iteration_time_s)
+    words, scale = memory_unit(max(held.values)) if held.in_bytes else ("live micro-batches", 1.0)
+    first, last = (points[place].results.iteration_time_s / factor for place in (0, -1))
     margin = 0.12 * (last - first) or 0.5 * last
     layout: dict[str, Any] = {
         "showlegend": False, "hovermode": "closest", "margin": {"l": 8, "r": 24, "t": 24, "b": 44},
@@ -126,67 +147,64 @@ def _memory(summary: Mapping[str, Any]) -> Section:
                   "zeroline": False},
     }  # fmt: skip
     _mark_capacities(layout, points, scale)
-    what = "peak memory of" if in_bytes else "micro-batches whose activations are held by"
+    what = "peak memory of" if held.in_bytes else "micro-batches whose activations are held by"
     lead = f"Lower left is better: {what} the fullest rank, against time. Named are the points that no other "
     lead += "beats in both."
-    named = _unbeaten(points, key)
-    groups = _by_verdict(points)
-    data = [
-        _scatter(summary, group, [point for point in chosen if point in named], chosen, (key, factor, scale))
-        for group, chosen in groups.items()
-    ]
-    verdicts = (Legend(list(groups)),) if in_bytes else ()
+    unbeaten, groups = _unbeaten(held.values), _by_verdict(points)
+    data = [_scatter(summary, group, places, unbeaten, (held, factor, scale)) for group, places in groups.items()]
+    verdicts = (Legend(list(groups)),) if held.in_bytes else ()
     chart = Chart("memory", {"data": data, "layout": layout}, 420)
     return Section("Memory against time", (*verdicts, chart), lead)
 
 
-def _unbeaten(points: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any]]:
-    """Return the points, which come by time, that hold less than every faster one."""
-    found: list[Mapping[str, Any]] = []
-    for point in points:
-        if not found or point[key] < found[-1][key]:
-            found.append(point)
-    return found
+def _unbeaten(held: Sequence[float]) -> set[int]:
+    """Return the places of the points, which come by time, that hold less than every faster one."""
+    found: list[int] = []
+    for place, value in enumerate(held):
+        if not found or value < held[found[-1]]:
+            found.append(place)
+    return set(found)
 
 
 def _scatter(
-    summary: Mapping[str, Any],
+    summary: Steps,
     group: tuple[str, str],
-    named: Sequence[Mapping[str, Any]],
-    chosen: Sequence[Mapping[str, Any]],
-    scale: tuple[str, float, float],
+    places: Sequence[int],
+    unbeaten: Set[int],
+    scale: tuple[_Held, float, float],
 ) -> dict[str, Any]:
-    """Return the points of one verdict; ``scale``: the key of the height, and the units of time and of that."""
-    key, unit_s, height = scale
-    labels = [marked(summary, point) for point in chosen]
-    held = [format_bytes(p[key]) if key == "peak_memory_bytes" else f"{p[key]:.4g} live" for p in chosen]
-    times_s = [point["iteration_time_s"] for point in chosen]
-    middle_s = (summary["points"][0]["iteration_time_s"] + summary["points"][-1]["iteration_time_s"]) / 2
+    """Return the points of one verdict; ``scale``: what points hold, and the units of time and of that."""
+    held, unit_s, height = scale
+    labels = [marked(summary, summary.points[place]) for place in places]
+    times_s = [summary.points[place].results.iteration_time_s for place in places]
+    middle_s = (summary.points[0].results.iteration_time_s + summary.points[-1].results.iteration_time_s) / 2
     return {
         "type": "scatter", "mode": "markers+text", "name": group[0], "marker": {"color": group[1], "size": 9},
-        "text": [f" {chart_text(words)} " if point in named else ""
-                 for words, point in zip(labels, chosen, strict=True)],
+        "text": [f" {chart_text(words)} " if place in unbeaten else ""
+                 for words, place in zip(labels, places, strict=True)],
         "textposition": ["middle right" if t < middle_s else "middle left" for t in times_s],
         "textfont": {"size": 12, "color": "#8a93a0"}, "cliponaxis": False,
         "x": [drawn_number(t / unit_s) for t in times_s],
-        "y": [drawn_number(point[key] / height) for point in chosen],
-        "hovertext": [hover_text(words, f"{format_time(t)}, {h}")
-                      for words, t, h in zip(labels, times_s, held, strict=True)],
+        "y": [drawn_number(held.values[place] / height) for place in places],
+        "hovertext": [hover_text(words, f"{format_time(t)}, {held.words(place)}")
+                      for words, t, place in zip(labels, times_s, places, strict=True)],
         "hovertemplate": WHOLE_TEXT,
     }  # fmt: skip
 
 
-def _by_verdict(points: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    """Return the points that fit (or where nothing is said of it), and those that do not."""
-    groups = {FITS: [p for p in points if p["fits_memory"] is not False]}
-    groups[TOO_LARGE] = [p for p in points if p["fits_memory"] is False]
-    return {key: chosen for key, chosen in groups.items() if chosen}
+def _by_verdict(points: Sequence[Step]) -> dict[tuple[str, str], list[int]]:
+    """Return the places of the points that fit (or where nothing is said of it), and of those that do not."""
+    fits = [point.results.fits_memory is not False for point in points]
+    groups = {FITS: [place for place, fit in enumerate(fits) if fit]}
+    groups[TOO_LARGE] = [place for place, fit in enumerate(fits) if not fit]
+    return {key: places for key, places in groups.items() if places}
 
 
-def _mark_capacities(layout: dict[str, Any], points: Sequence[Mapping[str, Any]], scale: float) -> None:
+def _mark_capacities(layout: dict[str, Any], points: Sequence[Step], scale: float) -> None:
     """Draw a dashed line at each capacity that some point comes near."""
-    highest = max((point["peak_memory_bytes"] or 0) for point in points)
-    capacities = sorted({point["memory_capacity_bytes"] for point in points if point["memory_capacity_bytes"]})
+    highest = max((point.results.peak_memory_bytes or 0) for point in points)
+    known = {point.results.memory_capacity_bytes for point in points}
+    capacities = sorted(capacity for capacity in known if capacity)
     shown = [capacity for capacity in capacities if capacity < 3 * highest]
     layout["shapes"] = [
         {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": drawn_number(capacity / scale),
@@ -200,15 +218,15 @@ def _mark_capacities(layout: dict[str, Any], points: Sequence[Mapping[str, Any]]
     ]  # fmt: skip
 
 
-def _pipelines(summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Section:
-    points = summary["points"]
+def _pipelines(summary: Steps, pictures: Sequence[Thumbnail]) -> Section:
+    points = summary.points
     named = [
-        (f"{marked(summary, point)}: {format_time(point['iteration_time_s'])}", picture)
+        (f"{marked(summary, point)}: {format_time(point.results.iteration_time_s)}", picture)
         for point, picture in zip(points, pictures, strict=True)
     ]
-    longest_s = points[-1]["iteration_time_s"]
+    longest_s = points[-1].results.iteration_time_s
     ends = [picture.complete_s for point, picture in zip(points, pictures, strict=True)
-            if picture.complete_s < point["iteration_time_s"] * (1 - 1e-9)]  # fmt: skip
+            if picture.complete_s < point.results.iteration_time_s * (1 - 1e-9)]  # fmt: skip
     end_s = min([longest_s, *ends])
     lead = "One line per rank of a pipeline, the first at the top; all pictures have the same axis of time."
     lead += " Every second virtual stage of a rank is fainter. Gaps are waiting."

@@ -1,12 +1,13 @@
 """The kind of work of most scenarios: a step of training a transformer on a cluster."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from scenarios.reading.yaml_tree import Document
 from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.report.words import Advice
+from scenarios.summaries.step_row import StepRow
+from scenarios.summaries.sweep import SweepSummary
 from scenarios.workloads.steps.advice import advise
 from scenarios.workloads.steps.row import COLUMNS
 from scenarios.workloads.steps.running import SimulatedStep, simulate, summary_of
@@ -51,7 +52,7 @@ class TrainingStep(Workload[TrainingScenario]):
         """Return the pipeline schedule as CSV."""
         return schedule_text(scenario)
 
-    def swept(self, summary: Mapping[str, Any], pictures: Sequence[Thumbnail]) -> Swept:
+    def swept(self, summary: SweepSummary[StepRow], pictures: Sequence[Thumbnail]) -> Swept:
         """Return times, memory and pipelines of the points."""
         return swept_steps(summary, pictures)
 

@@ -57,9 +57,9 @@ class Fixed(Outcome):
 
     summary = SUMMARY
 
-    def row(self) -> dict[str, object]:
-        """Return nothing."""
-        return {}
+    def row(self) -> object:
+        """Return that there is nothing to compare."""
+        return None
 
     def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
         """Return the summary in words."""

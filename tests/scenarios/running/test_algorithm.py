@@ -16,7 +16,7 @@ TRAINING = "training={global_batch_size: 8, microbatch_size: 1, precision: fp64}
 def summary_of(*overrides: str) -> dict:
     """Return the summary of the tiny Llama on four pipeline ranks, with what its sweep would say."""
     result = simulate(load_scenario(SCENARIOS / "tiny-llama-local-updates.yaml", overrides))
-    return result.as_json() | {"sent": result.row()["sent_bytes_per_rank"]}
+    return result.as_json() | {"sent": result.row().sent_bytes_per_rank}
 
 
 def test_run_of_several_steps_counts_per_step() -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -18,9 +19,10 @@ from scenarios.cli import main
 from scenarios.reading.yaml_tree import read_value
 from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, PHASES
 from scenarios.summaries.point_names import label, varied
+from scenarios.summaries.sweep import SWEEP_SCHEMA, SweepSummary, SweptSetting
 from scenarios.sweep.console import print_sweep
 from scenarios.sweep.files import csv_text, write_sweep
-from scenarios.sweep.run import SCHEMA, Sweep, prepare, run
+from scenarios.sweep.run import Sweep, prepare, run
 from scenarios.sweep.settings import MAX_POINTS, points, read_settings
 from scenarios.sweep.workers import ThisProcess, local_workers
 from scenarios.workloads.loading import load_scenario
@@ -149,8 +151,8 @@ def test_an_outer_key_may_come_before_an_inner_one() -> None:
 
 def test_points_are_the_single_runs_in_order_of_time() -> None:
     """Each point has the numbers of ``simulate`` with the same values; the fastest stands first."""
-    summary = swept(TINY, "training.recompute=none,full", "training.microbatch_size=1,2").summary
-    assert summary["schema"] == SCHEMA == "meshtwin.sweep/1"
+    summary = swept(TINY, "training.recompute=none,full", "training.microbatch_size=1,2").as_json()
+    assert summary["schema"] == SWEEP_SCHEMA == "meshtwin.sweep/1"
     assert summary["settings"][1] == {"key": "training.microbatch_size", "values": [1, 2]}
     times = [point["iteration_time_s"] for point in summary["points"]]
     assert times == sorted(times)
@@ -176,7 +178,7 @@ def test_equal_times_keep_the_order_of_the_product(write, textbook: str) -> None
     """GPipe and 1F1B take equally long with equal stages; who was named first stands first."""
     path = write(textbook, ("hop: 0.25 s", "hop: 0 s"))
     for names in (["gpipe", "1f1b"], ["1f1b", "gpipe"]):
-        summary = swept(path, f"parallel.pipeline.schedule={','.join(names)}").summary
+        summary = swept(path, f"parallel.pipeline.schedule={','.join(names)}").as_json()
         assert [point["iteration_time_s"] for point in summary["points"]] == [33.0, 33.0]
         assert [point["set"]["parallel.pipeline.schedule"] for point in summary["points"]] == names
 
@@ -185,7 +187,7 @@ def test_schedules_have_the_bubbles_and_live_micro_batches_of_their_papers(write
     """With tF = tB = tW = 1 s, 4 ranks and 8 micro-batches: (P-1)(tF+tB+tW), over v if interleaved, (P-1)(tF+tB-tW)."""
     path = write(textbook, ("hop: 0.25 s", "hop: 0 s"))
     options = ("parallel.pipeline.schedule=gpipe,1f1b,interleaved_1f1b,zb_h1", "parallel.pipeline.virtual_stages=1,2")
-    summary = swept(path, *options).summary
+    summary = swept(path, *options).as_json()
     found = {tuple(point["set"].values()): point for point in summary["points"]}
     bubble_s = {key: point["bubble_fraction"] * point["iteration_time_s"] for key, point in found.items()}
     assert bubble_s["gpipe", 1] == pytest.approx(9.0)
@@ -200,7 +202,7 @@ def test_schedules_have_the_bubbles_and_live_micro_batches_of_their_papers(write
 
 def test_refused_points_are_listed_with_their_rule() -> None:
     """A point that the rules refuse is neither dropped nor fatal: what was set, and one line."""
-    summary = swept(TINY, SCHEDULES, "parallel.pipeline.virtual_stages=1,2").summary
+    summary = swept(TINY, SCHEDULES, "parallel.pipeline.virtual_stages=1,2").as_json()
     assert len(summary["points"]) + len(summary["refused"]) == 8
     reasons = {tuple(entry["set"].values()): entry["reason"] for entry in summary["refused"]}
     assert list(reasons) == [("gpipe", 2), ("1f1b", 2), ("interleaved_1f1b", 1)]
@@ -242,7 +244,7 @@ def test_a_point_that_no_computer_could_simulate_is_refused_too() -> None:
     """A refusal that only the simulation finds is listed like the others."""
     run_of_years = "{mtbf_per_device: 1 s, checkpoint: {save: 60 s}, restart: 60 s, duration: 10 d}"
     short_run = "{mtbf_per_device: 1000 d, checkpoint: {save: 60 s}, restart: 60 s, duration: 1 d, replications: 2}"
-    summary = swept(TINY, f"reliability={run_of_years},{short_run}").summary
+    summary = swept(TINY, f"reliability={run_of_years},{short_run}").as_json()
     assert len(summary["points"]) == 1
     [refused] = summary["refused"]
     assert refused["set"]["reliability"]["duration"] == "10 d"
@@ -283,7 +285,7 @@ def test_any_executor_will_do() -> None:
     job = prepare(TINY, read_settings(["training.microbatch_size=1,2"]))
     found = run(job, backwards, 8, tick=lambda: done.append(1))
     assert len(done) == 2
-    assert found.summary == swept(TINY, "training.microbatch_size=1,2").summary
+    assert found.as_json() == swept(TINY, "training.microbatch_size=1,2").as_json()
 
 
 def test_a_process_that_dies_is_a_failed_run(monkeypatch, capsys, tmp_path: Path) -> None:
@@ -329,7 +331,7 @@ def test_table_says_what_was_set_and_what_was_refused(capsys) -> None:
     for words in ("schedule", "step time", "MFU", "bubble", "exposed", "memory", "sent", "live", "zb_h1", "1 refused"):
         assert words in shown
     assert "seed" not in shown
-    summary = swept(TINY, SCHEDULES).summary
+    summary = swept(TINY, SCHEDULES).as_json()
     names = [point["set"]["parallel.pipeline.schedule"] for point in summary["points"]]
     assert [line.split()[0] for line in shown.splitlines()[1:5]] == ["schedule", *names]
     assert "interleaved_1f1b: parallel.pipeline.virtual_stages: interleaved_1f1b needs 2 or more" in shown
@@ -339,7 +341,7 @@ def test_other_algorithms_are_marked(capsys: pytest.CaptureFixture[str], tmp_pat
     """Points that are no synchronous backpropagation say so in the table, below it, and on the page."""
     schedules = "parallel.pipeline.schedule=1f1b,pipedream_2bw,local"
     sweep = swept(ROOT / "scenarios" / "library" / "textbook-1f1b.yaml", schedules)
-    assert {point["set"]["parallel.pipeline.schedule"]: point["algorithm"] for point in sweep.summary["points"]} == {
+    assert {point.set["parallel.pipeline.schedule"]: point.results.algorithm for point in sweep.summary.points} == {
         "1f1b": "backpropagation",
         "pipedream_2bw": "backpropagation, gradients one step late",
         "local": "local updates, greedy",
@@ -361,7 +363,7 @@ def test_csv_has_a_row_per_point_and_per_refusal() -> None:
     rows = list(csv.DictReader(io.StringIO(csv_text(summary))))
     keys = ["parallel.pipeline.schedule", "parallel.pipeline.layers_per_stage"]
     assert list(rows[0]) == [*keys, *RESULTS, "refused"]
-    assert [float(row["iteration_time_s"]) for row in rows[:6]] == [p["iteration_time_s"] for p in summary["points"]]
+    assert [float(row["iteration_time_s"]) for row in rows[:6]] == [p.results.iteration_time_s for p in summary.points]
     assert {row[keys[1]] for row in rows} == {"[2, 2]", "[1, 3]"}
     assert [row["refused"] == "" for row in rows] == [True] * 6 + [False] * 2
     assert rows[-1]["iteration_time_s"] == ""
@@ -369,17 +371,17 @@ def test_csv_has_a_row_per_point_and_per_refusal() -> None:
 
 def test_labels_are_short_and_differ() -> None:
     """A word stands alone, anything else with the shortest name of its key that no other has."""
-    summary = {
-        "scenario": "s",
-        "settings": [
-            {"key": "parallel.tensor.degree", "values": [1, 2]}, {"key": "parallel.data.degree", "values": [1, 2]},
-            {"key": "training.recompute", "values": ["none", "full"]}, {"key": "seed", "values": [0]},
-        ],
-    }  # fmt: skip
+    settings = (
+        SweptSetting(key="parallel.tensor.degree", values=(1, 2)),
+        SweptSetting(key="parallel.data.degree", values=(1, 2)),
+        SweptSetting(key="training.recompute", values=("none", "full")),
+        SweptSetting(key="seed", values=(0,)),
+    )
+    summary = SweepSummary(scenario="s", workload="training", settings=settings, points=(), refused=())
     assert list(varied(summary).values()) == ["tensor.degree", "data.degree", "recompute"]
     values = {"parallel.tensor.degree": 1, "parallel.data.degree": 2, "training.recompute": "full", "seed": 0}
     assert label(summary, values) == "tensor.degree=1 · data.degree=2 · full"
-    assert label(summary | {"settings": summary["settings"][3:]}, values) == "s"
+    assert label(replace(summary, settings=settings[3:]), values) == "s"
 
 
 def charts(page: str) -> dict[str, dict]:
@@ -399,10 +401,10 @@ def test_page_shows_every_point(tmp_path: Path) -> None:
     figures = charts(page)
     assert set(figures) == {"times", "memory", "pipelines"}
     assert {tuple(trace["y"]) for trace in figures["times"]["data"]} == {tuple(
-        point["set"]["parallel.pipeline.schedule"] for point in sweep.summary["points"]
+        point.set["parallel.pipeline.schedule"] for point in sweep.summary.points
     )}  # fmt: skip
     widths = [sum(parts) for parts in zip(*(trace["x"] for trace in figures["times"]["data"]), strict=True)]
-    times = [point["iteration_time_s"] for point in sweep.summary["points"]]
+    times = [point.results.iteration_time_s for point in sweep.summary.points]
     assert [width / widths[0] for width in widths] == pytest.approx([time / times[0] for time in times], rel=1e-6)
     assert sum(len(trace["x"]) for trace in figures["memory"]["data"]) == 3
     assert len(figures["pipelines"]["layout"]["annotations"]) == 3

@@ -45,6 +45,14 @@ class QueueSummary:
     mean_wait_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRow:
+    """What a sweep compares; seconds."""
+
+    makespan_s: float
+    mean_wait_s: float
+
+
 @dataclass
 class ServedQueue(Outcome):
     """What came of it, and every job's wait."""
@@ -52,9 +60,9 @@ class ServedQueue(Outcome):
     summary: QueueSummary
     waits_s: Sequence[float]
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> QueueRow:
         """Return what a sweep compares."""
-        return {"makespan_s": self.summary.makespan_s, "mean_wait_s": self.summary.mean_wait_s}
+        return QueueRow(makespan_s=self.summary.makespan_s, mean_wait_s=self.summary.mean_wait_s)
 
     def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
         """Return the answer and a table."""

@@ -1,0 +1,50 @@
+"""A sweep: the classes behind sweep.json."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+from scenarios.summaries.as_json import INLINE
+
+SWEEP_SCHEMA: Final = "meshtwin.sweep/1"
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweptSetting:
+    """A key of the scenario, and the values that a sweep gives it."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweptPoint(Generic[R]):
+    """A simulated point: the value of each key, and the results, a frozen dataclass of its kind of work.
+
+    The keys of the results stand beside ``set`` in JSON.
+    """
+
+    set: Mapping[str, Any]
+    results: R = field(metadata=INLINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedPoint:
+    """A point that the scenario's rules do not allow: the value of each key, and the rule."""
+
+    set: Mapping[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSummary(Generic[R]):
+    """The answer of a sweep: points in the order of their kind of work, the best first."""
+
+    schema: str = SWEEP_SCHEMA
+    scenario: str
+    workload: str
+    settings: tuple[SweptSetting, ...]
+    points: tuple[SweptPoint[R], ...]
+    refused: tuple[RefusedPoint, ...]
