@@ -171,7 +171,7 @@ def test_sums_over_replicas_are_part_of_the_data_parallel_bytes() -> None:
     """With groups of shards a rank gathers inside its group and sums between groups: both are data parallel."""
     degrees = ["parallel.tensor.degree=1", "parallel.pipeline.degree=1", "parallel.data.degree=4"]
     row = simulate(load_scenario(TINY, [*degrees, "parallel.data.zero_stage=3", "parallel.data.shard_degree=2"])).row()
-    assert row["data_sent_bytes_per_rank"] == row["sent_bytes_per_rank"] > 0
+    assert row.data_sent_bytes_per_rank == row.sent_bytes_per_rank > 0
 
 
 def test_equal_times_keep_the_order_of_the_product(write, textbook: str) -> None:
