@@ -82,6 +82,7 @@ def _times(summary: Steps) -> Section:
         EXPOSED: [p.exposed_communication_fraction for p in steps],
         cause_of(BUBBLE): [p.bubble_fraction for p in steps],
     }
+    shown = [cause for cause, fractions in parts.items() if any(fraction > 1e-9 for fraction in fractions)]
     data = [
         {
             "type": "bar", "orientation": "h", "name": words, "y": labels, "marker": {"color": colour},
@@ -90,7 +91,7 @@ def _times(summary: Steps) -> Section:
                           for f, p in zip(fractions, steps, strict=True)],
             "hovertemplate": WHOLE_TEXT,
         }
-        for (words, colour), fractions in parts.items() if any(fraction > 1e-9 for fraction in fractions)
+        for words, colour in shown for fractions in [parts[words, colour]]
     ]  # fmt: skip
     layout = {
         "barmode": "stack", "bargap": 0.3, "showlegend": False, "hovermode": "closest",
@@ -107,7 +108,6 @@ def _times(summary: Steps) -> Section:
     lead = "What the mean rank spends the step on: computing, waiting for communication, and the bubble."
     left_out = len(summary.points) - len(points)
     note = f"The {MAX_BARS} fastest points are drawn, {left_out:,} are not." if left_out else ""
-    shown = [pair for pair in parts if any(trace["name"] == pair[0] for trace in data)]
     chart = Chart("times", {"data": data, "layout": layout}, 70 + 30 * len(points))
     return Section("Time", (Legend(shown), chart), lead, note)
 

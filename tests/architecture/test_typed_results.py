@@ -1,0 +1,56 @@
+"""Results are frozen dataclasses: whoever reads one names fields, not keys of JSON."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+ROOMS = ("report", "summaries", "sweep", "workloads", "comparing", "results")
+
+FIGURES = "figures of plotly"
+FILE = "keys of a scenario's file"
+NO_RESULTS = {
+    "report/rendering/matplotlib_chart.py": FIGURES,
+    "report/rendering/plotly_figure.py": FIGURES,
+    "report/pages/thumbnails_chart.py": FIGURES,
+    "report/charts/op_lanes.py": "columns of a drawing",
+    "results/result.py": "JSON that is not checked yet",
+    "summaries/as_json.py": "metadata of fields",
+    "workloads/registry.py": FILE,
+    "workloads/steps/reading.py": FILE,
+    "workloads/textbook/workload.py": FILE,
+    "workloads/training/reading.py": FILE,
+}
+"""Files that read other mappings by name, each with what these are."""
+
+
+def constant_keys(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield line and key of each subscript that is a string constant, and of each ``get`` of one."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(value=ast.Name(id="Literal")):
+                pass
+            case ast.Subscript(slice=ast.Constant(value=str(key)), ctx=ast.Load()):
+                yield node.lineno, key
+            case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(key)), *_]):
+                yield node.lineno, key
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_results_are_read_by_field(room: str) -> None:
+    """No file of a room that reads results subscripts one with a string constant."""
+    found = [
+        f"{path.relative_to(SCENARIOS)}:{line}: {key}"
+        for path in sorted((SCENARIOS / room).rglob("*.py"))
+        if path.relative_to(SCENARIOS).as_posix() not in NO_RESULTS
+        for line, key in constant_keys(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert found == []
+
+
+def test_every_exception_is_needed() -> None:
+    """The list of exceptions names files that are there, and that need to be on it."""
+    idle = [name for name in NO_RESULTS if not list(constant_keys(ast.parse((SCENARIOS / name).read_text("utf-8"))))]
+    assert idle == []
