@@ -70,7 +70,10 @@ class TensorMethod(ABC):
     @property
     @abstractmethod
     def axes(self) -> Axes:
-        """Return the method's mesh axes; the last varies fastest over ranks."""
+        """Return the method's mesh axes; the last varies fastest over ranks.
+
+        Their names are ``tp``, or begin with ``tp_``: streams are named by axes, and the first word is the purpose.
+        """
 
     @property
     @abstractmethod
