@@ -21,13 +21,13 @@ COMMAND_LINE = "from scenarios.cli import main; main()"
 LONG_WRITING = """
 import hashlib
 from scenarios import cli
-from scenarios.workloads import workload
+from scenarios.results import outcome_files
 
 def write(timeline, path):
     path.write_text("half")
     hashlib.pbkdf2_hmac("sha512", b"", b"", 2**31 - 1)  # a call of a library that takes minutes
 
-workload.write_perfetto = write
+outcome_files.write_perfetto = write
 cli.main()
 """
 
