@@ -105,7 +105,7 @@ def test_collectives_need_their_system_named(tmp_path: Path) -> None:
         (["--out", "p.yaml", "--budget", "1 ms"], "measuring takes 2 s"),
         (["--out", "p.yaml", "--processes", "0"], "--processes"),
         (["--out", "p.yaml", "--node", "local-cup"], "did you mean local-cpu"),
-        (["--out", "p.yaml", "--node", "dgx-2"], "the kind gpu"),
+        (["--out", "p.yaml", "--node", "dgx-2"], "devices of kind gpu"),
         (["--out", "p.yaml", "--device", "cuda"], "not named"),
         (["--out", "p.yaml", "--from", "no.parquet", "--node", "dgx-2"], "there is no such file"),
         (["--out", "p.yaml", "--from", "no.txt", "--node", "dgx-2"], "no known format"),

@@ -7,6 +7,7 @@ import pytest
 
 from scenarios.errors import ScenarioError
 from scenarios.report.words import sharded_words
+from scenarios.summaries.step import OperatorSharding, ShardedOperator
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import plan_of, simulate, with_choices
 from scenarios.workloads.steps.scenario import StepScenario
@@ -57,11 +58,10 @@ def test_too_little_memory_names_the_key_and_what_is_needed() -> None:
 
 def test_choices_in_words() -> None:
     """Operators of all layers together, with their slices."""
-    row = {"num_slices": 1, "num_sharded": 1}
-    rows = [{"operator": f"layer{i}.fc1", **row} for i in (0, 7, 11)]
-    rows += [{"operator": "layer3.qkv", "num_slices": 4, "num_sharded": 4}, {"operator": "embedding.word", **row}]
-    rows += [{"operator": "layer3.fc2", "num_slices": 4, "num_sharded": 1}]
-    osdp = {"memory_limit_bytes": 2**30, "num_operators": 50, "sharded": rows}
+    chosen = [(f"layer{i}.fc1", 1, 1) for i in (0, 7, 11)]
+    chosen += [("layer3.qkv", 4, 4), ("embedding.word", 1, 1), ("layer3.fc2", 4, 1)]
+    rows = tuple(ShardedOperator(operator=name, num_slices=g, num_sharded=z) for name, g, z in chosen)
+    osdp = OperatorSharding(memory_limit_bytes=2**30, num_operators=50, sharded=rows)
     words = "6 of 50 operators within 1.00 GiB: 3 fc1, 1 qkv (4 slices), 1 embedding.word, 1 fc2 (1 of 4 slices)"
     assert sharded_words(osdp) == words
-    assert sharded_words(osdp | {"sharded": []}) == "0 of 50 operators within 1.00 GiB"
+    assert sharded_words(replace(osdp, sharded=())) == "0 of 50 operators within 1.00 GiB"

@@ -213,7 +213,7 @@ def test_blocking_messages_need_one_way_at_a_time(keys: dict[str, Any]) -> None:
 
 def test_a_plan_is_built_of_chosen_slices_only() -> None:
     """A schedule of slices without slices awaits a choice: it is no job to build, and a textbook refuses it."""
-    with pytest.raises(ValueError, match="chosen from prices"):
+    with pytest.raises(ValueError, match="left to prices"):
         dense_plan(schedule="terapipe", pp=2, m=2)
     with pytest.raises(SpecError, match="a textbook has no prices"):
         run_textbook("seq_1f1b", 2, 4)
