@@ -1,9 +1,18 @@
-"""What writes files is loaded when files are asked for: half of the time that the command takes to start goes to it."""
+"""What writes files is imported when files are asked for: a terminal needs neither templates nor Parquet."""
 
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+from scenarios.report.blocks import Block
+from traces.timeline import Timeline
 
-def load_writer() -> Any:
-    """Return ``scenarios.results.outcome_files``, imported."""
-    return import_module("scenarios.results.outcome_files")
+WriteOutcome = Callable[[Mapping[str, Any], Timeline | None, Sequence[Block], Path], None]
+"""Writes summary, timeline and blocks into a folder; see ``scenarios.results.outcome_files``."""
+
+
+def load_writer() -> WriteOutcome:
+    """Return ``scenarios.results.outcome_files.write_outcome``, imported."""
+    write: WriteOutcome = import_module("scenarios.results.outcome_files").write_outcome
+    return write

@@ -116,7 +116,7 @@ class Outcome(ABC):
         The last two need a timeline.
         """
         files = self.as_json(), self.timeline, self.blocks(advice)
-        load_writer().write_outcome(*files, out)
+        load_writer()(*files, out)
 
 
 class Workload(ABC, Generic[S]):

@@ -82,17 +82,13 @@ class TrainingScenario(StepScenario):
             return [(cluster.node_spec.device, cluster.world_size)]
         return [(load_node(name).device, count * cluster.devices_per_node) for name, count in cluster.node_types]
 
-    @property
-    def smallest_device(self) -> DeviceSpec:
-        """Return the device with the least memory."""
-        return min((device for device, _ in self.devices), key=lambda device: device.memory_bytes)
-
     def decided(self) -> "TrainingScenario":
         """Return the scenario with its open decision made (see ``scenarios.choices``)."""
         if not isinstance(self.job, OpenTraining):
             return self
+        memory_bytes = min(device.memory_bytes for device, _ in self.devices)
         with located(self.document), locating_algorithms(self.document, self.algorithms):
-            return replace(self, job=decided(self.job, self.pricing(), self.smallest_device.memory_bytes))
+            return replace(self, job=decided(self.job, self.pricing(), memory_bytes))
 
     def build(self) -> Plan:
         """Return the plan of a decided scenario."""
