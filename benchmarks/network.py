@@ -25,7 +25,7 @@ from costmodels.collectives import NetworkParameters
 from costmodels.collectives.cost import _cheapest as cheapest
 from costmodels.collectives.flows import collective_flows, phased_flows
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.running import plan_of, pricing_of
+from scenarios.workloads.steps.running import plan_of
 from sim.cluster.network import Network
 from sim.cluster.nominal import Library
 from sim.cluster.topology.parse import parse_topology
@@ -162,7 +162,7 @@ def size_rows() -> Iterator[Row]:
         )
         for ranks in RANKS
     ]
-    rounds = cpu_s([lambda s=s: simulate(plan_of(s), pricing_of(s)) for s in scenarios], 5)
+    rounds = cpu_s([lambda s=s: simulate(plan_of(s), s.pricing()) for s in scenarios], 5)
     for ranks, times_s in zip(RANKS, rounds, strict=True):
         ratio = statistics.median(t / f for t, f in zip(times_s, rounds[0], strict=True))
         what = f"a step of 8 layers, tp 2, pp 2, dp {ranks // 4:,}: {ranks:,} ranks, CPU time"

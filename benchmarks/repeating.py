@@ -9,7 +9,7 @@ from measuring import Row, interleaved_s
 
 from costmodels.software import Software
 from scenarios.workloads.loading import load_step
-from scenarios.workloads.steps.running import plan_of, pricing_of
+from scenarios.workloads.steps.running import plan_of
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.simulate import Simulation, simulate
 from sim.engine.step_times import StepTimes
@@ -22,7 +22,7 @@ def repricing_rows(library: Path) -> Iterator[Row]:
     """Yield what a plan costs under other prices, compiled anew and with the structure that it has."""
     for name, words in (("gpt-1t-3072", "GPT 1T on 3,072 GPUs"), ("quickstart", "GPT 145.6B on 1,536 GPUs")):
         scenario = load_step(library / f"{name}.yaml")
-        plan, pricing = plan_of(scenario), pricing_of(scenario)
+        plan, pricing = plan_of(scenario), scenario.pricing()
         assert isinstance(pricing, ClusterPricing)
         other, simulation = pricing.under(Software(launch_s=3e-6)), Simulation(plan)
         simulation.run(pricing)
@@ -39,7 +39,7 @@ def step_times_rows(library: Path) -> Iterator[Row]:
         for job in range(NUM_JOBS)
     ]
     times, plans = StepTimes(), [plan_of(scenario) for scenario in scenarios]
-    pricings = [pricing_of(scenario) for scenario in scenarios]
+    pricings = [scenario.pricing() for scenario in scenarios]
 
     def ask() -> None:
         for step in range(NUM_STEPS):
@@ -48,7 +48,7 @@ def step_times_rows(library: Path) -> Iterator[Row]:
 
     def ask_anew() -> None:
         for scenario in scenarios:
-            times.step_time_s(plan_of(scenario), pricing_of(scenario))
+            times.step_time_s(plan_of(scenario), scenario.pricing())
 
     def engine() -> None:
         for plan, pricing in zip(plans, pricings, strict=True):

@@ -20,7 +20,7 @@ from profiles import profile_rows
 from repeating import repricing_rows, step_times_rows
 
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.running import plan_of, pricing_of
+from scenarios.workloads.steps.running import plan_of
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Routes
 from sim.engine.prices.textbook import TextbookPricing
@@ -52,7 +52,7 @@ def engine_rows() -> Iterator[Row]:
     planned_s, _, looped_s = interleaved_s(
         [
             partial(plan_of, scenario),
-            lambda: runs.append(simulate(plan_of(scenario), pricing_of(scenario))),
+            lambda: runs.append(simulate(plan_of(scenario), scenario.pricing())),
             lambda: EventLoop(runs[-1].graph).run(),
         ],
         5,

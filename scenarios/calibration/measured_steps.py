@@ -16,7 +16,7 @@ from scenarios.calibration.tables import refuse_twice
 from scenarios.errors import Origin, ScenarioError
 from scenarios.validation.published import entry_of, where_of
 from scenarios.workloads.loading import step_from_mapping
-from scenarios.workloads.steps.running import plan_of, pricing_of
+from scenarios.workloads.steps.running import plan_of
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.simulate import Simulation
 from sim.plan.words.program import Plan
@@ -105,7 +105,7 @@ def _step(table: PublishedTable, row: PublishedRow, profile: CalibratedProfile |
         refuse_other_machine(profile, scenario.cluster.node, table, row)
         scenario = replace(scenario, cluster=replace(scenario.cluster, calibrated=profile))
     scenario = scenario.decided()
-    pricing, simulation, measured_s = pricing_of(scenario), Simulation(plan_of(scenario)), row.measured
+    pricing, simulation, measured_s = scenario.pricing(), Simulation(plan_of(scenario)), row.measured
     if not isinstance(pricing, ClusterPricing):
         raise _unfit(table, "the times of a textbook workload are stated, so nothing can be fitted to them")
     if table.prediction != "iteration_time_s":

@@ -22,7 +22,7 @@ from scenarios.results.files import all_or_none
 from scenarios.results.folder import writing_to
 from scenarios.validation.published import coverage
 from scenarios.workloads.steps.execution import refuse_too_large
-from scenarios.workloads.steps.running import plan_of, simulate, with_choices
+from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.training.spec.job import Precision
 
@@ -42,7 +42,7 @@ def run(
     step after one that warms up. All that is fitted comes from the benchmarks, nothing from the plans.
     Raises ScenarioError where the plans do not fit this machine or the budget, ExecutionError where a process fails.
     """
-    scenarios = {name: with_choices(scenario) for name, scenario in plans.scenarios.items()}
+    scenarios = {name: scenario.decided() for name, scenario in plans.scenarios.items()}
     steps = tuple(StepBenchmark(name, plan_of(scenario)) for name, scenario in scenarios.items())
     for step in steps:
         refuse_too_large(step.plan, memory_bytes)

@@ -13,7 +13,7 @@ from scenarios.reading.overrides import with_values
 from scenarios.validation.collective_row import collective_time_s
 from scenarios.workloads.loading import step_from_mapping
 from scenarios.workloads.steps.intervals import errors_of
-from scenarios.workloads.steps.running import plan_of, pricing_of
+from scenarios.workloads.steps.running import plan_of
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.steps.summarise import summarise
 from sim.engine.findings.critical_path import critical_path
@@ -138,14 +138,14 @@ def entry_of(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:
 
 
 def _iteration_time_s(scenario: StepScenario) -> Prediction:
-    pricing = pricing_of(scenario)
+    pricing = scenario.pricing()
     run = simulate(plan_of(scenario), pricing)
     return Prediction(run.iteration_time_s, _interval(run, pricing))
 
 
 def _rate(key: str) -> Callable[[StepScenario], Prediction]:
     def predict(scenario: StepScenario) -> Prediction:
-        pricing = pricing_of(scenario)
+        pricing = scenario.pricing()
         run = simulate(plan_of(scenario), pricing)
         rate, interval = getattr(scenario.rates(run), key), _interval(run, pricing)
         assert rate is not None  # only textbook workloads have none
@@ -184,7 +184,7 @@ def _peak_memory_bytes(scenario: StepScenario) -> Prediction:
 
 def _busy_fraction(scenario: StepScenario) -> Prediction:
     """Return the part of a step in which a rank computes, mean over ranks."""
-    run = simulate(plan_of(scenario), pricing_of(scenario))
+    run = simulate(plan_of(scenario), scenario.pricing())
     summary = summarise(scenario, run)
     idle = summary.bubble_fraction + summary.exposed_communication_fraction
     return Prediction(1.0 - idle)

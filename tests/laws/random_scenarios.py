@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from scenarios.errors import ScenarioError
 from scenarios.workloads.loading import scenario_from_mapping
-from scenarios.workloads.steps.running import with_choices
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.training.pipeline.actions import format_orders
 from sim.training.pipeline.schedules import SCHEDULES
@@ -68,7 +67,7 @@ def random_scenario(seed: int, folder: Path) -> tuple[Data, StepScenario]:
     for _ in range(_MOST_DRAWS):
         data = _agreed(_scenario(draw, folder / f"actions-{seed}.csv"))
         try:
-            return data, with_choices(load(data, folder))
+            return data, load(data, folder).decided()
         except ScenarioError:
             continue
     raise AssertionError(f"seed {seed}: none of {_MOST_DRAWS} draws is valid")

@@ -18,7 +18,7 @@ import numpy as np
 from costmodels.software import Software
 from scenarios.errors import ScenarioError
 from scenarios.report.words import time_parts
-from scenarios.workloads.steps.running import SimulatedStep, plan_of, pricing_of, simulate, with_choices
+from scenarios.workloads.steps.running import SimulatedStep, plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.cluster.topology.links import LinkKind, LinkTable
 from sim.cluster.topology.topology import Topology
@@ -86,7 +86,7 @@ class Case:
     @cached_property
     def pricing(self) -> ClusterPricing:
         """Return the prices of its cluster."""
-        pricing = pricing_of(self.scenario)
+        pricing = self.scenario.pricing()
         assert isinstance(pricing, ClusterPricing)
         return pricing
 
@@ -137,7 +137,7 @@ class Case:
         """Return the case with other values at dotted keys of the file; None where the loader refuses it."""
         data = with_keys(self.data, **keys)
         try:
-            return Case(self.seed, data, with_choices(load(data, self.folder)), self.folder)
+            return Case(self.seed, data, load(data, self.folder).decided(), self.folder)
         except ScenarioError:
             return None
 

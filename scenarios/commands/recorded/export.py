@@ -10,7 +10,7 @@ from scenarios.errors import Origin, ScenarioError
 from scenarios.results.files import all_or_none
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.workloads.loading import load_step
-from scenarios.workloads.steps.running import plan_of, pricing_of, refuse_many_ops, with_choices
+from scenarios.workloads.steps.running import plan_of, refuse_many_ops
 from sim.plan.errors import PlanError
 from sim.replay.chakra_plan import chakra_trace
 from traces.chakra.file import write_trace
@@ -25,12 +25,12 @@ def command(scenario: Path, overrides: tuple[str, ...], out: Path) -> None:
     """Write a scenario's step as Chakra execution traces, for ASTRA-sim and simulate replay."""
     with refusing_bad_input():
         messages()  # before any work: it refuses where the package is missing
-        loaded = with_choices(load_step(scenario, overrides))
+        loaded = load_step(scenario, overrides).decided()
         plan = plan_of(loaded)
         refuse_many_ops(plan)
         refuse_unwritable(out)
         try:
-            trace = chakra_trace(plan, pricing_of(loaded))
+            trace = chakra_trace(plan, loaded.pricing())
         except PlanError as error:
             rule, remedy = str(error), "use a schedule and a method with a barrier between steps"
             raise ScenarioError(Origin(file=str(scenario)), "", rule, remedy) from error

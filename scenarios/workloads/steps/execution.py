@@ -24,7 +24,7 @@ from scenarios.summaries.as_json import as_json
 from scenarios.summaries.execution import CheckedNumbers, ExecutedRole, ExecutedWork, ExecutionSummary
 from scenarios.summaries.step import StepSummary
 from scenarios.workloads.steps.collectives import NATIVE, chosen_algorithms
-from scenarios.workloads.steps.running import plan_of, simulate, with_choices
+from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.engine.running.memory import memory_use
 from sim.plan.words.buffer import Tier
@@ -97,7 +97,7 @@ def run(scenario: StepScenario, options: ExecutionOptions) -> Executed | None:
     """
     device, check = options.device, options.check
     timeout_s = option_seconds("--timeout", options.timeout, TIMEOUTS_S, "a rank may be silent for")
-    scenario = _as_executed(with_choices(scenario), device, check=check)
+    scenario = _as_executed(scenario.decided(), device, check=check)
     plan = plan_of(scenario)
     if job_member(os.environ, [plan]) is None and device == "cpu":
         refuse_too_large(plan, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

@@ -67,7 +67,7 @@ def simulate(
 
     Raises ScenarioError for ranks without folding that cannot be simulated in bounded time.
     """
-    scenario = with_choices(scenario)
+    scenario = scenario.decided()
     plan = plan or plan_of(scenario)
     if not fold:
         refuse_many_ops(plan)
@@ -92,7 +92,7 @@ def run_step(scenario: StepScenario) -> SimulatedRun:
 
     Raises ScenarioError if no choice for an open decision fits, or if an algorithm cannot serve a group.
     """
-    scenario = with_choices(scenario)
+    scenario = scenario.decided()
     return _run(scenario, plan_of(scenario), scenario.pricing(), fold=True)
 
 
@@ -112,18 +112,8 @@ def refuse_many_ops(plan: Plan) -> None:
         raise ScenarioError(Origin(option="--no-fold"), "", rule, "leave it out, or use fewer ranks")
 
 
-def with_choices(scenario: StepScenario) -> StepScenario:
-    """Return the scenario with its open decision made. Raises ScenarioError if no choice fits."""
-    return scenario.decided()
-
-
 def plan_of(scenario: StepScenario) -> Plan:
     """Return the plan of one step of a scenario. Raises ScenarioError for one of more bytes than can be counted."""
-    scenario = with_choices(scenario)
+    scenario = scenario.decided()
     with located(scenario.document):
         return scenario.build()
-
-
-def pricing_of(scenario: StepScenario) -> Pricing:
-    """Return the prices of a scenario's plan."""
-    return scenario.pricing()

@@ -3,7 +3,7 @@
 from scenarios.reading.located import located
 from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.report.slots.slot_diagram import choose_slots
-from scenarios.workloads.steps.running import simulate, with_choices
+from scenarios.workloads.steps.running import simulate
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.training.errors import SpecError
 from sim.training.pipeline.actions import format_orders
@@ -15,7 +15,7 @@ from sim.training.spec.method import LOCAL_SCHEDULE
 def schedule_text(scenario: StepScenario) -> str:
     """Return the order of forwards and backwards as CSV. Raises ScenarioError where the format has no words for it."""
     with located(scenario.document):
-        return _text(with_choices(scenario))
+        return _text(scenario.decided())
 
 
 def _text(scenario: StepScenario) -> str:

@@ -11,7 +11,7 @@ from scenarios.reading.machine import ClusterSpec
 from scenarios.summaries.role_names import fullest_row, row_names
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.collectives import chosen_algorithms
-from scenarios.workloads.steps.running import plan_of, pricing_of, simulate
+from scenarios.workloads.steps.running import plan_of, simulate
 
 SMALL = """\
 name: small
@@ -116,7 +116,7 @@ def test_jitter_is_seeded_and_per_device(write) -> None:
     assert one.run.makespan_s == same.run.makespan_s != other.run.makespan_s
     assert json.dumps(one.as_json()["roles"]) == json.dumps(same.as_json()["roles"])
     assert one.as_json()["fold"] == {"ranks": 16, "simulated": 16}
-    factors = [pricing_of(load_scenario(path, [jitter])).variation.slowdown("gemm", rank) for rank in range(4000)]
+    factors = [load_scenario(path, [jitter]).pricing().variation.slowdown("gemm", rank) for rank in range(4000)]
     assert sum(factors) / 4000 == pytest.approx(1, abs=0.02)
     assert simulate(load_scenario(path, ["cluster.jitter={gemm: 0}"])).as_json()["fold"]["simulated"] == 1
 
@@ -128,7 +128,7 @@ def test_algorithm_is_forced_by_kind(write) -> None:
     assert times["direct"] != times["ring"]
     assert times["auto"] in {times["ring"], step_s(path)}
     scenario = load_scenario(path, ["network.algorithm.all_reduce=tree"])
-    assert pricing_of(scenario).algorithms == {"all_reduce": "tree"}
+    assert scenario.pricing().algorithms == {"all_reduce": "tree"}
 
 
 def test_explicit_collectives_follow_the_scenario(write) -> None:

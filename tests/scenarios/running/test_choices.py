@@ -6,7 +6,7 @@ import pytest
 
 from scenarios.choices.decide import decided
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.running import plan_of, pricing_of, simulate, with_choices
+from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.schedule import schedule_text
 from sim.engine.findings.alone import tasks_alone_s
 from sim.engine.running.memory import peak_live_chunks
@@ -32,7 +32,7 @@ AIAO = ("degree: 4, schedule: zb_auto", "degree: 4, schedule: aiao, virtual_stag
 
 def job_of(scenario: Any) -> DenseTraining:
     """Return the job of a scenario with its choices made."""
-    job = with_choices(scenario).job
+    job = scenario.decided().job
     assert isinstance(job, DenseTraining)
     return job
 
@@ -44,7 +44,7 @@ def test_aiao_defers_the_forwards_part_of_all_passes(write, recompute: str, leas
     part = job_of(scenario).parallel.deferred_sync
     assert part is not None
     assert least < part < most
-    times_s = tasks_alone_s(plan_of(scenario), pricing_of(scenario))
+    times_s = tasks_alone_s(plan_of(scenario), scenario.pricing())
     ways = ("forward.", "backward.")
     forward_s, backward_s = (sum(s for name, s in times_s.items() if name.startswith(way)) for way in ways)
     assert part == pytest.approx(forward_s / (forward_s + backward_s), rel=1e-12)
@@ -72,9 +72,9 @@ def test_a_run_decides_once(
     monkeypatch.setattr("scenarios.workloads.training.scenario.decided", counted)
     simulate(scenario)
     assert asked == [opening]
-    closed = with_choices(scenario)
+    closed = scenario.decided()
     assert isinstance(closed.job, DenseTraining)
-    assert with_choices(closed) is closed
+    assert closed.decided() is closed
 
 
 @pytest.mark.parametrize("limit", [4, 6, 8])

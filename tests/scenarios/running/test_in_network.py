@@ -8,7 +8,7 @@ from scenarios.cli import main
 from scenarios.errors import ScenarioError
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.collectives import chosen_algorithms
-from scenarios.workloads.steps.running import plan_of, pricing_of, simulate
+from scenarios.workloads.steps.running import plan_of, simulate
 
 SCENARIO = """\
 name: replicas
@@ -44,7 +44,7 @@ def test_tensor_groups_inside_nodes_are_left_to_the_library(write) -> None:
     """A forced CollNet is for groups between nodes; inside a node the same step as with auto."""
     path = write(SCENARIO)
     scenario = load_scenario(path, ["parallel.tensor.degree=8", FORCED.format("collnet_direct")])
-    network = pricing_of(scenario).network
+    network = scenario.pricing().network
     inside, across = range(8), range(0, 32, 8)
     assert network.collective("all_reduce", 2**20, inside, "collnet_direct") == network.collective(
         "all_reduce", 2**20, inside

@@ -9,7 +9,7 @@ from scenarios.errors import ScenarioError
 from scenarios.report.words import sharded_words
 from scenarios.summaries.step import OperatorSharding, ShardedOperator
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.running import plan_of, simulate, with_choices
+from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.training.spec.job import DenseTraining
 
@@ -35,13 +35,13 @@ def test_the_summary_says_what_was_chosen() -> None:
 
 def test_a_choice_is_made_once_in_the_scenarios_own_numbers() -> None:
     """A check runs in float64 what was chosen for 16 bits, whatever memory that takes."""
-    scenario = with_choices(tiny("osdp: {memory_limit: 3 MB}", "training.precision=bf16"))
+    scenario = tiny("osdp: {memory_limit: 3 MB}", "training.precision=bf16").decided()
     assert isinstance(scenario.job, DenseTraining)
     assert scenario.job.parallel.osdp is not None
     assert scenario.job.parallel.osdp.choices
     training = replace(scenario.job.training, precision="fp64")
     wide = replace(scenario, job=replace(scenario.job, training=training))
-    assert with_choices(wide).job == wide.job
+    assert wide.decided().job == wide.job
     names = {name for name in plan_of(wide).programs[0].buffers if name.startswith("gradient_shard.")}
     assert names == {name for name in plan_of(scenario).programs[0].buffers if name.startswith("gradient_shard.")}
 
@@ -49,7 +49,7 @@ def test_a_choice_is_made_once_in_the_scenarios_own_numbers() -> None:
 def test_too_little_memory_names_the_key_and_what_is_needed() -> None:
     """The error has the place of the key, both sides of the rule, and remedies."""
     with pytest.raises(ScenarioError) as caught:
-        with_choices(tiny("osdp: {memory_limit: 1 MB}"))
+        tiny("osdp: {memory_limit: 1 MB}").decided()
     message = str(caught.value)
     assert "parallel.data.osdp: of all choices of operators to shard, the smallest needs" in message
     assert "the limit is 976.56 KiB" in message

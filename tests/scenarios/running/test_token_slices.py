@@ -9,7 +9,7 @@ from scenarios.cli import main
 from scenarios.errors import ScenarioError
 from scenarios.library.shipped import FOLDER
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.running import simulate, with_choices
+from scenarios.workloads.steps.running import simulate
 from sim.training.spec.job import DenseTraining, OpenTraining
 
 SCENARIO = """
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 def slices_of(path: Path, *overrides: str) -> tuple[int, ...]:
     """Return the lengths of a scenario's slices."""
-    job = with_choices(load_scenario(path, overrides)).job
+    job = load_scenario(path, overrides).decided().job
     assert isinstance(job, DenseTraining)
     return job.parallel.pipeline.token_slices
 
@@ -135,7 +135,7 @@ def test_textbook_slices_take_their_share(tmp_path: Path) -> None:
 def test_slices_that_cannot_be_are_refused(path: Path, overrides: list[str], words: str) -> None:
     """One error, with key, rule and remedy."""
     with pytest.raises(ScenarioError, match=words) as error:
-        with_choices(load_scenario(path, overrides))
+        load_scenario(path, overrides).decided()
     assert error.value.key.startswith("parallel.pipeline.")
     assert error.value.remedy
 

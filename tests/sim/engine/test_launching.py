@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from costmodels.software import Software
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.running import plan_of, pricing_of
+from scenarios.workloads.steps.running import plan_of
 from sim.engine.compiling.shape import analyse
 from sim.engine.folding.folding import no_fold
 from sim.engine.prices.activity import Activity
@@ -54,7 +54,7 @@ def test_launches_that_take_no_time_change_nothing() -> None:
 def prices(software: Software) -> tuple[ClusterPricing, float]:
     """Return the prices of the tiny scenario under a framework, and its step time."""
     scenario = load_scenario(TINY, ["cluster.node=dgx-a100-80g"])
-    pricing = pricing_of(scenario)
+    pricing = scenario.pricing()
     assert isinstance(pricing, ClusterPricing)
     pricing = pricing.under(software)
     return pricing, simulate(plan_of(scenario), pricing).iteration_time_s

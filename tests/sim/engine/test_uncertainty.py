@@ -10,7 +10,7 @@ import pytest
 
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.intervals import errors_of
-from scenarios.workloads.steps.running import plan_of, pricing_of
+from scenarios.workloads.steps.running import plan_of
 from sim.engine.findings.critical_path import CriticalPath, critical_path
 from sim.engine.folding.folding import no_fold
 from sim.engine.prices.activity import Activity
@@ -38,7 +38,7 @@ Z_90 = 1.6448536269514722
 def path_of(name: str) -> CriticalPath:
     """Return the critical path of a scenario's run."""
     scenario = load_scenario(SCENARIOS / name)
-    return critical_path(simulate(plan_of(scenario), pricing_of(scenario)))
+    return critical_path(simulate(plan_of(scenario), scenario.pricing()))
 
 
 def spread(bounds: Interval, time_s: float) -> list[float]:
@@ -118,7 +118,7 @@ def test_one_kernel_errs_by_exactly_its_quantiles() -> None:
 def test_contention_may_be_held_as_it_was(name: str) -> None:
     """Run by run, full runs with drawn errors differ from retimed ones by a small part of their own deviation."""
     scenario = load_scenario(SCENARIOS / name)
-    plan, pricing = plan_of(scenario), pricing_of(scenario)
+    plan, pricing = plan_of(scenario), scenario.pricing()
     run = simulate(plan, pricing)
     errors = model_errors(SIGMA, common=0.5, step=0.0)
     factors = [drawn_factor(errors, seed) for seed in range(8)]
@@ -129,7 +129,7 @@ def test_contention_may_be_held_as_it_was(name: str) -> None:
 def test_runs_with_drawn_errors_are_spread_as_the_interval_says() -> None:
     """Mean and deviation of 60 runs' logarithms are those of the drawn times; 90 % of the runs lie inside."""
     scenario = load_scenario(SCENARIOS / "tiny-gpt-2x2.yaml")
-    plan, pricing = plan_of(scenario), pricing_of(scenario)
+    plan, pricing = plan_of(scenario), scenario.pricing()
     errors = model_errors(SIGMA, common=0.5, step=0.0)
     path = critical_path(simulate(plan, pricing))
     low_s, high_s = step_time_interval(path, errors).bounds
@@ -206,7 +206,7 @@ def test_folding_does_not_change_the_interval() -> None:
 def test_stated_jitter_widens_the_interval() -> None:
     """Devices that differ may differ otherwise than drawn: the interval says so, and holds the predicted time."""
     scenario = load_scenario(SCENARIOS / "tiny-gpt-2x2.yaml", ["cluster.jitter={gemm: 0.3, elementwise: 0.3}"])
-    pricing = pricing_of(scenario)
+    pricing = scenario.pricing()
     assert isinstance(pricing, ClusterPricing)
     path = critical_path(simulate(plan_of(scenario), pricing))
     errors = errors_of(pricing)
@@ -225,7 +225,7 @@ def test_what_devices_have_drawn_already_is_taken_away_of_each_family() -> None:
     sizes = "num_layers: 2, hidden_size: 64, num_heads: 2, ffn_hidden_size: 128, sequence_length: 2048, vocab_size: 64"
     model = f"model={{family: llama, {sizes}}}"
     alike, unlike = (
-        pricing_of(load_scenario(SCENARIOS / "tiny-gpt-2x2.yaml", [model, *more]))
+        load_scenario(SCENARIOS / "tiny-gpt-2x2.yaml", [model, *more]).pricing()
         for more in ([], ["cluster.jitter={attention: 0.5}"])
     )
     plan = plan_of(load_scenario(SCENARIOS / "tiny-gpt-2x2.yaml", [model]))
@@ -240,7 +240,7 @@ def test_what_devices_have_drawn_already_is_taken_away_of_each_family() -> None:
 def test_measured_jitter_counts_where_the_scenario_states_none() -> None:
     """A profile's jitter is taken without simulating every rank; what a cluster states of a family takes its place."""
     cluster = ["cluster.node=dgx-a100-80g", "cluster.jitter={elementwise: 0.3}"]
-    pricing = pricing_of(load_scenario(SCENARIOS / "tiny-gpt-2x2.yaml", cluster))
+    pricing = load_scenario(SCENARIOS / "tiny-gpt-2x2.yaml", cluster).pricing()
     assert isinstance(pricing, ClusterPricing)
     measured = replace(pricing, profile=replace(pricing.profile, jitter={"gemm": 0.1, "elementwise": 0.1}))
     found = errors_of(measured)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scenarios.cli import group
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.running import plan_of, pricing_of, with_choices
+from scenarios.workloads.steps.running import plan_of
 from sim.engine.running.simulate import simulate
 from sim.plan.errors import PlanError
 from sim.plan.facts.dependencies import dependencies
@@ -31,8 +31,8 @@ NO_PIPELINE = "parallel.pipeline.degree=1"
 
 def exported(name: str, *settings: str) -> tuple[ChakraTrace, float]:
     """Return the trace of a scenario's plan, and how long its step takes."""
-    scenario = with_choices(load_scenario(SCENARIOS / f"{name}.yaml", settings))
-    plan, pricing = plan_of(scenario), pricing_of(scenario)
+    scenario = load_scenario(SCENARIOS / f"{name}.yaml", settings).decided()
+    plan, pricing = plan_of(scenario), scenario.pricing()
     return chakra_trace(plan, pricing), simulate(plan, pricing).makespan_s
 
 
@@ -121,7 +121,7 @@ def test_steps_that_run_into_each_other_are_refused() -> None:
     """A plan without a barrier between steps is none that Chakra can express."""
     plan = plan_of(load_scenario(SCENARIOS / "textbook-1f1b.yaml"))
     with pytest.raises(PlanError, match="run into each other"):
-        chakra_trace(replace(plan, barrier=False), pricing_of(load_scenario(SCENARIOS / "textbook-1f1b.yaml")))
+        chakra_trace(replace(plan, barrier=False), load_scenario(SCENARIOS / "textbook-1f1b.yaml").pricing())
 
 
 def test_nodes_that_only_hold_others_up_last_as_long_whatever_the_device() -> None:
