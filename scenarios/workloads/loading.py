@@ -22,7 +22,8 @@ def load_scenario(path: Path | str, overrides: Sequence[str] = ()) -> Scenario:
 
 def scenario_of(document: Document, overrides: Sequence[str] = ()) -> Scenario:
     """Return the scenario of a file that was read, with ``key=value`` overrides put in. Raises as ``load_scenario``."""
-    found: Scenario = workload_of(apply_overrides(document, overrides)).load(document, overrides)
+    changed = apply_overrides(document, overrides)
+    found: Scenario = workload_of(changed).load(changed, overrides, document)
     return found
 
 

@@ -146,10 +146,9 @@ class Workload(ABC, Generic[S]):
         del data
         return False
 
-    def load(self, document: Document, overrides: Sequence[str]) -> S:
-        """Return the scenario of a file that was read, with ``key=value`` overrides put in. Raises ScenarioError."""
-        scenario = self.read(apply_overrides(document, overrides), tuple(overrides))
-        return replace(scenario, as_read=document)
+    def load(self, document: Document, overrides: Sequence[str], as_read: Document) -> S:
+        """Return the scenario of a document that overrides were put into; ``as_read``: before. Raises ScenarioError."""
+        return replace(self.read(document, tuple(overrides)), as_read=as_read)
 
     @abstractmethod
     def read(self, document: Document, overrides: tuple[str, ...]) -> S:
@@ -194,7 +193,8 @@ class Workload(ABC, Generic[S]):
 
 def with_changes(scenario: S, overrides: Sequence[str]) -> S:
     """Return a scenario with further overrides. Raises ScenarioError where they do not fit."""
-    found: S = scenario.workload.load(scenario.as_read, (*scenario.overrides, *overrides))
+    every = (*scenario.overrides, *overrides)
+    found: S = scenario.workload.load(apply_overrides(scenario.as_read, every), every, scenario.as_read)
     return found
 
 
