@@ -5,26 +5,12 @@ What draws the pictures is imported when a notebook shows the first: simulating 
 
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 
 from scenarios.report.blocks import Block, Chart
 from scenarios.report.rendering.html_page import render, style_of_blocks
 from scenarios.report.rendering.plotly_figure import plotly_chart
 from scenarios.report.rendering.surfaces import every_block, shown_on
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Blocks that a notebook shows where they are the last line of a cell::
-
-    Shown(step_blocks(found))
-    """
-
-    blocks: Sequence[Block]
-
-    def _repr_html_(self) -> str:
-        return notebook_html(self.blocks)
 
 
 def notebook_html(blocks: Sequence[Block]) -> str:

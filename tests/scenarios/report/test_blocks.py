@@ -47,7 +47,7 @@ from scenarios.report.charts.op_lanes import op_lanes
 from scenarios.report.charts.op_scatter import Point, scatter
 from scenarios.report.rendering.html_page import html_of, page_text
 from scenarios.report.rendering.matplotlib_chart import chart_png
-from scenarios.report.rendering.notebook import Shown
+from scenarios.report.rendering.notebook import notebook_html
 from scenarios.report.rendering.plotly_figure import plotly_chart
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import SimulatedStep, simulate
@@ -155,7 +155,7 @@ def test_looks_are_colours_of_a_terminal() -> None:
 
 def test_a_notebook_shows_what_a_page_shows(blocks: list[Block]) -> None:
     """Charts are pictures, the rest is the page's, and no script runs but the data of lanes."""
-    shown = Shown(blocks)._repr_html_()
+    shown = notebook_html(blocks)
     elements_of(shown)
     pictures = re.findall(r'src="data:image/png;base64,([^"]+)"', shown)
     assert len(pictures) == 5
@@ -164,7 +164,7 @@ def test_a_notebook_shows_what_a_page_shows(blocks: list[Block]) -> None:
     assert "section words" in shown
     assert "terminal alone" not in shown
     assert "<script>" not in shown
-    assert shown == Shown(blocks)._repr_html_()
+    assert shown == notebook_html(blocks)
 
 
 def test_a_limit_far_above_all_values_is_inside_the_picture() -> None:
