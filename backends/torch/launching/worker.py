@@ -19,7 +19,7 @@ from backends.torch.reference.check import check_rank, kept_for_check
 from backends.torch.reference.dense import Reference, backpropagation, run_reference
 from backends.torch.reference.local import local_updates
 from backends.torch.running.allocator import keep_freed_memory
-from backends.torch.running.devices import CpuDevice, CudaDevice, Device, StepTimes
+from backends.torch.running.devices import CpuDevice, CudaDevice, Device, RankTimes
 from backends.torch.running.interpreter import Interpreter
 from backends.torch.running.memory import account_memory
 from backends.torch.running.state import persistent_slots
@@ -50,7 +50,7 @@ class Worker:
         self.communicators.prepare(plan, explicit=request.explicit is not None)
         ranks = plan.session_ranks
         interpreter = self._interpreter(request, ranks.index(here)) if here in ranks else None
-        times, cpu_s = StepTimes((), (), 0.0), 0.0
+        times, cpu_s = RankTimes((), (), 0.0), 0.0
         for step in range(request.iterations):
             if interpreter is not None:
                 interpreter.prepare(step, request.iterations)
@@ -93,7 +93,7 @@ class Worker:
         self,
         request: ExecutionRequest,
         interpreter: Interpreter,
-        times: StepTimes,
+        times: RankTimes,
         cpu_s: float,
         peak_bytes: int | None,
     ) -> RankResult:

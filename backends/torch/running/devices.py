@@ -29,7 +29,7 @@ class OpRunner(Protocol):
         """Let go of what an op was the last to touch."""
 
 
-class StepTimes(NamedTuple):
+class RankTimes(NamedTuple):
     """Start and end of every op in issue order (empty where ops were not timed), and the end of the step.
 
     Seconds since the origin. An op starts when its hazards are cleared and its stream is free.
@@ -50,7 +50,7 @@ class Device(Protocol):
     def sleep(self, duration_s: float) -> None:
         """Keep the current stream busy."""
 
-    def run(self, schedule: Schedule, runner: OpRunner, origin_s: float, *, time_ops: bool) -> StepTimes:
+    def run(self, schedule: Schedule, runner: OpRunner, origin_s: float, *, time_ops: bool) -> RankTimes:
         """Run one step; ``origin_s`` is a reading of ``perf_counter`` from which times count."""
 
     def peak_allocated_bytes(self) -> int | None:
@@ -70,10 +70,10 @@ class CpuDevice:
         """Let this stream's thread sleep."""
         sleep(duration_s)
 
-    def run(self, schedule: Schedule, runner: OpRunner, origin_s: float, *, time_ops: bool) -> StepTimes:
+    def run(self, schedule: Schedule, runner: OpRunner, origin_s: float, *, time_ops: bool) -> RankTimes:
         """Run one step; the first error of any stream ends it, other streams left where they are."""
         times = _ThreadedStep(schedule, runner, origin_s).run()
-        return times if time_ops else StepTimes((), (), times.step_s)
+        return times if time_ops else RankTimes((), (), times.step_s)
 
     def peak_allocated_bytes(self) -> int | None:
         """Return None: torch's CPU allocator keeps no account."""
@@ -98,7 +98,7 @@ class _ThreadedStep:
         self._failed = Event()
         self._ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
-    def run(self) -> StepTimes:
+    def run(self) -> RankTimes:
         """Start all threads, wait for all to end; raise the first error."""
         streams: dict[str, list[OpInstance]] = {}
         for instance in self._instances:
@@ -117,7 +117,7 @@ class _ThreadedStep:
             if error is not None:
                 raise error
         self._queue_up(streams)
-        return StepTimes(self._starts_s, self._ends_s, max(self._ends_s, default=0.0))
+        return RankTimes(self._starts_s, self._ends_s, max(self._ends_s, default=0.0))
 
     def _spawn(self, name: str, work: Callable[[], None]) -> None:
         Thread(target=self._guarded, args=(work,), name=name, daemon=True).start()
@@ -205,7 +205,7 @@ class CudaDevice:
         end.synchronize()
         return cycles / _seconds(start, end)
 
-    def run(self, schedule: Schedule, runner: OpRunner, origin_s: float, *, time_ops: bool) -> StepTimes:
+    def run(self, schedule: Schedule, runner: OpRunner, origin_s: float, *, time_ops: bool) -> RankTimes:
         """Issue one step and wait for the device; raise what the issue of an op raised."""
         torch.cuda.synchronize(self.torch_device)
         torch.cuda.reset_peak_memory_stats(self.torch_device)
@@ -220,8 +220,8 @@ class CudaDevice:
         torch.cuda.synchronize(self.torch_device)
         step_s = perf_counter() - origin_s
         if not time_ops:
-            return StepTimes((), (), step_s)
-        return StepTimes(
+            return RankTimes((), (), step_s)
+        return RankTimes(
             [origin_after_s + _seconds(origin, event) for event in starts],
             [origin_after_s + _seconds(origin, event) for event in ends],
             step_s,

@@ -13,7 +13,7 @@ from backends.torch.communication.buffers import Channel, copy_alone, receive, r
 from backends.torch.communication.collectives import GroupCollectives
 from backends.torch.communication.groups import Communicators, GroupKey, group_key
 from backends.torch.kernels import DTYPES, KERNELS, KernelContext, RankContext
-from backends.torch.running.devices import Device, StepTimes
+from backends.torch.running.devices import Device, RankTimes
 from backends.torch.running.schedule import OpInstance, Schedule, Slot, unroll
 from backends.torch.values.copying import copy_between_tiers, empty
 from backends.torch.values.packing import FlatMemory
@@ -66,7 +66,7 @@ class Interpreter:
         """Return the number of optimizer steps before those of the plan's ``step``-th iteration."""
         return self.first_step + step * self.plan.num_steps
 
-    def run(self, origin_s: float, *, time_ops: bool) -> StepTimes:
+    def run(self, origin_s: float, *, time_ops: bool) -> RankTimes:
         """Run the prepared step; OpError names the op that failed."""
         self._ran = []
         return self.device.run(self.schedule, self, origin_s, time_ops=time_ops)

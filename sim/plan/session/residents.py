@@ -211,11 +211,6 @@ def observed_shapes(plan: Plan, rank: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def persistent_written_later(plan: Plan, program: Program, rank: int) -> frozenset[str]:
-    """Return the persistent buffers that a rank writes before it reads them, or that its ops never touch."""
-    return _persistent(program) - set(_read_first(plan, program, rank))
-
-
 def _check_ranks(plan: Plan, num_ranks: int) -> None:
     ranks = plan.session_ranks
     if len(ranks) != plan.mesh.size or len(set(ranks)) != len(ranks):

@@ -5,22 +5,13 @@ parameters. A replica that joins receives parameters and the optimizer's state f
 ``adjusted``. Both change the data-parallel degree, and with it the micro-batches of a step. The next job states them.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sim.plan.errors import SessionError
 from sim.plan.session.residents import Residents
-from sim.plan.words.mesh import Mesh
 from sim.plan.words.program import Plan
 from sim.training.adjusting.adjustment import adjusted
-
-
-def without_replicas(ranks: Sequence[int], mesh: Mesh, axis: str, places: Collection[int]) -> tuple[int, ...]:
-    """Return the ranks of a session that stay when the replicas at some places along an axis leave.
-
-    ``ranks``: those on which the mesh lies so far.
-    """
-    return tuple(here for rank, here in enumerate(ranks) if mesh.coordinate(rank, axis) not in places)
 
 
 def with_leavers(plan: Plan, ranks: Sequence[int], residents: Residents) -> Plan:

@@ -9,7 +9,7 @@ import torch
 
 from backends.execution.errors import ExecutionError, OpError
 from backends.torch.communication.groups import Communicators
-from backends.torch.running.devices import CpuDevice, StepTimes
+from backends.torch.running.devices import CpuDevice, RankTimes
 from backends.torch.running.interpreter import Interpreter
 from backends.torch.running.state import persistent_slots
 from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
@@ -27,7 +27,7 @@ def delay(
     return Compute(name, "delay", tuple(reads), tuple(writes), {"duration_s": duration_s}, stream)
 
 
-def run(ops: Sequence[Op], *buffers: Buffer) -> tuple[Interpreter, StepTimes]:
+def run(ops: Sequence[Op], *buffers: Buffer) -> tuple[Interpreter, RankTimes]:
     """Run ops on a mesh of one rank."""
     plan = plan_of(ops, [source(ALONE, ("tp",)), *buffers], ALONE)
     interpreter = Interpreter(
