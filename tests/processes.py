@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+AS_FROM_A_TERMINAL = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+"""A shell starts its background jobs with Ctrl-C ignored; a test that sends it must not inherit that."""
 BOUND_S = 20.0
 """What tests allow for an end that takes 2 to 5 s: a busy machine must not fail them."""
 
@@ -25,8 +27,8 @@ def started(code: str, *args: str, **variables: str) -> Iterator[subprocess.Pope
     """
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
     with subprocess.Popen(
-        [sys.executable, "-c", code, *args], cwd=ROOT, env=environment, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-c", AS_FROM_A_TERMINAL + code, *args], cwd=ROOT, env=environment, text=True,
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         try:
             yield process

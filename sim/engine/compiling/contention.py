@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sim.engine.compiling.graph import PricedTask
 from sim.engine.prices.activity import Resource
@@ -33,7 +34,7 @@ def find_contention(
     coalesce, cannot meet coalescing calls that come before the one that it waits for. Messages may meet any call.
     """
     main: dict[Resource, set[tuple[int, str]]] = {}
-    side: dict[Resource, set[tuple[int, str, str]]] = {}
+    side: dict[Resource, set[_Side]] = {}
     for rank, program in programs.items():
         for name, task in program.tasks.items():
             for op, activity in zip(task.ops, priced[rank][name].activities, strict=True):
@@ -44,7 +45,7 @@ def find_contention(
                     if task.traits.coalesces:
                         main.setdefault(resource, set()).add((user, op.stream))
                     else:
-                        side.setdefault(resource, set()).add((user, op.stream, name))
+                        side.setdefault(resource, set()).add(_Side(user, op.stream, rank, name))
     contended = {r for r in (*main, *side) if len(_users(main, side, r)) > 1}
     exposed = dict.fromkeys(programs, 2**62)
     for resource in contended & main.keys():
@@ -54,18 +55,35 @@ def find_contention(
     return Contention(frozenset(contended), exposed)
 
 
+class _Side(NamedTuple):
+    """A user of a resource beside coalescing tasks: an op on a stream of a task of a simulated rank.
+
+    ``user`` is the one rank that stands for all that take part in the op.
+    """
+
+    user: int
+    stream: str
+    rank: int
+    task: str
+
+
 def _users(
-    main: Mapping[Resource, set[tuple[int, str]]], side: Mapping[Resource, set[tuple[int, str, str]]], r: Resource
+    main: Mapping[Resource, set[tuple[int, str]]], side: Mapping[Resource, set[_Side]], r: Resource
 ) -> set[tuple[int, str]]:
-    return main.get(r, set()) | {(rank, stream) for rank, stream, _ in side.get(r, ())}
+    return main.get(r, set()) | {(found.user, found.stream) for found in side.get(r, ())}
 
 
-def _first_meeting(program: Program, rank: int, mains: set[tuple[int, str]], sides: set[tuple[int, str, str]]) -> int:
-    """Return the first call of ``rank`` of a coalescing task that may meet another user."""
-    if len(mains) > 1 or any(other != rank or name not in program.tasks for other, _, name in sides):
+def _first_meeting(program: Program, rank: int, mains: set[tuple[int, str]], sides: set[_Side]) -> int:
+    """Return the first call of ``rank`` of a coalescing task that may meet another user.
+
+    A collective of several simulated ranks begins no earlier than this rank's part of it; its other parts, whose tasks
+    may have ops of other streams here, need no look.
+    """
+    if len(mains) > 1 or any(found.user != rank for found in sides):
         return 0
     streams = {stream for _, stream in mains}
-    others = sorted({(name, stream) for _, stream, name in sides if stream not in streams})
+    own = [found for found in sides if found.rank == rank]
+    others = sorted({(found.task, found.stream) for found in own if found.stream not in streams})
     earliest = _Earliest(program)
     return min((earliest.start(name, stream) for name, stream in others), default=2**62)
 

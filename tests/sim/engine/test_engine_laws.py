@@ -19,6 +19,7 @@ from sim.plan.checking.check import check
 from sim.plan.words.buffer import Kind
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Recv
 from sim.plan.words.program import Plan, Program, Task
+from sim.training.spec.sharding import Choice, OsdpSpec
 from tests.sim.engine.reference import ReferenceEngine, hazards
 from tests.sim.jobs import GPT, as_array, dense_plan, op_times, pricing_on
 from tests.sim.strategies import NODES, aiao_keys, dense_keys, dense_plans
@@ -26,6 +27,13 @@ from tests.sim.strategies import NODES, aiao_keys, dense_keys, dense_plans
 LAW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PER_NODE = st.sampled_from([1, 2, 4, 8])
 FOLD = st.sampled_from([fold, no_fold])
+SHARDED = {"layer0.fc2", "layer1.fc1", "layer1.fc2"}
+OPERATORS = [f"layer{layer}.{name}" for layer in (0, 1) for name in ("qkv", "projection", "fc1", "fc2")]
+UNLIKE_TASKS = dense_plan(
+    pp=2, dp=2, schedule="gpipe", m=1, b=1, model=GPT | {"num_layers": 2, "tied_embeddings": True},
+    osdp=OsdpSpec(choices=tuple((name, Choice(1, int(name in SHARDED))) for name in (*OPERATORS, "embedding.word"))),
+)  # fmt: skip
+"""Two stages with a task of one name, which has a stream on one of them alone, and a collective of both stages."""
 TWO_OF_A_KIND = dense_plan(tp=2, dp=3, m=1, axis_order=("pp", "tp", "dp"))
 """On nodes of two, a link that two groups of one class share; another class's group meets one of them alone."""
 
@@ -51,6 +59,7 @@ def _op(run: SimulatedRun, key: tuple[int, int, int]) -> Any:
 @LAW
 @given(plan=dense_plans(), node=st.sampled_from(NODES), per_node=PER_NODE, fold=FOLD, coalesce=st.booleans())
 @example(plan=TWO_OF_A_KIND, node="cloud-a100-100g", per_node=2, fold=fold, coalesce=False)
+@example(plan=UNLIKE_TASKS, node="dgx-a100-80g", per_node=4, fold=fold, coalesce=True)
 def test_every_op_runs_when_the_reference_engine_says(
     plan: Plan, node: str, per_node: int, fold: Any, coalesce: bool
 ) -> None:
