@@ -1,6 +1,5 @@
 """The simulated backend: cost models say how long each operation takes."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -99,7 +98,7 @@ class SimulatedSession:
 
     def _simulated(self, plan: Plan) -> SimulatedRun:
         pricing = self._pricing if not plan.ranks else _placed(self._pricing, plan.ranks)
-        return simulate(plan, pricing, fold=fold if self._fold else no_fold)
+        return simulate(plan, pricing, fold=fold if self._fold else no_fold, repeat=self._fold)
 
     def close(self) -> None:
         """End the session."""
@@ -128,10 +127,7 @@ def _work(plan: Plan, run: SimulatedRun) -> dict[int, RankWork]:
     """Return the work of each rank: that of the simulated rank with its program."""
     by_program: dict[int, RankWork] = {}
     for rank, program in run.programs.items():
-        calls: Counter[str] = Counter()
-        for times in run.task_times(rank):
-            calls[times.task.name] += len(times.calls)
-        by_program[id(program)] = program_work(plan, program, calls)
+        by_program[id(run.plan.program_of(rank))] = program_work(plan, program, run.num_calls(rank))
     return {
         plan.session_ranks[rank]: by_program[id(program)]
         for program in plan.programs

@@ -27,7 +27,9 @@ from sim.engine.running.collector import collector_paused
     type=click.Choice(["op", "task"]),
     help="Rows of the timeline: one per op, or one per task. Default: op; task for large plans.",
 )
-@click.option("--fold/--no-fold", default=True, help="Simulate ranks that cannot differ once (the default).")
+@click.option(
+    "--fold/--no-fold", default=True, help="Simulate ranks and micro-batches that cannot differ once (the default)."
+)
 def command(  # click passes by name
     scenario: Path,
     overrides: tuple[str, ...],

@@ -98,10 +98,12 @@ class Folded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineWork:
-    """The cost of the simulation."""
+    """The cost of the simulation, and what it saved: periods of the run that it did not pass through one by one."""
 
     events: int
     wall_time_s: float
+    repeated_periods: int = 0
+    period_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

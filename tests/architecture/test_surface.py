@@ -154,7 +154,14 @@ SUMMARY = {
     *(f"links.busiest.{key}" for key in ("link", "count", "bytes", "busy_fraction", "peak_fraction")),
     *("communication.stream", "communication.kind", "communication.time_s", "communication.latency_s"),
     *("communication.bound_s", "communication.fullest_fraction"),
-    *("fold.ranks", "fold.simulated", "engine.events", "engine.wall_time_s"),
+    *(
+        "fold.ranks",
+        "fold.simulated",
+        "engine.events",
+        "engine.wall_time_s",
+        "engine.repeated_periods",
+        "engine.period_s",
+    ),
 }
 
 RELIABILITY = {

@@ -76,6 +76,8 @@ def closing_block(found: FoundStep) -> Block:
     fold, engine = found.summary.fold, found.summary.engine
     simulated = f"simulated {fold.simulated:,} of {fold.ranks:,} ranks"
     took = f"{engine.events:,} events in {format_time(engine.wall_time_s)}"
+    if engine.period_s is not None:
+        took += f"; a period of {format_time(engine.period_s)} repeats {engine.repeated_periods:,} times more"
     return Only("terminal", (advice_text(found.advice), Text((Piece(f"{simulated}, {took}", "soft"),))))
 
 

@@ -28,7 +28,7 @@ def rates_of(job: TrainingJob, run: SimulatedRun, devices: Sequence[tuple[Device
     time_s, world = run.iteration_time_s, run.plan.mesh.size
     model_rate = job.model_flop / time_s / world
     flop_of = {id(program): _program_flop(program) for program in run.plan.programs}
-    flop = mean_over_ranks(run, {rank: flop_of[id(program)] for rank, program in run.programs.items()})
+    flop = mean_over_ranks(run, {rank: flop_of[id(run.plan.program_of(rank))] for rank in run.programs})
     hardware_rate = flop / run.plan.num_steps / time_s
     dtype = PRECISIONS[job.training.precision].product
     peak = sum(device.peak(dtype) * count for device, count in devices) / world

@@ -1,7 +1,7 @@
 """From a simulated step to its summary."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import accumulate
 
 from costmodels.hardware import DeviceSpec
@@ -60,8 +60,14 @@ def summarise(
         links=links_of(use),
         communication=communication_of(use, run.plan.mesh.size),
         fold=Folded(ranks=run.plan.mesh.size, simulated=len(run.programs)),
-        engine=EngineWork(events=run.num_events, wall_time_s=run.wall_time_s),
+        engine=_engine_work(run),
     )
+
+
+def _engine_work(run: SimulatedRun) -> EngineWork:
+    work = EngineWork(events=run.num_events, wall_time_s=run.wall_time_s)
+    repeated = run.repeated
+    return work if repeated is None else replace(work, repeated_periods=repeated.times, period_s=repeated.length_s)
 
 
 def _roles(run: SimulatedRun, parts: dict[int, Breakdown], devices: Devices) -> tuple[RoleSummary, ...]:
@@ -79,7 +85,7 @@ def _roles(run: SimulatedRun, parts: dict[int, Breakdown], devices: Devices) -> 
             peak_live_microbatches=peak_live_chunks(program),
             busy_s=dict(parts[rank].busy_s),
             exposed_s=dict(parts[rank].exposed_s),
-            computing_s=computing_seconds(run, rank, shares[id(program)]),
+            computing_s=computing_seconds(run, rank, shares[id(run.plan.program_of(rank))]),
         )
         for rank, program in run.programs.items()
     )

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from sim.cluster.topology.links import LinkKind
 from sim.engine.findings.link_use import LinkUse
-from sim.engine.running.run import Times
+from sim.engine.running.period import Times
 
 Ints = NDArray[np.int64]
 
@@ -44,10 +44,11 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
     number = {name: at for at, name in enumerate(names)}
     group_of_flow = np.array([number[flow.op.stream, flow.kind] for flow in moved.flows], dtype=np.int64)
     ranks = np.array([flow.num_ranks for flow in moved.flows], dtype=np.float64) / (num_ranks * use.num_steps)
-    latency_s = (moved.begin_s - moved.start_s) * ranks[moved.flow_of]
+    latency_s = (moved.begin_s - moved.start_s) * moved.counts * ranks[moved.flow_of]
     waiting_s = np.bincount(group_of_flow[moved.flow_of], latency_s, minlength=len(names))
     flow_of = moved.flow_of[moved.span_of]
-    group, moving_s = group_of_flow[flow_of], (moved.span_end_s - moved.span_begin_s) * ranks[flow_of]
+    counts = moved.counts[moved.span_of]
+    group, moving_s = group_of_flow[flow_of], (moved.span_end_s - moved.span_begin_s) * counts * ranks[flow_of]
     whole_s = np.bincount(group, moving_s, minlength=len(names))
     cells = group * len(LinkKind) + binding
     bound_s = np.bincount(cells, moving_s, minlength=len(names) * len(LinkKind)).reshape(-1, len(LinkKind))

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.compiling.tables import MAIN_STREAM
-from sim.engine.running.run import SimulatedRun, Times
+from sim.engine.running.period import Part, Times
+from sim.engine.running.run import SimulatedRun
 from sim.plan.words.op import Collective, Op
 from sim.plan.words.stream import Purpose, stream_of
 
@@ -31,25 +32,37 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
     Without a barrier between steps: of the steady period that begins with the step's first op on that rank.
     """
     streams: dict[str, list[tuple[Times, Times]]] = {}
-    tasks, begin_s = run.window(rank)
+    tasks, parts = run.window(rank)
     for times in tasks:
         by_stream: dict[str, list[int]] = {}
         for j, op in enumerate(times.task.ops):
             by_stream.setdefault(counted_stream(op), []).append(j)
         for stream, ops in by_stream.items():
             streams.setdefault(stream, []).append((times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()))
-    period_s = run.iteration_time_s
-    spans = {stream: _sorted_spans(parts, begin_s, begin_s + period_s) for stream, parts in streams.items()}
-    busy = {stream: float((ends - starts).sum()) for stream, (starts, ends) in sorted(spans.items())}
-    empty = np.empty(0)
-    gaps = _gaps(*spans.get(MAIN_STREAM, (empty, empty)), period_s)
-    exposed: dict[str, float] = {}
-    for stream in _by_priority(spans):
-        if stream != MAIN_STREAM:
-            gaps, covered_s = _cover(gaps, *spans[stream])
-            exposed[stream] = covered_s
-    exposed[BUBBLE] = float((gaps[1] - gaps[0]).sum())
+    busy, exposed = dict.fromkeys(sorted(streams), 0.0), dict.fromkeys([*_covering(streams), BUBBLE], 0.0)
+    for part in parts:
+        _add_part(part, streams, busy, exposed)
     return Breakdown(busy, exposed)
+
+
+def _add_part(
+    part: Part, streams: Mapping[str, list[tuple[Times, Times]]], busy: dict[str, float], exposed: dict[str, float]
+) -> None:
+    """Add what a part of time brings to busy and idle seconds."""
+    spans = {stream: _sorted_spans(times, part.begin_s, part.end_s) for stream, times in streams.items()}
+    for stream, (starts, ends) in spans.items():
+        busy[stream] += part.times * float((ends - starts).sum())
+    empty = np.empty(0)
+    gaps = _gaps(*spans.get(MAIN_STREAM, (empty, empty)), part.length_s)
+    for stream in _covering(spans):
+        gaps, covered_s = _cover(gaps, *spans[stream])
+        exposed[stream] += part.times * covered_s
+    exposed[BUBBLE] += part.times * float((gaps[1] - gaps[0]).sum())
+
+
+def _covering(streams: Iterable[str]) -> list[str]:
+    """Return the streams that may cover idle time, the first for whom it counts first."""
+    return [stream for stream in _by_priority(streams) if stream != MAIN_STREAM]
 
 
 def counted_stream(op: Op) -> str:

@@ -16,12 +16,14 @@ def computing_seconds(run: SimulatedRun, rank: int, shares: TaskShares) -> Mappi
     ``shares``: those of the rank's program. The seconds add up to the compute stream's in ``breakdown``.
     """
     total_s = np.zeros(len(WorkShares._fields))
-    tasks, begin_s = run.window(rank)
+    tasks, parts = run.window(rank)
     for times in tasks:
         ops = [j for j, op in enumerate(times.task.ops) if counted_stream(op) == MAIN_STREAM]
-        starts_s, ends_s = (
-            np.clip(edges[:, ops], begin_s, begin_s + run.iteration_time_s) for edges in (times.starts_s, times.ends_s)
-        )
         of_task = shares[times.task.name]
-        total_s += (ends_s - starts_s).sum(axis=0) @ np.array([of_task[j] for j in ops]).reshape(-1, len(total_s))
+        each = np.array([of_task[j] for j in ops]).reshape(-1, len(total_s))
+        for part in parts:
+            starts_s, ends_s = (
+                np.clip(edges[:, ops], part.begin_s, part.end_s) for edges in (times.starts_s, times.ends_s)
+            )
+            total_s += part.times * (ends_s - starts_s).sum(axis=0) @ each
     return dict(zip(WorkShares._fields, total_s.tolist(), strict=True))

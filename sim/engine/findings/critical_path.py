@@ -7,7 +7,7 @@ resources with others. Of several paths of one length, one is taken. Of steps wi
 path from the begin of one step to that of the next, a period long.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from costmodels.kernels import KERNELS
 from sim.engine.compiling.graph import SENT, NodeKind, Pattern, Unit
 from sim.engine.compiling.shape import NO_PATH
+from sim.engine.running.period import Repeated
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.op import Collective, Compute, Copy, Op
 
@@ -35,23 +36,27 @@ def kind_of(op: Op | None) -> str:
 
 
 class Step(NamedTuple):
-    """A part of the path: an op of a rank's call, or a message on its way (no op), from when to when in seconds."""
+    """A part of the path: an op of a rank's call, or a message on its way (no op), from when to when in seconds.
+
+    ``times``: how often the path comes by it, where the run passed through its period once for many.
+    """
 
     rank: int
     call: int
     op: Op | None
     start_s: float
     end_s: float
+    times: int = 1
 
     @property
     def duration_s(self) -> float:
-        """Return how long the path stays with it."""
-        return self.end_s - self.start_s
+        """Return how long the path stays with it, all times together."""
+        return self.times * (self.end_s - self.start_s)
 
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """Steps in order of time, each beginning where the one before ends."""
+    """Steps in order of time, each beginning where the one before ends; those of a period are there once."""
 
     run: SimulatedRun
     steps: tuple[Step, ...]
@@ -69,7 +74,32 @@ class CriticalPath:
 def critical_path(run: SimulatedRun) -> CriticalPath:
     """Return the path of a run that has ended."""
     steps = list(_Walk(run).back())
+    if run.repeated is not None:
+        repeated = _repeated(steps, run.repeated)
+        if repeated is None:  # of several paths that are equally long it does not keep to one
+            return critical_path(run.whole)
+        steps = repeated
     return CriticalPath(run, tuple(reversed(steps)))
+
+
+def _repeated(steps: Sequence[Step], period: Repeated) -> list[Step] | None:
+    """Return a path, its last step first, with the steps of a period as often as they are made.
+
+    None where the path does not come to the same op at the begin and the end of the period.
+    """
+    slack_s = 1e-9 * period.length_s
+    end, begin = (
+        next((at for at, step in enumerate(steps) if step.start_s < moment_s - slack_s), len(steps))
+        for moment_s in (period.end_s, period.begin_s)
+    )
+    if begin == len(steps):
+        return None
+    later, earlier = steps[end], steps[begin]
+    apart_s = later.start_s - earlier.start_s - period.length_s
+    if (later.rank, later.op) != (earlier.rank, earlier.op) or abs(apart_s) > slack_s:
+        return None
+    more = [step._replace(times=1 + period.times) for step in steps[end:begin]]
+    return [*steps[:end], *more, *steps[begin:]]
 
 
 @dataclass(slots=True)
@@ -105,7 +135,7 @@ class _Walk:
         begin_s, end_s, node = self._bounds()
         while node >= 0 and end_s > begin_s:
             steps, node = self._through(node)
-            for rank, call, op, started_s, _ in steps:
+            for rank, call, op, started_s, _, _ in steps:
                 start_s = max(started_s, begin_s)
                 if start_s < end_s:
                     yield Step(rank, call, op, start_s - begin_s, end_s - begin_s)

@@ -20,7 +20,8 @@ from sim.engine.findings.transfers import Transfers, transfers
 from sim.engine.folding.folding import NEVER_BINDS
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.traffic import Exchange, exchanges, signature
-from sim.engine.running.run import SimulatedRun, Times
+from sim.engine.running.period import Repeated, Times
+from sim.engine.running.run import SimulatedRun
 from sim.plan.words.op import Collective
 
 Ints = NDArray[np.int64]
@@ -50,6 +51,7 @@ class LinkUse:
     rows: Ints
     seconds: Times
     num_steps: int = 1
+    repeated: Repeated | None = None
 
     @property
     def busy_fraction(self) -> Times:
@@ -68,7 +70,7 @@ class LinkUse:
         return np.searchsorted(moved.flow_of[moved.span_of], np.arange(len(moved.flows) + 1))
 
     def curve(self, row: int) -> Callable[[Times], Times]:
-        """Return a function of moments: how many seconds of the step until then a row's links have been in use."""
+        """Return a function of moments: how many seconds of the run until then a row's links have been in use."""
         moved, times, slopes = self.transfers, [np.zeros(1)], [np.zeros(1)]
         first, last = np.searchsorted(self.rows, [row, row + 1])
         for flow, seconds in zip(self.flows[first:last].tolist(), self.seconds[first:last].tolist(), strict=True):
@@ -84,8 +86,10 @@ class LinkUse:
 
     def over_time(self, row: int, num_parts: int) -> Times:
         """Return how busy a row's links are in each of equally long parts of the step, as a fraction."""
-        edges = np.linspace(0.0, self.makespan_s, num_parts + 1)
-        parts: Times = np.diff(self.curve(row)(edges)) / (self.makespan_s / num_parts)
+        edges, curve = np.linspace(0.0, self.makespan_s, num_parts + 1), self.curve(row)
+        if self.repeated is not None:
+            curve = self.repeated.stretched(curve)
+        parts: Times = np.diff(curve(edges)) / (self.makespan_s / num_parts)
         return np.maximum(parts, 0.0).round(12)
 
 
@@ -101,7 +105,7 @@ def link_use(run: SimulatedRun, pricing: ClusterPricing) -> LinkUse:
     flows, rows = cells.flows[kept], row_of_column[cells.columns[kept]]
     carrying = np.flatnonzero(row_of != IDLE)
     example = carrying[np.unique(row_of[carrying], return_index=True)[1]]
-    times = np.bincount(moved.flow_of, minlength=len(moved.flows))[flows]
+    times = np.bincount(moved.flow_of, moved.counts, minlength=len(moved.flows))[flows]
     return LinkUse(
         topology=pricing.cluster.topology,
         iteration_time_s=run.iteration_time_s,
@@ -116,6 +120,7 @@ def link_use(run: SimulatedRun, pricing: ClusterPricing) -> LinkUse:
         rows=rows,
         seconds=cells.seconds[kept],
         num_steps=run.plan.num_steps,
+        repeated=run.repeated,
     )
 
 

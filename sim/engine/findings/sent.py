@@ -1,6 +1,5 @@
 """How many bytes a rank sends in one step: messages by their payload, collectives by the algorithm that is priced."""
 
-from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -30,7 +29,7 @@ def sent_bytes(run: SimulatedRun, pricing: ClusterPricing) -> dict[str, float]:
     totals: dict[str, float] = {}
     for rank, program in run.programs.items():
         weight = run.folding.multiplicity[rank] / mesh.size
-        for purpose, num_bytes in counter.of_program(program, rank).items():
+        for purpose, num_bytes in counter.of_calls(program, run.num_calls(rank), rank).items():
             totals[purpose] = totals.get(purpose, 0.0) + weight * num_bytes
     return dict(sorted(totals.items()))
 
@@ -45,10 +44,10 @@ class _SentBytes:
         self._known: dict[tuple[str, int, tuple[int, ...]], float] = {}
         self._ranks_per_node: dict[tuple[int, ...], tuple[int, ...]] = {}
 
-    def of_program(self, program: Program, rank: int) -> dict[str, float]:
-        """Return what one rank sends, by purpose."""
+    def of_calls(self, program: Program, num_calls: Mapping[str, int], rank: int) -> dict[str, float]:
+        """Return what one rank sends in so many calls of each task, by purpose."""
         totals: dict[str, float] = {}
-        for name, count in Counter(call.task for call in program.calls).items():
+        for name, count in num_calls.items():
             for op in program.tasks[name].ops:
                 if isinstance(op, Send | Collective):
                     purpose = op.axis if isinstance(op, Send) else counted_stream(op)

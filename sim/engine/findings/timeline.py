@@ -19,6 +19,7 @@ MOST_OPS_IN_DETAIL = 200_000
 
 def timeline(run: SimulatedRun, detail: Literal["op", "task"] | None = None) -> Timeline:
     """Return the run as a timeline; by default with a row per op, on large plans with a row per call."""
+    run = run.whole
     if detail is None:
         num_ops = sum(len(p.tasks[call.task].ops) for p in run.programs.values() for call in p.calls)
         detail = "op" if num_ops <= MOST_OPS_IN_DETAIL else "task"

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from sim.engine.compiling.graph import Graph, NodeKind
 from sim.engine.prices.activity import Activity, is_link
 from sim.engine.prices.traffic import signature
-from sim.engine.running.run import SimulatedRun, TaskTimes, Times
+from sim.engine.running.period import Times
+from sim.engine.running.run import SimulatedRun, TaskTimes
 from sim.plan.words.op import Collective, LinkOp, Send
 from sim.plan.words.program import Program
 
@@ -45,6 +46,8 @@ class Flow:
 class Transfers:
     """``flow_of[i]``: the flow of transfer i; its op starts at ``start_s``, and its bytes move until ``end_s``.
 
+    ``counts[i]``: how many transfers of the step it stands for, where a run passed through its period once for many.
+
     From ``span_begin_s`` to ``span_end_s`` transfer ``span_of`` gets on by ``span_speed`` of the whole per second; its
     spans add up to the whole. Transfers are sorted by flow, and so are spans.
     """
@@ -54,6 +57,7 @@ class Transfers:
     start_s: Times
     begin_s: Times
     end_s: Times
+    counts: Ints
     span_of: Ints
     span_begin_s: Times
     span_end_s: Times
@@ -89,7 +93,8 @@ def transfers(run: SimulatedRun) -> Transfers:
     order = np.argsort(columns[0], kind="stable")
     flow_of, starts, begins, ends, keys = (column[order] for column in columns)
     spans = _spans(run, begins, ends, keys.astype(np.int64))
-    return Transfers(flows, flow_of.astype(np.int64), starts, begins, ends, *spans)
+    counts = np.ones(len(starts), np.int64) if run.repeated is None else run.repeated.counts(starts)
+    return Transfers(flows, flow_of.astype(np.int64), starts, begins, ends, counts, *spans)
 
 
 def _uses_links(activity: Activity) -> bool:

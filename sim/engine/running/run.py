@@ -1,6 +1,7 @@
 """A simulated run: when every op of every simulated rank ran."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -14,11 +15,10 @@ from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.folding.folding import Folding
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.memory import MemoryUse, memory_use
+from sim.engine.running.period import Part, Repeated, Times
 from sim.plan.words.buffer import Tier
 from sim.plan.words.op import Recv
 from sim.plan.words.program import Plan, Program, Task
-
-Times = NDArray[np.float64]
 
 STEADY: Final = 1e-5
 """Steps whose periods differ by no more than this part are taken to be alike."""
@@ -66,6 +66,9 @@ class SimulatedRun:
 
     ``num_steps``: how many were simulated in a row. Of several the step before the last is the one that is shown: what
     comes before it and after it is there as well. Times count from its first op.
+
+    ``repeated``: a run that passed through its period once, for the many times that the step does. ``programs`` and the
+    times of ops are then those of a step with fewer micro-batches; ``whole`` has all ops.
     """
 
     plan: Plan
@@ -76,12 +79,32 @@ class SimulatedRun:
     loop: EventLoop
     num_steps: int = 1
     wall_time_s: float = 0.0
+    repeated: Repeated | None = None
+    simulate_whole: Callable[[], "SimulatedRun"] | None = field(default=None, repr=False)
     _memory: dict[tuple[int, Tier], MemoryUse] = field(default_factory=dict, repr=False)
 
     @property
     def num_events(self) -> int:
         """Return how many SimPy events the run took."""
         return self.loop.num_events
+
+    @cached_property
+    def whole(self) -> "SimulatedRun":
+        """Return the run of all micro-batches one by one: this one, or if it repeated a period, another one."""
+        return self if self.simulate_whole is None else self.simulate_whole()
+
+    def num_calls(self, rank: int) -> Mapping[str, int]:
+        """Return how often a simulated rank calls each task in the step."""
+        found = dict(Counter(call.task for call in self.programs[rank].calls))
+        if self.repeated is not None:
+            for task, count in self.repeated.calls[rank].items():
+                found[task] += count * self.repeated.times
+        return found
+
+    @property
+    def _later_s(self) -> float:
+        """Return how much later than simulated the end of the step comes."""
+        return 0.0 if self.repeated is None else self.repeated.later_s
 
     def memory_of(self, rank: int, tier: Tier = Tier.DEVICE) -> MemoryUse:
         """Return the memory of a simulated rank in one tier; ranks with one program have the same."""
@@ -140,7 +163,7 @@ class SimulatedRun:
     def makespan_s(self) -> float:
         """Return the time from the step's first op to its last, over all ranks."""
         if self.num_steps == 1:
-            return max(self.loop.ends_s, default=0.0)
+            return max(self.loop.ends_s, default=0.0) + self._later_s
         return max((float(t.ends_s.max()) for rank in self.programs for t in self.task_times(rank)), default=0.0)
 
     @cached_property
@@ -150,7 +173,7 @@ class SimulatedRun:
         for rank in self.programs:
             times = list(self.task_times(rank))
             begins_s = [t.starts_s.min() for t in times if t.task.traits.opens]
-            spans_s += [max(t.ends_s.max() for t in times) - min(begins_s)] if begins_s else []
+            spans_s += [max(t.ends_s.max() for t in times) - min(begins_s) + self._later_s] if begins_s else []
         return float(max(spans_s))
 
     @cached_property
@@ -183,11 +206,19 @@ class SimulatedRun:
                 starts_s, ends_s = times.starts_s - origin_s, times.ends_s - origin_s
                 yield replace(times, calls=times.calls - first, starts_s=starts_s, ends_s=ends_s)
 
-    def window(self, rank: int) -> tuple[list[TaskTimes], float]:
-        """Return the times of a rank in all steps, and when the step begins for it: its first op on its main stream.
+    def window(self, rank: int) -> tuple[list[TaskTimes], tuple[Part, ...]]:
+        """Return the times of a rank in all steps, and the parts of time that make up the step for it.
 
-        Of a run with barriers that is when all begin. Of a plan that holds several steps, the step is the last but one.
+        It begins with its first op on its main stream; of a run with barriers when all begin. Of a plan that holds
+        several steps, the step is the last but one.
         """
+        tasks, begin_s = self._from_begin(rank)
+        if self.repeated is not None:
+            return tasks, self.repeated.parts(self.iteration_time_s - self._later_s)
+        return tasks, (Part(begin_s, self.iteration_time_s),)
+
+    def _from_begin(self, rank: int) -> tuple[list[TaskTimes], float]:
+        """Return the times of a rank in all steps, and when the step begins for it."""
         if self.plan.num_steps > 1:
             return list(self.task_times(rank)), self._step_begin_s(rank, -2)
         if self.num_steps == 1:

@@ -1,12 +1,12 @@
 """A plan in, a simulated run out."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Final
 
-from sim.engine.compiling.graph import PricedTask
+from sim.engine.compiling.graph import Graph, PricedTask
 from sim.engine.compiling.repricing import Priced, StructureKey, structure_of
 from sim.engine.compiling.shape import TaskShape, analyse
 from sim.engine.compiling.structure import Structure, compiled
@@ -16,7 +16,11 @@ from sim.engine.prices.launching import launched
 from sim.engine.running.collector import collector_paused
 from sim.engine.running.deadlock import refuse_deadlock
 from sim.engine.running.loop import EventLoop
+from sim.engine.running.period import Repeated
 from sim.engine.running.run import SimulatedRun
+from sim.engine.running.shorter import Short, short_plans
+from sim.engine.running.steady import Steady, steady_period
+from sim.plan.facts.repetition import Repetition
 from sim.plan.words.op import LinkOp, Op
 from sim.plan.words.program import Plan, Program, Task
 from sim.plan.words.steps import repeated
@@ -28,25 +32,33 @@ MOST_STRUCTURES: Final = 3
 """How many structures of a plan a simulation holds: prices seldom alternate between more."""
 
 Fold = Callable[[Plan, Pricing], Folding]
+Structures = dict[tuple[int, int], Structure]
 
 
-def simulate(plan: Plan, pricing: Pricing, *, fold: Fold = fold, coalesce: bool = True) -> SimulatedRun:
+def simulate(
+    plan: Plan, pricing: Pricing, *, fold: Fold = fold, coalesce: bool = True, repeat: bool = True
+) -> SimulatedRun:
     """Return the run of one step of ``plan``.
 
     Without a barrier between steps it is a step in the middle of several: as many are simulated as it takes to see
-    the steady period. Raises CheckError where sends and receives do not match, DeadlockError where the run gets stuck.
+    the steady period. ``repeat``: a period of many micro-batches is simulated once. Raises CheckError where sends and
+    receives do not match, DeadlockError where the run gets stuck.
     """
-    return Simulation(plan, fold, coalesce).run(pricing)
+    return Simulation(plan, fold, coalesce, repeat).run(pricing)
 
 
 @dataclass(frozen=True)
 class _Known:
-    """What a plan is compiled to under prices that fold alike and share a structure, by number of steps in a row."""
+    """What a plan is compiled to under prices that fold alike and share a structure.
 
+    ``structures``: by number of steps in a row, and of periods that are left out.
+    """
+
+    pricing: Pricing
     folding: Folding
     programs: Mapping[int, Program]
     prices: Priced
-    structures: dict[int, Structure] = field(default_factory=dict)
+    structures: Structures = field(default_factory=dict)
 
     @cached_property
     def key(self) -> StructureKey:
@@ -71,6 +83,7 @@ class Simulation:
     plan: Plan
     fold: Fold = fold
     coalesce: bool = True
+    repeat: bool = True
     _known: list[_Known] = field(default_factory=list)
     _shapes: dict[int, Mapping[str, TaskShape]] = field(default_factory=dict)
 
@@ -80,12 +93,44 @@ class Simulation:
             began_s = perf_counter()
             now = self._priced(pricing)
             structures = self._structures(now)
-            for num_steps in (1,) if self.plan.barrier else NUMBERS_OF_STEPS:
-                run = self._run_steps(now, structures, num_steps)
-                if run.is_steady:
-                    break
+            run = self._repeated_run(now, structures) or self._whole_run(now, structures)
             run.wall_time_s = perf_counter() - began_s
         return run
+
+    def _whole_run(self, now: _Known, structures: Structures) -> SimulatedRun:
+        """Return the run of all calls: of several steps where none waits for the others at its end."""
+        for num_steps in (1,) if self.plan.barrier else NUMBERS_OF_STEPS:
+            key = (num_steps, 0)
+            programs = structures[key].programs if key in structures else _in_a_row(now.programs, num_steps)
+            graph, loop = self._ran(now, structures, key, programs)
+            refuse_deadlock(SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop))
+            run = SimulatedRun(self.plan, now.folding, now.programs, now.prices, graph, loop, num_steps)
+            if run.is_steady:
+                break
+        return run
+
+    def _repeated_run(self, now: _Known, structures: Structures) -> SimulatedRun | None:
+        """Return a run that passes through its period once, for all that the step does; None where it has none."""
+        for short in self._shorter:
+            programs = {rank: short.programs[id(program)] for rank, program in now.programs.items()}
+            graph, loop = self._ran(now, structures, (1, short.times), programs)
+            if min(loop.ends_s, default=0.0) < 0.0:
+                return None  # it is stuck: the whole run says where
+            run = SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop)
+            repetition_of = {rank: short.repetitions[id(program)] for rank, program in now.programs.items()}
+            period = steady_period(run, repetition_of)
+            if period is not None:
+                whole = partial(simulate, self.plan, now.pricing, fold=self.fold, coalesce=self.coalesce, repeat=False)
+                return replace(
+                    run, repeated=_repeated(programs, repetition_of, period, short.times), simulate_whole=whole
+                )
+        return None
+
+    @cached_property
+    def _shorter(self) -> list[Short]:
+        """Return shorter forms of the plan, the shortest first; none where it does not repeat itself often enough."""
+        fits = self.repeat and self.coalesce and self.plan.barrier and self.plan.num_steps == 1
+        return list(short_plans(self.plan)) if fits else []
 
     def _priced(self, pricing: Pricing) -> _Known:
         """Return the plan's prices, and which ranks are alike under them; nothing is compiled."""
@@ -93,29 +138,48 @@ class Simulation:
         programs = {rank: self.plan.program_of(rank) for rank in folding.multiplicity}
         self._shapes = self._shapes or {id(p): _shapes(p) for p in self.plan.programs}
         prices = {rank: _price(self.plan, pricing, folding, rank, self._shapes) for rank in programs}
-        return _Known(folding, programs, prices)
+        return _Known(pricing, folding, programs, prices)
 
-    def _structures(self, now: _Known) -> dict[int, Structure]:
+    def _structures(self, now: _Known) -> Structures:
         """Return what is compiled for the structure of these prices, so far; structures that wait longest go."""
         place = next((place for place, known in enumerate(self._known) if known.holds_for(now)), None)
         known = now if place is None else self._known.pop(place)
         self._known = [known, *self._known[: MOST_STRUCTURES - 1]]
         return known.structures
 
-    def _run_steps(self, now: _Known, structures: dict[int, Structure], num_steps: int) -> SimulatedRun:
-        """Simulate that many steps in a row."""
-        plan, folding = self.plan, now.folding
-        if num_steps in structures:
-            structure = structures[num_steps]
-            graph = structure.priced(now.prices)
+    def _ran(
+        self, now: _Known, structures: Structures, key: tuple[int, int], programs: Mapping[int, Program]
+    ) -> tuple[Graph, EventLoop]:
+        """Compile programs, or give their structure its prices, and run them; ``key``: that of the structure."""
+        if key in structures:
+            graph = structures[key].priced(now.prices)
         else:
-            in_a_row = _in_a_row(now.programs, num_steps)
-            structure = compiled(plan, folding, in_a_row, now.prices, self._shapes, coalesce=self.coalesce)
-            structures[num_steps], graph = structure, structure.graph
+            plan, folding = self.plan, now.folding
+            structure = compiled(plan, folding, programs, now.prices, self._shapes, coalesce=self.coalesce)
+            structures[key], graph = structure, structure.graph
         loop = EventLoop(graph)
         loop.run()
-        refuse_deadlock(SimulatedRun(plan, folding, structure.programs, now.prices, graph, loop))
-        return SimulatedRun(plan, folding, now.programs, now.prices, graph, loop, num_steps)
+        return graph, loop
+
+
+def _repeated(
+    programs: Mapping[int, Program], repetition_of: Mapping[int, Repetition], period: Steady, left_out: int
+) -> Repeated:
+    """Return the period of a run of programs that make their repeated calls ``left_out`` times less."""
+    calls = {
+        rank: {task: period.repetitions * count for task, count in found.of_task(programs[rank]).items()}
+        for rank, found in repetition_of.items()
+    }
+    apart = {rank: _apart(programs[rank], found, period.repetitions) for rank, found in repetition_of.items()}
+    return Repeated(period.begin_s, period.end_s, left_out // period.repetitions, calls, apart)
+
+
+def _apart(program: Program, repetition: Repetition, times: int) -> tuple[int, int]:
+    """Return two calls that are so many repetitions apart, the last: of the main line of work, if it has a part."""
+    calls = range(repetition.stop - 1, repetition.stop - 1 - repetition.num_calls, -1)
+    mains = (at for at in calls if program.tasks[program.calls[at].task].traits.coalesces)
+    last = next(mains, calls[0])
+    return last - times * repetition.num_calls, last
 
 
 def _shapes(program: Program) -> dict[str, TaskShape]:

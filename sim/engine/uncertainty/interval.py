@@ -13,7 +13,7 @@ from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses, ModelErrors
 from sim.engine.uncertainty.first_order import path_shares, relative_deviation, sensitivities
 from sim.engine.uncertainty.loadings import loadings
 from sim.engine.uncertainty.longest_path import Floats
-from sim.engine.uncertainty.retiming import num_nodes, retiming
+from sim.engine.uncertainty.retiming import num_nodes, num_whole_nodes, retiming
 
 NUM_DRAWS: Final = 128
 MOST_NODES: Final = 500_000
@@ -54,7 +54,7 @@ def step_time_interval(path: CriticalPath, errors: ModelErrors, most_nodes: int 
     jitter.
     """
     time_s = path.run.iteration_time_s
-    if num_nodes(path.run) > most_nodes:
+    if num_whole_nodes(path.run) > most_nodes:
         spread = NORMAL_90 * step_deviation(path, errors)
         bounds = Interval(time_s * math.exp(-spread), time_s * math.exp(spread))
         return StepInterval(bounds, time_s, Method.FIRST_ORDER)

@@ -13,7 +13,7 @@ members belong to different pipelines, of which the slowest counts: here the slo
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 
 import numpy as np
@@ -60,7 +60,7 @@ def _of_slowest(moved: Floats, count: int, random: np.random.Generator, num_draw
 def _spent_s(run: SimulatedRun, rank: int) -> Mapping[str, float]:
     """Return the seconds that a rank's kernels take in a step, by family."""
     program, spent = run.programs[rank], defaultdict[str, float](float)
-    for name, count in Counter(call.task for call in program.calls).items():
+    for name, count in run.num_calls(rank).items():
         for op, seconds in zip(program.tasks[name].ops, run.priced[rank][name].durations_s, strict=True):
             spent[kind_of(op)] += count * seconds
     return spent

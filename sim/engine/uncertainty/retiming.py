@@ -31,7 +31,8 @@ class Retiming:
     """A run's nodes, as ``Durations`` has them, in levels.
 
     ``derived``: rows that are not drawn but follow from those that are; ``rows[n]`` is ~k where it is row k of these.
-    ``begins``: the nodes at whose ends the run's steps begin; none where it is one step.
+    ``begins``: the nodes at whose ends the run's steps begin; none where it is one step. ``apart``: pairs of nodes
+    whose ends are a period apart, of a run that passed through its period once for many.
     """
 
     run: SimulatedRun
@@ -40,6 +41,7 @@ class Retiming:
     rows: Ints
     derived: tuple[Derived, ...]
     begins: Ints
+    apart: Ints
 
     def relative_times(self, factors: Floats) -> Floats:
         """Return how many times as long as predicted a step takes with drawn factors (rows x draws), per draw."""
@@ -59,16 +61,31 @@ class Retiming:
         """Return the makespan, or the period as the run has found it."""
         if self.run.num_steps == 1:
             latest_s: Floats = ends_s.max(axis=0)
-            return latest_s
+            return (
+                latest_s if self.run.repeated is None else latest_s + self.run.repeated.times * self._period_s(ends_s)
+            )
         first = -2 if self.run.is_steady else (len(self.begins) - 1) // 2
         periods_s: Floats = np.diff(ends_s[self.levels.place[self.begins[first:]]], axis=0).mean(axis=0)
         return periods_s
+
+    def _period_s(self, ends_s: Floats) -> Floats:
+        """Return how long a period lasts, per draw: that of the slowest rank, for which the others wait in the end."""
+        earlier, later = (ends_s[self.levels.place[nodes]] for nodes in self.apart.T)
+        slowest_s: Floats = (later - earlier).max(axis=0)
+        return slowest_s
 
 
 def num_nodes(run: SimulatedRun) -> int:
     """Return how many nodes there are to retime: the run's own, and one between each entry and exit of a block."""
     blocks = run.graph.blocks.values()
     return len(run.graph.kinds) + sum(len(block.pattern.entries) * (len(block.exits) + 1) for block in blocks)
+
+
+def num_whole_nodes(run: SimulatedRun) -> int:
+    """Return about how many nodes the whole run has, where it passed through its period once for many."""
+    simulated = sum(len(program.calls) for program in run.programs.values())
+    whole = sum(sum(run.num_calls(rank).values()) for rank in run.programs)
+    return num_nodes(run) if run.repeated is None else num_nodes(run) * whole // simulated
 
 
 def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) -> Retiming:
@@ -86,7 +103,17 @@ def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) ->
         np.array([row or 0 for row in nodes.rows], dtype=np.int64),
         rows.derived,
         np.array(begins, dtype=np.int64),
+        np.array(_apart(run), dtype=np.int64).reshape(-1, 2),
     )
+
+
+def _apart(run: SimulatedRun) -> list[tuple[int, int]]:
+    """Return pairs of nodes whose ends are a period apart, one of each simulated rank."""
+    if run.repeated is None:
+        return []
+    joint = {node: run.graph.joints[index].members[0] for node, index in run.graph.joint_of.items()}
+    node_of = {(rank, call): joint.get(node, node) for rank, call, node, _ in run.graph.units}
+    return [(node_of[rank, first], node_of[rank, last]) for rank, (first, last) in run.repeated.apart.items()]
 
 
 @dataclass(slots=True)

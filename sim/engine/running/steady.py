@@ -1,0 +1,100 @@
+"""Finding the period of a run: equal states, and equal calls to come.
+
+What is under way at one moment is under way again a period later, with equally much left to do: every rank and stream
+has begun as many more calls as a period has, and all that begins or lasts within the two moments repeats, to rounding,
+what is a period away. From equal states follow equal futures, so long as the calls to come are equal.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from sim.engine.running.period import EQUAL, Times
+from sim.engine.running.run import SimulatedRun
+from sim.plan.facts.repetition import Repetition
+
+IN_A_PERIOD: Final = (1, 2, 3, 4, 6)
+"""How many repetitions of its calls a period may have: messages and buckets need not come around with every one."""
+
+
+class Steady(NamedTuple):
+    """A period of a run: from when to when, and how many repetitions of the calls it has."""
+
+    begin_s: float
+    end_s: float
+    repetitions: int
+
+
+def steady_period(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> Steady | None:
+    """Return a period in which every rank makes all repeated calls and whose state comes back; None: there is none.
+
+    ``repetition_of``: what repeats in the programs of the run, by simulated rank.
+    """
+    once = [rows for rank in run.programs for rows in _rows(run, rank, repetition_of[rank])]
+    for repetitions in IN_A_PERIOD:
+        tasks = [replace(rows, count=repetitions * rows.count) for rows in once]
+        for length_s in _lengths_s(tasks):
+            begin_s = _begin_s(tasks, length_s)
+            if begin_s is not None and all(_repeats(rows, begin_s, begin_s + length_s) for rows in tasks):
+                return Steady(begin_s, begin_s + length_s, repetitions)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The times of all calls of one task of one rank, x ops: of those that repeat, rows ``first`` to ``stop``.
+
+    ``count``: how many calls of the task one period has.
+    """
+
+    starts_s: Times
+    ends_s: Times
+    first: int
+    stop: int
+    count: int
+
+
+def _rows(run: SimulatedRun, rank: int, repetition: Repetition) -> Iterator[_Rows]:
+    counts = repetition.of_task(run.programs[rank])
+    for times in run.task_times(rank):
+        first, stop = np.searchsorted(times.calls, (repetition.first, repetition.stop)).tolist()
+        yield _Rows(times.starts_s, times.ends_s, first, stop, counts.get(times.task.name, 0))
+
+
+def _lengths_s(tasks: Sequence[_Rows]) -> list[float]:
+    """Return how long a period may last: what is between calls of one task at the end, and halfway."""
+    for rows in tasks:
+        if rows.count and rows.stop - rows.first > rows.count:
+            last, halfway = rows.stop - 1, (rows.first + rows.count + rows.stop) // 2
+            found = [float(rows.starts_s[at, 0] - rows.starts_s[at - rows.count, 0]) for at in (last, halfway)]
+            return [length_s for length_s in dict.fromkeys(found) if length_s > 0.0]
+    return []
+
+
+def _begin_s(tasks: Sequence[_Rows], length_s: float) -> float | None:
+    """Return when the first stretch begins that is as long as a period and in which only what repeats goes on."""
+    unlike = [_unlike(rows, length_s) for rows in tasks]
+    starts_s, ends_s = (np.concatenate(times) for times in zip(*unlike, strict=True))
+    order = np.argsort(starts_s, kind="stable")
+    starts_s, ends_s = starts_s[order], np.maximum.accumulate(ends_s[order])
+    long_enough = np.flatnonzero(starts_s[1:] - ends_s[:-1] >= (1.0 - EQUAL) * length_s)
+    return float(ends_s[long_enough[0]]) if len(long_enough) else None
+
+
+def _unlike(rows: _Rows, length_s: float) -> tuple[Times, Times]:
+    """Return when the calls begin and end that do not repeat the one a period before."""
+    unlike = np.ones(len(rows.starts_s), dtype=np.bool_)
+    if rows.count and rows.stop - rows.first > rows.count:
+        early, late = slice(rows.first, rows.stop - rows.count), slice(rows.first + rows.count, rows.stop)
+        off_s = [np.abs(times[late] - times[early] - length_s).max(axis=1) for times in (rows.starts_s, rows.ends_s)]
+        unlike[late] = np.maximum(*off_s) > EQUAL * length_s
+    return rows.starts_s[unlike].min(axis=1), rows.ends_s[unlike].max(axis=1)
+
+
+def _repeats(rows: _Rows, begin_s: float, end_s: float) -> bool:
+    """Return whether of every op as many calls begin between two moments as a period has."""
+    slack_s = EQUAL * (end_s - begin_s)
+    begun = [(rows.starts_s < moment_s - slack_s).sum(axis=0) for moment_s in (begin_s, end_s)]
+    return bool((begun[1] - begun[0] == rows.count).all())

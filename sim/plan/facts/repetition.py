@@ -1,0 +1,135 @@
+"""What of a program repeats: calls that are made over and over in its middle, each time for later micro-batches.
+
+A program with fewer such repetitions is the same program of a step with fewer micro-batches. What a backend finds out
+about the short one holds for the long one as far as repetitions are alike.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.plan.words.program import Call, Program
+
+Ints = NDArray[np.int64]
+
+MOST_CALLS: Final = 4096
+"""A repetition has no more calls: what repeats less often is no steady state."""
+
+_NONE: Final = -1
+"""The micro-batch of calls that have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """Calls ``first`` to ``stop`` are the same ``num_calls`` calls over and over, perhaps not all of them at last.
+
+    Each time they are for micro-batches that are ``microbatches`` further on.
+    """
+
+    first: int
+    stop: int
+    num_calls: int
+    microbatches: int
+
+    @property
+    def num_times(self) -> int:
+        """Return how often all of the calls are made."""
+        return (self.stop - self.first) // self.num_calls
+
+    def without(self, times: int) -> "Repetition":
+        """Return the repetition of a program that makes the calls so many times less."""
+        return replace(self, stop=self.stop - times * self.num_calls)
+
+    def of_task(self, program: Program) -> Mapping[str, int]:
+        """Return how many calls of each task one repetition has."""
+        found: dict[str, int] = {}
+        for call in program.calls[self.first : self.first + self.num_calls]:
+            found[call.task] = found.get(call.task, 0) + 1
+        return found
+
+
+def repetitions(programs: Sequence[Program]) -> list[Repetition] | None:
+    """Return what repeats in every program, for equally many micro-batches; None where that is not so.
+
+    Of several repetitions it is the one of the fewest micro-batches.
+    """
+    coded = [_Coded.of(program) for program in programs]
+    for microbatches in coded[0].candidates() if coded else ():
+        found = [calls.repetition(microbatches) for calls in coded]
+        if None not in found:
+            return [repetition for repetition in found if repetition is not None]
+    return None
+
+
+def shortened(program: Program, repetition: Repetition, times: int) -> Program | None:
+    """Return a program that makes the repeated calls so many times less; None where that is no program.
+
+    Calls that follow are for micro-batches that many repetitions earlier.
+    """
+    calls, by = program.calls, times * repetition.microbatches
+    after = [_earlier(call, by) for call in calls[repetition.first + times * repetition.num_calls :]]
+    short = (*calls[: repetition.first], *after)
+    named = [(call.task, call.microbatch) for call in short if call.microbatch is not None]
+    if any(microbatch < 0 for _, microbatch in named) or len(set(named)) < len(named):
+        return None
+    return replace(program, calls=short)
+
+
+def _earlier(call: Call, microbatches: int) -> Call:
+    return call if call.microbatch is None else Call(call.task, call.microbatch - microbatches, call.lag)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Coded:
+    """The calls of a program as numbers: task and micro-batch. ``middle``: the call that must repeat."""
+
+    tasks: Ints
+    microbatches: Ints
+    middle: int
+
+    @classmethod
+    def of(cls, program: Program) -> "_Coded":
+        numbers = {name: number for number, name in enumerate(program.tasks)}
+        tasks = np.array([numbers[call.task] for call in program.calls], dtype=np.int64)
+        microbatches = np.array([_NONE if c.microbatch is None else c.microbatch for c in program.calls], np.int64)
+        numbered = np.flatnonzero(microbatches != _NONE)
+        return cls(tasks, microbatches, int(numbered[len(numbered) // 2]) if len(numbered) else -1)
+
+    def candidates(self) -> list[int]:
+        """Return for how many more micro-batches the middle call is made again, the fewest first."""
+        if self.middle < 0:
+            return []
+        later = slice(self.middle + 1, self.middle + 1 + MOST_CALLS)
+        again = self.tasks[later] == self.tasks[self.middle]
+        ahead = self.microbatches[later][again] - self.microbatches[self.middle]
+        return sorted({int(by) for by in ahead[ahead > 0]})
+
+    def repetition(self, microbatches: int) -> Repetition | None:
+        """Return what repeats around the middle call, twice at least: the better part of all calls."""
+        if self.middle < 0:
+            return None
+        wanted = (self.tasks == self.tasks[self.middle]) & (
+            self.microbatches == self.microbatches[self.middle] + microbatches
+        )
+        at = np.flatnonzero(wanted)
+        num_calls = int(at[0]) - self.middle if len(at) == 1 else 0
+        if num_calls < 1:
+            return None
+        alike = self._alike(num_calls, microbatches)
+        unlike = np.flatnonzero(~alike)
+        place = int(np.searchsorted(unlike, self.middle))
+        first = int(unlike[place - 1]) + 1 if place else 0
+        stop = (int(unlike[place]) if place < len(unlike) else len(alike)) + num_calls
+        found = Repetition(first, stop, num_calls, microbatches)
+        holds = alike[self.middle] and found.num_times > 1 and 2 * (stop - first) > len(self.tasks)
+        return found if holds else None
+
+    def _alike(self, num_calls: int, microbatches: int) -> NDArray[np.bool_]:
+        """Return which calls are made again so many calls later, for later micro-batches."""
+        tasks, now = self.tasks, self.microbatches
+        later = np.where(now == _NONE, _NONE, now + microbatches)
+        same: NDArray[np.bool_] = (tasks[num_calls:] == tasks[:-num_calls]) & (now[num_calls:] == later[:-num_calls])
+        return same

@@ -1,0 +1,161 @@
+"""A run that passes through its period once says of every op and of the step what the whole run says."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sim.engine.findings.breakdown import breakdown
+from sim.engine.findings.computing import computing_seconds
+from sim.engine.findings.critical_path import critical_path
+from sim.engine.findings.link_use import LinkUse, link_use
+from sim.engine.findings.sent import sent_bytes
+from sim.engine.prices.textbook import TextbookPricing
+from sim.engine.running.memory import peak_live_chunks
+from sim.engine.running.run import SimulatedRun
+from sim.engine.running.simulate import Simulation, simulate
+from sim.plan.facts.work_shares import work_shares
+from sim.training.data.axes import SAMPLE_AXES
+from tests.sim.engine.test_teams import slow_devices
+from tests.sim.jobs import GPT, dense_plan, pricing_on, textbook_plan
+from tests.sim.strategies import NODES, dense_keys
+
+LAW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+STEADY = ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v")
+"""Schedules that keep no more micro-batches the more there are."""
+
+
+@st.composite
+def long_keys(draw: Any) -> dict[str, Any]:
+    """Draw the keys of a job with many micro-batches, of any schedule that suits the degrees."""
+    keys: dict[str, Any] = draw(dense_keys())
+    pp = keys["pp"]
+    return keys | {"m": pp * draw(st.integers(120 // pp, 150 // pp))}
+
+
+def op_times(run: SimulatedRun) -> Iterator[tuple[int, str, Any, Any]]:
+    """Yield rank, task, and start and end in seconds of all its ops in the whole step (calls x ops)."""
+    for rank in run.programs:
+        for times in run.task_times(rank):
+            columns = [_unrolled(run, times.starts_s[:, j], times.ends_s[:, j]) for j in range(len(times.task.ops))]
+            starts_s, ends_s = (np.stack(found, axis=1) for found in zip(*columns, strict=True))
+            yield rank, times.task.name, starts_s, ends_s
+
+
+def _unrolled(run: SimulatedRun, starts_s: Any, ends_s: Any) -> tuple[Any, Any]:
+    """Return starts and ends of one op in all calls: those of the period again and again, those after it later."""
+    if run.repeated is None:
+        return starts_s, ends_s
+    slack_s = 1e-9 * run.repeated.length_s
+    first, last = np.searchsorted(starts_s, [run.repeated.begin_s - slack_s, run.repeated.end_s - slack_s])
+    later_s = run.repeated.length_s * np.arange(1, run.repeated.times + 1)
+
+    def whole(times_s: Any) -> Any:
+        again = (times_s[first:last] + later_s[:, None]).ravel()
+        return np.concatenate([times_s[:last], again, times_s[last:] + run.repeated.later_s])
+
+    return whole(starts_s), whole(ends_s)
+
+
+@LAW
+@given(keys=long_keys(), node=st.sampled_from(NODES), per_node=st.sampled_from([1, 2, 4, 8]))
+def test_every_op_runs_when_the_whole_run_says(keys: dict[str, Any], node: str, per_node: int) -> None:
+    """On random plans starts and ends of all ops are the same to 1e-9 of the step, and memory to the byte."""
+    plan = dense_plan(**keys)
+    pricing = pricing_on(node, plan.mesh.size, devices_per_node=per_node)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-9)
+    for (*name, starts_s, ends_s), (*other, whole_starts_s, whole_ends_s) in zip(
+        op_times(run), op_times(whole), strict=True
+    ):
+        assert name == other
+        assert np.abs(starts_s - whole_starts_s).max() <= 1e-9 * whole.makespan_s, name
+        assert np.abs(ends_s - whole_ends_s).max() <= 1e-9 * whole.makespan_s, name
+    for rank in run.programs:
+        assert run.memory_of(rank).peak_bytes == whole.memory_of(rank).peak_bytes
+        assert run.memory_of(rank).peak_by_kind_bytes == whole.memory_of(rank).peak_by_kind_bytes
+        assert peak_live_chunks(run.programs[rank]) == peak_live_chunks(whole.programs[rank])
+
+
+@LAW
+@given(keys=long_keys(), node=st.sampled_from(NODES), per_node=st.sampled_from([1, 2, 4, 8]))
+def test_every_finding_is_that_of_the_whole_run(keys: dict[str, Any], node: str, per_node: int) -> None:
+    """Where time goes, what is sent, how full links are and how long the critical path is: all to 1e-9."""
+    plan = dense_plan(**keys)
+    pricing = pricing_on(node, plan.mesh.size, devices_per_node=per_node)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+
+    def near(found: Any) -> Any:
+        return pytest.approx(found, rel=1e-9, abs=1e-9 * whole.iteration_time_s)
+
+    shares = dict(zip(map(id, plan.programs), work_shares(plan, SAMPLE_AXES), strict=True))
+    for rank in run.programs:
+        mine, other = breakdown(run, rank), breakdown(whole, rank)
+        assert mine.busy_s == near(other.busy_s)
+        assert mine.exposed_s == near(other.exposed_s)
+        of_rank = shares[id(plan.program_of(rank))]
+        assert computing_seconds(run, rank, of_rank) == near(computing_seconds(whole, rank, of_rank))
+        assert run.num_calls(rank) == whole.num_calls(rank)
+    assert run.max_rank_span_s == near(whole.max_rank_span_s)
+    assert sent_bytes(run, pricing) == pytest.approx(sent_bytes(whole, pricing), rel=1e-9)
+    assert math.fsum(critical_path(run).seconds.values()) == near(whole.iteration_time_s)
+    assert_same_links(link_use(run, pricing), link_use(whole, pricing))
+
+
+def assert_same_links(use: LinkUse, whole: LinkUse) -> None:
+    """Fail unless links carry the same, in all and over time."""
+    assert use.row_of.tolist() == whole.row_of.tolist()
+    assert np.allclose(use.num_bytes, whole.num_bytes, rtol=1e-9)
+    assert np.allclose(use.busy_s, whole.busy_s, rtol=1e-9)
+    for row in range(len(use.example)):
+        assert np.allclose(use.over_time(row, 7), whole.over_time(row, 7), atol=1e-6)
+
+
+@pytest.mark.parametrize("schedule", STEADY)
+def test_schedules_that_repeat_themselves_are_cut_short(schedule: str) -> None:
+    """A hundred micro-batches take a fraction of the events, and none is left out of the counts."""
+    v = 1 if schedule in {"1f1b", "zb_h1"} else 2
+    plan = dense_plan(pp=2, m=100, schedule=schedule, virtual_stages=v, model=GPT | {"num_layers": 4})
+    pricing = pricing_on("dgx-a100-80g", plan.mesh.size)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.repeated is not None
+    assert run.num_events < whole.num_events / 2
+    assert run.num_calls(0) == whole.num_calls(0)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "breadth_first"])
+def test_schedules_that_pile_up_micro_batches_run_whole(schedule: str) -> None:
+    """Where all forwards come first, no state comes back, and no repetition is made up."""
+    assert simulate(textbook_plan(schedule, 2, 100), TextbookPricing()).repeated is None
+
+
+def test_the_cost_does_not_grow_with_the_number_of_micro_batches() -> None:
+    """Sixteen times as many micro-batches are simulated by as many events."""
+    pricing = pricing_on("dgx-a100-80g", 2)
+    events = [simulate(dense_plan(pp=2, m=m), pricing).num_events for m in (124, 2044)]
+    assert events[0] == events[1]
+
+
+def test_a_repriced_run_is_cut_short_as_well() -> None:
+    """One simulation under two prices gives what two fresh ones give, to the last bit."""
+    plan = dense_plan(pp=2, dp=2, m=64)
+    simulation = Simulation(plan)
+    for node in (*NODES, NODES[0]):
+        pricing = pricing_on(node, plan.mesh.size)
+        found, fresh = simulation.run(pricing), simulate(plan, pricing)
+        assert found.repeated == fresh.repeated is not None
+        assert found.iteration_time_s == fresh.iteration_time_s
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb_h1"])
+def test_a_straggler_holds_up_its_whole_pipeline(schedule: str) -> None:
+    """With a slow device the period is its own; the run is that of all micro-batches all the same."""
+    plan = dense_plan(tp=2, pp=2, m=80, schedule=schedule)
+    pricing = slow_devices(1, 3)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.repeated is not None
+    assert run.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-9)
