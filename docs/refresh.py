@@ -1,16 +1,16 @@
 """Draw the README's picture, and bring what is generated in it and in the pages of docs up to date: ``make docs``."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from scenarios.console.blocks import print_blocks
 from scenarios.report.combinations import combination_lines
 from scenarios.report.pictures.pipeline_figure import write_pipeline_figure
+from scenarios.summaries.validation import Validation
 from scenarios.validation import published
 from scenarios.validation.accuracy import markdown_lines, verdict_lines
 from scenarios.workloads.loading import load_scenario
@@ -45,9 +45,10 @@ def quickstart_block() -> str:
     return "\n".join(f"    {line}".rstrip() for line in lines)
 
 
-def step_lines(accuracy: Mapping[str, Any]) -> Iterator[str]:
+def step_lines(accuracy: Validation) -> Iterator[str]:
     """Yield the README's table of tables: those of whole steps and of memory, not of single collectives."""
-    return verdict_lines({"tables": [t for t in accuracy["tables"] if t["prediction"] != "collective_time_s"]})
+    steps = tuple(table for table in accuracy.tables if table.prediction != "collective_time_s")
+    return verdict_lines(Validation(tables=steps))
 
 
 def combinations_block() -> str:

@@ -34,6 +34,7 @@ from scenarios.summaries.as_json import as_json
 from scenarios.summaries.comparison import ComparisonSummary
 from scenarios.summaries.execution import ExecutionSummary
 from scenarios.summaries.sweep import RefusedPoint, SweepSummary
+from scenarios.summaries.validation import Validation
 from scenarios.sweep.page import sweep_blocks
 from scenarios.sweep.run import Sweep, prepare, run
 from scenarios.sweep.settings import read_settings
@@ -248,7 +249,7 @@ def compare(first: Path | str, second: Path | str) -> Difference:
     return Difference(compare_files(Path(first), Path(second)))
 
 
-def validate(*tables: Path | str) -> dict[str, Any]:
+def validate(*tables: Path | str) -> Validation:
     """Return published measurements beside their predictions; no table named: all that come with meshtwin."""
     return published.run(tuple(Path(table) for table in tables))
 

@@ -8,38 +8,35 @@ from rich.console import Console
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.console.blocks import print_blocks
 from scenarios.report.blocks import Block, Column, Only, Piece, Table, Text
+from scenarios.summaries.as_json import as_json
+from scenarios.summaries.validation import ValidatedTable, Validation
 
 _LEAST_PERCENT = 5e-4
 """Smaller shares of one would round to no per cent at all, and are shown as they are."""
 
 
-def print_validation(summary: Mapping[str, Any], console: Console) -> None:
+def print_validation(summary: Validation, console: Console) -> None:
     """Print predicted against measured, table by table."""
-    for entry in summary["tables"]:
+    for entry in summary.tables:
         print_blocks([validation_block(entry)], console)
         console.print()
 
 
-def validation_block(entry: Mapping[str, Any]) -> Block:
+def validation_block(entry: ValidatedTable) -> Block:
     """Return predicted against measured of one table of measurements, with the verdict and the citation."""
-    most, coverage = entry["thresholds"], entry["coverage"]
-    mean, worst = (
-        f"{words} {format_percent(entry[key])} (at most {format_percent(most[bound])})"
-        for words, key, bound in (
-            ("mean absolute error", "mean_absolute_error", "mean"),
-            ("worst", "worst", "worst"),
-        )
-    )
+    most, coverage = entry.thresholds, entry.coverage
+    mean = f"mean absolute error {format_percent(entry.mean_absolute_error)} (at most {format_percent(most.mean)})"
+    worst = f"worst {format_percent(entry.worst)} (at most {format_percent(most.worst)})"
     inside = "" if coverage is None else f", {format_percent(coverage)} inside their 90 % intervals"
-    verdict = Piece("passed", "good") if entry["passed"] else Piece("FAILED", "bad")
-    title = Piece(f"{entry['table']}: {entry['prediction']} in {entry['unit']}", "strong")
+    verdict = Piece("passed", "good") if entry.passed else Piece("FAILED", "bad")
+    title = Piece(f"{entry.table}: {entry.prediction} in {entry.unit}", "strong")
     return Only(
         "terminal",
         (
             Text((title,), is_wrapped=True),
-            _records(entry["groups"] or _without_empty(entry["rows"])),
+            _records(as_json(entry.groups) or _without_empty(as_json(entry.rows))),
             Text((f"{mean}, {worst}{inside}: ", verdict), is_wrapped=True),
-            Text((Piece(entry["citation"], "soft"),)),
+            Text((Piece(entry.citation, "soft"),)),
         ),
     )
 

@@ -99,7 +99,7 @@ def _summary(plans: PlanSet, rows: list[dict[str, Any]], calibration: Mapping[st
         "plans": rows,
         "mean_absolute_error": fmean(errors),
         "worst": max(errors),
-        "coverage": coverage(rows),
+        "coverage": coverage([row["inside"] for row in rows]),
         "ranking": {"pairs": order.pairs, "right": order.right, "fraction": order.fraction},
         "thresholds": asdict(most),
         "passed": fmean(errors) <= most.mean and max(errors) <= most.worst and order.fraction >= most.ranking,

@@ -3,57 +3,58 @@
 docs/accuracy.md holds all of it, the README the verdicts of whole steps.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+
+from scenarios.summaries.validation import ValidatedTable, Validation
 
 
-def markdown_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+def markdown_lines(summary: Validation) -> Iterator[str]:
     """Yield a table of tables, then every row of each, or group of rows where there are; ``summary`` of ``run``."""
-    tables = summary["tables"]
+    tables = summary.tables
     yield from verdict_lines(summary)
     for table in tables:
-        if not table["groups"]:
+        if not table.groups:
             yield from _row_lines(table)
-    grouped = [table for table in tables if table["groups"]]
+    grouped = [table for table in tables if table.groups]
     if grouped:
         yield from _group_lines(grouped)
 
 
-def verdict_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+def verdict_lines(summary: Validation) -> Iterator[str]:
     """Yield the table of tables."""
     yield "| table | rows | mean absolute error | worst row | allowed (mean, worst) | in 90 % intervals | |"
     yield "|---|---|---|---|---|---|---|"
-    for table in summary["tables"]:
+    for table in summary.tables:
         yield verdict_line(table)
 
 
-def verdict_line(table: Mapping[str, Any]) -> str:
+def verdict_line(table: ValidatedTable) -> str:
     """Return one table's row: errors, thresholds, how many rows lie inside their intervals, whether it passed."""
-    allowed = f"{table['thresholds']['mean']:.0%}, {table['thresholds']['worst']:.0%}"
-    errors = f"{table['mean_absolute_error']:.1%} | {table['worst']:.1%}"
-    inside = "" if table["coverage"] is None else f"{table['coverage']:.0%}"
-    verdict = "passed" if table["passed"] else "FAILED"
-    return f"| `{table['table']}` | {len(table['rows'])} | {errors} | {allowed} | {inside} | {verdict} |"
+    allowed = f"{table.thresholds.mean:.0%}, {table.thresholds.worst:.0%}"
+    errors = f"{table.mean_absolute_error:.1%} | {table.worst:.1%}"
+    inside = "" if table.coverage is None else f"{table.coverage:.0%}"
+    verdict = "passed" if table.passed else "FAILED"
+    return f"| `{table.table}` | {len(table.rows)} | {errors} | {allowed} | {inside} | {verdict} |"
 
 
-def _row_lines(table: Mapping[str, Any]) -> Iterator[str]:
+def _row_lines(table: ValidatedTable) -> Iterator[str]:
     yield ""
-    yield f"`{table['table']}`, {table['unit']} ({table['citation']}):"
+    yield f"`{table.table}`, {table.unit} ({table.citation}):"
     yield ""
     yield "| row | measured | predicted | error |"
     yield "|---|---|---|---|"
-    for row in table["rows"]:
-        yield f"| {row['name']} | {row['measured']:.4g} | {row['predicted']:.4g} | {row['error']:+.1%} |"
+    for row in table.rows:
+        yield f"| {row.name} | {row.measured:.4g} | {row.predicted:.4g} | {row.error:+.1%} |"
 
 
-def _group_lines(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _group_lines(tables: Sequence[ValidatedTable]) -> Iterator[str]:
     yield ""
     yield "Rows by group (the mean is allowed to each group; of training rows constants are fitted to one half alone):"
     yield ""
     yield "| table | group | rows | mean absolute error | 95 % of the rows | worst row | in 90 % intervals |"
     yield "|---|---|---|---|---|---|---|"
     for table in tables:
-        for group in table["groups"]:
-            errors = f"{group['mean_absolute_error']:.1%} | {group['percentile_95']:.1%} | {group['worst']:.1%}"
-            inside = "" if group["coverage"] is None else f"{group['coverage']:.0%}"
-            yield f"| `{table['table']}` | {group['group']} | {group['rows']} | {errors} | {inside} |"
+        for group in table.groups:
+            errors = f"{group.mean_absolute_error:.1%} | {group.percentile_95:.1%} | {group.worst:.1%}"
+            inside = "" if group.coverage is None else f"{group.coverage:.0%}"
+            yield f"| `{table.table}` | {group.group} | {group.rows} | {errors} | {inside} |"

@@ -10,6 +10,7 @@ import numpy as np
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.overrides import with_values
+from scenarios.summaries.validation import ErrorThresholds, GroupErrors, PredictedRow, ValidatedTable, Validation
 from scenarios.validation.collective_row import collective_time_s
 from scenarios.workloads.loading import step_from_mapping
 from scenarios.workloads.steps.intervals import errors_of
@@ -35,7 +36,7 @@ class Prediction(NamedTuple):
     interval: Interval | None = None
 
 
-def run(tables: tuple[Path, ...] = (), data: Path | None = None) -> dict[str, Any]:
+def run(tables: tuple[Path, ...] = (), data: Path | None = None) -> Validation:
     """Return every table's rows, measured and predicted, and whether they are within its thresholds.
 
     No table named: all that come with meshtwin. ``data``: a CSV with other rows for the one table named. Values are
@@ -43,63 +44,74 @@ def run(tables: tuple[Path, ...] = (), data: Path | None = None) -> dict[str, An
     Raises TraceError for a bad table, ScenarioError for a row that is no scenario.
     """
     loaded = [load_table(path, data) for path in tables or published_tables()]
-    return {"tables": [_validate(table) for table in loaded]}
+    return Validation(tables=tuple(_validate(table) for table in loaded))
 
 
-def _validate(table: PublishedTable) -> dict[str, Any]:
-    rows = [_predict(table, row) for row in table.rows]
-    errors = [abs(row["error"]) for row in rows]
-    groups = _groups(table, rows)
-    passed = all(
-        part["mean_absolute_error"] <= table.mean_threshold
-        and part["percentile_95"] <= (table.percentile_95_threshold or math.inf)
-        for part in (*groups, _figures(errors))
+class _Figures(NamedTuple):
+    """The mean, the 95th percentile and the largest of absolute errors."""
+
+    mean: float
+    percentile_95: float
+    worst: float
+
+
+def _validate(table: PublishedTable) -> ValidatedTable:
+    rows = tuple(_predict(table, row) for row in table.rows)
+    figures, groups = _figures(rows), _groups(table, rows)
+    means = (figures.mean, *(group.mean_absolute_error for group in groups))
+    percentiles = (figures.percentile_95, *(group.percentile_95 for group in groups))
+    passed = all(mean <= table.mean_threshold for mean in means)
+    passed = passed and all(error <= (table.percentile_95_threshold or math.inf) for error in percentiles)
+    return ValidatedTable(
+        table=table.name,
+        citation=table.citation,
+        prediction=table.prediction,
+        unit=table.unit,
+        rows=rows,
+        groups=groups,
+        mean_absolute_error=figures.mean,
+        percentile_95=figures.percentile_95,
+        worst=figures.worst,
+        coverage=coverage([row.inside for row in rows]),
+        thresholds=ErrorThresholds(
+            mean=table.mean_threshold,
+            worst=table.worst_threshold,
+            percentile_95=table.percentile_95_threshold,
+        ),
+        passed=passed and figures.worst <= table.worst_threshold,
     )
-    return {
-        "table": table.name,
-        "citation": table.citation,
-        "prediction": table.prediction,
-        "unit": table.unit,
-        "rows": rows,
-        "groups": groups,
-        **_figures(errors),
-        "coverage": coverage(rows),
-        "thresholds": {
-            "mean": table.mean_threshold,
-            "worst": table.worst_threshold,
-            "percentile_95": table.percentile_95_threshold,
-        },
-        "passed": passed and max(errors) <= table.worst_threshold,
-    }
 
 
-def coverage(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the part of the rows with an interval that lie inside it, None where no row has one."""
-    known = [row["inside"] for row in rows if row["inside"] is not None]
+def coverage(inside: Sequence[bool | None]) -> float | None:
+    """Return the fraction of the values with an interval that lie inside it, None where no value has one."""
+    known = [is_inside for is_inside in inside if is_inside is not None]
     return fmean(known) if known else None
 
 
-def _groups(table: PublishedTable, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _groups(table: PublishedTable, rows: Sequence[PredictedRow]) -> tuple[GroupErrors, ...]:
     """Return the number of rows and the errors of every group, in the order of their first rows."""
-    members: dict[str, list[float]] = {}
-    inside: dict[str, list[Mapping[str, Any]]] = {}
-    for row, predicted in zip(table.rows, rows, strict=True):
+    members: dict[str, list[PredictedRow]] = {}
+    for row, found in zip(table.rows, rows, strict=True):
         if row.group:
-            members.setdefault(row.group, []).append(abs(predicted["error"]))
-            inside.setdefault(row.group, []).append(predicted)
-    return [
-        {"group": name, "rows": len(found), **_figures(found), "coverage": coverage(inside[name])}
-        for name, found in members.items()
-    ]
+            members.setdefault(row.group, []).append(found)
+    return tuple(_group(name, found) for name, found in members.items())
 
 
-def _figures(errors: Sequence[float]) -> dict[str, float]:
-    """Return the mean, the 95th percentile and the largest of absolute errors."""
-    return {
-        "mean_absolute_error": fmean(errors),
-        "percentile_95": float(np.quantile(errors, 0.95)),
-        "worst": max(errors),
-    }
+def _group(name: str, rows: Sequence[PredictedRow]) -> GroupErrors:
+    figures = _figures(rows)
+    return GroupErrors(
+        group=name,
+        rows=len(rows),
+        mean_absolute_error=figures.mean,
+        percentile_95=figures.percentile_95,
+        worst=figures.worst,
+        coverage=coverage([row.inside for row in rows]),
+    )
+
+
+def _figures(rows: Sequence[PredictedRow]) -> _Figures:
+    errors = [abs(row.error) for row in rows]
+    return _Figures(fmean(errors), float(np.quantile(errors, 0.95)), max(errors))
 
 
 def predicted(table: PublishedTable, row: PublishedRow) -> Prediction:
@@ -113,18 +125,18 @@ def predicted(table: PublishedTable, row: PublishedRow) -> Prediction:
     return _PREDICT[table.prediction](scenario)
 
 
-def _predict(table: PublishedTable, row: PublishedRow) -> dict[str, Any]:
+def _predict(table: PublishedTable, row: PublishedRow) -> PredictedRow:
     """Return one row's measured and predicted value in the table's unit, and the relative error."""
     value, interval = predicted(table, row)
     _, factor = UNITS[table.unit]
-    return {
-        "name": row.name,
-        "measured": row.measured / factor,
-        "predicted": value / factor,
-        "error": value / row.measured - 1.0,
-        "interval": [bound / factor for bound in interval] if interval else None,
-        "inside": interval[0] <= row.measured <= interval[1] if interval else None,
-    }
+    return PredictedRow(
+        name=row.name,
+        measured=row.measured / factor,
+        predicted=value / factor,
+        error=value / row.measured - 1.0,
+        interval=(interval.low / factor, interval.high / factor) if interval else None,
+        inside=interval.low <= row.measured <= interval.high if interval else None,
+    )
 
 
 def where_of(table: PublishedTable, row: PublishedRow) -> str:

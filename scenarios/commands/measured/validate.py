@@ -17,6 +17,7 @@ from scenarios.console.terminal import open_console
 from scenarios.here import this_machine
 from scenarios.here.plan_set import PACKAGED, read_plan_set
 from scenarios.results.folder import refuse_unwritable
+from scenarios.summaries.as_json import as_json as to_json
 from scenarios.validation import published
 from scenarios.validation.accuracy import markdown_lines
 
@@ -76,12 +77,12 @@ def _validate_tables(tables: tuple[Path, ...], data: Path | None, as_markdown: b
     with refusing_bad_input():
         summary = published.run(tables, data=data)
     if as_json:
-        click.echo(json.dumps(summary, indent=2))
+        click.echo(json.dumps(to_json(summary), indent=2))
     elif as_markdown:
         click.echo("\n".join(markdown_lines(summary)))
     else:
         print_validation(summary, open_console())
-    return all(table["passed"] for table in summary["tables"])
+    return summary.passed
 
 
 def _validate_here(path: Path, budget: str, out: Path | None, seed: int, as_json: bool) -> bool:

@@ -126,7 +126,7 @@ def test_an_error_of_all_calls_is_common(tmp_path: Path) -> None:
 def test_steps_count_beside_what_the_same_tables_say_of_kernels(tmp_path: Path) -> None:
     """Steps twice as slow as predicted: log 2 is left, less what products 30 % off explain."""
     table = steps(tmp_path, 1.0, 1e-9)
-    alone_s = [row["predicted"] for row in published.run((table,))["tables"][0]["rows"]]
+    alone_s = [row.predicted for row in published.run((table,)).tables[0].rows]
     steps_that_took(tmp_path, [("fitted", 2 * time_s) for time_s in alone_s])
     exact, off = tmp_path / "exact.yaml", tmp_path / "off.yaml"
     assert run(A100, table, products(tmp_path, lambda shapes: 0.0 * shapes[:, 0]), "--out", exact).exit_code == 0

@@ -18,6 +18,7 @@ from scenarios.report.pages.run_page import FoundStep, closing_block, training_b
 from scenarios.report.words import Advice
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.step import EngineWork, Folded
+from scenarios.summaries.validation import ErrorThresholds, PredictedRow, ValidatedTable, Validation
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema
 from scenarios.workloads.steps.execution import Executed
@@ -230,10 +231,13 @@ def test_new_writes_a_starter_file_once(capsys, tmp_path) -> None:
 @pytest.mark.parametrize(("passed", "expected"), [(True, 0), (False, 1)])
 def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: bool, expected: int) -> None:
     """A failed comparison, validation or check leaves with exit code 1."""
-    row = {"row": "a", "measured": 1.0, "predicted": 1.1, "error": 0.1}
-    words = {"table": "t", "citation": "A paper", "prediction": "iteration_time_s", "unit": "s"}
-    numbers = {"mean_absolute_error": 0.1, "worst": 0.1, "thresholds": {"mean": 0.05, "worst": 0.12}}
-    table = {**words, **numbers, "rows": [row], "groups": [], "coverage": None, "passed": passed}
+    row = PredictedRow(name="a", measured=1.0, predicted=1.1, error=0.1, interval=None, inside=None)
+    table = ValidatedTable(
+        table="t", citation="A paper", prediction="iteration_time_s", unit="s", rows=(row,), groups=(),
+        mean_absolute_error=0.1, percentile_95=0.1, worst=0.1, coverage=None,
+        thresholds=ErrorThresholds(mean=0.05, worst=0.12, percentile_95=None), passed=passed,
+    )  # fmt: skip
+    validation = Validation(tables=(table,))
     seen: list[dict[str, object]] = []
     timeline = TimelineBuilder().build()
 
@@ -243,12 +247,12 @@ def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: boo
 
     executed = Executed(name="a", summary=execution_of(passed=passed), simulated=timeline, timeline=timeline)
     monkeypatch.setattr("scenarios.comparing.comparison.run", compare)
-    monkeypatch.setattr("scenarios.validation.published.run", lambda *_a, **_k: {"tables": [table]})
+    monkeypatch.setattr("scenarios.validation.published.run", lambda *_a, **_k: validation)
     monkeypatch.setattr("scenarios.workloads.steps.execution.run", lambda *_a, **_k: executed)
     assert run(capsys, "compare", "a", "b", "--fail-above", "12.5%")[0] == expected
     assert seen == [{"fail_above": 0.125, "window": StepWindow()}]
     assert run(capsys, "validate")[0] == expected
-    assert run(capsys, "validate", "--json") == (expected, json.dumps({"tables": [table]}, indent=2) + "\n")
+    assert run(capsys, "validate", "--json") == (expected, json.dumps(as_json(validation), indent=2) + "\n")
     assert run(capsys, "execute", str(write()), "--check")[0] == expected
 
 

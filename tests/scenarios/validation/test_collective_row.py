@@ -112,11 +112,11 @@ def test_mean_threshold_holds_for_every_group(tmp_path: Path) -> None:
     lines += [f"a100_sxm single node,all_reduce,8,1,{2**20},{exact},measured"]
     lines += [f"other,all_reduce,8,1,{2**20},1,measured", "a100_sxm single node,all_reduce,8,1,1024,1,measured"]
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (table,) = published.run((path,), tmp_path / "rows.csv")["tables"]
-    assert [(group["group"], group["rows"]) for group in table["groups"]] == [("all_gather", 9), ("all_reduce", 1)]
-    assert table["groups"][0]["mean_absolute_error"] == 0
-    assert table["groups"][1]["mean_absolute_error"] > table["thresholds"]["mean"] >= table["mean_absolute_error"]
-    assert not table["passed"]
+    (table,) = published.run((path,), tmp_path / "rows.csv").tables
+    assert [(group.group, group.rows) for group in table.groups] == [("all_gather", 9), ("all_reduce", 1)]
+    assert table.groups[0].mean_absolute_error == 0
+    assert table.groups[1].mean_absolute_error > table.thresholds.mean >= table.mean_absolute_error
+    assert not table.passed
 
 
 @pytest.mark.parametrize("name", ["nccl_a100", "nccl_h100", "nccl_h200", "nccl_b200"])
@@ -124,13 +124,13 @@ def test_every_kind_is_covered_below_and_above_1_mib(name: str) -> None:
     """Each machine's tables hold all four collectives on both sides of 1 MiB, on 2, 4 and 8 devices."""
     for part, most in (("from_1_mib", 0.12), ("below_1_mib", 0.20)):
         [path] = [path for path in TABLES if path.stem == f"{name}_{part}"]
-        (table,) = published.run((path,))["tables"]
-        assert {group["group"] for group in table["groups"]} == {
+        (table,) = published.run((path,)).tables
+        assert {group.group for group in table.groups} == {
             "all_gather",
             "all_reduce",
             "alltoall",
             "reduce_scatter",
         }
-        assert {row["name"].split()[1] for row in table["rows"]} == {"2", "4", "8"}
-        assert table["thresholds"]["mean"] <= most
-        assert table["passed"]
+        assert {row.name.split()[1] for row in table.rows} == {"2", "4", "8"}
+        assert table.thresholds.mean <= most
+        assert table.passed

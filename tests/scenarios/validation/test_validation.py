@@ -10,6 +10,7 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
+from scenarios.summaries.validation import ValidatedTable
 from scenarios.validation import published
 from scenarios.validation.accuracy import verdict_line
 from traces.errors import TraceError
@@ -65,10 +66,10 @@ def write(tmp_path: Path) -> Write:
     return write_table
 
 
-def only_table(*args: Any) -> dict[str, Any]:
+def only_table(*args: Any) -> ValidatedTable:
     """Return the validation of one table."""
-    (table,) = published.run(*args)["tables"]
-    return dict(table)
+    (table,) = published.run(*args).tables
+    return table
 
 
 QUICK = {
@@ -99,16 +100,14 @@ def test_published_measurements_are_predicted(name: str, tmp_path: Path) -> None
         rows = tmp_path / "quick.csv"
         rows.write_text(header + "".join(line for line in lines if re.search(QUICK[name], line)), encoding="utf-8")
     table = only_table((TABLES[name],), rows if name in QUICK else None)
-    assert table["passed"]
+    assert table.passed
     mean, worst = {"activation_bytes": (0.02, 0.02), "collective_time_s": (0.2, 0.9)}.get(
-        table["prediction"], (0.2, 0.5) if name in QUICK else LOOSER.get(name, (0.04, 0.1))
+        table.prediction, (0.2, 0.5) if name in QUICK else LOOSER.get(name, (0.04, 0.1))
     )
-    assert table["thresholds"]["mean"] <= mean
-    assert table["thresholds"]["worst"] <= worst
-    assert table["mean_absolute_error"] == pytest.approx(
-        sum(abs(row["error"]) for row in table["rows"]) / len(table["rows"])
-    )
-    assert table["worst"] == max(abs(row["error"]) for row in table["rows"])
+    assert table.thresholds.mean <= mean
+    assert table.thresholds.worst <= worst
+    assert table.mean_absolute_error == pytest.approx(sum(abs(row.error) for row in table.rows) / len(table.rows))
+    assert table.worst == max(abs(row.error) for row in table.rows)
     if name not in QUICK:
         assert verdict_line(table) in ACCURACY.read_text(encoding="utf-8").splitlines()
 
@@ -126,18 +125,18 @@ def test_other_rows_take_the_same_mapping(tmp_path: Path) -> None:
     header, first = text.splitlines()[:2]
     (tmp_path / "other.csv").write_text(f"{header}\n{first.replace(',48,', ',24,')}\n", encoding="utf-8")
     table = only_table((TABLES["sequence_parallel_activation_memory"],), tmp_path / "other.csv")
-    assert [row["error"] for row in table["rows"]] == pytest.approx([-0.5, -0.5], abs=0.01)
-    assert not table["passed"]
+    assert [row.error for row in table.rows] == pytest.approx([-0.5, -0.5], abs=0.01)
+    assert not table.passed
 
 
 def test_errors_are_fractions_of_what_was_measured(write: Write) -> None:
     """A time that is exactly predicted has no error; twice and half of it are off by -1/2 and 1."""
     path = write("small,4,1\n", text=TEXTBOOK)
-    exact = only_table((path,))["rows"][0]["predicted"]
+    exact = only_table((path,)).rows[0].predicted
     assert exact == 3 * (4 + 3)
-    rows = only_table((write(f"a,4,{exact}\nb,4,{2 * exact}\nc,4,{exact / 2}\n", text=TEXTBOOK),))["rows"]
-    assert [row["error"] for row in rows] == pytest.approx([0.0, -0.5, 1.0])
-    assert [row["measured"] for row in rows] == pytest.approx([exact, 2 * exact, exact / 2])
+    rows = only_table((write(f"a,4,{exact}\nb,4,{2 * exact}\nc,4,{exact / 2}\n", text=TEXTBOOK),)).rows
+    assert [row.error for row in rows] == pytest.approx([0.0, -0.5, 1.0])
+    assert [row.measured for row in rows] == pytest.approx([exact, 2 * exact, exact / 2])
 
 
 @pytest.mark.parametrize(
@@ -146,13 +145,13 @@ def test_errors_are_fractions_of_what_was_measured(write: Write) -> None:
 def test_mean_and_worst_both_decide(write: Write, factors: tuple[float, ...], passed: bool) -> None:
     """A table fails past its mean error, and past the worst row even where the mean is fine."""
     rows = "".join(f"r{index},4,{21 / factor}\n" for index, factor in enumerate(factors))
-    assert only_table((write(rows, text=TEXTBOOK),))["passed"] is passed
+    assert only_table((write(rows, text=TEXTBOOK),)).passed is passed
 
 
 def test_units_convert_what_is_predicted(write: Write) -> None:
     """A prediction is given in the table's unit."""
-    milliseconds = only_table((write("small,2,1\n"),))["rows"][0]["predicted"]
-    seconds = only_table((write("small,2,1\n", ("unit: ms", "unit: s")),))["rows"][0]["predicted"]
+    milliseconds = only_table((write("small,2,1\n"),)).rows[0].predicted
+    seconds = only_table((write("small,2,1\n", ("unit: ms", "unit: s")),)).rows[0].predicted
     assert milliseconds == pytest.approx(1000 * seconds)
 
 
@@ -163,7 +162,7 @@ def test_other_results_can_be_compared(write: Write, prediction: str) -> None:
         prediction
     ]
     path = write("small,2,1\n", ("iteration_time_s, unit: ms", f"{prediction}, unit: {unit}"))
-    assert only_table((path,))["rows"][0]["predicted"] > 0
+    assert only_table((path,)).rows[0].predicted > 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""Published measurements beside their predictions: the classes behind ``simulate validate --json``."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedRow:
+    """A measured and a predicted value in the table's unit; the error is a fraction of the measured value.
+
+    ``interval``: bounds of the prediction in 90 % of cases, ``inside``: whether the measured value lies between them;
+    both None where the models' errors are not known.
+    """
+
+    name: str
+    measured: float
+    predicted: float
+    error: float
+    interval: tuple[float, float] | None
+    inside: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupErrors:
+    """Absolute errors of a group of rows, as fractions; ``coverage``: the fraction of rows inside their intervals."""
+
+    group: str
+    rows: int
+    mean_absolute_error: float
+    percentile_95: float
+    worst: float
+    coverage: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorThresholds:
+    """The largest errors with which a table passes, as fractions; ``percentile_95`` is None without such a limit."""
+
+    mean: float
+    worst: float
+    percentile_95: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidatedTable:
+    """A table of measurements: its rows, their absolute errors as fractions, and the verdict."""
+
+    table: str
+    citation: str
+    prediction: str
+    unit: str
+    rows: tuple[PredictedRow, ...]
+    groups: tuple[GroupErrors, ...]
+    mean_absolute_error: float
+    percentile_95: float
+    worst: float
+    coverage: float | None
+    thresholds: ErrorThresholds
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """All tables that were validated."""
+
+    tables: tuple[ValidatedTable, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Return whether all tables are within their thresholds."""
+        return all(table.passed for table in self.tables)
