@@ -2,9 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 _BROKEN: Final = {
     "no_name": "without a name",
@@ -124,16 +124,7 @@ class Doubt:
         words = _NUMBER.sub(r"\1" if self.count == 1 else r"\2", _TEXTS[self.kind])
         return words.format(count=f"{self.count:,}", example=self.example)
 
-    def entry(self) -> dict[str, Any]:
-        """Return the doubt as a summary has it."""
-        return {"kind": self.kind, "count": self.count, "example": self.example, "text": self.text}
-
 
 def counted(problems: Counter[str]) -> list[Doubt]:
     """Return a doubt per kind that was counted, by kind."""
     return [Doubt(kind, count) for kind, count in sorted(problems.items()) if count]
-
-
-def entries(doubts: Iterable[Doubt]) -> list[dict[str, Any]]:
-    """Return doubts as a summary has them."""
-    return [doubt.entry() for doubt in doubts]

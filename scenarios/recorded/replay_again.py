@@ -1,9 +1,9 @@
 """A recorded run again: its summary, and the timeline of what would have been."""
 
 from pathlib import Path
-from typing import Any
 
 from scenarios.recorded.replay_summary import summarise, summarise_chakra
+from scenarios.summaries.replay import ReplaySummary
 from sim.replay.chakra_run import replay_chakra
 from sim.replay.changes import HOST_SPEED, ChangeError, Changes, as_mapping, refuse_missing, refuse_without_effect
 from sim.replay.run import Replayer
@@ -16,7 +16,7 @@ from traces.kineto.trace import load, to_timeline
 from traces.timeline import Timeline
 
 
-def profile_again(path: Path, changes: Changes, window: StepWindow | None) -> tuple[dict[str, Any], Timeline]:
+def profile_again(path: Path, changes: Changes, window: StepWindow | None) -> tuple[ReplaySummary, Timeline]:
     """Return what the PyTorch profiler recorded, with changes. Raises ChangeError for some of nothing."""
     trace = load(path, window)
     names = {name for rank in trace.ranks for name in rank.rows.name.values}
@@ -29,7 +29,7 @@ def profile_again(path: Path, changes: Changes, window: StepWindow | None) -> tu
     return summarise(path, replayer, (unchanged, replay), changes), to_timeline(replay.trace)
 
 
-def chakra_again(path: Path, changes: Changes, window: StepWindow | None) -> tuple[dict[str, Any], Timeline]:
+def chakra_again(path: Path, changes: Changes, window: StepWindow | None) -> tuple[ReplaySummary, Timeline]:
     """Return the run of a folder of Chakra traces, with changes.
 
     Raises TraceError for chosen steps, of which they hold one, and ChangeError for changes of what they do not have.

@@ -1,8 +1,8 @@
-"""A replayed profile in figures: as JSON, and for people."""
+"""A replayed recording in figures: its summary, and a terminal's tables of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from rich.console import Console
@@ -10,74 +10,81 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import format_change, format_time
+from scenarios.summaries.recording_warning import warnings_of
+from scenarios.summaries.replay import RankParts, ReplayedRank, ReplaySummary
 from sim.replay.changes import Changes, as_mapping
 from sim.replay.run import Replay, Replayer
 from traces.chakra.node import ChakraTrace
 from traces.comparison.compare import difference_s
-from traces.doubt import Doubt, entries
+from traces.doubt import Doubt
 from traces.kineto.breakdown import Breakdown, break_down
 from traces.kineto.doubts import job_size
 from traces.timeline import Timeline
 
-SCHEMA: Final = "meshtwin.replay/1"
 REPRODUCED_WITHIN: Final = 0.03
 """What an unchanged replay may be off by before its figures are doubtful."""
-_PARTS: Final = {
-    "compute": "compute_s", "exposed communication": "exposed_communication_s", "memory": "memory_s", "idle": "idle_s",
-}  # fmt: skip
+_PARTS: Final[Sequence[tuple[str, Callable[[RankParts], float]]]] = (
+    ("compute", lambda parts: parts.compute_s),
+    ("exposed communication", lambda parts: parts.exposed_communication_s),
+    ("memory", lambda parts: parts.memory_s),
+    ("idle", lambda parts: parts.idle_s),
+    ("span of a rank", lambda parts: parts.span_s),
+)
+"""The rows of the table, each with its seconds of a rank."""
 
 
-def summarise(path: Path, replayer: Replayer, runs: tuple[Replay, Replay], changes: Changes) -> dict[str, Any]:
-    """Return all figures of a replay in seconds; ``runs``: unchanged, which should be as measured, and with changes.
-
-    ``span_ratio`` is the new time over the measured one; ``ranks`` has, for every rank, where its time went as measured
-    and as replayed.
-    """
+def summarise(path: Path, replayer: Replayer, runs: tuple[Replay, Replay], changes: Changes) -> ReplaySummary:
+    """Return all figures of a replay in seconds; ``runs``: unchanged, which should be as measured, and with changes."""
     measured, (unchanged, replay) = replayer.trace, runs
-    return {
-        "schema": SCHEMA,
-        "path": str(path),
-        "num_ranks": len(measured.ranks),
-        "changes": as_mapping(changes),
-        "measured_s": replayer.measured_s,
-        "replayed_s": replay.span_s,
-        "span_ratio": replay.span_s / replayer.measured_s if replayer.measured_s else 1.0,
-        "inferred_dependencies": replayer.num_inferred,
-        "latency_s": dict(sorted(replayer.split.latency_s.items())),
-        "ranks": [
-            {"rank": rank.rank, "measured": _parts(break_down(rank.rows)), "replayed": _parts(break_down(after.rows))}
+    return ReplaySummary(
+        path=str(path),
+        num_ranks=len(measured.ranks),
+        changes=as_mapping(changes),
+        measured_s=replayer.measured_s,
+        replayed_s=replay.span_s,
+        span_ratio=replay.span_s / replayer.measured_s if replayer.measured_s else 1.0,
+        inferred_dependencies=replayer.num_inferred,
+        latency_s=dict(sorted(replayer.split.latency_s.items())),
+        ranks=tuple(
+            _rank(rank.rank, break_down(rank.rows), break_down(after.rows))
             for rank, after in zip(measured.ranks, replay.trace.ranks, strict=True)
-        ],
-        "warnings": entries((*measured.warnings, *_doubts(replayer, changes, unchanged.span_s))),
-    }
+        ),
+        warnings=warnings_of((*measured.warnings, *_doubts(replayer, changes, unchanged.span_s))),
+    )
 
 
 def summarise_chakra(
     path: Path, trace: ChakraTrace, runs: tuple[Timeline, Timeline], changes: Changes
-) -> dict[str, Any]:
+) -> ReplaySummary:
     """Return the same figures of Chakra traces; ``runs``: with their own durations, and with the changes."""
     before_s, after_s = (run.duration_s for run in runs)
-    rows = [{rank: run.spans(run.select(rank=rank)) for rank in trace.ranks} for run in runs]
-    return {
-        "schema": SCHEMA,
-        "path": str(path),
-        "num_ranks": len(trace.ranks),
-        "changes": as_mapping(changes),
-        "measured_s": before_s,
-        "replayed_s": after_s,
-        "span_ratio": after_s / before_s if before_s else 1.0,
-        "inferred_dependencies": 0,
-        "latency_s": {},
-        "ranks": [
-            {"rank": rank, "measured": _parts(break_down(rows[0][rank])), "replayed": _parts(break_down(rows[1][rank]))}
-            for rank in trace.ranks
-        ],
-        "warnings": entries(trace.warnings),
-    }
+    before, after = ({rank: run.spans(run.select(rank=rank)) for rank in trace.ranks} for run in runs)
+    return ReplaySummary(
+        path=str(path),
+        num_ranks=len(trace.ranks),
+        changes=as_mapping(changes),
+        measured_s=before_s,
+        replayed_s=after_s,
+        span_ratio=after_s / before_s if before_s else 1.0,
+        inferred_dependencies=0,
+        latency_s={},
+        ranks=tuple(_rank(rank, break_down(before[rank]), break_down(after[rank])) for rank in trace.ranks),
+        warnings=warnings_of(trace.warnings),
+    )
 
 
-def _parts(parts: Breakdown) -> dict[str, float]:
-    return {"span_s": parts.span_s, **{key: getattr(parts, key) for key in _PARTS.values()}}
+def _rank(rank: int, measured: Breakdown, replayed: Breakdown) -> ReplayedRank:
+    return ReplayedRank(rank=rank, measured=_parts(measured), replayed=_parts(replayed))
+
+
+def _parts(parts: Breakdown) -> RankParts:
+    return RankParts(
+        span_s=parts.span_s,
+        compute_s=parts.compute_s,
+        exposed_communication_s=parts.exposed_communication_s,
+        memory_s=parts.memory_s,
+        idle_s=parts.idle_s,
+    )
 
 
 def _doubts(replayer: Replayer, changes: Changes, unchanged_s: float) -> list[Doubt]:
@@ -101,31 +108,32 @@ def _doubts(replayer: Replayer, changes: Changes, unchanged_s: float) -> list[Do
     return doubts
 
 
-def print_replay(summary: Mapping[str, Any], console: Console, out: Path | None = None) -> None:
+def print_replay(summary: ReplaySummary, console: Console, out: Path | None = None) -> None:
     """Print a replay's figures for people."""
-    count = summary["num_ranks"]
-    console.print(Text(f"{summary['path']}, {count:,} rank{'s' if count != 1 else ''}", style="bold"), soft_wrap=True)
+    count = summary.num_ranks
+    console.print(Text(f"{summary.path}, {count:,} rank{'s' if count != 1 else ''}", style="bold"), soft_wrap=True)
     grid = Table.grid(padding=(0, 2))
-    grid.add_row("measured", format_time(summary["measured_s"]))
-    change = format_change(round(summary["span_ratio"] - 1, 4) + 0.0, 2)
-    grid.add_row("replayed", Text(f"{format_time(summary['replayed_s'])} ({change})", style="bold"))
-    said = ", ".join(f"{key}={value:g}x" for key, value in summary["changes"].items())
+    grid.add_row("measured", format_time(summary.measured_s))
+    change = format_change(round(summary.span_ratio - 1, 4) + 0.0, 2)
+    grid.add_row("replayed", Text(f"{format_time(summary.replayed_s)} ({change})", style="bold"))
+    said = ", ".join(f"{key}={value:g}x" for key, value in summary.changes.items())
     grid.add_row("changed", Text(said) if said else "nothing: how well the replay reproduces the run")
     console.print(grid)
     console.print()
-    console.print(_parts_table(summary["ranks"]))
+    console.print(_parts_table(summary.ranks))
     if out is not None:
         console.print()
         console.print(Text(f"written to {out}"), soft_wrap=True)
 
 
-def _parts_table(ranks: list[Mapping[str, Any]]) -> Table:
+def _parts_table(ranks: Sequence[ReplayedRank]) -> Table:
     """Return where the time went before and after, mean over ranks."""
     table = Table("mean over ranks", "measured", "replayed", "change", box=None, header_style="bold", pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
-    for label, key in {**_PARTS, "span of a rank": "span_s"}.items():
-        before_s, after_s = (sum(rank[run][key] for rank in ranks) / len(ranks) for run in ("measured", "replayed"))
+    for label, part_s in _PARTS:
+        before_s = sum(part_s(rank.measured) for rank in ranks) / len(ranks)
+        after_s = sum(part_s(rank.replayed) for rank in ranks) / len(ranks)
         table.add_row(label, format_time(before_s), format_time(after_s), _signed(difference_s(after_s, before_s)))
     return table
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from scenarios.recorded.trace_summary import SCHEMA as TRACE_SCHEMA
 from scenarios.results.summary_file import REMEDY, read_json, simulated_step
 from scenarios.summaries.compared_step import ComparedStep
 from scenarios.summaries.step import SCHEMA
+from scenarios.summaries.trace import TRACE_SCHEMA
 from traces.doubt import Doubt
 from traces.errors import TraceError
 from traces.kineto.document import ARCHIVES, SUFFIXES

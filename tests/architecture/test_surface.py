@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from scenarios.cli import COMMANDS, group
 from scenarios.library.shipped import FOLDER
 from scenarios.recorded.trace_summary import summarise
+from scenarios.summaries.as_json import as_json
 from scenarios.sweep.run import prepare, run
 from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import local_workers
@@ -288,7 +289,7 @@ def test_osdp_keys_are_the_stated_ones(root: Path) -> None:
 def test_trace_keys_are_the_stated_ones(tmp_path: Path) -> None:
     """``simulate trace --json`` has these keys."""
     path = write_trace(tmp_path / "rank0.json", document([all_reduce(0, 10, correlation=1)], world_size=2))
-    summary = summarise(path, "all", load(path))
+    summary = as_json(summarise(path, "all", load(path)))
     assert summary["schema"] == "meshtwin.trace/1"
     nested = {"clock": summary["clock"]} | {key: summary[key][0] for key in ("ranks", "kernels", "collectives")}
     found = {key for key in summary if key not in nested}

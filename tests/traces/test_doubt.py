@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from traces.doubt import Doubt, counted, entries
+from traces.doubt import Doubt, counted
 
 
 @pytest.mark.parametrize(
@@ -22,14 +22,6 @@ from traces.doubt import Doubt, counted, entries
 def test_words_agree_with_the_number(kind: str, count: int, text: str) -> None:
     """One activity has, several have; thousands are set apart; what is named stands in brackets."""
     assert Doubt(kind, count, "1, 3").text == text
-
-
-def test_a_summary_has_the_record_and_its_words() -> None:
-    """Kind, count and example are there to be counted with, the text to be read."""
-    (entry,) = entries([Doubt("no_steps", 1)])
-    assert entry == {
-        "kind": "no_steps", "count": 1, "example": "", "text": "1 rank recorded no steps: all of its work is kept",
-    }  # fmt: skip
 
 
 def test_counts_become_records_by_kind() -> None:

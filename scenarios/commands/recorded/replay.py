@@ -14,6 +14,7 @@ from scenarios.recorded.replay_summary import print_replay
 from scenarios.results.files import write_trace
 from scenarios.results.folder import refuse_beside_page, refuse_unwritable, writing_to
 from scenarios.results.result import refuse_result
+from scenarios.summaries.as_json import as_json as to_json
 from sim.replay.changes import ChangeError, parse_changes
 from traces.chakra.file import is_chakra
 
@@ -49,10 +50,10 @@ def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | No
             raise BadInput(f"--set {error.key}: {error.rule};\n    {error.remedy}") from error
         if out is not None:
             with writing_to(out):
-                write_trace(summary, timeline, out)
+                write_trace(to_json(summary), timeline, out)
     if as_json:
-        click.echo(json.dumps(summary, indent=2))
+        click.echo(json.dumps(to_json(summary), indent=2))
         return
-    for warning in summary["warnings"]:
-        click.echo(f"warning: {warning['text']}", err=True)
+    for warning in summary.warnings:
+        click.echo(f"warning: {warning.text}", err=True)
     print_replay(summary, open_console(), out)

@@ -13,6 +13,7 @@ from scenarios.recorded.trace_summary import print_trace, summarise
 from scenarios.results.files import write_trace
 from scenarios.results.folder import refuse_beside_page, refuse_unwritable, writing_to
 from scenarios.results.result import refuse_result
+from scenarios.summaries.as_json import as_json as to_json
 from traces.chakra.file import is_chakra
 from traces.errors import TraceError
 from traces.kineto.trace import load, to_timeline
@@ -37,10 +38,10 @@ def command(path: Path, steps: str, out: Path | None, as_json: bool) -> None:
         summary = summarise(path, steps, trace)
         if out is not None:
             with writing_to(out):
-                write_trace(summary, to_timeline(trace), out)
+                write_trace(to_json(summary), to_timeline(trace), out)
     if as_json:
-        click.echo(json.dumps(summary, indent=2))
+        click.echo(json.dumps(to_json(summary), indent=2))
         return
-    for warning in summary["warnings"]:
-        click.echo(f"warning: {warning['text']}", err=True)
+    for warning in summary.warnings:
+        click.echo(f"warning: {warning.text}", err=True)
     print_trace(summary, open_console(), out)

@@ -11,7 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scenarios.cli import group
+from scenarios.summaries.as_json import as_json
+from scenarios.summaries.recording_warning import warnings_of
 from tests.traces.kineto_traces import activity, all_reduce, annotation, document, launch, memory, shared_trace, write
+from traces.doubt import Doubt
 from traces.parquet import write_timeline
 from traces.timeline import TimelineBuilder
 
@@ -58,6 +61,13 @@ def test_json_holds_the_figures(profile: Path) -> None:
     assert rate["bus_bandwidth_bytes_per_s"] == pytest.approx(1e6 / 350e-6)
     assert summary["kernels"][0]["name"] == "gemm"
     assert any("step 3, the last" in warning["text"] for warning in summary["warnings"])
+
+
+def test_a_warning_holds_its_parts_and_its_words() -> None:
+    """Kind, count and example are there to be counted with, the text to be read."""
+    assert as_json(warnings_of([Doubt("no_steps", 1)])) == [
+        {"kind": "no_steps", "count": 1, "example": "", "text": "1 rank recorded no steps: all of its work is kept"}
+    ]
 
 
 @pytest.mark.parametrize(("steps", "activities"), [("all", 12), ("complete", 8), ("2", 4), ("2-3", 8)])

@@ -388,9 +388,9 @@ def test_a_replay_that_does_not_reproduce_the_run_says_so(tmp_path: Path) -> Non
     ]  # fmt: skip
     path = write(tmp_path / "t.json", document(events))
     summary, _ = profile_again(path, Changes(), None)
-    assert summary["replayed_s"] < 0.9 * summary["measured_s"]
-    assert any(warning["text"].startswith("unchanged, the replay takes") for warning in summary["warnings"])
-    assert any(warning["text"].startswith("1 device activity has no launch") for warning in summary["warnings"])
+    assert summary.replayed_s < 0.9 * summary.measured_s
+    assert any(warning.text.startswith("unchanged, the replay takes") for warning in summary.warnings)
+    assert any(warning.text.startswith("1 device activity has no launch") for warning in summary.warnings)
 
 
 @pytest.mark.parametrize("name", ["cudaStreamSynchronize", "cudaDeviceSynchronize"])

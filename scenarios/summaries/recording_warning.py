@@ -1,0 +1,23 @@
+"""What is doubtful about a recording, as summaries hold it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from traces.doubt import Doubt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingWarning:
+    """A kind of doubt, its number of cases, one case or an amount (may be empty), and all of this in words."""
+
+    kind: str
+    count: int
+    example: str
+    text: str
+
+
+def warnings_of(doubts: Iterable[Doubt]) -> tuple[RecordingWarning, ...]:
+    """Return doubts with their words."""
+    return tuple(
+        RecordingWarning(kind=doubt.kind, count=doubt.count, example=doubt.example, text=doubt.text) for doubt in doubts
+    )

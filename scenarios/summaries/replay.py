@@ -1,0 +1,49 @@
+"""A recording that ran again at other speeds: the classes behind ``simulate replay --json``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from scenarios.summaries.recording_warning import RecordingWarning
+
+REPLAY_SCHEMA: Final = "meshtwin.replay/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankParts:
+    """The parts of a rank's time, in seconds; ``span_s`` is from its first activity to its last."""
+
+    span_s: float
+    compute_s: float
+    exposed_communication_s: float
+    memory_s: float
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedRank:
+    """A rank's time as measured and as replayed."""
+
+    rank: int
+    measured: RankParts
+    replayed: RankParts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySummary:
+    """All figures of a replay. ``span_ratio`` is the new time over the measured one.
+
+    ``changes``: speeds by the user's keys. ``latency_s``: the latency that was found for each kind of collective.
+    """
+
+    schema: str = REPLAY_SCHEMA
+    path: str
+    num_ranks: int
+    changes: Mapping[str, float]
+    measured_s: float
+    replayed_s: float
+    span_ratio: float
+    inferred_dependencies: int
+    latency_s: Mapping[str, float]
+    ranks: tuple[ReplayedRank, ...]
+    warnings: tuple[RecordingWarning, ...]
