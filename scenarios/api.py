@@ -57,6 +57,7 @@ __all__ = [
     "ScenarioError",
     "Simulated",
     "Swept",
+    "Validation",
     "compare",
     "execute",
     "load",
