@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from scenarios.calibration.calibration import Point, families_of, points_of
 from scenarios.calibration.tables import HELD_OUT_TABLES, read_tables
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.profile_file import read_profile
+from scenarios.summaries.residuals import FamilyErrors, JudgedCall, ProfileErrors
 
 LONGER_THAN_S: Final = (0.0, 10e-6, 100e-6, 1e-3)
 """Calls are judged all together, and those that were measured to take longer than each of these."""
@@ -37,7 +38,7 @@ class TablesAsked:
     held_out: bool = False
 
 
-def judge(asked: TablesAsked, fail_above: float | None = None) -> dict[str, Any]:
+def judge(asked: TablesAsked, fail_above: float | None = None) -> ProfileErrors:
     """Return the errors of a profile on measured tables, by family and length of call, and the calls worst predicted.
 
     Errors are fractions of the measured time, negative where the prediction is less. ``passed``: no family's mean is
@@ -49,16 +50,17 @@ def judge(asked: TablesAsked, fail_above: float | None = None) -> dict[str, Any]
     if not points:
         rule, remedy = "none of the rows is held out of a fit", "leave --held-out out, or name more rows"
         raise ScenarioError(Origin(option="--held-out"), "", rule, remedy)
-    families = list(_families(points, start.profile.spread.get))
-    most = max(row["mean_absolute_error"] for row in families if row["longer_than_s"] == 0.0)
-    return {
-        "node": start.node.name,
-        "profile": start.profile.name if asked.profile is None else str(asked.profile),
-        "tables": [str(path) for path in asked.tables],
-        "families": families,
-        "worst": [_worst(point) for point in sorted(points, key=lambda point: -abs(_error(point)))[:NUM_WORST]],
-        "passed": fail_above is None or most <= fail_above,
-    }
+    families = tuple(_families(points, start.profile.spread.get))
+    most = max(row.mean_absolute_error for row in families if row.longer_than_s == 0.0)
+    farthest = sorted(points, key=lambda point: -abs(_error(point)))[:NUM_WORST]
+    return ProfileErrors(
+        node=start.node.name,
+        profile=start.profile.name if asked.profile is None else str(asked.profile),
+        tables=tuple(str(path) for path in asked.tables),
+        families=families,
+        worst=tuple(_judged(point) for point in farthest),
+        passed=fail_above is None or most <= fail_above,
+    )
 
 
 def _profile_and_node(asked: TablesAsked) -> Fitted:
@@ -72,28 +74,32 @@ def _profile_and_node(asked: TablesAsked) -> Fitted:
     return Fitted(found.profile, found.node_spec(asked.node))
 
 
-def _families(points: Sequence[Point], spread_of: Callable[[str], Spread | None]) -> Iterator[dict[str, Any]]:
+def _families(points: Sequence[Point], spread_of: Callable[[str], Spread | None]) -> Iterator[FamilyErrors]:
     """Yield the errors of every family's calls, and of those longer than each length that some are."""
     for family in families_of(points):
         for least_s in LONGER_THAN_S:
             if ours := [p for p in points if p.family == family and p.measured_s > least_s]:
-                yield {"family": family, "longer_than_s": least_s, **_figures(ours, spread_of)}
+                yield _errors(family, least_s, ours, spread_of)
 
 
-def _figures(points: Sequence[Point], spread_of: Callable[[str], Spread | None]) -> dict[str, Any]:
+def _errors(
+    family: str, least_s: float, points: Sequence[Point], spread_of: Callable[[str], Spread | None]
+) -> FamilyErrors:
     errors = np.array([_error(point) for point in points])
     half, nine_tenths, nearly_all = np.quantile(np.abs(errors), (0.5, 0.9, 0.95))
     inside = [_is_inside(point, spread) for point in points if (spread := spread_of(point.spread_family)) is not None]
-    return {
-        "calls": len(points),
-        "mean_absolute_error": float(np.abs(errors).mean()),
-        "median": float(half),
-        "percentile_90": float(nine_tenths),
-        "percentile_95": float(nearly_all),
-        "worst": float(np.abs(errors).max()),
-        "bias": float(errors.mean()),
-        "coverage": fmean(inside) if inside else None,
-    }
+    return FamilyErrors(
+        family=family,
+        longer_than_s=least_s,
+        calls=len(points),
+        mean_absolute_error=float(np.abs(errors).mean()),
+        median=float(half),
+        percentile_90=float(nine_tenths),
+        percentile_95=float(nearly_all),
+        worst=float(np.abs(errors).max()),
+        bias=float(errors.mean()),
+        coverage=fmean(inside) if inside else None,
+    )
 
 
 def _error(point: Point) -> float:
@@ -105,10 +111,5 @@ def _is_inside(point: Point, spread: Spread) -> bool:
     return abs(log(point.measured_s / point.predicted_s)) <= NORMAL_90 * spread.at(point.predicted_s)
 
 
-def _worst(point: Point) -> dict[str, Any]:
-    return {
-        "call": point.words,
-        "measured_s": point.measured_s,
-        "predicted_s": point.predicted_s,
-        "error": _error(point),
-    }
+def _judged(point: Point) -> JudgedCall:
+    return JudgedCall(call=point.words, measured_s=point.measured_s, predicted_s=point.predicted_s, error=_error(point))

@@ -2,9 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -17,6 +15,8 @@ from scenarios.calibration.residuals import TablesAsked, judge
 from scenarios.commands.shared.options import NamedPath, Percentage, json_option
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
+from scenarios.summaries.as_json import as_json as to_json
+from scenarios.summaries.residuals import ProfileErrors
 
 
 @click.command("residuals")
@@ -52,30 +52,30 @@ def command(
         asked = TablesAsked(tables=tables, node=spec, profile=profile, system=system, held_out=held_out)
         summary = judge(asked, fail_above)
     if as_json:
-        click.echo(json.dumps(summary, indent=2))
+        click.echo(json.dumps(to_json(summary), indent=2))
     else:
         _print(summary, open_console())
-    if not summary["passed"]:
+    if not summary.passed:
         sys.exit(1)
 
 
-def _print(summary: Mapping[str, Any], console: Console) -> None:
+def _print(summary: ProfileErrors, console: Console) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("calls")
     for words in ("number", "mean error", "half below", "95 % below", "worst", "bias", "in 90 % intervals"):
         table.add_column(words, justify="right")
-    for row in summary["families"]:
-        length = f" longer than {format_time(row['longer_than_s'])}" if row["longer_than_s"] else ""
-        errors = [format_percent(row[key]) for key in ("mean_absolute_error", "median", "percentile_95", "worst")]
-        inside = "-" if row["coverage"] is None else format_percent(row["coverage"])
-        table.add_row(row["family"] + length, f"{row['calls']:,}", *errors, format_change(row["bias"]), inside)
+    for row in summary.families:
+        length = f" longer than {format_time(row.longer_than_s)}" if row.longer_than_s else ""
+        errors = map(format_percent, (row.mean_absolute_error, row.median, row.percentile_95, row.worst))
+        inside = "-" if row.coverage is None else format_percent(row.coverage)
+        table.add_row(row.family + length, f"{row.calls:,}", *errors, format_change(row.bias), inside)
     console.print(table)
     worst = Table("worst predicted", box=None, header_style="bold", pad_edge=False)
     for words in ("measured", "predicted", "error"):
         worst.add_column(words, justify="right")
-    for row in summary["worst"]:
-        times = (format_time(row[key]) for key in ("measured_s", "predicted_s"))
-        worst.add_row(Text(row["call"]), *times, format_change(row["error"]))
+    for call in summary.worst:
+        times = format_time(call.measured_s), format_time(call.predicted_s)
+        worst.add_row(Text(call.call), *times, format_change(call.error))
     console.print()
     console.print(worst)
-    console.print(Text(f"profile {summary['profile']} on {summary['node']}", style="dim"), soft_wrap=True)
+    console.print(Text(f"profile {summary.profile} on {summary.node}", style="dim"), soft_wrap=True)
