@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -13,6 +13,7 @@ from scenarios.calibration.constants import Constant, parse_constant
 from scenarios.calibration.measured_steps import Array, StepFacts
 from scenarios.calibration.step_workers import Steps
 from scenarios.errors import Origin, ScenarioError
+from scenarios.summaries.fit import FitErrors, FitRow, FitSummary, FittedConstant
 
 OUTLIER: Final = 0.01
 """Residuals beyond it weigh as absolute ones (soft l1): tables are judged by their mean absolute error."""
@@ -20,7 +21,6 @@ _REACH: Final = 5.0
 """How far from its start the logarithm of a constant may go."""
 _STEP: Final = 0.05
 """Derivatives are over so much of a logarithm: launches decide some steps and others not, which is no smooth thing."""
-SCHEMA: Final = "meshtwin.fit/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,38 +103,37 @@ def _residuals(steps: Steps, which: Sequence[int], constants: Mapping[Constant, 
     return found
 
 
-def summarise_fit(fit: StepFit) -> dict[str, Any]:
+def summarise_fit(fit: StepFit) -> FitSummary:
     """Return a fit as ``simulate fit --json`` prints it (docs/calibration.md)."""
-    return {
-        "schema": SCHEMA,
-        "constants": [
-            {
-                "name": constant.name,
-                "start": fit.starts[constant],
-                "value": estimate.value,
-                "standard_error": estimate.standard_error,
-                "at_limit": estimate.at_limit,
-            }
+    return FitSummary(
+        constants=tuple(
+            FittedConstant(
+                name=constant.name,
+                start=fit.starts[constant],
+                value=estimate.value,
+                standard_error=estimate.standard_error,
+                at_limit=estimate.at_limit,
+            )
             for constant, estimate in fit.found.items()
-        ],
-        "fitted": _figures(fit.logarithms(fitted=True)),
-        "held_out": _figures(fit.logarithms(fitted=False)),
-        "rows": [
-            {"name": step.name, "fitted": step.fitted, "error": float(np.expm1(residual))}
+        ),
+        fitted=_errors(fit.logarithms(fitted=True)),
+        held_out=_errors(fit.logarithms(fitted=False)),
+        rows=tuple(
+            FitRow(name=step.name, fitted=step.fitted, error=float(np.expm1(residual)))
             for step, residual in zip(fit.steps, fit.residuals, strict=True)
-        ],
-    }
+        ),
+    )
 
 
-def _figures(logarithms: Array) -> dict[str, Any] | None:
+def _errors(logarithms: Array) -> FitErrors | None:
     """Return how many rows there are and how far they are off, None where there are none."""
     if not len(logarithms):
         return None
     off = np.abs(np.expm1(logarithms))
-    return {
-        "rows": len(logarithms),
-        "mean_absolute_error": float(off.mean()),
-        "percentile_95": float(np.quantile(off, 0.95)),
-        "worst": float(off.max()),
-        "root_mean_square": float(np.sqrt(np.mean(logarithms**2))),
-    }
+    return FitErrors(
+        rows=len(logarithms),
+        mean_absolute_error=float(off.mean()),
+        percentile_95=float(np.quantile(off, 0.95)),
+        worst=float(off.max()),
+        root_mean_square=float(np.sqrt(np.mean(logarithms**2))),
+    )

@@ -1,9 +1,8 @@
 """``simulate fit TABLE.yaml ... --constant NAME``: what a framework or a device must be like for measured steps."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.console import Console
@@ -17,6 +16,8 @@ from scenarios.calibration.step_workers import steps_in_processes
 from scenarios.commands.shared.options import NamedPath, jobs_option, json_option
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
+from scenarios.summaries.as_json import as_json as to_json
+from scenarios.summaries.fit import FitSummary
 from scenarios.sweep.workers import available_cores
 
 _PLACES: Final = (
@@ -45,7 +46,7 @@ def command(tables: tuple[Path, ...], names: tuple[str, ...], every: int, jobs: 
         fit = fit_steps(steps, names, every=every, progress=_shown)
     summary = summarise_fit(fit)
     if as_json:
-        click.echo(json.dumps(summary, indent=2))
+        click.echo(json.dumps(to_json(summary), indent=2))
     else:
         _print(fit, summary, open_console())
 
@@ -57,7 +58,7 @@ def _shown(line: str) -> None:
         console.print(Text(line, "dim"))
 
 
-def _print(fit: StepFit, summary: Mapping[str, Any], console: Console) -> None:
+def _print(fit: StepFit, summary: FitSummary, console: Console) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("constant")
     for words in ("start", "fitted", "standard error"):
@@ -68,17 +69,15 @@ def _print(fit: StepFit, summary: Mapping[str, Any], console: Console) -> None:
             error = format_percent(estimate.standard_error)
         table.add_row(constant.name, constant.text(fit.starts[constant]), constant.text(estimate.value), error)
     console.print(table)
-    for label, key in (("fitted", "fitted"), ("held out", "held_out")):
-        if (figures := summary[key]) is not None:
-            rows = format_count(figures["rows"], "row")
-            mean, most, worst = (
-                format_percent(figures[key]) for key in ("mean_absolute_error", "percentile_95", "worst")
-            )
+    for label, errors in (("fitted", summary.fitted), ("held out", summary.held_out)):
+        if errors is not None:
+            rows = format_count(errors.rows, "row")
+            mean, most, worst = map(format_percent, (errors.mean_absolute_error, errors.percentile_95, errors.worst))
             console.print(
                 Text(f"{label}: {rows}, off by {mean} on average, 95 % of them by at most "
                      f"{most}, the worst {worst}"), soft_wrap=True,
             )  # fmt: skip
-    if summary["held_out"] is None:
+    if summary.held_out is None:
         rule = f"held out: none, so nothing judges the fit; rows of another group than `{FITTED}` would judge it"
         console.print(Text(rule, "dim"), soft_wrap=True)
     places = dict.fromkeys(_PLACES[bool(constant.section)] for constant in fit.found)

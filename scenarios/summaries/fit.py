@@ -1,0 +1,51 @@
+"""Constants that were fitted to measured steps: the classes behind ``simulate fit --json``."""
+
+from dataclasses import dataclass
+from typing import Final
+
+FIT_SCHEMA: Final = "meshtwin.fit/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedConstant:
+    """A constant: its start, the fitted value and the relative standard error.
+
+    The standard error is None where the fit ended at a limit (``at_limit``) or the steps do not settle the value.
+    """
+
+    name: str
+    start: float
+    value: float
+    standard_error: float | None
+    at_limit: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitErrors:
+    """Absolute errors of rows, as fractions; ``root_mean_square`` is that of log(predicted/measured)."""
+
+    rows: int
+    mean_absolute_error: float
+    percentile_95: float
+    worst: float
+    root_mean_square: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitRow:
+    """A measured step: whether constants were fitted to it, and its error as a fraction of the measured time."""
+
+    name: str
+    fitted: bool
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitSummary:
+    """The fitted constants, and the errors of all rows; ``fitted`` and ``held_out`` are None without such rows."""
+
+    schema: str = FIT_SCHEMA
+    constants: tuple[FittedConstant, ...]
+    fitted: FitErrors | None
+    held_out: FitErrors | None
+    rows: tuple[FitRow, ...]
