@@ -19,6 +19,15 @@ from costmodels.profile import FLOAT8, SECTIONS, SPREAD, SPREAD_SECTION, STEP, p
 from costmodels.spread import NETWORK, Spread, kernel_place, spread_family, transfer_place
 from costmodels.units import format_percent
 from scenarios.errors import Origin, ScenarioError
+from scenarios.summaries.as_json import as_json
+from scenarios.summaries.calibration import (
+    CalibrationSummary,
+    Certainty,
+    FamilyResiduals,
+    MachineOrigin,
+    TablesOrigin,
+    Unsettled,
+)
 
 MAX_FIT_ROWS: Final = 8000
 """Rows of one table that a fit takes, of those not held out."""
@@ -65,12 +74,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fitted profile as the mapping that its file holds, and every measurement beside its prediction.
+    """A fitted profile as the mapping that its file holds, how it was fitted, and measurements beside predictions.
 
     ``step_times_s``: of plans that ran between the measurements, a figure per quiet round.
     """
 
     entry: Mapping[str, Any]
+    summary: CalibrationSummary
     points: tuple[Point, ...] = field(repr=False)
     step_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
@@ -94,11 +104,17 @@ def _section(sample: Sample) -> str:
 
 
 def calibrated(
-    samples: Sequence[Sample], start: Fitted, one_in: int, seed: int, about: Mapping[str, Any], *, fit_rates: bool
+    samples: Sequence[Sample],
+    start: Fitted,
+    one_in: int,
+    seed: int,
+    origin: MachineOrigin | TablesOrigin,
+    *,
+    fit_rates: bool,
 ) -> Calibration:
     """Return a profile fitted to the samples but one of ``one_in``, which are kept to check it.
 
-    ``start``: what sections without enough samples keep. ``about``: what the file is to say of the measurements.
+    ``start``: what sections without enough samples keep. ``origin``: where the measurements come from.
     ``fit_rates``: the node's rates are themselves unknown. Raises ScenarioError where no section has enough samples.
     """
     fitted = fit_sections(_thinned(samples, one_in), start, fit_rates=fit_rates)
@@ -108,27 +124,28 @@ def calibrated(
     points = tuple(points_of(samples, fitted, one_in))
     families, spreads = residuals(points), measured_spreads(points)
     fitted = replace(fitted, profile=replace(fitted.profile, spread={**fitted.profile.spread, **spreads}))
-    calibration = {
-        **about,
-        "seed": seed,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": _versions(),
-        "fitted_sections": list(fitted.sections),
-        "held_out": f"one of {one_in}, by a hash",
-        "residuals": families,
-        **_uncertainty(fitted),
-    }
+    summary = CalibrationSummary(
+        origin=origin,
+        seed=seed,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=_versions(),
+        fitted_sections=tuple(fitted.sections),
+        held_out=f"one of {one_in}, by a hash",
+        residuals=families,
+        certainty=_certainty(fitted),
+    )
     packaged = packaged_entry(start.profile.name)
     standing = {name: packaged[name] for name in (*SECTIONS, FLOAT8) if name in packaged}
     kept = {} if fit_rates else {name: part for name, part in standing.items() if name not in fitted.sections}
-    sources = {name: _source(name, fitted, families, about.get("source", "")) for name in (*SECTIONS, "kernels")}
+    named = origin.source if isinstance(origin, TablesOrigin) else None
+    sources = {name: _source(name, fitted, families, named) for name in (*SECTIONS, "kernels")}
     for family in (*SPREAD, STEP):
         sources[f"{SPREAD_SECTION}.{family}"] = _spread_source(family, spreads, packaged[SPREAD_SECTION])
     sources["jitter"] = "Standard deviation of log(seconds) over processes that run the same step at the same time"
     entry = profile_entry(
-        fitted.profile, fitted.node, sources=sources, measured=fit_rates, calibration=calibration, kept=kept
+        fitted.profile, fitted.node, sources=sources, measured=fit_rates, calibration=as_json(summary), kept=kept
     )
-    return Calibration(entry, points)
+    return Calibration(entry, summary, points)
 
 
 def _thinned(samples: Sequence[Sample], one_in: int) -> list[Sample]:
@@ -152,19 +169,20 @@ def points_of(samples: Sequence[Sample], fitted: Fitted, one_in: int) -> Iterabl
         yield Point(sample, predicted_s, is_held_out(sample.key, one_in))
 
 
-def _uncertainty(fitted: Fitted) -> dict[str, Any]:
+def _certainty(fitted: Fitted) -> Certainty:
     """Return the relative standard error of every fitted parameter that has one, and why the others have none."""
     without = {path: e.at_limit for path, e in fitted.estimates.items() if e.standard_error is None}
-    return {
-        "standard_errors": {
+    return Certainty(
+        standard_errors={
             path: float(f"{estimate.standard_error:.3g}")
-            for path, estimate in fitted.estimates.items() if estimate.standard_error is not None
+            for path, estimate in fitted.estimates.items()
+            if estimate.standard_error is not None
         },
-        "without_standard_error": {
-            "at_limit": [path for path, at_limit in without.items() if at_limit],
-            "not_settled": [path for path, at_limit in without.items() if not at_limit],
-        },
-    }  # fmt: skip
+        without_standard_error=Unsettled(
+            at_limit=tuple(path for path, at_limit in without.items() if at_limit),
+            not_settled=tuple(path for path, at_limit in without.items() if not at_limit),
+        ),
+    )
 
 
 def measured_spreads(points: Sequence[Point]) -> dict[str, Spread]:
@@ -205,22 +223,38 @@ def families_of(points: Sequence[Point]) -> list[str]:
     return sorted(dict.fromkeys(p.family for p in points), key=known.__getitem__)
 
 
-def residuals(points: Sequence[Point]) -> dict[str, dict[str, float]]:
+def residuals(points: Sequence[Point]) -> dict[str, FamilyResiduals]:
     """Return per family how far the fit is from what it was fitted to, and from what was held out."""
-    found: dict[str, dict[str, float]] = {}
-    for family in families_of(points):
-        row: dict[str, float] = {}
-        for prefix, held_out in (("", False), ("held_out_", True)):
-            ours = [p for p in points if p.family == family and p.held_out is held_out]
-            errors = Residuals.of([p.predicted_s for p in ours], [p.measured_s for p in ours])
-            row[f"{prefix}points"] = errors.num_points
-            for name in ("mean", "p50", "p90", "bias", "sigma") if ours else ():
-                row[f"{prefix}{name}"] = round(getattr(errors, name), 4)
-        found[family] = row
-    return found
+    return {family: _residuals([p for p in points if p.family == family]) for family in families_of(points)}
 
 
-def _source(section: str, fitted: Fitted, families: Mapping[str, Mapping[str, float]], origin: str) -> str:
+def _residuals(points: Sequence[Point]) -> FamilyResiduals:
+    fitted, kept = (
+        Residuals.of([p.predicted_s for p in ours], [p.measured_s for p in ours])
+        for ours in ([p for p in points if p.held_out is held_out] for held_out in (False, True))
+    )
+    return FamilyResiduals(
+        points=fitted.num_points,
+        mean=_figure(fitted, fitted.mean),
+        p50=_figure(fitted, fitted.p50),
+        p90=_figure(fitted, fitted.p90),
+        bias=_figure(fitted, fitted.bias),
+        sigma=_figure(fitted, fitted.sigma),
+        held_out_points=kept.num_points,
+        held_out_mean=_figure(kept, kept.mean),
+        held_out_p50=_figure(kept, kept.p50),
+        held_out_p90=_figure(kept, kept.p90),
+        held_out_bias=_figure(kept, kept.bias),
+        held_out_sigma=_figure(kept, kept.sigma),
+    )
+
+
+def _figure(errors: Residuals, value: float) -> float | None:
+    """Return a figure as a profile's file states it, None where it is of no points."""
+    return round(value, 4) if errors.num_points else None
+
+
+def _source(section: str, fitted: Fitted, families: Mapping[str, FamilyResiduals], origin: str | None) -> str:
     if section not in fitted.sections:
         return f"Not measured: as in the packaged profile {fitted.profile.name}"
     own = {
@@ -228,8 +262,8 @@ def _source(section: str, fitted: Fitted, families: Mapping[str, Mapping[str, fl
     }.get(section, (section,))  # fmt: skip
     rows = [(name, families[name]) for name in own if name in families]
     errors = ", ".join(
-        f"{name} {format_percent(row.get('mean', 0.0))} over {row['points']:,} rows, "
-        f"{format_percent(row.get('held_out_mean', 0.0))} over {row['held_out_points']:,} that nothing was fitted to"
+        f"{name} {format_percent(row.mean or 0.0)} over {row.points:,} rows, "
+        f"{format_percent(row.held_out_mean or 0.0)} over {row.held_out_points:,} that nothing was fitted to"
         for name, row in rows
     )
     return f"Fitted{f' to {origin}' if origin else ''}; mean absolute error: {errors}"

@@ -5,7 +5,7 @@ import platform
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from math import log
 from pathlib import Path
@@ -25,6 +25,7 @@ from costmodels.hardware import NodeSpec
 from costmodels.kernels import KERNELS
 from costmodels.profile import load_profile
 from scenarios.calibration.calibration import Calibration, calibrated, fit_sections
+from scenarios.summaries.calibration import CountedRuns, MachineOrigin, MeasuredDrive, MeasuredMachine
 from sim.training.spec.job import Precision
 
 Device = Literal["cpu", "cuda"]
@@ -76,7 +77,7 @@ def calibrate_machine(
     jobs = kernel_steps(device, processes, request.precisions)
     start, fit_rates = Fitted(load_profile(node.device.generation), node), device == "cpu"
     named = Named(kernel_calls(jobs), {benchmark.key: benchmark for benchmark in network})
-    storage = _storage(request)
+    drive = _drive(request)
     runs: list[Run] = []
     for session in range(request.sessions):
         samples = [s for s in _samples(figures_of(runs), named) if not _is_kept(s.key)]
@@ -91,17 +92,17 @@ def calibrate_machine(
             )  # fmt: skip
     figures = figures_of(runs)
     samples = _samples(figures, named)
-    about = {
-        "measured": f"{len(samples)} benchmarks, medians of {_usual_count(figures)} runs in {request.budget_s:g} s",
-        "runs": {"all": len(runs), "quiet": len(quiet(runs))},
-        "processes": processes,
-        "machine": machine(device),
-        "host_copy_bytes_per_s": {name: float(f"{rate:.3g}") for name, rate in backend.copy_bandwidths().items()},
-        "handoff_us": float(f"{1e6 * _handoff_s(figures):.3g}"),
-        **storage,
-    }
+    origin = MachineOrigin(
+        measured=f"{len(samples)} benchmarks, medians of {_usual_count(figures)} runs in {request.budget_s:g} s",
+        runs=CountedRuns(all=len(runs), quiet=len(quiet(runs))),
+        processes=processes,
+        machine=machine(device),
+        host_copy_bytes_per_s={name: _short(rate) for name, rate in backend.copy_bandwidths().items()},
+        handoff_us=_short(1e6 * _handoff_s(figures)),
+        drive=drive,
+    )
     start = replace(start, profile=replace(start.profile, jitter=device_jitter(_by_family(runs, named))))
-    calibration = calibrated(samples, start, HELD_OUT_MEASURED, request.seed, about, fit_rates=fit_rates)
+    calibration = calibrated(samples, start, HELD_OUT_MEASURED, request.seed, origin, fit_rates=fit_rates)
     return replace(calibration, step_times_s={b.key: tuple(figures.get(b.key, ())) for b in request.steps})
 
 
@@ -109,15 +110,20 @@ def _storage_budget_s(request: MachineRequest) -> float:
     return 0.0 if request.folder is None else min(_STORAGE_SHARE * request.budget_s, _MOST_STORAGE_S)
 
 
-def _storage(request: MachineRequest) -> dict[str, Any]:
-    """Return what a profile says of the drive: nothing if it is not asked for, None if it has no room."""
+def _drive(request: MachineRequest) -> MeasuredDrive | None:
+    """Return what a profile says of the drive, None if it is not asked for."""
     if request.folder is None:
-        return {}
+        return None
     found = measure_storage(request.folder, _storage_budget_s(request))
     if found is None:
-        return {"storage": None}
-    rates = {key: float(f"{getattr(found, key):.3g}") for key in ("write_bytes_per_s", "read_bytes_per_s")}
-    return {"storage": {**asdict(found), **rates}}
+        return MeasuredDrive(storage=None)
+    written, read = _short(found.write_bytes_per_s), _short(found.read_bytes_per_s)
+    return MeasuredDrive(storage=replace(found, write_bytes_per_s=written, read_bytes_per_s=read))
+
+
+def _short(value: float) -> float:
+    """Return a figure with the three digits that a profile states."""
+    return float(f"{value:.3g}")
 
 
 def coarse(jobs: Iterable[StepKernels]) -> list[StepKernels]:
@@ -202,7 +208,7 @@ def _samples(figures: Mapping[str, Sequence[float]], named: "Named") -> list[Sam
     return [sample for sample in found if sample is not None]
 
 
-def machine(device: Device) -> dict[str, Any]:
+def machine(device: Device) -> MeasuredMachine:
     """Return what this machine calls itself: processor, usable cores, memory."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
@@ -210,7 +216,7 @@ def machine(device: Device) -> dict[str, Any]:
         names = [line for line in cpuinfo.read_text(encoding="utf-8").splitlines() if line.startswith("model name")]
         model = names[0].split(":", 1)[1].strip() if names else model
     memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    return {"device": device, "processor": model, "cores": num_cores(), "memory": f"{memory_gib:.1f} GiB"}
+    return MeasuredMachine(device=device, processor=model, cores=num_cores(), memory=f"{memory_gib:.1f} GiB")
 
 
 def num_cores() -> int:

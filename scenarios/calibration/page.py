@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import exp
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from costmodels.calibration.document import parse_calibrated
+from backends.execution.measuring.storage import Storage
+from costmodels.calibration.document import CalibratedProfile, parse_calibrated
 from costmodels.calibration.network import MESSAGE
 from costmodels.hardware import load_node
 from costmodels.spread import NETWORK, Spread, spread_family
@@ -43,6 +44,7 @@ from scenarios.report.blocks import (
     Table,
 )
 from scenarios.report.rendering.html_page import write_page
+from scenarios.summaries.calibration import CalibrationSummary, FamilyResiduals, MachineOrigin, TablesOrigin
 
 FAMILIES: Final = {
     "gemm": "Matrix products",
@@ -70,27 +72,28 @@ _LEAD: Final = (
 
 def write_calibration_page(calibration: Calibration, path: Path, command: str) -> None:
     """Write the page of a calibration that a command made."""
-    entry, points = calibration.entry, calibration.points
-    about = entry["calibration"]
-    sections = [_overview(about["residuals"])]
-    spread = parse_calibrated("fitted", entry).profile.spread
+    summary, points = calibration.summary, calibration.points
+    fitted = parse_calibrated("fitted", calibration.entry)
+    spread = fitted.profile.spread
+    sections = [_overview(summary.residuals)]
     sections += [_family(f, points, spread.get(spread_family(f))) for f in families_of(points) if f in FAMILIES]
     network = [p for p in points if p.family in NETWORK_FAMILIES]
     if network:
-        sections += [_family(NETWORK, points, spread[NETWORK]), _collectives(network, entry)]
+        sections += [_family(NETWORK, points, spread[NETWORK]), _collectives(network, fitted)]
     sections[1] = replace(sections[1], lead=_LEAD)
-    sections += [*parameter_sections(entry), _origin(about, command)]
-    blocks: list[Block] = [Headline(path.stem, _subtitle(entry), _cards(points)), *sections]
+    sections += parameter_sections(calibration.entry, summary.fitted_sections, summary.certainty)
+    sections.append(_origin(summary, command))
+    blocks: list[Block] = [Headline(path.stem, _subtitle(fitted.node, summary), _cards(points)), *sections]
     write_page(path, blocks)
 
 
-def _subtitle(entry: Mapping[str, Any]) -> str:
-    about = entry["calibration"]
-    if "tables" in about:
-        how = f"fitted to {len(about['tables'])} table{'s' if len(about['tables']) > 1 else ''}"
+def _subtitle(node: str, summary: CalibrationSummary) -> str:
+    origin = summary.origin
+    if isinstance(origin, TablesOrigin):
+        how = f"fitted to {len(origin.tables)} table{'s' if len(origin.tables) > 1 else ''}"
     else:
-        how = f"measured with {about['processes']} processes on {about['machine']['processor']}"
-    return f"profile of {entry['node']} · {how} · {about['date'][:10]}"
+        how = f"measured with {origin.processes} processes on {origin.machine.processor}"
+    return f"profile of {node} · {how} · {summary.date[:10]}"
 
 
 def _of(family: str, points: Sequence[Point]) -> list[Point]:
@@ -110,14 +113,13 @@ def _cards(points: Sequence[Point]) -> tuple[Card, ...]:
     return tuple(cards)
 
 
-def _overview(residuals: Mapping[str, Mapping[str, float]]) -> Section:
+def _overview(residuals: Mapping[str, FamilyResiduals]) -> Section:
     rows = []
     for family, row in residuals.items():
-        cells = [_name(family)]
-        for prefix in ("", "held_out_"):
-            cells.append(f"{row[f'{prefix}points']:,}")
-            cells += [_cell(row, f"{prefix}{key}") for key in ("mean", "bias", "p50", "p90")]
-        rows.append(cells)
+        fitted = (f"{row.points:,}", _percent(row.mean), _change(row.bias), _percent(row.p50), _percent(row.p90))
+        kept = (_percent(row.held_out_mean), _change(row.held_out_bias))
+        kept_below = (_percent(row.held_out_p50), _percent(row.held_out_p90))
+        rows.append((_name(family), *fitted, f"{row.held_out_points:,}", *kept, *kept_below))
     heads = ("mean error", "with its sign", "half below", "9 of 10 below")
     columns = ("", "fitted", *heads, "held out", *heads)
     lead = (
@@ -131,10 +133,12 @@ def _name(family: str) -> str:
     return "Messages" if family == MESSAGE else FAMILIES.get(family, family.replace("_", " ").capitalize())
 
 
-def _cell(row: Mapping[str, float], key: str) -> str:
-    if key not in row:
-        return "–"
-    return format_change(row[key]).replace("-", "−") if key.endswith("bias") else format_percent(row[key])
+def _percent(fraction: float | None) -> str:
+    return "–" if fraction is None else format_percent(fraction)
+
+
+def _change(fraction: float | None) -> str:
+    return "–" if fraction is None else format_change(fraction).replace("-", "−")
 
 
 def _family(family: str, points: Sequence[Point], spread: Spread | None) -> Section:
@@ -165,9 +169,8 @@ def _farthest(points: Sequence[Point]) -> Fold:
     return Fold(f"The {len(rows)} farthest off", (Table(columns, rows, text_columns=2, breaks_words=True),))
 
 
-def _collectives(points: Sequence[Point], entry: Mapping[str, Any]) -> Section:
-    calibrated = parse_calibrated("fitted", entry)
-    node = calibrated.node_spec(load_node(entry["node"]))
+def _collectives(points: Sequence[Point], calibrated: CalibratedProfile) -> Section:
+    node = calibrated.node_spec(load_node(calibrated.node))
     by_kind = {kind: [p for p in points if p.family == kind] for kind in NETWORK_FAMILIES}
     parts: list[Block] = [Legend([(group_words(group), group_colour(group)) for group in groups_of(points)])]
     for heading, is_rate in (("Time", False), ("Bus bandwidth", True)):
@@ -183,41 +186,46 @@ def _collectives(points: Sequence[Point], entry: Mapping[str, Any]) -> Section:
     return Section("Collectives over bytes", tuple(parts), lead)
 
 
-def _storage_words(storage: Mapping[str, Any]) -> str:
+def _storage_words(storage: Storage) -> str:
     """Return how fast the drive is, and what was kept from answering in its place."""
-    rates = " and ".join(
-        f"{format_rate(storage[f'{verb}_bytes_per_s'], 'B/s')} {words}"
-        for verb, words in (("write", "written"), ("read", "read"))
-    )
-    where = f" on {storage['filesystem']}" if storage["filesystem"] else ""
-    return f"{rates}{where}, by one process; bypassed: {storage['bypassed']}"
+    written, read = (format_rate(rate, "B/s") for rate in (storage.write_bytes_per_s, storage.read_bytes_per_s))
+    where = f" on {storage.filesystem}" if storage.filesystem else ""
+    return f"{written} written and {read} read{where}, by one process; bypassed: {storage.bypassed}"
 
 
-def _origin(about: Mapping[str, Any], command: str) -> Section:
+def _origin(summary: CalibrationSummary, command: str) -> Section:
     """Return where and how the measurements came about."""
-    rows: list[tuple[str, Line]] = [("command", (Piece(command, "code"),))]
-    if "machine" in about:
-        machine = about["machine"]
-        where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory']} of memory"
-        rows += [
-            ("machine", where),
-            ("processes", f"{about['processes']} at the same time"),
-            ("measured", about["measured"]),
-            ("runs that count", f"{about['runs']['quiet']:,} of {about['runs']['all']:,}: those that got the most of "
-             "the processor"),
-            ("handoff between streams", format_time(1e-6 * about["handoff_us"])),
-        ]  # fmt: skip
-        copies = about["host_copy_bytes_per_s"].items()
-        if about.get("storage"):
-            rows.append(("storage", _storage_words(about["storage"])))
-        rows.append(("copies", ", ".join(f"{k.replace('_', ' ')} {format_rate(v, 'B/s')}" for k, v in copies)))
-    else:
-        rows.append(("tables", ", ".join(about["tables"])))
-        rows += [(key, about[key]) for key in ("system", "source") if key in about]
-    rows += [
-        ("held out", about["held_out"]),
-        ("seed", str(about["seed"])),
-        ("date", about["date"]),
-        ("versions", ", ".join(f"{name} {version}" for name, version in about["versions"].items())),
+    origin = summary.origin
+    measured = _tables_rows(origin) if isinstance(origin, TablesOrigin) else _machine_rows(origin)
+    rows: list[tuple[str, Line]] = [
+        ("command", (Piece(command, "code"),)),
+        *measured,
+        ("held out", summary.held_out),
+        ("seed", str(summary.seed)),
+        ("date", summary.date),
+        ("versions", ", ".join(f"{name} {version}" for name, version in summary.versions.items())),
     ]
     return Section("How it was made", (Facts(tuple(Fact(*row) for row in rows)),))
+
+
+def _machine_rows(origin: MachineOrigin) -> list[tuple[str, str]]:
+    machine, runs = origin.machine, origin.runs
+    rows = [
+        ("machine", f"{machine.processor}, {machine.cores} cores, {machine.memory} of memory"),
+        ("processes", f"{origin.processes} at the same time"),
+        ("measured", origin.measured),
+        ("runs that count", f"{runs.quiet:,} of {runs.all:,}: those that got the most of the processor"),
+        ("handoff between streams", format_time(1e-6 * origin.handoff_us)),
+    ]
+    if origin.drive and origin.drive.storage:
+        rows.append(("storage", _storage_words(origin.drive.storage)))
+    copies = origin.host_copy_bytes_per_s.items()
+    rows.append(("copies", ", ".join(f"{k.replace('_', ' ')} {format_rate(v, 'B/s')}" for k, v in copies)))
+    return rows
+
+
+def _tables_rows(origin: TablesOrigin) -> list[tuple[str, str]]:
+    rows = [("tables", ", ".join(origin.tables))]
+    rows += [("system", origin.system)] if origin.system else []
+    rows += [("source", origin.source)] if origin.source else []
+    return rows

@@ -1,6 +1,6 @@
 """The parameters of a calibrated profile as tables: as packaged, as fitted, and how surely."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from costmodels.calibration.document import rates_entry
@@ -9,6 +9,7 @@ from costmodels.hardware import load_node
 from costmodels.profile import SECTIONS, packaged_entry
 from costmodels.units import Dimension, format_percent, format_rate, format_time, parse_quantity
 from scenarios.report.blocks import Columns, Group, Section, Table
+from scenarios.summaries.calibration import Certainty
 
 _TITLES: Final = {
     "measured": "rates of the machine",
@@ -35,47 +36,49 @@ _LEAD: Final = (
 )
 
 
-def parameter_sections(entry: Mapping[str, Any]) -> list[Section]:
+def parameter_sections(
+    entry: Mapping[str, Any], fitted_sections: Collection[str], certainty: Certainty
+) -> list[Section]:
     """Return a table per fitted section of a profile's file: what it had before, what it has, and the uncertainty."""
-    about, node = entry["calibration"], load_node(entry["node"])
+    node = load_node(entry["node"])
     before = {**packaged_entry(node.device.generation), "measured": rates_entry(node)}
-    names = [name for name in ("measured", *about["fitted_sections"]) if name in entry and name != "kernels"]
+    names = [name for name in ("measured", *fitted_sections) if name in entry and name != "kernels"]
     parts = []
     for name in names:
         old = dict(_flat(before.get(name, {}), name))
         rows = [
-            (path.removeprefix(f"{name}.").removeprefix("protocols."), old.get(path, "–"), words, certainty)
+            (path.removeprefix(f"{name}.").removeprefix("protocols."), old.get(path, "–"), words, error)
             for path, words in _flat(entry[name], name)
-            if (certainty := _certainty(path, about)) or words != old.get(path, words)
+            if (error := _error_words(path, certainty)) or words != old.get(path, words)
         ]
         head = ("parameter", "packaged", "fitted", "standard error")
         parts.append(Group((Table(head, rows),), _TITLES[name]))
     if "kernels" in entry:
-        parts.append(Group((_kernels(entry["kernels"], about),), _TITLES["kernels"]))
-    kept = [_TITLES[name] for name in SECTIONS if name not in about["fitted_sections"]]
+        parts.append(Group((_kernels(entry["kernels"], certainty),), _TITLES["kernels"]))
+    kept = [_TITLES[name] for name in SECTIONS if name not in fitted_sections]
     note = f"As packaged, because they have too few measurements: {', '.join(kept)}." if kept else ""
     return [Section("Parameters", (Columns(tuple(parts), is_packed=True),), _LEAD, note)]
 
 
-def _kernels(kernels: Mapping[str, Any], about: Mapping[str, Any]) -> Table:
+def _kernels(kernels: Mapping[str, Any], certainty: Certainty) -> Table:
     rows = [
         (
-            name, f"{kernel['slowdown']:.4g}", _certainty(f"kernels.{name}.slowdown", about),
-            _words(kernel["latency"]), _certainty(f"kernels.{name}.latency", about),
+            name, f"{kernel['slowdown']:.4g}", _error_words(f"kernels.{name}.slowdown", certainty),
+            _words(kernel["latency"]), _error_words(f"kernels.{name}.latency", certainty),
         )
         for name, kernel in kernels.items() if name != "source"
     ]  # fmt: skip
     return Table(("kernel", "slowdown", "±", "fixed time", "±"), rows)
 
 
-def _certainty(path: str, about: Mapping[str, Any]) -> str:
+def _error_words(path: str, certainty: Certainty) -> str:
     """Return the standard error of a parameter, or why it has none; nothing where it was not fitted."""
-    if path in about["standard_errors"]:
-        error = about["standard_errors"][path]
+    if path in certainty.standard_errors:
+        error = certainty.standard_errors[path]
         return format_percent(error, 0 if error >= 0.1 else 1)
-    if path in about["without_standard_error"]["at_limit"]:
+    if path in certainty.without_standard_error.at_limit:
         return "at its limit"
-    return "not settled" if path in about["without_standard_error"]["not_settled"] else ""
+    return "not settled" if path in certainty.without_standard_error.not_settled else ""
 
 
 def _flat(part: Any, path: str) -> Iterator[tuple[str, str]]:

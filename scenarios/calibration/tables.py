@@ -23,6 +23,7 @@ from costmodels.profile import load_profile
 from costmodels.units import format_count
 from scenarios.calibration.calibration import Calibration, calibrated
 from scenarios.errors import Origin, ScenarioError, nearest
+from scenarios.summaries.calibration import TablesOrigin
 from traces.bounded_parquet import TooLargeError, read_bounded
 
 HELD_OUT_TABLES: Final = 2
@@ -58,9 +59,8 @@ def calibrate_tables(node: NodeSpec, measured: MeasuredTables, seed: int = 0) ->
     tables, system, source = measured.tables, measured.system, measured.source
     samples = read_tables(tables, system)
     start = Fitted(load_profile(node.device.generation), node)
-    about: dict[str, Any] = {"tables": [path.name for path in tables]}
-    about |= ({"system": system} if system else {}) | ({"source": source} if source else {})
-    return calibrated(samples, start, HELD_OUT_TABLES, seed, about, fit_rates=False)
+    origin = TablesOrigin(tables=tuple(path.name for path in tables), system=system or None, source=source or None)
+    return calibrated(samples, start, HELD_OUT_TABLES, seed, origin, fit_rates=False)
 
 
 def read_tables(paths: Sequence[Path], system: str | None) -> list[Sample]:

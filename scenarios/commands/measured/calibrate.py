@@ -28,6 +28,7 @@ from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.errors import Origin, ScenarioError
 from scenarios.results.folder import writing_to
+from scenarios.summaries.as_json import as_json as to_json
 
 
 @click.command("calibrate")
@@ -82,7 +83,7 @@ def command(
         with writing_to(out.parent):
             write_calibration_page(result, page, line)
     if as_json:
-        click.echo(json.dumps(result.entry["calibration"], indent=2))
+        click.echo(json.dumps(to_json(result.summary), indent=2))
     else:
         _print(result, open_console(), (out, page))
 
@@ -119,13 +120,11 @@ def _print(result: Calibration, console: Console, written: Sequence[Path]) -> No
     table.add_column("measured against fitted")
     for words in ("points", "mean error", "half below", "9 of 10 below", "held out", "mean error there"):
         table.add_column(words, justify="right")
-    for family, row in result.entry["calibration"]["residuals"].items():
-        cells = [_percent(row.get(key)) for key in ("mean", "p50", "p90")]
-        table.add_row(
-            family, f"{row['points']:,}", *cells, f"{row['held_out_points']:,}", _percent(row.get("held_out_mean"))
-        )
+    for family, row in result.summary.residuals.items():
+        cells = map(_percent, (row.mean, row.p50, row.p90))
+        table.add_row(family, f"{row.points:,}", *cells, f"{row.held_out_points:,}", _percent(row.held_out_mean))
     console.print(table)
-    sections = ", ".join(result.entry["calibration"]["fitted_sections"])
+    sections = ", ".join(result.summary.fitted_sections)
     console.print(Text(f"fitted: {sections}; the other sections are those of the packaged profile"), soft_wrap=True)
     console.print(Text(f"written to {' and '.join(map(str, written))}"), soft_wrap=True)
 

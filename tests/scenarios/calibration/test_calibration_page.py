@@ -31,6 +31,7 @@ from scenarios.cli import group
 from scenarios.report.blocks import LargePlot
 from scenarios.report.charts.svg_plot import Axis, Drawing, Plot, log_axis
 from scenarios.report.rendering.html_page import html_of
+from scenarios.summaries.calibration import Certainty, Unsettled
 from tests.scenarios.report.test_pages import elements_of
 
 NODE = load_node("dgx-a100-80g")
@@ -156,9 +157,9 @@ def test_numbers_of_parameters_show_their_digits() -> None:
     """Areas of tiles stand there whole, and alike in both columns; small numbers have four digits."""
     entry = {**packaged_entry("a100"), "node": NODE.name}
     gemm = {**entry["gemm"], "shallow_area": 65536.0, "throttle": 0.123456}
-    about = {"fitted_sections": ["gemm"], "standard_errors": {"gemm.throttle": 0.1},
-             "without_standard_error": {"at_limit": [], "not_settled": ["gemm.shallow_area"]}}  # fmt: skip
-    (section,) = parameter_sections({**entry, "gemm": gemm, "calibration": about})
+    unsettled = Unsettled(at_limit=(), not_settled=("gemm.shallow_area",))
+    certainty = Certainty(standard_errors={"gemm.throttle": 0.1}, without_standard_error=unsettled)
+    (section,) = parameter_sections({**entry, "gemm": gemm}, ["gemm"], certainty)
     body = html_of([section])
     assert "<td>shallow_area</td>" in body
     row = body.partition("<td>shallow_area</td>")[2].partition("</tr>")[0]
