@@ -10,23 +10,13 @@ from scenarios.errors import Origin, ScenarioError
 from scenarios.library.shipped import FOLDER
 from scenarios.reading.overrides import with_values
 from scenarios.reading.yaml_tree import Document, read_document
+from scenarios.summaries.here import Thresholds
 from scenarios.workloads.loading import step_from_mapping
 from scenarios.workloads.steps.scenario import StepScenario
 
 PACKAGED: Final = FOLDER / "here" / "plans.yaml"
 _KEYS: Final = ("base", "plans", "thresholds")
 _REMEDY: Final = f"{PACKAGED.name}, which ships with meshtwin, is an example of a set of plans"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """``mean`` and ``worst``: the largest absolute relative errors that pass; ``ranking``: the least part of pairs that
-    must be in the right order.
-    """
-
-    mean: float
-    worst: float
-    ranking: float
 
 
 @dataclass(frozen=True, slots=True)

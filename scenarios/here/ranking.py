@@ -2,19 +2,8 @@
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import NamedTuple
 
-
-class Ranking(NamedTuple):
-    """How many pairs were compared, and how many of them are predicted in the order measured."""
-
-    pairs: int
-    right: int
-
-    @property
-    def fraction(self) -> float:
-        """Return the part that is right; 1 where there was nothing to tell apart."""
-        return self.right / self.pairs if self.pairs else 1.0
+from scenarios.summaries.here import Ranking
 
 
 def ranking(measured: Sequence[float], predicted: Sequence[float], least_difference: float = 0.1) -> Ranking:
@@ -25,4 +14,5 @@ def ranking(measured: Sequence[float], predicted: Sequence[float], least_differe
     pairs = combinations(range(len(measured)), 2)
     ordered = (sorted(pair, key=lambda place: measured[place]) for pair in pairs)
     apart = [(fast, slow) for fast, slow in ordered if measured[slow] > (1.0 + least_difference) * measured[fast]]
-    return Ranking(len(apart), sum(predicted[slow] > predicted[fast] for fast, slow in apart))
+    right = sum(predicted[slow] > predicted[fast] for fast, slow in apart)
+    return Ranking(pairs=len(apart), right=right, fraction=right / len(apart) if apart else 1.0)

@@ -100,7 +100,7 @@ def _validate_here(path: Path, budget: str, out: Path | None, seed: int, as_json
             command_line = f"simulate validate --here{named} --budget {budget!r} --seed {seed}"
             this_machine.write_outputs(summary, calibration, out, command_line)
     if as_json:
-        click.echo(json.dumps(summary, indent=2))
+        click.echo(json.dumps(to_json(summary), indent=2))
     else:
         print_here(summary, open_console(), out)
-    return bool(summary["passed"])
+    return summary.passed
