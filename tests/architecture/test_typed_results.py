@@ -7,17 +7,30 @@ from pathlib import Path
 import pytest
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
-ROOMS = ("report", "summaries", "sweep", "workloads", "comparing", "results")
+ROOMS = (
+    *("calibration", "commands", "comparing", "console", "here", "recorded", "report", "results", "summaries", "sweep"),
+    *("validation", "workloads"),
+)
 
 FIGURES = "figures of plotly"
 FILE = "keys of a scenario's file"
+PROFILE = "sections of a profile's file"
+TABLE = "keys or columns of a measured table"
 NO_RESULTS = {
+    "calibration/calibration.py": PROFILE,
+    "calibration/parameters.py": PROFILE,
+    "calibration/spread_fit.py": TABLE,
+    "calibration/tables.py": TABLE,
+    "commands/listing.py": "keys of a scenario's file, and headings of a table's columns",
+    "commands/measured/spread.py": PROFILE,
+    "here/plan_set.py": FILE,
     "report/rendering/matplotlib_chart.py": FIGURES,
     "report/rendering/plotly_figure.py": FIGURES,
     "report/pages/thumbnails_chart.py": FIGURES,
     "report/charts/op_lanes.py": "columns of a drawing",
     "results/result.py": "JSON that is not checked yet",
     "summaries/as_json.py": "metadata of fields",
+    "validation/collective_row.py": TABLE,
     "workloads/registry.py": FILE,
     "workloads/steps/reading.py": FILE,
     "workloads/textbook/workload.py": FILE,
