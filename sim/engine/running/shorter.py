@@ -1,17 +1,15 @@
 """Shorter forms of a plan: with fewer micro-batches, to be simulated in its place where the run repeats itself."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from sim.plan.facts.repetition import Repetition, repetitions, shortened
 from sim.plan.words.program import Plan, Program
 
-FEWEST_PERIODS: Final = 6
-"""Repetitions that even the shortest form makes, beside those in which a pipeline fills."""
-
-LEFT_OUT: Final = 12
-"""Repetitions are left out so many at a time: any period that is looked for fits into them."""
+FEWEST: Final = 4
+"""Repetitions that even the shortest form makes, beside those in which a pipeline fills and drains."""
 
 LEAST_SAVED: Final = 3
 """The longest form has no more micro-batches than one in so many of the plan's."""
@@ -29,28 +27,51 @@ class Short:
     repetitions: Mapping[int, Repetition]
 
 
-def short_plans(plan: Plan) -> Iterator[Short]:
-    """Yield shorter forms of a plan that repeats itself often enough, each about twice as long as the one before.
+@dataclass
+class Shorter:
+    """The shorter forms of a plan, each made once."""
 
-    How long a pipeline takes to fill is not known; the first form has the micro-batches that do not repeat once more.
-    """
-    found = repetitions(plan.programs)
-    if found is None:
-        return
-    num_microbatches = 1 + max(call.microbatch or 0 for program in plan.programs for call in program.calls)
-    by, fewest = found[0].microbatches, min(repetition.num_times for repetition in found)
-    apart = num_microbatches // by - fewest
-    kept = apart + FEWEST_PERIODS
-    while LEAST_SAVED * (apart + kept) <= apart + fewest:
-        times = (fewest - kept) // LEFT_OUT * LEFT_OUT
-        programs = [shortened(program, part, times) for program, part in zip(plan.programs, found, strict=True)]
+    plan: Plan
+    _made: dict[int, Short | None] = field(default_factory=dict)
+
+    @cached_property
+    def times(self) -> list[int]:
+        """Return how many repetitions the forms leave out, the shortest form first; empty: the plan has none.
+
+        How long a pipeline takes to fill is not known. The first form has the micro-batches that do not repeat once
+        more; each form is about twice as long as the one before.
+        """
+        found = self._repetitions
+        if not found:
+            return []
+        num_microbatches = 1 + max(call.microbatch or 0 for program in self.plan.programs for call in program.calls)
+        fewest = min(repetition.num_times for repetition in found)
+        apart = num_microbatches // found[0].microbatches - fewest
+        kept, times = apart + FEWEST, list[int]()
+        while LEAST_SAVED * (apart + kept) <= apart + fewest:
+            times.append(fewest - kept)
+            kept = 2 * kept + apart
+        return times
+
+    def without(self, times: int) -> Short | None:
+        """Return the form without so many repetitions; None where that is no plan."""
+        if times not in self._made:
+            self._made[times] = self._short(times)
+        return self._made[times]
+
+    def _short(self, times: int) -> Short | None:
+        plans, found = self.plan.programs, self._repetitions
+        programs = [shortened(program, part, times) for program, part in zip(plans, found, strict=True)]
         short = [program for program in programs if program is not None]
         if len(short) < len(programs):
-            return
-        keys = [id(program) for program in plan.programs]
-        yield Short(
-            times,
-            dict(zip(keys, short, strict=True)),
-            {key: part.without(times) for key, part in zip(keys, found, strict=True)},
-        )
-        kept = 2 * kept + apart
+            return None
+        keys = [id(program) for program in plans]
+        left = [part.without(times) for part in found]
+        return Short(times, dict(zip(keys, short, strict=True)), dict(zip(keys, left, strict=True)))
+
+    @cached_property
+    def _repetitions(self) -> list[Repetition]:
+        """Return what repeats in each program; empty: they do not repeat together, or steps run into each other."""
+        if not self.plan.barrier or self.plan.num_steps > 1:
+            return []
+        return repetitions(self.plan.programs) or []

@@ -1,5 +1,6 @@
 """A plan in, a simulated run out."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -18,7 +19,7 @@ from sim.engine.running.deadlock import refuse_deadlock
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import Repeated
 from sim.engine.running.run import SimulatedRun
-from sim.engine.running.shorter import Short, short_plans
+from sim.engine.running.shorter import Shorter
 from sim.engine.running.steady import Steady, steady_period
 from sim.plan.facts.repetition import Repetition
 from sim.plan.words.op import LinkOp, Op
@@ -111,26 +112,46 @@ class Simulation:
 
     def _repeated_run(self, now: _Known, structures: Structures) -> SimulatedRun | None:
         """Return a run that passes through its period once, for all that the step does; None where it has none."""
-        for short in self._shorter:
-            programs = {rank: short.programs[id(program)] for rank, program in now.programs.items()}
-            graph, loop = self._ran(now, structures, (1, short.times), programs)
-            if min(loop.ends_s, default=0.0) < 0.0:
-                return None  # it is stuck: the whole run says where
-            run = SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop)
-            repetition_of = {rank: short.repetitions[id(program)] for rank, program in now.programs.items()}
-            period = steady_period(run, repetition_of)
-            if period is not None:
-                whole = partial(simulate, self.plan, now.pricing, fold=self.fold, coalesce=self.coalesce, repeat=False)
-                return replace(
-                    run, repeated=_repeated(programs, repetition_of, period, short.times), simulate_whole=whole
-                )
+        waiting = deque(self._shorter.times if self.repeat and self.coalesce else ())
+        while waiting:
+            times = waiting.popleft()
+            tried = self._try_without(times, now, structures)
+            if tried is None:
+                return None
+            run, period = tried
+            if period is None:
+                continue
+            if not times % period.repetitions:
+                return self._standing_for_all(run, period, now, times)
+            waiting.appendleft(times - times % period.repetitions)  # whole periods
         return None
 
+    def _try_without(
+        self, times: int, now: _Known, structures: Structures
+    ) -> tuple[SimulatedRun, Steady | None] | None:
+        """Return a run with so many repetitions less, and its period; None where it gets stuck or is no plan."""
+        short = self._shorter.without(times)
+        if short is None:
+            return None
+        programs = {rank: short.programs[id(program)] for rank, program in now.programs.items()}
+        graph, loop = self._ran(now, structures, (1, times), programs)
+        if min(loop.ends_s, default=0.0) < 0.0:  # the whole run says where
+            return None
+        run = SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop)
+        return run, steady_period(run, {rank: short.repetitions[id(p)] for rank, p in now.programs.items()})
+
+    def _standing_for_all(self, run: SimulatedRun, period: Steady, now: _Known, left_out: int) -> SimulatedRun:
+        """Return a run as that of the whole step, of which it leaves out so many repetitions."""
+        short = self._shorter.without(left_out)
+        assert short is not None
+        repetition_of = {rank: short.repetitions[id(program)] for rank, program in now.programs.items()}
+        whole = partial(simulate, self.plan, now.pricing, fold=self.fold, coalesce=self.coalesce, repeat=False)
+        repeated = _repeated(run.programs, repetition_of, period, left_out)
+        return replace(run, repeated=repeated, simulate_whole=whole)
+
     @cached_property
-    def _shorter(self) -> list[Short]:
-        """Return shorter forms of the plan, the shortest first; none where it does not repeat itself often enough."""
-        fits = self.repeat and self.coalesce and self.plan.barrier and self.plan.num_steps == 1
-        return list(short_plans(self.plan)) if fits else []
+    def _shorter(self) -> Shorter:
+        return Shorter(self.plan)
 
     def _priced(self, pricing: Pricing) -> _Known:
         """Return the plan's prices, and which ranks are alike under them; nothing is compiled."""

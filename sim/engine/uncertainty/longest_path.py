@@ -28,9 +28,10 @@ class Durations:
 class Levels:
     """A graph's nodes in an order in which each comes after all that it waits for, cut where none waits for another.
 
-    ``place[n]``: where node n comes in that order; ``ends``: of every level the place past its last node. In a level
-    those that wait for more come first; ``waiting[l][k]`` is how many wait for more than k. ``before`` has the places
-    of what they wait for: level by level, of each node the first, of each that has one the second, and so on.
+    Nodes of which each waits for the one before alone, and is all that waits for it, are a chain: they have one place.
+    ``place[n]``: where the chain of node n comes in that order; ``ends``: of every level the place past its last one.
+    In a level those that wait for more come first; ``waiting[l][k]`` is how many wait for more than k. ``before`` has
+    the places of what they wait for: level by level, of each the first, of each that has one the second, and so on.
     """
 
     place: Ints
@@ -39,45 +40,78 @@ class Levels:
     before: Ints
 
     @classmethod
-    def of(cls, num_nodes: int, before: Ints, after: Ints) -> "Levels":
+    def of(cls, num_nodes: int, before: Ints, after: Ints, wanted: Ints | None = None) -> "Levels":
         """Return the levels of a graph with the edges from ``before[i]`` to ``after[i]``.
 
-        Raises ValueError where they form a circle.
+        ``wanted``: nodes whose ends are asked for; they end their chains. None: all are, each a chain of its own.
+        Raises ValueError where the edges form a circle.
         """
-        num_before = np.bincount(after, minlength=num_nodes)
-        levels = [level[np.argsort(-num_before[level], kind="stable")] for level in _levels(num_nodes, before, after)]
+        if wanted is None:
+            return cls._of_chains(np.arange(num_nodes), num_nodes, before, after)
+        chain_of, num_chains = _chains(num_nodes, before, after, wanted)
+        between = chain_of[before] != chain_of[after]
+        return cls._of_chains(chain_of, num_chains, chain_of[before[between]], chain_of[after[between]])
+
+    @classmethod
+    def _of_chains(cls, chain_of: Ints, num_chains: int, before: Ints, after: Ints) -> "Levels":
+        """Return the levels of chains with edges between them; ``chain_of``: that of every node."""
+        num_before = np.bincount(after, minlength=num_chains)
+        levels = [
+            level[np.argsort(-num_before[level], kind="stable")] if len(level) > 1 else level
+            for level in _levels(num_chains, before, after)
+        ]
         order = np.concatenate([*levels, np.empty(0, np.int64)])
-        if len(order) < num_nodes:
-            raise ValueError(f"{num_nodes - len(order)} nodes wait for each other in a circle")
-        place, level_of = np.empty(num_nodes, np.int64), np.empty(num_nodes, np.int64)
-        place[order] = np.arange(num_nodes)
+        if len(order) < num_chains:
+            raise ValueError(f"{num_chains - len(order)} nodes wait for each other in a circle")
+        place, level_of = np.empty(num_chains, np.int64), np.empty(num_chains, np.int64)
+        place[order] = np.arange(num_chains)
         level_of[order] = np.repeat(np.arange(len(levels)), [len(level) for level in levels])
         by_node = np.argsort(place[after], kind="stable")
         ordinal = np.arange(len(after)) - np.repeat(np.cumsum(num_before[order]) - num_before[order], num_before[order])
         by_level = np.lexsort((ordinal, level_of[after[by_node]]))
         waiting = tuple(tuple(np.cumsum(np.bincount(num_before[level])[:0:-1])[::-1].tolist()) for level in levels)
         ends = tuple(np.cumsum([len(level) for level in levels], dtype=np.int64).tolist())
-        return cls(place, ends, waiting, place[before[by_node[by_level]]])
+        return cls(place[chain_of], ends, waiting, place[before[by_node[by_level]]])
 
     def ends_s(self, durations: Durations) -> Floats:
-        """Return when nodes end, by their places, x draws: the latest end of what each waits for plus its duration."""
-        ends_s = np.empty((len(self.place), durations.num_draws))
-        base_s, rows = np.empty(len(self.place)), np.empty(len(self.place), np.int64)
-        base_s[self.place], rows[self.place] = durations.base_s, durations.rows
-        factors, before, begin, edge = durations.factors, self.before, 0, 0
+        """Return when chains end, by their places, x draws: the latest end of what each waits for plus its duration."""
+        ends_s = self._lasting_s(durations)
+        before, begin, edge = self.before, 0, 0
         for end, waiting in zip(self.ends, self.waiting, strict=True):
-            lasting_s = factors[rows[begin:end]]
-            lasting_s *= base_s[begin:end, None]
             if waiting:
                 waited_s = ends_s[before[edge : edge + waiting[0]]]
                 edge += waiting[0]
                 for count in waiting[1:]:
                     np.maximum(waited_s[:count], ends_s[before[edge : edge + count]], out=waited_s[:count])
                     edge += count
-                lasting_s += waited_s
-            ends_s[begin:end] = lasting_s
+                ends_s[begin:end] += waited_s
             begin = end
         return ends_s
+
+    def _lasting_s(self, durations: Durations) -> Floats:
+        """Return how long chains last, by their places, x draws: nodes of a chain that err alike count together."""
+        num_rows = len(durations.factors)
+        kinds, at = np.unique(self.place * num_rows + durations.rows, return_inverse=True)
+        base_s = np.bincount(at.ravel(), durations.base_s, minlength=len(kinds))
+        places, rows = np.divmod(kinds, num_rows)
+        lasting_s = durations.factors[rows]
+        lasting_s *= base_s[:, None]
+        return np.add.reduceat(lasting_s, np.searchsorted(places, np.arange(self.ends[-1] if self.ends else 0)))
+
+
+def _chains(num_nodes: int, before: Ints, after: Ints, wanted: Ints) -> tuple[Ints, int]:
+    """Return the chain of every node, numbered from 0, and how many there are; each ``wanted`` node ends its chain."""
+    ends_chain = np.bincount(before, minlength=num_nodes) != 1
+    ends_chain[wanted] = True
+    joined = (np.bincount(after, minlength=num_nodes)[after] == 1) & ~ends_chain[before]
+    head = np.arange(num_nodes)
+    head[after[joined]] = before[joined]
+    for _ in range(num_nodes.bit_length() + 1):  # each node looks twice as far back as before
+        head = head[head]
+    if joined.any() and not np.array_equal(head, head[head]):
+        raise ValueError("some nodes wait for each other in a circle")
+    heads, chain_of = np.unique(head, return_inverse=True)
+    return chain_of.ravel(), len(heads)
 
 
 def _levels(num_nodes: int, before: Ints, after: Ints) -> Iterator[Ints]:

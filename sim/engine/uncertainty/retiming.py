@@ -94,16 +94,17 @@ def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) ->
     blocks = _add_units(nodes, rows)
     _add_blocks(nodes, rows, blocks)
     _add_journeys(nodes)
-    begins = [nodes.begin_of(node) for node in run.first_nodes] if run.num_steps > 1 else []
+    begins = np.array([nodes.begin_of(node) for node in run.first_nodes] if run.num_steps > 1 else [], dtype=np.int64)
+    apart = np.array(_apart(run), dtype=np.int64).reshape(-1, 2)
     before, after = nodes.dependencies()
     return Retiming(
         run,
-        Levels.of(len(nodes.base_s), before, after),
+        Levels.of(len(nodes.base_s), before, after, np.concatenate([begins, apart.ravel()])),
         np.array(nodes.base_s),
         np.array([row or 0 for row in nodes.rows], dtype=np.int64),
         rows.derived,
-        np.array(begins, dtype=np.int64),
-        np.array(_apart(run), dtype=np.int64).reshape(-1, 2),
+        begins,
+        apart,
     )
 
 

@@ -81,11 +81,13 @@ def test_a_circle_is_refused() -> None:
     """Nodes that wait for each other have no order."""
     with pytest.raises(ValueError, match="2 nodes wait for each other"):
         Levels.of(3, np.array([0, 1, 2]), np.array([1, 2, 1]))
+    with pytest.raises(ValueError, match="wait for each other"):
+        Levels.of(3, np.array([0, 1, 2]), np.array([1, 2, 0]), np.array([], dtype=np.int64))
 
 
 @given(st.data())
 def test_ends_are_longest_paths(data: st.DataObject) -> None:
-    """Every node ends its duration after the latest of what it waits for, draw by draw."""
+    """Every node ends its duration after the latest of what it waits for, draw by draw; so do chains of nodes."""
     count = data.draw(st.integers(1, 12))
     pairs = data.draw(st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=30))
     edges = [(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]]
@@ -98,3 +100,8 @@ def test_ends_are_longest_paths(data: st.DataObject) -> None:
     for node in range(count):
         waited_s = np.max([found[a] for a, b in edges if b == node] or [np.zeros(3)], axis=0)
         assert found[node] == pytest.approx(waited_s + base_s[node] * factors[rows[node]])
+    wanted = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=3)), dtype=np.int64)
+    chains = Levels.of(count, before, after, wanted)
+    ends_s = chains.ends_s(Durations(base_s, rows, factors))
+    assert ends_s[chains.place[wanted]] == pytest.approx(found[wanted])
+    assert ends_s.max(axis=0) == pytest.approx(found.max(axis=0))
