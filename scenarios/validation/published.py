@@ -20,6 +20,7 @@ from scenarios.workloads.steps.summarise import summarise
 from sim.engine.findings.critical_path import critical_path
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.running.collector import collector_paused
 from sim.engine.running.memory import kept_bytes, memory_use
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import simulate
@@ -114,6 +115,7 @@ def _figures(rows: Sequence[PredictedRow]) -> _Figures:
     return _Figures(fmean(errors), float(np.quantile(errors, 0.95)), max(errors))
 
 
+@collector_paused()
 def predicted(table: PublishedTable, row: PublishedRow) -> Prediction:
     """Return what a row is predicted to be, in SI units."""
     if table.prediction == "collective_time_s":

@@ -23,6 +23,7 @@ from sim.engine.findings.link_use import LinkUse, link_use
 from sim.engine.findings.timeline import timeline
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.running.collector import collector_paused
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.program import Plan
 from traces.timeline import Timeline
@@ -60,6 +61,7 @@ class SimulatedStep(Outcome):
         return row_of(self.summary, self.scenario, self.run, self.pricing)
 
 
+@collector_paused()
 def simulate(
     scenario: StepScenario, *, detail: Detail | None = None, fold: bool = True, plan: Plan | None = None
 ) -> SimulatedStep:
@@ -87,6 +89,7 @@ def summary_of(found: Outcome) -> StepSummary:
     return found.summary
 
 
+@collector_paused()
 def run_step(scenario: StepScenario) -> SimulatedRun:
     """Return one step of a scenario as the engine runs it, without a summary.
 
@@ -112,6 +115,7 @@ def refuse_many_ops(plan: Plan) -> None:
         raise ScenarioError(Origin(option="--no-fold"), "", rule, "leave it out, or use fewer ranks")
 
 
+@collector_paused()
 def plan_of(scenario: StepScenario) -> Plan:
     """Return the plan of one step of a scenario. Raises ScenarioError for one of more bytes than can be counted."""
     scenario = scenario.decided()
