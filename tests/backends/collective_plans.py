@@ -1,6 +1,6 @@
 """Plans with every kind of collective among 2, 3 and 4 ranks, and the ways in which they are run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 
@@ -15,8 +15,8 @@ from sim.plan.words.layout import Layout, sharded
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Reduction
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
+from sim.training.spec.job import DenseTraining
 from sim.training.steps.builder import build_dense_training
-from tests.backends.jobs import checked_trainings
 from tests.backends.plans import collective_plan
 
 K = CollectiveKind
@@ -205,12 +205,18 @@ def collective_requests() -> dict[str, ExecutionRequest]:
     requests["over several axes, explicit"] = ExecutionRequest(
         plan=by_axes, keep=frozenset(by_axes.programs[0].buffers), explicit=ExplicitCollectives(devices_per_node=3)
     )
-    for name, way in CHECKED.items():
-        job = checked_trainings()[name]
-        plan = build_dense_training(job, name)
-        requests[f"explicit: {name}"] = ExecutionRequest(plan=plan, check_against=job, explicit=way)
     for name, explicit in (("native", None), ("explicit", ExplicitCollectives({"all_to_all": "bruck"}))):
         requests[f"laid out, {name}"] = ExecutionRequest(
             plan=laid_out(), explicit=explicit, keep=frozenset(laid_out().programs[0].buffers)
         )
     return requests
+
+
+def explicit_requests(jobs: Mapping[str, DenseTraining]) -> dict[str, ExecutionRequest]:
+    """Return the runs of ``CHECKED`` trainings with explicit collectives. ``jobs``: by name, all of them and others."""
+    return {
+        f"explicit: {name}": ExecutionRequest(
+            plan=build_dense_training(jobs[name], name), check_against=jobs[name], explicit=way
+        )
+        for name, way in CHECKED.items()
+    }

@@ -9,7 +9,7 @@ import pytest
 
 from backends.execution.result import Execution
 from backends.torch.session import execute
-from tests.backends.runs import REQUESTS
+from tests.backends.runs import all_requests
 
 _PATIENCE_S = 300
 
@@ -32,7 +32,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Execution]:
 def _run_into(path: Path) -> None:
     outcome: dict[str, Execution] | Exception
     try:
-        outcome = dict(zip(REQUESTS, execute(list(REQUESTS.values()), timeout_s=60.0) or [], strict=True))
+        requests = all_requests()
+        outcome = dict(zip(requests, execute(list(requests.values()), timeout_s=60.0) or [], strict=True))
     except Exception as error:  # it is raised by whoever asks for the results
         outcome = error
     temporary = path.with_suffix(".part")

@@ -7,6 +7,8 @@ from sim.plan.words.layout import sharded
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Op, Recv, Reduction, Send
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
+from sim.training.spec.job import DelaySpec, PipelineSpec, TextbookTraining
+from sim.training.steps.textbook import build_textbook
 
 AXES = ("row", "column")
 MESH = Mesh((("row", 2), ("column", 2)))
@@ -109,3 +111,11 @@ def ring_plan() -> Plan:
         Compute("seen", "delay", ("twice",), (), {"duration_s": 0.0}),
     ]
     return plan_of(ops, buffers, PAIR, "ring")
+
+
+def textbook_plan(duration_s: float, ranks: int = 4) -> Plan:
+    """Return 1F1B with stated times."""
+    delays = DelaySpec(forward_s=duration_s, backward_input_s=duration_s, backward_weight_s=duration_s)
+    return build_textbook(
+        TextbookTraining(model=delays, num_microbatches=4, pipeline=PipelineSpec(degree=ranks)), "textbook"
+    )

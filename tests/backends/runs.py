@@ -6,17 +6,16 @@ from dataclasses import replace
 from backends.execution.request import ExecutionRequest, ExplicitCollectives
 from sim.plan.words.op import Collective, Compute, Copy, Op, Recv, Send
 from sim.plan.words.program import Plan, Program
-from sim.training.spec.job import DelaySpec, DenseTraining, PipelineSpec, ShardingSpec, TextbookTraining
+from sim.training.spec.job import DenseTraining, ShardingSpec
 from sim.training.steps.builder import build_dense_training
-from sim.training.steps.textbook import build_textbook
-from tests.backends.collective_plans import collective_requests
+from tests.backends.collective_plans import collective_requests, explicit_requests
 from tests.backends.delayed_runs import delayed_requests
 from tests.backends.expert_runs import EXPERTS, expert_requests
 from tests.backends.float8_runs import FLOAT8, float8_requests
 from tests.backends.jobs import AIAO, GPT, LLAMA, OFFLOAD, SGD, checked_trainings, sharded_operators, training
 from tests.backends.latent_runs import LATENT_JOBS, latent_requests
 from tests.backends.local_runs import local_requests
-from tests.backends.plans import collective_plan, ring_plan
+from tests.backends.plans import collective_plan, ring_plan, textbook_plan
 
 JOBS = checked_trainings() | LATENT_JOBS | EXPERTS
 LOWER_PRECISIONS = {
@@ -110,14 +109,6 @@ RING_MESSAGES = (
     ("backward", "layer1.fc1.regathered.piece1"), ("backward", "layer0.projection.output_gradient.piece1"),
 )  # fmt: skip
 """Of collective matmuls, a message of each kind: each is silenced alone."""
-
-
-def textbook_plan(duration_s: float, ranks: int = 4) -> Plan:
-    """Return 1F1B with stated times."""
-    delays = DelaySpec(forward_s=duration_s, backward_input_s=duration_s, backward_weight_s=duration_s)
-    return build_textbook(
-        TextbookTraining(model=delays, num_microbatches=4, pipeline=PipelineSpec(degree=ranks)), "textbook"
-    )
 
 
 def silenced(plan: Plan) -> Iterator[tuple[str, frozenset[str]]]:
@@ -223,29 +214,9 @@ def _wrong_program(program: Program, what: str) -> Program:
     return replace(program, calls=tuple(calls), tasks=tasks)
 
 
-def all_requests() -> dict[str, ExecutionRequest]:
-    """Return every run that the tests of this room need."""
-    requests = {name: checked(build_dense_training(job, name), job) for name, job in (JOBS | LOWER_PRECISIONS).items()}
-    several = JOBS["tp2 sp x dp2, recompute none"]
-    requests["three steps"] = ExecutionRequest(
-        plan=build_dense_training(several, "three steps"), check_against=several, iterations=3
-    )
-    offloaded = JOBS["offload dp2 x tp2 sp, recompute"]
-    requests["three steps, offloaded"] = ExecutionRequest(
-        plan=build_dense_training(offloaded, "three steps, offloaded"), check_against=offloaded, iterations=3
-    )
-    requests["step timing"] = ExecutionRequest(plan=build_dense_training(several, "step timing"), timing="step")
-    requests["textbook"] = ExecutionRequest(plan=textbook_plan(0.05))
-    requests["collectives"] = ExecutionRequest(
-        plan=collective_plan(), keep=frozenset(collective_plan().programs[0].buffers)
-    )
-    requests["ring"] = ExecutionRequest(plan=ring_plan(), keep=frozenset(ring_plan().programs[0].buffers))
-    requests |= collective_requests()
-    requests |= local_requests()
-    requests |= delayed_requests()
-    requests |= float8_requests()
-    requests |= latent_requests()
-    requests |= expert_requests()
+def silent_requests() -> dict[str, ExecutionRequest]:
+    """Return the runs with one communication, or one copy, left out."""
+    requests = {}
     for name, job in MUTED.items():
         plan = build_dense_training(job, name)
         for what, mute in silenced(plan):
@@ -266,8 +237,36 @@ def all_requests() -> dict[str, ExecutionRequest]:
             requests[f"without copy {op_name} ({name})"] = ExecutionRequest(
                 plan=plan, check_against=job, mute=frozenset({op_name})
             )
-        rings = ExecutionRequest(plan=plan, check_against=job, explicit=ExplicitCollectives())
-        requests[f"{name} as rings"] = rings
+    return requests
+
+
+def all_requests() -> dict[str, ExecutionRequest]:
+    """Return every run that the tests of this room need."""
+    requests = {name: checked(build_dense_training(job, name), job) for name, job in (JOBS | LOWER_PRECISIONS).items()}
+    several = JOBS["tp2 sp x dp2, recompute none"]
+    requests["three steps"] = ExecutionRequest(
+        plan=build_dense_training(several, "three steps"), check_against=several, iterations=3
+    )
+    offloaded = JOBS["offload dp2 x tp2 sp, recompute"]
+    requests["three steps, offloaded"] = ExecutionRequest(
+        plan=build_dense_training(offloaded, "three steps, offloaded"), check_against=offloaded, iterations=3
+    )
+    requests["step timing"] = ExecutionRequest(plan=build_dense_training(several, "step timing"), timing="step")
+    requests["textbook"] = ExecutionRequest(plan=textbook_plan(0.05))
+    requests["collectives"] = ExecutionRequest(
+        plan=collective_plan(), keep=frozenset(collective_plan().programs[0].buffers)
+    )
+    requests["ring"] = ExecutionRequest(plan=ring_plan(), keep=frozenset(ring_plan().programs[0].buffers))
+    requests |= collective_requests() | explicit_requests(JOBS)
+    requests |= local_requests()
+    requests |= delayed_requests()
+    requests |= float8_requests()
+    requests |= latent_requests()
+    requests |= expert_requests() | silent_requests()
+    for name, job in SHARDED.items():
+        requests[f"{name} as rings"] = ExecutionRequest(
+            plan=build_dense_training(job, name), check_against=job, explicit=ExplicitCollectives()
+        )
     for what, sliced in SLICED.items():
         plan = altered(build_dense_training(sliced, what), what)
         requests[f"altered {what}"] = ExecutionRequest(plan=plan, check_against=sliced)
@@ -281,5 +280,4 @@ def all_requests() -> dict[str, ExecutionRequest]:
     return requests
 
 
-REQUESTS = all_requests()
-WITHOUT = [name for name in REQUESTS if name.startswith("without")]
+WITHOUT = [name for name in (*silent_requests(), *expert_requests()) if name.startswith("without")]

@@ -21,8 +21,7 @@ from sim.plan.words.op import Compute, Recv
 from sim.plan.words.program import Plan
 from sim.training.steps.builder import build_dense_training
 from tests.backends.jobs import training
-from tests.backends.plans import ring_plan
-from tests.backends.runs import textbook_plan
+from tests.backends.plans import ring_plan, textbook_plan
 from tests.processes import ROOT, ended, needs_proc, started, until, workers
 
 BOUND_S = 30.0
@@ -31,7 +30,7 @@ BOUND_S = 30.0
 LAUNCHER = """
 from backends.torch.session import execute
 from backends.execution.request import ExecutionRequest
-from tests.backends.runs import textbook_plan
+from tests.backends.plans import textbook_plan
 
 execute([ExecutionRequest(plan=textbook_plan(60.0, ranks=2))])
 """

@@ -20,7 +20,7 @@ STEPS_FOR_LONG = """
 from backends.torch.launching import joined
 from backends.torch.session import execute
 from backends.execution.request import ExecutionRequest
-from tests.backends.runs import textbook_plan
+from tests.backends.plans import textbook_plan
 
 class Meeting(joined.Meeting):
     def __enter__(self):
