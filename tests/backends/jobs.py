@@ -424,7 +424,21 @@ def checked_trainings() -> dict[str, DenseTraining]:
         old = others[name]
         others[f"{name}, assigned"] = replace(old, training=replace(old.training, **numbers))
     opened = {name: job for name, job in others.items() if isinstance(job, OpenTraining)}
-    return jobs | others | {name: decided(job, prices(), 0) for name, job in opened.items()}
+    found = jobs | others | {name: decided(job, prices(), 0) for name, job in opened.items()}
+    return {name: with_few_layers(job) for name, job in found.items()}
+
+
+def with_few_layers(job: DenseTraining) -> DenseTraining:
+    """Return a job with two layers where a third would be like the second: one stage, and no gathers ahead."""
+    parallel, model = job.parallel, job.model
+    if (
+        parallel.pipeline.degree > 1
+        or parallel.pipeline.virtual_stages > 1
+        or parallel.zero_stage == 3
+        or parallel.osdp
+    ):
+        return job
+    return replace(job, model=replace(model, num_layers=min(model.num_layers, 2)))
 
 
 def prices() -> Pricing:

@@ -12,14 +12,24 @@ from tests.backends.collective_plans import collective_requests, explicit_reques
 from tests.backends.delayed_runs import delayed_requests
 from tests.backends.expert_runs import EXPERTS, expert_requests
 from tests.backends.float8_runs import FLOAT8, float8_requests
-from tests.backends.jobs import AIAO, GPT, LLAMA, OFFLOAD, SGD, checked_trainings, sharded_operators, training
+from tests.backends.jobs import (
+    AIAO,
+    GPT,
+    LLAMA,
+    OFFLOAD,
+    SGD,
+    checked_trainings,
+    sharded_operators,
+    training,
+    with_few_layers,
+)
 from tests.backends.latent_runs import LATENT_JOBS, latent_requests
 from tests.backends.local_runs import local_requests
 from tests.backends.plans import collective_plan, ring_plan, textbook_plan
 
 JOBS = checked_trainings() | LATENT_JOBS | EXPERTS
 LOWER_PRECISIONS = {
-    name: training(tensor_degree=2, data_degree=2, zero_stage=stage, precision=precision)
+    name: with_few_layers(training(tensor_degree=2, data_degree=2, zero_stage=stage, precision=precision))
     for name, precision, stage in (
         ("fp32", "fp32", 0), ("bf16 zero1", "bf16", 1), ("bf16 zero2", "bf16", 2), ("bf16 zero3", "bf16", 3),
         ("fp16", "fp16", 0),

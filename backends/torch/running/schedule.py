@@ -1,6 +1,6 @@
 """A rank's program unrolled: every op instance in issue order, its buffer instances, and what it waits for."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -82,13 +82,9 @@ class Schedule:
                     slot.tensor = None
 
 
-def touched(instance: OpInstance) -> Iterator[Slot]:
-    """Yield each slot that an op reads or writes, once."""
-    seen: set[int] = set()
-    for slot in (*instance.reads, *instance.writes):
-        if id(slot) not in seen:
-            seen.add(id(slot))
-            yield slot
+def touched(instance: OpInstance) -> Iterable[Slot]:
+    """Return each slot that an op reads or writes, once."""
+    return dict.fromkeys((*instance.reads, *instance.writes))
 
 
 def unroll(program: Program, persistent: Mapping[str, Slot], kept: frozenset[str] = frozenset()) -> Schedule:
