@@ -26,7 +26,7 @@ from scenarios.sweep.run import Sweep, prepare, run
 from scenarios.sweep.settings import MAX_POINTS, points, read_settings
 from scenarios.sweep.workers import ThisProcess, local_workers
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.running import simulate
+from scenarios.workloads.steps.running import run_step, simulate
 from sim.training.pipeline.rules import Schedule
 
 ROOT = Path(__file__).parents[3]
@@ -452,7 +452,7 @@ def test_documentation_says_what_the_comparison_finds() -> None:
     )
     for words, schedule, stages in (*named, ("updates", "local", 1)):
         overrides = [f"parallel.pipeline.schedule={schedule}", f"parallel.pipeline.virtual_stages={stages}"]
-        summary = simulate(load_scenario(path, overrides)).as_json()
-        peak_bytes = max(role["peak_memory_bytes"] for role in summary["roles"])
+        found = run_step(load_scenario(path, overrides))
+        peak_bytes = max(found.memory_of(rank).peak_bytes for rank in found.programs)
         [stated] = re.findall(rf"\b{words}\s\(([\d.]+) s\D*([\d.]+) GiB", page.split("All schedules on one page")[1])
-        assert stated == (f"{summary['iteration_time_s']:.3f}", f"{peak_bytes / 2**30:.1f}")
+        assert stated == (f"{found.iteration_time_s:.3f}", f"{peak_bytes / 2**30:.1f}")
