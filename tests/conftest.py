@@ -2,7 +2,8 @@
 
 import gc
 import os
-from collections.abc import Generator
+import sys
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,23 @@ def pytest_collection_finish() -> None:
     """Take all modules and tests out of the cycle collector's sight: they live to the end."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compile_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let started processes share compiled files where Python may not write them beside the sources.
+
+    Each of them would else compile all sources again, a second of processor time. Started processes inherit this.
+    """
+    if not sys.dont_write_bytecode:
+        yield
+        return
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setenv("PYTHONPYCACHEPREFIX", str(shared / "compiled"))
+        yield
 
 
 @pytest.hookimpl(wrapper=True)
