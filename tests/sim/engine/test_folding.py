@@ -32,9 +32,12 @@ def largest_gap(plan: Plan, pricing: ClusterPricing) -> float:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(data=st.data(), keys=dense_keys(36))
+@given(data=st.data(), keys=dense_keys(24))
 def test_folded_equals_unfolded_on_every_topology(data: Any, keys: dict[str, Any]) -> None:
-    """Op by op, whatever joins the nodes, how full it is, who is slow, and however collectives are done."""
+    """Op by op, whatever joins the nodes, how full it is, who is slow, and however collectives are done.
+
+    24 ranks are enough for every degree of every axis, beside any degree of another one.
+    """
     plan = dense_plan(**keys)
     assert largest_gap(plan, data.draw(clusters(plan.mesh.size))) < 1e-9
 
