@@ -34,7 +34,7 @@ demo: setup  ## simulate the quickstart; simulate and run a tiny plan for real; 
 	@find $(OUT)/quickstart $(OUT)/tiny -name timeline.json.gz | sort | sed 's/^/  /'
 
 test: lint  ## check style, types and layers, then run all tests
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 validate: setup  ## calibrate this machine, run plans on it, and compare with their simulation (8 min)
 	$(SIMULATE) validate --here --out $(OUT)/here

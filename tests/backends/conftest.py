@@ -14,6 +14,11 @@ from tests.backends.runs import all_requests
 _PATIENCE_S = 300
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of real runs first: one test process begins with them, the others have all else to do meanwhile."""
+    items.sort(key=lambda item: "results" not in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Execution]:
     """Return all runs of ``tests.backends.runs``; of several test processes one runs them for all."""
