@@ -13,7 +13,9 @@ FORBIDDEN = {
     "unfinished work": r"\b(?:TOD[O]|FIXM[E]|XX[X])\b",
     "note to oneself": r"(?i)\bthis sessio[n]\b|\bissues sho[w]\b",
 }
-ISSUE = re.compile(r"(\S*)\s+issue #?\d+")
+ISSUE = re.compile(r"\s+issue #?\d+")
+_LONGEST_NAME = 200
+"""Characters before an issue among which its project's name is."""
 
 TEXT_SUFFIXES = {
     ".py",
@@ -36,8 +38,14 @@ TEXT_SUFFIXES = {
 def violations(text: str) -> list[str]:
     """Return what is wrong with a text: every forbidden thing, and issues of nobody's named project."""
     found = [f"{what}: {m.group()!r}" for what, rule in FORBIDDEN.items() for m in re.finditer(rule, text)]
-    nameless = [m for m in ISSUE.finditer(text) if not re.search(r"\w[-/]\w", m.group(1))]
+    nameless = [m for m in ISSUE.finditer(text) if not re.search(r"\w[-/]\w", _word_before(text, m.start()))]
     return found + [f"issue of no named project: {m.group()!r}" for m in nameless]
+
+
+def _word_before(text: str, end: int) -> str:
+    """Return the word that ends at a place. Searching for it with the issue is quadratic in files of long words."""
+    words = text[max(0, end - _LONGEST_NAME) : end].split()
+    return words[-1] if words else ""
 
 
 def test_tracked_files_are_fit_to_publish(root: Path, tracked: list[Path]) -> None:
