@@ -11,7 +11,7 @@ from scenarios.reading.machine import ClusterSpec
 from scenarios.summaries.role_names import fullest_row, row_names
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.collectives import chosen_algorithms
-from scenarios.workloads.steps.running import plan_of, simulate
+from scenarios.workloads.steps.running import plan_of, run_step, simulate
 
 SMALL = """\
 name: small
@@ -24,7 +24,7 @@ parallel: {tensor: {degree: 8}, data: {degree: auto}}
 
 def step_s(path, *overrides: str) -> float:
     """Return the time of a step."""
-    return simulate(load_scenario(path, overrides)).run.makespan_s
+    return run_step(load_scenario(path, overrides)).makespan_s
 
 
 def test_topology_by_name_says_the_nodes_too(write) -> None:
@@ -116,7 +116,8 @@ def test_jitter_is_seeded_and_per_device(write) -> None:
     assert one.run.makespan_s == same.run.makespan_s != other.run.makespan_s
     assert json.dumps(one.as_json()["roles"]) == json.dumps(same.as_json()["roles"])
     assert one.as_json()["fold"] == {"ranks": 16, "simulated": 16}
-    factors = [load_scenario(path, [jitter]).pricing().variation.slowdown("gemm", rank) for rank in range(4000)]
+    variation = load_scenario(path, [jitter]).pricing().variation
+    factors = [variation.slowdown("gemm", rank) for rank in range(4000)]
     assert sum(factors) / 4000 == pytest.approx(1, abs=0.02)
     assert simulate(load_scenario(path, ["cluster.jitter={gemm: 0}"])).as_json()["fold"]["simulated"] == 1
 

@@ -6,7 +6,8 @@ from scenarios.library.shipped import FOLDER
 from scenarios.summaries.mean_rank import mean_exposed_s
 from scenarios.summaries.step import StepSummary
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.running import simulate
+from scenarios.workloads.steps.running import run_step, simulate
+from sim.engine.running.run import SimulatedRun
 
 OVERLAP = "parallel.data.overlap_gradient_sync=true"
 SCHEDULE = "parallel.pipeline.schedule"
@@ -17,7 +18,12 @@ def summary_of(name: str, *settings: str) -> StepSummary:
     return simulate(load_scenario(FOLDER / "papers" / f"{name}.yaml", settings)).summary
 
 
-def speedup(slow: StepSummary, fast: StepSummary) -> float:
+def run_of(name: str, *settings: str) -> SimulatedRun:
+    """Return the run of a scenario of the folder, without a summary."""
+    return run_step(load_scenario(FOLDER / "papers" / f"{name}.yaml", settings))
+
+
+def speedup(slow: StepSummary | SimulatedRun, fast: StepSummary | SimulatedRun) -> float:
     """Return by which part the second step's throughput is more than the first's."""
     ratio: float = slow.iteration_time_s / fast.iteration_time_s
     return ratio - 1.0
@@ -28,9 +34,9 @@ def test_fold3d_hides_the_gradients_that_all_gpus_wait_for() -> None:
     blocking = summary_of("fold3d-gpt-6b")
     waiting = mean_exposed_s(blocking.roles)["dp"] / blocking.iteration_time_s
     assert waiting == pytest.approx(0.44, abs=0.03)
-    overlapping = speedup(blocking, summary_of("fold3d-gpt-6b", OVERLAP))
-    breadth_first = speedup(blocking, summary_of("fold3d-gpt-6b", OVERLAP, f"{SCHEDULE}=breadth_first"))
-    all_in_all_out = speedup(blocking, summary_of("fold3d-gpt-6b", OVERLAP, f"{SCHEDULE}=aiao"))
+    overlapping = speedup(blocking, run_of("fold3d-gpt-6b", OVERLAP))
+    breadth_first = speedup(blocking, run_of("fold3d-gpt-6b", OVERLAP, f"{SCHEDULE}=breadth_first"))
+    all_in_all_out = speedup(blocking, run_of("fold3d-gpt-6b", OVERLAP, f"{SCHEDULE}=aiao"))
     assert 0.0 < overlapping < breadth_first < all_in_all_out
     assert 0.252 < all_in_all_out < 0.421
 
@@ -40,7 +46,7 @@ def test_deferring_what_would_hide_anyway_costs_updates_between_forwards() -> No
     keys = (OVERLAP, "training.global_batch_size=256")
     breadth_first = summary_of("fold3d-gpt-6b", *keys, f"{SCHEDULE}=breadth_first")
     deferring = summary_of("fold3d-gpt-6b", *keys, f"{SCHEDULE}=aiao")
-    at_once = summary_of("fold3d-gpt-6b", *keys, f"{SCHEDULE}=aiao", "parallel.data.deferred_sync=0")
+    at_once = run_of("fold3d-gpt-6b", *keys, f"{SCHEDULE}=aiao", "parallel.data.deferred_sync=0")
     slower_s = deferring.iteration_time_s - breadth_first.iteration_time_s
     updates_s = deferring.critical_path_s["optimizer"] - breadth_first.critical_path_s["optimizer"]
     assert slower_s > 0.0
@@ -59,8 +65,8 @@ def test_interleaving_gains_most_with_few_micro_batches() -> None:
     gains = []
     for batch in (12, 24, 60):
         size = f"training.global_batch_size={batch}"
-        plain = summary_of("megatron-interleaving-175b", size)
-        gains.append(speedup(plain, summary_of("megatron-interleaving-175b", size, *interleaved)))
+        plain = run_of("megatron-interleaving-175b", size)
+        gains.append(speedup(plain, run_of("megatron-interleaving-175b", size, *interleaved)))
     assert gains[0] > gains[1] > 0.1 > gains[2] > 0.05
 
 

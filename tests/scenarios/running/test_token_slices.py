@@ -9,7 +9,7 @@ from scenarios.cli import main
 from scenarios.errors import ScenarioError
 from scenarios.library.shipped import FOLDER
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.running import simulate
+from scenarios.workloads.steps.running import run_step, simulate
 from sim.training.spec.job import DenseTraining, OpenTraining
 
 SCENARIO = """
@@ -41,8 +41,7 @@ def slices_of(path: Path, *overrides: str) -> tuple[int, ...]:
 
 def step_s(path: Path, *overrides: str) -> float:
     """Return a scenario's step time."""
-    seconds: float = simulate(load_scenario(path, overrides)).as_json()["iteration_time_s"]
-    return seconds
+    return run_step(load_scenario(path, overrides)).iteration_time_s
 
 
 def test_numbers_and_lengths_of_slices(path: Path) -> None:
