@@ -13,6 +13,7 @@ import numpy as np
 
 from sim.engine.compiling.graph import SENT, NodeKind, Pattern
 from sim.engine.compiling.shape import analyse
+from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.running.run import SimulatedRun
 from sim.engine.uncertainty.calls import CallTimes, OpRatios, TaskTimes
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
@@ -109,11 +110,17 @@ def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) ->
 
 
 def _apart(run: SimulatedRun) -> list[tuple[int, int]]:
-    """Return pairs of nodes whose ends are a period apart, one of each simulated rank."""
+    """Return pairs of nodes whose ends are a period apart, one of each simulated rank: the ends of two calls."""
     if run.repeated is None:
         return []
+    wanted = {(rank, call) for rank, calls in run.repeated.apart.items() for call in calls}
     joint = {node: run.graph.joints[index].members[0] for node, index in run.graph.joint_of.items()}
-    node_of = {(rank, call): joint.get(node, node) for rank, call, node, _ in run.graph.units}
+    node_of: dict[tuple[int, int], int] = {}
+    for rank, call, node, pattern in run.graph.units:
+        if (rank, call) in wanted:
+            program = run.programs[rank]
+            last = analyse(program.tasks[program.calls[call].task]).last.get(MAIN_STREAM, 0) if pattern is None else 0
+            node_of[rank, call] = joint.get(node + last, node + last)
     return [(node_of[rank, first], node_of[rank, last]) for rank, (first, last) in run.repeated.apart.items()]
 
 

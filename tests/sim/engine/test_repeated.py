@@ -18,13 +18,16 @@ from sim.engine.prices.textbook import TextbookPricing
 from sim.engine.running.memory import peak_live_chunks
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import Simulation, simulate
+from sim.engine.uncertainty.interval import drawn_step_times_s
 from sim.plan.facts.work_shares import work_shares
 from sim.training.data.axes import SAMPLE_AXES
+from tests.sim.engine.erring import model_errors
 from tests.sim.engine.test_teams import slow_devices
 from tests.sim.jobs import GPT, dense_plan, pricing_on, textbook_plan
 from tests.sim.strategies import NODES, dense_keys
 
 LAW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SIGMA = {"gemm": 0.08, "attention": 0.1, "elementwise": 0.2, "network": 0.3, "optimizer": 0.1}
 STEADY = ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v")
 """Schedules that keep no more micro-batches the more there are."""
 
@@ -104,6 +107,20 @@ def test_every_finding_is_that_of_the_whole_run(keys: dict[str, Any], node: str,
     assert sent_bytes(run, pricing) == pytest.approx(sent_bytes(whole, pricing), rel=1e-9)
     assert math.fsum(critical_path(run).seconds.values()) == near(whole.iteration_time_s)
     assert_same_links(link_use(run, pricing), link_use(whole, pricing))
+
+
+@LAW
+@given(keys=long_keys(), node=st.sampled_from(NODES), jitter=st.sampled_from([0.0, 0.05]))
+def test_intervals_are_those_of_the_whole_run(keys: dict[str, Any], node: str, jitter: float) -> None:
+    """Step times with drawn errors are the same, draw by draw, where devices differ at random too."""
+    plan = dense_plan(**keys)
+    pricing = pricing_on(node, plan.mesh.size)
+    errors = model_errors(SIGMA, common=0.5, step=0.01, jitter={"gemm": jitter, "elementwise": jitter})
+    drawn = [
+        drawn_step_times_s(critical_path(simulate(plan, pricing, repeat=repeat)), errors, 16)
+        for repeat in (True, False)
+    ]
+    assert np.abs(drawn[0] / drawn[1] - 1.0).max() < 1e-9
 
 
 def assert_same_links(use: LinkUse, whole: LinkUse) -> None:
