@@ -17,5 +17,6 @@ if __name__ == "__main__":
         wall_s = perf_counter() - began_s
         process.returncode = os.waitstatus_to_exitcode(status)
     unit_bytes = 1 if sys.platform == "darwin" else 1024
-    print(json.dumps({"wall_s": wall_s, "peak_bytes": usage.ru_maxrss * unit_bytes}))
+    cpu_s = usage.ru_utime + usage.ru_stime
+    print(json.dumps({"wall_s": wall_s, "cpu_s": cpu_s, "peak_bytes": usage.ru_maxrss * unit_bytes}))
     sys.exit(process.returncode)

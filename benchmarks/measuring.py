@@ -26,9 +26,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class CommandCost:
-    """What one run of a command took: seconds on the clock, and the most memory that it ever held (resident)."""
+    """The cost of one run of a command: seconds on the clock and of processors, and the most memory that it held."""
 
     wall_s: float
+    cpu_s: float
     peak_bytes: int
 
 
@@ -40,9 +41,10 @@ def command_cost(arguments: Sequence[str]) -> CommandCost:
 
 
 def median_cost(arguments: Sequence[str], repeats: int) -> CommandCost:
-    """Return the median time and the largest memory of several runs."""
+    """Return the median times and the largest memory of several runs."""
     costs = [command_cost(arguments) for _ in range(repeats)]
-    return CommandCost(statistics.median(c.wall_s for c in costs), max(c.peak_bytes for c in costs))
+    wall_s, cpu_s = (statistics.median(times_s) for times_s in zip(*((c.wall_s, c.cpu_s) for c in costs), strict=True))
+    return CommandCost(wall_s, cpu_s, max(c.peak_bytes for c in costs))
 
 
 def interleaved_s(functions: Sequence[Callable[[], object]], repeats: int) -> list[list[float]]:
