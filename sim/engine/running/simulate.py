@@ -20,7 +20,7 @@ from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import Repeated
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.shorter import Shorter
-from sim.engine.running.steady import Steady, steady_period
+from sim.engine.running.steady import Steady, drifts_apart, steady_period
 from sim.plan.facts.repetition import Repetition
 from sim.plan.words.op import LinkOp, Op
 from sim.plan.words.program import Plan, Program, Task
@@ -120,6 +120,8 @@ class Simulation:
                 return None
             run, period = tried
             if period is None:
+                if drifts_apart(run, self._repetition_of(now, times)):
+                    return None
                 continue
             if not times % period.repetitions:
                 return self._standing_for_all(run, period, now, times)
@@ -138,16 +140,19 @@ class Simulation:
         if min(loop.ends_s, default=0.0) < 0.0:  # the whole run says where
             return None
         run = SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop)
-        return run, steady_period(run, {rank: short.repetitions[id(p)] for rank, p in now.programs.items()})
+        return run, steady_period(run, self._repetition_of(now, times))
 
     def _standing_for_all(self, run: SimulatedRun, period: Steady, now: _Known, left_out: int) -> SimulatedRun:
         """Return a run as that of the whole step, of which it leaves out so many repetitions."""
+        whole = partial(simulate, self.plan, now.pricing, fold=self.fold, coalesce=self.coalesce, repeat=False)
+        repeated = _repeated(run.programs, self._repetition_of(now, left_out), period, left_out)
+        return replace(run, repeated=repeated, simulate_whole=whole)
+
+    def _repetition_of(self, now: _Known, left_out: int) -> Mapping[int, Repetition]:
+        """Return what repeats in the program of every simulated rank once so many repetitions are left out."""
         short = self._shorter.without(left_out)
         assert short is not None
-        repetition_of = {rank: short.repetitions[id(program)] for rank, program in now.programs.items()}
-        whole = partial(simulate, self.plan, now.pricing, fold=self.fold, coalesce=self.coalesce, repeat=False)
-        repeated = _repeated(run.programs, repetition_of, period, left_out)
-        return replace(run, repeated=repeated, simulate_whole=whole)
+        return {rank: short.repetitions[id(program)] for rank, program in now.programs.items()}
 
     @cached_property
     def _shorter(self) -> Shorter:

@@ -42,6 +42,24 @@ def steady_period(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) ->
     return None
 
 
+def drifts_apart(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> bool:
+    """Return whether each rank repeats its calls evenly, but not all at one pace: no state of such a run comes back.
+
+    Replicas that do not wait for each other within a step do so where one has a slow device.
+    """
+    paces_s = []
+    for rank in run.programs:
+        rows = next(rows for rows in _rows(run, rank, repetition_of[rank]) if rows.count)
+        ends = rows.stop - 1 - rows.count * np.arange(3)
+        if ends[-1] < rows.first:
+            return False
+        last_s, before_s = -np.diff(rows.starts_s[ends, 0])
+        if abs(last_s - before_s) > EQUAL * last_s:
+            return False
+        paces_s.append(last_s)
+    return bool(max(paces_s) - min(paces_s) > 1e-6 * max(paces_s))
+
+
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """The times of all calls of one task of one rank, x ops: of those that repeat, rows ``first`` to ``stop``.

@@ -168,6 +168,15 @@ def test_a_repriced_run_is_cut_short_as_well() -> None:
         assert found.iteration_time_s == fresh.iteration_time_s
 
 
+def test_replicas_of_different_pace_run_whole() -> None:
+    """Where one of two replicas is slower all along, their state does not come back; no period is made up."""
+    plan = dense_plan(dp=2, m=120)
+    pricing = slow_devices(1, 1)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.repeated is None
+    assert run.iteration_time_s == whole.iteration_time_s
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zb_h1"])
 def test_a_straggler_holds_up_its_whole_pipeline(schedule: str) -> None:
     """With a slow device the period is its own; the run is that of all micro-batches all the same."""
