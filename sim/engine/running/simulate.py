@@ -196,16 +196,7 @@ def _repeated(
         rank: {task: period.repetitions * count for task, count in found.of_task(programs[rank]).items()}
         for rank, found in repetition_of.items()
     }
-    apart = {rank: _apart(programs[rank], found, period.repetitions) for rank, found in repetition_of.items()}
-    return Repeated(period.begin_s, period.end_s, left_out // period.repetitions, calls, apart)
-
-
-def _apart(program: Program, repetition: Repetition, times: int) -> tuple[int, int]:
-    """Return two calls that are so many repetitions apart, the last: of the main line of work, if it has a part."""
-    calls = range(repetition.stop - 1, repetition.stop - 1 - repetition.num_calls, -1)
-    mains = (at for at in calls if program.tasks[program.calls[at].task].traits.coalesces)
-    last = next(mains, calls[0])
-    return last - times * repetition.num_calls, last
+    return Repeated(period.begin_s, period.end_s, left_out // period.repetitions, calls, period.apart)
 
 
 def _shapes(program: Program) -> dict[str, TaskShape]:

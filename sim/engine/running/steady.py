@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.engine.running.period import EQUAL, Times
 from sim.engine.running.run import SimulatedRun
@@ -20,11 +21,15 @@ IN_A_PERIOD: Final = (1, 2, 3, 4, 6)
 
 
 class Steady(NamedTuple):
-    """A period of a run: from when to when, and how many repetitions of the calls it has."""
+    """A period of a run: from when to when, and how many repetitions of the calls it has.
+
+    ``apart``: by simulated rank, two calls of one task that are a period apart, the last such.
+    """
 
     begin_s: float
     end_s: float
     repetitions: int
+    apart: Mapping[int, tuple[int, int]]
 
 
 def steady_period(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> Steady | None:
@@ -38,8 +43,17 @@ def steady_period(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) ->
         for length_s in _lengths_s(tasks):
             begin_s = _begin_s(tasks, length_s)
             if begin_s is not None and all(_repeats(rows, begin_s, begin_s + length_s) for rows in tasks):
-                return Steady(begin_s, begin_s + length_s, repetitions)
+                apart = {rank: _apart(tasks, rank, length_s) for rank in run.programs}
+                return Steady(begin_s, begin_s + length_s, repetitions, apart)
     return None
+
+
+def _apart(tasks: Sequence["_Rows"], rank: int, length_s: float) -> tuple[int, int]:
+    """Return the last two calls that are a period apart: of the main line of work, if it has a part in it."""
+    own = [rows for rows in tasks if rows.rank == rank and rows.count]
+    rows = next((rows for rows in own if rows.main), own[0])
+    last = int(np.flatnonzero(~_is_unlike(rows, length_s))[-1])
+    return int(rows.calls[last - rows.count]), int(rows.calls[last])
 
 
 def drifts_apart(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> bool:
@@ -64,9 +78,12 @@ def drifts_apart(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> 
 class _Rows:
     """The times of all calls of one task of one rank, x ops: of those that repeat, rows ``first`` to ``stop``.
 
-    ``count``: how many calls of the task one period has.
+    ``count``: how many calls of the task one period has. ``main``: the task is of the main line of work.
     """
 
+    rank: int
+    main: bool
+    calls: NDArray[np.int64]
     starts_s: Times
     ends_s: Times
     first: int
@@ -78,7 +95,8 @@ def _rows(run: SimulatedRun, rank: int, repetition: Repetition) -> Iterator[_Row
     counts = repetition.of_task(run.programs[rank])
     for times in run.task_times(rank):
         first, stop = np.searchsorted(times.calls, (repetition.first, repetition.stop)).tolist()
-        yield _Rows(times.starts_s, times.ends_s, first, stop, counts.get(times.task.name, 0))
+        count, main = counts.get(times.task.name, 0), times.task.traits.coalesces
+        yield _Rows(rank, main, times.calls, times.starts_s, times.ends_s, first, stop, count)
 
 
 def _lengths_s(tasks: Sequence[_Rows]) -> list[float]:
@@ -103,12 +121,18 @@ def _begin_s(tasks: Sequence[_Rows], length_s: float) -> float | None:
 
 def _unlike(rows: _Rows, length_s: float) -> tuple[Times, Times]:
     """Return when the calls begin and end that do not repeat the one a period before."""
+    unlike = _is_unlike(rows, length_s)
+    return rows.starts_s[unlike].min(axis=1), rows.ends_s[unlike].max(axis=1)
+
+
+def _is_unlike(rows: _Rows, length_s: float) -> NDArray[np.bool_]:
+    """Return which calls do not repeat the one a period before."""
     unlike = np.ones(len(rows.starts_s), dtype=np.bool_)
     if rows.count and rows.stop - rows.first > rows.count:
         early, late = slice(rows.first, rows.stop - rows.count), slice(rows.first + rows.count, rows.stop)
         off_s = [np.abs(times[late] - times[early] - length_s).max(axis=1) for times in (rows.starts_s, rows.ends_s)]
         unlike[late] = np.maximum(*off_s) > EQUAL * length_s
-    return rows.starts_s[unlike].min(axis=1), rows.ends_s[unlike].max(axis=1)
+    return unlike
 
 
 def _repeats(rows: _Rows, begin_s: float, end_s: float) -> bool:
