@@ -40,6 +40,9 @@ _MAX_BYTES: Final = 1 << 29
 _WORDS: Final = frozenset({"system", "collective", "kind"})
 _MOST: Final = 1 << 48
 """No size and no count of any machine is more."""
+_SHORTEST_S: Final = 1e-12
+_LONGEST_S: Final = 1e9
+"""No measured time is shorter than a picosecond or longer than 30 years; quotients of such times are finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +186,8 @@ def _with_numbers(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> pd
             continue
         values, least = _numbers(table[column]), 0 if column == "step" else 1
         if column == "time_s":
-            good, remedy = (values > 0) & (values < float("inf")), "write seconds without their unit, more than 0"
+            good = values.between(_SHORTEST_S, _LONGEST_S)
+            remedy = f"write seconds without their unit, from {_SHORTEST_S:g} to {_LONGEST_S:g}"
         else:
             good = values.between(least, _MOST) & (values % 1 == 0)
             remedy = f"write a whole number from {least} to {_MOST}"

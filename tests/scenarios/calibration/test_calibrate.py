@@ -130,7 +130,8 @@ def test_bad_input_is_refused_and_nothing_written(
     ("text", "problem"),
     [
         ("a,b\n1,2\n", "the columns are a, b"),
-        ("m,n,k,time_s\n1,2,3,0\n", "write seconds without their unit, more than 0"),
+        ("m,n,k,time_s\n1,2,3,0\n", "write seconds without their unit, from 1e-12 to 1e+09"),
+        ("m,n,k,time_s\n1,2,3,1e-320\n", "write seconds without their unit, from 1e-12 to 1e+09"),
         ("m,n,k,time_s\n1,x,3,1\n", "row 1 has 'x'"),
         ("m,n,k,time_s\n1,2,3,nan\n", "row 1 has 'nan'"),
         ("m,n,k,time_s\n1,2,3,1\n1.5,2,3,1\n", "row 2 has '1.5'"),
