@@ -123,6 +123,31 @@ def test_intervals_are_those_of_the_whole_run(keys: dict[str, Any], node: str, j
     assert np.abs(drawn[0] / drawn[1] - 1.0).max() < 1e-9
 
 
+TIMES = st.sampled_from([0.5, 0.7, 1.0, 1.3, 1.9])
+VIRTUAL_STAGES = {"interleaved": 3, "zb_v": 2, "dualpipe_v": 2}
+
+
+@LAW
+@given(
+    schedule=st.sampled_from(["1f1b", "interleaved", "zb_h2", "zb_v", "zb_auto", "dualpipe_v"]), p=st.integers(2, 4),
+    rounds=st.integers(30, 60), times_s=st.tuples(TIMES, TIMES, TIMES), hop_s=st.sampled_from([0.0, 0.1, 0.45, 3.0]),
+)  # fmt: skip
+def test_stated_times_repeat_as_measured_ones_do(
+    schedule: str, p: int, rounds: int, times_s: tuple[float, float, float], hop_s: float
+) -> None:
+    """Whatever forwards, backwards and messages take, a schedule cut short ends when the whole one does."""
+    forward_s, input_s, weight_s = sorted(times_s, reverse=True)
+    plan = textbook_plan(
+        schedule, p, p * rounds, VIRTUAL_STAGES.get(schedule, 1),
+        forward_s=forward_s, input_s=input_s, weight_s=weight_s, hop_s=hop_s,
+    )  # fmt: skip
+    run, whole = simulate(plan, TextbookPricing()), simulate(plan, TextbookPricing(), repeat=False)
+    assert run.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-9)
+    assert math.fsum(critical_path(run).seconds.values()) == pytest.approx(whole.iteration_time_s, rel=1e-9)
+    for rank in run.programs:
+        assert breakdown(run, rank).exposed_s == pytest.approx(breakdown(whole, rank).exposed_s, rel=1e-9, abs=1e-6)
+
+
 def assert_same_links(use: LinkUse, whole: LinkUse) -> None:
     """Fail unless links carry the same, in all and over time."""
     assert use.row_of.tolist() == whole.row_of.tolist()
