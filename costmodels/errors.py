@@ -8,6 +8,25 @@ CostModelError (ValueError)
     └── AlgorithmError   an algorithm that a collective does not have, or that cannot serve a group
 """
 
+from collections.abc import Iterable
+from typing import Final
+
+_MOST_SHOWN: Final = 200
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, its end cut off where it is long."""
+    return _cut(repr(value))
+
+
+def listed(names: Iterable[object]) -> str:
+    """Return names for a message, the last left out where there are many; ``nothing`` where there are none."""
+    return _cut(", ".join(map(str, names))) or "nothing"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
 
 class CostModelError(ValueError):
     """An input that no cost can be given for."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Literal
 
-from costmodels.errors import CatalogueError, UnitError
+from costmodels.errors import CatalogueError, UnitError, listed, shown
 from costmodels.packaged import packaged_yaml
 from costmodels.units import Dimension, parse_quantity
 
@@ -14,7 +14,6 @@ _KINDS: Final = ("gpu", "cpu")
 _MOST: Final = 1e21
 """The largest quantity of hardware in SI units, FLOP/s, that is believed."""
 _MOST_PARTS: Final = 1_000_000
-_MOST_SHOWN: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +108,7 @@ def parse_device(name: str, entry: Mapping[str, Any]) -> DeviceSpec:
     where = f"device {name}"
     kind, peak = _word(entry, "kind", where), _get(entry, "peak", where)
     if kind not in _KINDS:
-        raise CatalogueError(f"{where} 'kind' must be {' or '.join(_KINDS)}, got {kind!r}")
+        raise CatalogueError(f"{where} 'kind' must be {' or '.join(_KINDS)}, got {shown(kind)}")
     if not isinstance(peak, Mapping) or not peak:
         raise CatalogueError(f"{where} 'peak' must be a mapping of dtypes, got {shown(peak)}")
     return DeviceSpec(
@@ -164,14 +163,16 @@ def _lookup(what: str, name: str, entries: Mapping[str, Any]) -> Mapping[str, An
         return entry
     nearest = nearest_names(name, entries)
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"known: {', '.join(sorted(entries))}"
-    raise CatalogueError(f"there is no {what} {name!r} in the catalogue; {hint}", nearest or tuple(sorted(entries)))
+    raise CatalogueError(
+        f"there is no {what} {shown(name)} in the catalogue; {hint}", nearest or tuple(sorted(entries))
+    )
 
 
 def _get(entry: object, key: str, where: str) -> Any:
     if not isinstance(entry, Mapping):
         raise CatalogueError(f"{where} must be a mapping, got {shown(entry)}")
     if key not in entry:
-        raise CatalogueError(f"{where} has no {key!r}; it has {', '.join(map(str, entry)) or 'nothing'}")
+        raise CatalogueError(f"{where} has no {key!r}; it has {listed(entry)}")
     return entry[key]
 
 
@@ -189,12 +190,6 @@ def _sourced(entry: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any
     return item
 
 
-def shown(value: object) -> str:
-    """Return a value for a message, its end cut off where it is long."""
-    text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
-
-
 def _quantity(entry: Mapping[str, Any], key: str, dimension: Dimension, where: str) -> float:
     item = _sourced(entry, key, where)
     try:
@@ -206,8 +201,8 @@ def _quantity(entry: Mapping[str, Any], key: str, dimension: Dimension, where: s
         raise CatalogueError(f"{where} {key!r} must be more than 0 and at most {_MOST:g}, got {shown(item['value'])}")
     if both != 2 * value:
         raise CatalogueError(
-            f"{where} {key!r} is per direction: {item['value']!r} must be half of "
-            f"bidirectional {item['bidirectional']!r}"
+            f"{where} {key!r} is per direction: {shown(item['value'])} must be half of "
+            f"bidirectional {shown(item['bidirectional'])}"
         )
     return value
 

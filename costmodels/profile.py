@@ -10,8 +10,8 @@ from typing import Any, Final
 from costmodels.collectives import NetworkParameters, Protocol
 from costmodels.collectives.network import TUNED_ALGORITHMS
 from costmodels.collectives.traffic import TRAFFIC
-from costmodels.errors import CatalogueError, UnitError
-from costmodels.hardware import NodeSpec, nearest_names, shown
+from costmodels.errors import CatalogueError, UnitError, listed, shown
+from costmodels.hardware import NodeSpec, nearest_names
 from costmodels.packaged import packaged_yaml
 from costmodels.spread import NETWORK, Spread
 from costmodels.timing.attention import AttentionProfile, DecodeProfile
@@ -81,7 +81,7 @@ def load_profile(name: str) -> Profile:
     known = list_profiles()
     if name not in known:
         nearest = nearest_names(name, known) or known
-        raise CatalogueError(f"there is no profile {name!r}; did you mean {' or '.join(nearest)}?", nearest)
+        raise CatalogueError(f"there is no profile {shown(name)}; did you mean {' or '.join(nearest)}?", nearest)
     return parse_profile(name, packaged_entry(name))
 
 
@@ -337,7 +337,7 @@ class _Section:
 
     def get(self, key: str) -> Any:
         if key not in self.entry:
-            message = f"{self.where} has no {key!r}; it has {', '.join(self.entry) or 'nothing'}"
+            message = f"{self.where} has no {key!r}; it has {listed(self.entry)}"
             raise CatalogueError(message, path=(*self.path, key))
         return self.entry[key]
 

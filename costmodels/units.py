@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final
 
-from costmodels.errors import UnitError
+from costmodels.errors import UnitError, shown
 
 _DECIMAL: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
@@ -62,15 +62,15 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     bare = isinstance(text, int | float) and not isinstance(text, bool)
     if bare or (match and match[2] is None):
-        raise UnitError(f"{text!r} has no unit; {_rule(dimension)}")
+        raise UnitError(f"{shown(text)} has no unit; {_rule(dimension)}")
     if match is None:
-        raise UnitError(f"{text!r} is not a number with a unit; {_rule(dimension)}")
+        raise UnitError(f"{shown(text)} is not a number with a unit; {_rule(dimension)}")
     units = _UNITS[dimension]
     if match[2] not in units:
-        raise UnitError(f"{text!r}: {_unit_problem(match[2], dimension)}; {_rule(dimension)}")
+        raise UnitError(f"{shown(text)}: {_unit_problem(match[2], dimension)}; {_rule(dimension)}")
     value = float(match[1]) * units[match[2]]
     if value < 0 or not math.isfinite(value):
-        raise UnitError(f"{text!r} must be finite and not negative; {_rule(dimension)}")
+        raise UnitError(f"{shown(text)} must be finite and not negative; {_rule(dimension)}")
     return value
 
 
@@ -133,4 +133,4 @@ def _unit_problem(unit: str, dimension: Dimension) -> str:
     close = [known for known in _UNITS[dimension] if known.lower() == unit.lower()] or get_close_matches(
         unit, sorted(_UNITS[dimension]), n=1
     )
-    return f"{unit!r} is not a known unit" + (f" (did you mean {close[0]}?)" if close else "")
+    return f"{shown(unit)} is not a known unit" + (f" (did you mean {close[0]}?)" if close else "")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from costmodels.calibration.measured import MeasuredNode, catalogue_rates, parse_measured
 from costmodels.collectives import Protocol
-from costmodels.errors import CatalogueError, CostModelError
+from costmodels.errors import CatalogueError, CostModelError, shown
 from costmodels.hardware import NodeSpec, load_node
 from costmodels.profile import FLOAT8, SECTIONS, SPREAD, SPREAD_SECTION, STEP, Profile, parse_profile
 from costmodels.spread import Spread
@@ -83,16 +83,17 @@ def parse_calibrated(name: str, entry: Mapping[str, Any]) -> CalibratedProfile:
     known = {"schema", "node", "measured", "kernels", SPREAD_SECTION, "jitter", FLOAT8, *SECTIONS}
     unknown = sorted(set(entry) - known - {"calibration"})
     if unknown:
-        message = f"a profile has no section {unknown[0]!r}; it has {', '.join(sorted(known))}"
+        message = f"a profile has no section {shown(unknown[0])}; it has {', '.join(sorted(known))}"
         raise CatalogueError(message, path=(unknown[0],))
     if entry.get("schema") != SCHEMA:
-        message = f"'schema' is {entry.get('schema')!r}, where a profile has {SCHEMA!r}"
+        message = f"'schema' is {shown(entry.get('schema'))}, where a profile has {SCHEMA!r}"
         raise CatalogueError(message, path=("schema",))
     if not isinstance(entry.get("node"), str):
         raise CatalogueError("'node' must name the node of the catalogue that was measured", path=("node",))
     for section in known - {"schema", "node"}:
         if section in entry and not isinstance(entry[section], Mapping):
-            raise CatalogueError(f"the section {section!r} must be a mapping, got {entry[section]!r}", path=(section,))
+            rule = f"the section {section!r} must be a mapping, got {shown(entry[section])}"
+            raise CatalogueError(rule, path=(section,))
     try:
         profile = parse_profile(name, entry)
         measured = parse_measured(entry["measured"]) if "measured" in entry else None
