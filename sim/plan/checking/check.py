@@ -119,18 +119,31 @@ def _check_reads(program: Program) -> None:
     shared = {buffer for buffer, count in num_tasks.items() if count > 1}
     for name, task in program.tasks.items():
         needs[name], gives[name] = _needs_and_gives(program, task, shared)
-    written: dict[tuple[Scope, int | None], set[str]] = defaultdict(set)
+    histories: list[frozenset[str]] = [frozenset()]
+    after: dict[tuple[int, str, Scope], int] = {}
+    now: dict[tuple[Scope, int | None], int] = defaultdict(int)
     for call in program.calls:
         for scope in _INSTANCED:
-            instances = written[scope, call.microbatch if scope is Scope.MICROBATCH else None]
-            missing = needs[call.task][scope].keys() - instances
-            if missing:
-                name, op = next((name, op) for name, op in needs[call.task][scope].items() if name in missing)
-                raise CheckError(
-                    f"{where(program, op)}: reads {name!r} of micro-batch {call.microbatch} in task "
-                    f"{call.task!r} before anything writes it"
-                )
-            instances |= gives[call.task][scope]
+            instance = scope, call.microbatch if scope is Scope.MICROBATCH else None
+            step = now[instance], call.task, scope
+            if step not in after:  # micro-batches to which the same has happened are looked at once
+                written = histories[step[0]]
+                missing = needs[call.task][scope].keys() - written
+                if missing:
+                    name, op = next((name, op) for name, op in needs[call.task][scope].items() if name in missing)
+                    raise CheckError(
+                        f"{where(program, op)}: reads {name!r} of micro-batch {call.microbatch} in task "
+                        f"{call.task!r} before anything writes it"
+                    )
+                after[step] = _numbered(written | gives[call.task][scope], histories)
+            now[instance] = after[step]
+
+
+def _numbered(written: frozenset[str], histories: list[frozenset[str]]) -> int:
+    """Return the number of a history, that is of what has been written, and add it where it is new."""
+    if written not in histories:
+        histories.append(written)
+    return histories.index(written)
 
 
 def _needs_and_gives(
