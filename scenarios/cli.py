@@ -18,6 +18,7 @@ from scenarios.console.streams import safe_streams
 from scenarios.errors import nearest
 from scenarios.library.shipped import found
 from scenarios.stopping import ended_by_signals
+from sim.engine.running.collector import collector_paused
 
 DEFAULT: Final = "simulate"
 
@@ -59,7 +60,7 @@ simulate SCENARIO.yaml [--set key=value ...] [--out DIR] [--json] [--detail op|t
   --out DIR         write report.html, summary.json, timeline.json.gz (Perfetto) and timeline.parquet there
   --json            print the summary as JSON instead of the table
   --detail          op: one row per op in the timeline; task: one per task (default: by plan size)
-  --no-fold         simulate every rank, also ranks that cannot differ
+  --no-fold         simulate every rank and every micro-batch, also those that cannot differ
 """
 
 
@@ -76,7 +77,8 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"scenarios.commands.{COMMANDS[cmd_name][0]}").command
+        with collector_paused():  # what an import makes stays
+            command: click.Command = import_module(f"scenarios.commands.{COMMANDS[cmd_name][0]}").command
         return command
 
     def main(self, *args: Any, **options: Any) -> Any:
