@@ -119,7 +119,9 @@ def _placed(pricing: Pricing, ranks: Sequence[int]) -> Pricing:
     if isinstance(pricing, ClusterPricing):
         cluster = replace(pricing.cluster, ranks=tuple(ranks))
         variation = replace(pricing.variation, ranks=tuple(ranks))
-        return replace(pricing, cluster=cluster, variation=variation, _computes={}, _collectives={}, _uses={})
+        return replace(
+            pricing, cluster=cluster, variation=variation, _computes={}, _collectives={}, _messages={}, _uses={}
+        )
     return pricing
 
 

@@ -48,6 +48,7 @@ class ClusterPricing:
     _kernels: dict[tuple[str, int], KernelTime] = field(default_factory=dict, repr=False)
     _computes: dict[int, dict[int, Activity]] = field(default_factory=dict, repr=False)
     _collectives: dict[tuple[object, ...], Activity] = field(default_factory=dict, repr=False)
+    _messages: dict[tuple[int, int, int], Activity] = field(default_factory=dict, repr=False)
     _uses: dict[tuple[object, ...], LinkUse] = field(default_factory=dict, repr=False)
 
     def under(self, software: Software, profile: Profile | None = None) -> "ClusterPricing":
@@ -59,7 +60,7 @@ class ClusterPricing:
         profiles = {name: profile if known is self.profile else known for name, known in self.profiles.items()}
         other = replace(
             self, profile=profile, profiles=profiles, software=software, _kernels={}, _computes={}, _collectives={},
-            _uses=self._uses if profile.network == self.profile.network else {},
+            _messages={}, _uses=self._uses if profile.network == self.profile.network else {},
         )  # fmt: skip
         if profile.network == self.profile.network:
             other.__dict__["network"] = self.network
@@ -184,8 +185,10 @@ class ClusterPricing:
         return self.algorithms.get(str(op.kind), "auto")
 
     def _message(self, plan: Plan, program: Program, op: Send, rank: int) -> Activity:
-        peer = plan.mesh.shift(rank, op.axis, op.offset)
-        return _activity(self.network.message(payload_bytes(program, op.reads), rank, peer))
+        key = payload_bytes(program, op.reads), rank, plan.mesh.shift(rank, op.axis, op.offset)
+        if key not in self._messages:
+            self._messages[key] = _activity(self.network.message(*key))
+        return self._messages[key]
 
     @cached_property
     def network(self) -> Network:
