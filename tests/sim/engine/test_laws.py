@@ -9,7 +9,8 @@
 3. No two ops of one stream overlap, and none starts before its hazards clear: test_engine_laws.py, here.
 4. A step takes no less than its critical path, nor than any resource is in use: test_engine_laws.py (chains of one
    rank), here (the path through all ranks, found by networkx, and equal to the step where nothing is shared).
-5. Folded equals unfolded, coalesced equals step by step: test_engine_laws.py, test_folding.py, here (up to 64 ranks);
+5. Folded equals unfolded, in time too (test_repeated.py), coalesced equals step by step: test_engine_laws.py,
+   test_folding.py, here (up to 64 ranks);
    what links carry: test_link_use.py; a slow engine written from the rules: reference.py, test_engine_laws.py,
    test_engine_random_programs.py.
 6. Same seed, same bytes: tests/laws/test_determinism.py, tests/architecture/test_determinism.py, here (any seed).

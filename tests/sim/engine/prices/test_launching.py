@@ -22,7 +22,7 @@ from sim.plan.words.program import Phase, Task
 from tests.sim.jobs import LLAMA, as_array, dense_plan, op_times, pricing_on
 
 SECONDS = st.floats(0.0, 1.0, allow_nan=False)
-TINY = Path(__file__).parents[3] / "scenarios" / "library" / "tiny-gpt-2x2.yaml"
+TINY = Path(__file__).parents[4] / "scenarios" / "library" / "tiny-gpt-2x2.yaml"
 
 
 def chain(count: int) -> Task:

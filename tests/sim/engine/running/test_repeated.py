@@ -21,8 +21,8 @@ from sim.engine.running.simulate import Simulation, simulate
 from sim.engine.uncertainty.interval import drawn_step_times_s
 from sim.plan.facts.work_shares import work_shares
 from sim.training.data.axes import SAMPLE_AXES
-from tests.sim.engine.erring import model_errors
-from tests.sim.engine.test_teams import slow_devices
+from tests.sim.engine.compiling.test_teams import slow_devices
+from tests.sim.engine.uncertainty.erring import model_errors
 from tests.sim.jobs import GPT, dense_plan, pricing_on, textbook_plan
 from tests.sim.strategies import NODES, dense_keys
 

@@ -26,11 +26,11 @@ from sim.plan.words.op import Compute, Op
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
 from sim.training.steps.builder import build_dense_training
 from sim.training.steps.delayed import build_delayed_training
-from tests.sim.engine.erring import Erring, drawn_factor, model_errors
-from tests.sim.engine.test_retiming import retimed
+from tests.sim.engine.uncertainty.erring import Erring, drawn_factor, model_errors
+from tests.sim.engine.uncertainty.test_retiming import retimed
 from tests.sim.jobs import LLAMA, dense_job, dense_plan, pricing_on
 
-SCENARIOS = Path(__file__).parents[3] / "scenarios" / "library"
+SCENARIOS = Path(__file__).parents[4] / "scenarios" / "library"
 SIGMA = {"gemm": 0.08, "attention": 0.1, "elementwise": 0.2, "network": 0.3, "optimizer": 0.1}
 Z_90 = 1.6448536269514722
 

@@ -15,7 +15,7 @@ from sim.engine.running.simulate import simulate
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
 from sim.engine.uncertainty.longest_path import Durations, Levels
 from sim.engine.uncertainty.retiming import retiming
-from tests.sim.engine.erring import Erring, Factor, drawn_factor, model_errors
+from tests.sim.engine.uncertainty.erring import Erring, Factor, drawn_factor, model_errors
 from tests.sim.jobs import dense_plan
 from tests.sim.strategies import aiao_keys, dense_keys
 from tests.sim.topology_strategies import clusters

@@ -17,8 +17,8 @@ from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import Simulation, simulate
 from sim.plan.words.op import Compute, Op, Send
 from sim.plan.words.program import Plan, Program, Task
-from tests.sim.engine.erring import Erring, drawn_factor, model_errors
 from tests.sim.engine.test_engine_random_programs import plans
+from tests.sim.engine.uncertainty.erring import Erring, drawn_factor, model_errors
 from tests.sim.jobs import dense_plan, pricing_on
 from tests.sim.strategies import aiao_keys, dense_keys
 from tests.sim.topology_strategies import clusters
