@@ -17,12 +17,8 @@ LEAST_SAVED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """A plan whose programs make their repeated calls ``times`` times less.
+    """Programs that leave out repetitions, and what they still repeat, by identity of the plan's own program."""
 
-    ``programs``, ``repetitions``: by identity of the plan's own program.
-    """
-
-    times: int
     programs: Mapping[int, Program]
     repetitions: Mapping[int, Repetition]
 
@@ -67,7 +63,7 @@ class Shorter:
             return None
         keys = [id(program) for program in plans]
         left = [part.without(times) for part in found]
-        return Short(times, dict(zip(keys, short, strict=True)), dict(zip(keys, left, strict=True)))
+        return Short(dict(zip(keys, short, strict=True)), dict(zip(keys, left, strict=True)))
 
     @cached_property
     def _repetitions(self) -> list[Repetition]:

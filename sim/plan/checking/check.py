@@ -17,6 +17,10 @@ _INSTANCED = (Scope.MICROBATCH, Scope.STEP)
 """Scopes of buffers that hold nothing until something is written."""
 
 
+Channel = tuple[str, int, str, bool]
+"""Axis, offset, direction, and whether it is the sending end."""
+
+
 class _Message(NamedTuple):
     """One end of a message: its op, the call that issues it, its size in bytes."""
 
@@ -177,10 +181,6 @@ def _check_messages(plan: Plan) -> None:
                 return
     for program in plan.programs:
         _check_streams(program)
-
-
-Channel = tuple[str, int, str, bool]
-"""Axis, offset, direction, and whether it is the sending end."""
 
 
 def _call_by_call(program: Program) -> dict[Channel, list[tuple[int | None, int, tuple[int, ...]]]]:
