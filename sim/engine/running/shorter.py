@@ -8,10 +8,10 @@ from typing import Final
 from sim.plan.facts.repetition import Repetition, repetitions, shortened
 from sim.plan.words.program import Plan, Program
 
-FEWEST: Final = 4
+FEWEST: Final = 3
 """Repetitions that even the shortest form makes, beside those in which a pipeline fills and drains."""
 
-LEAST_SAVED: Final = 3
+LEAST_SAVED: Final = 2
 """The longest form has no more micro-batches than one in so many of the plan's."""
 
 

@@ -108,7 +108,7 @@ class _Coded:
         return sorted({int(by) for by in ahead[ahead > 0]})
 
     def repetition(self, microbatches: int) -> Repetition | None:
-        """Return what repeats around the middle call, twice at least: the better part of all calls."""
+        """Return what repeats around the middle call, twice at least: the better part of what micro-batches call for."""
         if self.middle < 0:
             return None
         wanted = (self.tasks == self.tasks[self.middle]) & (
@@ -124,8 +124,9 @@ class _Coded:
         first = int(unlike[place - 1]) + 1 if place else 0
         stop = (int(unlike[place]) if place < len(unlike) else len(alike)) + num_calls
         found = Repetition(first, stop, num_calls, microbatches)
-        holds = alike[self.middle] and found.num_times > 1 and 2 * (stop - first) > len(self.tasks)
-        return found if holds else None
+        numbered = self.microbatches != _NONE
+        is_most = 2 * np.count_nonzero(numbered[first:stop]) > np.count_nonzero(numbered)
+        return found if alike[self.middle] and found.num_times > 1 and is_most else None
 
     def _alike(self, num_calls: int, microbatches: int) -> NDArray[np.bool_]:
         """Return which calls are made again so many calls later, for later micro-batches."""
