@@ -37,7 +37,7 @@ def long_keys(draw: Any) -> dict[str, Any]:
     """Draw the keys of a job with many micro-batches, of any schedule that suits the degrees."""
     keys: dict[str, Any] = draw(dense_keys())
     pp = keys["pp"]
-    return keys | {"m": pp * draw(st.integers(120 // pp, 150 // pp))}
+    return keys | {"m": pp * draw(st.integers(24 // pp, 150 // pp))}
 
 
 def op_times(run: SimulatedRun) -> Iterator[tuple[int, str, Any, Any]]:
@@ -167,6 +167,15 @@ def test_schedules_that_repeat_themselves_are_cut_short(schedule: str) -> None:
     assert run.repeated is not None
     assert run.num_events < whole.num_events / 2
     assert run.num_calls(0) == whole.num_calls(0)
+
+
+def test_a_step_may_do_more_by_itself_than_its_micro_batches_ask_for() -> None:
+    """With many layers gathered and reduced once per step, calls that name no micro-batch are the most."""
+    plan = dense_plan(dp=4, m=12, zero_stage=3, model=GPT | {"num_layers": 32})
+    calls = [call.microbatch for program in plan.programs for call in program.calls]
+    assert calls.count(None) > len(calls) / 2
+    run = simulate(plan, pricing_on(NODES[0], plan.mesh.size))
+    assert run.repeated is not None
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "breadth_first"])

@@ -1,0 +1,81 @@
+"""What a sweep costs: 50 ways to train one model, 18 of them with ZeRO-3. ``python -m benchmarks.sweeps``.
+
+Commands are measured from outside, in elapsed seconds: a sweep simulates one point per core at a time.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks.measuring import Row, markdown, median_cost
+from benchmarks.microbatches import COMMAND, LLAMA
+
+RECOMPUTED: Final = "training.recompute=none,selective,full"
+SIZES: Final = "training.microbatch_size=1,2"
+
+ZERO_3: Final = [
+    f"{{tensor: {{degree: {degree}, sequence_parallel: true}}, data: {{degree: {64 // degree}, zero_stage: 3}}}}"
+    for degree in (2, 4, 8)
+]
+"""Sections ``parallel`` of steps with ZeRO-3 and without a pipeline."""
+
+OTHERS: Final = [
+    "{tensor: {degree: 8, sequence_parallel: true}, pipeline: {degree: 2}, data: {degree: 4}}",
+    "{tensor: {degree: 8, sequence_parallel: true, collective_matmul: true}, pipeline: {degree: 2}, data: {degree: 4}}",
+    "{tensor: {degree: 8, sequence_parallel: true}, data: {degree: 8, zero_stage: 2}}",
+    "{tensor: {degree: 8, sequence_parallel: true}, pipeline: {degree: 4, schedule: interleaved_1f1b,"
+    " virtual_stages: 4}, data: {degree: 2}}",
+    "{tensor: {degree: 4, sequence_parallel: true, collective_matmul: true}, pipeline: {degree: 8}, data: {degree: 2}}",
+    "{tensor: {degree: 4, sequence_parallel: true}, pipeline: {degree: 4}, data: {degree: 4, zero_stage: 1}}",
+    "{tensor: {degree: 4, sequence_parallel: true}, pipeline: {degree: 2}, data: {degree: 8, zero_stage: 2}}",
+    "{tensor: {degree: 2, sequence_parallel: true}, pipeline: {degree: 8}, data: {degree: 4}}",
+]
+"""Sections ``parallel`` of other steps."""
+
+SWEEPS: Final[Mapping[str, tuple[Sequence[str], int]]] = {
+    "18 points with ZeRO-3": ((f"parallel={','.join(ZERO_3)}", SIZES, RECOMPUTED), 18),
+    "32 other points": ((f"parallel={','.join(OTHERS)}", SIZES, "training.recompute=none,full"), 32),
+}
+"""The values of keys that each sweep combines, and how many combinations there are."""
+
+MOST_ZERO_3_S: Final = 25.0
+MOST_S: Final = 60.0
+
+
+def rows() -> Iterator[Row]:
+    """Yield how long the two sweeps take, and both together.
+
+    Raises CalledProcessError where a sweep fails, RuntimeError where it refuses a point.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "llama.yaml"
+        path.write_text(LLAMA)
+        elapsed_s = [_elapsed_s(path, changes, number) for changes, number in SWEEPS.values()]
+    for words, wall_s in zip(SWEEPS, elapsed_s, strict=True):
+        most_s = MOST_ZERO_3_S if "ZeRO-3" in words else None
+        target, passed = ("", None) if most_s is None else (f"{most_s:g} s", wall_s <= most_s)
+        yield Row(f"sweep of Llama 3 70B on 64 H100, {words}", f"{wall_s:.1f} s", target, passed)
+    yield Row("- all 50 points", f"{sum(elapsed_s):.1f} s", f"{MOST_S:g} s", sum(elapsed_s) <= MOST_S)
+
+
+def _elapsed_s(path: Path, changes: Sequence[str], number: int) -> float:
+    """Return the median elapsed seconds of a sweep in three runs; each simulates ``number`` points."""
+    command = [COMMAND, "sweep", str(path), *(word for change in changes for word in ("--set", change))]
+    table = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    if (found := table.count('"iteration_time_s"')) != number:
+        raise RuntimeError(f"{found} points simulated, {number} expected: {' '.join(command)}")
+    return median_cost([*command, "--json"], 3).wall_s
+
+
+def main() -> int:
+    """Print the table; return the exit code."""
+    found = list(rows())
+    print(markdown(found))
+    return 1 if any(row.passed is False for row in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
