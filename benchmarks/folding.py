@@ -8,7 +8,7 @@ from sim.engine.folding.folding import Folding, fold
 from sim.engine.prices.pricing import ClusterPricing
 from sim.plan.words.program import Plan
 from sim.training.spec.job import DenseTraining, ParallelSpec, PipelineSpec, TrainingSpec
-from sim.training.spec.model import TransformerSpec
+from sim.training.spec.models.model import TransformerSpec
 from sim.training.steps.builder import build_dense_training
 from sim.training.tensor.one_dimensional import OneDimensional
 

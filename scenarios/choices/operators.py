@@ -30,7 +30,7 @@ from sim.training.data.operators import Choices, operator_slices
 from sim.training.data.osdp import Option, cheapest, least_bytes
 from sim.training.errors import SpecError
 from sim.training.spec.job import DenseTraining, OpenTraining
-from sim.training.spec.sharding import Choice
+from sim.training.spec.parallelism.sharding import Choice
 from sim.training.steps.builder import build_dense_training
 
 

@@ -17,7 +17,7 @@ from sim.plan.words.stream import Purpose, stream_of
 from sim.training.tensor.one_dimensional import OneDimensional
 from sim.training.tensor.registry import TENSOR_METHODS, TensorMethodName
 
-HOME = ("sim/training/tensor/", "sim/training/spec/mesh_axes.py")
+HOME = ("sim/training/tensor/", "sim/training/spec/parallelism/mesh_axes.py")
 ROOMS = ("sim/training/", "backends/")
 NAMES = {"TENSOR_AXIS", "TENSOR_PLACE"}
 

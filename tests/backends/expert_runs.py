@@ -6,7 +6,7 @@ from typing import Any
 from backends.execution.request import ExecutionRequest
 from sim.plan.words.op import Collective, CollectiveKind
 from sim.plan.words.program import Plan
-from sim.training.spec.experts import ExpertsSpec
+from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.steps.builder import build_dense_training
 from tests.backends.jobs import GPT, LLAMA, PASSES, training
 from tests.backends.latent_runs import MODEL as LATENT_MODEL

@@ -21,8 +21,8 @@ from sim.training.spec.job import (
     TrainingSpec,
     stated_training,
 )
-from sim.training.spec.model import TransformerSpec
-from sim.training.spec.sharding import Choice
+from sim.training.spec.models.model import TransformerSpec
+from sim.training.spec.parallelism.sharding import Choice
 from sim.training.tensor.one_dimensional import OneDimensional
 from tests.sim.replicated import Replicated
 

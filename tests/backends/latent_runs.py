@@ -5,8 +5,8 @@ from typing import Any
 
 from backends.execution.request import ExecutionRequest
 from sim.plan.words.op import Collective
-from sim.training.spec.experts import ExpertsSpec
-from sim.training.spec.latent import LatentAttention
+from sim.training.spec.models.experts import ExpertsSpec
+from sim.training.spec.models.latent import LatentAttention
 from sim.training.steps.builder import build_dense_training
 from tests.backends.jobs import LLAMA, training
 

@@ -35,7 +35,7 @@ from sim.plan.words.op import Op
 from sim.plan.words.program import Plan, Program
 from sim.training.errors import SpecError
 from sim.training.spec.job import DenseTraining, ParallelSpec
-from sim.training.spec.sharding import ShardingSpec
+from sim.training.spec.parallelism.sharding import ShardingSpec
 from tests.laws.anomalies import (
     ANOMALIES,
     casts_read_again_bytes,

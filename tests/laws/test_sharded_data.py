@@ -21,7 +21,7 @@ from sim.plan.words.program import Plan, Program
 from sim.training.data.operator_costs import parameters_of
 from sim.training.data.operators import operator_slices
 from sim.training.spec.job import DenseTraining, OsdpSpec
-from sim.training.spec.sharding import Choice, ShardingSpec
+from sim.training.spec.parallelism.sharding import Choice, ShardingSpec
 from sim.training.steps.builder import build_dense_training
 from tests.sim.jobs import GPT, LLAMA, dense_job
 

@@ -22,7 +22,7 @@ from sim.training.spec.job import (
     TextbookTraining,
     TrainingSpec,
 )
-from sim.training.spec.model import TransformerSpec
+from sim.training.spec.models.model import TransformerSpec
 from sim.training.steps.builder import build_dense_training
 from sim.training.steps.textbook import build_textbook
 from sim.training.tensor.registry import tensor_method

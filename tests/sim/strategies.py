@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from sim.plan.words.program import Plan
 from sim.training.local.builder import build_local_training
-from sim.training.spec.experts import ExpertsSpec
-from sim.training.spec.sharding import GRADIENT_SCHEDULES, Choice, OsdpSpec, ShardingSpec
+from sim.training.spec.models.experts import ExpertsSpec
+from sim.training.spec.parallelism.sharding import GRADIENT_SCHEDULES, Choice, OsdpSpec, ShardingSpec
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan
 
 NODES = ("dgx-a100-80g", "cloud-a100-100g")

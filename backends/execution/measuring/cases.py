@@ -18,7 +18,7 @@ from sim.plan.words.op import CollectiveKind
 from sim.plan.words.program import Program
 from sim.training.pipeline.rules import Schedule
 from sim.training.spec.job import DenseTraining, ParallelSpec, PipelineSpec, Precision, TrainingSpec
-from sim.training.spec.model import TransformerSpec
+from sim.training.spec.models.model import TransformerSpec
 from sim.training.steps.builder import build_dense_training
 from sim.training.tensor.one_dimensional import OneDimensional
 

@@ -18,7 +18,7 @@ from backends.torch.reference.experts import expert_shapes, through_experts
 from backends.torch.reference.latent import latent_qkv, latent_shapes
 from backends.torch.values.randomness import dropout_key, initial_normal, kept_by_dropout, token_ids
 from sim.training.spec.job import DenseTraining
-from sim.training.spec.model import TransformerSpec
+from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.precision import PRECISIONS
 
 _INITIAL_DEVIATION: Final = 0.02

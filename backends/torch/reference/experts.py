@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nn
 
-from sim.training.spec.experts import ExpertsSpec
-from sim.training.spec.model import TransformerSpec
+from sim.training.spec.models.experts import ExpertsSpec
+from sim.training.spec.models.model import TransformerSpec
 
 Activation = Callable[[Tensor, Tensor], Tensor]
 """The hidden values of tokens [T, h] under a weight: [h, f], or [h, 2, f] where it has a gate."""

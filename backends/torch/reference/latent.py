@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nn
 
-from sim.training.spec.latent import LatentAttention
+from sim.training.spec.models.latent import LatentAttention
 
 Turn = Callable[[Tensor], Tensor]
 """Rotary positions on all channels of [s, b, n, d]."""

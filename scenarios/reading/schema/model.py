@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from scenarios.reading.quantities import Duration, DurationOrZero
 from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
-from sim.training.spec.experts import Routing
+from sim.training.spec.models.experts import Routing
 
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 LayersOrZero = Annotated[int, Field(ge=0, le=10_000)]

@@ -8,8 +8,8 @@ from scenarios.reading.quantities import Bytes, Degree, FractionOrAuto, refusal
 from scenarios.reading.schema.values import MAX_TOKENS, MAX_WORLD_SIZE, MicrobatchCount, Section
 from sim.training.pipeline.rules import Schedule
 from sim.training.pipeline.spec import Recompute
-from sim.training.spec.context import ContextMethod
-from sim.training.spec.sharding import GradientSync, Offload
+from sim.training.spec.parallelism.context import ContextMethod
+from sim.training.spec.parallelism.sharding import GradientSync, Offload
 from sim.training.tensor.registry import TensorMethodName
 
 MAX_PIECES: Final = 10_000

@@ -19,11 +19,11 @@ from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
 from scenarios.workloads.workload import Workload
 from sim.reliability.spec import ReliabilitySpec
-from sim.training.spec.experts import ExpertsSpec
 from sim.training.spec.job import OsdpSpec, ParallelSpec, ShardingSpec, TrainingSpec, stated_training
-from sim.training.spec.latent import LatentAttention
 from sim.training.spec.method import Method
-from sim.training.spec.model import TransformerSpec
+from sim.training.spec.models.experts import ExpertsSpec
+from sim.training.spec.models.latent import LatentAttention
+from sim.training.spec.models.model import TransformerSpec
 from sim.training.tensor.registry import tensor_method
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from sim.plan.words.mesh import Axes, Mesh
-from sim.training.spec.mesh_axes import CONTEXT_AXIS, DATA_AXIS, EXPERT_AXIS
+from sim.training.spec.parallelism.mesh_axes import CONTEXT_AXIS, DATA_AXIS, EXPERT_AXIS
 
 SHARD_AXIS = "dp_shard"
 LOCAL_AXIS = "dp_local"

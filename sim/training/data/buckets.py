@@ -6,7 +6,7 @@ from itertools import chain
 
 from sim.plan.functions.tracing import Parameter
 from sim.plan.words.buffer import BYTES_PER_ELEMENT
-from sim.training.spec.mesh_axes import CONTEXT_AXIS, EXPERT_AXIS
+from sim.training.spec.parallelism.mesh_axes import CONTEXT_AXIS, EXPERT_AXIS
 
 TIED_SOURCE = "embedding.word"
 

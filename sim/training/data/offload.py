@@ -22,7 +22,7 @@ from sim.training.data.sharding import shares_table
 from sim.training.data.units import Unit, bucket_units, with_own_buffers, with_reductions, with_table_apart, zeros
 from sim.training.pipeline.placement import Placement
 from sim.training.spec.job import DenseTraining
-from sim.training.spec.mesh_axes import DATA_AXIS
+from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 
 TO_HOST: Final = "d2h"
 TO_DEVICE: Final = "h2d"

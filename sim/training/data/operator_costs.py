@@ -18,7 +18,7 @@ from sim.training.data.operators import Choices, OperatorSlice, buffers_of, line
 from sim.training.data.osdp import Option
 from sim.training.data.units import first_name
 from sim.training.spec.job import TrainingJob
-from sim.training.spec.sharding import Choice
+from sim.training.spec.parallelism.sharding import Choice
 
 OpSeconds = Callable[[Program, Op], float]
 """How long an op takes alone."""

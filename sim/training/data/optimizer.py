@@ -19,7 +19,7 @@ from sim.training.data.axes import data_axes, shard_axes, sum_axes
 from sim.training.data.buckets import Bucket, is_shared_out, make_buckets
 from sim.training.pipeline.placement import Placement
 from sim.training.spec.job import DenseTraining, Optimizer
-from sim.training.spec.mesh_axes import DATA_AXIS, PIPELINE_AXIS
+from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, PIPELINE_AXIS
 from sim.training.spec.precision import PrecisionTypes
 
 EMBEDDING_STREAM = "embedding"

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from costmodels.units import format_bytes
 from sim.training.data.knapsack import ROUNDING, Item, Knapsack
-from sim.training.spec.sharding import Choice as Choice
+from sim.training.spec.parallelism.sharding import Choice as Choice
 
 
 class OperatorError(ValueError):

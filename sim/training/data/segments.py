@@ -21,7 +21,7 @@ from sim.training.data.buckets import Bucket, make_buckets
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
 from sim.training.pipeline.placement import Placement
 from sim.training.spec.job import DenseTraining
-from sim.training.spec.mesh_axes import DATA_AXIS
+from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ from sim.training.data.units import (
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders
 from sim.training.spec.job import DenseTraining
-from sim.training.spec.mesh_axes import DATA_AXIS, PIPELINE_AXIS
+from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, PIPELINE_AXIS
 
 REPLICA_STREAM = "dp_replicas"
 

@@ -15,7 +15,7 @@ from sim.plan.words.buffer import BYTES_PER_ELEMENT, Scope
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, on_other_buffers
 from sim.plan.words.program import Phase
 from sim.training.data.buckets import TIED_SOURCE, make_buckets
-from sim.training.spec.mesh_axes import DATA_AXIS
+from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 
 BUCKET_ELEMENTS: Final = 500_000_000
 _AT_ONCE: Final = 2

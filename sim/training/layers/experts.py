@@ -12,8 +12,8 @@ from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.layout import REPLICATED, Layout, sharded
 from sim.training.layers.layer import LayerBuilder
 from sim.training.layers.mlp import two_products
-from sim.training.spec.experts import ExpertsSpec
-from sim.training.spec.mesh_axes import EXPERT_AXIS
+from sim.training.spec.models.experts import ExpertsSpec
+from sim.training.spec.parallelism.mesh_axes import EXPERT_AXIS
 
 
 def expert_mlp(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from sim.plan.functions.latent import latent_heads, split_latent
 from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.plan.words.layout import REPLICATED
 from sim.training.layers.layer import LayerBuilder
-from sim.training.spec.latent import LatentAttention
+from sim.training.spec.models.latent import LatentAttention
 
 
 def latent_qkv(

@@ -12,8 +12,8 @@ from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.buffer import Part
 from sim.plan.words.layout import Layout
 from sim.training.pipeline.spec import Recompute
-from sim.training.spec.context import ContextMethod
-from sim.training.spec.model import TransformerSpec
+from sim.training.spec.models.model import TransformerSpec
+from sim.training.spec.parallelism.context import ContextMethod
 from sim.training.tensor.method import TensorMethod
 
 

@@ -10,7 +10,7 @@ from sim.training.local.order import local_calls
 from sim.training.pipeline.actions import Action
 from sim.training.pipeline.schedules import placement
 from sim.training.spec.job import TextbookTraining
-from sim.training.spec.mesh_axes import PIPELINE_AXIS
+from sim.training.spec.parallelism.mesh_axes import PIPELINE_AXIS
 from sim.training.steps.textbook import RankWriter
 
 

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 from sim.training.errors import SpecError
 from sim.training.pipeline.rules import SCHEDULE_KEY, SLICES_KEY
-from sim.training.spec.sharding import GRADIENT_SCHEDULES
+from sim.training.spec.parallelism.sharding import GRADIENT_SCHEDULES
 from sim.training.spec.techniques import Strategy, is_possible, used_by, with_needs
 
 _DATA: Final = "parallel.data"

@@ -12,19 +12,19 @@ from sim.training.pipeline.rules import SLICES_KEY
 from sim.training.pipeline.spec import PipelineSpec as PipelineSpec
 from sim.training.pipeline.spec import Recompute, check_schedule
 from sim.training.spec.combinations import check_combinations
-from sim.training.spec.context import check_axis, check_chunks
-from sim.training.spec.expert_rules import check_expert_degree
 from sim.training.spec.method import LocalUpdate as LocalUpdate
 from sim.training.spec.method import Method as Method
 from sim.training.spec.method import check_method
-from sim.training.spec.model import TransformerSpec
+from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.openings import Opening, opening_of
-from sim.training.spec.parallel import ParallelSpec as ParallelSpec
-from sim.training.spec.shard_rules import check_options, check_shard_degrees
-from sim.training.spec.sharding import Choice
-from sim.training.spec.sharding import OsdpSpec as OsdpSpec
-from sim.training.spec.sharding import ShardingSpec as ShardingSpec
-from sim.training.spec.stage_layers import split_layers as split_layers
+from sim.training.spec.parallelism.context import check_axis, check_chunks
+from sim.training.spec.parallelism.expert_rules import check_expert_degree
+from sim.training.spec.parallelism.parallel import ParallelSpec as ParallelSpec
+from sim.training.spec.parallelism.shard_rules import check_options, check_shard_degrees
+from sim.training.spec.parallelism.sharding import Choice
+from sim.training.spec.parallelism.sharding import OsdpSpec as OsdpSpec
+from sim.training.spec.parallelism.sharding import ShardingSpec as ShardingSpec
+from sim.training.spec.parallelism.stage_layers import split_layers as split_layers
 from sim.training.spec.techniques import Strategy
 from sim.training.spec.textbook import DelaySpec as DelaySpec
 from sim.training.spec.textbook import TextbookTraining as TextbookTraining

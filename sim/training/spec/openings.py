@@ -4,7 +4,7 @@ from enum import Enum
 
 from sim.training.pipeline.deferral import KEY as DEFERRAL_KEY
 from sim.training.pipeline.rules import SCHEDULE_KEY, SLICES_KEY
-from sim.training.spec.parallel import ParallelSpec
+from sim.training.spec.parallelism.parallel import ParallelSpec
 
 
 class Opening(Enum):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from sim.training.pipeline.rules import SLICED_SCHEDULES, Schedule
-from sim.training.spec.model import TransformerSpec
-from sim.training.spec.parallel import ParallelSpec
+from sim.training.spec.models.model import TransformerSpec
+from sim.training.spec.parallelism.parallel import ParallelSpec
 from sim.training.spec.training import TrainingSpec
 
 SPLIT_SCHEDULES: Final[tuple[Schedule, ...]] = ("zb_h1", "zb_h2", "zb_v", "zb_auto", "dualpipe_v", "custom")

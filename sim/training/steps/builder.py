@@ -27,7 +27,7 @@ from sim.training.pipeline.schedules import orders, placement
 from sim.training.pipeline.split import split_backward
 from sim.training.pipeline.token_slices import slice_calls
 from sim.training.spec.job import DenseTraining, split_layers
-from sim.training.spec.mesh_axes import CONTEXT_AXIS, DATA_AXIS, PIPELINE_AXIS
+from sim.training.spec.parallelism.mesh_axes import CONTEXT_AXIS, DATA_AXIS, PIPELINE_AXIS
 from sim.training.steps.countable import refuse_uncountable
 from sim.training.steps.transformer import TransformerBuilder
 from sim.training.tensor.boundary import Boundary

@@ -17,7 +17,7 @@ from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders, placement
 from sim.training.pipeline.token_slices import slice_calls
 from sim.training.spec.job import TextbookTraining
-from sim.training.spec.mesh_axes import PIPELINE_AXIS
+from sim.training.spec.parallelism.mesh_axes import PIPELINE_AXIS
 
 SYNC_STREAM = "dp"
 

@@ -14,7 +14,7 @@ from sim.training.layers.attention import attention
 from sim.training.layers.experts import expert_mlp
 from sim.training.layers.layer import LayerBuilder
 from sim.training.layers.mlp import mlp
-from sim.training.spec.mesh_axes import DATA_AXIS
+from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 
 
 class HeadNames(NamedTuple):

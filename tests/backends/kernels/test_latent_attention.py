@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from backends.execution.result import Execution
 from backends.torch.reference.dense import DenseModel, parameter_shapes
-from sim.training.spec.latent import LatentAttention
-from sim.training.spec.model import TransformerSpec
+from sim.training.spec.models.latent import LatentAttention
+from sim.training.spec.models.model import TransformerSpec
 from tests.backends.jobs import training
 from tests.backends.latent_runs import FULL_QUERIES, LATENT, MODEL, WRONG
 

@@ -9,7 +9,7 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.huggingface import read_model
 from scenarios.reading.model_presets import load_presets
 from scenarios.workloads.loading import load_scenario
-from sim.training.spec.latent import LatentAttention
+from sim.training.spec.models.latent import LatentAttention
 
 PARAMETERS = {
     # Hugging Face's counts of the published weights

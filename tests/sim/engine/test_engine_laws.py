@@ -19,7 +19,7 @@ from sim.plan.checking.check import check
 from sim.plan.words.buffer import Kind
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Recv
 from sim.plan.words.program import Plan, Program, Task
-from sim.training.spec.sharding import Choice, OsdpSpec
+from sim.training.spec.parallelism.sharding import Choice, OsdpSpec
 from tests.sim.engine.reference import ReferenceEngine, hazards
 from tests.sim.jobs import GPT, as_array, dense_plan, op_times, pricing_on
 from tests.sim.strategies import NODES, aiao_keys, dense_keys, dense_plans

@@ -15,7 +15,7 @@ from sim.plan.functions.assigned_gradients import assign_gradients
 from sim.plan.words.buffer import Buffer, Kind, Scope
 from sim.plan.words.op import Compute
 from sim.plan.words.program import Call, Phase, Program, Task
-from sim.training.spec.experts import ExpertsSpec
+from sim.training.spec.models.experts import ExpertsSpec
 from tests.sim.jobs import GPT, LLAMA, dense_plan, pricing_on
 
 SCHEDULES = {

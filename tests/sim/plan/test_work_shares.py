@@ -18,7 +18,7 @@ from sim.plan.functions.gradients import is_recomputed
 from sim.plan.words.op import Compute
 from sim.plan.words.program import Plan
 from sim.training.data.axes import SAMPLE_AXES
-from sim.training.spec.experts import ExpertsSpec
+from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.steps.builder import build_dense_training
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
 from tests.sim.strategies import aiao_keys, context_keys, dense_keys, expert_keys

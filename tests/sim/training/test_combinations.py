@@ -11,10 +11,10 @@ from sim.plan.checking.check import check
 from sim.training.errors import SpecError
 from sim.training.local.builder import build_local_training
 from sim.training.spec.combinations import REFUSALS, first_refusal, verdict_on
-from sim.training.spec.experts import ExpertsSpec
 from sim.training.spec.job import DenseTraining
-from sim.training.spec.latent import LatentAttention
-from sim.training.spec.sharding import Choice, OsdpSpec, ShardingSpec
+from sim.training.spec.models.experts import ExpertsSpec
+from sim.training.spec.models.latent import LatentAttention
+from sim.training.spec.parallelism.sharding import Choice, OsdpSpec, ShardingSpec
 from sim.training.spec.techniques import TECHNIQUES, Strategy, used_by
 from sim.training.steps.builder import build_dense_training
 from sim.training.steps.delayed import build_delayed_training

@@ -18,7 +18,7 @@ from sim.plan.words.buffer import Kind
 from sim.plan.words.op import Collective, CollectiveKind, Compute
 from sim.plan.words.program import Plan
 from sim.training.errors import SpecError
-from sim.training.spec.experts import ExpertsSpec
+from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.steps.builder import build_dense_training
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
 

@@ -11,9 +11,9 @@ from sim.plan.words.buffer import Kind
 from sim.plan.words.op import Collective, CollectiveKind, Compute
 from sim.plan.words.program import Program
 from sim.training.errors import SpecError
-from sim.training.spec.latent import LatentAttention
-from sim.training.spec.model import TransformerSpec
-from sim.training.spec.sharding import OsdpSpec
+from sim.training.spec.models.latent import LatentAttention
+from sim.training.spec.models.model import TransformerSpec
+from sim.training.spec.parallelism.sharding import OsdpSpec
 from tests.sim.jobs import LLAMA, dense_job, dense_plan
 from tests.sim.training.test_memory_formulas import held_bytes
 

@@ -8,7 +8,7 @@ import pytest
 from sim.training.errors import SpecError
 from sim.training.spec.job import DenseTraining, OpenTraining, OsdpSpec, stated_training
 from sim.training.spec.openings import Opening
-from sim.training.spec.sharding import Choice
+from sim.training.spec.parallelism.sharding import Choice
 from tests.sim.jobs import dense_job, job_parts, open_job
 
 OPEN: dict[Opening, dict[str, Any]] = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sim.plan.words.buffer import Kind
 from sim.training.errors import SpecError
 from sim.training.spec.job import DelaySpec, ParallelSpec, PipelineSpec, TextbookTraining, check_batch, split_layers
-from sim.training.spec.model import TransformerSpec
+from sim.training.spec.models.model import TransformerSpec
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan
 
 SMALL = GPT | {"num_layers": 4}

@@ -4,7 +4,7 @@ import pytest
 
 from sim.plan.words.layout import REPLICATED, Shard
 from sim.training.errors import SpecError
-from sim.training.spec.experts import ExpertsSpec
+from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.tensor.one_dimensional import OneDimensional
 from sim.training.tensor.registry import tensor_method
 from tests.sim.jobs import GPT, dense_job, dense_plan

@@ -6,7 +6,7 @@ import pytest
 
 from sim.plan.checking.check import check
 from sim.plan.words.op import Collective
-from sim.training.spec.experts import ExpertsSpec
+from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.tensor.registry import TENSOR_METHODS
 from tests.sim.jobs import LLAMA, dense_plan
 from tests.sim.replicated import Replicated

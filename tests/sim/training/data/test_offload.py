@@ -23,7 +23,7 @@ from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
 from sim.training.errors import SpecError
-from sim.training.spec.sharding import OsdpSpec, ShardingSpec
+from sim.training.spec.parallelism.sharding import OsdpSpec, ShardingSpec
 from tests.sim.jobs import GPT, dense_job, dense_plan, pricing_on
 
 BYTES = {"fp32": (4, 4), "bf16": (2, 4), "fp64": (8, 8)}

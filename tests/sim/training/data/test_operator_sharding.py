@@ -37,7 +37,7 @@ from sim.training.data.osdp import (
 from sim.training.errors import SpecError
 from sim.training.spec.job import DenseTraining, OpenTraining, OsdpSpec, stated_training
 from sim.training.spec.openings import Opening
-from sim.training.spec.sharding import Choice, ShardingSpec
+from sim.training.spec.parallelism.sharding import Choice, ShardingSpec
 from sim.training.steps.builder import build_dense_training
 from tests.sim.jobs import GPT, LLAMA, dense_job, job_parts, open_job, pricing_on
 

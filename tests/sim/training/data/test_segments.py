@@ -17,7 +17,7 @@ from sim.plan.words.op import Collective, CollectiveKind, Op
 from sim.plan.words.program import Phase, Plan, Program
 from sim.training.errors import SpecError
 from sim.training.spec.openings import Opening
-from sim.training.spec.sharding import ShardingSpec
+from sim.training.spec.parallelism.sharding import ShardingSpec
 from sim.training.steps.builder import build_dense_training
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, open_job, pricing_on
 

@@ -19,7 +19,7 @@ from sim.plan.words.buffer import Kind, Scope
 from sim.plan.words.op import Collective, CollectiveKind, Compute
 from sim.plan.words.program import Plan, Program
 from sim.training.errors import SpecError
-from sim.training.spec.sharding import GRADIENT_SCHEDULES, ShardingSpec
+from sim.training.spec.parallelism.sharding import GRADIENT_SCHEDULES, ShardingSpec
 from sim.training.steps.builder import build_dense_training
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from sim.training.errors import SpecError
-from sim.training.spec.parallel import ParallelSpec
+from sim.training.spec.parallelism.parallel import ParallelSpec
 
 
 def check_options(parallel: ParallelSpec) -> None:

@@ -5,9 +5,9 @@ from math import prod
 
 from sim.plan.words.mesh import Axes
 from sim.training.pipeline.spec import PipelineSpec
-from sim.training.spec.context import ContextMethod
-from sim.training.spec.mesh_axes import AXIS_ORDER, mesh_axes
-from sim.training.spec.sharding import OsdpSpec, ShardingSpec
+from sim.training.spec.parallelism.context import ContextMethod
+from sim.training.spec.parallelism.mesh_axes import AXIS_ORDER, mesh_axes
+from sim.training.spec.parallelism.sharding import OsdpSpec, ShardingSpec
 from sim.training.tensor.method import TensorMethod
 from sim.training.tensor.one_dimensional import OneDimensional
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from sim.training.errors import SpecError
-from sim.training.spec.experts import ExpertsSpec
-from sim.training.spec.latent import LatentAttention
+from sim.training.spec.models.experts import ExpertsSpec
+from sim.training.spec.models.latent import LatentAttention
 
 _SIZES: Final = ("num_heads", "num_kv_heads", "hidden_size", "ffn_hidden_size", "vocab_size", "sequence_length")
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from sim.training.errors import SpecError
-from sim.training.spec.mesh_axes import AXIS_ORDER, CONTEXT_AXIS
+from sim.training.spec.parallelism.mesh_axes import AXIS_ORDER, CONTEXT_AXIS
 
 DEGREE_KEY = "parallel.context.degree"
 

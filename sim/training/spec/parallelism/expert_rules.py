@@ -3,7 +3,7 @@
 from typing import Final
 
 from sim.training.errors import SpecError
-from sim.training.spec.model import TransformerSpec
+from sim.training.spec.models.model import TransformerSpec
 
 DEGREE_KEY: Final = "parallel.expert.degree"
 

@@ -1,0 +1,1 @@
+"""How the work lies over the ranks: degrees and axes, sharded state, context, experts, layers of stages."""
