@@ -10,7 +10,7 @@ from rich.console import Console
 from scenarios.console.blocks import print_blocks
 from scenarios.report.combinations import combination_lines
 from scenarios.report.pictures.pipeline_figure import write_pipeline_figure
-from scenarios.summaries.validation import Validation
+from scenarios.summaries.measured.validation import Validation
 from scenarios.validation import published
 from scenarios.validation.accuracy import markdown_lines, verdict_lines
 from scenarios.workloads.loading import load_scenario

@@ -31,10 +31,10 @@ from scenarios.report.rendering.notebook import notebook_html
 from scenarios.report.words import Advice
 from scenarios.results.result import Result
 from scenarios.summaries.as_json import as_json
-from scenarios.summaries.comparison import ComparisonSummary
-from scenarios.summaries.execution import ExecutionSummary
+from scenarios.summaries.comparing.comparison import ComparisonSummary
+from scenarios.summaries.measured.execution import ExecutionSummary
+from scenarios.summaries.measured.validation import Validation
 from scenarios.summaries.sweep import RefusedPoint, SweepSummary
-from scenarios.summaries.validation import Validation
 from scenarios.sweep.page import sweep_blocks
 from scenarios.sweep.run import Sweep, prepare, run
 from scenarios.sweep.settings import read_settings

@@ -20,7 +20,7 @@ from costmodels.spread import NETWORK, Spread, kernel_place, spread_family, tran
 from costmodels.units import format_percent
 from scenarios.errors import Origin, ScenarioError
 from scenarios.summaries.as_json import as_json
-from scenarios.summaries.calibration import (
+from scenarios.summaries.measured.calibration import (
     CalibrationSummary,
     Certainty,
     FamilyResiduals,

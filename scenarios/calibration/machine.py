@@ -25,7 +25,7 @@ from costmodels.hardware import NodeSpec
 from costmodels.kernels import KERNELS
 from costmodels.profile import load_profile
 from scenarios.calibration.calibration import Calibration, calibrated, fit_sections
-from scenarios.summaries.calibration import CountedRuns, MachineOrigin, MeasuredDrive, MeasuredMachine
+from scenarios.summaries.measured.calibration import CountedRuns, MachineOrigin, MeasuredDrive, MeasuredMachine
 from sim.training.spec.job import Precision
 
 Device = Literal["cpu", "cuda"]

@@ -44,7 +44,7 @@ from scenarios.report.blocks import (
     Table,
 )
 from scenarios.report.rendering.html_page import write_page
-from scenarios.summaries.calibration import CalibrationSummary, FamilyResiduals, MachineOrigin, TablesOrigin
+from scenarios.summaries.measured.calibration import CalibrationSummary, FamilyResiduals, MachineOrigin, TablesOrigin
 
 FAMILIES: Final = {
     "gemm": "Matrix products",

@@ -9,7 +9,7 @@ from costmodels.hardware import load_node
 from costmodels.profile import SECTIONS, packaged_entry
 from costmodels.units import Dimension, format_percent, format_rate, format_time, parse_quantity
 from scenarios.report.blocks import Columns, Group, Section, Table
-from scenarios.summaries.calibration import Certainty
+from scenarios.summaries.measured.calibration import Certainty
 
 _TITLES: Final = {
     "measured": "rates of the machine",

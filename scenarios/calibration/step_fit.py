@@ -13,7 +13,7 @@ from scenarios.calibration.constants import Constant, parse_constant
 from scenarios.calibration.measured_steps import Array, StepFacts
 from scenarios.calibration.step_workers import Steps
 from scenarios.errors import Origin, ScenarioError
-from scenarios.summaries.fit import FitErrors, FitRow, FitSummary, FittedConstant
+from scenarios.summaries.measured.fit import FitErrors, FitRow, FitSummary, FittedConstant
 
 OUTLIER: Final = 0.01
 """Residuals beyond it weigh as absolute ones (soft l1): tables are judged by their mean absolute error."""

@@ -23,7 +23,7 @@ from costmodels.profile import load_profile
 from costmodels.units import format_count
 from scenarios.calibration.calibration import Calibration, calibrated
 from scenarios.errors import Origin, ScenarioError, nearest
-from scenarios.summaries.calibration import TablesOrigin
+from scenarios.summaries.measured.calibration import TablesOrigin
 from traces.bounded_parquet import TooLargeError, read_bounded
 
 HELD_OUT_TABLES: Final = 2

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from costmodels.units import format_bytes
-from scenarios.summaries.step import OperatorSharding, ShardedOperator
+from scenarios.summaries.steps.step import OperatorSharding, ShardedOperator
 from sim.engine.prices.activity import Pricing
 from sim.engine.running.memory import memory_use
 from sim.plan.words.op import Op

@@ -11,8 +11,15 @@ from scenarios.report.pages.comparison_page import comparison_blocks
 from scenarios.results.files import write_compared
 from scenarios.results.result import Result, names_of, read_result
 from scenarios.summaries.as_json import as_json
-from scenarios.summaries.comparison import AlignedOps, ComparisonSummary, OpShare, PathPart, SideWarning, StepPart
-from scenarios.summaries.explanation import Explanation
+from scenarios.summaries.comparing.comparison import (
+    AlignedOps,
+    ComparisonSummary,
+    OpShare,
+    PathPart,
+    SideWarning,
+    StepPart,
+)
+from scenarios.summaries.comparing.explanation import Explanation
 from traces.comparison.alignment import Alignment
 from traces.comparison.compare import Comparison, Totals, compare
 from traces.comparison.step_time import StepTime

@@ -11,9 +11,9 @@ from typing import Final
 
 from costmodels.units import format_percent, format_time
 from scenarios.report.causes import COMPUTING, cause_of
-from scenarios.summaries.compared_step import ComparedCommunication, ComparedStep
-from scenarios.summaries.explanation import CauseDifference, Explanation, LinkDifference, OpDifference
-from scenarios.summaries.mean_rank import mean_busy_s, mean_exposed_s
+from scenarios.summaries.comparing.compared_step import ComparedCommunication, ComparedStep
+from scenarios.summaries.comparing.explanation import CauseDifference, Explanation, LinkDifference, OpDifference
+from scenarios.summaries.steps.mean_rank import mean_busy_s, mean_exposed_s
 from sim.plan.words.stream import Purpose
 
 LATENCY: Final = "latency"

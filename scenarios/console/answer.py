@@ -9,7 +9,7 @@ from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.console.blocks import print_blocks
 from scenarios.report.blocks import Block, Column, Only, Piece, Table, Text
 from scenarios.summaries.as_json import as_json
-from scenarios.summaries.validation import ValidatedTable, Validation
+from scenarios.summaries.measured.validation import ValidatedTable, Validation
 
 _LEAST_PERCENT = 5e-4
 """Smaller shares of one would round to no per cent at all, and are shown as they are."""

@@ -7,7 +7,7 @@ from rich.console import Console
 from costmodels.units import format_change, format_percent, format_time
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.report.blocks import Block, Only, Piece, Table, Text
-from scenarios.summaries.here import HereSummary, PlanRow
+from scenarios.summaries.measured.here import HereSummary, PlanRow
 
 
 def print_here(summary: HereSummary, console: Console, out: Path | None = None) -> None:

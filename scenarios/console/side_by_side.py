@@ -6,7 +6,7 @@ from rich.console import Console
 
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.report.pages.side_by_side import difference_blocks
-from scenarios.summaries.comparison import ComparisonSummary
+from scenarios.summaries.comparing.comparison import ComparisonSummary
 
 
 def print_comparison(summary: ComparisonSummary, console: Console, out: Path | None = None) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import combinations
 
-from scenarios.summaries.here import Ranking
+from scenarios.summaries.measured.here import Ranking
 
 
 def ranking(measured: Sequence[float], predicted: Sequence[float], least_difference: float = 0.1) -> Ranking:

@@ -20,8 +20,8 @@ from scenarios.here.ranking import ranking
 from scenarios.results.files import all_or_none, write_summary
 from scenarios.results.folder import writing_to
 from scenarios.summaries.as_json import as_json
-from scenarios.summaries.calibration import CalibrationSummary, MachineOrigin
-from scenarios.summaries.here import HereSummary, PlanRow
+from scenarios.summaries.measured.calibration import CalibrationSummary, MachineOrigin
+from scenarios.summaries.measured.here import HereSummary, PlanRow
 from scenarios.workloads.steps.execution import refuse_too_large
 from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from scenarios.recorded.replay_summary import summarise, summarise_chakra
-from scenarios.summaries.replay import ReplaySummary
+from scenarios.summaries.recorded.replay import ReplaySummary
 from sim.replay.chakra_run import replay_chakra
 from sim.replay.changes import HOST_SPEED, ChangeError, Changes, as_mapping, refuse_missing, refuse_without_effect
 from sim.replay.run import Replayer

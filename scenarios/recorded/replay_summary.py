@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import format_change, format_time
-from scenarios.summaries.recording_warning import warnings_of
-from scenarios.summaries.replay import RankParts, ReplayedRank, ReplaySummary
+from scenarios.summaries.recorded.recording_warning import warnings_of
+from scenarios.summaries.recorded.replay import RankParts, ReplayedRank, ReplaySummary
 from sim.replay.changes import Changes, as_mapping
 from sim.replay.run import Replay, Replayer
 from traces.chakra.node import ChakraTrace

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
-from scenarios.summaries.recording_warning import warnings_of
-from scenarios.summaries.trace import AlignedClocks, RecordedCollective, RecordedRank, TraceSummary
+from scenarios.summaries.recorded.recording_warning import warnings_of
+from scenarios.summaries.recorded.trace import AlignedClocks, RecordedCollective, RecordedRank, TraceSummary
 from traces.kineto.breakdown import break_down
 from traces.kineto.statistics import CollectiveRate, KernelTotal, collective_rates, longest_kernels
 from traces.kineto.trace import KinetoTrace

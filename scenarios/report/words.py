@@ -7,9 +7,9 @@ from typing import Final
 
 from costmodels.units import format_bytes, format_change, format_percent, format_time
 from scenarios.report.causes import COMPUTATION, cause_of
-from scenarios.summaries.mean_rank import RECOMPUTED, mean_computing_s, mean_exposed_s
-from scenarios.summaries.role_names import fullest_row, row_name
-from scenarios.summaries.step import HostMemory, LinksSummary, OperatorSharding, StepSummary
+from scenarios.summaries.steps.mean_rank import RECOMPUTED, mean_computing_s, mean_exposed_s
+from scenarios.summaries.steps.role_names import fullest_row, row_name
+from scenarios.summaries.steps.step import HostMemory, LinksSummary, OperatorSharding, StepSummary
 
 _MOST_RUNS: Final = 12
 _ROUNDING: Final = 1e-9

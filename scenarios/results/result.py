@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Final
 
 from scenarios.results.summary_file import REMEDY, read_json, simulated_step
-from scenarios.summaries.compared_step import ComparedStep
-from scenarios.summaries.step import SCHEMA
-from scenarios.summaries.trace import TRACE_SCHEMA
+from scenarios.summaries.comparing.compared_step import ComparedStep
+from scenarios.summaries.recorded.trace import TRACE_SCHEMA
+from scenarios.summaries.steps.step import SCHEMA
 from traces.doubt import Doubt
 from traces.errors import TraceError
 from traces.kineto.document import ARCHIVES, SUFFIXES

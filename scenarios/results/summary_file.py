@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scenarios.summaries.compared_step import ComparedStep
+from scenarios.summaries.comparing.compared_step import ComparedStep
 from traces.errors import TraceError
 
 MAX_SUMMARY_BYTES: Final = 1 << 26

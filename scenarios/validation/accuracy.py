@@ -5,7 +5,7 @@ docs/accuracy.md holds all of it, the README the verdicts of whole steps.
 
 from collections.abc import Iterator, Sequence
 
-from scenarios.summaries.validation import ValidatedTable, Validation
+from scenarios.summaries.measured.validation import ValidatedTable, Validation
 
 
 def markdown_lines(summary: Validation) -> Iterator[str]:

@@ -10,7 +10,13 @@ import numpy as np
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.overrides import with_values
-from scenarios.summaries.validation import ErrorThresholds, GroupErrors, PredictedRow, ValidatedTable, Validation
+from scenarios.summaries.measured.validation import (
+    ErrorThresholds,
+    GroupErrors,
+    PredictedRow,
+    ValidatedTable,
+    Validation,
+)
 from scenarios.validation.collective_row import collective_time_s
 from scenarios.workloads.loading import step_from_mapping
 from scenarios.workloads.steps.intervals import errors_of

@@ -7,7 +7,7 @@ import pytest
 
 from scenarios import api
 from scenarios.errors import ScenarioError
-from scenarios.summaries.step import StepSummary
+from scenarios.summaries.steps.step import StepSummary
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from scenarios.summaries.comparison import AlignedOps, ComparisonSummary, OpShare
-from scenarios.summaries.execution import ExecutedRole, ExecutionSummary
-from scenarios.summaries.step import EngineWork, Folded, RoleSummary, StepSummary
+from scenarios.summaries.comparing.comparison import AlignedOps, ComparisonSummary, OpShare
+from scenarios.summaries.measured.execution import ExecutedRole, ExecutionSummary
+from scenarios.summaries.steps.step import EngineWork, Folded, RoleSummary, StepSummary
 
 
 def role_of(**changes: Any) -> RoleSummary:

@@ -17,7 +17,7 @@ from scenarios.commands.shared.options import NamedPath, jobs_option, json_optio
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.summaries.as_json import as_json as to_json
-from scenarios.summaries.fit import FitSummary
+from scenarios.summaries.measured.fit import FitSummary
 from scenarios.sweep.workers import available_cores
 
 _PLACES: Final = (

@@ -16,7 +16,7 @@ from scenarios.commands.shared.options import NamedPath, Percentage, json_option
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.summaries.as_json import as_json as to_json
-from scenarios.summaries.residuals import ProfileErrors
+from scenarios.summaries.measured.residuals import ProfileErrors
 
 
 @click.command("residuals")

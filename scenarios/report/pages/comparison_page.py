@@ -23,7 +23,7 @@ from scenarios.report.charts.op_colours import op_colours
 from scenarios.report.charts.op_lanes import op_lanes
 from scenarios.report.charts.op_scatter import BAND, Point, in_band, scatter
 from scenarios.report.pages.decision_section import decision_section
-from scenarios.summaries.explanation import Explanation
+from scenarios.summaries.comparing.explanation import Explanation
 from traces.comparison.compare import Comparison, Totals, difference_s
 from traces.comparison.mismatch import Mismatch
 from traces.comparison.step_time import StepTime

@@ -6,7 +6,7 @@ from typing import Final
 from costmodels.units import format_percent, format_time
 from scenarios.report.blocks import Columns, Group, Section, Table
 from scenarios.report.causes import cause_of
-from scenarios.summaries.explanation import CauseDifference, Explanation, OpDifference
+from scenarios.summaries.comparing.explanation import CauseDifference, Explanation, OpDifference
 
 MAX_OPS: Final = 12
 

@@ -9,7 +9,7 @@ from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.blocks import HeatMap, Only, Section, Table
 from scenarios.report.causes import cause_of
 from scenarios.report.charts.axis_unit import time_unit
-from scenarios.summaries.step import CommunicationSummary
+from scenarios.summaries.steps.step import CommunicationSummary
 from sim.cluster.topology.links import LinkKind
 from sim.engine.findings.link_use import LinkUse
 from sim.plan.words.stream import stream_of

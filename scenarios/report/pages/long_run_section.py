@@ -9,8 +9,8 @@ from costmodels.units import format_percent
 from scenarios.report.blocks import Card, Chart, Only, Section, Table, Text
 from scenarios.report.charts.axis_unit import drawn_number
 from scenarios.report.charts.hover_text import hover_template
-from scenarios.summaries.long_run import interval_words, reliability_rows
-from scenarios.summaries.study import StudySummary
+from scenarios.summaries.steps.long_run import interval_words, reliability_rows
+from scenarios.summaries.steps.study import StudySummary
 from sim.reliability.closed_forms import ExactModel
 
 _NUM_POINTS: Final = 161

@@ -9,8 +9,8 @@ from scenarios.report.blocks import Bars, Curve, Limit, Lines, Series
 from scenarios.report.causes import COMPUTATION, IDLE, cause_of, memory_colour, role_colour
 from scenarios.report.charts.axis_unit import drawn_numbers, memory_unit, time_unit
 from scenarios.report.charts.gantt import evenly
-from scenarios.summaries.role_names import row_names
-from scenarios.summaries.step import RoleSummary, StepSummary
+from scenarios.summaries.steps.role_names import row_names
+from scenarios.summaries.steps.step import RoleSummary, StepSummary
 from traces.timeline import RankInfo, Timeline
 
 MAX_ROLES: Final = 16

@@ -5,8 +5,8 @@ from typing import Final
 
 from costmodels.units import format_bytes, format_percent
 from scenarios.report.blocks import Table
-from scenarios.summaries.role_names import row_names
-from scenarios.summaries.step import RoleSummary, StepSummary
+from scenarios.summaries.steps.role_names import row_names
+from scenarios.summaries.steps.step import RoleSummary, StepSummary
 from sim.plan.words.stream import Purpose
 
 MAX_ROLES: Final = 10

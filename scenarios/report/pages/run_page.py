@@ -14,7 +14,7 @@ from scenarios.report.pages.role_charts import MAX_ROLES, breakdown_bars, memory
 from scenarios.report.pages.role_table import role_table
 from scenarios.report.pages.step_answer import advice_text, answer_cards, answer_facts, spending_section
 from scenarios.report.words import Advice
-from scenarios.summaries.step import StepSummary
+from scenarios.summaries.steps.step import StepSummary
 from sim.engine.findings.link_use import LinkUse
 from traces.timeline import Timeline
 

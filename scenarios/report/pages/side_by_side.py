@@ -6,10 +6,10 @@ from typing import Final, Protocol
 from costmodels.units import format_bytes, format_change, format_percent, format_time
 from scenarios.report.blocks import Block, Column, Fact, Facts, Line, Only, Piece, Table, Text
 from scenarios.report.words import spread_words
-from scenarios.summaries.algorithm import algorithm_words
-from scenarios.summaries.comparison import AlignedOps, ComparisonSummary
-from scenarios.summaries.execution import CheckedNumbers, ExecutionSummary
-from scenarios.summaries.explanation import Explanation
+from scenarios.summaries.comparing.comparison import AlignedOps, ComparisonSummary
+from scenarios.summaries.comparing.explanation import Explanation
+from scenarios.summaries.measured.execution import CheckedNumbers, ExecutionSummary
+from scenarios.summaries.steps.algorithm import algorithm_words
 from traces.comparison.compare import difference_s
 from traces.comparison.critical_path import IDLE
 

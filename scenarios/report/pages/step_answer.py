@@ -6,9 +6,9 @@ from costmodels.units import format_bytes, format_percent, format_rate, format_t
 from scenarios.report.blocks import Card, Fact, Facts, Line, Only, Part, Piece, Section, SplitBar, Text
 from scenarios.report.pages.long_run_section import long_run_card
 from scenarios.report.words import Advice, detail_rows, memory_words, spread_words, time_parts
-from scenarios.summaries.algorithm import algorithm_words
-from scenarios.summaries.role_names import fullest_row, row_name
-from scenarios.summaries.step import StepSummary
+from scenarios.summaries.steps.algorithm import algorithm_words
+from scenarios.summaries.steps.role_names import fullest_row, row_name
+from scenarios.summaries.steps.step import StepSummary
 
 _DAY_S: Final = 86_400.0
 _COUNTS: Final = ((1e12, "trillion "), (1e9, "billion "), (1e6, "million "), (1.0, ""))

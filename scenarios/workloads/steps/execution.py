@@ -21,8 +21,8 @@ from scenarios.report.pages.side_by_side import execution_blocks
 from scenarios.results.files import write_execution
 from scenarios.results.folder import writing_to
 from scenarios.summaries.as_json import as_json
-from scenarios.summaries.execution import CheckedNumbers, ExecutedRole, ExecutedWork, ExecutionSummary
-from scenarios.summaries.step import StepSummary
+from scenarios.summaries.measured.execution import CheckedNumbers, ExecutedRole, ExecutedWork, ExecutionSummary
+from scenarios.summaries.steps.step import StepSummary
 from scenarios.workloads.steps.collectives import NATIVE, chosen_algorithms
 from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from scenarios.summaries.step import BusiestLink, CommunicationSummary, LinksSummary
+from scenarios.summaries.steps.step import BusiestLink, CommunicationSummary, LinksSummary
 from sim.cluster.topology.links import LinkKind
 from sim.engine.findings.bottleneck import bottlenecks
 from sim.engine.findings.link_use import LinkUse

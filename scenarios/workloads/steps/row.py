@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from costmodels.units import format_bytes, format_percent, format_time
-from scenarios.summaries.algorithm import algorithm_words
-from scenarios.summaries.step import StepSummary
-from scenarios.summaries.step_row import StepRow
+from scenarios.summaries.steps.algorithm import algorithm_words
+from scenarios.summaries.steps.step import StepSummary
+from scenarios.summaries.steps.step_row import StepRow
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.workload import Column
 from sim.engine.findings.sent import sent_bytes

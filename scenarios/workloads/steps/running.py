@@ -11,8 +11,8 @@ from scenarios.reading.located import located
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, closing_block
 from scenarios.report.words import Advice
-from scenarios.summaries.step import StepSummary
-from scenarios.summaries.step_row import StepRow
+from scenarios.summaries.steps.step import StepSummary
+from scenarios.summaries.steps.step_row import StepRow
 from scenarios.workloads.steps.intervals import errors_of
 from scenarios.workloads.steps.pricing import locating_algorithms
 from scenarios.workloads.steps.row import row_of

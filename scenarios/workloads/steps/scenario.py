@@ -9,7 +9,7 @@ from costmodels.software import Software
 from scenarios.reading.machine import ClusterSpec
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep
-from scenarios.summaries.step import StepSummary
+from scenarios.summaries.steps.step import StepSummary
 from scenarios.workloads.steps.losses import Loss
 from scenarios.workloads.steps.rates import Rates
 from scenarios.workloads.workload import Scenario, unable

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from itertools import accumulate
 
 from costmodels.hardware import DeviceSpec
-from scenarios.summaries.step import EngineWork, Folded, HostMemory, RoleSummary, StepSummary
+from scenarios.summaries.steps.step import EngineWork, Folded, HostMemory, RoleSummary, StepSummary
 from scenarios.workloads.steps.links import communication_of, links_of
 from scenarios.workloads.steps.means import mean_over_ranks
 from scenarios.workloads.steps.scenario import StepScenario

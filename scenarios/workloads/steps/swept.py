@@ -12,9 +12,9 @@ from scenarios.report.charts.hover_text import WHOLE_TEXT, chart_text, hover_tex
 from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.report.pages.thumbnails_chart import thumbnails_chart, thumbnails_legend
 from scenarios.report.phases import MESSAGE
-from scenarios.summaries.algorithm import algorithm_words
 from scenarios.summaries.point_names import label
-from scenarios.summaries.step_row import StepRow
+from scenarios.summaries.steps.algorithm import algorithm_words
+from scenarios.summaries.steps.step_row import StepRow
 from scenarios.summaries.sweep import SweepSummary, SweptPoint
 from scenarios.workloads.workload import Swept
 from sim.engine.findings.breakdown import BUBBLE

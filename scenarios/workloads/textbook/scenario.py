@@ -7,8 +7,8 @@ from costmodels.hardware import DeviceSpec
 from scenarios.errors import Origin, ScenarioError
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, textbook_blocks
-from scenarios.summaries.algorithm import algorithm_name
-from scenarios.summaries.step import StepSummary
+from scenarios.summaries.steps.algorithm import algorithm_name
+from scenarios.summaries.steps.step import StepSummary
 from scenarios.workloads.steps.losses import Loss, against_bubble, worth_saying
 from scenarios.workloads.steps.rates import Rates
 from scenarios.workloads.steps.scenario import StepScenario

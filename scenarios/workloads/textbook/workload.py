@@ -8,7 +8,7 @@ from scenarios.reading.yaml_tree import Document
 from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.report.words import Advice
-from scenarios.summaries.step_row import StepRow
+from scenarios.summaries.steps.step_row import StepRow
 from scenarios.summaries.sweep import SweepSummary
 from scenarios.workloads.steps.advice import advise
 from scenarios.workloads.steps.row import COLUMNS

@@ -11,8 +11,8 @@ from scenarios.reading.located import located
 from scenarios.reading.machine import ClusterSpec
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, long_run_blocks, training_blocks
-from scenarios.summaries.algorithm import algorithm_name
-from scenarios.summaries.step import StepSummary
+from scenarios.summaries.steps.algorithm import algorithm_name
+from scenarios.summaries.steps.step import StepSummary
 from scenarios.workloads.steps.losses import Loss
 from scenarios.workloads.steps.pricing import cluster_pricing, locating_algorithms
 from scenarios.workloads.steps.rates import Rates, rates_of

@@ -31,7 +31,7 @@ from scenarios.cli import group
 from scenarios.report.blocks import LargePlot
 from scenarios.report.charts.svg_plot import Axis, Drawing, Plot, log_axis
 from scenarios.report.rendering.html_page import html_of
-from scenarios.summaries.calibration import Certainty, Unsettled
+from scenarios.summaries.measured.calibration import Certainty, Unsettled
 from tests.scenarios.report.test_pages import elements_of
 
 NODE = load_node("dgx-a100-80g")

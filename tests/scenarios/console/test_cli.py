@@ -17,8 +17,8 @@ from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, closing_block, training_blocks
 from scenarios.report.words import Advice
 from scenarios.summaries.as_json import as_json
-from scenarios.summaries.step import EngineWork, Folded
-from scenarios.summaries.validation import ErrorThresholds, PredictedRow, ValidatedTable, Validation
+from scenarios.summaries.measured.validation import ErrorThresholds, PredictedRow, ValidatedTable, Validation
+from scenarios.summaries.steps.step import EngineWork, Folded
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema
 from scenarios.workloads.steps.execution import Executed

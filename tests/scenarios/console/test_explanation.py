@@ -11,7 +11,7 @@ import pytest
 from scenarios.cli import main
 from scenarios.comparing.explanation import explain
 from scenarios.results.summary_file import simulated_step
-from scenarios.summaries.compared_step import ComparedStep
+from scenarios.summaries.comparing.compared_step import ComparedStep
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
 

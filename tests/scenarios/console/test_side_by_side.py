@@ -11,8 +11,8 @@ from scenarios.console.blocks import print_blocks
 from scenarios.console.side_by_side import print_comparison
 from scenarios.errors import ScenarioError
 from scenarios.report.pages.side_by_side import execution_blocks
-from scenarios.summaries.comparison import AlignedOps, PathPart, StepPart
-from scenarios.summaries.execution import CheckedNumbers, ExecutedWork, ExecutionSummary
+from scenarios.summaries.comparing.comparison import AlignedOps, PathPart, StepPart
+from scenarios.summaries.measured.execution import CheckedNumbers, ExecutedWork, ExecutionSummary
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.execution import refuse_too_large
 from scenarios.workloads.steps.running import plan_of

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from scenarios.cli import group
 from scenarios.summaries.as_json import as_json
-from scenarios.summaries.recording_warning import warnings_of
+from scenarios.summaries.recorded.recording_warning import warnings_of
 from tests.traces.kineto_traces import activity, all_reduce, annotation, document, launch, memory, shared_trace, write
 from traces.doubt import Doubt
 from traces.parquet import write_timeline

@@ -8,7 +8,7 @@ from rich.console import Console
 from scenarios.console.blocks import print_blocks
 from scenarios.errors import ScenarioError
 from scenarios.reading.machine import ClusterSpec
-from scenarios.summaries.role_names import fullest_row, row_names
+from scenarios.summaries.steps.role_names import fullest_row, row_names
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.collectives import chosen_algorithms
 from scenarios.workloads.steps.running import plan_of, run_step, simulate

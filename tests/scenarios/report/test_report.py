@@ -20,7 +20,7 @@ from scenarios.report.pages.run_page import FoundStep, training_blocks
 from scenarios.report.phases import BACKWARD, FORWARD, MESSAGE, OPTIMIZER, OTHER, SYNC, phase_of
 from scenarios.report.pictures.pipeline_figure import pipeline_figure, write_pipeline_figure
 from scenarios.report.rendering.html_page import write_page
-from scenarios.summaries.step import EngineWork, Folded, StepSummary
+from scenarios.summaries.steps.step import EngineWork, Folded, StepSummary
 from tests.scenarios.typed_results import role_of, step_of
 from traces.timeline import Timeline, TimelineBuilder
 

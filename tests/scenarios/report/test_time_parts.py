@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scenarios.report.causes import COMPUTATION
 from scenarios.report.words import time_parts
-from scenarios.summaries.step import StepSummary
+from scenarios.summaries.steps.step import StepSummary
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
 

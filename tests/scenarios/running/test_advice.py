@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from scenarios.report.words import recompute_fraction
-from scenarios.summaries.mean_rank import mean_busy_s, mean_exposed_s
-from scenarios.summaries.step import EngineWork, StepSummary
+from scenarios.summaries.steps.mean_rank import mean_busy_s, mean_exposed_s
+from scenarios.summaries.steps.step import EngineWork, StepSummary
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.advice import MOST_EVENTS, WORTH_DOING, advise
 from scenarios.workloads.steps.running import plan_of, simulate

@@ -7,7 +7,7 @@ import pytest
 
 from scenarios.errors import ScenarioError
 from scenarios.report.words import sharded_words
-from scenarios.summaries.step import OperatorSharding, ShardedOperator
+from scenarios.summaries.steps.step import OperatorSharding, ShardedOperator
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario

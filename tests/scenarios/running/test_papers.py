@@ -3,8 +3,8 @@
 import pytest
 
 from scenarios.library.shipped import FOLDER
-from scenarios.summaries.mean_rank import mean_exposed_s
-from scenarios.summaries.step import StepSummary
+from scenarios.summaries.steps.mean_rank import mean_exposed_s
+from scenarios.summaries.steps.step import StepSummary
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import run_step, simulate
 from sim.engine.running.run import SimulatedRun

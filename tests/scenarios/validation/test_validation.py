@@ -10,7 +10,7 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
-from scenarios.summaries.validation import ValidatedTable
+from scenarios.summaries.measured.validation import ValidatedTable
 from scenarios.validation import published
 from scenarios.validation.accuracy import verdict_line
 from traces.errors import TraceError

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from operator import attrgetter
 
-from scenarios.summaries.study import TIMES, Goodput, StudySummary
+from scenarios.summaries.steps.study import TIMES, Goodput, StudySummary
 from sim.reliability.run import Outcome
 from sim.reliability.spec import ReliabilitySpec
 from sim.reliability.study import Spread, Study

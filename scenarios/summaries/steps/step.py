@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scenarios.summaries.as_json import ABSENT
-from scenarios.summaries.study import StudySummary
+from scenarios.summaries.steps.study import StudySummary
 
 SCHEMA: Final = "meshtwin.summary/1"
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from scenarios.summaries.step import RoleSummary
+from scenarios.summaries.steps.step import RoleSummary
 
 RECOMPUTED: Final = "recomputed"
 """The purpose in ``computing_s`` of what is computed again."""

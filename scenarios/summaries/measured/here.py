@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from scenarios.summaries.calibration import CountedRuns, MeasuredMachine
+from scenarios.summaries.measured.calibration import CountedRuns, MeasuredMachine
 
 HERE_SCHEMA: Final = "meshtwin.here/1"
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from scenarios.summaries.step import RoleSummary, StepSummary
+from scenarios.summaries.steps.step import RoleSummary, StepSummary
 
 
 def row_names(roles: Sequence[RoleSummary], alone: str) -> list[str]:

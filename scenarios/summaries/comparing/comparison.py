@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scenarios.summaries.explanation import Explanation
+from scenarios.summaries.comparing.explanation import Explanation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from scenarios.summaries.recording_warning import RecordingWarning
+from scenarios.summaries.recorded.recording_warning import RecordingWarning
 from traces.kineto.statistics import KernelTotal
 
 TRACE_SCHEMA: Final = "meshtwin.trace/1"

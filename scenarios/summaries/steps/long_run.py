@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from costmodels.units import format_percent, format_time
-from scenarios.summaries.study import StudySummary
+from scenarios.summaries.steps.study import StudySummary
 from sim.reliability.study import Spread
 
 TIME_WORDS: Final[Mapping[str, str]] = {

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from scenarios.summaries.recording_warning import RecordingWarning
+from scenarios.summaries.recorded.recording_warning import RecordingWarning
 
 REPLAY_SCHEMA: Final = "meshtwin.replay/1"
 
