@@ -41,8 +41,8 @@ from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import available_cores, local_workers
 from scenarios.validation import published
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.execution import Executed, ExecutionOptions
-from scenarios.workloads.steps.execution import run as execute_step
+from scenarios.workloads.steps.executing.execution import Executed, ExecutionOptions
+from scenarios.workloads.steps.executing.execution import run as execute_step
 from scenarios.workloads.steps.scenario import step_of
 from scenarios.workloads.workload import Detail, Outcome, Scenario, Summary, with_changes
 from traces.frame import frame_of

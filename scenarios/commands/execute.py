@@ -12,7 +12,7 @@ from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
 from scenarios.results.folder import refuse_unwritable
 from scenarios.workloads.loading import load_step
-from scenarios.workloads.steps import execution
+from scenarios.workloads.steps.executing import execution
 
 
 @click.command("execute")

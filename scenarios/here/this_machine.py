@@ -22,7 +22,7 @@ from scenarios.results.folder import writing_to
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.measured.calibration import CalibrationSummary, MachineOrigin
 from scenarios.summaries.measured.here import HereSummary, PlanRow
-from scenarios.workloads.steps.execution import refuse_too_large
+from scenarios.workloads.steps.executing.execution import refuse_too_large
 from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.training.spec.job import Precision

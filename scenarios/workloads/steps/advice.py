@@ -10,7 +10,7 @@ from typing import Final
 from scenarios.errors import ScenarioError
 from scenarios.report.words import Advice
 from scenarios.summaries.steps.step import StepSummary
-from scenarios.workloads.steps.losses import Change, Loss
+from scenarios.workloads.steps.findings.losses import Change, Loss
 from scenarios.workloads.steps.running import plan_of, run_step
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.workload import with_changes

@@ -10,8 +10,8 @@ from scenarios.reading.machine import ClusterSpec
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep
 from scenarios.summaries.steps.step import StepSummary
-from scenarios.workloads.steps.losses import Loss
-from scenarios.workloads.steps.rates import Rates
+from scenarios.workloads.steps.findings.losses import Loss
+from scenarios.workloads.steps.findings.rates import Rates
 from scenarios.workloads.workload import Scenario, unable
 from sim.engine.prices.activity import Pricing
 from sim.engine.running.run import SimulatedRun

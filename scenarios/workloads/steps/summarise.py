@@ -6,8 +6,8 @@ from itertools import accumulate
 
 from costmodels.hardware import DeviceSpec
 from scenarios.summaries.steps.step import EngineWork, Folded, HostMemory, RoleSummary, StepSummary
-from scenarios.workloads.steps.links import communication_of, links_of
-from scenarios.workloads.steps.means import mean_over_ranks
+from scenarios.workloads.steps.findings.links import communication_of, links_of
+from scenarios.workloads.steps.findings.means import mean_over_ranks
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.engine.findings.breakdown import BUBBLE, Breakdown, breakdown
 from sim.engine.findings.computing import computing_seconds

@@ -9,8 +9,8 @@ from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, textbook_blocks
 from scenarios.summaries.steps.algorithm import algorithm_name
 from scenarios.summaries.steps.step import StepSummary
-from scenarios.workloads.steps.losses import Loss, against_bubble, worth_saying
-from scenarios.workloads.steps.rates import Rates
+from scenarios.workloads.steps.findings.losses import Loss, against_bubble, worth_saying
+from scenarios.workloads.steps.findings.rates import Rates
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.engine.prices.textbook import TextbookPricing
 from sim.engine.running.run import SimulatedRun

@@ -8,7 +8,7 @@ from scenarios.report.causes import cause_of
 from scenarios.report.words import recompute_fraction
 from scenarios.summaries.steps.mean_rank import mean_exposed_s
 from scenarios.summaries.steps.step import StepSummary
-from scenarios.workloads.steps.losses import MEMORY, WORTH_SAYING, Change, Loss, against_bubble, worth_saying
+from scenarios.workloads.steps.findings.losses import MEMORY, WORTH_SAYING, Change, Loss, against_bubble, worth_saying
 from sim.engine.findings.breakdown import BUBBLE
 from sim.plan.words.stream import stream_of
 from sim.training.spec.job import ParallelSpec, TrainingJob

@@ -13,9 +13,9 @@ from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, long_run_blocks, training_blocks
 from scenarios.summaries.steps.algorithm import algorithm_name
 from scenarios.summaries.steps.step import StepSummary
-from scenarios.workloads.steps.losses import Loss
+from scenarios.workloads.steps.findings.losses import Loss
+from scenarios.workloads.steps.findings.rates import Rates, rates_of
 from scenarios.workloads.steps.pricing import cluster_pricing, locating_algorithms
-from scenarios.workloads.steps.rates import Rates, rates_of
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.training.long_run.summarise import summarise_study
 from scenarios.workloads.training.remedies import losses_of

@@ -95,7 +95,9 @@ def test_the_command_line_refuses_it_as_bad_input(
     """One message, exit code 2, no traceback; and nothing is started."""
     monkeypatch.setenv("RANK", "x")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr("scenarios.workloads.steps.execution.load_torch_backend", lambda: pytest.fail("went on"))
+    monkeypatch.setattr(
+        "scenarios.workloads.steps.executing.execution.load_torch_backend", lambda: pytest.fail("went on")
+    )
     with pytest.raises(SystemExit) as caught:
         main(["execute", str(TINY)])
     assert caught.value.code == 2

@@ -21,7 +21,7 @@ from scenarios.summaries.measured.validation import ErrorThresholds, PredictedRo
 from scenarios.summaries.steps.step import EngineWork, Folded
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema
-from scenarios.workloads.steps.execution import Executed
+from scenarios.workloads.steps.executing.execution import Executed
 from scenarios.workloads.workload import Outcome
 from tests.scenarios.typed_results import comparison_of, execution_of, role_of, step_of
 from traces.kineto.rank import StepWindow
@@ -248,7 +248,7 @@ def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: boo
     executed = Executed(name="a", summary=execution_of(passed=passed), simulated=timeline, timeline=timeline)
     monkeypatch.setattr("scenarios.comparing.comparison.run", compare)
     monkeypatch.setattr("scenarios.validation.published.run", lambda *_a, **_k: validation)
-    monkeypatch.setattr("scenarios.workloads.steps.execution.run", lambda *_a, **_k: executed)
+    monkeypatch.setattr("scenarios.workloads.steps.executing.execution.run", lambda *_a, **_k: executed)
     assert run(capsys, "compare", "a", "b", "--fail-above", "12.5%")[0] == expected
     assert seen == [{"fail_above": 0.125, "window": StepWindow()}]
     assert run(capsys, "validate")[0] == expected
@@ -264,7 +264,7 @@ def test_input_errors_of_every_command_are_refusals(capsys, write, monkeypatch) 
 
     for work in (
         "workloads.training.workload.simulate",
-        "workloads.steps.execution.run",
+        "workloads.steps.executing.execution.run",
         "comparing.comparison.run",
         "validation.published.run",
     ):

@@ -14,7 +14,7 @@ from scenarios.report.pages.side_by_side import execution_blocks
 from scenarios.summaries.comparing.comparison import AlignedOps, PathPart, StepPart
 from scenarios.summaries.measured.execution import CheckedNumbers, ExecutedWork, ExecutionSummary
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.execution import refuse_too_large
+from scenarios.workloads.steps.executing.execution import refuse_too_large
 from scenarios.workloads.steps.running import plan_of
 from tests.scenarios.typed_results import comparison_of, executed_role, execution_of, share_of
 

@@ -356,7 +356,7 @@ def test_unwritable_out_is_refused_before_simulating(
             raise OSError(30, "Read-only file system")
 
         monkeypatch.setattr("tempfile.TemporaryFile", deny)
-    for work in ("scenarios.workloads.steps.running.simulate", "scenarios.workloads.steps.execution.run"):
+    for work in ("scenarios.workloads.steps.running.simulate", "scenarios.workloads.steps.executing.execution.run"):
         monkeypatch.setattr(work, lambda *_args, **_named: pytest.fail("worked before refusing"))
     message = refuse(capsys, tmp_path, *command, str(path), "--out", str(out))
     assert f"--out {str(out)[:200]}" in message

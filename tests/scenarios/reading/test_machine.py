@@ -10,7 +10,7 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.machine import ClusterSpec
 from scenarios.summaries.steps.role_names import fullest_row, row_names
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.collectives import chosen_algorithms
+from scenarios.workloads.steps.executing.collectives import chosen_algorithms
 from scenarios.workloads.steps.running import plan_of, run_step, simulate
 
 SMALL = """\

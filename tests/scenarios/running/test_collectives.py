@@ -10,7 +10,7 @@ from costmodels.collectives import STEP_LISTS
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.collectives import chosen_algorithms, kinds_of
+from scenarios.workloads.steps.executing.collectives import chosen_algorithms, kinds_of
 from scenarios.workloads.steps.running import plan_of
 from sim.plan.words.program import Plan
 

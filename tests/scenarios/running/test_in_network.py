@@ -7,7 +7,7 @@ import pytest
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.collectives import chosen_algorithms
+from scenarios.workloads.steps.executing.collectives import chosen_algorithms
 from scenarios.workloads.steps.running import plan_of, simulate
 
 SCENARIO = """\

@@ -23,7 +23,7 @@ from scenarios.results.folder import writing_to
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.measured.execution import CheckedNumbers, ExecutedRole, ExecutedWork, ExecutionSummary
 from scenarios.summaries.steps.step import StepSummary
-from scenarios.workloads.steps.collectives import NATIVE, chosen_algorithms
+from scenarios.workloads.steps.executing.collectives import NATIVE, chosen_algorithms
 from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.engine.running.memory import memory_use

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodels.hardware import DeviceSpec
-from scenarios.workloads.steps.means import mean_over_ranks
+from scenarios.workloads.steps.findings.means import mean_over_ranks
 from sim.engine.running.run import SimulatedRun
 from sim.plan.facts.description import describe
 from sim.plan.words.program import Program

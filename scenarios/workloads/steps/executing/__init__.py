@@ -1,0 +1,1 @@
+"""Execution of a step's plan with torch, and its choice of collectives."""
