@@ -12,9 +12,9 @@ from costmodels.calibration.document import parse_calibrated
 from costmodels.errors import CatalogueError
 from costmodels.hardware import NodeSpec, load_node
 from scenarios.errors import Origin, ScenarioError
+from scenarios.reading.clusters.profile_file import profile_of
+from scenarios.reading.documents.yaml_tree import Document, document_of
 from scenarios.reading.option import option_seconds
-from scenarios.reading.profile_file import profile_of
-from scenarios.reading.yaml_tree import Document, document_of
 from scenarios.results.folder import refuse_unwritable, writing_to
 from traces.files import replacing
 

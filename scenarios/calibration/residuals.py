@@ -16,7 +16,7 @@ from costmodels.spread import NORMAL_90, Spread
 from scenarios.calibration.calibration import Point, families_of, points_of
 from scenarios.calibration.tables import HELD_OUT_TABLES, read_tables
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.profile_file import read_profile
+from scenarios.reading.clusters.profile_file import read_profile
 from scenarios.summaries.measured.residuals import FamilyErrors, JudgedCall, ProfileErrors
 
 LONGER_THAN_S: Final = (0.0, 10e-6, 100e-6, 1e-3)

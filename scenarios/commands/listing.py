@@ -15,9 +15,9 @@ from scenarios.commands.shared.options import json_option
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.library.shipped import FOLDER, scenario_names
-from scenarios.reading.model_presets import load_presets
+from scenarios.reading.documents.yaml_tree import read_document
+from scenarios.reading.models.model_presets import load_presets
 from scenarios.reading.schema.training import TrainingSection
-from scenarios.reading.yaml_tree import read_document
 from scenarios.workloads import registry
 from sim.training.pipeline.rules import TRAITS
 from sim.training.spec.precision import PRECISIONS

@@ -16,8 +16,8 @@ from scenarios.commands.shared.options import NamedPath, ScenarioPath, json_opti
 from scenarios.commands.shared.pictures import refuse_suffix, written
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
-from scenarios.reading.cluster_file import NamedTopology, cluster_of, describes_scenario
-from scenarios.reading.yaml_tree import read_document
+from scenarios.reading.clusters.cluster_file import NamedTopology, cluster_of, describes_scenario
+from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.report.pictures.picture_file import SUFFIXES, Drawing, write_picture
 from scenarios.report.pictures.topology_figure import lay_out_topology
 from scenarios.report.slots.shown_schedule import ShownSchedule

@@ -8,8 +8,8 @@ from typing import Any, Final
 from costmodels.calibration.document import CalibratedProfile
 from scenarios.errors import Origin, ScenarioError
 from scenarios.library.shipped import FOLDER
-from scenarios.reading.overrides import with_values
-from scenarios.reading.yaml_tree import Document, read_document
+from scenarios.reading.documents.overrides import with_values
+from scenarios.reading.documents.yaml_tree import Document, read_document
 from scenarios.summaries.measured.here import Thresholds
 from scenarios.workloads.loading import step_from_mapping
 from scenarios.workloads.steps.scenario import StepScenario

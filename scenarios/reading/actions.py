@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.text_file import read_text
+from scenarios.reading.documents.text_file import read_text
 from sim.training.pipeline.actions import ActionError, parse_orders
 from sim.training.pipeline.rules import Actions
 

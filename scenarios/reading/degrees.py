@@ -3,9 +3,9 @@
 from math import prod
 
 from scenarios.errors import ScenarioError
+from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.parallel import ParallelSection
 from scenarios.reading.schema.values import MAX_WORLD_SIZE
-from scenarios.reading.yaml_tree import Document
 
 AXES = ("tensor", "context", "pipeline", "data")
 _OPTIONAL = frozenset({"context"})

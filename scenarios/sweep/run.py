@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.yaml_tree import read_document
+from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.sweep import RefusedPoint, SweepSummary, SweptPoint, SweptSetting

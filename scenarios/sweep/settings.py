@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, Final
 
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.yaml_tree import read_value
+from scenarios.reading.documents.yaml_tree import read_value
 
 MAX_POINTS: Final = 10_000
 

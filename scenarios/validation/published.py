@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.overrides import with_values
+from scenarios.reading.documents.overrides import with_values
 from scenarios.summaries.measured.validation import (
     ErrorThresholds,
     GroupErrors,

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.errors import Origin
-from scenarios.reading.overrides import apply_overrides
-from scenarios.reading.yaml_tree import Document, read_document
+from scenarios.reading.documents.overrides import apply_overrides
+from scenarios.reading.documents.yaml_tree import Document, read_document
 from scenarios.workloads.registry import workload_of
 from scenarios.workloads.steps.scenario import StepScenario, step_of
 from scenarios.workloads.workload import Scenario

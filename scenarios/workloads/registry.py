@@ -3,8 +3,8 @@
 from typing import Any, Final
 
 from scenarios.errors import Origin, ScenarioError, suggestion
+from scenarios.reading.documents.yaml_tree import Document, describe
 from scenarios.reading.schema.values import json_schema_of
-from scenarios.reading.yaml_tree import Document, describe
 from scenarios.workloads.textbook.workload import TextbookSchedule
 from scenarios.workloads.training.workload import TrainingStep
 from scenarios.workloads.workload import Workload

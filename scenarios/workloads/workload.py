@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from scenarios.errors import ScenarioError
-from scenarios.reading.overrides import apply_overrides
+from scenarios.reading.documents.overrides import apply_overrides
+from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.values import ScenarioSection
-from scenarios.reading.yaml_tree import Document
 from scenarios.report.blocks import Block, Card, Section
 from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.report.slots.shown_schedule import ShownSchedule

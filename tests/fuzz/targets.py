@@ -9,7 +9,7 @@ import yaml
 from costmodels.hardware import parse_device, parse_node
 from scenarios.here.plan_set import read_plan_set
 from scenarios.reading.actions import read_actions
-from scenarios.reading.model_presets import load_presets
+from scenarios.reading.models.model_presets import load_presets
 from scenarios.sweep.run import prepare
 from scenarios.sweep.settings import read_settings
 from scenarios.validation.published import entry_of, where_of

@@ -18,9 +18,9 @@ from scenarios.commands.shared.options import NamedPath, ProfileFile, bundling, 
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.profile_file import PROFILE_HINT, profile_of
-from scenarios.reading.text_file import read_text
-from scenarios.reading.yaml_tree import document_of
+from scenarios.reading.clusters.profile_file import PROFILE_HINT, profile_of
+from scenarios.reading.documents.text_file import read_text
+from scenarios.reading.documents.yaml_tree import document_of
 
 _MUCH: Final = 3.0
 """A family that is so many times as far off as stated may be of another machine."""

@@ -8,8 +8,8 @@ from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from costmodels.software import Software
 from scenarios.errors import ScenarioError
-from scenarios.reading.machine import ClusterSpec
-from scenarios.reading.yaml_tree import Document
+from scenarios.reading.clusters.machine import ClusterSpec
+from scenarios.reading.documents.yaml_tree import Document
 from sim.cluster.cluster import Cluster
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.variation import Variation

@@ -4,11 +4,11 @@ from typing import Any, Final, Literal
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.actions import read_actions
+from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.parallel import DelayPipelineSection, PipelineSection
 from scenarios.reading.schema.training import DelayTrainingSection, TrainingSection
 from scenarios.reading.schema.values import MAX_MICROBATCHES
 from scenarios.reading.token_slices import stated_slices
-from scenarios.reading.yaml_tree import Document
 from sim.training.pipeline.rules import SLICED_SCHEDULES
 from sim.training.pipeline.spec import PipelineSpec
 from sim.training.spec.method import LOCAL_SCHEDULE, Method

@@ -7,7 +7,7 @@ from typing import Final
 
 from backends.simulated import SimulatedBackend
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.located import located
+from scenarios.reading.documents.located import located
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, closing_block
 from scenarios.report.words import Advice

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from costmodels.hardware import DeviceSpec
 from costmodels.software import Software
-from scenarios.reading.machine import ClusterSpec
+from scenarios.reading.clusters.machine import ClusterSpec
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep
 from scenarios.summaries.steps.step import StepSummary

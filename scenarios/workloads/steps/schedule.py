@@ -1,6 +1,6 @@
 """A scenario's pipeline schedule: its order as text, and its slots with the times of the simulated step."""
 
-from scenarios.reading.located import located
+from scenarios.reading.documents.located import located
 from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.report.slots.slot_diagram import choose_slots
 from scenarios.workloads.steps.running import simulate

@@ -1,7 +1,7 @@
 """From the file of a textbook schedule to its scenario."""
 
-from scenarios.reading.located import located
-from scenarios.reading.yaml_tree import Document
+from scenarios.reading.documents.located import located
+from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.steps.reading import method_of, pipeline_spec, refuse_many_calls, unless_auto
 from scenarios.workloads.textbook.schema import DelayScenario
 from sim.training.spec.job import DelaySpec, TextbookTraining

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from scenarios.reading.checking import check_document
-from scenarios.reading.yaml_tree import Document
+from scenarios.reading.documents.checking import check_document
+from scenarios.reading.documents.yaml_tree import Document
 from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.report.words import Advice

@@ -3,16 +3,16 @@
 from typing import Any
 
 from scenarios.errors import Origin, ScenarioError, suggestion
-from scenarios.reading.checking import check_document
+from scenarios.reading.clusters.machine import ClusterSpec, cluster_spec, forced_algorithms
+from scenarios.reading.clusters.software import software_of
 from scenarios.reading.degrees import resolve_degrees
-from scenarios.reading.huggingface import read_model
-from scenarios.reading.located import located
-from scenarios.reading.machine import ClusterSpec, cluster_spec, forced_algorithms
-from scenarios.reading.model_presets import load_presets
+from scenarios.reading.documents.checking import check_document
+from scenarios.reading.documents.located import located
+from scenarios.reading.documents.yaml_tree import Document, KeyPath
+from scenarios.reading.models.huggingface import read_model
+from scenarios.reading.models.model_presets import load_presets
 from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, PresetModel
 from scenarios.reading.schema.parallel import OsdpSection
-from scenarios.reading.software import software_of
-from scenarios.reading.yaml_tree import Document, KeyPath
 from scenarios.workloads.steps.reading import method_of, pipeline_spec, refuse_many_calls, unless_auto
 from scenarios.workloads.training.long_run.reading import reliability_spec
 from scenarios.workloads.training.scenario import TrainingScenario

@@ -7,8 +7,8 @@ from typing import Final
 from costmodels.hardware import DeviceSpec, load_node
 from scenarios.choices.decide import decided
 from scenarios.choices.operators import summarise_choice
-from scenarios.reading.located import located
-from scenarios.reading.machine import ClusterSpec
+from scenarios.reading.clusters.machine import ClusterSpec
+from scenarios.reading.documents.located import located
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, long_run_blocks, training_blocks
 from scenarios.summaries.steps.algorithm import algorithm_name

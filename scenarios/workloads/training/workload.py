@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scenarios.reading.yaml_tree import Document
+from scenarios.reading.documents.yaml_tree import Document
 from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.report.words import Advice

@@ -17,7 +17,7 @@ from costmodels.profile import load_profile, packaged_entry
 from scenarios.calibration.machine import coarse, refined
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
-from scenarios.reading.profile_file import read_profile
+from scenarios.reading.clusters.profile_file import read_profile
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
 from tests.scenarios.calibration.measured_tables import two_systems

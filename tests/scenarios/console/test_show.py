@@ -9,8 +9,8 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
-from scenarios.reading.cluster_file import cluster_of
-from scenarios.reading.yaml_tree import read_document
+from scenarios.reading.clusters.cluster_file import cluster_of
+from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.report.pictures.topology_layout import STUB, lay_out_islands, lay_out_network, shown
 from scenarios.workloads.registry import sections
 from sim.cluster.topology.catalogue import list_topologies

@@ -17,8 +17,8 @@ from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
-from scenarios.reading.cluster_file import cluster_of
-from scenarios.reading.yaml_tree import read_document
+from scenarios.reading.clusters.cluster_file import cluster_of
+from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.sweep.run import prepare
 from scenarios.sweep.settings import read_settings
 from scenarios.workloads.loading import load_scenario

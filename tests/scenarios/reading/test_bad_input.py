@@ -11,7 +11,7 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
-from scenarios.reading.text_file import read_text
+from scenarios.reading.documents.text_file import read_text
 from scenarios.results.folder import refuse_unwritable
 from traces.parquet import write_timeline
 from traces.timeline import TimelineBuilder

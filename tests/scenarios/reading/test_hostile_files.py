@@ -12,7 +12,7 @@ import pytest
 from scenarios.calibration import tables
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
-from scenarios.reading.model_presets import load_presets
+from scenarios.reading.models.model_presets import load_presets
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import plan_of
 from scenarios.workloads.workload import with_changes

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.errors import ScenarioError
-from scenarios.reading.machine import ClusterSpec
+from scenarios.reading.clusters.machine import ClusterSpec
+from scenarios.reading.clusters.software import software_of
+from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.reading.schema.cluster import SoftwareSection
-from scenarios.reading.software import software_of
-from scenarios.reading.yaml_tree import read_document
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema
 from scenarios.workloads.training.schema import DenseScenario

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from scenarios.console.blocks import print_blocks
 from scenarios.errors import ScenarioError
-from scenarios.reading.machine import ClusterSpec
+from scenarios.reading.clusters.machine import ClusterSpec
 from scenarios.summaries.steps.role_names import fullest_row, row_names
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.executing.collectives import chosen_algorithms

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from scenarios.errors import ScenarioError
-from scenarios.reading.huggingface import read_model
-from scenarios.reading.model_presets import load_presets
+from scenarios.reading.models.huggingface import read_model
+from scenarios.reading.models.model_presets import load_presets
 from scenarios.workloads.loading import load_scenario
 from sim.training.spec.models.latent import LatentAttention
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.errors import ScenarioError
-from scenarios.reading.yaml_tree import parse_scalar, read_document, read_value
+from scenarios.reading.documents.yaml_tree import parse_scalar, read_document, read_value
 
 
 def test_every_key_path_has_the_line_of_its_key(tmp_path: Path) -> None:

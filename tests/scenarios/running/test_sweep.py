@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from scenarios.cli import main
-from scenarios.reading.yaml_tree import read_value
+from scenarios.reading.documents.yaml_tree import read_value
 from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, PHASES
 from scenarios.summaries.point_names import label, varied
 from scenarios.summaries.sweep import SWEEP_SCHEMA, SweepSummary, SweptSetting

@@ -16,7 +16,7 @@ from scenarios.errors import ScenarioError
 from scenarios.here.plan_set import PACKAGED, read_plan_set
 from scenarios.here.ranking import ranking
 from scenarios.here.this_machine import COLUMNS
-from scenarios.reading.profile_file import read_profile
+from scenarios.reading.clusters.profile_file import read_profile
 from scenarios.summaries.measured.here import Ranking
 from scenarios.workloads.steps.running import plan_of
 from sim.plan.checking.check import check

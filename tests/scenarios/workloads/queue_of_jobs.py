@@ -8,10 +8,10 @@ import simpy
 from pydantic import Field
 
 from costmodels.units import format_time
-from scenarios.reading.checking import check_document
+from scenarios.reading.documents.checking import check_document
+from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.quantities import Duration
 from scenarios.reading.schema.values import ScenarioSection
-from scenarios.reading.yaml_tree import Document
 from scenarios.report.blocks import Block, Card, Headline, Section, Table
 from scenarios.report.words import Advice
 from scenarios.workloads.workload import Column, Detail, Outcome, Scenario, Workload

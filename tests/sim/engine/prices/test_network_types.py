@@ -10,7 +10,7 @@ import pytest
 from costmodels.collectives import collective_cost, exclusive_seconds, point_to_point_cost
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
-from scenarios.reading.machine import ClusterSpec
+from scenarios.reading.clusters.machine import ClusterSpec
 from sim.cluster.cluster import Cluster
 from sim.cluster.network import LinkCost, Network
 from sim.cluster.nominal import inside_bytes_per_s

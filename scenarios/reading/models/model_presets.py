@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from scenarios.errors import ScenarioError
 from scenarios.library.shipped import FOLDER
-from scenarios.reading.yaml_tree import read_document
+from scenarios.reading.documents.yaml_tree import read_document
 
 _REMEDY: Final = "write it as the other files beside it"
 PRESETS_FOLDER: Final = FOLDER / "presets"

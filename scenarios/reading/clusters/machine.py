@@ -12,10 +12,10 @@ from costmodels.collectives.traffic import TRAFFIC
 from costmodels.errors import CatalogueError
 from costmodels.hardware import DeviceSpec, NodeSpec, list_nodes, load_node
 from scenarios.errors import ScenarioError, suggestion
-from scenarios.reading.profile_file import read_profile
+from scenarios.reading.clusters.profile_file import read_profile
+from scenarios.reading.documents.yaml_tree import Document, KeyPath
 from scenarios.reading.schema.cluster import ClusterSection, NetworkSection, StragglerSection
 from scenarios.reading.schema.values import MAX_WORLD_SIZE
-from scenarios.reading.yaml_tree import Document, KeyPath
 from sim.cluster.cluster import Cluster
 from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.parse import layout_names, parse_topology

@@ -5,7 +5,7 @@ from copy import deepcopy
 from typing import Any
 
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.yaml_tree import MAX_DEPTH, Document, KeyPath, describe, read_value
+from scenarios.reading.documents.yaml_tree import MAX_DEPTH, Document, KeyPath, describe, read_value
 
 
 def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:

@@ -7,8 +7,8 @@ from costmodels.calibration.document import CalibratedProfile, parse_calibrated
 from costmodels.errors import CatalogueError
 from costmodels.hardware import load_node
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.checking import dotted
-from scenarios.reading.yaml_tree import Document, read_document
+from scenarios.reading.documents.checking import dotted
+from scenarios.reading.documents.yaml_tree import Document, read_document
 
 PROFILE_HINT: Final = "write one with: simulate calibrate --out my-profile.yaml"
 _OTHERS: Final = {"a table of measurements": {"base", "thresholds"}, "a scenario": {"cluster", "model"}}

@@ -7,9 +7,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from scenarios.errors import Origin, ScenarioError, nearest, suggestion
+from scenarios.reading.documents.yaml_tree import Document, KeyPath, describe
 from scenarios.reading.schema.model import MODEL_SECTIONS, HuggingFaceModel, PresetModel
 from scenarios.reading.schema.values import Section
-from scenarios.reading.yaml_tree import Document, KeyPath, describe
 
 SectionType = TypeVar("SectionType", bound=Section)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from scenarios.errors import ScenarioError
-from scenarios.reading.yaml_tree import Document
+from scenarios.reading.documents.yaml_tree import Document
 from sim.reliability.errors import ReliabilityError
 from sim.training.errors import SpecError
 

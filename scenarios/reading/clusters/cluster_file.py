@@ -5,12 +5,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from scenarios.errors import ScenarioError, suggestion
-from scenarios.reading.checking import check_document, refuse_nulls
-from scenarios.reading.machine import devices_of_nodes, locating, refuse_many, refuse_missing_devices, with_stragglers
-from scenarios.reading.overrides import apply_overrides
+from scenarios.reading.clusters.machine import (
+    devices_of_nodes,
+    locating,
+    refuse_many,
+    refuse_missing_devices,
+    with_stragglers,
+)
+from scenarios.reading.documents.checking import check_document, refuse_nulls
+from scenarios.reading.documents.overrides import apply_overrides
+from scenarios.reading.documents.yaml_tree import Document, KeyPath, describe
 from scenarios.reading.schema.cluster import ClusterSection
 from scenarios.reading.schema.values import ScenarioSection, Section
-from scenarios.reading.yaml_tree import Document, KeyPath, describe
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
 

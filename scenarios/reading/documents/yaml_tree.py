@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.text_file import read_text
+from scenarios.reading.documents.text_file import read_text
 
 MAX_DEPTH = 50
 MAX_NODES = 20_000

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from scenarios.errors import Origin, ScenarioError, suggestion
-from scenarios.reading.text_file import read_text
-from scenarios.reading.yaml_tree import describe
+from scenarios.reading.documents.text_file import read_text
+from scenarios.reading.documents.yaml_tree import describe
 
 _OWN: Final = "use the model's own config.json"
 _SHAPE: Final = "for a model that is almost one of these, write its shape as keys: family, num_layers, hidden_size, ..."

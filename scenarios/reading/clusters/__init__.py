@@ -1,0 +1,1 @@
+"""Clusters: machines and their profiles, files that hold a topology, and the framework."""

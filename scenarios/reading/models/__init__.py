@@ -1,0 +1,1 @@
+"""Models that a file of Hugging Face describes, or that ship with the project."""
