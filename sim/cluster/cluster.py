@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from costmodels.hardware import DeviceSpec, LinkSpec, NodeSpec
 from sim.cluster.errors import PlacementError
 from sim.cluster.topology.build import build
-from sim.cluster.topology.clos import ClosSpec, build_clos
+from sim.cluster.topology.fabrics.clos import ClosSpec, build_clos
 from sim.cluster.topology.links import Cable
-from sim.cluster.topology.node import NodeLayout, lay_out
+from sim.cluster.topology.nodes.node import NodeLayout, lay_out
 from sim.cluster.topology.topology import Topology
 
 

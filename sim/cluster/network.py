@@ -35,9 +35,9 @@ from costmodels.collectives.network import COLLNET
 from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
 from sim.cluster.reduction_tree import reduction_trees
 from sim.cluster.rings import Ring, nvlink_rings
+from sim.cluster.topology.fabrics.torus import Torus
 from sim.cluster.topology.links import AnyInts, LinkKind
 from sim.cluster.topology.topology import Routes, Topology
-from sim.cluster.topology.torus import Torus
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

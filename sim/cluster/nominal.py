@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from costmodels.collectives import NetworkParameters
 from costmodels.profile import NetworkProfile
-from sim.cluster.topology.island import Island
 from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.max_flow import Flow, max_flow
+from sim.cluster.topology.nodes.island import Island
 from sim.cluster.topology.topology import Topology
 
 

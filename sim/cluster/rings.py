@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from sim.cluster.topology.island import Island
 from sim.cluster.topology.links import LinkKind
+from sim.cluster.topology.nodes.island import Island
 
 MOST_MEMBERS: Final = 8
 """More are not searched: no node without a switch joins more devices."""

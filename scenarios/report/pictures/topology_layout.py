@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from sim.cluster.topology.clos import Clos
-from sim.cluster.topology.dragonfly import Dragonfly
-from sim.cluster.topology.island import Island
+from sim.cluster.topology.fabrics.clos import Clos
+from sim.cluster.topology.fabrics.dragonfly import Dragonfly
+from sim.cluster.topology.fabrics.torus import Torus
 from sim.cluster.topology.links import LinkKind, LinkTable
+from sim.cluster.topology.nodes.island import Island
 from sim.cluster.topology.topology import Topology
-from sim.cluster.topology.torus import Torus
 
 MAX_ROW: Final = 8
 MAX_DEVICES: Final = 16

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sim.cluster.topology.errors import TopologyError
-from sim.cluster.topology.fabric import Fabric, Ports
-from sim.cluster.topology.island import Island
+from sim.cluster.topology.fabrics.fabric import Fabric, Ports
 from sim.cluster.topology.links import (
     AnyInts,
     FloatArray,
@@ -15,6 +14,7 @@ from sim.cluster.topology.links import (
     LinkTable,
     joined,
 )
+from sim.cluster.topology.nodes.island import Island
 from sim.cluster.topology.topology import Placement, Topology
 
 FabricOf = Callable[[Ports, bool], Fabric]

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from sim.cluster.topology.island import Island
 from sim.cluster.topology.links import NONE, FloatArray, IntArray, LinkKind
 from sim.cluster.topology.max_flow import max_flow
+from sim.cluster.topology.nodes.island import Island
 from sim.cluster.topology.topology import Topology
 
 _ROUTES_AT_ONCE = 16_384

@@ -6,8 +6,8 @@ from typing import Final
 from sim.cluster.topology.build import build
 from sim.cluster.topology.catalogue import based_on, load_node, load_topology
 from sim.cluster.topology.errors import TopologyError, quoted
-from sim.cluster.topology.island import Island
-from sim.cluster.topology.node import INSIDES, Inside, NodeLayout, lay_out
+from sim.cluster.topology.nodes.island import Island
+from sim.cluster.topology.nodes.node import INSIDES, Inside, NodeLayout, lay_out
 from sim.cluster.topology.parse_fabric import fabric_of
 from sim.cluster.topology.reading import MOST, Section, dotted
 from sim.cluster.topology.topology import Topology

@@ -6,13 +6,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from sim.cluster.topology.build import FabricOf
-from sim.cluster.topology.clos import ClosSpec, build_clos
-from sim.cluster.topology.dragonfly import DragonflySpec, build_dragonfly
 from sim.cluster.topology.errors import TopologyError, quoted
-from sim.cluster.topology.fabric import Fabric, Ports
+from sim.cluster.topology.fabrics.clos import ClosSpec, build_clos
+from sim.cluster.topology.fabrics.dragonfly import DragonflySpec, build_dragonfly
+from sim.cluster.topology.fabrics.fabric import Fabric, Ports
+from sim.cluster.topology.fabrics.torus import TorusSpec, build_torus
 from sim.cluster.topology.links import Cable
 from sim.cluster.topology.reading import MOST, Section
-from sim.cluster.topology.torus import TorusSpec, build_torus
 
 _REDUCES: Final = "in_network_reduction"
 _LEVELS: Final = ("oversubscription", "uplink", "core_oversubscription", "core_link", "cores_per_spine")

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.cluster.topology.errors import TopologyError, quoted
-from sim.cluster.topology.fabric import Fabric, Ports
-from sim.cluster.topology.island import Island
+from sim.cluster.topology.fabrics.fabric import Fabric, Ports
 from sim.cluster.topology.links import NONE, AnyInts, FloatArray, IntArray, LinkKind, LinkTable
+from sim.cluster.topology.nodes.island import Island
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from typing import Final, Literal
 import numpy as np
 
 from sim.cluster.topology.errors import TopologyError, quoted
-from sim.cluster.topology.island import Drawing, Island, Path, back, numbers, path_table
 from sim.cluster.topology.links import NONE, Cable, IntArray, LinkKind
+from sim.cluster.topology.nodes.island import Drawing, Island, Path, back, numbers, path_table
 
 Inside = Literal["nvswitch", "nvlink-mesh", "hybrid-cube-mesh", "nvlink-pairs", "pcie"]
 INSIDES: Final[tuple[Inside, ...]] = ("nvswitch", "nvlink-mesh", "hybrid-cube-mesh", "nvlink-pairs", "pcie")

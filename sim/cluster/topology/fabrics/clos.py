@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from sim.cluster.topology.errors import TopologyError
-from sim.cluster.topology.fabric import Ports, first_islands, refuse_huge, rows
+from sim.cluster.topology.fabrics.fabric import Ports, first_islands, refuse_huge, rows
 from sim.cluster.topology.links import (
     NONE,
     AnyInts,

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from sim.cluster.topology.errors import TopologyError
-from sim.cluster.topology.fabric import Ports, rows
+from sim.cluster.topology.fabrics.fabric import Ports, rows
 from sim.cluster.topology.links import (
     NONE,
     AnyInts,

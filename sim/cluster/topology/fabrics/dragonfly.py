@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from sim.cluster.topology.errors import TopologyError
-from sim.cluster.topology.fabric import Ports, first_islands, refuse_huge, rows
+from sim.cluster.topology.fabrics.fabric import Ports, first_islands, refuse_huge, rows
 from sim.cluster.topology.links import (
     NONE,
     AnyInts,
