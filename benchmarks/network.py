@@ -31,7 +31,7 @@ from sim.cluster.nominal import Library
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
 from sim.engine.running.simulate import simulate
-from tests.costmodels.astra_sim_rules import RULES, pipelined_s, read_rows
+from tests.costmodels.collectives.astra_sim_rules import RULES, pipelined_s, read_rows
 from tests.sim.cluster.stepwise_cases import Finding, classified, drawn
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,7 @@ from costmodels.collectives.steps import StepList
 from costmodels.collectives.steps_in_network import IN_NETWORK_STEPS
 from costmodels.errors import AlgorithmError, CollectiveError
 from costmodels.profile import list_profiles, load_profile
-from tests.costmodels.test_steps import prove
+from tests.costmodels.collectives.test_steps import prove
 
 GIB = 2**30
 CASES = [(kind, name) for kind, algorithms in IN_NETWORK_STEPS.items() for name in algorithms]

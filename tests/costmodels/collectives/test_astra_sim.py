@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from costmodels.collectives import lower_bound_bytes
-from tests.costmodels.astra_sim_rules import RULES, fabrics, pipelined_s, read_rows
+from tests.costmodels.collectives.astra_sim_rules import RULES, fabrics, pipelined_s, read_rows
 
 
 @pytest.fixture(scope="module")
