@@ -31,7 +31,7 @@ from sim.plan.session.protocol import Session
 from sim.plan.words.program import Plan
 from sim.training.steps.builder import build_dense_training
 from tests.backends.jobs import training
-from tests.backends.session_policies import (
+from tests.backends.session.session_policies import (
     CHANGES,
     LAST_STAGE,
     NUM_RANKS,
@@ -298,7 +298,7 @@ IN_A_JOB = """
 import os, pathlib, sys
 from backends.torch.backend import TorchBackend
 from sim.plan.session.driver import run_policy
-from tests.backends.session_policies import AllSeeTheSame, build_small
+from tests.backends.session.session_policies import AllSeeTheSame, build_small
 
 with TorchBackend().session(2) as session:
     turns = run_policy(session, AllSeeTheSame(), build_small, 3)
