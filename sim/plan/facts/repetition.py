@@ -108,7 +108,7 @@ class _Coded:
         return sorted({int(by) for by in ahead[ahead > 0]})
 
     def repetition(self, microbatches: int) -> Repetition | None:
-        """Return what repeats around the middle call, twice at least: the better part of what micro-batches call for."""
+        """Return what repeats around the middle call, twice at least: most of what micro-batches call for."""
         if self.middle < 0:
             return None
         wanted = (self.tasks == self.tasks[self.middle]) & (
