@@ -2,10 +2,14 @@
 
 A started process waits for work, a function and its arguments, does it, and waits for more. Its line to this process
 ends when this process ends, however it ends: a thread of the started process watches for that and ends it.
+
+A started process does not import the script that this process runs. So a script needs no ``__name__`` guard, and its
+functions are no work for other processes: work comes from modules.
 """
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,12 +18,15 @@ from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from threading import Lock, Thread
+from types import ModuleType
 from typing import Any, Final, NoReturn
 
 BEAT: Final = None
 """The message that says only that its sender still answers."""
 _LEAVE_S: Final = 5.0
 """How long processes may take to end once they have no more work."""
+_HIDING: Final = Lock()
+"""Held while the script is hidden: two threads that start processes must not hide it from each other."""
 
 
 class Line:
@@ -98,7 +105,7 @@ def _started(beat_s: float | None) -> LocalProcess:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, beat_s), daemon=True)
-    with _interrupts_held():
+    with _interrupts_held(), _script_hidden():
         process.start()
     theirs.close()  # so that the end of the process is the end of the line
     return LocalProcess(process, Line(ours))
@@ -112,6 +119,18 @@ def _interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _script_hidden() -> Iterator[None]:
+    """Start processes that do not import the script again: ``multiprocessing`` finds an empty module in its place."""
+    with _HIDING:
+        script = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = script
 
 
 # --- in a started process ----------------------------------------------------------------------------------

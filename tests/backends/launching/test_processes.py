@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import BrokenExecutor
 
@@ -9,7 +11,7 @@ import pytest
 
 from backends.processes import BEAT, local_processes
 from scenarios.sweep.workers import local_workers
-from tests.processes import BOUND_S, ended, first_line, needs_proc, started, workers
+from tests.processes import BOUND_S, ROOT, ended, first_line, needs_proc, started, workers
 
 SLEEPERS = """
 import time
@@ -19,6 +21,30 @@ with local_workers(2) as executor:
     print("submitted", flush=True)
     [call.result() for call in calls]
 """
+
+SCRIPT = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from scenarios.sweep.workers import local_workers
+print("script")
+def both(number):
+    with local_workers(2) as executor:
+        return list(executor.map(divmod, (number, 9), (2, 4)))
+with ThreadPoolExecutor(2) as threads:
+    print(list(threads.map(both, (7, 8))), sys.modules["__main__"].SCRIPT_HAS_THIS)
+"""
+
+
+def test_a_script_runs_once_and_needs_no_guard(tmp_path) -> None:
+    """Started processes do not run the script again, also where two threads start them; it stays what it was."""
+    script = tmp_path / "script.py"
+    script.write_text("SCRIPT_HAS_THIS = 3\n" + SCRIPT, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "script\n[[(3, 1), (2, 1)], [(4, 0), (2, 1)]] 3\n"
 
 
 @needs_proc
