@@ -266,12 +266,16 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, an introduction, blocks, and small print. A terminal shows the blocks alone."""
+    """A heading, an introduction, blocks, and small print. A terminal shows the blocks alone.
+
+    ``handling``: how to use a drawing that moves; a notebook shows still pictures and leaves it out.
+    """
 
     heading: str
     blocks: "tuple[Block, ...]" = ()
     lead: str = ""
     note: str = ""
+    handling: str = ""
 
 
 @dataclass(frozen=True, slots=True)

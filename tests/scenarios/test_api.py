@@ -1,6 +1,7 @@
 """meshtwin from Python: the same numbers as the command line, as objects."""
 
 import json
+import re
 from dataclasses import fields
 
 import pytest
@@ -40,10 +41,12 @@ def test_notebooks_show_the_page_and_pictures_are_figures(step: api.Simulated, t
     shown = step._repr_html_()
     assert "Where the time goes" in shown
     assert "<script" not in shown
+    assert "Drag to zoom" not in shown
     step.figure().savefig(tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 5_000
     step.write(tmp_path / "out")
     assert json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8")) == step.as_json()
+    assert "Drag to zoom" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_loaded_scenario_takes_further_overrides() -> None:
@@ -73,4 +76,6 @@ def test_two_results_compare(step: api.Simulated, tmp_path) -> None:
     difference = api.compare(tmp_path / "a", tmp_path / "b")
     assert difference.summary.makespan_error < 0
     assert difference.ops.share_fraction.sum() == pytest.approx(1.0)
-    assert "op by op" in difference._repr_html_()
+    shown = difference._repr_html_()
+    assert "op by op" in shown
+    assert not re.search("<script|<button|Point at", shown)

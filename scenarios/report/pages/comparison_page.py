@@ -56,11 +56,11 @@ def comparison_blocks(
     ``explanation``: what decides between two simulated steps.
     """
     lanes = op_lanes(comparison, names)
-    lead = "One axis of time, from each timeline's first start. Point at an op to see its partner."
+    handling = "One axis of time, from each timeline's first start. Point at an op to see its partner."
     blocks: tuple[Block, ...] = (
         Headline(title, _subtitle(comparison), _cards(comparison, names)),
         *([decision_section(explanation)] if explanation else []),
-        Section("Both timelines, op by op", (Lanes(lanes),), lead, lanes.note),
+        Section("Both timelines, op by op", (Lanes(lanes),), note=lanes.note, handling=handling),
         _explained(comparison, names),
         Section("Where the step goes", (_step_tables(comparison, names),), _STEP_LEAD, _PATH_NOTE),
         *_scatter(comparison, names),

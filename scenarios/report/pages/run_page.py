@@ -23,6 +23,8 @@ SMALLEST_PEAK: Final = 0.15
 
 _OP_COLUMNS: Final = ("kind", "part of the step", "stream", "", "per rank", "of the time", "ops per rank", "rate")
 
+_ZOOMING: Final = "Drag to zoom, double-click for all of it."
+
 _SEVERAL: Final = 1.5
 """A longer timeline than so many steps shows several of them."""
 
@@ -98,14 +100,13 @@ def _pipeline(timeline: Timeline | None) -> tuple[Section, ...]:
     if timeline is None:
         return ()
     gantt = choose_bars(timeline)
-    lead = "Each line is a rank: computing above, communication below it. Numbers are micro-batches. "
-    lead += "Drag to zoom, double-click for all of it."
+    lead = "Each line is a rank: computing above, communication below it. Numbers are micro-batches."
     if any("×" in label for label in gantt.ranks):
         lead += " ×n: the rank stands for n that are alike."
     if any(window.bars.chunk.any() for window in gantt.windows):
         lead += " Every second virtual stage of a rank is fainter."
     note = f"Not drawn: {'; '.join(gantt.left_out)}. All of it is in timeline.json.gz." if gantt.left_out else ""
-    return (Section("Pipeline", (TimelineBlock("pipeline", gantt),), lead, note),)
+    return (Section("Pipeline", (TimelineBlock("pipeline", gantt),), lead, note, _ZOOMING),)
 
 
 def _time(summary: StepSummary) -> Section:

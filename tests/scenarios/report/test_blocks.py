@@ -45,7 +45,7 @@ from scenarios.report.blocks import (
 from scenarios.report.charts.gantt import choose_bars
 from scenarios.report.charts.op_lanes import op_lanes
 from scenarios.report.charts.op_scatter import Point, scatter
-from scenarios.report.rendering.html_page import html_of, page_text
+from scenarios.report.rendering.html_page import page_text
 from scenarios.report.rendering.matplotlib_chart import chart_png
 from scenarios.report.rendering.notebook import notebook_html
 from scenarios.report.rendering.plotly_figure import plotly_chart
@@ -154,7 +154,7 @@ def test_looks_are_colours_of_a_terminal() -> None:
 
 
 def test_a_notebook_shows_what_a_page_shows(blocks: list[Block]) -> None:
-    """Charts are pictures, the rest is the page's, and no script runs but the data of lanes."""
+    """Charts are pictures, the rest is the page's, and there is no script, no button and no word of a mouse."""
     shown = notebook_html(blocks)
     elements_of(shown)
     pictures = re.findall(r'src="data:image/png;base64,([^"]+)"', shown)
@@ -163,7 +163,8 @@ def test_a_notebook_shows_what_a_page_shows(blocks: list[Block]) -> None:
         assert imread(BytesIO(b64decode(picture))).std() > 0
     assert "section words" in shown
     assert "terminal alone" not in shown
-    assert "<script>" not in shown
+    assert not re.search("<script|<button|<canvas", shown)
+    assert "section words" in page_text([Headline("all"), *blocks])
     assert shown == notebook_html(blocks)
 
 
@@ -186,7 +187,7 @@ def test_a_chart_that_cannot_be_drawn_is_named() -> None:
 def test_a_run_is_said_alike_on_a_page_and_in_a_terminal(result: SimulatedStep) -> None:
     """Times, shares and details of one list of blocks stand on both."""
     blocks = list(result.blocks())
-    page, text = html_of(blocks), printed(blocks)
+    page, text = page_text(blocks), printed(blocks)
     spending = next(block for block in blocks if isinstance(block, Section)).blocks[0]
     assert isinstance(spending, SplitBar)
     for part in spending.parts:
