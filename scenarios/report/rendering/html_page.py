@@ -73,11 +73,6 @@ def page_text(blocks: Sequence[Block]) -> str:
     return render("page.html", shown, title=title, style=style, scripts=_scripts(shown))
 
 
-def html_of(blocks: Sequence[Block]) -> str:
-    """Return blocks as a part of a page: without its style and its scripts, which draw the charts."""
-    return render("fragment.html", list(shown_on("page", blocks)))
-
-
 def render(template: str, blocks: Sequence[Block], **values: object) -> str:
     """Return a template of ``templates`` filled with blocks and other values."""
     return _environment().get_template(template).render(blocks=blocks, **values)

@@ -30,7 +30,7 @@ from scenarios.calibration.tables import MeasuredTables, calibrate_tables
 from scenarios.cli import group
 from scenarios.report.blocks import LargePlot
 from scenarios.report.charts.svg_plot import Axis, Drawing, Plot, log_axis
-from scenarios.report.rendering.html_page import html_of
+from scenarios.report.rendering.notebook import notebook_html
 from scenarios.summaries.measured.calibration import Certainty, Unsettled
 from tests.scenarios.report.test_pages import elements_of
 
@@ -129,7 +129,7 @@ def test_distribution_counts_every_row_once(calibration: Calibration) -> None:
 
 def svg(drawing: Drawing) -> str:
     """Return a drawing as a page has it."""
-    return html_of([LargePlot(drawing)])
+    return notebook_html([LargePlot(drawing)])
 
 
 def words_across(drawing: Drawing) -> list[tuple[float, str]]:
@@ -160,7 +160,7 @@ def test_numbers_of_parameters_show_their_digits() -> None:
     unsettled = Unsettled(at_limit=(), not_settled=("gemm.shallow_area",))
     certainty = Certainty(standard_errors={"gemm.throttle": 0.1}, without_standard_error=unsettled)
     (section,) = parameter_sections({**entry, "gemm": gemm}, ["gemm"], certainty)
-    body = html_of([section])
+    body = notebook_html([section])
     assert "<td>shallow_area</td>" in body
     row = body.partition("<td>shallow_area</td>")[2].partition("</tr>")[0]
     assert "65,536" in row

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scenarios.report.blocks import Lanes, LargePlot
+from scenarios.report.blocks import Headline, Lanes, LargePlot
 from scenarios.report.charts.op_lanes import op_lanes
 from scenarios.report.charts.op_scatter import Point, in_band, scatter
 from scenarios.report.pages.comparison_page import comparison_blocks
-from scenarios.report.rendering.html_page import html_of, write_page
+from scenarios.report.rendering.html_page import page_text, write_page
+from scenarios.report.rendering.notebook import notebook_html
 from tests.scenarios.report.test_pages import elements_of
 from tests.traces.conftest import pipeline
 from traces.comparison.compare import Totals, compare
@@ -148,7 +149,7 @@ def test_large_timelines_are_drawn_in_part_and_say_so() -> None:
         sides.append(builder.build())
     comparison = compare(*sides)
     drawn = op_lanes(comparison, NAMES, max_ops=1_000)
-    header, columns = drawing_of(html_of([Lanes(drawn)]))
+    header, columns = drawing_of(page_text([Headline("lanes"), Lanes(drawn)]))
     single = columns["count"] == 1
     assert columns["count"].sum() == 10_000
     assert len(single) < 4_000
@@ -192,7 +193,7 @@ def test_scatter_places_points_by_their_ratio() -> None:
         Point("b", "#123456", 2e-3, 1e-3),
         Point("c", "#123456", 4e-2, 2e-2),
     ]
-    drawing = html_of([LargePlot(scatter(points, NAMES))])
+    drawing = notebook_html([LargePlot(scatter(points, NAMES))])
     places = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', drawing)]
     line = re.search(r'class="guide" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', drawing)
     assert line is not None

@@ -14,7 +14,8 @@ from scenarios.cli import main
 from scenarios.errors import printable
 from scenarios.report.blocks import Fact, Facts, Part, Piece, SplitBar
 from scenarios.report.charts.hover_text import chart_text
-from scenarios.report.rendering.html_page import html_of, script_json
+from scenarios.report.rendering.html_page import script_json
+from scenarios.report.rendering.notebook import notebook_html
 from tests.scenarios.report.test_pages import elements_of
 
 HOSTILE = "<!--<script> </script> ]]> <b>&amp; \u2028 \x1b[31m {style} {title} {data} %{y} \"'"
@@ -80,10 +81,10 @@ def test_escaped_text_has_no_markup(text: str) -> None:
 def test_text_on_a_page_has_no_markup(text: str) -> None:
     """Neither tags nor attributes begin or end in a text, wherever a page shows it."""
     part = SplitBar((Part(text, "#000000", 0.5, (text,)),), ("", ""))
-    page = html_of([Facts((Fact(text, (text, Piece(text, "code"))),)), part])
-    elements = elements_of(page).found
-    assert [tag for tag, _, _ in elements] == ["dl", "dt", "dd", "code", "div", "i", "div", "span", "i"]
-    assert elements[5][1]["title"] == f"{printable(text)}: {printable(text)}".replace("\r", "\n")
+    page = notebook_html([Facts((Fact(text, (text, Piece(text, "code"))),)), part])
+    elements, before = elements_of(page).found, ("div", "style")
+    assert [tag for tag, _, _ in elements] == [*before, "dl", "dt", "dd", "code", "div", "i", "div", "span", "i"]
+    assert elements[7][1]["title"] == f"{printable(text)}: {printable(text)}".replace("\r", "\n")
 
 
 def test_page_of_a_run_shows_a_hostile_name(write, textbook, tmp_path) -> None:
