@@ -20,6 +20,7 @@ from scenarios.summaries.comparing.comparison import (
     StepPart,
 )
 from scenarios.summaries.comparing.explanation import Explanation
+from scenarios.summaries.recorded.recording_warning import warnings_of
 from traces.comparison.alignment import Alignment
 from traces.comparison.compare import Comparison, Totals, compare
 from traces.comparison.step_time import StepTime
@@ -114,9 +115,9 @@ def _explanation(results: Sequence[Result], names: tuple[str, str]) -> Explanati
 
 def _warnings(results: Sequence[Result], names: tuple[str, str]) -> tuple[SideWarning, ...]:
     return tuple(
-        SideWarning(side=name, kind=doubt.kind, count=doubt.count, example=doubt.example, text=doubt.text)
+        SideWarning(side=name, warning=warning)
         for name, result in zip(names, results, strict=True)
-        for doubt in result.warnings
+        for warning in warnings_of(result.warnings)
     )
 
 

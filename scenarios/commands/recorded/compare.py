@@ -45,7 +45,7 @@ def command(first: Path, second: Path, fail_above: float | None, steps: str, out
             with writing_to(out):
                 found.write(out)
     for warning in found.summary.warnings:
-        click.echo(f"warning: {warning.side}: {warning.text}", err=True)
+        click.echo(f"warning: {warning.side}: {warning.warning.text}", err=True)
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=2))
     else:

@@ -1,9 +1,11 @@
 """How two timelines differ: the classes behind comparison.json. Seconds are those of the mean rank's step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from scenarios.summaries.as_json import INLINE
 from scenarios.summaries.comparing.explanation import Explanation
+from scenarios.summaries.recorded.recording_warning import RecordingWarning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +51,10 @@ class OpShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideWarning:
-    """What to know of one side's recording; ``side`` is its name."""
+    """What is doubtful about one side's recording. In JSON the keys of the warning stand beside ``side``, its name."""
 
     side: str
-    kind: str
-    count: int
-    example: str
-    text: str
+    warning: RecordingWarning = field(metadata=INLINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
