@@ -77,7 +77,7 @@ def _validate_tables(tables: tuple[Path, ...], data: Path | None, as_markdown: b
     with refusing_bad_input():
         summary = published.run(tables, data=data)
     if as_json:
-        click.echo(json.dumps(to_json(summary), indent=2))
+        click.echo(json.dumps(summary.as_json(), indent=2))
     elif as_markdown:
         click.echo("\n".join(markdown_lines(summary)))
     else:

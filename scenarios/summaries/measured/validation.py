@@ -1,6 +1,9 @@
 """Published measurements beside their predictions: the classes behind ``simulate validate --json``."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from scenarios.summaries.as_json import as_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,17 @@ class Validation:
 
     tables: tuple[ValidatedTable, ...]
 
+    def __repr__(self) -> str:
+        failed = [table.table for table in self.tables if not table.passed]
+        counts = f"Validation: {len(self.tables) - len(failed)} of {len(self.tables)} tables passed"
+        return f"{counts}\n  FAILED: {', '.join(failed)}" if failed else counts
+
     @property
     def passed(self) -> bool:
         """Return whether all tables are within their thresholds."""
         return all(table.passed for table in self.tables)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the tables as ``simulate validate --json`` prints them."""
+        found: dict[str, Any] = as_json(self)
+        return found

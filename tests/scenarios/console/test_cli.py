@@ -252,7 +252,12 @@ def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: boo
     assert run(capsys, "compare", "a", "b", "--fail-above", "12.5%")[0] == expected
     assert seen == [{"fail_above": 0.125, "window": StepWindow()}]
     assert run(capsys, "validate")[0] == expected
-    assert run(capsys, "validate", "--json") == (expected, json.dumps(as_json(validation), indent=2) + "\n")
+    assert (
+        repr(validation)
+        == ("Validation: 1 of 1 tables passed", "Validation: 0 of 1 tables passed\n  FAILED: t")[expected]
+    )
+    assert validation.as_json()["tables"][0]["rows"] == [as_json(row)]
+    assert run(capsys, "validate", "--json") == (expected, json.dumps(validation.as_json(), indent=2) + "\n")
     assert run(capsys, "execute", str(write()), "--check")[0] == expected
 
 
