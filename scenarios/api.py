@@ -26,7 +26,9 @@ from scenarios.comparing.comparison import Compared, compared
 from scenarios.comparing.comparison import run as compare_files
 from scenarios.errors import ScenarioError
 from scenarios.library.shipped import found
+from scenarios.report.pages.side_by_side import difference_blocks
 from scenarios.report.pictures.pipeline_figure import pipeline_figure
+from scenarios.report.rendering.brief import brief_text
 from scenarios.report.rendering.notebook import notebook_html
 from scenarios.report.words import Advice
 from scenarios.results.result import Result
@@ -102,6 +104,9 @@ class Simulated:
         """Write the files of ``simulate --out``: summary.json, report.html, timeline.parquet, timeline.json.gz."""
         self.outcome.write(Path(out), self.advice)
 
+    def __repr__(self) -> str:
+        return brief_text("Simulated", self.outcome.blocks(drawn=False))
+
     def _repr_html_(self) -> str:
         return notebook_html(self.outcome.blocks(self.advice))
 
@@ -130,6 +135,9 @@ class Swept:
     def as_json(self) -> dict[str, Any]:
         """Return the answers as sweep.json holds them."""
         return self.sweep.as_json()
+
+    def __repr__(self) -> str:
+        return brief_text("Swept", sweep_blocks(self.sweep.summary))
 
     def _repr_html_(self) -> str:
         return notebook_html(sweep_blocks(self.sweep.summary, self.sweep.pictures))
@@ -173,6 +181,9 @@ class Ran:
         """Write the files of ``execute --out``."""
         self.executed.write(Path(out))
 
+    def __repr__(self) -> str:
+        return brief_text("Ran", self.executed.blocks())
+
     def _repr_html_(self) -> str:
         return notebook_html(self.executed.blocks())
 
@@ -197,6 +208,9 @@ class Difference:
     def as_json(self) -> dict[str, Any]:
         """Return the answers as comparison.json holds them."""
         return self.found.as_json()
+
+    def __repr__(self) -> str:
+        return brief_text("Difference", difference_blocks(self.found.summary))
 
     def _repr_html_(self) -> str:
         return notebook_html(self.found.blocks())

@@ -6,9 +6,13 @@ from dataclasses import fields
 
 import pytest
 
+from costmodels.units import format_time
 from scenarios import api
 from scenarios.errors import ScenarioError
 from scenarios.summaries.steps.step import StepSummary
+from scenarios.workloads.steps.executing.execution import Executed
+from tests.scenarios.typed_results import execution_of
+from traces.timeline import TimelineBuilder
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,35 @@ def test_notebooks_show_the_page_and_pictures_are_figures(step: api.Simulated, t
     step.write(tmp_path / "out")
     assert json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8")) == step.as_json()
     assert "Drag to zoom" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_results_print_in_three_lines(step: api.Simulated, tmp_path) -> None:
+    """A prompt shows what a result is, the time of a step and the memory, and no columns of a timeline."""
+    title, time, memory = repr(step).splitlines()
+    assert title == "Simulated: Tiny GPT on 4 processes, 4 ranks"
+    assert time.startswith(f"  step time: {format_time(step.summary.iteration_time_s)} (90 %: ")
+    assert memory.startswith("  memory: ")
+    assert memory.endswith(": fits")
+    swept = api.sweep("textbook-1f1b", {"training.num_microbatches": [4, 8]}, jobs=1)
+    assert repr(swept).splitlines()[0] == "Swept: 1F1B of the textbook, 4 stages, 8 micro-batches"
+    assert format_time(swept.table.iteration_time_s[0]) in repr(swept)
+    step.write(tmp_path / "a")
+    same = api.compare(tmp_path / "a", tmp_path / "a")
+    assert repr(same).startswith("Difference\n  step time: 131")
+    assert all(len(repr(result)) < 300 for result in (step, swept, same))
+
+
+def test_an_execution_is_shown_and_printed() -> None:
+    """Step time, memory and work of an execution stand in a notebook and at a prompt."""
+    timeline = TimelineBuilder().build()
+    executed = Executed(name="a", summary=execution_of(iteration_time_s=2.5), simulated=timeline, timeline=timeline)
+    ran = api.Ran(executed)
+    title, time, memory = repr(ran).splitlines()
+    assert title.startswith("Ran: ")
+    assert title.endswith("run with torch")
+    assert "2.5 s" in time
+    assert memory.startswith("  memory: ")
+    assert "2.5 s" in ran._repr_html_()
 
 
 def test_a_loaded_scenario_takes_further_overrides() -> None:
