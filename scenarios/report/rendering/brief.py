@@ -27,7 +27,7 @@ def brief_text(what: str, blocks: Sequence[Block]) -> str:
 
 
 def _fact(card: Card) -> Fact:
-    return Fact(card.label.lower(), " ".join(part for part in (card.value, card.detail) if part))
+    return Fact(card.label.lower(), ", ".join(part for part in (card.value, card.detail) if part))
 
 
 def _text(line: Line) -> str:
