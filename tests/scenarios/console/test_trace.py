@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from scenarios.cli import group
 from scenarios.summaries.as_json import as_json
+from scenarios.summaries.comparing.comparison import SideWarning
 from scenarios.summaries.recorded.recording_warning import warnings_of
 from tests.traces.kineto_traces import activity, all_reduce, annotation, document, launch, memory, shared_trace, write
 from traces.doubt import Doubt
@@ -65,9 +66,10 @@ def test_json_holds_the_figures(profile: Path) -> None:
 
 def test_a_warning_holds_its_parts_and_its_words() -> None:
     """Kind, count and example are there to be counted with, the text to be read."""
-    assert as_json(warnings_of([Doubt("no_steps", 1)])) == [
-        {"kind": "no_steps", "count": 1, "example": "", "text": "1 rank recorded no steps: all of its work is kept"}
-    ]
+    [warning] = warnings_of([Doubt("no_steps", 1)])
+    parts = {"kind": "no_steps", "count": 1, "example": "", "text": "1 rank recorded no steps: all of its work is kept"}
+    assert as_json(warning) == parts
+    assert list(as_json(SideWarning(side="a", warning=warning)).items()) == [("side", "a"), *parts.items()]
 
 
 @pytest.mark.parametrize(("steps", "activities"), [("all", 12), ("complete", 8), ("2", 4), ("2-3", 8)])
