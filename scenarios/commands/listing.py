@@ -19,17 +19,18 @@ from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.reading.models.model_presets import load_presets
 from scenarios.reading.schema.training import TrainingSection
 from scenarios.workloads import registry
+from sim.cluster.topology.catalogue import list_topologies, load_topology
 from sim.training.pipeline.rules import TRAITS
 from sim.training.spec.precision import PRECISIONS
 
-KINDS = ("workloads", "scenarios", "nodes", "presets", "schedules", "recompute", "precisions", "kernels")
+KINDS = ("workloads", "scenarios", "nodes", "topologies", "presets", "schedules", "recompute", "precisions", "kernels")
 
 
 @click.command("list")
 @click.argument("kinds", nargs=-1, type=click.Choice(KINDS), metavar=f"[{'|'.join(KINDS)}]...")
 @json_option
 def command(kinds: tuple[str, ...], as_json: bool) -> None:
-    """List kinds of work, scenarios, nodes, presets, schedules, recomputation modes, precisions and kernels."""
+    """List kinds of work, scenarios, nodes, topologies, presets, schedules, recomputation, precisions and kernels."""
     with refusing_bad_input():
         records = {kind: _RECORDS[kind]() for kind in kinds or KINDS}
     if as_json:
@@ -65,6 +66,14 @@ def _peak(device: DeviceSpec) -> str:
     """Return the peak of the precision that one trains in, with its name: fp32, or one of 16 bits that is faster."""
     precision = max(("fp32", "bf16", "fp16"), key=lambda name: device.peak(PRECISIONS[name].product))
     return f"{format_rate(device.peak(PRECISIONS[precision].product), 'FLOP/s')} {precision} dense"
+
+
+def _topologies() -> list[dict[str, Any]]:
+    """Return the topologies of the catalogue: the layout of their nodes, and what joins these."""
+    entries = {name: load_topology(name, "") for name in list_topologies()}
+    return [
+        {"name": name, "nodes": entry["nodes"], "fabric": entry["fabric"]["kind"]} for name, entry in entries.items()
+    ]
 
 
 def _presets() -> list[dict[str, Any]]:
@@ -114,6 +123,7 @@ _RECORDS: Final[dict[str, Callable[[], list[dict[str, Any]]]]] = {
     "workloads": lambda: [{"name": kind.name, "what": kind.what} for kind in registry.WORKLOADS],
     "scenarios": _scenarios,
     "nodes": _nodes,
+    "topologies": _topologies,
     "presets": _presets,
     "schedules": _schedules,
     "recompute": lambda: _choices(TrainingSection, "recompute"),

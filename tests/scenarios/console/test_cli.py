@@ -23,6 +23,7 @@ from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema
 from scenarios.workloads.steps.executing.execution import Executed
 from scenarios.workloads.workload import Outcome
+from sim.cluster.topology.catalogue import list_topologies
 from tests.scenarios.typed_results import comparison_of, execution_of, role_of, step_of
 from traces.kineto.rank import StepWindow
 from traces.timeline import TimelineBuilder
@@ -195,6 +196,15 @@ def test_list_shows_what_there_is(capsys) -> None:
     records = json.loads(shown)
     assert list(records) == ["presets"]
     assert {"name", "hidden_size", "source"} <= set(records["presets"][0])
+
+
+def test_list_names_every_topology_of_the_catalogue(capsys) -> None:
+    """Each has the layout of its nodes and the kind of its fabric, and a scenario takes its name."""
+    _, shown = run(capsys, "list", "topologies", "--json")
+    records = json.loads(shown)["topologies"]
+    assert [record["name"] for record in records] == list(list_topologies())
+    assert {"name": "superpod-h100", "nodes": "hgx-h100", "fabric": "rail-optimised"} in records
+    assert "superpod-h100" in run(capsys, "list", "topologies")[1]
 
 
 @pytest.mark.parametrize(
