@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, Final
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.documents.yaml_tree import MAX_DEPTH, Document, KeyPath, describe, read_value
+
+BASED: Final[frozenset[KeyPath]] = frozenset({("cluster", "topology"), ("cluster", "topology", "nodes")})
+"""Keys that hold a name of the topology catalogue, or a mapping with that name under ``base``."""
 
 
 def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
@@ -52,6 +55,14 @@ def _put(data: dict[str, Any], path: tuple[str, ...], value: object, origin: Ori
         if not isinstance(child, dict):
             above: KeyPath = path[:length]
             rule = f"{'.'.join(map(str, above))} holds {describe(child)}, which has no keys below it"
-            raise ScenarioError(origin, ".".join(path), rule, f"set {'.'.join(map(str, above))} itself")
+            raise ScenarioError(origin, ".".join(path), rule, _remedy(above, child, path[length]))
         data = child
     data[path[-1]] = value
+
+
+def _remedy(above: KeyPath, held: object, wanted: str) -> str:
+    """Return how to set a key below a value that has none: a name of the catalogue may become its base."""
+    key = ".".join(map(str, above))
+    if above in BASED and isinstance(held, str):
+        return f"write {key}={{base: {held[:80]}, {wanted}: ...}}"
+    return f"set {key} itself"

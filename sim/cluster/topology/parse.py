@@ -29,7 +29,7 @@ def parse_topology(description: object, num_nodes: int) -> Topology:
     if isinstance(description, str):
         description = load_topology(description, "")
     description = based_on(description, "", load_topology)
-    section = Section.of(description, "", TOPOLOGY_KEYS)
+    section = Section.of(description, "", TOPOLOGY_KEYS, or_base="superpod-h100")
     groups = _groups(section, num_nodes)
     num_devices = sum(island.num_devices * count for island, count in groups)
     if num_devices > MOST:
@@ -96,7 +96,7 @@ def parse_node(description: object, where: str) -> NodeLayout:
     else:
         name = "node"
     description = based_on(description, where, load_node)
-    section = Section.of(description, where, NODE_KEYS)
+    section = Section.of(description, where, NODE_KEYS, or_base="hgx-h100")
     inside: Inside = section.word("inside", INSIDES)
     devices = section.count("devices")
     if devices * section.count("nodes_per_domain", 1) > 1152:

@@ -24,13 +24,17 @@ MOST_TIMES = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A mapping and the key that it stands under. A value may be written as ``{value: ..., source: ...}``."""
+    """A mapping and the key that it stands under. A value may be written as ``{value: ..., source: ...}``.
+
+    ``or_base``: an example of the catalogue, where the key ``base`` may name an entry that has the keys missing here.
+    """
 
     where: str
     entries: Mapping[str, Any]
+    or_base: str = ""
 
     @classmethod
-    def of(cls, value: object, where: str, allowed: Sequence[str]) -> "Section":
+    def of(cls, value: object, where: str, allowed: Sequence[str], or_base: str = "") -> "Section":
         """Return the section. Raises TopologyError unless it is a mapping with no other keys than these."""
         if not isinstance(value, Mapping):
             raise TopologyError(
@@ -43,7 +47,7 @@ class Section:
                 raise TopologyError(
                     dotted(where, str(key)[:MOST_SHOWN]), "unknown key", f"{hint}known: {', '.join(allowed)}"
                 )
-        return cls(where, value)
+        return cls(where, value, or_base)
 
     def __contains__(self, key: str) -> bool:
         return key in self.entries
@@ -55,9 +59,15 @@ class Section:
     def get(self, key: str) -> Any:
         """Return a value without its source. Raises TopologyError where there is none."""
         if key not in self.entries:
-            raise TopologyError(self.key(key), "the key is required and missing", f"add {key}: to {self.where}")
+            raise self._missing(key)
         value = self.entries[key]
         return value["value"] if isinstance(value, Mapping) and "value" in value else value
+
+    def _missing(self, key: str) -> TopologyError:
+        """Return the error of a missing key: add it, or base the whole on an entry of the catalogue."""
+        place = self.where or "the topology"
+        base = f", or base: to change keys of the catalogue's, as in base: {self.or_base}" if self.or_base else ""
+        return TopologyError(self.key(key), "the key is required and missing", f"add {key}: to {place}{base}")
 
     def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         """Return a whole number of at least ``least``."""
@@ -124,7 +134,7 @@ class Section:
         """Return one direction of a link that must be there."""
         cable = self.cable(key)
         if cable is None:
-            raise TopologyError(self.key(key), "the key is required and missing", f"add {key}: to {self.where}")
+            raise self._missing(key)
         return cable
 
     def quantity(self, key: str, dimension: Dimension) -> float:

@@ -1,5 +1,6 @@
 """From a scenario file to the builders' specifications."""
 
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -9,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.errors import ScenarioError
+from scenarios.library.shipped import found
 from scenarios.reading.clusters.machine import ClusterSpec
-from scenarios.reading.clusters.software import software_of
-from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.reading.schema.cluster import SoftwareSection
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema
 from scenarios.workloads.training.schema import DenseScenario
 from scenarios.workloads.training.starter import STARTER
+from scenarios.workloads.workload import Scenario
 from sim.training.spec.job import DenseTraining, PipelineSpec, TextbookTraining
 
 LIBRARY = sorted((Path(__file__).parents[3] / "scenarios" / "library").glob("*.yaml"))
@@ -229,3 +230,34 @@ def test_every_key_of_software_reaches_the_framework() -> None:
     seconds = {f"{key}_s": float(text.split()[0]) * 1e-3 for key, text in stated.items() if isinstance(text, str)}
     expected = seconds | {key: value for key, value in stated.items() if not isinstance(value, str)}
     assert asdict(software_of(SoftwareSection.model_validate(stated))) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "remedy"),
+    [
+        ("quickstart", "cluster.topology.nodes.nic.bandwidth=1 GB/s", "or base: .* as in base: hgx-h100"),
+        ("quickstart", "cluster.topology.fabric.kind=switch", "or base: .* as in base: superpod-h100"),
+        (
+            "clusters/rails",
+            "cluster.topology.nodes.nic.bandwidth=1 GB/s",
+            r"nodes={base: hgx-h100, nic: \.\.\.}",
+        ),
+        ("textbook-1f1b", "name.a=1", "set name itself"),
+    ],
+)
+def test_one_key_of_a_catalogues_entry_is_set_above_its_base(name: str, override: str, remedy: str) -> None:
+    """A key inside a node or fabric that the scenario only names, or lacks, is refused with the way to set it."""
+    with pytest.raises(ScenarioError) as caught:
+        of_library(name, override)
+    assert re.search(remedy, caught.value.remedy)
+
+
+def test_a_key_above_its_base_changes_only_that_key() -> None:
+    """What the refusal says is accepted, and the other keys are those of the catalogue."""
+    network = "cluster.topology={nodes: {base: hgx-h100, nic: {bandwidth: 1 GB/s}}, fabric: {kind: switch}}"
+    assert of_library("clusters/rails", network).name == of_library("clusters/rails").name
+
+
+def of_library(name: str, *overrides: str) -> Scenario:
+    """Return a scenario of the library."""
+    return load_scenario(found(Path(name)), overrides)
