@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from scenarios.errors import ScenarioError
 from scenarios.library.shipped import found
 from scenarios.reading.clusters.machine import ClusterSpec
+from scenarios.reading.clusters.software import software_of
+from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.reading.schema.cluster import SoftwareSection
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema
