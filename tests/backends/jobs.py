@@ -11,6 +11,7 @@ from sim.cluster.cluster import Cluster
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
 from sim.training.pipeline.actions import parse_orders
+from sim.training.pipeline.spec import Recompute
 from sim.training.spec.job import (
     DenseTraining,
     OpenTraining,
@@ -45,7 +46,7 @@ def training(
     model: Mapping[str, Any] = GPT,
     pipeline: Mapping[str, Any] | None = None,
     precision: str = "fp64",
-    recompute: str = "none",
+    recompute: Recompute = "none",
     batch: tuple[int, int] = (4, 1),
     numbers: Mapping[str, Any] | None = None,
     **parallel: Any,
@@ -63,7 +64,7 @@ def training(
             global_batch_size=batch[0],
             microbatch_size=batch[1],
             precision=precision,  # type: ignore[arg-type]
-            recompute=recompute,  # type: ignore[arg-type]
+            recompute=recompute,
             **(numbers or {}),
         ),
         parallel=ParallelSpec(tensor=tensor, pipeline=PipelineSpec(**(pipeline or {})), **parallel),

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, Final, cast
@@ -236,7 +237,7 @@ def _in_folder(folder: Path) -> list[Source]:
     if not paths:
         rule = "no file of this folder ends in .json or .json.gz"
         raise TraceError(str(folder), rule, next(_folders_of_traces(folder), REMEDY))
-    return [Source(str(path), lambda path=path: _file_bytes(path)) for path in paths]  # type: ignore[misc]
+    return [Source(str(path), partial(_file_bytes, path)) for path in paths]
 
 
 def _folders_of_traces(folder: Path) -> Iterator[str]:

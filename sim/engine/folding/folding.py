@@ -79,9 +79,9 @@ class Folding:
         assert self.class_size is not None
         if not activity.demands:
             return activity
-        on_links = [demand for demand in activity.demands if is_link(demand[0])]
+        on_links = [(resource[1], seconds) for resource, seconds in activity.demands if is_link(resource)]
         own = {self._simulated(resource): seconds for resource, seconds in activity.demands if not is_link(resource)}
-        links = np.array([resource[1] for resource, _ in on_links], dtype=np.int64)  # type: ignore[index]
+        links = np.array([link for link, _ in on_links], dtype=np.int64)
         seconds = np.array([seconds for _, seconds in on_links])
         classes = self.link_class[links]
         kept = classes != NEVER_BINDS

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ Resource = Hashable
 """A thing that activities share: ("compute", rank), ("link", number), ..."""
 
 
-def is_link(resource: Resource) -> bool:
+def is_link(resource: Resource) -> TypeGuard[tuple[str, int]]:
     """Return whether a resource is a link of the cluster, which ranks may share; others belong to one rank."""
     return isinstance(resource, tuple) and resource[0] == "link"
 

@@ -115,29 +115,15 @@ class ProgramTracer:
         shape = layout.local_shape(global_shape, self.mesh)
         if part is not None:
             shape = _part_shape(source, shape, part)
-        common = {
-            "shape": shape, "scope": Scope.PERSISTENT, "global_shape": global_shape, "layout": layout, "part": part,
-        }  # fmt: skip
-        value = self.tensor(
-            Buffer(
-                name=name,
-                dtype=self.parameter_dtype,
-                kind=Kind.PARAMETER,
-                initial=Initial(initial, source, scale),
-                **common,  # type: ignore[arg-type]
-            ),
-            layout,
+        weight = Buffer(
+            name=name, shape=shape, dtype=self.parameter_dtype, kind=Kind.PARAMETER, scope=Scope.PERSISTENT,
+            initial=Initial(initial, source, scale), global_shape=global_shape, layout=layout, part=part,
+        )  # fmt: skip
+        zeros = Initial("zeros", source)
+        of_weight = replace(
+            weight, name=f"{name}.gradient", dtype=self.gradient_dtype, kind=Kind.GRADIENT, initial=zeros
         )
-        gradient = self.tensor(
-            Buffer(
-                name=f"{name}.gradient",
-                dtype=self.gradient_dtype,
-                kind=Kind.GRADIENT,
-                initial=Initial("zeros", source),
-                **common,  # type: ignore[arg-type]
-            ),
-            layout,
-        )
+        value, gradient = self.tensor(weight, layout), self.tensor(of_weight, layout)
         self.parameters[name] = Parameter(value, gradient, name)
         return self.parameters[name]
 

@@ -9,6 +9,7 @@ from sim.engine.running.memory import memory_use
 from sim.plan.facts.liveness import lifetimes
 from sim.plan.words.buffer import Scope
 from sim.plan.words.program import Program
+from sim.training.pipeline.spec import Recompute
 from tests.activation_formulas import activation_bytes_per_layer, logits_extra_bytes
 from tests.sim.jobs import GPT, LLAMA, dense_plan
 
@@ -27,7 +28,7 @@ def held_bytes(program: Program) -> int:
 @pytest.mark.parametrize(("tp", "sequence_parallel"), [(1, False), (8, False), (8, True)])
 @pytest.mark.parametrize(("hidden", "heads", "b"), SIZES)
 def test_activations_of_a_layer_equal_korthikantis_formulas(
-    *, hidden: int, heads: int, b: int, tp: int, sequence_parallel: bool, recompute: str
+    *, hidden: int, heads: int, b: int, tp: int, sequence_parallel: bool, recompute: Recompute
 ) -> None:
     """One more layer keeps what table 2 says, to 0.1 %: the norms' statistics, which the table leaves out."""
     model = GPT | {
@@ -42,7 +43,7 @@ def test_activations_of_a_layer_equal_korthikantis_formulas(
         held.append(held_bytes(program))
     expected = activation_bytes_per_layer(
         sequence_length=2048, microbatch_size=b, hidden_size=hidden, num_heads=heads, tensor_degree=tp,
-        sequence_parallel=sequence_parallel, recompute=recompute,  # type: ignore[arg-type]
+        sequence_parallel=sequence_parallel, recompute=recompute,
     )  # fmt: skip
     assert held[1] - held[0] == pytest.approx(expected, rel=1e-3)
 

@@ -38,7 +38,11 @@ def test_collective_alone_takes_as_long_as_before(share: float) -> None:
     op, program = collective_of(plan), plan.programs[0]
     free, taking = (pricing(s, 2).price(plan, program, op, 0) for s in (0.0, share))
     assert taking.duration_s == pytest.approx(free.duration_s)
-    taken = {resource: seconds for resource, seconds in taking.demands if resource[0] == "compute"}  # type: ignore[index]
+    taken = {
+        resource: seconds
+        for resource, seconds in taking.demands
+        if isinstance(resource, tuple) and resource[0] == "compute"
+    }
     assert taken == {("compute", rank): pytest.approx(share * free.occupancy_s) for rank in (0, 1)}
 
 
