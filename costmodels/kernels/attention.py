@@ -18,6 +18,10 @@ the mirror image of that block too, which nobody computes. Which scores are seen
 A step of a ring is priced as where the keys are an earlier rank's in the sequence: all queries see one chunk. Where
 they are a later one's, the second chunk of queries sees both: as many scores, and fewer bytes of queries.
 
+With ``window``, a query sees at most so many keys, its own and those before it (Beltagy et al. 2020, Longformer;
+Jiang et al. 2023, Mistral 7B). ``flop`` then counts so many keys per query, and fused kernels execute no others; the
+separate kernels execute the full square all the same.
+
 Gradients of the caches, where given as the last inputs, are added to in place; without them the slice must reach the
 caches' end.
 """
@@ -58,9 +62,20 @@ def _seen(kv: TensorSpec, keys: int) -> TensorSpec:
     return kv.like(keys, *kv.shape[1:])
 
 
-def _causal_fraction(queries: int, keys: int) -> float:
-    """Return the part of the scores that the causal mask leaves, in the limit of many queries."""
-    return 1.0 - 0.5 * queries / keys
+def _causal_fraction(queries: int, keys: int, window: int = 0) -> float:
+    """Return the part of the scores that the causal mask and the window leave, in the limit of many queries."""
+    hidden = keys - min(window or keys, keys)
+    return 1.0 - 0.5 * queries / keys - 0.5 * hidden**2 / (queries * keys)
+
+
+def _window(attributes: Attributes) -> int:
+    """Return how many keys a query sees at most; 0: all up to its own."""
+    return int(attributes.get("window", 0))
+
+
+def _counted_keys(kv: TensorSpec, attributes: Attributes) -> int:
+    """Return how many keys per query the papers' FLOP count: all rows, or those of a window."""
+    return min(kv.shape[0], _window(attributes) or kv.shape[0])
 
 
 def _gradients(kv: Sequence[TensorSpec], given: Sequence[TensorSpec], keys: int) -> tuple[TensorSpec, ...]:
@@ -93,9 +108,10 @@ def _scores_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tup
     return (q.like(q.shape[1], q.shape[2], q.shape[0], _num_keys(q, k, attributes)),)
 
 
-def _scores_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+def _scores_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
     q, k = inputs
-    return _products(1, outputs[0], q.shape[3], (q, _seen(k, outputs[0].shape[3])), outputs, k.shape[0])
+    read, counted = (q, _seen(k, outputs[0].shape[3])), _counted_keys(k, attributes)
+    return _products(1, outputs[0], q.shape[3], read, outputs, counted)
 
 
 def _scores_backward_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
@@ -107,13 +123,13 @@ def _scores_backward_outputs(inputs: Sequence[TensorSpec], attributes: Attribute
     return (q, *_gradients((k,), given, keys))
 
 
-def _scores_backward_work(inputs: Sequence[TensorSpec], _: Sequence[TensorSpec], _attributes: Attributes) -> Work:
+def _scores_backward_work(inputs: Sequence[TensorSpec], _: Sequence[TensorSpec], attributes: Attributes) -> Work:
     dscores, q, k, *given = inputs
     batch, heads, queries, keys = dscores.shape
     per_key, seen = 4.0 * batch * heads * queries * q.shape[3], _seen(k, keys).num_bytes
     read = 2 * dscores.num_bytes + q.num_bytes + (1 + len(given)) * seen
     shape = GemmShape(queries, q.shape[3], keys, 2 * batch * heads)
-    return Work(per_key * k.shape[0], per_key * keys, read, q.num_bytes + seen, shape)
+    return Work(per_key * _counted_keys(k, attributes), per_key * keys, read, q.num_bytes + seen, shape)
 
 
 def _same(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
@@ -121,8 +137,9 @@ def _same(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]
     return (inputs[0],)
 
 
-def _softmax_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
-    part = _causal_fraction(*outputs[0].shape[2:])
+def _softmax_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
+    queries, keys = outputs[0].shape[2:]
+    part = _causal_fraction(queries, keys, _window(attributes))
     executed = part * _SOFTMAX_FLOP_PER_SCORE * outputs[0].num_elements
     return Work(0.0, executed, int(part * total_bytes(inputs)), total_bytes(outputs))
 
@@ -136,12 +153,12 @@ def _context_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tu
     return (y,)
 
 
-def _context_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+def _context_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
     probs, v = inputs
     batch, heads, queries, keys = probs.shape
     per_key = 2.0 * batch * heads * queries * v.shape[3]
     read, shape = total_bytes((probs, _seen(v, keys))), GemmShape(queries, v.shape[3], keys, batch * heads)
-    return Work(per_key * v.shape[0], per_key * keys, read, total_bytes(outputs), shape)
+    return Work(per_key * _counted_keys(v, attributes), per_key * keys, read, total_bytes(outputs), shape)
 
 
 def _context_backward_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
@@ -152,11 +169,11 @@ def _context_backward_outputs(inputs: Sequence[TensorSpec], attributes: Attribut
     return (probs, *_gradients((v,), given, keys))
 
 
-def _context_backward_work(inputs: Sequence[TensorSpec], _: Sequence[TensorSpec], _attributes: Attributes) -> Work:
+def _context_backward_work(inputs: Sequence[TensorSpec], _: Sequence[TensorSpec], attributes: Attributes) -> Work:
     dy, probs, v, *given = inputs
     seen = _seen(v, probs.shape[3])
     reads = (dy, dy, probs, *[seen] * (1 + len(given)))
-    return _products(2, probs, v.shape[3], reads, (probs, seen), v.shape[0])
+    return _products(2, probs, v.shape[3], reads, (probs, seen), _counted_keys(v, attributes))
 
 
 def _fused_keys(q: TensorSpec, k: TensorSpec, attributes: Attributes) -> int:
@@ -195,7 +212,8 @@ def _is_causal(attributes: Attributes) -> bool:
 def _fused_shape(q: TensorSpec, keys: int, widths: Sequence[int], attributes: Attributes) -> GemmShape:
     """Return the shape of fused products whose factors are so wide; the head size is the mean, rounded."""
     head_size = round(sum(widths) / len(widths))
-    return GemmShape(q.shape[0], keys, head_size, q.shape[1] * q.shape[2], _is_causal(attributes))
+    window = min(_window(attributes), keys)
+    return GemmShape(q.shape[0], keys, head_size, q.shape[1] * q.shape[2], _is_causal(attributes), window)
 
 
 def _flash_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
@@ -203,9 +221,9 @@ def _flash_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], att
     keys, widths = _fused_keys(q, k, attributes), (q.shape[3], v.shape[3])
     scores = q.like(q.shape[1], q.shape[2], q.shape[0], keys)
     causal = _is_causal(attributes)
-    rows, read = k.shape[0] if causal else 2 * keys, [_touched(x, keys, attributes) for x in (k, v)]
+    rows, read = _counted_keys(k, attributes) if causal else 2 * keys, [_touched(x, keys, attributes) for x in (k, v)]
     work = _products(1, scores, sum(widths), (q, *read), outputs, rows)
-    executed = work.executed_flop * (_causal_fraction(q.shape[0], keys) if causal else 1.0)
+    executed = work.executed_flop * (_causal_fraction(q.shape[0], keys, _window(attributes)) if causal else 1.0)
     return Work(work.flop, executed, work.bytes_read, work.bytes_written, _fused_shape(q, keys, widths, attributes))
 
 

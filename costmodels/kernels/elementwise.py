@@ -142,13 +142,13 @@ def _rotary_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tup
     return (x,)
 
 
-def _swiglu_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+def _gated_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
     (x,) = inputs
     require(len(x.shape) == 4 and x.shape[2] == 2, "x must be [s,b,2,f]", x)
     return (x.like(x.shape[0], x.shape[1], x.shape[3]),)
 
 
-def _swiglu_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+def _gated_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
     dy, x = inputs
     require((*dy.shape[:2], 2, dy.shape[-1]) == x.shape, "dy must be [s,b,f] and x [s,b,2,f]", dy, x)
     return (x,)
@@ -216,8 +216,13 @@ ELEMENTWISE_KERNELS = (
     Kernel("rotary_backward", "elementwise", (1, 1), _rotary_outputs, streaming(3)),
     Kernel("gelu", "elementwise", (1, 1), _like_first, streaming(12)),
     Kernel("gelu_backward", "elementwise", (2, 2), _like_equals, streaming(20)),
-    Kernel("swiglu", "elementwise", (1, 1), _swiglu_outputs, streaming(4)),
-    Kernel("swiglu_backward", "elementwise", (2, 2), _swiglu_backward_outputs, streaming(8)),
+    Kernel("swiglu", "elementwise", (1, 1), _gated_outputs, streaming(4)),
+    Kernel("swiglu_backward", "elementwise", (2, 2), _gated_backward_outputs, streaming(8)),
+    Kernel("geglu", "elementwise", (1, 1), _gated_outputs, streaming(7)),
+    Kernel("geglu_backward", "elementwise", (2, 2), _gated_backward_outputs, streaming(12)),
+    Kernel("soft_cap", "elementwise", (1, 1), _like_first, streaming(8)),
+    Kernel("soft_cap_backward", "elementwise", (2, 2), _like_equals, streaming(10)),
+    Kernel("scaled", "elementwise", (1, 1), _like_first, streaming(1)),
     Kernel("add", "elementwise", (2, _MANY), _like_equals, streaming(1)),
     Kernel("append", "elementwise", (1, 2), _append_outputs, _append_work),
     Kernel("rows", "elementwise", (1, 1), _rows_outputs, _copying),

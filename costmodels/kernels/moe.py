@@ -195,6 +195,22 @@ def _grouped_weight_gradient_work(inputs: Sequence[TensorSpec], outputs: Sequenc
     return _products(GemmShape(k, n, m, groups), inputs, outputs)
 
 
+def _gate_tokens_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    """Return x[s, b, h], each token of which is weighed by the sigmoid of its gate[s, b, 1]."""
+    x, gate = inputs
+    require(gate.shape == (*x.shape[:-1], 1), "there must be one gate per token", x, gate)
+    return (x,)
+
+
+def _gate_tokens_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the gradients of tokens and gates."""
+    dy, x, gate = inputs
+    require(
+        dy.shape == x.shape and gate.shape == (*x.shape[:-1], 1), "dy must be like x, with one gate per token", dy, x
+    )
+    return (x, gate)
+
+
 MOE_KERNELS = (
     Kernel("router_matmul", "gemm", (2, 2), _router_outputs, _router_work),
     Kernel(
@@ -203,6 +219,8 @@ MOE_KERNELS = (
     Kernel(
         "router_matmul_weight_gradient", "gemm", (2, 3), _router_weight_gradient_outputs, _router_weight_gradient_work
     ),
+    Kernel("gate_tokens", "elementwise", (2, 2), _gate_tokens_outputs, streaming(1)),
+    Kernel("gate_tokens_backward", "elementwise", (3, 3), _gate_tokens_backward_outputs, streaming(4)),
     Kernel("route", "elementwise", (1, 1), _route_outputs, _routing(0, 20, ROUTING_KERNELS)),
     Kernel(
         "route_backward", "elementwise", (3, 3), _route_backward_outputs, _routing(1, 8, ROUTING_BACKWARD_KERNELS)

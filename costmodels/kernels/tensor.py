@@ -51,6 +51,7 @@ class GemmShape:
     """``batch`` products [m, k] x [k, n]; for fused attention m queries, n keys, head size k, batch of heads.
 
     ``causal``: in fused attention the last query sees all keys, and one before it a key less; else all see all.
+    ``window``: a query sees at most so many keys, the last ones; 0: no such limit.
 
     For ``decode`` m query heads share n keys of size k, batch of key heads.
     """
@@ -60,6 +61,7 @@ class GemmShape:
     k: int
     batch: int = 1
     causal: bool = True
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,14 +67,19 @@ class DecodeProfile:
 def attention_times(
     calls: Calls, peak_flop_per_s: float, device: DeviceSpec, attention: AttentionProfile, *, backward: bool
 ) -> Times:
-    """Return the times of attention of m queries to n keys: causal, the last m of which are their own, or to all."""
+    """Return the times of attention of m queries to n keys: causal, the last m of which are their own, or to all.
+
+    A block of queries takes the keys from where its first query's window begins to its last query.
+    """
     units = device.num_multiprocessors
     rate = peak_flop_per_s * attention.peak_fraction / units
-    longest = np.ceil(calls.n / attention.key_tile)
     best_s = np.full_like(calls.m, np.inf)
     for rows in _QUERY_TILES:
         per_head = np.ceil(calls.m / rows)
-        mean = (calls.n - calls.causal * (calls.m - (per_head + 1.0) / 2.0 * rows)) / attention.key_tile
+        most = calls.window + rows - 1.0
+        seen = calls.n - calls.causal * (calls.m - (per_head + 1.0) / 2.0 * rows)
+        mean = (seen - _hidden_keys(calls, most, rows, per_head)) / attention.key_tile
+        longest = np.ceil(np.minimum(calls.n, most) / attention.key_tile)
         fill = calls.batch * per_head / units
         step_s = rows * attention.key_tile * (4.0 * calls.k / rate + attention.score_s * units)
         last_s = longest * np.maximum(step_s, attention.step_s)
@@ -82,10 +87,23 @@ def attention_times(
         tail_s = attention.tail * last_s * (1.0 - 1.0 / np.maximum(fill, 1.0))
         best_s = np.minimum(best_s, np.maximum(last_s, shared_s + tail_s))
     least = calls.batch * calls.m * calls.n * (1.0 - calls.causal / 2.0)
+    least = least - calls.batch * calls.m * (calls.n - calls.window) ** 2 / (2.0 * calls.n)
     best_s = np.maximum(best_s, least * (4.0 * calls.k / (rate * units) + attention.score_s))
     busy = throttling(calls.executed_flop, peak_flop_per_s, attention.throttle, attention.throttle_after_s)
     compute_s = best_s * busy * (_BACKWARD_FLOP / attention.backward_ratio if backward else 1.0)
     return Times(np.full_like(best_s, attention.latency_s), compute_s, moving_s(calls.num_bytes, device, attention))
+
+
+def _hidden_keys(calls: Calls, most: Array, rows: int, per_head: Array) -> Array:
+    """Return how many keys before its queries' windows a block does not take, the mean over a head's blocks.
+
+    Block j of ``rows`` queries ends at key n - m + j rows, and takes ``most`` keys at most.
+    """
+    before = calls.n - calls.m
+    whole = np.clip(np.floor((most - before) / rows), 0.0, per_head)
+    ends = rows * (per_head * (per_head + 1.0) - whole * (whole + 1.0)) / 2.0
+    hidden: Array = ((per_head - whole) * (before - most) + ends) / per_head
+    return hidden
 
 
 def moving_s(num_bytes: Array, device: DeviceSpec, attention: AttentionProfile) -> Array:

@@ -15,7 +15,8 @@ Array = NDArray[np.float64]
 class Calls:
     """Calls of one family on operands of one dtype, a row each; the shapes are 0 where a family has none.
 
-    ``m``, ``n``, ``k``, ``batch``, ``causal`` (1 or 0): see ``GemmShape``. ``element_bytes``: of one operand's element.
+    ``m``, ``n``, ``k``, ``batch``, ``causal`` (1 or 0), ``window``: see ``GemmShape``; without a
+    window it is ``n``. ``element_bytes``: of one operand's element.
     """
 
     m: Array
@@ -23,6 +24,7 @@ class Calls:
     k: Array
     batch: Array
     causal: Array
+    window: Array
     executed_flop: Array
     bytes_read: Array
     bytes_written: Array
@@ -31,14 +33,14 @@ class Calls:
     @classmethod
     def of(cls, works: Sequence[Work], dtype: str) -> "Calls":
         """Return the work of some calls as arrays."""
-        shapes = [(g.m, g.n, g.k, g.batch, g.causal) if (g := w.gemm) else (0, 0, 0, 0, 0) for w in works]
+        shapes = [(g.m, g.n, g.k, g.batch, g.causal, g.window or g.n) if (g := w.gemm) else (0,) * 6 for w in works]
         rows = [(*s, w.executed_flop, w.bytes_read, w.bytes_written) for s, w in zip(shapes, works, strict=True)]
-        m, n, k, batch, causal, flop, read, written = np.array(rows, dtype=np.float64).reshape(-1, 8).T
-        return cls(m, n, k, batch, causal, flop, read, written, BYTES_PER_ELEMENT[dtype])
+        m, n, k, batch, causal, window, flop, read, written = np.array(rows, dtype=np.float64).reshape(-1, 9).T
+        return cls(m, n, k, batch, causal, window, flop, read, written, BYTES_PER_ELEMENT[dtype])
 
     def every(self, step: int) -> "Calls":
         """Return the first call and every ``step``-th after it."""
-        names = ("m", "n", "k", "batch", "causal", "executed_flop", "bytes_read", "bytes_written")
+        names = ("m", "n", "k", "batch", "causal", "window", "executed_flop", "bytes_read", "bytes_written")
         return replace(self, **{name: getattr(self, name)[::step] for name in names})
 
     @property

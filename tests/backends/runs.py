@@ -26,8 +26,9 @@ from tests.backends.jobs import (
 from tests.backends.latent_runs import LATENT_JOBS, latent_requests
 from tests.backends.local_runs import local_requests
 from tests.backends.plans import collective_plan, ring_plan, textbook_plan
+from tests.backends.variation_runs import VARIATION_JOBS
 
-JOBS = checked_trainings() | LATENT_JOBS | EXPERTS
+JOBS = checked_trainings() | LATENT_JOBS | EXPERTS | VARIATION_JOBS
 LOWER_PRECISIONS = {
     name: with_few_layers(training(tensor_degree=2, data_degree=2, zero_stage=stage, precision=precision))
     for name, precision, stage in (

@@ -1,7 +1,6 @@
 """Kernels: output shapes, FLOP and bytes from input shapes."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -19,7 +18,8 @@ VOCABULARY = {
     "causal_softmax_backward", "attention_context", "attention_context_backward", "flash_attention",
     "flash_attention_backward", "decode_attention", "split_latent", "merge_latent", "latent_heads",
     "latent_heads_backward",
-    "gelu", "gelu_backward", "swiglu", "swiglu_backward", "add", "slice", "append",
+    "gelu", "gelu_backward", "swiglu", "swiglu_backward", "geglu", "geglu_backward", "soft_cap", "soft_cap_backward",
+    "scaled", "gate_tokens", "gate_tokens_backward", "add", "slice", "append",
     "rows", "merge_attention", "take_chunks", "logits_max",
     "exp_logits", "cross_entropy", "cross_entropy_backward", "zero", "zeros", "scale", "squared_norm",
     "copy", "adam", "adam_piece", "sgd",
@@ -199,6 +199,15 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("gelu_backward", [X, X], {}, [X]),
     ("swiglu", [t(S, B, 2, F)], {}, [t(S, B, F)]),
     ("swiglu_backward", [t(S, B, F), t(S, B, 2, F)], {}, [t(S, B, 2, F)]),
+    ("geglu", [t(S, B, 2, F)], {}, [t(S, B, F)]),
+    ("geglu_backward", [t(S, B, F), t(S, B, 2, F)], {}, [t(S, B, 2, F)]),
+    ("soft_cap", [X], {"cap": 30.0}, [X]),
+    ("soft_cap_backward", [X, X], {"cap": 30.0}, [X]),
+    ("scaled", [X], {"factor": 2.0}, [X]),
+    ("gate_tokens", [X, f32(S, B, 1)], {}, [X]),
+    ("gate_tokens_backward", [X, X, f32(S, B, 1)], {}, [X, f32(S, B, 1)]),
+    ("flash_attention", [Q, KV, KV], {"window": 3}, [Q, f32(B, N, S)]),
+    ("attention_scores", [Q, KV], {"window": 3}, [SCORES]),
     ("add", [X, X], {}, [X]),
     ("slice", [X], {"dim": 0, "parts": 4}, [t(S // 4, B, H)]),
     ("append", [t(3, B, G, D)], {"start": 0, "rows": S}, [KV]),
@@ -304,6 +313,8 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("grouped_matmul", [t(E, C, H), t(E + 1, H, F)], {}),
         ("grouped_matmul_weight_gradient", [t(E, C, H), t(E, C + 1, F)], {}),
         ("swiglu", [X], {}),
+        ("gate_tokens", [X, f32(S, B)], {}),
+        ("gate_tokens_backward", [t(S, B, F), X, f32(S, B, 1)], {}),
         ("split_qkv", [t(S, B, G, 2, D)], {}),
         ("slice", [X], {"dim": 0, "parts": 3}),
         ("append", [t(3, B, G, D)], {"start": 6, "rows": S}),
@@ -520,41 +531,6 @@ def test_parts_of_a_product_do_its_work(count: int) -> None:
         assert count * part.num_bytes == together.num_bytes + again
 
 
-@given(cuts=st.lists(st.integers(1, 15), max_size=3, unique=True).map(sorted), fused=st.booleans())
-def test_slices_of_attention_add_up_to_the_whole(cuts: list[int], fused: bool) -> None:
-    """However 16 tokens are sliced, the counted FLOP are those of the square; executed are those that slices see."""
-    total = 16
-    cache, edges = t(total, B, G, D), [0, *cuts, total]
-    flop = executed = 0.0
-    for start, stop in pairwise(edges):
-        q = t(stop - start, B, N, D)
-        kernels = ["flash_attention"] if fused else ["attention_scores"]
-        works = [work_of(k, [q, cache, cache] if fused else [q, cache], {"context": start}) for k in kernels]
-        flop += sum(work.flop for work in works)
-        executed += sum(work.executed_flop for work in works)
-    whole = work_of("flash_attention", [t(total, B, N, D), cache, cache]) if fused else None
-    square = whole or work_of("attention_scores", [t(total, B, N, D), cache])
-    assert flop == square.flop
-    seen = sum((stop - start) * stop for start, stop in pairwise(edges))
-    assert executed == pytest.approx(square.executed_flop if fused else square.executed_flop * seen / total**2)
-
-
-@given(cuts=st.lists(st.integers(1, 15), max_size=3, unique=True).map(sorted))
-def test_blocks_below_the_diagonal_and_on_it_are_all_that_causal_attention_computes(cuts: list[int]) -> None:
-    """However 16 tokens are cut, causal blocks of own keys and whole ones of earlier keys add up to the whole."""
-    edges = [0, *cuts, 16]
-    parts = [(t(b - a, B, N, D), t(b - a, B, G, D)) for a, b in pairwise(edges)]
-    works = [work_of("flash_attention", [q, kv, kv]) for q, kv in parts]
-    works += [
-        work_of("flash_attention", [q, kv, kv], {"causal": False})
-        for i, (q, _) in enumerate(parts)
-        for _, kv in parts[:i]
-    ]
-    whole = work_of("flash_attention", [t(16, B, N, D), t(16, B, G, D), t(16, B, G, D)])
-    assert sum(work.flop for work in works) == whole.flop
-    assert sum(work.executed_flop for work in works) == pytest.approx(whole.executed_flop)
-
-
 def test_a_product_in_eight_bits_does_the_same_work_on_half_the_bytes() -> None:
     """As much arithmetic as in 16 bits; operands take half the bytes, and what is made as many."""
     attributes = {"dtype": "float16"}
@@ -568,23 +544,3 @@ def test_a_cast_reads_16_bits_and_writes_two_copies_of_8() -> None:
     """The tensor in two orders: 4 bytes per element in all, and the scale's."""
     work = work_of("cast_float8", [X], {"dtype": "float8_e4m3fn", "copies": 2})
     assert work.num_bytes == 4 * X.num_elements + 4
-
-
-@given(degree=st.integers(2, 6), chunk=st.integers(1, 9), backward=st.booleans())
-def test_shared_sequences_cost_what_their_ranks_chunks_do(degree: int, chunk: int, backward: bool) -> None:
-    """A rank's two chunks cost the mean over ranks of a call per chunk; so do the steps of a ring together."""
-    own, sequence = 2 * chunk, 2 * degree * chunk
-
-    def attention(queries: int, keys: int, **attributes: Any) -> Work:
-        q, kv, lse = t(queries, B, N, D), t(keys, B, G, D), f32(B, N, queries)
-        sums = [kv, kv] if {"context", "dealt_over"} & attributes.keys() else []
-        operands = [q, q, kv, kv, q, lse, *sums] if backward else [q, kv, kv]
-        return work_of(f"flash_attention{'_backward' if backward else ''}", operands, attributes)
-
-    chunks = [attention(chunk, sequence, context=number * chunk) for number in range(2 * degree)]
-    ring = [attention(own, own), *(attention(own, own, causal=False, ring="cp", step=i) for i in range(1, degree))]
-    dealt = attention(own, sequence, dealt_over="cp")
-    for count in ("flop", "executed_flop"):
-        each = sum(getattr(work, count) for work in chunks) / degree
-        assert getattr(dealt, count) == pytest.approx(each)
-        assert sum(getattr(work, count) for work in ring) == pytest.approx(each)

@@ -197,6 +197,26 @@ def test_a_block_below_the_diagonal_takes_longer_than_one_on_it(
     assert whole >= 4.0 * heads * m * n * 128 / peak
 
 
+@given(
+    sequence=st.integers(1, 9_000), window=st.integers(1, 9_000), size=st.sampled_from((64, 128)),
+    batch=st.integers(1, 64), backward=st.booleans(),
+)  # fmt: skip
+def test_a_window_never_costs_more_than_all_keys(
+    *, sequence: int, window: int, size: int, batch: int, backward: bool
+) -> None:
+    """A longer window takes no less time; one as long as the sequence takes what attention without one takes."""
+    q = TensorSpec((sequence, 1, batch, size), "bfloat16")
+    kernel = KERNELS["flash_attention"]
+    windows = (window, 2 * window, sequence, 0)
+    works = [kernel.work([q] * 3, kernel.outputs([q] * 3, {}), {"window": w} if w else {}) for w in windows]
+    calls = Calls.of(works, "bfloat16")
+    attention = load_profile("a100").attention
+    one, two, all_, none = attention_times(calls, A100.peak("bfloat16"), A100, attention, backward=backward).compute_s
+    assert one <= two * (1 + 1e-12)
+    assert min(one, two) <= all_ * (1 + 1e-12)
+    assert all_ == none
+
+
 def test_elementwise_kernel_is_bound_by_memory() -> None:
     """GELU of 100 MB reads and writes them at the profile's fraction of the memory bandwidth."""
     time = timed("gelu", [half(8192, 6144)])

@@ -5,7 +5,8 @@ With ``context``, keys and values are caches of which that many rows and one per
 gradients of the caches that are given as the last inputs are added to in place.
 Of sequences that ranks share in two chunks each, queries are this rank's. With ``dealt_over``, keys are the whole
 sequence; with ``ring``, they are the chunks of the rank ``step`` places before: of an earlier rank in the sequence all
-queries see the first, of a later one the second chunk of queries sees both.
+queries see the first, of a later one the second chunk of queries sees both. With ``window``, a query sees at most so
+many keys: its own and those before it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,11 +66,22 @@ def _summed(gradients: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tenso
     return tuple(given)
 
 
-def _masked(scores: Tensor) -> Tensor:
-    """Return scores[..., queries, keys] with minus infinity for keys after the query; the last query sees all."""
+def _masked(scores: Tensor, window: int = 0) -> Tensor:
+    """Return scores[..., queries, keys], minus infinity for keys after the query; the last query sees the last key.
+
+    Where there is a window, keys before it are hidden too.
+    """
     queries, keys = scores.shape[-2:]
-    future = torch.ones((queries, keys), dtype=torch.bool, device=scores.device).triu(1 + keys - queries)
-    return scores.masked_fill(future, -torch.inf)
+    every = torch.ones((queries, keys), dtype=torch.bool, device=scores.device)
+    hidden = every.triu(1 + keys - queries)
+    if window:
+        hidden |= every.tril(keys - queries - window)
+    return scores.masked_fill(hidden, -torch.inf)
+
+
+def _window(attributes: Attributes) -> int:
+    """Return how many keys a query sees at most; 0: all up to its own."""
+    return int(attributes.get("window", 0))
 
 
 def attention_scores(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
@@ -87,10 +99,10 @@ def attention_scores_backward(_: KernelContext, inputs: Sequence[Tensor], attrib
     return _ungrouped(grouped @ _kv(_seen(q, k, attributes))), *_summed((dk,), given)
 
 
-def causal_softmax(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return softmax over the keys up to the query's own; later ones get 0."""
+def causal_softmax(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return softmax over the keys up to the query's own, or of its window; others get 0."""
     (scores,) = inputs
-    return (_masked(wide(scores)).softmax(-1).to(scores.dtype),)
+    return (_masked(wide(scores), _window(attributes)).softmax(-1).to(scores.dtype),)
 
 
 def causal_softmax_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
@@ -124,10 +136,10 @@ def flash_attention(context: KernelContext, inputs: Sequence[Tensor], attributes
     y = values.new_zeros((b, groups, heads, s, v.shape[3]))
     sums = wide(values).new_full((b, groups, heads, s), -torch.inf)
     for rows, seen in _blocks(context, q, k, attributes):
-        scores = _block_scores(queries[..., rows, :], keys[..., :seen, :], attributes)
+        scores = _block_scores(queries[..., rows, :], keys[..., seen, :], attributes)
         lse = scores.logsumexp(-1)
         probs = torch.exp(scores - lse.unsqueeze(-1)).to(v.dtype)
-        y[..., rows, :], sums[..., rows] = probs @ values[..., :seen, :], lse
+        y[..., rows, :], sums[..., rows] = probs @ values[..., seen, :], lse
     return _ungrouped(y), sums.flatten(1, 2)
 
 
@@ -145,12 +157,12 @@ def flash_attention_backward(
     dk, dv = (torch.zeros((*shape, x.shape[4]), dtype=wide(x).dtype, device=x.device) for x in (keys, values))
     for block, seen in _blocks(context, q, k, attributes):
         rows = (..., block, slice(None))
-        probs = torch.exp(_block_scores(queries[rows], keys[..., :seen, :], attributes) - lse[rows])
-        dprobs = wide(grouped[rows] @ values[..., :seen, :].transpose(-1, -2))
+        probs = torch.exp(_block_scores(queries[rows], keys[..., seen, :], attributes) - lse[rows])
+        dprobs = wide(grouped[rows] @ values[..., seen, :].transpose(-1, -2))
         dscores = (probs * (dprobs - row_sums[rows]) / sqrt(q.shape[-1])).to(q.dtype)
-        dv[..., :seen, :] += probs.to(dy.dtype).transpose(-1, -2) @ grouped[rows]
-        dk[..., :seen, :] += dscores.transpose(-1, -2) @ queries[rows]
-        dq[rows] = dscores @ keys[..., :seen, :]
+        dv[..., seen, :] += probs.to(dy.dtype).transpose(-1, -2) @ grouped[rows]
+        dk[..., seen, :] += dscores.transpose(-1, -2) @ queries[rows]
+        dq[rows] = dscores @ keys[..., seen, :]
     return _ungrouped(dq), *_summed((_un_kv(dk).to(k.dtype), _un_kv(dv).to(v.dtype)), given)
 
 
@@ -161,12 +173,15 @@ def decode_attention(_: KernelContext, inputs: Sequence[Tensor], _attributes: At
     return (_ungrouped(torch.softmax(scores, -1).to(v.dtype) @ _kv(v)),)
 
 
-def _blocks(context: KernelContext, q: Tensor, k: Tensor, attributes: Attributes) -> Iterator[tuple[slice, int]]:
-    """Yield blocks of queries, each with how many keys its last one sees."""
+def _blocks(context: KernelContext, q: Tensor, k: Tensor, attributes: Attributes) -> Iterator[tuple[slice, slice]]:
+    """Yield blocks of queries, each with the keys from the first that one of them sees to the last."""
+    window = _window(attributes)
     for first, last, keys in _runs(context, q.shape[0], _seen(q, k, attributes).shape[0], attributes):
         for start in range(first, last, _QUERY_BLOCK):
             stop = min(start + _QUERY_BLOCK, last)
-            yield slice(start, stop), keys - last + stop if _is_causal(attributes) else keys
+            end = keys - last + stop if _is_causal(attributes) else keys
+            begin = max(0, end - (stop - start) - window + 1) if window else 0
+            yield slice(start, stop), slice(begin, end)
 
 
 def _runs(context: KernelContext, queries: int, keys: int, attributes: Attributes) -> list[tuple[int, int, int]]:
@@ -187,9 +202,9 @@ def _is_causal(attributes: Attributes) -> bool:
 
 
 def _block_scores(queries: Tensor, keys: Tensor, attributes: Attributes) -> Tensor:
-    """Return the scores of queries against keys; where causal, those after a query's own are minus infinity."""
+    """Return the scores of queries against keys; where causal, those that a query does not see are minus infinity."""
     scores = wide(queries @ keys.transpose(-1, -2)) / sqrt(queries.shape[-1])
-    return _masked(scores) if _is_causal(attributes) else scores
+    return _masked(scores, _window(attributes)) if _is_causal(attributes) else scores
 
 
 def merge_attention(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:

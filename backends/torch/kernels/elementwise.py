@@ -127,18 +127,19 @@ _GELU_CUBE: Final = 0.044715
 
 def gelu(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
     """Return GELU in its tanh approximation (Hendrycks and Gimpel 2016)."""
-    x = wide(inputs[0])
-    inner = torch.tanh(_GELU_SLOPE * (x + _GELU_CUBE * x**3))
-    return ((0.5 * x * (1.0 + inner)).to(inputs[0].dtype),)
+    return (_gelu(wide(inputs[0]))[0].to(inputs[0].dtype),)
 
 
 def gelu_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
     """Return dy times the derivative of the tanh approximation at x."""
-    dy, x = wide(inputs[0]), wide(inputs[1])
+    return ((wide(inputs[0]) * _gelu(wide(inputs[1]))[1]).to(inputs[1].dtype),)
+
+
+def _gelu(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return GELU in its tanh approximation, and its derivative."""
     inner = torch.tanh(_GELU_SLOPE * (x + _GELU_CUBE * x**3))
     slope = _GELU_SLOPE * (1.0 + 3.0 * _GELU_CUBE * x**2)
-    derivative = 0.5 * (1.0 + inner) + 0.5 * x * (1.0 - inner**2) * slope
-    return ((dy * derivative).to(inputs[1].dtype),)
+    return 0.5 * x * (1.0 + inner), 0.5 * (1.0 + inner) + 0.5 * x * (1.0 - inner**2) * slope
 
 
 def swiglu(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
@@ -154,6 +155,36 @@ def swiglu_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Att
     sigmoid = torch.sigmoid(gate)
     dgate = dy * value * sigmoid * (1.0 + gate * (1.0 - sigmoid))
     return (torch.stack((dgate, dy * gate * sigmoid), 2).to(inputs[1].dtype),)
+
+
+def geglu(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return gelu(x[:, :, 0]) x[:, :, 1] (Shazeer 2020)."""
+    gate, value = wide(inputs[0]).unbind(2)
+    return ((_gelu(gate)[0] * value).to(inputs[0].dtype),)
+
+
+def geglu_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the gradient of gate and value, stacked as x is."""
+    dy = wide(inputs[0])
+    gate, value = wide(inputs[1]).unbind(2)
+    activated, derivative = _gelu(gate)
+    return (torch.stack((dy * value * derivative, dy * activated), 2).to(inputs[1].dtype),)
+
+
+def soft_cap(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return cap tanh(x / cap), which stays below the cap (Gemma Team 2024, Gemma 2)."""
+    return ((attributes["cap"] * torch.tanh(wide(inputs[0]) / attributes["cap"])).to(inputs[0].dtype),)
+
+
+def soft_cap_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return dy times the derivative of the capped x."""
+    dy, x = wide(inputs[0]), wide(inputs[1])
+    return ((dy * (1.0 - torch.tanh(x / attributes["cap"]) ** 2)).to(inputs[1].dtype),)
+
+
+def scaled(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return a new tensor, factor times x."""
+    return (inputs[0] * attributes["factor"],)
 
 
 # --- positions and shapes ----------------------------------------------------------------------------------
@@ -278,6 +309,11 @@ ELEMENTWISE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "gelu_backward": gelu_backward,
         "swiglu": swiglu,
         "swiglu_backward": swiglu_backward,
+        "geglu": geglu,
+        "geglu_backward": geglu_backward,
+        "soft_cap": soft_cap,
+        "soft_cap_backward": soft_cap_backward,
+        "scaled": scaled,
         "rotary": rotary,
         "rotary_backward": rotary_backward,
         "split_qkv": split_qkv,

@@ -39,6 +39,20 @@ def router_matmul_weight_gradient(
     return (accumulated[0].add_(product) if accumulated else product.to(x.dtype),)
 
 
+def gate_tokens(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return every token of x times the sigmoid of its gate."""
+    x, gate = inputs
+    return ((wide(x) * torch.sigmoid(wide(gate))).to(x.dtype),)
+
+
+def gate_tokens_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the gradients of tokens and gates."""
+    dy, x, gate = (wide(tensor) for tensor in inputs)
+    weight = torch.sigmoid(gate)
+    dgate = (dy * x).sum(-1, keepdim=True) * weight * (1.0 - weight)
+    return (dy * weight).to(inputs[1].dtype), dgate.to(inputs[2].dtype)
+
+
 # --- choice --------------------------------------------------------------------------------------------------------
 
 
@@ -182,6 +196,8 @@ MOE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "router_matmul": router_matmul,
         "router_matmul_input_gradient": router_matmul_input_gradient,
         "router_matmul_weight_gradient": router_matmul_weight_gradient,
+        "gate_tokens": gate_tokens,
+        "gate_tokens_backward": gate_tokens_backward,
         "route": route,
         "route_backward": route_backward,
         "dispatch": dispatch,

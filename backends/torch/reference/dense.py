@@ -6,6 +6,7 @@ seed. Everything is computed in float64; parameters start as the plan's precisio
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import sqrt
 from typing import Final
 
@@ -124,9 +125,13 @@ def parameter_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
             "projection.weight": (model.num_heads, head, h), "norm2.weight": (h,),
         }  # fmt: skip
         if gpt:
-            layer |= {
-                "norm1.bias": (h,), "qkv.bias": (groups, slots, head), "projection.bias": (h,), "norm2.bias": (h,),
-            }  # fmt: skip
+            layer |= {"norm1.bias": (h,), "projection.bias": (h,), "norm2.bias": (h,)}
+        if gpt or model.qkv_bias:
+            layer["qkv.bias"] = (groups, slots, head)
+        if model.query_key_norm:
+            layer |= {"q_norm.weight": (head,), "k_norm.weight": (head,)}
+        if model.post_norms:
+            layer |= {"post_norm1.weight": (h,), "post_norm2.weight": (h,)}
         if model.has_experts(i):
             layer |= expert_shapes(model)
         else:
@@ -187,6 +192,8 @@ class DenseModel:
         """Return what enters the first layer."""
         p = self.parameters
         x = p["embedding.word"][self._tokens(0)]
+        if self._spec.scaled_embeddings:
+            x = x * sqrt(self._spec.hidden_size)
         if self._spec.family == "gpt":
             x = x + p["embedding.position"][:, None, :]
         return self._dropped(x, "embedding", batch_dim=1)
@@ -194,9 +201,8 @@ class DenseModel:
     def through(self, x: Tensor, layers: range) -> Tensor:
         """Return what leaves the last of some layers."""
         for i in layers:
-            x = x + self._branch(
-                self._attention(i, self._norm(x, f"layer{i}.norm1")), f"layer{i}", "projection", "attention_out"
-            )
+            y = self._post_norm(self._attention(i, self._norm(x, f"layer{i}.norm1")), f"layer{i}.post_norm1")
+            x = x + self._branch(y, f"layer{i}", "projection", "attention_out")
             normed = self._norm(x, f"layer{i}.norm2")
             if self._spec.has_experts(i):
                 y, balance = through_experts(
@@ -205,14 +211,17 @@ class DenseModel:
                     context_degree=self.job.parallel.context_degree,
                 )  # fmt: skip
                 self.balance.append(balance)
-                x = x + self._dropped(y, f"layer{i}.mlp_out", batch_dim=1)
+                x = x + self._dropped(self._post_norm(y, f"layer{i}.post_norm2"), f"layer{i}.mlp_out", batch_dim=1)
             else:
-                x = x + self._branch(self._mlp(i, normed), f"layer{i}", "fc2", "mlp_out")
+                y = self._post_norm(self._mlp(i, normed), f"layer{i}.post_norm2")
+                x = x + self._branch(y, f"layer{i}", "fc2", "mlp_out")
         return x
 
     def loss_of(self, x: Tensor, norm: str, table: str) -> Tensor:
         """Return the mean cross entropy of a head: a norm, and the product with a vocabulary table."""
         logits = self._norm(x, norm) @ self.parameters[table].T
+        if cap := self._spec.logit_cap:
+            logits = cap * torch.tanh(logits / cap)
         return nn.cross_entropy(logits.flatten(0, 1), self._tokens(1).flatten())
 
     def _tokens(self, shift: int) -> Tensor:
@@ -240,6 +249,9 @@ class DenseModel:
             return nn.layer_norm(x, width, weight, self.parameters[f"{name}.bias"], _NORM_EPSILON)
         return nn.rms_norm(x, width, weight, _NORM_EPSILON)
 
+    def _post_norm(self, y: Tensor, name: str) -> Tensor:
+        return self._norm(y, name) if self._spec.post_norms else y
+
     def _branch(self, y: Tensor, layer: str, last: str, salt: str) -> Tensor:
         """Return what a branch adds to the residual stream."""
         if self._spec.family == "gpt":
@@ -248,34 +260,44 @@ class DenseModel:
 
     def _attention(self, index: int, x: Tensor) -> Tensor:
         m, name = self._spec, f"layer{index}"
-        q, k, v = self._qkv(name, x)
+        window = m.sliding_window if m.sliding_window is not None and m.sliding_window.is_of(index) else None
+        q, k, v = self._qkv(name, x, m.rotary_base_of(index))
         scores = torch.einsum("sbnd,tbnd->bnst", q, k) / sqrt(q.shape[-1])
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=self.device).triu(1)
-        probabilities = scores.masked_fill(future, -torch.inf).softmax(-1)
+        if m.score_cap:
+            scores = m.score_cap * torch.tanh(scores / m.score_cap)
+        places = torch.arange(x.shape[0], device=self.device)
+        back = places[:, None] - places  # how far before the query the key is
+        hidden = (back < 0) | (back >= (window.size if window else m.sequence_length))
+        probabilities = scores.masked_fill(hidden, -torch.inf).softmax(-1)
         if m.attention == "core":
             probabilities = self._dropped(probabilities, f"{name}.attention", batch_dim=0)
         context = torch.einsum("bnst,tbnd->sbnd", probabilities, v)
         return torch.einsum("sbnd,ndh->sbh", context, self.parameters[f"{name}.projection.weight"])
 
-    def _qkv(self, name: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _qkv(self, name: str, x: Tensor, rotary_base: float) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values [s, b, n, d], of every head its own."""
         m, p = self._spec, self.parameters
         if m.latent_attention is not None:
             own = {key.removeprefix(f"{name}."): value for key, value in p.items() if key.startswith(f"{name}.")}
-            return latent_qkv(x, own, m.latent_attention, self._turned, _NORM_EPSILON)
+            return latent_qkv(x, own, m.latent_attention, partial(self._turned, base=rotary_base), _NORM_EPSILON)
         qkv = torch.einsum("sbh,hgcd->sbgcd", x, p[f"{name}.qkv.weight"])
-        if m.family == "gpt":
+        if m.family == "gpt" or m.qkv_bias:
             qkv = qkv + p[f"{name}.qkv.bias"]
         repeats = m.num_heads // m.num_kv_heads
         q, k, v = qkv[:, :, :, :-2].flatten(2, 3), qkv[:, :, :, -2], qkv[:, :, :, -1]
+        if m.query_key_norm:
+            q, k = (
+                nn.rms_norm(y, (m.head_size,), p[f"{name}.{which}_norm.weight"], _NORM_EPSILON)
+                for y, which in ((q, "q"), (k, "k"))
+            )
         if m.family == "llama":
-            q, k = self._turned(q), self._turned(k)
+            q, k = self._turned(q, rotary_base), self._turned(k, rotary_base)
         return q, k.repeat_interleave(repeats, 2), v.repeat_interleave(repeats, 2)
 
-    def _turned(self, x: Tensor) -> Tensor:
+    def _turned(self, x: Tensor, base: float) -> Tensor:
         """Return rotary positions as complex numbers: pair (i, i + d/2) times e^(i position base^(-2i/d))."""
         half = x.shape[-1] // 2
-        speed = self._spec.rotary_base ** (-torch.arange(half, dtype=x.dtype, device=self.device) / half)
+        speed = base ** (-torch.arange(half, dtype=x.dtype, device=self.device) / half)
         angles = torch.arange(x.shape[0], dtype=x.dtype, device=self.device)[:, None] * speed
         turned = (
             torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angles), angles)[:, None, None, :]
@@ -288,5 +310,5 @@ class DenseModel:
             y = nn.gelu(x @ p[f"{name}.fc1.weight"] + p[f"{name}.fc1.bias"], approximate="tanh")
         else:
             gate, value = torch.einsum("sbh,hcf->csbf", x, p[f"{name}.fc1.weight"])
-            y = nn.silu(gate) * value
+            y = (nn.silu(gate) if self._spec.gate == "silu" else nn.gelu(gate, approximate="tanh")) * value
         return y @ p[f"{name}.fc2.weight"]

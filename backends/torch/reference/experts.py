@@ -27,7 +27,9 @@ def expert_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
         "router.weight": (h, spec.num_experts),
         "experts.fc1.weight": (spec.num_experts, h, *gates, f), "experts.fc2.weight": (spec.num_experts, f, h),
     }  # fmt: skip
-    return shapes | ({"shared.fc1.weight": (h, *gates, shared), "shared.fc2.weight": (shared, h)} if shared else {})
+    if shared:
+        shapes |= {"shared.fc1.weight": (h, *gates, shared), "shared.fc2.weight": (shared, h)}
+    return shapes | ({"shared_gate.weight": (h, 1)} if spec.shared_gate else {})
 
 
 def through_experts(
@@ -45,7 +47,7 @@ def through_experts(
     """
     assert model.experts is not None
     p = {name.removeprefix(f"{layer}."): value for name, value in parameters.items() if name.startswith(f"{layer}.")}
-    activation = _gelu if model.family == "gpt" else _swiglu
+    activation = {"gelu": _gelu, "swiglu": _swiglu, "geglu": _geglu}[model.activation]
     owned = _tokens_of_ranks(x.shape[0], context_degree)
     in_order = torch.cat(owned).argsort()
     columns, balances = [], []
@@ -55,7 +57,8 @@ def through_experts(
         balances += [balance for _, balance in found]
     y = torch.cat(columns, 1)
     if "shared.fc1.weight" in p:
-        y = y + (activation(x.flatten(0, 1), p["shared.fc1.weight"]) @ p["shared.fc2.weight"]).view_as(x)
+        shared = (activation(x.flatten(0, 1), p["shared.fc1.weight"]) @ p["shared.fc2.weight"]).view_as(x)
+        y = y + (shared * torch.sigmoid(x @ p["shared_gate.weight"]) if "shared_gate.weight" in p else shared)
     return y, model.experts.balance_loss * torch.stack(balances).mean()
 
 
@@ -98,6 +101,12 @@ def _kept(chosen: Tensor, num_experts: int, capacity: int) -> Tensor:
 def _swiglu(x: Tensor, weight: Tensor) -> Tensor:
     gate, value = torch.einsum("th,hcf->ctf", x, weight)
     hidden: Tensor = nn.silu(gate) * value
+    return hidden
+
+
+def _geglu(x: Tensor, weight: Tensor) -> Tensor:
+    gate, value = torch.einsum("th,hcf->ctf", x, weight)
+    hidden: Tensor = nn.gelu(gate, approximate="tanh") * value
     return hidden
 
 

@@ -20,6 +20,10 @@ TopK = Annotated[int, Field(ge=1, le=100_000)]
 CapacityFactor = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
 BalanceLoss = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
 RotaryBase = Annotated[float, Field(gt=1, le=1e12, allow_inf_nan=False)]
+HeadSize = Annotated[int, Field(ge=1, le=100_000)]
+GlobalEvery = Annotated[int, Field(ge=2, le=10_000)]
+Cap = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Gate = Literal["silu", "gelu"]
 Attention = Literal["core", "flash"]
 
 
@@ -38,6 +42,17 @@ class LatentAttentionSection(Section):
     """Width of the compressed queries; left out: queries are projected from the hidden state."""
 
 
+class SlidingWindowSection(Section):
+    """Layers whose queries see so many keys at most: their own and those before it."""
+
+    size: SequenceLength
+    """Keys that a query sees at most."""
+    global_every: GlobalEvery | None = None
+    """The last of so many layers in a row sees the whole sequence; left out: none does."""
+    rotary_base: RotaryBase | None = None
+    """Rotary base of the layers with a window; default that of the model."""
+
+
 class ExpertsSection(Section):
     """Experts in the place of the MLP of a layer: a router sends every token to some of them."""
 
@@ -52,6 +67,8 @@ class ExpertsSection(Section):
     """So many first layers have an MLP, of width model.ffn_hidden_size, and no experts."""
     capacity_factor: CapacityFactor = 1.0
     """Slots of an expert for a rank's tokens, over its even share; num_experts / top_k and more drop no choice."""
+    shared_gate: bool = False
+    """What the shared experts add is weighed, token by token, by the sigmoid of a score."""
     routing: Routing = "learned"
     """`learned`: to the experts that the router scores highest; `balanced`: in turn, as benchmarks force it."""
     balance_loss: BalanceLoss = 0.0
@@ -104,6 +121,24 @@ class LlamaModel(Section):
     """Llamas have none."""
     rotary_base: RotaryBase = 10000.0
     """Base of the rotary frequencies (theta)."""
+    head_size: HeadSize | None = None
+    """Width of a head; default hidden_size / num_heads."""
+    qkv_bias: bool = False
+    """Queries, keys and values have biases, as in Qwen 2."""
+    query_key_norm: bool = False
+    """Every head of queries and keys is normalised, as in Qwen 3 and Gemma 3."""
+    gate: Gate = "silu"
+    """What the MLP's gate goes through: `silu` (SwiGLU) or `gelu` (GeGLU, as in Gemma)."""
+    post_norms: bool = False
+    """The outputs of attention and MLP are normalised, too, as in Gemma 2 and 3."""
+    scaled_embeddings: bool = False
+    """Embedded tokens are multiplied by the root of hidden_size, as in Gemma."""
+    sliding_window: SlidingWindowSection | None = None
+    """Layers that see a part of the sequence; left out: all see all of it."""
+    score_cap: Cap = 0.0
+    """Attention scores are kept below it by a tanh, as in Gemma 2; 0: they are not. Needs `attention: core`."""
+    logit_cap: Cap = 0.0
+    """The logits are kept below it by a tanh; 0: they are not."""
     latent_attention: LatentAttentionSection | None = None
     """Queries, keys and values are made of compressed vectors; left out: of the hidden state."""
     experts: ExpertsSection | None = None
@@ -129,8 +164,17 @@ class ExpertsOverrides(Section):
     shared_ffn_hidden_size: WidthOrZero | None = None
     first_dense_layers: LayersOrZero | None = None
     capacity_factor: CapacityFactor | None = None
+    shared_gate: bool | None = None
     routing: Routing | None = None
     balance_loss: BalanceLoss | None = None
+
+
+class SlidingWindowOverrides(Section):
+    """Keys that are written over those of a model's sliding window; the others stay."""
+
+    size: SequenceLength | None = None
+    global_every: GlobalEvery | None = None
+    rotary_base: RotaryBase | None = None
 
 
 class _ModelOverrides(Section):
@@ -147,6 +191,15 @@ class _ModelOverrides(Section):
     attention: Attention | None = None
     dropout: Probability | None = None
     rotary_base: RotaryBase | None = None
+    head_size: HeadSize | None = None
+    qkv_bias: bool | None = None
+    query_key_norm: bool | None = None
+    gate: Gate | None = None
+    post_norms: bool | None = None
+    scaled_embeddings: bool | None = None
+    sliding_window: SlidingWindowOverrides | None = None
+    score_cap: Cap | None = None
+    logit_cap: Cap | None = None
     latent_attention: LatentAttentionOverrides | None = None
     experts: ExpertsOverrides | None = None
 

@@ -24,6 +24,7 @@ from sim.training.spec.method import Method
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.models.latent import LatentAttention
 from sim.training.spec.models.model import TransformerSpec
+from sim.training.spec.models.window import SlidingWindow
 from sim.training.tensor.registry import tensor_method
 
 
@@ -135,6 +136,10 @@ def _transformer(document: Document, section: GptModel | LlamaModel) -> Transfor
     keys["num_kv_heads"] = section.num_kv_heads or section.num_heads
     keys["ffn_hidden_size"] = section.ffn_hidden_size or 4 * section.hidden_size
     with located(document):
+        if "head_size" in keys:
+            keys["own_head_size"] = keys.pop("head_size")
+        if keys.get("sliding_window") is not None:
+            keys["sliding_window"] = SlidingWindow(**keys["sliding_window"])
         if keys.get("latent_attention") is not None:
             keys["latent_attention"] = LatentAttention(**keys["latent_attention"])
         if section.experts is not None:

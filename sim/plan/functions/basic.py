@@ -149,9 +149,9 @@ def _sliced(t: TaskTracer, x: Tensor, axis: str, dim: int, kind: Kind) -> Tensor
 
 
 def elementwise(t: TaskTracer, name: str, kernel: str, x: Tensor, **attributes: Any) -> Tensor:
-    """Return kernel(x) for a kernel whose backward takes (dy, x): ``gelu`` and ``swiglu``."""
+    """Return kernel(x) for a kernel whose backward takes (dy, x): ``gelu``, ``swiglu``, ``geglu``, ``soft_cap``."""
     layout = x.layout
-    if kernel == "swiglu":
+    if kernel in ("swiglu", "geglu"):
         layout = Layout(tuple((a, Shard(2) if p == Shard(3) else p) for a, p in layout.placements))
     (y,) = t.compute(name, kernel, (x,), (layout,), **attributes)
 
@@ -162,6 +162,18 @@ def elementwise(t: TaskTracer, name: str, kernel: str, x: Tensor, **attributes: 
         )  # fmt: skip
 
     t.record((x,), (y,), backward)
+    return y
+
+
+def scaled(t: TaskTracer, name: str, x: Tensor, factor: float) -> Tensor:
+    """Return factor times x."""
+    (y,) = t.compute(name, "scaled", (x,), (x.layout,), factor=factor)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = only(gradients)  # it may still be a sum to be made: scaling is linear
+        return r.compute(f"{name}.backward", "scaled", (dy,), (dy.layout,), kind=Kind.WORKSPACE, factor=factor)
+
+    t.record((x,), (y,), backward, settles=False)
     return y
 
 
@@ -319,49 +331,77 @@ def heads_layout(q: Tensor) -> Layout:
     return Layout(tuple((a, dims[p.dim]) for a, p in q.layout.placements if isinstance(p, Shard)))
 
 
-def causal_softmax(t: TaskTracer, name: str, scores: Tensor) -> Tensor:
-    """Return softmax over the keys up to each query's own, of scores[b, n, queries, keys]."""
-    (probabilities,) = t.compute(name, "causal_softmax", (scores,), (scores.layout,))
+def causal_softmax(t: TaskTracer, name: str, scores: Tensor, window: int = 0) -> Tensor:
+    """Return softmax over the keys up to each query's own, of scores[b, n, queries, keys].
+
+    ``window``: a query sees at most so many keys, the last ones; 0: all.
+    """
+    (probabilities,) = t.compute(name, "causal_softmax", (scores,), (scores.layout,), **_windowed(window))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
             f"{name}.backward", "causal_softmax_backward", (only(gradients), probabilities), (scores.layout,),
-            kind=Kind.WORKSPACE,
+            kind=Kind.WORKSPACE, **_windowed(window),
         )  # fmt: skip
 
     t.record((scores,), (probabilities,), backward)
     return probabilities
 
 
-def core_attention(t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor, dropout_probability: float) -> Tensor:
-    """Return causal attention as separate kernels; scores, probabilities and mask are kept for backward."""
-    (scores,) = t.compute(f"{name}.scores", "attention_scores", (q, k), (heads_layout(q),))
-    t.record((q, k), (scores,), _two_input_backward(f"{name}.scores", "attention_scores", q, k))
-    probabilities = causal_softmax(t, f"{name}.softmax", scores)
+def _windowed(window: int) -> dict[str, Any]:
+    """Return the attributes of a kernel whose queries see a window, or all keys up to their own."""
+    return {"window": window} if window else {}
+
+
+def core_attention(
+    t: TaskTracer,
+    name: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_probability: float,
+    *,
+    window: int = 0,
+    cap: float = 0.0,
+) -> Tensor:
+    """Return causal attention as separate kernels; scores, probabilities and mask are kept for backward.
+
+    ``window``: keys that a query sees at most. ``cap``: scores stay softly below it (Gemma 2). 0: without.
+    """
+    seen = _windowed(window)
+    (scores,) = t.compute(f"{name}.scores", "attention_scores", (q, k), (heads_layout(q),), **seen)
+    t.record((q, k), (scores,), _two_input_backward(f"{name}.scores", "attention_scores", q, k, seen))
+    if cap:
+        scores = elementwise(t, f"{name}.soft_cap", "soft_cap", scores, cap=cap)
+    probabilities = causal_softmax(t, f"{name}.softmax", scores, window)
     dropped = dropout(t, name, probabilities, dropout_probability, batch_dim=0)
-    (y,) = t.compute(f"{name}.context", "attention_context", (dropped, v), (q.layout,))
-    t.record((dropped, v), (y,), _two_input_backward(f"{name}.context", "attention_context", dropped, v))
+    (y,) = t.compute(f"{name}.context", "attention_context", (dropped, v), (q.layout,), **seen)
+    t.record((dropped, v), (y,), _two_input_backward(f"{name}.context", "attention_context", dropped, v, seen))
     return y
 
 
-def _two_input_backward(name: str, kernel: str, a: Tensor, b: Tensor) -> Any:
+def _two_input_backward(name: str, kernel: str, a: Tensor, b: Tensor, attributes: Mapping[str, Any]) -> Any:
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
             f"{name}.backward", f"{kernel}_backward", (only(gradients), r.saved(a), r.saved(b)), (a.layout, b.layout),
-            labels=("first", "second"), kind=Kind.WORKSPACE,
+            labels=("first", "second"), kind=Kind.WORKSPACE, **attributes,
         )  # fmt: skip
 
     return backward
 
 
-def flash_attention(t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return causal attention as one kernel that keeps only the log-sum-exp (Dao et al. 2022)."""
-    y, lse = t.compute(name, "flash_attention", (q, k, v), (q.layout, heads_layout(q)), labels=("", "lse"))
+def flash_attention(t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor, *, window: int = 0) -> Tensor:
+    """Return causal attention as one kernel that keeps only the log-sum-exp (Dao et al. 2022).
+
+    ``window``: a query sees at most so many keys, its own and those before it; 0: all.
+    """
+    seen, layouts = _windowed(window), (q.layout, heads_layout(q))
+    y, lse = t.compute(name, "flash_attention", (q, k, v), layouts, labels=("", "lse"), **seen)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
             f"{name}.backward", "flash_attention_backward", (only(gradients), q, k, v, y, lse),
-            (q.layout, k.layout, v.layout), labels=("q", "k", "v"), kind=Kind.WORKSPACE,
+            (q.layout, k.layout, v.layout), labels=("q", "k", "v"), kind=Kind.WORKSPACE, **seen,
         )  # fmt: skip
 
     t.record((q, k, v), (y,), backward)

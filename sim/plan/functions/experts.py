@@ -66,6 +66,21 @@ def route(
     return Routes(weights, slots, logits.shape[-1], capacity)
 
 
+def gate_tokens(t: TaskTracer, name: str, x: Tensor, gate: Tensor) -> Tensor:
+    """Return x[s, b, h], each token weighed by the sigmoid of its gate[s, b, 1]; x may be a sum to be made."""
+    (y,) = t.compute(name, "gate_tokens", (x, gate), (x.layout,))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        layouts = (only(gradients).layout, _partial_over(gate.layout, x.layout.partial_axes))
+        return r.compute(
+            f"{name}.backward", "gate_tokens_backward", (only(gradients), r.saved(x), r.saved(gate)), layouts,
+            labels=("tokens", "gates"), kind=Kind.WORKSPACE,
+        )  # fmt: skip
+
+    t.record((x, gate), (y,), backward)
+    return y
+
+
 def dispatch(t: TaskTracer, name: str, x: Tensor, routes: Routes, expert_axis: str = "") -> Tensor:
     """Return x[s, b, h] in the slots of its choices, [E, C, h]; ``expert_axis``: that of the ranks that share them."""
     slots = Layout(tuple((axis, Shard(1)) for axis, p in x.layout.placements if isinstance(p, Shard)))

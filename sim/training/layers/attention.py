@@ -11,33 +11,39 @@ from sim.training.layers.latent_attention import latent_qkv
 from sim.training.layers.layer import LayerBuilder
 
 
-def attention(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> Tensor:
-    """Return causal self-attention of x, of whatever heads the model has."""
-    m = b.model
-    latent = m.latent_attention
-    q, k, v = _qkv(b, t, name, x) if latent is None else latent_qkv(b, t, name, x, latent)
+def attention(b: LayerBuilder, t: TaskTracer, index: int, x: Tensor) -> Tensor:
+    """Return causal self-attention of x in one layer, of whatever heads the model has."""
+    m, name, window = b.model, f"layer{index}", b.model.window_of(index)
+    latent, base = m.latent_attention, m.rotary_base_of(index)
+    q, k, v = _qkv(b, t, name, x, base) if latent is None else latent_qkv(b, t, name, x, latent, base)
     if b.part:
         k = sliced.append(t, f"{name}.keys", k, b.part)
         v = sliced.append(t, f"{name}.values", v, b.part)
-    y = attend(b, t, f"{name}.attention", (q, k, v))
+    y = attend(b, t, f"{name}.attention", (q, k, v), window.size if window else 0)
     output = b.row_weights(t, f"{name}.projection", (m.num_heads, m.head_size, m.hidden_size))
     return b.row(t, f"{name}.projection", y, output, contract=2)
 
 
-def _qkv(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _qkv(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, rotary_base: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values of multi-head or grouped-query attention (Ainslie et al. 2023)."""
     m = b.model
     shape = (m.num_kv_heads, m.num_heads // m.num_kv_heads + 2, m.head_size)
-    weight, bias = b.column_weights(t, f"{name}.qkv", (m.hidden_size, *shape)), b.column_bias(t, f"{name}.qkv", shape)
+    weight = b.column_weights(t, f"{name}.qkv", (m.hidden_size, *shape))
+    bias = b.column_bias(t, f"{name}.qkv", shape, biased=m.qkv_bias)
     q, k, v = f.split_qkv(t, f"{name}.qkv", b.column(t, f"{name}.qkv", x, weight, bias))
+    if m.query_key_norm:
+        q, k = b.head_norm(t, f"{name}.q_norm", q), b.head_norm(t, f"{name}.k_norm", k)
     if m.family == "llama":
-        q = f.rotary(t, f"{name}.rotary_q", q, m.rotary_base, b.rows)
-        k = f.rotary(t, f"{name}.rotary_k", k, m.rotary_base, b.rows)
+        q = f.rotary(t, f"{name}.rotary_q", q, rotary_base, b.rows)
+        k = f.rotary(t, f"{name}.rotary_k", k, rotary_base, b.rows)
     return q, k, v
 
 
-def attend(b: LayerBuilder, t: TaskTracer, name: str, qkv: Sequence[Tensor]) -> Tensor:
-    """Return the attention of queries to keys and values, recomputed in backward if ``recompute`` is selective."""
+def attend(b: LayerBuilder, t: TaskTracer, name: str, qkv: Sequence[Tensor], window: int = 0) -> Tensor:
+    """Return the attention of queries to keys and values, recomputed in backward if ``recompute`` is selective.
+
+    ``window``: keys that a query sees at most; 0: all up to its own.
+    """
 
     def scored(tracer: TaskTracer, inputs: Sequence[Tensor]) -> Tensor:
         flash, dropout = b.model.attention == "flash", b.model.dropout
@@ -50,7 +56,7 @@ def attend(b: LayerBuilder, t: TaskTracer, name: str, qkv: Sequence[Tensor]) -> 
             return exchanging(tracer, name, inputs, b.shared)
         q, k, v = inputs
         if flash:
-            return f.flash_attention(tracer, name, q, k, v)
-        return f.core_attention(tracer, name, q, k, v, dropout)
+            return f.flash_attention(tracer, name, q, k, v, window=window)
+        return f.core_attention(tracer, name, q, k, v, dropout, window=window, cap=b.model.score_cap)
 
     return b.checkpointed(t, scored, qkv) if b.recompute == "selective" else scored(t, qkv)

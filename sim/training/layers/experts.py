@@ -20,17 +20,21 @@ def expert_mlp(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> Tensor:
     """Return the output of a layer's experts for x: of each token's chosen experts, and of the shared ones."""
     spec = b.model.experts
     assert spec is not None
-    logits, x = router(b, t, f"{name}.router", x, spec), b.tensor.enter(t, x)
+    logits = _scores(b, t, f"{name}.router", x, spec.num_experts)
+    gate = _scores(b, t, f"{name}.shared_gate", x, 1) if spec.shared_gate else None
+    x = b.tensor.enter(t, x)
     y = routed_experts(b, t, name, logits, x, spec)
     if spec.shared_ffn_hidden_size:
         shared = two_products(b, t, f"{name}.shared", x, spec.shared_ffn_hidden_size)
+        if gate is not None:
+            shared = ex.gate_tokens(t, f"{name}.shared.gate_tokens", shared, gate)
         y = f.add(t, f"{name}.all_experts", y, shared)
     return b.tensor.leave(t, y)
 
 
-def router(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, spec: ExpertsSpec) -> Tensor:
-    """Return the scores of all tokens that are routed here, [s, b, E], of those that are x."""
-    shape = (b.model.hidden_size, spec.num_experts)
+def _scores(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, num_scores: int) -> Tensor:
+    """Return so many scores of all tokens that are routed here, [s, b, scores], of those that are x."""
+    shape = (b.model.hidden_size, num_scores)
     weight = t.program.parameter(f"{name}.weight", shape, REPLICATED, "normal")
     logits = linear(t, name, x, weight, products=ex.RouterProducts(b.products.weight_gradient))
     return b.tensor.enter(t, logits, again=False)
@@ -56,7 +60,7 @@ def routed_experts(b: LayerBuilder, t: TaskTracer, name: str, logits: Tensor, x:
 def _experts(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, spec: ExpertsSpec) -> Tensor:
     """Return every expert's output for its slots of x[E, slots, h]; like Megatron-LM's, experts have no biases."""
     h, width, weight_gradient = b.model.hidden_size, spec.ffn_hidden_size, b.products.weight_gradient
-    activation, inner = ("gelu", (h, width)) if b.model.family == "gpt" else ("swiglu", (h, 2, width))
+    activation, inner = b.model.activation, (h, width) if b.model.family == "gpt" else (h, 2, width)
     cut = b.tensor.column_layout(outputs=len(inner), inputs=1)
     first = _weight(t, f"{name}.fc1.weight", (spec.num_experts, *inner), cut)
     y = ex.grouped_linear(t, f"{name}.fc1", x, first, weight_gradient)

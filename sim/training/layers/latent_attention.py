@@ -14,13 +14,15 @@ from sim.training.spec.models.latent import LatentAttention
 
 
 def latent_qkv(
-    b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, latent: LatentAttention
+    b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, latent: LatentAttention, rotary_base: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return q[s, b, n, d+p], k[s, b, n, d+p] and v[s, b, n, e] of x as the residual stream lies, normalised."""
-    return _queries(b, t, name, x, latent), *_keys_and_values(b, t, name, x, latent)
+    return _queries(b, t, name, x, latent, rotary_base), *_keys_and_values(b, t, name, x, latent, rotary_base)
 
 
-def _queries(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, latent: LatentAttention) -> Tensor:
+def _queries(
+    b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, latent: LatentAttention, rotary_base: float
+) -> Tensor:
     heads = (b.model.num_heads, latent.query_head_size)
     if latent.q_rank is None:
         weight = b.column_weights(t, f"{name}.q", (b.model.hidden_size, *heads))
@@ -30,11 +32,11 @@ def _queries(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, latent: Laten
         compressed = b.norm(t, f"{name}.q_norm", b.product(t, f"{name}.q_down", x, down))
         up = b.column_weights(t, f"{name}.q_up", (latent.q_rank, *heads))
         q = b.column(t, f"{name}.q_up", compressed, up)
-    return f.rotary(t, f"{name}.rotary_q", q, b.model.rotary_base, b.rows, width=latent.rotary_head_size)
+    return f.rotary(t, f"{name}.rotary_q", q, rotary_base, b.rows, width=latent.rotary_head_size)
 
 
 def _keys_and_values(
-    b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, latent: LatentAttention
+    b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, latent: LatentAttention, rotary_base: float
 ) -> tuple[Tensor, Tensor]:
     width = latent.kv_rank + latent.rotary_head_size
     down = b.weights(t, f"{name}.kv_down", (b.model.hidden_size, width), REPLICATED)
@@ -43,5 +45,5 @@ def _keys_and_values(
     compressed = b.norm(t, f"{name}.kv_norm", compressed)
     heads = (b.model.num_heads, latent.kv_head_size)
     kv = b.column(t, f"{name}.kv_up", compressed, b.column_weights(t, f"{name}.kv_up", (latent.kv_rank, *heads)))
-    position = f.rotary(t, f"{name}.rotary_k", b.tensor.enter(t, position), b.model.rotary_base, b.rows)
+    position = f.rotary(t, f"{name}.rotary_k", b.tensor.enter(t, position), rotary_base, b.rows)
     return latent_heads(t, f"{name}.heads", kv, position, latent.head_size)

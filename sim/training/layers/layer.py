@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sim.plan.functions import basic as f
 from sim.plan.functions.context import SharedSequence
 from sim.plan.functions.gradients import checkpoint
 from sim.plan.functions.linear import Products
@@ -10,7 +11,7 @@ from sim.plan.functions.rows import Rows
 from sim.plan.functions.token_slices import TokenSlice
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.buffer import Part
-from sim.plan.words.layout import Layout
+from sim.plan.words.layout import REPLICATED, Layout
 from sim.training.pipeline.spec import Recompute
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.parallelism.context import ContextMethod
@@ -75,9 +76,11 @@ class LayerBuilder:
         """Return the weight of a row-parallel product, whose last dimension is the hidden one."""
         return self.weights(t, name, shape, self.tensor.row_layout(len(shape) - 1))
 
-    def column_bias(self, t: TaskTracer, name: str, shape: tuple[int, ...]) -> Parameter | None:
-        """Return the bias of a column-parallel product; None in families without."""
-        if not self.biased:
+    def column_bias(
+        self, t: TaskTracer, name: str, shape: tuple[int, ...], *, biased: bool = False
+    ) -> Parameter | None:
+        """Return the bias of a column-parallel product; None in families without, unless ``biased`` says so."""
+        if not (self.biased or biased):
             return None
         return t.program.parameter(f"{name}.bias", shape, self.tensor.column_bias_layout(), "zeros")
 
@@ -96,6 +99,10 @@ class LayerBuilder:
     ) -> Tensor:
         """Return a product that neither enters from the residual stream nor leaves to it."""
         return self.tensor.multiply(t, name, x, weights, bias, products=self.products)
+
+    def head_norm(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
+        """Return the RMS norm of every head of x[s, b, n, d], all by one weight (Henry et al. 2020)."""
+        return f.rms_norm(t, name, x, t.program.parameter(f"{name}.weight", (x.shape[-1],), REPLICATED, "ones"))
 
     def norm(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
         """Return the family's norm of x over its last dimension."""

@@ -29,5 +29,5 @@ def _second(b: LayerBuilder, t: TaskTracer, name: str, width: int) -> list[Param
 
 
 def _activated(b: LayerBuilder, t: TaskTracer, name: str, y: Tensor) -> Tensor:
-    kernel = "gelu" if b.model.family == "gpt" else "swiglu"
+    kernel = b.model.activation
     return f.elementwise(t, f"{name}.{kernel}", kernel, y)

@@ -73,6 +73,19 @@ _OF_CONTEXT: Final = (
     ),
 )  # fmt: skip
 
+_OF_WINDOWS: Final = (
+    Refusal(
+        ("sliding_window",), ("context",), "parallel.context.degree",
+        "ranks that share a sequence exchange the keys of all of it, and sliding windows hide most of them",
+        "leave parallel.context out, or write model.sequence_length no larger than the window and no sliding_window",
+    ),
+    Refusal(
+        ("sliding_window", "score_cap"), ("token_slices",), SCHEDULE_KEY,
+        "attention over token slices is built without sliding windows and caps on scores",
+        "write schedule: 1f1b",
+    ),
+)  # fmt: skip
+
 _OF_SCHEDULES: Final = (
     Refusal(
         ("local",), _SHARDED, f"{_DATA}.zero_stage",
@@ -274,7 +287,8 @@ _OF_EXPERTS: Final = (
 )  # fmt: skip
 
 REFUSALS: Final = (
-    *_OF_OSDP[-2:], *_OF_CONTEXT, *_OF_SCHEDULES, *_OF_OSDP[:-2], *_OF_SHARDING, *_OF_NUMBERS, *_OF_EXPERTS,
+    *_OF_OSDP[-2:], *_OF_CONTEXT, *_OF_WINDOWS, *_OF_SCHEDULES, *_OF_OSDP[:-2], *_OF_SHARDING, *_OF_NUMBERS,
+    *_OF_EXPERTS,
 )  # fmt: skip
 """All refused pairs. If a strategy has several, the error names the first."""
 

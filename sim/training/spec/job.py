@@ -102,11 +102,9 @@ class TrainingJob:
         layers, tokens = split_layers(model.num_layers, self.parallel.pipeline), batch * model.sequence_length
         flop += (len(layers) - 1) * 6.0 * tokens * model.hidden_size * model.vocab_size
         if self.training.update == "overlapping":
-            flop += (
-                sum(layers[1:-1])
-                * tokens
-                * (2.0 * model.layer_products + 4.0 * model.sequence_length * model.score_products)
-            )
+            between = range(layers[0], sum(layers[:-1]))
+            products = 2.0 * len(between) * model.layer_products
+            flop += tokens * (products + 4.0 * model.seen_keys(between) * model.score_products)
         return flop
 
 

@@ -59,6 +59,8 @@ TECHNIQUES: Final[Mapping[str, Technique]] = {
     "scatter_gather": Technique("scattered boundaries", lambda s: s.parallel.pipeline.scatter_gather),
     "context": Technique("context parallelism", lambda s: s.parallel.context_degree > 1),
     "latent_attention": Technique("latent attention", lambda s: s.model.latent_attention is not None),
+    "sliding_window": Technique("sliding windows", lambda s: s.model.sliding_window is not None),
+    "score_cap": Technique("capped scores", lambda s: s.model.score_cap > 0.0, needs=(("core_attention",),)),
     "core_attention": Technique("attention with scores kept", lambda s: s.model.attention == "core"),
     "tied_embeddings": Technique("tied embeddings", lambda s: s.model.tied_embeddings),
     "experts": Technique("experts", lambda s: s.model.experts is not None),

@@ -5,6 +5,7 @@ over the tensor-parallel ranks, the method of tensor parallelism says. Parameter
 """
 
 from dataclasses import replace
+from math import sqrt
 from typing import NamedTuple
 
 from sim.plan.functions import basic as f
@@ -39,6 +40,8 @@ class TransformerBuilder(LayerBuilder):
         m = self.model
         ids, table = self.tokens(t, "tokens", shift=0), self.word_table(t, "embedding.word")
         x = self.tensor.embed(t, "embedding", ids, table, whole_gradient=self.whole_embedding_gradient)
+        if m.scaled_embeddings:
+            x = f.scaled(t, "embedding.scaled", x, sqrt(m.hidden_size))
         if m.family == "gpt":
             shape, layout = (m.sequence_length, m.hidden_size), self.tensor.hidden_layout(1)
             positions = t.program.parameter("embedding.position", shape, layout, "normal")
@@ -70,6 +73,8 @@ class TransformerBuilder(LayerBuilder):
         own = [] if names.shared else self.weights(t, names.head, shape, self.tensor.vocabulary_layout, dim=1)
         tables = own or [self.word_table(t, names.shared)]
         logits = self.tensor.logits(t, names.head, x, tables, products=self._head_products)
+        if self.model.logit_cap:
+            logits = f.elementwise(t, f"{names.head}.soft_cap", "soft_cap", logits, cap=self.model.logit_cap)
         labels = self.tokens(t, names.labels, shift=1)
         return self.tensor.cross_entropy(t, names.loss, logits, labels, loss, self.loss_scale)
 
@@ -89,14 +94,18 @@ class TransformerBuilder(LayerBuilder):
 
     def _layer(self, t: TaskTracer, index: int, x: Tensor) -> Tensor:
         name = f"layer{index}"
-        y = attention(self, t, name, self.norm(t, f"{name}.norm1", x))
+        y = self._post_norm(t, f"{name}.post_norm1", attention(self, t, index, self.norm(t, f"{name}.norm1", x)))
         x = self._residual(t, f"{name}.attention_out", y, f"{name}.projection.bias", x)
         normed = self.norm(t, f"{name}.norm2", x)
         if self.model.has_experts(index):
-            y = expert_mlp(self, t, name, normed)
+            y = self._post_norm(t, f"{name}.post_norm2", expert_mlp(self, t, name, normed))
             y = f.dropout(t, f"{name}.mlp_out", y, self.model.dropout, batch_dim=1, spans=self._spans)
             return f.add(t, f"{name}.mlp_out", y, x)
-        return self._residual(t, f"{name}.mlp_out", mlp(self, t, name, normed), f"{name}.fc2.bias", x)
+        y = self._post_norm(t, f"{name}.post_norm2", mlp(self, t, name, normed))
+        return self._residual(t, f"{name}.mlp_out", y, f"{name}.fc2.bias", x)
+
+    def _post_norm(self, t: TaskTracer, name: str, y: Tensor) -> Tensor:
+        return self.norm(t, name, y) if self.model.post_norms else y
 
     def _residual(self, t: TaskTracer, name: str, y: Tensor, bias_source: str, residual: Tensor) -> Tensor:
         if not self.biased:

@@ -166,16 +166,18 @@ def test_bias_gradient_sums_over_all_but_the_bias_dimensions() -> None:
 # --- attention ---------------------------------------------------------------------------------------------
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return causal attention by torch's own function."""
+def attention(q: Tensor, k: Tensor, v: Tensor, window: int = 0) -> Tensor:
+    """Return causal attention by torch's own function; ``window``: keys that a query sees at most."""
     q, k, v = (x.permute(1, 2, 0, 3) for x in (q, k, v))
-    return nn.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).permute(2, 0, 1, 3)
+    seen = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril()
+    seen = seen.triu(1 - window) if window else seen
+    return nn.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True).permute(2, 0, 1, 3)
 
 
-def separate_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def separate_attention(q: Tensor, k: Tensor, v: Tensor, **seen: int) -> tuple[Tensor, Tensor]:
     """Return attention and its probabilities by the separate kernels."""
-    (scores,) = run("attention_scores", q, k)
-    (probs,) = run("causal_softmax", scores)
+    (scores,) = run("attention_scores", q, k, **seen)
+    (probs,) = run("causal_softmax", scores, **seen)
     return run("attention_context", probs, v)[0], probs
 
 
@@ -210,6 +212,21 @@ def test_attention_gradients_match_torch(sequence: int, width: int) -> None:
     (dscores,) = run("causal_softmax_backward", dprobs, probs)
     dq, dk = run("attention_scores_backward", dscores, q, k)
     assert_close((dq, dk, dv), expected)
+
+
+@pytest.mark.parametrize(("sequence", "window"), [(S, 2), (S, 1), (300, 7), (300, 256), (600, 290)])
+def test_attention_in_a_window_matches_torch(sequence: int, window: int) -> None:
+    """Separate and fused kernels, forward and backward, equal torch's attention with such a mask."""
+    q, k, v = random(sequence, 1, N, D), random(sequence, 1, G, D, seed=1), random(sequence, 1, G, D, seed=2)
+    dy, expected = random(sequence, 1, N, D, seed=3), attention(q, k, v, window)
+    whole = gradients(lambda *x: attention(*x, window), (q, k, v), dy)
+    y, lse = run("flash_attention", q, k, v, window=window)
+    separate, probs = separate_attention(q, k, v, window=window)
+    assert_close([y, separate], [expected, expected])
+    assert_close(run("flash_attention_backward", dy, q, k, v, y, lse, window=window), whole)
+    dprobs, dv = run("attention_context_backward", dy, probs, v, window=window)
+    (dscores,) = run("causal_softmax_backward", dprobs, probs, window=window)
+    assert_close((*run("attention_scores_backward", dscores, q, k, window=window), dv), whole)
 
 
 def sliced_attention(kernels: str, q: Tensor, k: Tensor, v: Tensor, dy: Tensor, cuts: Sequence[int]) -> list[Tensor]:
@@ -348,24 +365,6 @@ def test_rms_norm_matches_torch() -> None:
     dx, _ = run("rms_norm_backward", dy, x, weight, rstd, total)
     assert_close([dx, total], [expected[0], 1 + expected[1]])
     assert_close(run("rms_norm_backward", dy, x, weight, rstd), expected)
-
-
-def test_gelu_and_swiglu_match_torch() -> None:
-    """Forward and backward of both activations."""
-    x, dy = 2 * random(S, B, F), random(S, B, F, seed=1)
-
-    def gelu(a: Tensor) -> Tensor:
-        return nn.gelu(a, approximate="tanh")
-
-    assert_close([*run("gelu", x), *run("gelu_backward", dy, x)], [gelu(x), *gradients(gelu, (x,), dy)])
-    pair = random(S, B, 2, F)
-
-    def swiglu(a: Tensor) -> Tensor:
-        return nn.silu(a[:, :, 0]) * a[:, :, 1]
-
-    assert_close(
-        [*run("swiglu", pair), *run("swiglu_backward", dy, pair)], [swiglu(pair), *gradients(swiglu, (pair,), dy)]
-    )
 
 
 def dropout_attributes(**changes: Any) -> dict[str, Any]:

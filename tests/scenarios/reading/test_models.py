@@ -10,6 +10,7 @@ from scenarios.reading.models.huggingface import read_model
 from scenarios.reading.models.model_presets import load_presets
 from scenarios.workloads.loading import load_scenario
 from sim.training.spec.models.latent import LatentAttention
+from sim.training.spec.models.window import SlidingWindow
 
 PARAMETERS = {
     # Hugging Face's counts of the published weights
@@ -22,6 +23,19 @@ PARAMETERS = {
     "mixtral-8x7b": 46_702_792_704,
     "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v2": 235_741_434_880,
+    "mistral-7b": 7_241_732_096,
+    "qwen-2.5-0.5b": 494_032_768,
+    "qwen-2.5-7b": 7_615_616_512,
+    "qwen-2.5-72b": 72_706_203_648,
+    "qwen-1.5-moe-a2.7b": 14_315_784_192,
+    "qwen-3-0.6b": 596_049_920,
+    "qwen-3-8b": 8_190_735_360,
+    "qwen-3-30b-a3b": 30_532_122_624,
+    "qwen-3-235b-a22b": 235_093_634_560,
+    "gemma-2-2b": 2_614_341_888,
+    "gemma-2-9b": 9_241_705_984,
+    "gemma-2-27b": 27_227_128_320,
+    "gemma-3-1b": 999_885_952,
     "deepseek-v3": 671_026_419_200 - 58 * 256,  # without the biases that balance 58 layers' experts
 }
 
@@ -55,6 +69,47 @@ DEEPSEEK_V3 = DEEPSEEK | {
     "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
     "moe_layer_freq": 1, "n_group": 8, "topk_group": 4, "scoring_func": "sigmoid", "vocab_size": 129280,
     "num_nextn_predict_layers": 1, "quantization_config": {"quant_method": "fp8", "fmt": "e4m3"},
+}  # fmt: skip
+MISTRAL = LLAMA | {
+    "model_type": "mistral", "sliding_window": 4096, "vocab_size": 32000, "rope_theta": 10000.0, "rope_scaling": None,
+    "max_position_embeddings": 32768,
+}  # fmt: skip
+QWEN = LLAMA | {
+    "rope_scaling": None, "rope_theta": 1000000.0, "sliding_window": 131072, "use_sliding_window": False,
+    "max_window_layers": 28, "vocab_size": 151936, "max_position_embeddings": 40960,
+}  # fmt: skip
+QWEN_25 = QWEN | {
+    "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+}  # fmt: skip
+QWEN_3 = QWEN | {
+    "model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "head_dim": 128,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "tie_word_embeddings": True,
+}  # fmt: skip
+QWEN_2_MOE = QWEN | {
+    "model_type": "qwen2_moe", "hidden_size": 2048, "intermediate_size": 5632, "moe_intermediate_size": 1408,
+    "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 16, "num_experts": 60,
+    "num_experts_per_tok": 4, "shared_expert_intermediate_size": 5632, "decoder_sparse_step": 1,
+    "norm_topk_prob": False,
+}  # fmt: skip
+QWEN_3_MOE = QWEN | {
+    "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+    "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
+    "num_experts_per_tok": 8, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True,
+}  # fmt: skip
+GEMMA_2 = {
+    "model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "head_dim": 256,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 8192, "vocab_size": 256000,
+    "rope_theta": 10000.0, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh",
+    "attention_bias": False, "attention_dropout": 0.0, "sliding_window": 4096, "query_pre_attn_scalar": 256,
+    "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+}  # fmt: skip
+GEMMA_3 = {
+    "model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26,
+    "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "max_position_embeddings": 32768,
+    "vocab_size": 262144, "rope_theta": 1000000, "rope_local_base_freq": 10000, "sliding_window": 512,
+    "sliding_window_pattern": 6, "hidden_activation": "gelu_pytorch_tanh", "attn_logit_softcapping": None,
+    "final_logit_softcapping": None, "attention_bias": False, "attention_dropout": 0.0,
 }  # fmt: skip
 GPT2 = {
     "model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "n_positions": 1024, "n_ctx": 1024,
@@ -150,6 +205,30 @@ def test_deepseek_v3_configuration_is_read(write, tmp_path) -> None:
     assert load(write, tmp_path, DEEPSEEK_V3, sequence_length=4096) == preset_model(write, "deepseek-v3")
 
 
+@pytest.mark.parametrize(("config", "preset"), [
+    (MISTRAL, "mistral-7b"), (QWEN_25, "qwen-2.5-7b"), (QWEN_2_MOE, "qwen-1.5-moe-a2.7b"), (QWEN_3, "qwen-3-0.6b"),
+    (QWEN_3_MOE, "qwen-3-30b-a3b"), (GEMMA_2, "gemma-2-2b"), (GEMMA_3, "gemma-3-1b"),
+])  # fmt: skip
+def test_configurations_of_newer_models_are_read(write, tmp_path, config: dict[str, object], preset: str) -> None:
+    """Their config.json gives the preset's model, but for the length of sequences."""
+    expected = preset_model(write, preset)
+    assert load(write, tmp_path, config, sequence_length=expected.sequence_length) == expected
+
+
+def test_rotary_bases_of_gemma_3_may_be_nested(write, tmp_path) -> None:
+    """The newer form of the file states them by kind of layer."""
+    nested = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+    plain = {key: value for key, value in GEMMA_3.items() if not key.startswith("rope")}
+    assert load(write, tmp_path, plain | {"rope_parameters": nested}) == load(write, tmp_path, GEMMA_3)
+
+
+def test_window_of_a_qwen_is_of_all_layers_or_of_none(write, tmp_path) -> None:
+    """``use_sliding_window`` turns it on, from layer ``max_window_layers`` on."""
+    on = QWEN_25 | {"use_sliding_window": True, "sliding_window": 1024}
+    windows = [load(write, tmp_path, on | {"max_window_layers": first}).sliding_window for first in (0, 28)]
+    assert windows == [SlidingWindow(size=1024), None]
+
+
 def test_configuration_keys_are_overridden(write, tmp_path) -> None:
     """The scenario's keys stand over the file's, here a shorter sequence and a padded vocabulary."""
     model = load(write, tmp_path, GPT2, sequence_length=512, vocab_size=50304)
@@ -167,9 +246,9 @@ def test_missing_keys_have_hugging_face_defaults(write, tmp_path) -> None:
 
 @pytest.mark.parametrize(("base", "key", "value", "words"), [
     (LLAMA, "model_type", "bloom", "models of type 'bloom' (text) are not modelled"),
-    (LLAMA, "model_type", "qwen2", "known: deepseek_v2, deepseek_v3, gpt2, llama, mistral"),
+    (LLAMA, "model_type", "falcon", "known: deepseek_v2, deepseek_v3, gemma2, gemma3_text, gpt2, llama, mistral"),
     (LLAMA, "model_type", None, "models of type nothing"),
-    (LLAMA, "model_type", "qwen2", "write its shape as keys: family, num_layers"),
+    (LLAMA, "model_type", "falcon", "write its shape as keys: family, num_layers"),
     (LLAMA, "sliding_window", 4096, "sliding-window attention"),
     (LLAMA, "sliding_window", 4096, "write null here and set model.sequence_length"),
     (LLAMA, "attention_bias", True, "biases in the attention"),
@@ -179,7 +258,12 @@ def test_missing_keys_have_hugging_face_defaults(write, tmp_path) -> None:
     (LLAMA, "hidden_act", "gelu", '"gelu" is not modelled'),
     (LLAMA, "pretraining_tp", 2, "2 is not modelled"),
     (LLAMA, "attention_dropout", 0.1, "no dropout"),
-    (LLAMA, "head_dim", 256, "hidden_size / heads = 128"),
+    (QWEN_25 | {"use_sliding_window": True}, "max_window_layers", 12, "layers from number 12 on have a window"),
+    (QWEN_3, "attention_bias", True, "biases in the attention"),
+    (QWEN_3_MOE, "decoder_sparse_step", 2, "every layer has experts"),
+    (QWEN_3_MOE, "mlp_only_layers", [3], "every layer has experts"),
+    (GEMMA_2, "hidden_activation", "gelu", "the feed-forward layer is GeGLU"),
+    (GEMMA_3, "attn_logit_softcapping", 50.0, "Gemma 3 has no caps"),
     (LLAMA, "num_hidden_layers", "32", "a whole number of 1 or more belongs here"),
     (LLAMA, "num_hidden_layers", None, "required and missing"),
     (LLAMA, "num_attention_heads", 0, "a whole number of 1 or more"),

@@ -14,6 +14,7 @@ from sim.training.spec.combinations import REFUSALS, first_refusal, verdict_on
 from sim.training.spec.job import DenseTraining
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.models.latent import LatentAttention
+from sim.training.spec.models.window import SlidingWindow
 from sim.training.spec.parallelism.sharding import Choice, OsdpSpec, ShardingSpec
 from sim.training.spec.techniques import TECHNIQUES, Strategy, used_by
 from sim.training.steps.builder import build_dense_training
@@ -30,6 +31,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "latent_attention": LatentAttention(kv_rank=16, head_size=8, rotary_head_size=4, value_head_size=8),
     },
     "core_attention": {"attention": "core"},
+    "sliding_window": {"sliding_window": SlidingWindow(size=8, global_every=2)},
+    "score_cap": {"attention": "core", "score_cap": 50.0},
     "tied_embeddings": {"tied_embeddings": True},
     "tied_over_ranks": {},
     "experts": {"experts": ExpertsSpec(num_experts=4, top_k=2, ffn_hidden_size=32)},
@@ -63,6 +66,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 }
 """Keys that use each technique."""
 
+VARIATIONS = ("latent_attention", "experts", "sliding_window", "score_cap")
+
 PAIRS = list(combinations(TECHNIQUES, 2))
 BUILT, REFUSED, NEVER = (
     [pair for pair in PAIRS if kind == (not (v := verdict_on(*pair)).used, v.refusal is not None)]
@@ -80,7 +85,7 @@ def job_of(used: Iterable[str]) -> DenseTraining:
     if keys.get("schedule") == "aiao" and "zero_stage" not in keys:
         keys.setdefault("deferred_sync", 0.0)
     sharding = {key: keys.pop(key) for key in ShardingSpec.__dataclass_fields__ if key in keys}
-    model = LLAMA | {key: keys.pop(key) for key in (*LLAMA, "latent_attention", "experts") if key in keys}
+    model = LLAMA | {key: keys.pop(key) for key in (*LLAMA, *VARIATIONS) if key in keys}
     return dense_job(model=model, sharding=ShardingSpec(**sharding), **keys)
 
 

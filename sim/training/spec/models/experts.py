@@ -30,6 +30,8 @@ class ExpertsSpec:
     routing: Routing = "learned"
     """``balanced``: experts are dealt out in turn, as benchmarks force them to be."""
 
+    shared_gate: bool = False
+    """What the shared experts add is weighed, token by token, by the sigmoid of a score (Qwen 2 MoE)."""
     balance_loss: float = 0.0
     """Coefficient of the loss that keeps experts equally busy, per layer, of the choices of every rank's tokens."""
 
@@ -40,6 +42,9 @@ class ExpertsSpec:
                 f"a token goes to {self.top_k} of {self.num_experts} experts",
                 f"write a number of 1 to {self.num_experts}",
             )
+        if self.shared_gate and not self.shared_ffn_hidden_size:
+            rule, remedy = "there are no shared experts to weigh", "write shared_ffn_hidden_size, or leave it out"
+            raise SpecError("model.experts.shared_gate", rule, remedy)
 
     def capacity(self, num_tokens: int) -> int:
         """Return the slots of each expert for a rank's tokens: ceil(c T k / E), no more than tokens."""
@@ -57,7 +62,7 @@ class ExpertsSpec:
     def num_parameters(self, hidden_size: int, matrices: int) -> int:
         """Return the parameters of router and experts; an expert has 2 matrices, or 3 where it is gated."""
         widths = self.num_experts * self.ffn_hidden_size + self.shared_ffn_hidden_size
-        return hidden_size * (self.num_experts + matrices * widths)
+        return hidden_size * (self._num_scores + matrices * widths)
 
     def products(self, hidden_size: int, matrices: int, reached: float | None = None) -> float:
         """Return the multiplications with weights per token: router, shared experts, and those that it is routed to.
@@ -65,4 +70,9 @@ class ExpertsSpec:
         ``reached``: how many of these it reaches on the mean; None: all that it chooses.
         """
         widths = (self.top_k if reached is None else reached) * self.ffn_hidden_size + self.shared_ffn_hidden_size
-        return hidden_size * (self.num_experts + matrices * widths)
+        return hidden_size * (self._num_scores + matrices * widths)
+
+    @property
+    def _num_scores(self) -> int:
+        """Return how many scores a token gets: one per expert, and one for the shared ones where they are weighed."""
+        return self.num_experts + (1 if self.shared_gate else 0)

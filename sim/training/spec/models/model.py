@@ -1,11 +1,20 @@
 """Transformer models: family, sizes, and the costs that no strategy changes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from sim.training.errors import SpecError
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.models.latent import LatentAttention
+from sim.training.spec.models.window import SlidingWindow
+
+_VARIATIONS: Final[Mapping[str, object]] = {
+    "own_head_size": None, "qkv_bias": False, "query_key_norm": False, "gate": "silu", "post_norms": False,
+    "scaled_embeddings": False, "sliding_window": None, "score_cap": 0.0, "logit_cap": 0.0,
+}  # fmt: skip
+"""What newer models of the llama family change, and how it is in a Llama."""
+_OF_HEADS: Final = ("own_head_size", "qkv_bias", "query_key_norm")
 
 _SIZES: Final = ("num_heads", "num_kv_heads", "hidden_size", "ffn_hidden_size", "vocab_size", "sequence_length")
 
@@ -15,7 +24,8 @@ class TransformerSpec:
     """A decoder-only transformer.
 
     ``gpt``: learned positions, layer norm, biases, GELU, dropout (Megatron-LM's GPT).
-    ``llama``: rotary positions, RMS norm, no biases, SwiGLU, grouped-query attention.
+    ``llama``: rotary positions, RMS norm, no biases, SwiGLU, grouped-query attention. The fields from ``own_head_size``
+    to ``logit_cap`` are what newer models of this family change (Qwen 2 and 3, Gemma 2 and 3, Mistral).
     """
 
     family: Literal["gpt", "llama"]
@@ -33,12 +43,31 @@ class TransformerSpec:
     rotary_base: float = 10000.0
     latent_attention: LatentAttention | None = None
     """How queries, keys and values are made of compressed vectors; None: of the hidden state itself."""
+    own_head_size: int | None = None
+    """Width of a head; None: hidden_size / num_heads."""
+    qkv_bias: bool = False
+    """Queries, keys and values have biases."""
+    query_key_norm: bool = False
+    """Every head of queries and keys is normalised before positions turn it."""
+    gate: Literal["silu", "gelu"] = "silu"
+    """What the gate of the MLP goes through: SwiGLU or GeGLU."""
+    post_norms: bool = False
+    """What attention and MLP add to the residual stream is normalised, too."""
+    scaled_embeddings: bool = False
+    """Embedded tokens are multiplied by the root of the hidden size."""
+    sliding_window: SlidingWindow | None = None
+    """Layers that see a part of the sequence; None: all see all of it."""
+    score_cap: float = 0.0
+    """Attention scores are kept below it by a tanh; 0: they are not."""
+    logit_cap: float = 0.0
+    """The head's logits are kept below it by a tanh; 0: they are not."""
     experts: ExpertsSpec | None = None
     """In the place of the MLP of all layers, or of all but the first ones; None: every layer has an MLP."""
 
     def __post_init__(self) -> None:
         if self.family == "llama" and self.dropout:
             raise SpecError("model.dropout", "the llama family has no dropout", "leave it out")
+        self._check_variations()
         if self.latent_attention is not None:
             self._check_latent()
         else:
@@ -49,6 +78,18 @@ class TransformerSpec:
                 f"{self.experts.first_dense_layers} of {self.num_layers} layers would have no experts, which is all",
                 f"write a number of 0 to {self.num_layers - 1}, or leave experts out",
             )
+
+    def _check_variations(self) -> None:
+        """Raise SpecError where a variation of the llama family does not go with the rest of the model."""
+        for name, default in _VARIATIONS.items():
+            changed, key = getattr(self, name) != default, f"model.{name.removeprefix('own_')}"
+            if changed and self.family != "llama":
+                raise SpecError(key, "only models of the llama family have it", "leave it out")
+            if changed and self.latent_attention is not None and name in _OF_HEADS:
+                raise SpecError(key, "latent attention is built without it", "leave one of the two out")
+        if self.score_cap and self.attention == "flash":
+            rule = "fused attention is built without a cap on its scores"
+            raise SpecError("model.score_cap", rule, "write attention: core, or score_cap: 0")
 
     def _check_latent(self) -> None:
         """Raise SpecError where latent attention does not go with the rest of the model."""
@@ -64,11 +105,11 @@ class TransformerSpec:
 
     def _check_heads(self) -> None:
         """Raise SpecError where heads do not divide what they share."""
-        if self.hidden_size % self.num_heads:
+        if self.own_head_size is None and self.hidden_size % self.num_heads:
             raise SpecError(
                 "model.num_heads",
                 f"hidden_size {self.hidden_size} does not divide by num_heads {self.num_heads}",
-                f"choose a divisor of {self.hidden_size}",
+                f"choose a divisor of {self.hidden_size}, or write head_size",
             )
         if self.num_heads % self.num_kv_heads:
             raise SpecError(
@@ -76,6 +117,9 @@ class TransformerSpec:
                 f"num_heads {self.num_heads} does not divide by num_kv_heads {self.num_kv_heads}",
                 f"choose a divisor of {self.num_heads}",
             )
+        if self.own_head_size is not None and self.head_size % 2:
+            rule = f"rotary positions turn pairs of channels, and {self.head_size} is odd"
+            raise SpecError("model.head_size", rule, f"write {self.head_size + 1}")
         if self.family == "llama" and self.head_size % 2:
             raise SpecError(
                 "model.num_heads",
@@ -98,7 +142,26 @@ class TransformerSpec:
         """Return the width of one attention head; of latent attention that of its output."""
         if self.latent_attention is not None:
             return self.latent_attention.value_head_size
-        return self.hidden_size // self.num_heads
+        return self.own_head_size or self.hidden_size // self.num_heads
+
+    @property
+    def activation(self) -> Literal["gelu", "swiglu", "geglu"]:
+        """Return the kernel between the two products of an MLP."""
+        if self.family == "gpt":
+            return "gelu"
+        return "swiglu" if self.gate == "silu" else "geglu"
+
+    def rotary_base_of(self, layer: int) -> float:
+        """Return the base of the rotary frequencies of a layer."""
+        window = self.sliding_window
+        own = window.rotary_base if window is not None and window.is_of(layer) else None
+        return own or self.rotary_base
+
+    def window_of(self, layer: int) -> SlidingWindow | None:
+        """Return the sliding window of a layer; None: it sees the whole sequence, or the window is as long."""
+        window = self.sliding_window
+        hides = window is not None and window.is_of(layer) and window.size < self.sequence_length
+        return window if hides else None
 
     def has_experts(self, layer: int) -> bool:
         """Return whether a layer has experts in the place of its MLP."""
@@ -117,10 +180,12 @@ class TransformerSpec:
     @property
     def attention_parameters(self) -> int:
         """Return the number of parameters of one layer but for its MLP: attention and both norms."""
-        h, kv = self.hidden_size, self.num_kv_heads * self.head_size
-        biases_and_norms = (h + 2 * kv) + h + 4 * h if self.family == "gpt" else 2 * h
-        inner_norms = self.latent_attention.norm_parameters if self.latent_attention else 0
-        return self.attention_products + biases_and_norms + inner_norms
+        h, qkv = self.hidden_size, (self.num_heads + 2 * self.num_kv_heads) * self.head_size
+        norms = (4 if self.family == "gpt" or self.post_norms else 2) * h
+        norms += self.latent_attention.norm_parameters if self.latent_attention else 0
+        norms += 2 * self.head_size if self.query_key_norm else 0
+        biases = (qkv if self.family == "gpt" or self.qkv_bias else 0) + (h if self.family == "gpt" else 0)
+        return self.attention_products + norms + biases
 
     @property
     def mlp_parameters(self) -> int:
@@ -142,11 +207,13 @@ class TransformerSpec:
 
         ``reached``: how many experts a token reaches on the mean; None: all that it chooses.
         Every matrix product counts 2MKN forward and twice that backward, of experts as many as a token reaches;
-        attention counts in full, no causal skipping; the rest counts nothing. For GPT this is
+        attention counts in full, no causal skipping, of a window what it shows; the rest counts nothing. For GPT it is
         72·B·s·L·h²·(1 + s/6h + V/12Lh) (Narayanan et al. 2021, section 3; Korthikanti et al. 2022, appendix A).
         """
         s, h = self.sequence_length, self.hidden_size
-        layers = self.num_layers * (self.attention_products + s * self.score_products)
+        layers = (
+            self.num_layers * self.attention_products + self.seen_keys(range(self.num_layers)) * self.score_products
+        )
         layers += (self.num_layers - self.num_expert_layers) * self.mlp_products
         products = float(layers + h * self.vocab_size)
         if self.experts is not None:
@@ -165,10 +232,15 @@ class TransformerSpec:
     @property
     def attention_products(self) -> int:
         """Return the multiplications of attention's products with weights, per token and layer."""
-        h, kv = self.hidden_size, self.num_kv_heads * self.head_size
+        h = self.hidden_size
         if self.latent_attention is not None:
             return self.latent_attention.products(h, self.num_heads)
-        return h * (h + 2 * kv) + h * h
+        return h * 2 * (self.num_heads + self.num_kv_heads) * self.head_size
+
+    def seen_keys(self, layers: range) -> int:
+        """Return how many keys a query sees, summed over layers: those of a sequence or a window, none skipped."""
+        windows = [window.size for layer in layers if (window := self.window_of(layer))]
+        return (len(layers) - len(windows)) * self.sequence_length + sum(windows)
 
     @property
     def mlp_products(self) -> int:
