@@ -83,6 +83,11 @@ training: {global_batch_size: 8, microbatch_size: 1}
 parallel:
   data: {degree: 8, zero_stage: 3, shard_degree: 4, prefetch: 1, reshard_after_forward: true}
 """
+GEMMA: Final = SHARDED.replace(
+    "latent_attention: {kv_rank: 16, head_size: 8, rotary_head_size: 4, value_head_size: 8}",
+    "head_size: 16, gate: gelu, query_key_norm: true, sliding_window: {size: 16, global_every: 2, rotary_base: 500}, "
+    "attention: core, score_cap: 50, logit_cap: 30, post_norms: true, scaled_embeddings: true, qkv_bias: false",
+)
 SHARED: Final = SHARDED.replace(
     "data: {degree: 8, zero_stage: 3, shard_degree: 4, prefetch: 1, reshard_after_forward: true}",
     "context: {degree: 2, method: p2p}\n  data: {degree: 4, zero_stage: 1}",
@@ -172,7 +177,7 @@ def cases(*files: dict[str, str]) -> Callable[[], list[Case]]:
 
 def scenarios() -> list[Case]:
     """Return scenarios of all kinds."""
-    texts = [{"a.yaml": text} for text in (DENSE, MIXTURE, SHARDED, SHARED, TEXTBOOK, TEXTBOOK)]
+    texts = [{"a.yaml": text} for text in (DENSE, MIXTURE, SHARDED, GEMMA, SHARED, TEXTBOOK, TEXTBOOK)]
     return cases(*texts, {"a.yaml": CUSTOM, "actions.csv": ACTIONS})()
 
 

@@ -181,12 +181,23 @@ def _model(draw: Draw, stages: int, tp: int, cp: int) -> Data:
             model["latent_attention"] = {
                 "kv_rank": 32, "head_size": 16, "rotary_head_size": 8, "value_head_size": 16
             } | draw.some(0.5, q_rank=48)  # fmt: skip
+        if draw.maybe(0.3):
+            model |= _variations(draw, int(model["sequence_length"]))
     if draw.maybe(0.5):
         model["experts"] = {
             "num_experts": draw.one(2, 4, 8), "top_k": draw.one(1, 2), "ffn_hidden_size": 64,
             "capacity_factor": draw.one(0.5, 1.0, 1.25, 2.0, 4.0), "routing": draw.one("learned", "balanced"),
         } | draw.some(0.3, shared_ffn_hidden_size=64, first_dense_layers=1, balance_loss=0.01)  # fmt: skip
     return model
+
+
+def _variations(draw: Draw, sequence: int) -> Data:
+    """Return what newer models change in a Llama."""
+    window = {"size": draw.one(1, sequence // 2, sequence)} | draw.some(0.5, global_every=2, rotary_base=500.0)
+    return draw.some(
+        0.5, head_size=24, qkv_bias=True, query_key_norm=True, gate="gelu", post_norms=True, scaled_embeddings=True,
+        sliding_window=window, logit_cap=30.0,
+    )  # fmt: skip
 
 
 def _training(draw: Draw, batch: int, size: int, precisions: Sequence[str]) -> Data:
