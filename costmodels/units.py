@@ -46,6 +46,10 @@ _EXAMPLES: Final = {
     Dimension.FLOP_RATE: "312 TFLOP/s",
     Dimension.FREQUENCY: "1.41 GHz",
 }
+MULTIPLE: Final = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*x")
+"""A multiple of another value: ``2x``, ``0.5x``."""
+LARGEST_MULTIPLE: Final = 1e9
+"""Times that are changed by more are lost beside the others, or endless."""
 _ROUNDED_UP: Final = 0.99995
 """From here on four digits are those of 1."""
 _LARGER_UNIT: Final = 1024

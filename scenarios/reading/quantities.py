@@ -1,12 +1,13 @@
 """Field types of the scenario schema whose check is more than a type and two limits."""
 
+import math
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from costmodels.errors import UnitError
-from costmodels.units import Dimension, format_bytes, format_time, parse_quantity
+from costmodels.units import LARGEST_MULTIPLE, MULTIPLE, Dimension, format_bytes, format_time, parse_quantity
 
 MAX_DEGREE: Final = 1_000_000
 MAX_TEXT: Final = 100
@@ -98,6 +99,21 @@ def parse_fraction(value: object) -> float | Literal["auto"]:
     return float(value)
 
 
+def parse_multiple(value: object) -> float:
+    """Return a multiple of a value of the catalogue, written as text: ``2x`` is 2."""
+    found = MULTIPLE.fullmatch(value.strip()) if isinstance(value, str) and len(value) <= MAX_TEXT else None
+    factor = float(found[1]) if found else 0.0
+    remedy = "write a multiple of the catalogue's value, as in 2x or 0.5x"
+    if isinstance(value, str) and not found:
+        remedy += ", or the adapters' own value as cluster.topology.nodes.nic.bandwidth or .latency"
+    if not found or not 0.0 < factor < math.inf:
+        raise refusal(f"a multiple above 0 belongs here, not {_shown(value)}", remedy)
+    if not 1.0 / LARGEST_MULTIPLE <= factor <= LARGEST_MULTIPLE:
+        rule = f"a multiple lies between {1.0 / LARGEST_MULTIPLE:g}x and {LARGEST_MULTIPLE:g}x, got {_shown(value)}"
+        raise refusal(rule, remedy)
+    return factor
+
+
 def _shown(value: Any) -> str:
     return {dict: "a mapping", list: "a list", type(None): "nothing"}.get(type(value), repr(value)[:60])
 
@@ -118,6 +134,11 @@ FractionOrAuto = Annotated[
     float | Literal["auto"],
     PlainValidator(parse_fraction),
     WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"const": "auto"}]}),
+]
+Multiple = Annotated[
+    float,
+    PlainValidator(parse_multiple),
+    WithJsonSchema({"type": "string", "pattern": rf"^\s*{MULTIPLE.pattern}\s*$", "examples": ["2x"]}),
 ]
 Bytes = Annotated[
     float, PlainValidator(Quantity(Dimension.BYTES, most=2.0**50, allow_zero=False)), quantity_schema(Dimension.BYTES)

@@ -43,7 +43,7 @@ class Cluster:
     @cached_property
     def topology(self) -> Topology:
         """Return the cluster's links and routes."""
-        return self.wiring or _one_switch(self.node, self.num_nodes)
+        return self.wiring or below_one_switch(self.node, self.num_nodes)
 
     @cached_property
     def devices(self) -> NDArray[np.int64]:
@@ -87,8 +87,12 @@ class Cluster:
             )
 
 
-def _one_switch(node: NodeSpec, num_nodes: int) -> Topology:
-    """Return nodes of switched devices below one switch; the way from a device to its adapter costs nothing."""
+def below_one_switch(node: NodeSpec, num_nodes: int, oversubscription: float = 1.0) -> Topology:
+    """Return nodes of switched devices below one switch; the way from a device to its adapter costs nothing.
+
+    ``oversubscription``: bandwidth of a node's adapters over that of its way to the other nodes. Above 1 each node has
+    a leaf of its own, and the one switch is the spine.
+    """
     layout = NodeLayout(
         name=node.name,
         num_devices=node.devices_per_node,
@@ -98,7 +102,10 @@ def _one_switch(node: NodeSpec, num_nodes: int) -> Topology:
         num_nics=node.nics_per_node,
         nic=_half_way(node.nic),
     )
-    return build([(lay_out(layout), num_nodes)], lambda ports, _: build_clos(ClosSpec(), ports))
+    fabric = ClosSpec()
+    if oversubscription > 1.0:
+        fabric = ClosSpec(leaf_ports=node.nics_per_node, spines=1, oversubscription=oversubscription)
+    return build([(lay_out(layout), num_nodes)], lambda ports, _: build_clos(fabric, ports))
 
 
 def _half_way(link: LinkSpec) -> Cable:

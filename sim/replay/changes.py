@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final
 
+from costmodels.units import LARGEST_MULTIPLE, MULTIPLE
 from traces.kineto.breakdown import COMMUNICATION, COMPUTE, MEMORY
 
 
@@ -82,12 +83,9 @@ _CHANGES: Final = {"bandwidth": COMMUNICATION, "latency": COMMUNICATION, "comput
 
 _WORDS: Final = {COMPUTE: "kernel that computes", MEMORY: "copies and fills of memory"}
 
-LARGEST_FACTOR: Final = 1e9
-"""Times that are changed by more are lost beside the others, or endless."""
 _KERNELS: Final = re.compile(r"kernels\[(.+)\]")
 _RANKS: Final = re.compile(r"ranks\[([^\]]*)\]\.(.+)")
 _RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-_FACTOR: Final = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*x")
 
 
 def parse_changes(assignments: tuple[str, ...]) -> Changes:
@@ -156,12 +154,12 @@ def _rank_change(key: str, selection: str, part: str, factor: float) -> RankChan
 
 
 def _factor(key: str, value: str) -> float:
-    found = _FACTOR.fullmatch(value.strip())
+    found = MULTIPLE.fullmatch(value.strip())
     factor = float(found[1]) if found else 0.0
     if not found or not 0.0 < factor < math.inf:
         raise ChangeError(key, f"{value!r} is no factor above 0", "write a multiple of the measured value: 2x, 0.5x")
-    if not 1.0 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
-        rule = f"{value!r} is no factor from {1.0 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}"
+    if not 1.0 / LARGEST_MULTIPLE <= factor <= LARGEST_MULTIPLE:
+        rule = f"{value!r} is no factor from {1.0 / LARGEST_MULTIPLE:g} to {LARGEST_MULTIPLE:g}"
         raise ChangeError(key, rule, "1000000x makes a part almost free")
     return factor
 

@@ -12,6 +12,7 @@ from scenarios.reading.clusters.machine import (
     refuse_missing_devices,
     with_stragglers,
 )
+from scenarios.reading.clusters.plain import completed, network_factors, written_out
 from scenarios.reading.documents.checking import check_document, refuse_nulls
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document, KeyPath, describe
@@ -68,6 +69,9 @@ def cluster_of(document: Document, overrides: Sequence[str] = (), sections: Coll
     with locating(document, prefix):
         topology = parse_topology(description, num_nodes)
     checked = check_document(replace(document, data={"cluster": cluster}), _ClusterFile).cluster
+    factors = network_factors(document, checked)
+    if checked.topology is None and checked.node is not None:
+        topology = parse_topology(written_out(checked.node, factors, checked.oversubscription), num_nodes)
     refuse_missing_devices(document, checked, devices_of_nodes(topology))
     topology = with_stragglers(document, checked.stragglers, topology)
     name = document.data.get("name", description if isinstance(description, str) else document.source.stem)
@@ -77,7 +81,7 @@ def cluster_of(document: Document, overrides: Sequence[str] = (), sections: Coll
 def _description(document: Document, cluster: dict[str, Any]) -> tuple[Any, KeyPath]:
     """Return the description of the topology and the key that it comes from."""
     if "topology" in cluster:
-        return cluster["topology"], ("cluster", "topology")
+        return completed(cluster["topology"], _name_of(cluster.get("node"))), ("cluster", "topology")
     if "node" not in cluster:
         remedy = "write topology: superpod-h100, or node: hgx-h100 for nodes on one switch"
         raise ScenarioError(
@@ -85,6 +89,10 @@ def _description(document: Document, cluster: dict[str, Any]) -> tuple[Any, KeyP
         )
     nodes: dict[str, Any] = {"base": cluster["node"]}
     return {"nodes": nodes, "fabric": {"kind": "switch"}}, ("cluster", "node")
+
+
+def _name_of(node: object) -> str | None:
+    return node if isinstance(node, str) else None
 
 
 def _refuse_unknown(document: Document, entries: dict[str, Any], known: tuple[str, ...], where: KeyPath) -> None:

@@ -12,11 +12,12 @@ from costmodels.collectives.traffic import TRAFFIC
 from costmodels.errors import CatalogueError
 from costmodels.hardware import DeviceSpec, NodeSpec, list_nodes, load_node
 from scenarios.errors import ScenarioError, suggestion
+from scenarios.reading.clusters.plain import AS_CATALOGUED, NetworkFactors, completed, network_factors
 from scenarios.reading.clusters.profile_file import read_profile
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
 from scenarios.reading.schema.cluster import ClusterSection, NetworkSection, StragglerSection
 from scenarios.reading.schema.values import MAX_WORLD_SIZE
-from sim.cluster.cluster import Cluster
+from sim.cluster.cluster import below_one_switch
 from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.parse import layout_names, parse_topology
 from sim.cluster.topology.topology import Topology
@@ -31,7 +32,8 @@ class ClusterSpec:
     ``devices_per_node``: how many of each node's devices the job uses, at most all. ``wiring``: the links, None for
     one switch below all nodes. ``node_types``: where there are several, each with its number of nodes, in node order;
     ``node`` is the first then. ``jitter``: by family of kernels, how much devices of one type differ. ``calibrated``:
-    the profile of a file, None for the packaged one of each device.
+    the profile of a file, None for the packaged one of each device. ``network``: how fast the links of a node are,
+    as multiples of the catalogue's or the profile's; a wiring has its own.
     """
 
     node: str
@@ -41,12 +43,12 @@ class ClusterSpec:
     jitter: tuple[tuple[str, float], ...] = ()
     wiring: Topology | None = field(default=None, compare=False, repr=False)
     calibrated: CalibratedProfile | None = field(default=None, repr=False)
+    network: NetworkFactors = AS_CATALOGUED
 
     @property
     def node_spec(self) -> NodeSpec:
-        """Return the hardware of ``node``, with the rates that a profile measured in place of the catalogue's."""
-        node = load_node(self.node)
-        return node if self.calibrated is None else self.calibrated.node_spec(node)
+        """Return the hardware of ``node``: measured rates in place of the catalogue's, and the scenario's network."""
+        return _node_spec(self.node, self.calibrated, self.network)
 
     @property
     def device_types(self) -> tuple[DeviceSpec, ...]:
@@ -75,19 +77,22 @@ class ClusterSpec:
 def cluster_spec(document: Document, section: ClusterSection) -> ClusterSpec:
     """Return a scenario's machine. Raises ScenarioError where its keys do not go together."""
     refuse_many(document, section.num_nodes, section.devices_per_node or 1)
-    topology = None
-    if section.topology is not None:
+    network, topology = network_factors(document, section), None
+    description = completed(section.topology, section.node)
+    if description is not None:
+        if section.node is not None:
+            _hardware(document, section.node)
         with locating(document, TOPOLOGY):
-            topology = parse_topology(section.topology, section.num_nodes)
-    types = _node_types(document, section)
+            topology = parse_topology(description, section.num_nodes)
+    types = _node_types(document, section, description)
     used = _least_devices(document, section, types[0][0], topology)
     calibrated = _calibrated(document, section, types)
     refuse_many(document, section.num_nodes, used)
-    if section.stragglers:
-        node = load_node(types[0][0])
-        node = node if calibrated is None else calibrated.node_spec(node)
-        plain = topology or Cluster(node, section.num_nodes, used).topology
-        topology = with_stragglers(document, section.stragglers, plain)
+    if topology is None and (section.stragglers or section.oversubscription > 1.0):
+        node = _node_spec(types[0][0], calibrated, network)
+        topology = below_one_switch(node, section.num_nodes, section.oversubscription)
+    if topology is not None:
+        topology = with_stragglers(document, section.stragglers, topology)
     return ClusterSpec(
         node=types[0][0],
         num_nodes=section.num_nodes,
@@ -96,7 +101,13 @@ def cluster_spec(document: Document, section: ClusterSection) -> ClusterSpec:
         jitter=tuple(_jitter(section).items()),
         wiring=topology,
         calibrated=calibrated,
+        network=network,
     )
+
+
+def _node_spec(name: str, calibrated: CalibratedProfile | None, network: NetworkFactors) -> NodeSpec:
+    node = load_node(name)
+    return network.applied_to(node if calibrated is None else calibrated.node_spec(node))
 
 
 def forced_algorithms(document: Document, section: NetworkSection, cluster: ClusterSpec) -> dict[str, str]:
@@ -147,17 +158,18 @@ def refuse_many(document: Document, num_nodes: int, used: int) -> None:
 # --- which devices -----------------------------------------------------------------------------------------
 
 
-def _node_types(document: Document, section: ClusterSection) -> list[tuple[str, int]]:
-    """Return the hardware of the nodes, in node order: name in the catalogue, and how many nodes."""
-    if section.topology is None:
+def _node_types(document: Document, section: ClusterSection, topology: object) -> list[tuple[str, int]]:
+    """Return the hardware of the nodes, in node order: name in the catalogue, and how many nodes.
+
+    ``topology``: its description, with the keys of ``node`` that it lacks.
+    """
+    if topology is None:
         if section.node is None:
             rule, remedy = "the key is required and missing", "add node: to cluster, or topology: superpod-h100"
             raise ScenarioError(document.origin(("cluster",)), "cluster.node", rule, remedy)
         _hardware(document, section.node)
         return [(section.node, section.num_nodes)]
-    if section.node is not None:
-        _hardware(document, section.node)
-    known, layouts = list_nodes(), layout_names(section.topology, section.num_nodes)
+    known, layouts = list_nodes(), layout_names(topology, section.num_nodes)
     return [(_type_of(document, section.node, name, known), count) for name, count in layouts]
 
 

@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from scenarios.reading.quantities import DurationOrZero, refusal
+from scenarios.reading.quantities import DurationOrZero, Multiple, refusal
 from scenarios.reading.schema.values import Section, Spread
+from sim.cluster.topology.reading import MOST_TIMES
 
 Factor = Annotated[float, Field(ge=0.1, le=100, allow_inf_nan=False)]
 Word = Annotated[str, Field(min_length=1, max_length=100)]
@@ -46,6 +47,15 @@ class JitterSection(Section):
     """Fused attention, forward and backward."""
     elementwise: Spread = 0.0
     optimizer: Spread = 0.0
+
+
+class ClusterNetworkSection(Section):
+    """How fast all links of a plain cluster are, inside nodes and between them: multiples of the catalogue's values."""
+
+    bandwidth: Multiple = 1.0
+    """Bandwidth of all links: `2x` is twice as fast."""
+    latency: Multiple = 1.0
+    """Latency of all links, a time: `0.5x` is better."""
 
 
 class AlgorithmSection(Section):
@@ -111,7 +121,13 @@ class ClusterSection(Section):
     topology: Annotated[Any, AfterValidator(_name_or_mapping)] = Field(
         default=None, json_schema_extra={"type": ["string", "object"]}
     )
-    """Links of the cluster: a name of the topology catalogue, or a mapping; default one switch below all nodes."""
+    """Links of the cluster: a name of the topology catalogue, or a mapping; default one switch below all nodes.
+
+    Beside `node`, keys that the mapping lacks are those of this node below one switch.
+    """
+    network: ClusterNetworkSection = ClusterNetworkSection()
+    oversubscription: float = Field(default=1.0, ge=1, le=MOST_TIMES, allow_inf_nan=False)
+    """Without a topology: bandwidth of a node's adapters over that of its way to the other nodes."""
     stragglers: tuple[StragglerSection, ...] = Field(default=(), strict=False, max_length=10_000)
     """Devices and links that are slower than they should be."""
     jitter: JitterSection = JitterSection()

@@ -8,7 +8,7 @@ from sim.cluster.topology.catalogue import based_on, load_node, load_topology
 from sim.cluster.topology.errors import TopologyError, quoted
 from sim.cluster.topology.nodes.island import Island
 from sim.cluster.topology.nodes.node import INSIDES, Inside, NodeLayout, lay_out
-from sim.cluster.topology.parse_fabric import fabric_of
+from sim.cluster.topology.parse_fabric import fabric_keys, fabric_of
 from sim.cluster.topology.reading import MOST, Section, dotted
 from sim.cluster.topology.topology import Topology
 
@@ -28,6 +28,7 @@ def parse_topology(description: object, num_nodes: int) -> Topology:
     """
     if isinstance(description, str):
         description = load_topology(description, "")
+    _refuse_misplaced(description)
     description = based_on(description, "", load_topology)
     section = Section.of(description, "", TOPOLOGY_KEYS, or_base="superpod-h100")
     groups = _groups(section, num_nodes)
@@ -37,6 +38,14 @@ def parse_topology(description: object, num_nodes: int) -> Topology:
         raise TopologyError("nodes", rule, "write fewer nodes")
     topology = build(groups, fabric_of(section.entries["fabric"]) if "fabric" in section else None)
     return _with_stragglers(topology, section)
+
+
+def _refuse_misplaced(description: object) -> None:
+    """Raise TopologyError for a key of nodes or of the network that is written beside these."""
+    for key in description if isinstance(description, Mapping) else ():
+        for section, known in (("nodes", NODE_KEYS), ("fabric", fabric_keys())):
+            if key in known and key not in TOPOLOGY_KEYS:
+                raise TopologyError(str(key), f"{key} is a key of {section}", f"write {section}: {{{key}: ...}}")
 
 
 def _groups(section: Section, num_nodes: int) -> list[tuple[Island, int]]:

@@ -20,10 +20,14 @@ _LEVELS: Final = ("oversubscription", "uplink", "core_oversubscription", "core_l
 
 def fabric_of(description: object) -> FabricOf:
     """Return what builds the network. Its keys are checked here, what they make of the ports when it is built."""
-    every = tuple(dict.fromkeys(key for keys, _ in _FABRICS.values() for key in keys))
-    kind = Section.of(description, "fabric", ("kind", *every)).word("kind", tuple(_FABRICS))
+    kind = Section.of(description, "fabric", fabric_keys()).word("kind", tuple(_FABRICS))
     keys, read = _FABRICS[kind]
     return read(Section.of(description, "fabric", ("kind", *keys)))
+
+
+def fabric_keys() -> tuple[str, ...]:
+    """Return the keys of networks of all kinds."""
+    return ("kind", *dict.fromkeys(key for keys, _ in _FABRICS.values() for key in keys))
 
 
 def _indirect(make: Callable[[Ports], Fabric], ports: Ports, direct: bool) -> Fabric:
