@@ -90,6 +90,16 @@ def parse_degree(value: object) -> int | Literal["auto"]:
     return value
 
 
+def parse_switch(value: object) -> bool | Literal["auto"]:
+    """Return true, false or ``auto``."""
+    if value == "auto":
+        return "auto"
+    if not isinstance(value, bool):
+        rule = f"true, false or auto belongs here, not {_shown(value)}"
+        raise refusal(rule, "write true or false, without quotes, or auto")
+    return value
+
+
 def parse_fraction(value: object) -> float | Literal["auto"]:
     """Return a part of a whole, from 0 to 1, or ``auto``."""
     if value == "auto":
@@ -139,6 +149,11 @@ Multiple = Annotated[
     float,
     PlainValidator(parse_multiple),
     WithJsonSchema({"type": "string", "pattern": rf"^\s*{MULTIPLE.pattern}\s*$", "examples": ["2x"]}),
+]
+SwitchOrAuto = Annotated[
+    bool | Literal["auto"],
+    PlainValidator(parse_switch),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"const": "auto"}]}),
 ]
 Bytes = Annotated[
     float, PlainValidator(Quantity(Dimension.BYTES, most=2.0**50, allow_zero=False)), quantity_schema(Dimension.BYTES)

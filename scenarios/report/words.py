@@ -66,7 +66,7 @@ def memory_words(summary: StepSummary) -> str:
 
 def detail_rows(summary: StepSummary) -> list[tuple[str, str]]:
     """Return what else decides the step, each with its name: host memory, sharding, the busiest link, the critical
-    path, slices.
+    path, slices, and whether ranks share the sequence where the scenario leaves that open.
     """
     rows = []
     if summary.host_memory is not None:
@@ -79,6 +79,8 @@ def detail_rows(summary: StepSummary) -> list[tuple[str, str]]:
         rows.append(("critical path", path_words(summary.critical_path_s)))
     if summary.token_slices is not None:
         rows.append(("token slices", slices_words(summary.token_slices)))
+    if summary.sequence_parallel is not None:
+        rows.append(("sequence parallel", "true (auto)" if summary.sequence_parallel else "false (auto)"))
     return rows
 
 

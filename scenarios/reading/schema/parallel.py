@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from scenarios.reading.quantities import Bytes, Degree, FractionOrAuto, refusal
+from scenarios.reading.quantities import Bytes, Degree, FractionOrAuto, SwitchOrAuto, refusal
 from scenarios.reading.schema.values import MAX_TOKENS, MAX_WORLD_SIZE, MicrobatchCount, Section
 from sim.training.pipeline.rules import Schedule
 from sim.training.pipeline.spec import Recompute
@@ -59,8 +59,11 @@ class TensorSection(Section):
     method: TensorMethodName = "1d"
     """`1d`: Megatron-LM's column and row split."""
     degree: Degree = 1
-    sequence_parallel: bool = False
-    """Split the sequence over the tensor-parallel ranks outside the matrix products."""
+    sequence_parallel: SwitchOrAuto = False
+    """Split the sequence over the tensor-parallel ranks outside the matrix products; `auto`: where they can share it.
+
+    That is where there are several, and their number divides the tokens of every task.
+    """
     overlap_backward: bool = True
     """Communicate a product's input gradient while its weight gradient is computed; false: afterwards."""
     collective_matmul: bool = False

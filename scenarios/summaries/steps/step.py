@@ -133,6 +133,7 @@ class StepSummary:
     memory_capacity_bytes: int | None
     host_memory: HostMemory | None = field(default=None, metadata=ABSENT)
     token_slices: tuple[int, ...] | None = field(default=None, metadata=ABSENT)
+    sequence_parallel: bool | None = field(default=None, metadata=ABSENT)
     roles: tuple[RoleSummary, ...]
     links: tuple[LinksSummary, ...]
     communication: tuple[CommunicationSummary, ...]

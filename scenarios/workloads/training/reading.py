@@ -13,6 +13,7 @@ from scenarios.reading.models.huggingface import read_model
 from scenarios.reading.models.model_presets import load_presets
 from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, PresetModel
 from scenarios.reading.schema.parallel import OsdpSection
+from scenarios.reading.sequence_parallel import shares_sequence
 from scenarios.workloads.steps.reading import method_of, pipeline_spec, refuse_many_calls, unless_auto
 from scenarios.workloads.training.long_run.reading import reliability_spec
 from scenarios.workloads.training.scenario import TrainingScenario
@@ -53,6 +54,7 @@ def read_training(document: Document, overrides: tuple[str, ...], kind: Workload
         workload=kind,
         job=job,
         cluster=cluster,
+        chooses_sequence_parallel=checked.parallel.tensor.sequence_parallel == "auto",
         algorithms=algorithms,
         software=software,
         overrides=overrides,
@@ -151,6 +153,8 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
     section = checked.parallel
     degrees = resolve_degrees(document, section, cluster.num_nodes, cluster.devices_per_node)
     options = section.tensor.model_dump(exclude={"method", "degree"}, exclude_defaults=True)
+    if section.tensor.sequence_parallel == "auto":
+        options["sequence_parallel"] = shares_sequence(section, degrees, sequence_length)
     with located(document):
         tensor = tensor_method(section.tensor.method, degrees["tensor"], options)
     multiple = tensor.token_multiple(scatters=section.pipeline.scatter_gather)

@@ -39,11 +39,13 @@ class TrainingScenario(StepScenario):
     """A dense-training job and the machine that it runs on.
 
     ``reliability``: the long run on hardware that fails, None where only a step is asked for.
+    ``chooses_sequence_parallel``: the file says ``sequence_parallel: auto``; ``job`` has the resolved value.
     """
 
     job: TrainingJob
     cluster: ClusterSpec
     reliability: ReliabilitySpec | None = None
+    chooses_sequence_parallel: bool = False
 
     @property
     def pipeline(self) -> PipelineSpec:
@@ -107,10 +109,12 @@ class TrainingScenario(StepScenario):
         return rates_of(self.job, run, self.devices)
 
     def with_findings(self, summary: StepSummary, plan: Plan) -> StepSummary:
-        """Return the summary with OSDP's choices and the long run, if the scenario asks for them.
+        """Return the summary with choices that the scenario leaves open, and the long run if it asks for one.
 
         Raises ScenarioError for a long run that would not end in bounded time.
         """
+        if self.chooses_sequence_parallel:
+            summary = replace(summary, sequence_parallel=self.job.parallel.tensor.cuts_residual)
         if self.job.parallel.osdp is not None:
             summary = replace(summary, osdp=summarise_choice(self.dense_job, plan))
         if self.reliability is not None:

@@ -37,7 +37,7 @@ parallel:                   # the product of the degrees is the number of device
   tensor:
     method: 1d
     degree: 4
-    sequence_parallel: true # shards activations outside the matrix products as well
+    sequence_parallel: auto # shards activations outside the matrix products too, where the degree is 2 or more
   pipeline:
     degree: 2
     schedule: 1f1b          # gpipe, 1f1b, interleaved_1f1b (with virtual_stages: 2 or more)

@@ -129,7 +129,7 @@ BAD_VALUES = [
     ("degree: 8, sequence_parallel: false", "degree: 8, sequence_parallel: false, collective_matmul: ring", 7,
      "parallel.tensor.collective_matmul", "true or false belongs here, not 'ring'", "without quotes"),
     ("sequence_parallel: false", "sequence_parallel: no", 7, "parallel.tensor.sequence_parallel",
-     "true or false belongs here, not 'no'", "without quotes"),
+     "true, false or auto belongs here, not 'no'", "without quotes"),
 ]  # fmt: skip
 
 
