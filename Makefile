@@ -4,9 +4,13 @@ PYTHON ?= python3
 JOBS ?= 2
 OUT ?= out
 
+CALIBRATE ?= yes
+
 BIN := .venv/bin
 STAMP := .venv/.installed
 SIMULATE := $(BIN)/simulate
+CALIBRATED := $(if $(filter yes,$(CALIBRATE)),$(OUT)/this-machine.yaml)
+PROFILE := $(if $(CALIBRATED),--set cluster.profile=$(abspath $(CALIBRATED)))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test validate lint format bench docs clean
@@ -22,16 +26,20 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev]'
 	@touch $@
 
-demo: setup  ## simulate the quickstart; simulate and run a tiny plan for real; compare the two
+demo: setup $(CALIBRATED)  ## simulate the quickstart; calibrate; simulate and run a tiny plan for real; compare (CALIBRATE=no)
 	$(SIMULATE) scenarios/library/quickstart.yaml --out $(OUT)/quickstart
-	$(SIMULATE) scenarios/library/tiny-gpt-2x2.yaml --out $(OUT)/tiny/simulated
-	$(SIMULATE) execute scenarios/library/tiny-gpt-2x2.yaml --check --out $(OUT)/tiny/executed
+	$(SIMULATE) scenarios/library/tiny-gpt-2x2.yaml $(PROFILE) --out $(OUT)/tiny/simulated
+	$(SIMULATE) execute scenarios/library/tiny-gpt-2x2.yaml $(PROFILE) --check --out $(OUT)/tiny/executed
 	$(SIMULATE) compare $(OUT)/tiny/simulated/timeline.parquet $(OUT)/tiny/executed/timeline.parquet
 	@echo
 	@echo 'Reports (open them in a browser):'
 	@find $(OUT)/quickstart $(OUT)/tiny -name report.html | sort | sed 's/^/  /'
 	@echo 'Timelines (open them in Perfetto, https://ui.perfetto.dev):'
 	@find $(OUT)/quickstart $(OUT)/tiny -name timeline.json.gz | sort | sed 's/^/  /'
+
+$(OUT)/this-machine.yaml: | setup
+	@mkdir -p $(OUT)
+	$(SIMULATE) calibrate --budget 20s --processes 4 --out $@
 
 test: lint  ## check style, types and layers, then run all tests
 	$(BIN)/pytest -n $(JOBS) --dist worksteal

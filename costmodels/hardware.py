@@ -18,11 +18,12 @@ _MOST_PARTS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
-    """One accelerator (or CPU core). ``peak_flop_per_s`` is dense, by dtype; ``generation`` names its profile."""
+    """One accelerator (or CPU core). ``peak_flop_per_s`` is dense, by dtype; ``profile`` names its efficiencies."""
 
     name: str
     kind: Literal["gpu", "cpu"]
     generation: str
+    profile: str
     memory_bytes: int
     memory_bandwidth_bytes_per_s: float
     l2_cache_bytes: int
@@ -115,6 +116,7 @@ def parse_device(name: str, entry: Mapping[str, Any]) -> DeviceSpec:
         name=name,
         kind="gpu" if kind == "gpu" else "cpu",
         generation=_word(entry, "generation", where),
+        profile=_word(entry, "profile" if "profile" in entry else "generation", where),
         memory_bytes=int(_quantity(entry, "memory", Dimension.BYTES, where)),
         memory_bandwidth_bytes_per_s=_quantity(entry, "memory_bandwidth", Dimension.BANDWIDTH, where),
         l2_cache_bytes=int(_quantity(entry, "l2_cache", Dimension.BYTES, where)),
@@ -148,8 +150,12 @@ def parse_node(name: str, entry: Mapping[str, Any]) -> NodeSpec:
 
 
 def nearest_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Return up to three known names that look most like ``name``, best first."""
-    return tuple(difflib.get_close_matches(name.lower(), sorted(known), n=3, cutoff=0.4))
+    """Return up to three known names that look most like ``name``, best first; those that hold it before all others."""
+    word, names = name.lower(), sorted(known)
+    holding = [known_name for known_name in names if word and word in known_name]
+    close = difflib.get_close_matches(word, names, n=3, cutoff=0.4)
+    found = dict.fromkeys([each for each in close if each in holding] + holding + ([] if holding else close))
+    return tuple(found)[:3]
 
 
 @cache

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from costmodels.collectives import NetworkParameters, Protocol
 from costmodels.collectives.network import TUNED_ALGORITHMS
@@ -18,6 +18,9 @@ from costmodels.timing.attention import AttentionProfile, DecodeProfile
 from costmodels.timing.gemm import GemmProfile
 from costmodels.timing.streaming import KernelProfile, StreamProfile
 from costmodels.units import Dimension, parse_quantity
+
+Basis = Literal["measured", "assumed", "roofline"]
+"""Kernels of such a device were measured; orders of magnitude were assumed; typical fractions of a data sheet were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +57,14 @@ class NetworkProfile:
 class Profile:
     """All efficiencies of one device generation. Compared by identity: loading twice gives the same object.
 
-    ``kernels``: by name, kernels that were measured to differ from their family. ``spread``: by family, how far
-    measurements lie from predictions; ``step_spread``: standard deviation of the logarithm of measured over predicted
-    steps, beside what the families explain. ``jitter``: by family, the standard deviation of the logarithm of the times
-    of devices of one type; missing where it is not known.
+    ``basis``: what the efficiencies rest on. ``kernels``: by name, kernels that were measured to differ from their
+    family. ``spread``: by family, how far measurements lie from predictions; ``step_spread``: standard deviation of the
+    logarithm of measured over predicted steps, beside what the families explain. ``jitter``: by family, the standard
+    deviation of the logarithm of the times of devices of one type; missing where it is not known.
     """
 
     name: str
+    basis: Basis
     gemm: GemmProfile
     attention: AttentionProfile
     decode: DecodeProfile
@@ -105,6 +109,7 @@ def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
     spread = _Section(f"profile {name} {SPREAD_SECTION}", entry.get(SPREAD_SECTION, {}), (SPREAD_SECTION,))
     return Profile(
         name=name,
+        basis=_basis(name, entry),
         gemm=_gemm(sections["gemm"]),
         attention=_attention(sections["attention"]),
         decode=_decode(sections["decode"]),
@@ -120,6 +125,16 @@ def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
         step_spread=_sourced(spread.within(STEP)).number("deviation", most=_FARTHEST),
         jitter={key: jitter.number(key, most=_FARTHEST) for key in jitter.entry if key != "source"},
     )
+
+
+def _basis(name: str, entry: Mapping[str, Any]) -> Basis:
+    """Return what a profile rests on: measurements, unless it says otherwise."""
+    basis = entry.get("basis", "measured")
+    if basis not in get_args(Basis):
+        raise CatalogueError(
+            f"profile {name} 'basis' must be {' or '.join(get_args(Basis))}, got {shown(basis)}", (), ("basis",)
+        )
+    return "roofline" if basis == "roofline" else "assumed" if basis == "assumed" else "measured"
 
 
 def _gemm(gemm: "_Section") -> GemmProfile:

@@ -14,7 +14,7 @@ from scenarios.summaries.measured.validation import Validation
 from scenarios.validation import published
 from scenarios.validation.accuracy import markdown_lines, verdict_lines
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.advice import advise
+from scenarios.workloads.steps.advising.advise import advise
 from scenarios.workloads.steps.running import simulate
 
 HERE = Path(__file__).parent
@@ -40,7 +40,7 @@ def quickstart_block() -> str:
     console = Console(file=out, width=120)
     print_blocks(found.blocks(drawn=False), console)
     console.print()
-    print_blocks(found.closing(advise(scenario, found.summary)), console)
+    print_blocks(found.with_advice(advise(found, "quick")).closing(), console)
     lines = [line.rstrip() for line in out.getvalue().splitlines() if not line.startswith("simulated ")]
     return "\n".join(f"    {line}".rstrip() for line in lines)
 

@@ -30,12 +30,12 @@ from scenarios.report.pages.side_by_side import difference_blocks
 from scenarios.report.pictures.pipeline_figure import pipeline_figure
 from scenarios.report.rendering.brief import brief_text
 from scenarios.report.rendering.notebook import notebook_html
-from scenarios.report.words import Advice
 from scenarios.results.result import Result
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.comparing.comparison import ComparisonSummary
 from scenarios.summaries.measured.execution import ExecutionSummary
 from scenarios.summaries.measured.validation import Validation
+from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.summaries.sweep import RefusedPoint, SweepSummary
 from scenarios.sweep.page import sweep_blocks
 from scenarios.sweep.run import Sweep, prepare, run
@@ -77,7 +77,6 @@ class Simulated:
 
     scenario: Scenario
     outcome: Outcome
-    advice: Advice | None = None
 
     @property
     def summary(self) -> Summary:
@@ -88,7 +87,8 @@ class Simulated:
     def timeline(self) -> pd.DataFrame:
         """Return a row per op or task: rank, stream, name, kind, start and end in seconds, bytes, FLOP.
 
-        Raises ValueError for a kind of work that has no timeline.
+        Every micro-batch has its rows; ``timeline.parquet`` holds what repeats once. Raises ValueError for a kind of
+        work that has no timeline.
         """
         return frame_of(_timeline(self.outcome))
 
@@ -102,13 +102,13 @@ class Simulated:
 
     def write(self, out: Path | str) -> None:
         """Write the files of ``simulate --out``: summary.json, report.html, timeline.parquet, timeline.json.gz."""
-        self.outcome.write(Path(out), self.advice)
+        self.outcome.write(Path(out))
 
     def __repr__(self) -> str:
         return brief_text("Simulated", self.outcome.blocks(drawn=False))
 
     def _repr_html_(self) -> str:
-        return notebook_html(self.outcome.blocks(self.advice))
+        return notebook_html(self.outcome.blocks())
 
 
 @dataclass(frozen=True)
@@ -225,16 +225,17 @@ def load(source: Source, overrides: Sequence[str] = ()) -> Scenario:
 
 def simulate(
     source: Source, overrides: Sequence[str] = (), *, detail: Detail | None = None, fold: bool = True,
-    advice: bool = False,
+    advice: AdviceLevel | None = None,
 ) -> Simulated:  # fmt: skip
     """Return the simulation of a scenario: ``simulate("quickstart").summary.mfu``.
 
-    ``detail``: a row of the timeline per op or per task, None for what suits its size. ``fold``: simulate ranks that
-    cannot differ once. ``advice``: also look for the change that helps most, which takes further simulations.
+    ``detail``: a row of the timeline per op or per task of every micro-batch; None for what suits its size, and in the
+    files of ``write`` what repeats once. ``fold``: simulate ranks that cannot differ once. ``advice``: ``"quick"`` or
+    ``"full"`` also looks for the change that helps most; it is in ``summary.advice``.
     """
     scenario = load(source, overrides)
     outcome = scenario.workload.simulate(scenario, detail=detail, fold=fold)
-    return Simulated(scenario, outcome, scenario.workload.advise(scenario, outcome) if advice else None)
+    return Simulated(scenario, outcome if advice is None else scenario.workload.advised(outcome, advice))
 
 
 def sweep(

@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 a threshold or check failed; 2 bad input; 130 ended by SIG
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ import click
 
 from scenarios.console.streams import safe_streams
 from scenarios.errors import nearest
-from scenarios.library.shipped import found
+from scenarios.library.shipped import found, near_scenario
 from scenarios.stopping import ended_by_signals
 from sim.engine.running.collector import collector_paused
 
@@ -25,7 +26,7 @@ DEFAULT: Final = "simulate"
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "simulate": ("simulate", "Simulate a scenario. This is the default command; its name may be left out."),
     "execute": ("execute", "Run the same plan with torch on this machine, or join a running job."),
-    "sweep": ("sweep", "Simulate all combinations of values of several keys; one table, fastest first."),
+    "sweep": ("sweep", "Simulate all combinations of values of several keys; one table, the best first."),
     "compare": ("recorded.compare", "Lay two timelines side by side."),
     "trace": ("recorded.trace", "Summarise traces of the PyTorch profiler: time per rank, kernels, collectives."),
     "replay": (
@@ -52,14 +53,19 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 """Command name to module in scenarios/commands (its ``command`` is run) and one line of help."""
 
+_EXTRA: Final = re.compile(r"Got unexpected extra arguments? \((.*)\)\.?", re.DOTALL)
+_SETTING: Final = re.compile(r"[a-z_.0-9]+=\S+")
+
 HELP: Final = """How long will this training step take on that cluster, will it fit, and what is it waiting for?
 
 \b
-simulate SCENARIO.yaml [--set key=value ...] [--out DIR] [--json] [--detail op|task] [--no-fold]
+simulate SCENARIO.yaml [--set key=value ...] [--out DIR] [--json] [--advice quick|full|none] ...
   --set KEY=VALUE   put another value into the scenario, e.g. --set parallel.tensor.degree=4
   --out DIR         write report.html, summary.json, timeline.json.gz (Perfetto) and timeline.parquet there
   --json            print the summary as JSON instead of the table
-  --detail          op: one row per op in the timeline; task: one per task (default: by plan size)
+  --advice          changes that are tried: a few seconds' worth (quick, the default), all (full), or none
+  --detail          op: one row per op of every micro-batch in the timeline; task: one per task
+                    (default: by plan size, and what repeats once)
   --no-fold         simulate every rank and every micro-batch, also those that cannot differ
 """
 
@@ -88,7 +94,12 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, and write out all that it printed while an error can still be told."""
-        result = super().invoke(ctx)
+        try:
+            result = super().invoke(ctx)
+        except click.UsageError as error:
+            if remedy := _extra_remedy(error.message):
+                raise click.UsageError(f"{error.message.rstrip('.')};\n    {remedy}", error.ctx) from error
+            raise
         if sys.stdout is not None:  # None: it was closed before the program began
             sys.stdout.flush()
         return result
@@ -108,6 +119,15 @@ class LazyGroup(click.Group):
         return super().parse_args(ctx, args)
 
 
+def _extra_remedy(message: str) -> str:
+    """Return what to write for one argument too many, a forgotten --set or a value with a blank; else nothing."""
+    found = _EXTRA.fullmatch(message)
+    if found is None:
+        return ""
+    setting = _SETTING.match(found[1])
+    return f"write --set {setting[0]}" if setting else "put a value that holds a blank into quotes"
+
+
 def _refuse_mistyped_command(word: str) -> None:
     """Raise UsageError for a word that is no command, no option and does not look like a file name."""
     looks_like_file = Path(word).suffix or "/" in word or "\\" in word
@@ -115,11 +135,10 @@ def _refuse_mistyped_command(word: str) -> None:
         return
     close = nearest(word, COMMANDS)
     try:
-        files = {str(path) for path in (*Path().glob("*.yaml"), *Path("scenarios/library").glob("*.yaml"))}
+        stems = {path.stem: str(path) for path in sorted(Path().glob("*.yaml"))}
     except OSError:
-        files = set()
-    stems = {Path(file).stem: file for file in sorted(files, reverse=True)}
-    near_file = stems.get(nearest(word, stems), "")
+        stems = {}
+    near_file = stems.get(nearest(word, stems), "") or near_scenario(Path(word))
     hints = [f"the command {close}" if close else "", f"the scenario {near_file}" if near_file else ""]
     meant = " or ".join(hint for hint in hints if hint)
     question = f"did you mean {meant}? " if meant else ""

@@ -25,6 +25,8 @@ class Origin:
     line: int = 0
     option: str = ""
     """The option as typed, ``--set seed=1``; takes the place of file and line in messages."""
+    from_shell: bool = False
+    """Typed on the command line: paths in it begin at the working directory, not at the folder of a file."""
 
     def __str__(self) -> str:
         if self.option:
@@ -82,10 +84,10 @@ def message_text(text: str) -> str:
     return re.sub(rf"\S{{{_LONGEST_WORD + 1},}}", lambda word: f"{word[0][:begin]}...{word[0][-end:]}", printable(text))
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the known word most like ``word``, or an empty string if none is alike."""
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the known word most like ``word``, or an empty string if none is alike, to at least ``cutoff`` of 1."""
     lower = {name.lower(): name for name in sorted(known, reverse=True)}
-    close = get_close_matches(word.lower(), sorted(lower), n=1, cutoff=0.6)
+    close = get_close_matches(word.lower(), sorted(lower), n=1, cutoff=cutoff)
     return lower[close[0]] if close else ""
 
 

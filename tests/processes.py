@@ -42,9 +42,14 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().rstrip()
 
 
+def children(parent: int) -> list[int]:
+    """Return the processes that a process has started, oldest first."""
+    return sorted(pid for pid in _processes() if _parent(pid) == parent)
+
+
 def workers(parent: int) -> list[int]:
     """Return the processes that a process has started to work for it, oldest first."""
-    return sorted(pid for pid in _processes() if _parent(pid) == parent and is_worker(pid))
+    return [pid for pid in children(parent) if is_worker(pid)]
 
 
 def is_worker(pid: int) -> bool:

@@ -3,13 +3,16 @@
 import pandas as pd
 
 from traces.timeline import COLUMNS, Timeline, Words
+from traces.unrolling import unrolled
 
 
 def frame_of(timeline: Timeline) -> pd.DataFrame:
     """Return a row per op or task, by rank, start and end; ``duration_s`` beside the timeline's own columns.
 
+    What a folded timeline repeats is written out: every pass has its rows.
     Words are categories. ``microbatch`` and ``stage`` are <NA> where an op belongs to none.
     """
+    timeline = unrolled(timeline)
     frame = pd.DataFrame({name: _column(timeline, name) for name in COLUMNS})
     for name in ("microbatch", "stage"):
         frame[name] = frame[name].astype("Int32").mask(frame[name] < 0)

@@ -1,13 +1,16 @@
 """Timelines as Parquet files: one row per op; roles and memory of the ranks are in the file's metadata.
 
-Rows of several ranks that belong together share a number in the column ``transfer``. Identical timelines give identical
-bytes.
+Rows of several ranks that belong together share a number in the column ``transfer``. A row of a period stands for
+``repeats`` ops. The k-th, from 0, starts k ``period_s`` later, and its micro-batch is k ``period_microbatches`` further
+on. Identical timelines give identical bytes.
 """
 
 import base64
 import json
+import math
 import zlib
 from collections.abc import Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +23,10 @@ from numpy.typing import NDArray
 from traces.bounded_parquet import TooLargeError, read_bounded
 from traces.errors import TraceError
 from traces.files import replacing
-from traces.timeline import COLUMNS, Timeline, TimelineBuilder, Words
+from traces.timeline import COLUMNS, Period, Timeline, TimelineBuilder, Words
+from traces.unrolling import DURING
 
-SCHEMA_NAME: Final = "meshtwin.timeline/2"
+SCHEMA_NAME: Final = "meshtwin.timeline/3"
 ROWS_PER_GROUP: Final = 1 << 20
 MAX_MEMORY_POINTS: Final = 1 << 20
 """Points of the memory curves in a file's metadata; longer curves are thinned, every peak stays."""
@@ -34,16 +38,19 @@ MAX_ROWS: Final = 1 << 25
 """The most rows that are read: they take about 8 GiB."""
 MAX_BYTES: Final = 3 << 30
 """The most bytes of all columns, unpacked, that are read."""
+MAX_INT32: Final = 2**31 - 1
 
 _METADATA_KEY: Final = b"meshtwin"
 _REMEDY: Final = "name a timeline.parquet that simulate wrote with --out"
 _WORD_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
 TRANSFER: Final = "transfer"
-FILE_COLUMNS: Final = (*COLUMNS, TRANSFER)
+REPETITION: Final = ("repeats", "period_s", "period_microbatches")
+FILE_COLUMNS: Final = (*COLUMNS, *REPETITION, TRANSFER)
 _TYPES: Final = {
     "rank": pa.int32(), "stream": _WORD_TYPE, "name": _WORD_TYPE, "kind": _WORD_TYPE, "start_s": pa.float64(),
     "end_s": pa.float64(), "microbatch": pa.int32(), "stage": pa.int32(), "bytes": pa.int64(), "flop": pa.float64(),
-    "group": _WORD_TYPE, "transfer": pa.int64(),
+    "group": _WORD_TYPE, "repeats": pa.int32(), "period_s": pa.float64(), "period_microbatches": pa.int32(),
+    "transfer": pa.int64(),
 }  # fmt: skip
 
 
@@ -91,10 +98,20 @@ def _word_columns() -> list[str]:
 def _tables(timeline: Timeline, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the rows in pieces of one row group each (one empty piece of an empty timeline)."""
     transfer = timeline.messages.numbers(len(timeline))
+    repetition = _repetition(timeline.start_s, timeline.period)
     for start in range(0, max(1, len(timeline)), ROWS_PER_GROUP):
         rows = slice(start, start + ROWS_PER_GROUP)
-        columns = [*(getattr(timeline, column) for column in COLUMNS), transfer]
+        columns = [*(getattr(timeline, column) for column in COLUMNS), *repetition, transfer]
         yield pa.table([_arrow(column, rows) for column in columns], schema=schema)
+
+
+def _repetition(start_s: NDArray[np.float64], period: Period | None) -> tuple[NDArray[Any], ...]:
+    """Return the columns of ``REPETITION``."""
+    repeats = np.zeros(len(start_s), dtype=np.bool_) if period is None else period.part(start_s) == DURING
+    values = (1, 0.0, 0) if period is None else (period.count, period.length_s, period.microbatches)
+    alone = (1, 0.0, 0)
+    types = (np.int32, np.float64, np.int32)
+    return tuple(np.where(repeats, value, one).astype(t) for value, one, t in zip(values, alone, types, strict=True))
 
 
 def _arrow(column: Words | NDArray[Any], rows: slice) -> pa.Array:
@@ -112,6 +129,7 @@ def _metadata(timeline: Timeline) -> bytes:
         "schema": SCHEMA_NAME,
         "source": timeline.source,
         "detail": timeline.detail,
+        "period": None if timeline.period is None else asdict(timeline.period),
         "ranks": [[info.rank, info.role, info.num_ranks] for info in timeline.ranks],
         "memory": {key: _packed(getattr(curve, key)) for key in ("rank", "time_s", "bytes")},
     }
@@ -158,6 +176,7 @@ def _timeline(path: Path, table: pa.Table, metadata: dict[str, Any]) -> Timeline
     _check_values(path, table)
     try:
         builder = TimelineBuilder(source=metadata["source"], detail=metadata["detail"])
+        builder.period = _period(metadata["period"])
         for rank, role, num_ranks in metadata["ranks"]:
             builder.add_rank(int(rank), str(role), int(num_ranks))
         memory = metadata["memory"]
@@ -168,6 +187,7 @@ def _timeline(path: Path, table: pa.Table, metadata: dict[str, Any]) -> Timeline
     except (KeyError, TypeError, ValueError, IndexError, zlib.error) as error:
         raise TraceError(str(path), f"the metadata of this timeline is damaged ({error!r})", _REMEDY) from error
     _check_ranks(path, table, {info[0] for info in metadata["ranks"]})
+    _check_repetition(path, table, builder.period)
     columns = {column: _from_arrow(table.column(column)) for column in COLUMNS}
     columns["num_bytes"] = columns.pop("bytes")
     builder.extend(**columns)
@@ -185,6 +205,29 @@ def _check_values(path: Path, table: pa.Table) -> None:
     finite = pc.all(pc.and_(pc.is_finite(starts), pc.is_finite(ends))).as_py()
     if finite is False or pc.all(pc.greater_equal(ends, starts)).as_py() is False:
         raise TraceError(str(path), "an op must end after it starts, at a finite time", _REMEDY, key="end_s")
+
+
+def _period(content: Any) -> Period | None:
+    """Return the period that the metadata say. Raises an error of Python's for one that no step has."""
+    if content is None:
+        return None
+    begin_s, length_s, count, microbatches = (content[key.name] for key in fields(Period))
+    period = Period(float(begin_s), float(length_s), int(count), int(microbatches))
+    is_finite = math.isfinite(period.begin_s) and math.isfinite(period.end_s + period.later_s)
+    fits = 1 < period.count <= MAX_INT32 and 0 <= period.count * period.microbatches <= MAX_INT32
+    if not (is_finite and fits and period.length_s > 0.0):
+        message = f"no step has a period of {content}"
+        raise ValueError(message)
+    return period
+
+
+def _check_repetition(path: Path, table: pa.Table, period: Period | None) -> None:
+    """Raise TraceError for rows that repeat otherwise than the file's period."""
+    expected = _repetition(table.column("start_s").to_numpy(), period)
+    for column, values in zip(REPETITION, expected, strict=True):
+        if not np.array_equal(table.column(column).to_numpy(), values):
+            rule = "rows repeat that do not start in the period which the file names, or not as often"
+            raise TraceError(str(path), rule, _REMEDY, key=column)
 
 
 def _check_ranks(path: Path, table: pa.Table, named: set[int]) -> None:

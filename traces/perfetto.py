@@ -1,13 +1,15 @@
 """Timelines in Chrome's trace event format, which Perfetto and chrome://tracing open.
 
-A process per rank, a track per stream, arrows for messages and collectives, a counter for memory. Times are
-microseconds here, as the format wants. Written as a stream; identical timelines give identical bytes.
+A process per rank, a track per stream, arrows for messages and collectives, a counter for memory. Of a long timeline
+that repeats itself the first, the middle and the last passes of its period are drawn, each at its time in the step; a
+slice on every track says how many are not. Times are microseconds here, as the format wants. Written as a stream;
+identical timelines give identical bytes.
 Format: "Trace Event Format", Google 2016.
 """
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Final
@@ -15,7 +17,9 @@ from typing import Final
 import numpy as np
 
 from traces.files import replacing
-from traces.timeline import NO_INDEX, Timeline, Words
+from traces.passes import drawn_passes, gaps, idle_in
+from traces.timeline import NO_INDEX, Period, Timeline, Words
+from traces.unrolling import with_passes
 
 ROWS_PER_CHUNK: Final = 1 << 16
 MICROSECONDS_PER_S: Final = 1e6
@@ -25,6 +29,8 @@ _FIRST_STREAM: Final = "compute"
 
 def write_perfetto(timeline: Timeline, path: Path) -> None:
     """Write the timeline as gzipped JSON."""
+    period, passes = timeline.period, drawn_passes(timeline)
+    timeline = with_passes(timeline, passes)
     streams = _stream_order(timeline.stream)
     flow_ids = count(1)
     events = chain(
@@ -33,6 +39,7 @@ def write_perfetto(timeline: Timeline, path: Path) -> None:
         _message_arrows(timeline, streams, flow_ids),
         _collective_arrows(timeline, streams, flow_ids),
         _memory(timeline),
+        () if period is None else _passes(timeline, period, passes, streams),
     )
     with (
         replacing(path) as temporary,
@@ -153,3 +160,41 @@ def _memory(timeline: Timeline) -> Iterator[str]:
     times = (curve.time_s * MICROSECONDS_PER_S).tolist()
     for rank, ts, held in zip(curve.rank.tolist(), times, curve.bytes.tolist(), strict=True):
         yield f'{{"ph":"C","pid":{rank},"tid":0,"name":"memory","ts":{ts!r},"args":{{"bytes":{held}}}}}'
+
+
+def _passes(timeline: Timeline, period: Period, passes: Sequence[int], streams: list[int]) -> Iterator[str]:
+    """Yield a process of its own that says where the period's passes lie, and what fills the gap of those not drawn."""
+    pid, count = 1 + max(info.rank for info in timeline.ranks), period.count
+    yield _named("process_name", pid, 0, '"name":"passes of the period that repeats"')
+    yield _named("process_sort_index", pid, 0, '"sort_index":-1')
+    yield _named("thread_name", pid, 0, '"name":"passes"')
+    for number in passes:
+        begin_s = period.begin_s + number * period.length_s
+        yield _slice(pid, 0, f"pass {number + 1:,} of {count:,}", begin_s, begin_s + period.length_s, "{}")
+    yield _passes_left_out(pid, 0.0, 0)
+    for gap in gaps(period, passes):
+        arguments = (
+            f'{{"passes":{gap.num_passes},"period_s":{period.length_s!r},"microbatches":{period.microbatches},'
+            '"note":"each pass is equal to those drawn; simulate --detail op draws all"}'
+        )
+        words = f"passes {gap.first + 1:,} to {gap.last + 1:,}, not drawn"
+        yield _slice(pid, 0, words, gap.begin_s, gap.end_s, arguments)
+        yield _passes_left_out(pid, gap.begin_s, gap.num_passes)
+        yield _passes_left_out(pid, gap.end_s, 0)
+        for idle in idle_in(timeline, gap):
+            track = streams[idle.stream]
+            yield _slice(idle.rank, track, f"{gap.num_passes:,} passes not drawn", idle.begin_s, idle.end_s, arguments)
+
+
+def _slice(pid: int, track: int, name: str, begin_s: float, end_s: float, arguments: str) -> str:
+    ts, duration = begin_s * MICROSECONDS_PER_S, (end_s - begin_s) * MICROSECONDS_PER_S
+    return (
+        f'{{"ph":"X","pid":{pid},"tid":{track},"name":{_text(name)},"cat":"passes","ts":{ts!r},"dur":{duration!r},'
+        f'"args":{arguments}}}'
+    )
+
+
+def _passes_left_out(pid: int, time_s: float, number: int) -> str:
+    """Return a value of the counter of passes that are not drawn."""
+    ts = time_s * MICROSECONDS_PER_S
+    return f'{{"ph":"C","pid":{pid},"tid":0,"name":"passes not drawn","ts":{ts!r},"args":{{"passes":{number}}}}}'

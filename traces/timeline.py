@@ -25,6 +25,8 @@ COLLECTIVE_KINDS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadc
 MESSAGE_KINDS: Final = ("send", "recv")
 NO_INDEX: Final = -1
 """The micro-batch or stage of an op that belongs to none."""
+EQUAL: Final = 1e-11
+"""Times that differ by a smaller part of a period are equal: they differ by rounding."""
 
 _NUMBERS: Final[Mapping[str, str]] = {
     "rank": "i", "start_s": "d", "end_s": "d", "microbatch": "i", "stage": "i", "bytes": "q", "flop": "d",
@@ -153,9 +155,41 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
+class Period:
+    """A stretch of time, from ``begin_s`` on, that happens ``count`` times in a row, each ``length_s`` long.
+
+    Every op that starts in it starts again a period later, for a micro-batch that is ``microbatches`` further on.
+    """
+
+    begin_s: float
+    length_s: float
+    count: int
+    microbatches: int
+
+    @property
+    def end_s(self) -> float:
+        """Return when it ends for the first time."""
+        return self.begin_s + self.length_s
+
+    @property
+    def later_s(self) -> float:
+        """Return how long it goes on after its first end."""
+        return (self.count - 1) * self.length_s
+
+    def part(self, time_s: Floats) -> NDArray[np.int8]:
+        """Return where times lie that no repetition was added to: 0 before the period, 1 in its first pass, 2 after."""
+        slack_s = EQUAL * self.length_s
+        return np.searchsorted([self.begin_s - slack_s, self.end_s - slack_s], time_s, "right").astype(np.int8)
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """Ops in columns of equal length, sorted by rank, start and end. ``bytes`` are communicated (or, by a kernel,
     read and written); ``group`` names the axes of a collective; ``detail`` says what a row is.
+
+    With a ``period`` the timeline is folded: rows and memory of the period are those of its first pass and stand for
+    all of them (``repeats``). What comes after has the times and micro-batches of the whole step. ``traces.unrolling``
+    writes the passes out.
     """
 
     rank: NDArray[np.int32]
@@ -174,6 +208,7 @@ class Timeline:
     ranks: tuple[RankInfo, ...]
     source: Source = "simulated"
     detail: Detail = "op"
+    period: Period | None = None
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -182,6 +217,13 @@ class Timeline:
     def duration_s(self) -> float:
         """Return the seconds from the first start to the last end."""
         return float(self.end_s.max() - self.start_s.min()) if len(self) else 0.0
+
+    @property
+    def repeats(self) -> NDArray[np.int32]:
+        """Return how often the op of each row runs in the step, a period apart."""
+        if self.period is None:
+            return np.ones(len(self), dtype=np.int32)
+        return np.where(self.period.part(self.start_s) == 1, self.period.count, 1).astype(np.int32)
 
     def select(self, *, rank: int | None = None, stream: str | None = None, kind: str | None = None) -> Rows:
         """Return the rows, by time, of a rank, a stream, a kind, or any combination."""
@@ -204,7 +246,7 @@ class Timeline:
         numbers, positions = np.unique(self.rank, return_inverse=True)
         num_streams = len(self.stream.values)
         cells = positions * num_streams + self.stream.codes
-        total = np.bincount(cells, weights=self.end_s - self.start_s, minlength=0)
+        total = np.bincount(cells, weights=self.repeats * (self.end_s - self.start_s), minlength=0)
         return {
             (int(numbers[cell // num_streams]), self.stream.values[cell % num_streams]): float(total[cell])
             for cell in np.unique(cells).tolist()
@@ -262,11 +304,15 @@ class _Column:
 
 
 class TimelineBuilder:
-    """Collects rows in any order, one at a time (``add``) or by columns (``extend``), and builds a Timeline."""
+    """Collects rows in any order, one at a time (``add``) or by columns (``extend``), and builds a Timeline.
+
+    ``period``: what the rows repeat, None for rows that stand for themselves.
+    """
 
     def __init__(self, source: Source = "simulated", detail: Detail = "op") -> None:
         self.source: Source = source
         self.detail: Detail = detail
+        self.period: Period | None = None
         self._columns = {key: _Column(code) for key, code in _NUMBERS.items()}
         self._columns |= {key: _Column("i") for key in _WORDS}
         self._codes: dict[str, dict[str, int]] = {key: {} for key in _WORDS}
@@ -399,6 +445,7 @@ class TimelineBuilder:
             ranks=tuple(self._ranks.get(rank, RankInfo(rank, "")) for rank in sorted(present)),
             source=self.source,
             detail=self.detail,
+            period=self.period,
         )
 
     def _coded(self, key: str, column: WordColumn) -> NDArray[Any]:

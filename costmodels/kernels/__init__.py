@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Final
 
 from costmodels.kernels.attention import ATTENTION_KERNELS
+from costmodels.kernels.blocks import BLOCK_KERNELS
 from costmodels.kernels.elementwise import ELEMENTWISE_KERNELS
 from costmodels.kernels.float8 import FLOAT8_KERNELS
 from costmodels.kernels.gemm import GEMM_KERNELS
@@ -25,6 +26,7 @@ KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
             *FLOAT8_KERNELS,
             *ATTENTION_KERNELS,
             *ELEMENTWISE_KERNELS,
+            *BLOCK_KERNELS,
             *LATENT_KERNELS,
             *MODEL_END_KERNELS,
             *MOE_KERNELS,

@@ -75,7 +75,7 @@ def calibrate_machine(
     backend, device, processes = load_torch_backend(), request.device, request.processes
     network = network_benchmarks(device, processes)
     jobs = kernel_steps(device, processes, request.precisions)
-    start, fit_rates = Fitted(load_profile(node.device.generation), node), device == "cpu"
+    start, fit_rates = Fitted(load_profile(node.device.profile), node), device == "cpu"
     named = Named(kernel_calls(jobs), {benchmark.key: benchmark for benchmark in network})
     drive = _drive(request)
     runs: list[Run] = []

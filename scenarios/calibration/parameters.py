@@ -41,7 +41,7 @@ def parameter_sections(
 ) -> list[Section]:
     """Return a table per fitted section of a profile's file: what it had before, what it has, and the uncertainty."""
     node = load_node(entry["node"])
-    before = {**packaged_entry(node.device.generation), "measured": rates_entry(node)}
+    before = {**packaged_entry(node.device.profile), "measured": rates_entry(node)}
     names = [name for name in ("measured", *fitted_sections) if name in entry and name != "kernels"]
     parts = []
     for name in names:

@@ -66,7 +66,7 @@ def judge(asked: TablesAsked, fail_above: float | None = None) -> ProfileErrors:
 def _profile_and_node(asked: TablesAsked) -> Fitted:
     """Return the profile, and the node with the rates that its file measured in place of the catalogue's."""
     if asked.profile is None:
-        return Fitted(load_profile(asked.node.device.generation), asked.node)
+        return Fitted(load_profile(asked.node.device.profile), asked.node)
     found = read_profile(asked.profile)
     if not found.holds_for(asked.node.name):
         rule = f"the profile is one of {found.node}, not of {asked.node.name}"

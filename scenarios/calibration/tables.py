@@ -61,7 +61,7 @@ def calibrate_tables(node: NodeSpec, measured: MeasuredTables, seed: int = 0) ->
     """
     tables, system, source = measured.tables, measured.system, measured.source
     samples = read_tables(tables, system)
-    start = Fitted(load_profile(node.device.generation), node)
+    start = Fitted(load_profile(node.device.profile), node)
     origin = TablesOrigin(tables=tuple(path.name for path in tables), system=system or None, source=source or None)
     return calibrated(samples, start, HELD_OUT_TABLES, seed, origin, fit_rates=False)
 

@@ -54,9 +54,10 @@ def _nodes() -> list[dict[str, Any]]:
             "name": node.name,
             "devices": f"{node.devices_per_node} x {node.device.name}",
             "memory": format_bytes(node.device.memory_bytes),
-            "peak": _peak(node.device),
+            "dense peak": _peak(node.device),
             "inside, each way": format_rate(node.intra.bandwidth_bytes_per_s, "B/s"),
             "network": f"{node.nics_per_node} x {format_rate(8 * node.nic.bandwidth_bytes_per_s, 'bit/s')}",
+            "profile": node.device.profile,
         }
         for node in nodes
     ]
@@ -65,7 +66,7 @@ def _nodes() -> list[dict[str, Any]]:
 def _peak(device: DeviceSpec) -> str:
     """Return the peak of the precision that one trains in, with its name: fp32, or one of 16 bits that is faster."""
     precision = max(("fp32", "bf16", "fp16"), key=lambda name: device.peak(PRECISIONS[name].product))
-    return f"{format_rate(device.peak(PRECISIONS[precision].product), 'FLOP/s')} {precision} dense"
+    return f"{format_rate(device.peak(PRECISIONS[precision].product), 'FLOP/s')} {precision}"
 
 
 def _topologies() -> list[dict[str, Any]]:

@@ -25,7 +25,14 @@ from sim.engine.running.collector import collector_paused
 @click.option(
     "--detail",
     type=click.Choice(["op", "task"]),
-    help="Rows of the timeline: one per op, or one per task. Default: op; task for large plans.",
+    help="Rows of the timeline: one per op, or one per task, of every micro-batch. Default: op, or task for large "
+    "plans; what repeats once.",
+)
+@click.option(
+    "--advice",
+    type=click.Choice(["quick", "full", "none"]),
+    help="Changes that are tried to find what would help: few seconds' worth, all, or none. Default: quick; none with "
+    "--json alone.",
 )
 @click.option(
     "--fold/--no-fold", default=True, help="Simulate ranks and micro-batches that cannot differ once (the default)."
@@ -36,6 +43,7 @@ def command(  # click passes by name
     out: Path | None,
     as_json: bool,
     detail: Literal["op", "task"] | None,
+    advice: Literal["quick", "full", "none"] | None,
     fold: bool,
 ) -> None:
     """Simulate a scenario: step time, memory, and causes of waiting."""
@@ -45,23 +53,21 @@ def command(  # click passes by name
             refuse_unwritable(out)
         with _saying(f"Simulating {loaded.name}"):
             result = loaded.workload.simulate(loaded, detail=detail, fold=fold)
-        if as_json and out is None:
-            click.echo(json.dumps(result.as_json(), indent=2))
-            return
         console = open_console()
-        if out is None:  # the answer at once: what would help takes further simulations
+        if not as_json:  # the answer at once: what would help takes further simulations
             print_blocks(result.blocks(drawn=False), console)
-        with _saying("Simulating what would help"):
-            advice = loaded.workload.advise(loaded, result)
+            console.file.flush()
+        level = advice or ("none" if as_json and out is None else "quick")
+        if level != "none":
+            with _saying("Simulating what would help"):
+                result = loaded.workload.advised(result, level)
         if out is not None:
             with _saying(f"Writing {out}"), writing_to(out):
-                result.write(out, advice)
+                result.write(out)
     if as_json:
         click.echo(json.dumps(result.as_json(), indent=2))
         return
-    if out is not None:
-        print_blocks(result.blocks(drawn=False), console)
-    if closing := result.closing(advice):
+    if closing := result.closing():
         console.print()
         print_blocks(closing, console)
     print_written(out, console)

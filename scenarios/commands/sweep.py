@@ -32,7 +32,7 @@ PIPE_WIDTH = 1_000
 @click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html, sweep.json and sweep.csv.")
 @json_option
 def command(scenario: Path, options: tuple[str, ...], jobs: int | None, out: Path | None, as_json: bool) -> None:
-    """Simulate all combinations of values of several keys; one table, the fastest first."""
+    """Simulate all combinations of values of several keys; one table, the best first."""
     with refusing_bad_input():
         job = prepare(scenario, read_settings(options))
         if out is not None:

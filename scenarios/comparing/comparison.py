@@ -49,7 +49,9 @@ class Compared:
         """Return what a page says of it."""
         names = self.summary.names
         title = f"{names[0]} against {names[1]}"
-        return comparison_blocks(self.comparison, names=names, title=title, explanation=self.summary.explanation)
+        return comparison_blocks(
+            self.comparison, names=names, title=title, explanation=self.summary.explanation, notes=self.summary.notes
+        )
 
     def write(self, out: Path) -> None:
         """Write comparison.json and report.html into a folder."""
@@ -80,6 +82,7 @@ def compared(results: tuple[Result, Result], names: tuple[str, str], fail_above:
     passed = fail_above is None or _error(comparison, results) <= fail_above
     summary = ComparisonSummary(
         names=names,
+        notes=(results[0].note, results[1].note),
         first_s=comparison.first_s,
         second_s=comparison.second_s,
         makespan_error=comparison.makespan_error,

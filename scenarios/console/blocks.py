@@ -1,9 +1,11 @@
 """Blocks in a terminal: what a page shows of them too, but for charts. A blank line stands between two of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text as Words
@@ -35,6 +37,9 @@ STYLES: Final[Mapping[Look, str]] = {
     "warning": "yellow", "code": "cyan",
 }  # fmt: skip
 _CUT_AFTER: Final = 60
+_MOST_PARTS: Final = 4
+_GAP: Final = 2
+"""Blanks between two columns."""
 
 Printed = tuple[RenderableType, bool]
 """What is printed, and whether its lines are broken at the width of the terminal."""
@@ -42,7 +47,7 @@ Printed = tuple[RenderableType, bool]
 
 def print_blocks(blocks: Sequence[Block], console: Console) -> None:
     """Print blocks, those that a terminal shows."""
-    parts = [part for block in blocks if (part := list(_printed(block)))]
+    parts = [part for block in blocks if (part := list(_printed(block, console.width)))]
     for index, part in enumerate(parts):
         if index:
             console.print()
@@ -56,7 +61,7 @@ def print_written(out: Path | None, console: Console) -> None:
         console.print(Words(f"written to {out}"), soft_wrap=True)
 
 
-def _printed(block: Block) -> Iterator[Printed]:
+def _printed(block: Block, width: int) -> Iterator[Printed]:
     """Yield what a terminal shows of a block, nothing of a chart."""
     match block:
         case Headline():
@@ -69,18 +74,18 @@ def _printed(block: Block) -> Iterator[Printed]:
         case Text():
             yield words_of(block.line), block.is_wrapped
         case Table():
-            yield _table(block), True
+            yield from _tables(block, width)
         case SplitBar():
             yield _parts(block), True
         case Section() | Group() | Fold():
             for inner in block.blocks:
-                yield from _printed(inner)
+                yield from _printed(inner, width)
         case Only(surface="terminal"):
             for inner in block.blocks:
-                yield from _printed(inner)
+                yield from _printed(inner, width)
         case Columns():
             for group in block.groups:
-                yield from _printed(group)
+                yield from _printed(group, width)
 
 
 def words_of(line: Line) -> Words:
@@ -120,6 +125,57 @@ def _table(block: Table) -> Grid:
     if block.caption:
         grid.caption, grid.caption_justify = block.caption, "left"
     return grid
+
+
+def _tables(block: Table, width: int) -> Iterator[Printed]:
+    """Yield a table: one whose first columns may be repeated in parts that fit, or a line per row where few would."""
+    if not block.repeats:
+        yield _table(block), True
+        return
+    choices = _fitting(block, width)
+    if not 1 <= len(choices) <= _MOST_PARTS:
+        yield from ((_record(block, row), True) for row in block.rows)
+        return
+    for index, places in enumerate(choices):
+        if index:
+            yield Words(), True
+        yield _table(_of_columns(block, places)), True
+
+
+def _fitting(block: Table, width: int) -> list[list[int]]:
+    """Return the columns of each part of a table, the first ones repeated; nothing where one does not fit."""
+    widths = [max(cell_len(words_of(cell).plain) for cell in column) + _GAP for column in _columns(block)]
+    keys, others = list(range(block.repeats)), range(block.repeats, len(widths))
+    room = width + _GAP - sum(widths[: block.repeats])
+    if room < 0 or any(widths[place] > room for place in others):
+        return []
+    choices, left = [keys.copy()], room
+    for place in others:
+        if widths[place] > left:
+            choices.append(keys.copy())
+            left = room
+        choices[-1].append(place)
+        left -= widths[place]
+    return choices
+
+
+def _columns(block: Table) -> Iterator[list[Line]]:
+    """Yield the cells of each column, its head first."""
+    for place, head in enumerate(block.heads):
+        cells = [row[place] for row in block.rows]
+        yield [head.name, *("" if isinstance(cell, Bar) else cell for cell in cells)]
+
+
+def _of_columns(block: Table, places: Sequence[int]) -> Table:
+    """Return a table with some of the columns."""
+    rows = [[row[place] for place in places] for row in block.rows]
+    return replace(block, columns=[block.heads[place] for place in places], rows=rows, repeats=0)
+
+
+def _record(block: Table, row: Sequence[Cell]) -> Words:
+    """Return a row as words: every head with its cell."""
+    pairs = [(head.name, _cell(cell)) for head, cell in zip(block.heads, row, strict=True) if not isinstance(cell, Bar)]
+    return Words(", ").join(Words.assemble((f"{name} ", STYLES["soft"]), cell) for name, cell in pairs)
 
 
 def _add_column(grid: Grid, column: Column) -> None:

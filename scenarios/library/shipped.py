@@ -3,7 +3,11 @@
 from pathlib import Path
 from typing import Final
 
+from scenarios.errors import nearest
+
 FOLDER: Final = Path(__file__).parent
+_ALIKE: Final = 0.7
+"""How like a scenario's name another name must be to be taken for it, 0 to 1."""
 PARTS: Final = ("", "clusters", "papers")
 """Folders that hold scenarios, below the package."""
 
@@ -11,6 +15,14 @@ PARTS: Final = ("", "clusters", "papers")
 def scenario_names() -> list[str]:
     """Return the names of all scenarios: ``quickstart``, ``clusters/rails``, ``papers/fold3d-gpt-6b``, ..."""
     return [f"{part}/{path.stem}".lstrip("/") for part in PARTS for path in sorted((FOLDER / part).glob("*.yaml"))]
+
+
+def near_scenario(path: Path) -> str:
+    """Return the name of the scenario that a mistyped path or name is most like, empty if none is alike."""
+    names = scenario_names()
+    asked = _name(path)
+    stems = {name.rpartition("/")[2]: name for name in reversed(names)}
+    return nearest(asked, names, _ALIKE) or stems.get(nearest(asked.rpartition("/")[2], stems, _ALIKE), "")
 
 
 def found(path: Path) -> Path:
@@ -22,5 +34,9 @@ def found(path: Path) -> Path:
         exists = path.exists()
     except (OSError, ValueError):  # too long for a file name, or with a NUL character
         exists = True
-    name = path.as_posix().removeprefix("scenarios/library/").removesuffix(".yaml")
+    name = _name(path)
     return path if exists or name not in scenario_names() else FOLDER / f"{name}.yaml"
+
+
+def _name(path: Path) -> str:
+    return path.as_posix().removeprefix("scenarios/library/").removesuffix(".yaml")

@@ -4,7 +4,7 @@ from math import prod
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.yaml_tree import Document
-from scenarios.reading.schema.parallel import ParallelSection
+from scenarios.reading.schema.parallel import ParallelSection, TensorSection
 from scenarios.reading.schema.values import MAX_WORLD_SIZE
 
 AXES = ("tensor", "context", "pipeline", "data")
@@ -20,7 +20,9 @@ def resolve_degrees(
     Raises ScenarioError where two degrees are ``auto`` or the product is not the world size.
     """
     world_size = num_nodes * devices_per_node
-    given = {axis: getattr(section, axis).degree for axis in AXES}
+    given = {axis: getattr(section, axis).degree for axis in AXES} | {
+        "tensor": _tensor_degree(document, section.tensor)
+    }
     fixed = {axis: degree for axis, degree in given.items() if degree != "auto"}
     open_axes = [axis for axis in AXES if axis not in fixed]
     if len(open_axes) > 1:
@@ -44,6 +46,21 @@ def resolve_degrees(
     key = f"parallel.{axis}.degree"
     rule = f"{worked_out}{' ' if open_axes else ', '}{verb} {machine}"
     raise ScenarioError(document.origin(key.split(".")), key, rule, remedy)
+
+
+def _tensor_degree(document: Document, section: TensorSection) -> int | str:
+    """Return the degree of tensor parallelism: that of its mesh, if there is one.
+
+    Raises ScenarioError for a stated degree that is another.
+    """
+    num_ranks = prod(section.mesh)
+    if not section.mesh:
+        return section.degree
+    if "degree" in section.model_fields_set and section.degree not in {num_ranks, "auto"}:
+        key = "parallel.tensor.degree"
+        rule = f"{section.degree} is not the number of ranks of mesh {list(section.mesh)}, which is {num_ranks}"
+        raise ScenarioError(document.origin(key.split(".")), key, rule, f"leave it out, or write degree: {num_ranks}")
+    return num_ranks
 
 
 def _remedy(fixed: dict[str, int], num_nodes: int, devices_per_node: int) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Field types of the scenario schema whose check is more than a type and two limits."""
 
 import math
+import re
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import PlainValidator, WithJsonSchema
@@ -18,6 +19,11 @@ MAX_LONG_S: Final = 1e13
 _PATTERN: Final = r"^\s*\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*[A-Za-zµ][A-Za-zµ/]*\s*$"
 _FORMATS: Final = {Dimension.TIME: format_time, Dimension.BYTES: format_bytes}
 _EXAMPLES: Final = {Dimension.TIME: "250 ms", Dimension.BYTES: "25 MiB"}
+
+MAX_COUNT: Final = 10**18
+_COUNTS: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+COUNT: Final = re.compile(r"([0-9]*\.?[0-9]+(?:[eE]\+?[0-9]{1,2})?)\s*([KMGBT]?)")
+"""A number of things: ``15 T`` is 15 trillion, ``300 B`` and ``300 G`` are 300 billion."""
 
 
 def refusal(rule: str, remedy: str) -> PydanticCustomError:
@@ -59,6 +65,7 @@ class Quantity:
         return f"'{_EXAMPLES[self.dimension]}'"
 
 
+_BYTES_OR_ZERO: Final = Quantity(Dimension.BYTES, most=2.0**50, allow_zero=True)
 _LONG_DURATION: Final = Quantity(Dimension.TIME, most=MAX_LONG_S, allow_zero=False)
 
 
@@ -128,6 +135,25 @@ def _shown(value: Any) -> str:
     return {dict: "a mapping", list: "a list", type(None): "nothing"}.get(type(value), repr(value)[:60])
 
 
+def parse_count(value: object) -> int:
+    """Return a number of things, from 1 to 10^18: a whole number, or text as in ``15 T`` or ``300 B``."""
+    found = COUNT.fullmatch(value.strip()) if isinstance(value, str) and len(value) <= MAX_TEXT else None
+    number = float(found[1]) * _COUNTS[found[2]] if found else value
+    remedy = "write a whole number, or one with K, M, B or T, as in '300 B' or '15 T'"
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise refusal(f"a number of things belongs here, not {_shown(value)}", remedy)
+    if not 1 <= number <= MAX_COUNT or number != int(number):
+        raise refusal(f"a whole number from 1 to 10^18 belongs here, not {_shown(value)}", remedy)
+    return int(number)
+
+
+Count = Annotated[
+    int,
+    PlainValidator(parse_count),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": rf"^{COUNT.pattern}$"}]}
+    ),
+]
 Duration = Annotated[
     float, PlainValidator(Quantity(Dimension.TIME, most=1e6, allow_zero=False)), quantity_schema(Dimension.TIME)
 ]
@@ -157,6 +183,11 @@ SwitchOrAuto = Annotated[
 ]
 Bytes = Annotated[
     float, PlainValidator(Quantity(Dimension.BYTES, most=2.0**50, allow_zero=False)), quantity_schema(Dimension.BYTES)
+]
+WholeBytesOrZero = Annotated[
+    int,
+    PlainValidator(lambda value: round(_BYTES_OR_ZERO(value))),
+    quantity_schema(Dimension.BYTES),
 ]
 Degree = Annotated[
     int | Literal["auto"],

@@ -24,7 +24,7 @@ Surface = Literal["page", "terminal"]
 """Where blocks are shown. A notebook shows what a page shows."""
 
 Look = Literal["plain", "strong", "soft", "good", "bad", "unusual", "warning", "code"]
-"""How a piece of text looks. Pages show ``strong`` and ``code``; the others are colours of a terminal."""
+"""How a piece of text looks. Pages show ``strong``, ``code`` and ``bad``; the others are colours of a terminal."""
 
 Figure = Mapping[str, Any]
 """A chart as plotly's ``data`` and ``layout``, of plain values."""
@@ -118,6 +118,8 @@ class Table:
     """A table. The first ``text_columns`` hold words, the others numbers; ``columns`` may say it one by one.
 
     ``breaks_words``: cells are long names, which a page breaks anywhere. ``caption``: small print of a terminal.
+    ``repeats``: where a terminal is too narrow for all columns, so many first ones are repeated with some of the others
+    below; no cell is cut.
     """
 
     columns: Sequence[str | Column]
@@ -125,6 +127,7 @@ class Table:
     text_columns: int = 1
     breaks_words: bool = False
     caption: str = ""
+    repeats: int = 0
 
     @property
     def heads(self) -> tuple[Column, ...]:

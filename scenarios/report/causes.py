@@ -29,6 +29,11 @@ _CAUSES: Final = {
     Purpose.HOST: ("optimizer on the host", "#5f8f8b"),
     Purpose.TIED_EMBEDDING: ("tied embedding's gradient sync", "#9c3d2e"),
 }
+_MESH_COLOURS: Final = {
+    "row": "#e3bd3f", "column": "#c79a1e", "depth": "#8f6d0c", "input": "#e3bd3f", "weight": "#c79a1e",
+    "output": "#8f6d0c",
+}  # fmt: skip
+"""Of the axes of a mesh, of which one method has two or three."""
 _BUBBLE: Final = ("pipeline bubble", "#aab2bd")
 _MEMORY_COLOURS: Final = {
     "parameter": "#5b6fb5",
@@ -42,7 +47,10 @@ _ROLE_STOPS: Final = ((59, 190, 232), (91, 80, 170), (200, 150, 60))  # red, gre
 
 def cause_of(stream: str) -> tuple[str, str]:
     """Return words and colour of a cause of waiting, given the stream that ran meanwhile (or ``bubble``)."""
-    purpose = stream_of(stream).purpose
+    purpose, axis = stream_of(stream).purpose, stream_of(stream).axis
+    if axis:
+        words, colour = _CAUSES[Purpose.TENSOR]
+        return f"{words} along {axis}", _MESH_COLOURS.get(axis, colour)
     if purpose in _CAUSES:
         return _CAUSES[purpose]
     return _BUBBLE if stream == BUBBLE else (f"waiting for {stream}", "#6b7f99")

@@ -45,4 +45,8 @@ def _facts(refusal: Refusal) -> Mapping[str, str]:
     names = (*refusal.ones, *refusal.others)
     schedules = [TECHNIQUES[name].label for name in names if TECHNIQUES[name].choice == "schedule"]
     stages = [name.removeprefix("zero_") for name in names if name.startswith("zero_")]
-    return {"schedule": " or ".join(schedules), "zero_stage": " or ".join(stages), "degree": "several"}
+    methods = [TECHNIQUES[name].label.partition(" ")[0] for name in names if name.startswith("tensor_")]
+    return {
+        "schedule": " or ".join(schedules), "zero_stage": " or ".join(stages), "degree": "several",
+        "tensor_method": " or ".join(methods),
+    }  # fmt: skip

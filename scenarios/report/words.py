@@ -1,53 +1,29 @@
 """The answers of a summary in words, for terminals and pages."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from costmodels.units import format_bytes, format_change, format_percent, format_time
+from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.causes import COMPUTATION, cause_of
-from scenarios.summaries.steps.mean_rank import RECOMPUTED, mean_computing_s, mean_exposed_s
+from scenarios.summaries.steps.goal import Goal
+from scenarios.summaries.steps.mean_rank import mean_computing_s, mean_exposed_s
+from scenarios.summaries.steps.resolved import Resolved
 from scenarios.summaries.steps.role_names import fullest_row, row_name
 from scenarios.summaries.steps.step import HostMemory, LinksSummary, OperatorSharding, StepSummary
 
+_COUNTS: Final = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+_STATED: Final = "model.sequence_length"
+_BASES: Final = {
+    "measured": "fitted to measurements",
+    "assumed": "uncalibrated, orders of magnitude only",
+    "roofline": "roofline only, no kernel of this device was measured",
+}
 _MOST_RUNS: Final = 12
 _ROUNDING: Final = 1e-9
 """Sums of times are exact to about this part of a step."""
 _LEAST_SHARE: Final = 0.01
 """Kinds of op with a smaller share of the critical path are not named."""
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """A loss, its fraction of the step, and overrides against it.
-
-    ``fits_memory``: the scenario fits with them; ``gain``: the fraction that they add to its throughput, None where
-    that was not simulated.
-    """
-
-    loss: str
-    fraction: float
-    overrides: tuple[str, ...]
-    fits_memory: bool
-    gain: float | None = None
-
-    @property
-    def aim(self) -> str:
-        """Return the loss to reduce, with its fraction of the step."""
-        return self.loss if self.loss == "memory" else f"{self.loss} ({format_percent(self.fraction)} of the step)"
-
-    @property
-    def options(self) -> str:
-        """Return the overrides as command line options."""
-        return " ".join(f"--set {override}" for override in self.overrides)
-
-    @property
-    def effect(self) -> str:
-        """Return the effect of the overrides; empty if it is not known."""
-        if not self.fits_memory:
-            return "not enough alone"
-        return "" if self.gain is None else f"throughput {format_change(self.gain)}"
 
 
 def spread_words(interval: Sequence[float] | None) -> str:
@@ -64,9 +40,21 @@ def memory_words(summary: StepSummary) -> str:
     return f"{of} on {row_name(summary.roles, fullest, 'every rank')}"
 
 
+def room_words(summary: StepSummary) -> str:
+    """Return how much the fullest role leaves free, or lacks, beside the reserve; nothing where none is known."""
+    fullest, capacity = fullest_row(summary)
+    if not capacity or summary.memory_reserve_bytes is None or summary.fits_memory is None:
+        return ""
+    room = capacity - summary.memory_reserve_bytes - fullest.peak_memory_bytes
+    if room >= 0 and not summary.fits_memory:
+        return ""
+    reserve = f", {format_bytes(summary.memory_reserve_bytes)} reserved" if summary.memory_reserve_bytes else ""
+    return f", {format_bytes(abs(room))} {'to spare' if room >= 0 else 'too much'}{reserve}"
+
+
 def detail_rows(summary: StepSummary) -> list[tuple[str, str]]:
-    """Return what else decides the step, each with its name: host memory, sharding, the busiest link, the critical
-    path, slices, and whether ranks share the sequence where the scenario leaves that open.
+    """Return what else decides the step, each with its name: host memory, sharding, the fullest link, the critical
+    path, slices.
     """
     rows = []
     if summary.host_memory is not None:
@@ -74,14 +62,56 @@ def detail_rows(summary: StepSummary) -> list[tuple[str, str]]:
     if summary.osdp is not None:
         rows.append(("sharded", sharded_words(summary.osdp)))
     if summary.links:
-        rows.append(("busiest link", link_words(summary.links[0])))
+        rows.append(("fullest link", link_words(max(summary.links, key=lambda kind: kind.busiest.peak_fraction))))
     if len(summary.critical_path_s) > 1:
         rows.append(("critical path", path_words(summary.critical_path_s)))
     if summary.token_slices is not None:
         rows.append(("token slices", slices_words(summary.token_slices)))
-    if summary.sequence_parallel is not None:
-        rows.append(("sequence parallel", "true (auto)" if summary.sequence_parallel else "false (auto)"))
+    if summary.resolved is not None:
+        rows += resolved_rows(summary.resolved, summary.seed)
+    if summary.goal is not None:
+        rows.append(("goal", goal_words(summary.goal)))
     return rows
+
+
+def resolved_rows(resolved: Resolved, seed: int) -> list[tuple[str, str]]:
+    """Return what a result is of: the strategy, the model, and whose efficiencies its times have."""
+    parts = [f"{name} {degree}" for name, degree in resolved.degrees.items() if degree > 1]
+    if resolved.sequence_parallel:
+        parts[0] += " with sequence parallelism"
+    elif resolved.tensor_mesh:
+        parts[0] += f" ({resolved.tensor_method}, mesh {' x '.join(map(str, resolved.tensor_mesh))})"
+    degrees = " x ".join(parts) or "one device"
+    nodes = ", ".join(f"{count:,} {name}" for name, count in resolved.nodes.items())
+    batches = f"{resolved.num_microbatches:,} micro-batches of {resolved.microbatch_size}"
+    stated = resolved.sequence_length_from == _STATED
+    length = f"sequences of {resolved.sequence_length:,} tokens" + (
+        "" if stated else f" ({resolved.sequence_length_from})"
+    )
+    tokens = f"{counted(resolved.tokens_per_step)} tokens a step"
+    size = f"{counted(resolved.num_parameters)} parameters, {length}, {tokens}"
+    return [
+        ("strategy", f"{degrees} on {nodes}; {batches}"),
+        ("model", size),
+        ("profile", f"{resolved.profile}: {_BASES[resolved.profile_basis]}; seed {seed}, meshtwin {resolved.version}"),
+    ]
+
+
+def goal_words(goal: Goal) -> str:
+    """Return how long a number of tokens takes."""
+    words = f"{counted(goal.tokens)} tokens in {format_time(goal.time_s)}"
+    if goal.time_interval_s is not None:
+        words += f" (90 %: {' to '.join(map(format_time, goal.time_interval_s))})"
+    words += f": {counted(goal.num_steps)} steps"
+    return words if goal.elapsed_s is None else f"{words}; {format_time(goal.elapsed_s)} with interruptions"
+
+
+def counted(number: float) -> str:
+    """Return a number with four digits and a word: ``17.41 billion``; below a million all its digits."""
+    for factor, word in _COUNTS:
+        if number >= factor:
+            return f"{number / factor:.4g} {word}"
+    return f"{number:,.0f}"
 
 
 def host_memory_words(host: HostMemory) -> str:
@@ -102,7 +132,7 @@ def link_words(busiest_kind: LinksSummary) -> str:
     link = busiest_kind.busiest
     others = f" and {link.count - 1:,} like it" if link.count > 1 else ""
     kind = "" if f" {busiest_kind.kind} " in f" {link.link} " else f" ({busiest_kind.kind})"
-    full = f"{format_percent(link.busy_fraction)} of the step, at its peak {format_percent(link.peak_fraction)}"
+    full = f"{format_percent(link.peak_fraction)} at its peak, {format_percent(link.busy_fraction)} of the step"
     return f"{full}: {link.link}{others}{kind}"
 
 
@@ -137,9 +167,3 @@ def time_parts(summary: StepSummary) -> list[tuple[tuple[str, str], float]]:
     parts = [(COMPUTATION[purpose], seconds) for purpose, seconds in computing.items()]
     parts += sorted(waiting.items(), key=lambda item: (-item[1], item[0]))
     return [(cause, seconds) for cause, seconds in parts if seconds > _ROUNDING * summary.iteration_time_s]
-
-
-def recompute_fraction(summary: StepSummary) -> float:
-    """Return the fraction of the step that the mean rank spends on computing again."""
-    again_s = mean_computing_s(summary.roles).get(RECOMPUTED, 0.0)
-    return again_s / summary.iteration_time_s

@@ -20,16 +20,26 @@ from traces.timeline import Timeline
 
 
 def write_execution(
-    summary: Mapping[str, Any], simulated: Timeline, executed: Timeline, out: Path, *, title: str
+    summary: Mapping[str, Any],
+    simulated: Timeline,
+    executed: Timeline,
+    out: Path,
+    *,
+    title: str,
+    notes: tuple[str, str],
 ) -> None:
-    """Write an execution's summary.json, timeline.json.gz, timeline.parquet and report.html (both timelines)."""
+    """Write an execution's summary.json, timeline.json.gz, timeline.parquet and report.html (both timelines).
+
+    ``notes``: why simulated and executed times may be off, or empty.
+    """
     with all_or_none(out) as staging:
         write_summary(summary, staging)
         if len(executed):
             write_perfetto(executed, staging / "timeline.json.gz")
             write_timeline(executed, staging / "timeline.parquet")
             names = ("simulated", "executed")
-            write_page(staging / PAGE, comparison_blocks(compare(simulated, executed), names=names, title=title))
+            blocks = comparison_blocks(compare(simulated, executed), names=names, title=title, notes=notes)
+            write_page(staging / PAGE, blocks)
 
 
 def write_compared(found: Mapping[str, Any], blocks: Sequence[Block], out: Path) -> None:

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from scenarios.results.summary_file import REMEDY, read_json, simulated_step
+from scenarios.results.summary_file import REMEDY, executed_cores, read_json, simulated_step
 from scenarios.summaries.comparing.compared_step import ComparedStep
+from scenarios.summaries.comparing.notes import executed_note, simulated_note
+from scenarios.summaries.measured.execution import EXECUTION_SCHEMA
 from scenarios.summaries.recorded.trace import TRACE_SCHEMA
 from scenarios.summaries.steps.step import SCHEMA
 from traces.doubt import Doubt
@@ -27,12 +29,13 @@ _SIDE: Final = (
 class Result:
     """A timeline, what a simulation's summary beside it says of the step, and whether a profiler recorded it.
 
-    ``warnings``: what was left out of a profile on the way, with counts.
+    ``warnings``: what was left out of a profile on the way, with counts. ``note``: why times may be off, or empty.
     """
 
     timeline: Timeline
     step: ComparedStep | None = None
     recorded: bool = False
+    note: str = ""
     warnings: tuple[Doubt, ...] = ()
 
 
@@ -57,13 +60,16 @@ def read_result(path: Path, window: StepWindow | None = None) -> Result:
         return Result(timeline)
     summary = read_json(beside)
     schema = summary.get("schema") if isinstance(summary, dict) else None
+    if schema == EXECUTION_SCHEMA:
+        return Result(timeline, note=executed_note(len(timeline.ranks), executed_cores(beside, summary)))
     if timeline.source != "simulated" or schema != SCHEMA or "communication" not in summary:
         return Result(timeline, recorded=schema == TRACE_SCHEMA)
     step_s = summary.get("iteration_time_s")
     if not isinstance(step_s, float) or abs(step_s - timeline.duration_s) > 1e-9 * timeline.duration_s:
         rule = f"it says {step_s} s, and {file.name} beside it {timeline.duration_s} s"
         raise TraceError(str(beside), rule, REMEDY)
-    return Result(timeline, simulated_step(beside, summary))
+    step = simulated_step(beside, summary)
+    return Result(timeline, step, note=simulated_note(step.resolved.profile_basis if step.resolved else None))
 
 
 def refuse_other_files(path: Path) -> None:

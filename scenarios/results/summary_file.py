@@ -27,6 +27,21 @@ def read_json(path: Path) -> Any:
     return value
 
 
+class ExecutedMachine(msgspec.Struct):
+    """Where an executed step ran."""
+
+    num_cores: int | None = None
+
+
+def executed_cores(path: Path, summary: Any) -> int | None:
+    """Return how many cores an executed step's ranks shared; None on GPUs. Raises TraceError as ``simulated_step``."""
+    try:
+        return msgspec.convert(summary, ExecutedMachine).num_cores
+    except msgspec.ValidationError as error:
+        rule = f"the summary is not as execute writes it: {str(error)[:1].lower()}{str(error)[1:]}"
+        raise TraceError(str(path), rule, "write it again with simulate execute SCENARIO.yaml --out") from error
+
+
 def simulated_step(path: Path, summary: Any) -> ComparedStep:
     """Return what a comparison reads of a simulated step's summary.
 

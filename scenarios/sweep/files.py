@@ -25,7 +25,7 @@ def write_sweep(sweep: Sweep, out: Path) -> None:
 
 
 def csv_text(summary: SweepSummary[Any]) -> str:
-    """Return a row per point, the fastest first, then the refused ones: keys set, result keys, ``refused``."""
+    """Return a row per point, the best first, then the refused ones: keys set, result keys, ``refused``."""
     keys = [setting.key for setting in summary.settings]
     results = [as_json(point.results) for point in summary.points]
     text = StringIO()

@@ -5,17 +5,17 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.documents.yaml_tree import read_document
+from scenarios.reading.documents.yaml_tree import Document, read_document
 from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.sweep import RefusedPoint, SweepSummary, SweptPoint, SweptSetting
 from scenarios.sweep.point import Measured, measure
 from scenarios.sweep.refusal import one_line
 from scenarios.sweep.settings import Point, Setting, points
-from scenarios.workloads.loading import scenario_of
+from scenarios.workloads.loading import point_of, scenario_of
 from scenarios.workloads.workload import Scenario, Workload
 
 MAX_PICTURES: Final = 24
@@ -62,15 +62,13 @@ def prepare(path: Path, settings: Sequence[Setting]) -> Job:
     document = read_document(path)  # what is wrong with the file itself is no point's fault
     valid: list[tuple[Point, Scenario]] = []
     refused: dict[int, str] = {}
-    first: ScenarioError | None = None
     for point in points(settings):
         try:
-            valid.append((point, scenario_of(document, point.overrides)))
+            valid.append((point, point_of(document, point.overrides)))
         except ScenarioError as error:
-            first = first or error
             refused[point.index] = one_line(error)
-    if first is not None and not valid:
-        raise _none_valid(first, len(refused))
+    if not valid:
+        _refuse_all(document, next(points(settings)), len(refused))
     _refuse_several_kinds([scenario for _, scenario in valid])
     return Job(tuple(settings), tuple(valid), refused)
 
@@ -86,7 +84,7 @@ def _refuse_several_kinds(scenarios: Sequence[Scenario]) -> None:
 def run(
     job: Job, open_workers: OpenWorkers, num_jobs: int, *, with_pictures: bool = False, tick: Callable[[], None]
 ) -> Sweep:
-    """Return the sweep, fastest point first; ``tick`` is called as each point is done.
+    """Return the sweep: possible points first, the best of them first; ``tick`` is called as each point is done.
 
     The result does not depend on ``num_jobs``. Raises ScenarioError where no point can be simulated.
     """
@@ -110,9 +108,14 @@ def run(
         raise ScenarioError(
             origin, "", refused[min(refused)], "change the scenario or the values", num_more=len(refused) - 1
         )
-    found.sort(key=lambda entry: (getattr(entry[1].results, job.workload.order), entry[0].index))
+    found.sort(key=lambda entry: _rank(job.workload, *entry))
     pictures = tuple(result.picture for _, result in found if result.picture is not None)
     return Sweep(_summary(job, found, refused), pictures)
+
+
+def _rank(workload: Workload[Any], point: Point, result: Measured) -> tuple[bool, Any, int]:
+    """Return what points are sorted by: whether they are possible, their results, their order in the product."""
+    return not workload.is_possible(result.results), getattr(result.results, workload.order), point.index
 
 
 def can_draw(job: Job) -> bool:
@@ -131,7 +134,12 @@ def _summary(job: Job, found: Sequence[tuple[Point, Measured]], refused: dict[in
     )
 
 
-def _none_valid(error: ScenarioError, count: int) -> ScenarioError:
-    """Return the refusal of the first point, saying that the others were refused too."""
-    rule = error.rule if count == 1 else f"all {count:,} points are refused, the first one: {error.rule}"
-    return ScenarioError(error.origin, error.key, rule, error.remedy)
+def _refuse_all(document: Document, first: Point, count: int) -> NoReturn:
+    """Raise the refusal of the first point, saying that the others were refused too."""
+    try:
+        scenario_of(document, first.overrides)
+    except ScenarioError as error:
+        rule = error.rule if count == 1 else f"all {count:,} points are refused, the first one: {error.rule}"
+        raise ScenarioError(error.origin, error.key, rule, error.remedy) from error
+    message = f"a point was refused, and then it was not: {first.overrides}"
+    raise AssertionError(message)

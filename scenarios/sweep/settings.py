@@ -1,7 +1,6 @@
 """Read ``--set key=a,b,c`` options, and make the points of their product."""
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -9,12 +8,11 @@ from math import prod
 from typing import Any, Final
 
 from scenarios.errors import Origin, ScenarioError
+from scenarios.reading.documents.value_list import split_values
 from scenarios.reading.documents.yaml_tree import read_value
 
 MAX_POINTS: Final = 10_000
 
-_QUOTED: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*\"""")
-_CLOSING: Final = {"[": "]", "{": "}"}
 _EXAMPLE: Final = "write it as in --set parallel.tensor.degree=1,2,4"
 
 
@@ -76,7 +74,7 @@ def _read_setting(text: str) -> Setting:
     parts = tuple(part.strip() for part in key.split("."))
     if not equals or not all(parts):
         raise ScenarioError(_origin(text), "", "a setting is a dotted key, =, and values", _EXAMPLE)
-    texts = tuple(_split(values, text))
+    texts = tuple(split_values(values, _origin(text)))
     read = tuple(read_value(part, str(_origin(f"{key}={part}"))) for part in texts)
     seen = set[str]()
     for part, value in zip(texts, read, strict=True):
@@ -86,43 +84,6 @@ def _read_setting(text: str) -> Setting:
             raise ScenarioError(_origin(text), ".".join(parts), rule, "keep one of the two")
         seen.add(same)
     return Setting(".".join(parts), texts, read)
-
-
-def _split(values: str, option: str) -> Iterator[str]:
-    """Yield the values between commas that are in no bracket and no quotes."""
-    start, place, open_brackets, before = 0, 0, list[str](), ","
-    while place < len(values):
-        sign = values[place]
-        if sign in "'\"" and before in ",[{:":
-            quoted = _QUOTED.match(values, place)
-            if quoted is None:
-                raise _unbalanced(option, f"{sign} is missing at the end")
-            place = quoted.end() - 1
-        elif sign in _CLOSING:
-            open_brackets.append(_CLOSING[sign])
-        elif sign in _CLOSING.values():
-            if not open_brackets or open_brackets.pop() != sign:
-                raise _unbalanced(option, f"{sign} closes no bracket")
-        elif sign == "," and not open_brackets:
-            yield _value(values[start:place], option)
-            start = place + 1
-        before = before if sign.isspace() else sign
-        place += 1
-    if open_brackets:
-        raise _unbalanced(option, f"{open_brackets[-1]} is missing at the end")
-    yield _value(values[start:], option)
-
-
-def _value(text: str, option: str) -> str:
-    if not text.strip():
-        rule = "a value is missing between, before or after commas"
-        raise ScenarioError(_origin(option), "", rule, "write --set key=a,b; a value with a comma in quotes")
-    return text.strip()
-
-
-def _unbalanced(option: str, rule: str) -> ScenarioError:
-    remedy = "close every bracket and quote; lists as in --set key=[1,2],[2,1], text with brackets in quotes"
-    return ScenarioError(_origin(option), "", rule, remedy)
 
 
 def _origin(text: str) -> Origin:

@@ -41,7 +41,7 @@ def collective_time_s(
         raise ScenarioError(origin, "num_devices", rule, remedy)
     try:
         node = load_node(str(entry["node"]))
-        profile = load_profile(node.device.generation) if calibrated is None else calibrated.profile
+        profile = load_profile(node.device.profile) if calibrated is None else calibrated.profile
         node = node if calibrated is None else calibrated.node_spec(node)
         if "network" in entry:
             profile = replace(profile, network=parse_network("the table's", entry["network"]))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.errors import Origin
-from scenarios.reading.documents.overrides import apply_overrides
+from scenarios.reading.documents.overrides import apply_overrides, read_overridden
 from scenarios.reading.documents.yaml_tree import Document, read_document
 from scenarios.workloads.registry import workload_of
 from scenarios.workloads.steps.scenario import StepScenario, step_of
@@ -22,8 +22,16 @@ def load_scenario(path: Path | str, overrides: Sequence[str] = ()) -> Scenario:
 
 def scenario_of(document: Document, overrides: Sequence[str] = ()) -> Scenario:
     """Return the scenario of a file that was read, with ``key=value`` overrides put in. Raises as ``load_scenario``."""
-    changed = apply_overrides(document, overrides)
-    found: Scenario = workload_of(changed).load(changed, overrides, document)
+    return read_overridden(document, overrides, lambda changed: _loaded(changed, overrides, document))
+
+
+def point_of(document: Document, overrides: Sequence[str]) -> Scenario:
+    """Return one of many scenarios of a file. Raises as ``scenario_of``, without asking whose the fault is."""
+    return _loaded(apply_overrides(document, overrides), overrides, document)
+
+
+def _loaded(changed: Document, overrides: Sequence[str], as_read: Document) -> Scenario:
+    found: Scenario = workload_of(changed).load(changed, overrides, as_read)
     return found
 
 

@@ -17,10 +17,10 @@ from scenarios.reading.schema.values import ScenarioSection
 from scenarios.report.blocks import Block, Card, Section
 from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.report.slots.shown_schedule import ShownSchedule
-from scenarios.report.words import Advice
 from scenarios.results.registry import load_writer
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.point_names import label
+from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.summaries.sweep import SweepSummary
 from traces.timeline import Timeline
 
@@ -58,9 +58,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """The report of a sweep beside its table. ``explained``: the meaning of columns; ``warnings``: unusual points."""
+    """The report of a sweep beside its table.
+
+    ``best``: the point to take, in a line; ``explained``: the meaning of columns; ``warnings``: unusual points.
+    """
 
     cards: tuple[Card, ...]
+    best: str = ""
     sections: tuple[Section, ...] = ()
     explained: str = ""
     warnings: tuple[str, ...] = ()
@@ -98,24 +102,22 @@ class Outcome(ABC):
         """Return the results that a sweep compares: a frozen dataclass of plain values."""
 
     @abstractmethod
-    def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
+    def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
         """Return the report, for terminals, pages and notebooks.
 
-        ``advice``: the most helpful change of the scenario, if one was found. ``drawn``: with the charts that need the
-        timeline; a terminal does not show them.
+        ``drawn``: with the charts that need the timeline; a terminal does not show them.
         """
 
-    def closing(self, advice: Advice | None) -> Sequence[Block]:
+    def closing(self) -> Sequence[Block]:
         """Return the last blocks of a terminal, with the advice; empty for a kind of work that seeks none."""
-        del advice
         return ()
 
-    def write(self, out: Path, advice: Advice | None = None) -> None:
+    def write(self, out: Path) -> None:
         """Write summary.json, report.html, timeline.json.gz (Perfetto) and timeline.parquet into a folder; all or none.
 
         The last two need a timeline.
         """
-        files = self.as_json(), self.timeline, self.blocks(advice)
+        files = self.as_json(), self.timeline, self.blocks()
         load_writer()(*files, out)
 
 
@@ -158,8 +160,14 @@ class Workload(ABC, Generic[S]):
     def simulate(self, scenario: S, *, detail: Detail | None = None, fold: bool = True) -> Outcome:
         """Return the result of the simulation. Raises ScenarioError for a scenario that cannot be simulated.
 
-        ``detail``: rows of the timeline; None: by its size. ``fold``: simulate ranks that cannot differ once.
+        ``detail``: rows of the timeline; None: by its size, and what repeats once. ``fold``: simulate ranks that cannot
+        differ once.
         """
+
+    def is_possible(self, row: object) -> bool:
+        """Return whether a result could be had on the stated hardware; a sweep puts the others last."""
+        del row
+        return True
 
     def has_lanes(self, scenario: S) -> bool:
         """Return whether a sweep should draw a picture of the ranks' work for each point."""
@@ -183,12 +191,13 @@ class Workload(ABC, Generic[S]):
         best = summary.points[0]
         least = getattr(best.results, self.order)
         shown = next((column.words(least) for column in self.columns if column.key == self.order), f"{least:g}")
-        return Swept((Card(f"Least {self.ordered_by}", shown, label(summary, best.set)),))
+        name = label(summary, best.set)
+        return Swept((Card(f"Least {self.ordered_by}", shown, name),), f"least {self.ordered_by}: {name}, {shown}")
 
-    def advise(self, scenario: S, found: Outcome) -> Advice | None:
-        """Return the most helpful change of the scenario, or None."""
-        del scenario, found
-        return None
+    def advised(self, found: Outcome, level: AdviceLevel) -> Outcome:
+        """Return a result with advice in its summary, where this kind of work gives some; the result itself if not."""
+        del level
+        return found
 
 
 def with_changes(scenario: S, overrides: Sequence[str]) -> S:

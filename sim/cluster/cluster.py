@@ -11,7 +11,7 @@ from costmodels.hardware import DeviceSpec, LinkSpec, NodeSpec
 from sim.cluster.errors import PlacementError
 from sim.cluster.topology.build import build
 from sim.cluster.topology.fabrics.clos import ClosSpec, build_clos
-from sim.cluster.topology.links import Cable
+from sim.cluster.topology.links import Cable, LinkKind
 from sim.cluster.topology.nodes.node import NodeLayout, lay_out
 from sim.cluster.topology.topology import Topology
 
@@ -98,6 +98,7 @@ def below_one_switch(node: NodeSpec, num_nodes: int, oversubscription: float = 1
         num_devices=node.devices_per_node,
         inside="nvswitch",
         nvlink=_half_way(node.intra),
+        port=LinkKind.NVSWITCH if node.intra.kind == "nvswitch" else LinkKind.PORT,
         pcie=Cable(bandwidth_bytes_per_s=inf),
         num_nics=node.nics_per_node,
         nic=_half_way(node.nic),

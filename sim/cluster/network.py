@@ -43,7 +43,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _FRACTIONS = ("intra_fraction", "inter_fraction")
-INSIDE = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.PCIE, LinkKind.HOST, LinkKind.SOCKET)
+INSIDE = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.PORT, LinkKind.PCIE, LinkKind.HOST, LinkKind.SOCKET)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

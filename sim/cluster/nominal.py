@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from costmodels.collectives import NetworkParameters
 from costmodels.profile import NetworkProfile
 from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.max_flow import Flow, max_flow
 from sim.cluster.topology.nodes.island import Island
 from sim.cluster.topology.topology import Topology
+
+_PORTS = (LinkKind.NVSWITCH, LinkKind.PORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,8 @@ def library_on(parameters: NetworkParameters, topology: Topology, layout: int, a
 
 
 def is_switched(island: Island) -> bool:
-    """Return whether devices have one port each, into an NVSwitch, as the closed forms take it."""
-    return bool((island.links.kind == LinkKind.NVSWITCH).any())
+    """Return whether devices have one port each, into an NVSwitch or the like, as the closed forms take it."""
+    return bool(np.isin(island.links.kind, _PORTS).any())
 
 
 def inside_bytes_per_s(island: Island, members: Sequence[int]) -> float:
@@ -68,7 +72,7 @@ def inside_bytes_per_s(island: Island, members: Sequence[int]) -> float:
     if len(members) < 2:
         return 0.0
     if is_switched(island):
-        ports = (island.links.kind == LinkKind.NVSWITCH) & (island.links.source == members[0])
+        ports = np.isin(island.links.kind, _PORTS) & (island.links.source == members[0])
         return float(island.links.bandwidth_bytes_per_s[ports].sum())
     strangers = set(range(island.num_devices)) - set(members)
     columns = (island.links.source, island.links.target, island.links.bandwidth_bytes_per_s, island.links.kind)

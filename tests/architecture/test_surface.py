@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pyarrow.parquet as pq
+import pytest
 
 from scenarios.cli import COMMANDS, group
 from scenarios.library.shipped import FOLDER
@@ -19,6 +20,8 @@ from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import local_workers
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema
+from scenarios.workloads.steps.advising import trials
+from scenarios.workloads.steps.advising.advise import advise
 from scenarios.workloads.steps.running import simulate
 from tests.traces.kineto_traces import all_reduce, document
 from tests.traces.kineto_traces import write as write_trace
@@ -26,7 +29,7 @@ from traces.kineto.trace import load
 from traces.parquet import write_timeline
 
 OPTIONS = {
-    "simulate": {"scenario", "--set", "--out", "--json", "--detail", "--fold", "--no-fold"},
+    "simulate": {"scenario", "--set", "--out", "--json", "--detail", "--advice", "--fold", "--no-fold"},
     "execute": {
         "scenario",
         "--set",
@@ -97,6 +100,7 @@ KEYS = {
             "graph_launch",
             "rank_skew",
             "step_spread",
+            "memory_reserve",
             "fused_softmax",
             "fused_routing",
             "fused_permutation",
@@ -116,13 +120,16 @@ KEYS = {
     *(f"model.experts.{key}" for key in ("first_dense_layers", "capacity_factor", "routing", "balance_loss")),
     "parallel.expert.degree",
     *("training.global_batch_size", "training.microbatch_size", "training.num_microbatches", "training.precision"),
+    "training.tokens",
     *("training.recompute", "training.checkpoint_early_stop", "training.optimizer", "training.learning_rate"),
+    *("training.recompute_num_layers", "training.recompute_method"),
     *("training.adam_beta1", "training.adam_beta2", "training.adam_epsilon"),
     *("training.fused_gradient_accumulation", "training.low_precision_gradients", "parallel.tensor.overlap_backward"),
     *("training.gradient_placeholders", "training.set_gradients_to_none"),
     *("training.whole_embedding_gradient", "training.prescale_gradients", "training.check_gradients"),
     *("parallel.tensor.method", "parallel.tensor.degree", "parallel.tensor.sequence_parallel"),
-    "parallel.tensor.collective_matmul",
+    *("parallel.tensor.collective_matmul", "parallel.tensor.mesh", "parallel.tensor.overlap"),
+    *("parallel.tensor.axis_order", "parallel.tensor.depth_sync", "parallel.tensor.save_gathered"),
     *("parallel.context.degree", "parallel.context.method"),
     *("parallel.pipeline.degree", "parallel.pipeline.schedule", "parallel.pipeline.virtual_stages"),
     *("parallel.pipeline.layers_per_stage", "parallel.pipeline.scatter_gather", "parallel.pipeline.actions"),
@@ -150,6 +157,13 @@ SUMMARY = {
     *("makespan_s", "max_rank_span_s"),
     *("model_flop_per_s_per_device", "hardware_flop_per_s_per_device", "mfu", "hfu"),
     *("bubble_fraction", "exposed_communication_fraction", "fits_memory", "memory_capacity_bytes", "critical_path_s"),
+    "memory_reserve_bytes",
+    *(f"resolved.{key}" for key in ("version", "nodes", "devices_per_node", "profile", "profile_basis")),
+    *(f"resolved.{key}" for key in ("num_parameters", "sequence_length", "sequence_length_from", "tokens_per_step")),
+    *(f"resolved.{key}" for key in ("global_batch_size", "microbatch_size", "num_microbatches", "degrees")),
+    *(f"resolved.{key}" for key in ("tensor_method", "tensor_mesh")),
+    *(f"resolved.{key}" for key in ("sequence_parallel", "schedule", "precision", "recompute", "zero_stage")),
+    *(f"resolved.{key}" for key in ("recompute_num_layers", "recompute_method")),
     *("iteration_time_interval_s", "iteration_time_median_s", "iteration_time_interval_method"),
     *("roles.role", "roles.first_rank", "roles.num_ranks", "roles.peak_memory_bytes", "roles.memory_by_kind_bytes"),
     *("roles.memory_capacity_bytes", "roles.peak_host_memory_bytes"),
@@ -176,6 +190,12 @@ RELIABILITY = {
     *("interruptions_by_part.device",),
     *(f"time_s.{key}" for key in ("useful", "lost", "checkpoint", "restart", "waiting")),
     *("expected.goodput", "expected.elapsed_s", "expected.interruptions"),
+}
+
+ADVICE = {
+    *("level", "best", "reduced.part", "reduced.before_s", "reduced.after_s"),
+    *("causes.cause", "causes.fraction", "causes.iteration_time_s", "not_tried.set", "not_tried.predicted_s"),
+    *(f"tried.{key}" for key in ("set", "fits_memory", "peak_memory_bytes", "iteration_time_s", "gain", "estimated")),
 }
 
 OSDP = {
@@ -219,6 +239,9 @@ COLUMNS = (
     "bytes",
     "flop",
     "group",
+    "repeats",
+    "period_s",
+    "period_microbatches",
     "transfer",
 )
 
@@ -262,7 +285,7 @@ def _is_whole_section(key: str, keys: set[str]) -> bool:
 def test_summary_keys_are_the_stated_ones(root: Path) -> None:
     """``summary.json`` has these keys; who reads it may count on them."""
     summary = simulate(load_scenario(FOLDER / "tiny-gpt-2x2.yaml")).as_json()
-    nested = {"fold": summary["fold"], "engine": summary["engine"]}
+    nested = {key: summary[key] for key in ("fold", "engine", "resolved")}
     nested |= {key: summary[key][0] for key in ("roles", "links", "communication")}
     found = {key for key in summary if key not in nested}
     nested["links.busiest"] = nested["links"].pop("busiest")
@@ -278,6 +301,18 @@ def test_reliability_keys_are_the_stated_ones(root: Path) -> None:
     for key, value in reliability.items():
         found |= {f"{key}.{inner}" for inner in value} if isinstance(value, dict) else {key}
     assert found == RELIABILITY
+
+
+def test_advice_keys_are_the_stated_ones(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ``advice`` object of ``summary.json``, there where it was sought, has these keys."""
+    monkeypatch.setattr(trials, "QUICK_S", 0.3)
+    step = simulate(load_scenario(FOLDER / "tiny-gpt-2x2.yaml", ["training.recompute=full"]))
+    advice = step.with_advice(advise(step, "quick")).as_json()["advice"]
+    found = {"level", "best"} | {f"reduced.{key}" for key in advice["reduced"]}
+    found |= {f"{key}.{inner}" for key in ("causes", "tried", "not_tried") for inner in advice[key][0]}
+    assert found == ADVICE
+    assert advice.keys() == {key.partition(".")[0] for key in ADVICE}
+    assert advice["best"].keys() == advice["tried"][0].keys()
 
 
 def test_osdp_keys_are_the_stated_ones(root: Path) -> None:
@@ -320,7 +355,7 @@ def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> Non
 
 def test_every_key_and_option_is_documented(manual: str) -> None:
     """Whatever may be written or comes out is named in the README or a page of docs."""
-    words = {f"`{key.rsplit('.', 1)[-1]}`" for key in KEYS | SUMMARY | RELIABILITY | OSDP | SWEEP | TRACE}
+    words = {f"`{key.rsplit('.', 1)[-1]}`" for key in KEYS | SUMMARY | RELIABILITY | ADVICE | OSDP | SWEEP | TRACE}
     words |= {f"`{column}`" for column in COLUMNS}
     words |= {option for options in OPTIONS.values() for option in options if option.startswith("--")}
     assert sorted(word for word in words if word not in manual) == []

@@ -23,6 +23,7 @@ NO_RESULTS = {
     "calibration/tables.py": TABLE,
     "commands/listing.py": "keys of a scenario's file, and headings of a table's columns",
     "commands/measured/spread.py": PROFILE,
+    "console/blocks.py": "styles of pieces",
     "here/plan_set.py": FILE,
     "report/rendering/matplotlib_chart.py": FIGURES,
     "report/rendering/plotly_figure.py": FIGURES,
@@ -32,8 +33,11 @@ NO_RESULTS = {
     "summaries/as_json.py": "metadata of fields",
     "validation/collective_row.py": TABLE,
     "workloads/registry.py": FILE,
+    "workloads/steps/advising/advise.py": "seconds by purpose",
     "workloads/steps/reading.py": FILE,
     "workloads/textbook/workload.py": FILE,
+    "workloads/training/changes/causes.py": FILE,
+    "workloads/training/changes/degrees.py": FILE,
     "workloads/training/reading.py": FILE,
 }
 """Files that read other mappings by name, each with what these are."""

@@ -1,14 +1,17 @@
-"""Shared real runs: one launch of four processes serves all tests, also under pytest-xdist."""
+"""Shared real runs: one launch of four processes, and one of eight, serve all tests, also under pytest-xdist."""
 
 import os
 import pickle
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from backends.execution.request import ExecutionRequest
 from backends.execution.result import Execution
 from backends.torch.session import execute
+from tests.backends.mesh_runs import wide_requests
 from tests.backends.runs import all_requests
 
 _PATIENCE_S = 300
@@ -16,28 +19,42 @@ _PATIENCE_S = 300
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of real runs first: one test process begins with them, the others have all else to do meanwhile."""
-    items.sort(key=lambda item: "results" not in getattr(item, "fixturenames", ()))
+    items.sort(key=lambda item: {"results", "wide_results"}.isdisjoint(getattr(item, "fixturenames", ())))
 
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Execution]:
     """Return all runs of ``tests.backends.runs``; of several test processes one runs them for all."""
+    return _shared(tmp_path_factory, "executions", all_requests)
+
+
+@pytest.fixture(scope="session")
+def wide_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Execution]:
+    """Return the runs of ``tests.backends.mesh_runs`` on eight processes."""
+    return _shared(tmp_path_factory, "wide", wide_requests)
+
+
+Requests = Callable[[], Mapping[str, ExecutionRequest]]
+
+
+def _shared(tmp_path_factory: pytest.TempPathFactory, name: str, requests: Requests) -> dict[str, Execution]:
+    """Return the results of some requests; of several test processes one runs them for all."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
-    path = folder / "executions.pickle"
+    path = folder / f"{name}.pickle"
     try:
         path.with_suffix(".lock").touch(exist_ok=False)
     except FileExistsError:
         return _awaited(path)
-    _run_into(path)
+    _run_into(path, requests)
     return _awaited(path)
 
 
-def _run_into(path: Path) -> None:
+def _run_into(path: Path, make: Requests) -> None:
     outcome: dict[str, Execution] | Exception
     try:
-        requests = all_requests()
+        requests = make()
         outcome = dict(zip(requests, execute(list(requests.values()), timeout_s=60.0) or [], strict=True))
     except Exception as error:  # it is raised by whoever asks for the results
         outcome = error

@@ -7,8 +7,9 @@ from backends.execution.request import ExecutionRequest
 from sim.plan.words.op import Collective, CollectiveKind
 from sim.plan.words.program import Plan
 from sim.training.spec.models.experts import ExpertsSpec
+from sim.training.spec.parallelism.sharding import ShardingSpec
 from sim.training.steps.builder import build_dense_training
-from tests.backends.jobs import GPT, LLAMA, PASSES, training
+from tests.backends.jobs import GPT, LLAMA, OFFLOAD, PASSES, training
 from tests.backends.latent_runs import MODEL as LATENT_MODEL
 
 
@@ -83,6 +84,31 @@ EXPERTS = {
         model=MIXTURE, context_degree=2, context_method="all_gather", tensor_degree=2, sequence_parallel=True
     ),
     "experts, zero3 dp2": training(model=MIXTURE, data_degree=2, zero_stage=3),
+    "experts, ep2 x dp2 zero3": training(model=MIXTURE, data_degree=4, expert_degree=2, zero_stage=3, batch=(8, 1)),
+    "experts, ep4 zero3, recompute full": training(
+        model={**SHARED, "num_layers": 2}, data_degree=4, expert_degree=4, zero_stage=3, batch=(8, 1), recompute="full"
+    ),
+    "experts, ep2 zero3 in groups of 2": training(
+        model=MIXTURE, data_degree=4, expert_degree=2, zero_stage=3, batch=(8, 1),
+        sharding=ShardingSpec(shard_degree=2, prefetch=2),
+    ),
+    "experts, ep2 x pp2 zero3, kept, no_sync": training(
+        model=SHARED, data_degree=2, expert_degree=2, zero_stage=3, pipeline={"degree": 2},
+        sharding=ShardingSpec(reshard_after_forward=False, gradient_sync="last_microbatch"),
+    ),
+    "experts, ep2 x tp2 sp zero3": training(
+        model=SHARED, data_degree=2, expert_degree=2, tensor_degree=2, sequence_parallel=True, zero_stage=3
+    ),
+    "experts, cp2 x ep2 zero3": training(
+        model=MIXTURE, data_degree=2, expert_degree=2, context_degree=2, zero_stage=3, batch=(4, 2)
+    ),
+    "experts, ep2 x dp2 zero2, buckets": training(
+        model=MIXTURE, data_degree=4, expert_degree=2, zero_stage=2, batch=(8, 1), bucket_bytes=4000
+    ),
+    "experts, ep4 zero2": training(model=MIXTURE, data_degree=4, expert_degree=4, zero_stage=2, batch=(8, 1)),
+    "experts, ep4, offload": training(
+        model=MIXTURE, data_degree=4, expert_degree=4, zero_stage=2, batch=(8, 1), sharding=OFFLOAD
+    ),
 }  # fmt: skip
 
 EXCHANGING = EXPERTS["experts, ep2 x dp2"]

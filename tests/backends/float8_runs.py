@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from backends.execution.request import ExecutionRequest
+from sim.plan.words.buffer import Kind, Scope
 from sim.plan.words.op import Compute, Op
 from sim.plan.words.program import Plan, Program
-from sim.training.spec.job import DenseTraining
+from sim.training.spec.job import DenseTraining, ShardingSpec
 from sim.training.steps.builder import build_dense_training
 from tests.backends.jobs import AIAO, GPT, LLAMA, SGD, training
 
@@ -28,6 +29,15 @@ FLOAT8 = {
     ),
     "fp8, llama, pp2 zb_h1 x dp2": float8(LLAMA, data_degree=2, pipeline={"degree": 2, "schedule": "zb_h1"}),
     "fp8, aiao zero1 pp2 x dp2, sgd": float8(data_degree=2, zero_stage=1, pipeline=AIAO, batch=(8, 1), numbers=SGD),
+    "fp8, zero3 dp2 x tp2 sp, recompute": float8(
+        {**GPT, "num_layers": 2}, data_degree=2, zero_stage=3, tensor_degree=2, sequence_parallel=True, recompute="full"
+    ),
+    "fp8, llama, zero3 dp2 x pp2, kept": float8(
+        LLAMA, data_degree=2, zero_stage=3, pipeline={"degree": 2}, sharding=ShardingSpec(reshard_after_forward=False)
+    ),
+    "fp8, llama, zero2 cp2 x dp2": float8(
+        {**LLAMA, "num_layers": 2}, data_degree=2, context_degree=2, zero_stage=2, batch=(4, 1)
+    ),
     "fp8, collective matmul, tp4": float8(
         {**GPT, "num_layers": 2}, tensor_degree=4, sequence_parallel=True, collective_matmul=True, batch=(2, 1)
     ),
@@ -45,6 +55,15 @@ WIDE = {
         PLAIN, pipeline={"degree": 2}, data_degree=2, batch=(4, 1), recompute="full"
     ),
     "fp8 of float64, zb_h1": float8(PLAIN, pipeline={"degree": 2, "schedule": "zb_h1"}, batch=(4, 1)),
+    "fp8 of float64, zero3 dp2": float8(PLAIN, data_degree=2, zero_stage=3, batch=(4, 1)),
+    "fp8 of float64, zero3 dp4, recompute, kept": float8(
+        PLAIN,
+        data_degree=4,
+        zero_stage=3,
+        batch=(8, 1),
+        recompute="full",
+        sharding=ShardingSpec(reshard_after_forward=False),
+    ),
     "fp8 of float64, tp2 sp": float8(PLAIN, tensor_degree=2, sequence_parallel=True, batch=(2, 1)),
     "fp8 of float64, tp2 sp, collective matmul": float8(
         PLAIN, tensor_degree=2, sequence_parallel=True, collective_matmul=True, batch=(2, 1)
@@ -60,7 +79,9 @@ def widened(plan: Plan) -> Plan:
 
 def _widened(program: Program) -> Program:
     buffers = {
-        name: replace(b, dtype="float64") if b.dtype in {"bfloat16", "float32"} and not name.endswith("scale") else b
+        name: replace(b, dtype="float64")
+        if b.dtype in {"bfloat16", "float32"} and "scale" not in name.split(".")
+        else b
         for name, b in program.buffers.items()
     }
     tasks = {name: replace(t, ops=tuple(_widened_op(op) for op in t.ops)) for name, t in program.tasks.items()}
@@ -78,6 +99,9 @@ def float8_requests() -> dict[str, ExecutionRequest]:
     requests = {}
     for name, job in WIDE.items():
         plan = widened(build_dense_training(job, name))
-        names = {name for p in plan.programs for name in p.buffers if name == "loss" or name.endswith(".gradient")}
+        names = {
+            name for p in plan.programs for name, b in p.buffers.items()
+            if name == "loss" or (b.kind is Kind.GRADIENT and b.scope is Scope.PERSISTENT)
+        }  # fmt: skip
         requests[name] = ExecutionRequest(plan=plan, keep=frozenset(names))
     return requests

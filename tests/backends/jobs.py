@@ -177,6 +177,43 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "model": LLAMA, "context_degree": 2, "data_degree": 2, "zero_stage": 1, "bucket_bytes": 4000,
         "context_method": "all_gather", "axis_order": ("cp", "pp", "tp", "dp"),
     },
+    "2 of 3 layers recomputed, pp2 v2 interleaved x tp2": {
+        "model": {**GPT, "num_layers": 9}, "tensor_degree": 2, "recompute": "full",
+        "numbers": {"recompute_num_layers": 2},
+        "pipeline": {
+            "degree": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2, "layers_per_stage": (3, 1, 3, 2),
+        },
+    },
+    "1 layer recomputed, zb_h1, pp2 x cp2 zero1": {
+        "model": LLAMA, "context_degree": 2, "zero_stage": 1, "recompute": "full",
+        "numbers": {"recompute_num_layers": 1, "checkpoint_early_stop": True},
+        "pipeline": {"degree": 2, "schedule": "zb_h1"},
+    },
+    "2 layers recomputed at a time, zero3 dp2 x tp2 sp": {
+        "model": {**GPT, "num_layers": 3}, "data_degree": 2, "zero_stage": 3, "tensor_degree": 2,
+        "sequence_parallel": True, "recompute": "full",
+        "numbers": {"recompute_num_layers": 2, "recompute_method": "uniform"},
+    },
+    "cp4 zero3": {"model": {**LLAMA, "sequence_length": 16}, "context_degree": 4, "zero_stage": 3, "batch": (4, 2)},
+    "cp2 x dp2 zero3, gathered, recompute full": {
+        "model": LLAMA, "context_degree": 2, "data_degree": 2, "zero_stage": 3, "batch": (8, 1), "recompute": "full",
+        "context_method": "all_gather", "sharding": ShardingSpec(prefetch=2),
+    },
+    "cp2 x dp2 zero3 in groups of cp2, cp outermost": {
+        "model": LLAMA, "context_degree": 2, "data_degree": 2, "zero_stage": 3, "batch": (8, 1),
+        "sharding": ShardingSpec(shard_degree=1), "axis_order": ("cp", "pp", "tp", "dp"),
+    },
+    "cp2 x pp2 zero3, tied, kept": {
+        "model": {**GPT, "attention": "flash"}, "context_degree": 2, "zero_stage": 3, "pipeline": {"degree": 2},
+        "sharding": ShardingSpec(reshard_after_forward=False, gradient_sync="last_microbatch"),
+    },
+    "cp2 x tp2 sp zero2, buckets": {
+        "model": LLAMA, "context_degree": 2, "tensor_degree": 2, "sequence_parallel": True, "zero_stage": 2,
+        "bucket_bytes": 4000,
+    },
+    "cp2 x dp2, offload": {
+        "model": LLAMA, "context_degree": 2, "data_degree": 2, "zero_stage": 2, "sharding": OFFLOAD,
+    },
     "zb_h1, pp4": {"pipeline": {"degree": 4, "schedule": "zb_h1"}, "batch": (6, 1)},
     "zb_h2, pp2 x tp2 sp": {
         "tensor_degree": 2, "sequence_parallel": True, "pipeline": {"degree": 2, "schedule": "zb_h2"},

@@ -10,7 +10,7 @@ from sim.training.spec.job import DenseTraining, ShardingSpec
 from sim.training.steps.builder import build_dense_training
 from tests.backends.collective_plans import collective_requests, explicit_requests
 from tests.backends.delayed_runs import delayed_requests
-from tests.backends.expert_runs import EXPERTS, expert_requests
+from tests.backends.expert_runs import EXPERTS, MIXTURE, expert_requests
 from tests.backends.float8_runs import FLOAT8, float8_requests
 from tests.backends.jobs import (
     AIAO,
@@ -25,10 +25,11 @@ from tests.backends.jobs import (
 )
 from tests.backends.latent_runs import LATENT_JOBS, latent_requests
 from tests.backends.local_runs import local_requests
+from tests.backends.mesh_runs import MESH_JOBS, SQUARE, wrong_roots
 from tests.backends.plans import collective_plan, ring_plan, textbook_plan
 from tests.backends.variation_runs import VARIATION_JOBS
 
-JOBS = checked_trainings() | LATENT_JOBS | EXPERTS | VARIATION_JOBS
+JOBS = checked_trainings() | LATENT_JOBS | EXPERTS | VARIATION_JOBS | MESH_JOBS
 LOWER_PRECISIONS = {
     name: with_few_layers(training(tensor_degree=2, data_degree=2, zero_stage=stage, precision=precision))
     for name, precision, stage in (
@@ -56,6 +57,7 @@ MUTED = {
         model={**LLAMA, "num_layers": 2}, data_degree=2, context_degree=2, context_method="all_gather", batch=(2, 1)
     ),
     "ring": training(model={**LLAMA, "num_layers": 2, "sequence_length": 16}, context_degree=4, batch=(1, 1)),
+    "square": training(model=MUTED_MODEL, tensor=SQUARE, batch=(2, 2)),
     "copies": training(
         model={**LLAMA, "num_layers": 2}, data_degree=2, pipeline={"degree": 2, "schedule": "chimera"}, batch=(4, 1)
     ),
@@ -70,6 +72,12 @@ SHARDED = {
     "no_sync": training(
         model={**LLAMA, "num_layers": 2}, data_degree=2, zero_stage=3, batch=(4, 1),
         sharding=ShardingSpec(gradient_sync="last_microbatch"),
+    ),
+    "fsdp context": training(
+        model={**LLAMA, "num_layers": 1}, data_degree=2, context_degree=2, zero_stage=3, batch=(4, 1)
+    ),
+    "fsdp experts": training(
+        model={**MIXTURE, "num_layers": 1}, data_degree=4, expert_degree=2, zero_stage=3, batch=(8, 1)
     ),
     "zero 2": training(model=MUTED_MODEL, data_degree=2, zero_stage=2, pipeline={"degree": 2}, batch=(4, 1)),
     "offload": training(
@@ -269,7 +277,7 @@ def all_requests() -> dict[str, ExecutionRequest]:
     )
     requests["ring"] = ExecutionRequest(plan=ring_plan(), keep=frozenset(ring_plan().programs[0].buffers))
     requests |= collective_requests() | explicit_requests(JOBS)
-    requests |= local_requests()
+    requests |= local_requests() | wrong_roots()
     requests |= delayed_requests()
     requests |= float8_requests()
     requests |= latent_requests()

@@ -135,7 +135,16 @@ def test_check_notices_what_goes_wrong_between_steps(results: dict[str, Executio
 def test_left_out_communication_covers_every_kind() -> None:
     """The plans silenced above use all collectives of dense training, both directions of messages included."""
     kinds = {name.split()[1] for name in WITHOUT}
-    assert kinds == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "messages", "copy"}
+    assert kinds == {
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+        "broadcast",
+        "reduce",
+        "messages",
+        "copy",
+    }
     assert {name.split()[2] for name in WITHOUT if "messages" in name} == {"forward", "backward"}
 
 

@@ -13,15 +13,17 @@ from costmodels.errors import CatalogueError
 from costmodels.hardware import list_devices, list_nodes, load_device, load_node, parse_device, parse_node
 
 NODES = (
-    "aws-p3-16xlarge", "cloud-a100-100g", "dgx-1-v100-16g", "dgx-1-v100-32g", "dgx-2", "dgx-a100-40g", "dgx-a100-80g",
-    "dgx-b200", "hgx-h100", "hgx-h200", "local-cpu", "longhorn",
+    "aws-g6e-48xlarge", "aws-p3-16xlarge", "azure-nd-mi300x-v5", "cloud-a100-100g", "dgx-1-v100-16g", "dgx-1-v100-32g",
+    "dgx-2", "dgx-a100-40g", "dgx-a100-80g", "dgx-b200", "gb200-nvl72", "hgx-h100", "hgx-h20", "hgx-h200", "local-cpu",
+    "longhorn",
 )  # fmt: skip
 
 REPORTED_MIB = {
     "v100-sxm2-16gb": 16160, "v100-sxm2-32gb": 32510, "a100-sxm4-40gb": 40960, "a100-sxm4-80gb": 81920,
     "h100-sxm5-80gb": 81559, "h200-sxm5-141gb": 143771, "b200-sxm-180gb": 183359,
+    "gb200-sxm-186gb": 189471, "h20-sxm5-96gb": 97871, "l40s-48gb": 46068, "mi300x-192gb": 196592,
 }  # fmt: skip
-"""What nvidia-smi reports as the memory of each GPU: torch's total capacity is the same or up to 2 % less."""
+"""What the driver reports as the memory of each GPU: torch's total capacity is the same or up to 2 % less."""
 
 
 def catalogue(file: str) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def test_every_node_is_plausible(name: str) -> None:
     device = node.device
     assert device.memory_bandwidth_bytes_per_s >= node.intra.bandwidth_bytes_per_s >= node.nic.bandwidth_bytes_per_s
     assert node.intra.latency_s <= node.nic.latency_s <= 100e-6
-    assert device.memory_bytes * node.devices_per_node <= 2 * 2**40
+    assert device.memory_bytes * node.devices_per_node <= 14 * 2**40
     assert 2**30 <= device.memory_bytes <= 300 * 2**30
     assert device.peak("float16") >= device.peak("float32") >= device.peak("float64") > 0
     assert 1e9 <= device.clock_hz <= 5e9

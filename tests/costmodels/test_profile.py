@@ -21,7 +21,7 @@ def entry(name: str) -> dict[str, Any]:
 
 def test_every_device_has_a_profile() -> None:
     """Each device of the catalogue names a packaged profile, and no profile is left over."""
-    assert {load_device(name).generation for name in list_devices()} == set(list_profiles())
+    assert {load_device(name).profile for name in list_devices()} == set(list_profiles())
 
 
 @pytest.mark.parametrize("name", list_profiles())

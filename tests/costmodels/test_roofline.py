@@ -27,7 +27,7 @@ def timed(name: str, inputs: Sequence[TensorSpec], device: DeviceSpec = A100, **
     """Return the time of a kernel on a device with its own generation's profile."""
     kernel = KERNELS[name]
     work = kernel.work(inputs, kernel.outputs(inputs, attributes), attributes)
-    return kernel_time(work, kernel.family, inputs[0].dtype, device, load_profile(device.generation))
+    return kernel_time(work, kernel.family, inputs[0].dtype, device, load_profile(device.profile))
 
 
 def half(*shape: int) -> TensorSpec:
@@ -288,7 +288,7 @@ def test_unknown_family_and_dtype_are_refused() -> None:
 def test_every_node_has_a_profile_below_its_data_sheet(name: str) -> None:
     """Each node of the catalogue has a profile, and attains no more than its links carry."""
     node = load_node(name)
-    network = network_parameters(node, load_profile(node.device.generation))
+    network = network_parameters(node, load_profile(node.device.profile))
     assert 0 < network.intra_bandwidth_bytes_per_s <= node.intra.bandwidth_bytes_per_s
     assert 0 < network.inter_bandwidth_bytes_per_s <= node.nic.bandwidth_bytes_per_s
     assert network.nics_per_node == node.nics_per_node

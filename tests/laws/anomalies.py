@@ -34,6 +34,13 @@ ANOMALIES: Final[Mapping[str, Anomaly]] = {
         "is held to the law without a bound.",
         bound=0.25,
     ),
+    "waits for launches": Anomaly(
+        ("faster_links", "faster_nvlink", "slower_devices"),
+        "How late a launch comes is known before the step runs: a task's ops as they end alone, if the device begins "
+        "with the host. An op that waits for a message inside the task ends later than that, and the wait for the next "
+        "launch, which it covers, is counted all the same. Of 1,300 scenarios one has a step that is 0.015 % longer.",
+        bound=0.001,
+    ),
     "computed again for nothing": Anomaly(
         ("recomputation",),
         "Recomputation runs a whole layer again, as Megatron-LM's checkpoint does, also the ops whose outputs its "
@@ -113,12 +120,19 @@ def twice_made_bytes(program: Program) -> int:
 
 
 def casts_read_again_bytes(program: Program) -> int:
-    """Return the bytes of all casts of weights that recomputation reads."""
+    """Return the bytes of all casts of weights that recomputation reads; of those that a pass makes, one layer's."""
     again = {
         name for task in program.tasks.values() for op in task.ops if is_recomputed(op) for name in op.reads
-        if program.buffers[name].scope is Scope.STEP and ".float8" in name
+        if ".float8" in name
     }  # fmt: skip
-    return sum(allocated_bytes(program.buffers[name].num_bytes) for name in again)
+    of_step, of_layer = 0, dict[str, int]()
+    for name in again:
+        size, layer = allocated_bytes(program.buffers[name].num_bytes), name.partition(".")[0]
+        if program.buffers[name].scope is Scope.STEP:
+            of_step += size
+        else:
+            of_layer[layer] = of_layer.get(layer, 0) + size
+    return of_step + max(of_layer.values(), default=0)
 
 
 def shard_bytes(program: Program) -> int:

@@ -117,15 +117,17 @@ def _agreed(data: Data) -> Data:
     schedule, stage = pipeline["schedule"], sharing.get("zero_stage", 0)
     if schedule in {"local", "pipedream_2bw"}:
         model["tied_embeddings"] = False
-    if schedule in {"local", "terapipe", "seq_1f1b"} or stage > 1 or "osdp" in sharing:
+    if schedule in {"local", "terapipe", "seq_1f1b"} or "osdp" in sharing:
         model.pop("experts", None)
+        parallel.pop("expert", None)
+    if "local_degree" in sharing:
         parallel.pop("expert", None)
     if schedule == "aiao" or stage > 1 or "osdp" in sharing or sharing.get("overlap_gradient_sync"):
         for key in _PASSES[1:] if stage < 2 and "osdp" not in sharing else _PASSES:
             training.pop(key, None)
     if "osdp" in sharing:
         model.pop("latent_attention", None)
-    if training["precision"] == "fp8" and (stage > 1 or "osdp" in sharing):
+    if training["precision"] == "fp8" and "osdp" in sharing:
         training["precision"] = "bf16"
     return data
 
@@ -138,7 +140,7 @@ def _scenario(draw: Draw, actions: Path) -> Data:
     pipeline = _pipeline(draw, actions)
     pp, schedule = pipeline["degree"], pipeline["schedule"]
     sharing = _data(draw, dp, schedule)
-    if schedule in {"local", "terapipe", "seq_1f1b"} or sharing.get("zero_stage", 2) > 1:
+    if schedule in {"local", "terapipe", "seq_1f1b"} or "osdp" in sharing:
         cp = 1
     m, size = pipeline.pop("m"), draw.one(1, 1, 2)
     stages = pp * pipeline.get("virtual_stages", 1)
@@ -209,6 +211,10 @@ def _training(draw: Draw, batch: int, size: int, precisions: Sequence[str]) -> D
         0.15, fused_gradient_accumulation=False, gradient_placeholders=True, low_precision_gradients=True,
         whole_embedding_gradient=True, prescale_gradients=True, check_gradients=True,
     )  # fmt: skip
+    if training["recompute"] != "none":
+        training |= draw.some(0.25, checkpoint_early_stop=True)
+    if training["recompute"] == "full" and draw.maybe(0.4):
+        training |= {"recompute_num_layers": draw.one(1, 1, 2), "recompute_method": draw.one("block", "uniform")}
     if draw.maybe(0.15):
         training |= {"set_gradients_to_none": True, "low_precision_gradients": True}
     return training

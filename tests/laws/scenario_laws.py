@@ -30,11 +30,12 @@ from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import Simulation
 from sim.engine.running.simulate import simulate as simulate_plan
 from sim.plan.checking.check import check
+from sim.plan.facts.description import describe
 from sim.plan.words.buffer import Kind, Scope, Tier
 from sim.plan.words.op import Op
 from sim.plan.words.program import Plan, Program
 from sim.training.errors import SpecError
-from sim.training.spec.job import DenseTraining, ParallelSpec
+from sim.training.spec.job import DenseTraining, ParallelSpec, split_layers
 from sim.training.spec.parallelism.sharding import ShardingSpec
 from tests.laws.anomalies import (
     ANOMALIES,
@@ -232,14 +233,21 @@ def _better(case: Case, topology: Topology, words: str) -> Iterator[str]:
     other = on_topology(case.pricing, topology)
     yield from _no_longer(case.under(other), case.time, words)
     if case.time.shares:
-        yield from _no_more(case.alone_s(other), case.alone_s(case.pricing), f"{words}, with nothing shared")
+        yield from _no_later(case, case.alone_s(other), case.alone_s(case.pricing), f"{words}, with nothing shared")
 
 
 def _worse(case: Case, topology: Topology, words: str) -> Iterator[str]:
     other = on_topology(case.pricing, topology)
     yield from _no_longer(case.time, case.under(other), f"{words} slower")
     if case.time.shares:
-        yield from _no_more(case.alone_s(case.pricing), case.alone_s(other), f"{words} slower, with nothing shared")
+        words = f"{words} slower, with nothing shared"
+        yield from _no_later(case, case.alone_s(case.pricing), case.alone_s(other), words)
+
+
+def _no_later(case: Case, small_s: float, large_s: float, words: str) -> Iterator[str]:
+    """Yield a violation where a step of ops alone takes longer, beyond what waiting for launches explains."""
+    launches = case.pricing.software.launches
+    yield from _no_more(small_s, large_s * (1 + (ANOMALIES["waits for launches"].bound if launches else 0.0)), words)
 
 
 def on_topology(pricing: ClusterPricing, topology: Topology) -> ClusterPricing:
@@ -286,7 +294,7 @@ def rewired(
 def recomputation(case: Case) -> Iterator[str]:
     """Full recomputation takes as long as selective at least, selective as none; memory the other way around."""
     cases = {
-        kind: case.with_job(training={"recompute": kind}, pipeline={"recompute_per_stage": ()})
+        kind: case.with_job(training=_recomputing(kind), pipeline={"recompute_per_stage": ()})
         for kind in ("none", "selective", "full")
     }
     for few, many in pairwise(cases):
@@ -294,9 +302,37 @@ def recomputation(case: Case) -> Iterator[str]:
         if less is None or more is None:
             continue
         yield from _no_longer(less.time, more.time, f"time, {words}")
-        for kept, again in zip(less.plan.programs, more.plan.programs, strict=True):
-            spare = computed_for_nothing_bytes(again) + casts_read_again_bytes(again) + twice_made_bytes(again)
-            yield from _no_more(peak_bytes(again), peak_bytes(kept) + spare, f"memory, {words}")
+        yield from _takes_no_more(more, less, words)
+
+
+def recomputed_layers(case: Case) -> Iterator[str]:
+    """The more of a stage's layers are recomputed, the less memory and the more FLOP: from none of them to all."""
+    most = max(split_layers(case.job.model.num_layers, case.job.parallel.pipeline))
+    keys = [_recomputing("none"), *(_recomputing("full", num) for num in range(1, most + 1)), _recomputing("full")]
+    cases = [case.with_job(training=training, pipeline={"recompute_per_stage": ()}) for training in keys]
+    for num, (less, more) in enumerate(pairwise(cases)):
+        if less is not None and more is not None:
+            words = f"{num} layers against {num + 1} of {most}"
+            yield from _takes_no_more(more, less, words)
+            for few, many in zip(less.plan.programs, more.plan.programs, strict=True):
+                yield from _no_more(flop_of(few), flop_of(many), f"FLOP, {words}")
+
+
+def _recomputing(kind: str, num_layers: int | None = None) -> dict[str, Any]:
+    return {"recompute": kind, "recompute_num_layers": num_layers, "recompute_method": None}
+
+
+def _takes_no_more(more: Case, less: Case, words: str) -> Iterator[str]:
+    """Yield a violation where more recomputation takes more memory, beyond what anomalies explain."""
+    for kept, again in zip(less.plan.programs, more.plan.programs, strict=True):
+        spare = computed_for_nothing_bytes(again) + casts_read_again_bytes(again) + twice_made_bytes(again)
+        yield from _no_more(peak_bytes(again), peak_bytes(kept) + spare, f"memory, {words}")
+
+
+def flop_of(program: Program) -> float:
+    """Return the FLOP of a program's step."""
+    tasks = {name: sum(describe(program, task, op).flop for op in task.ops) for name, task in program.tasks.items()}
+    return sum(tasks[call.task] for call in program.calls)
 
 
 def zero_stages(case: Case) -> Iterator[str]:
@@ -463,7 +499,7 @@ def _moment_bytes(job: DenseTraining) -> int:
 LAWS: Final[Mapping[str, Law]] = {
     law.__name__: law
     for law in (
-        faster_links, faster_nvlink, slower_devices, framework_costs, recomputation, zero_stages, larger_batches,
-        more_replicas, one_device_per_node, folding, determinism, interval, shares, memory_holds_states,
+        faster_links, faster_nvlink, slower_devices, framework_costs, recomputation, recomputed_layers, zero_stages,
+        larger_batches, more_replicas, one_device_per_node, folding, determinism, interval, shares, memory_holds_states,
     )
 }  # fmt: skip

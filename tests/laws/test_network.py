@@ -258,7 +258,7 @@ def test_a_group_inside_a_node_is_never_slower_than_across_nodes(name: str, *, w
     node, anomaly = load_node(name), ANOMALIES["a chain inside a node"]
     per_node, has_chains = node.devices_per_node, node.device.generation == "v100"
     topology = parse_topology({"nodes": name, "fabric": {"kind": "switch"}}, 8) if wired else None
-    net = ClusterPricing(Cluster(node, 8, per_node, topology), load_profile(node.device.generation)).network
+    net = ClusterPricing(Cluster(node, 8, per_node, topology), load_profile(node.device.profile)).network
     for kind, size in product(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"), SIZES):
         bound = anomaly.bound if has_chains and kind == "all_reduce" and size <= SIZES[2] else 1e-9
         for ranks in (count for count in (2, 4, 8, 16) if count <= per_node):

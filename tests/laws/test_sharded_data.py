@@ -3,7 +3,8 @@
 With P parameters, N replicas, m micro-batches and groups of g (N where there is one): DDP sends 2P(N-1)/N per rank and
 step, ZeRO 1 as much in two halves, ZeRO 2 a reduce_scatter per synchronisation and a gather, ZeRO 3 two gathers and a
 reduce_scatter per micro-batch, OSDP by operator what DDP or ZeRO 3 do; what is whole is held whole, what is sharded
-as 1/g (Rajbhandari et al. 2020; Zhao et al. 2023; Zhang et al. 2022; Jiang et al. 2023).
+as 1/g. Ranks that share sequences count as replicas, and share their shards
+(Rajbhandari et al. 2020; Zhao et al. 2023; Zhang et al. 2022; Jiang et al. 2023).
 """
 
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ def models(draw: st.DrawFn) -> dict[str, Any]:
 def sharded_jobs(draw: st.DrawFn, stages: tuple[int, ...] = (0, 1, 2, 3)) -> DenseTraining:
     """Return a job of one of the ZeRO stages, in groups, gathered in stages or kept, where that goes."""
     stage = draw(st.sampled_from(stages))
-    dp = draw(st.sampled_from([2, 3, 4, 8]))
+    dp, cp = draw(st.sampled_from([2, 3, 4, 8])), draw(st.sampled_from([1, 1, 2, 4]))
     keys: dict[str, Any] = {}
     if stage >= 2:
         keys["gradient_sync"] = draw(st.sampled_from(["each_microbatch", "last_microbatch"]))
@@ -55,7 +56,9 @@ def sharded_jobs(draw: st.DrawFn, stages: tuple[int, ...] = (0, 1, 2, 3)) -> Den
         keys["reshard_after_forward"] = draw(st.booleans())
         keys["prefetch"] = draw(st.integers(0, 2))
     return dense_job(
-        dp=dp, m=draw(st.integers(1, 3)), model=draw(models()), precision=draw(st.sampled_from(list(BYTES))),
+        dp=dp, context_degree=cp, context_method=draw(st.sampled_from(["p2p", "all_gather"])),
+        m=draw(st.integers(1, 3)), model=draw(models()) | ({"attention": "flash"} if cp > 1 else {}),
+        precision=draw(st.sampled_from(list(BYTES))),
         recompute=draw(st.sampled_from(["none", "full"])), zero_stage=stage, sharding=ShardingSpec(**keys),
     )  # fmt: skip
 
@@ -64,7 +67,7 @@ def collectives(plan: Plan) -> Iterator[tuple[Collective, float]]:
     """Yield every collective of data parallelism that a rank takes part in, with the bytes that a ring sends."""
     (program,) = plan.programs
     for _, _, _, op in program.instances():
-        if isinstance(op, Collective) and op.name != "loss":
+        if isinstance(op, Collective) and op.stream.startswith("dp") and op.name != "loss":
             parts = op.group_size(plan.mesh)
             turns = 2 if op.kind is CollectiveKind.ALL_REDUCE else 1
             yield op, turns * collective_bytes(program, op) * (parts - 1) / parts
@@ -91,7 +94,8 @@ def test_bytes_sent_are_those_of_the_papers(job: DenseTraining) -> None:
     check(plan)
     parallel, sharding, m = job.parallel, job.parallel.sharding, job.num_microbatches
     parameter, gradient, _ = BYTES[job.training.precision]
-    total, n, g = job.model.num_parameters, parallel.data_degree, sharding.shard_degree or parallel.data_degree
+    total, cp = job.model.num_parameters, parallel.context_degree
+    n, g = cp * parallel.data_degree, cp * (sharding.shard_degree or parallel.data_degree)
     share, sent = (g - 1) / g, sent_by_kind(plan)
     if parallel.zero_stage == 0:
         assert sent == {"all_reduce": pytest.approx(2 * gradient * total * (n - 1) / n)}
@@ -101,7 +105,7 @@ def test_bytes_sent_are_those_of_the_papers(job: DenseTraining) -> None:
     if parallel.zero_stage == 3:
         ends = total - job.model.num_layers * job.model.layer_parameters
         again = 0 if not sharding.reshards else total - ends
-        hops = _of_two_hops(g, sharding.local_degree)
+        hops = _of_two_hops(g, cp * sharding.local_degree if sharding.local_degree else None)
         expected["all_gather"] = m * parameter * (total + again) * hops
     if g < n:
         expected["all_reduce"] = 2 * gradient * total / g * (n // g - 1) / (n // g)
@@ -123,6 +127,7 @@ def test_bytes_held_are_those_of_the_papers(job: DenseTraining) -> None:
     parameter, gradient, optimizer = BYTES[job.training.precision]
     total, parallel = job.model.num_parameters, job.parallel
     g, stage = parallel.sharding.shard_degree or parallel.data_degree, parallel.zero_stage
+    g *= parallel.context_degree
     expected = total * sum(
         size / (g if stage >= since else 1) for size, since in ((optimizer, 1), (gradient, 2), (parameter, 3))
     )

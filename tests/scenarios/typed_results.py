@@ -62,7 +62,8 @@ def share_of(**changes: Any) -> OpShare:
 def comparison_of(**changes: Any) -> ComparisonSummary:
     """Return a comparison of a step of one second with one of two seconds, of three ops each."""
     values: dict[str, Any] = {
-        "names": ("first", "second"), "first_s": 1.0, "second_s": 2.0, "makespan_error": -0.5, "first_ops": 3,
+        "names": ("first", "second"), "notes": ("", ""), "first_s": 1.0, "second_s": 2.0, "makespan_error": -0.5,
+        "first_ops": 3,
         "second_ops": 3, "aligned": AlignedOps(by_name=3, by_kind=0, first_alone=0, second_alone=0), "same_work": True,
         "mismatches": {}, "kind_error": {"compute": -0.5}, "stream_error": {"compute": -0.5}, "step_time": (),
         "critical_path": (), "rows": (), "others": share_of(op="all other ops"), "idle": share_of(op="idle"),

@@ -40,12 +40,14 @@ LLAMA = GPT | {
 }  # fmt: skip
 
 _TRAINING_KEYS = {
-    "precision", "recompute", "checkpoint_early_stop", "gradient_placeholders", "fused_gradient_accumulation",
+    "precision", "recompute", "recompute_num_layers", "recompute_method",
+    "checkpoint_early_stop", "gradient_placeholders", "fused_gradient_accumulation",
     "low_precision_gradients",
     "set_gradients_to_none", "whole_embedding_gradient", "prescale_gradients", "check_gradients",
     "method", "local_update",
 }  # fmt: skip
-_TENSOR_KEYS = {"sequence_parallel", "overlap_backward", "collective_matmul"}
+_MESH_KEYS = ("mesh", "overlap", "depth_sync", "save_gathered", "tensor_axis_order")
+_TENSOR_KEYS = {"sequence_parallel", "overlap_backward", "collective_matmul", *_MESH_KEYS}
 _PIPELINE_KEYS = {
     "schedule",
     "virtual_stages",
@@ -74,7 +76,7 @@ def job_parts(
     """Return the parts of a job of ``m`` micro-batches of ``b`` sequences; ``keys`` go where they belong."""
     training = {key: keys.pop(key) for key in _TRAINING_KEYS & keys.keys()}
     pipeline = {key: keys.pop(key) for key in _PIPELINE_KEYS & keys.keys()}
-    options = {key: keys.pop(key) for key in _TENSOR_KEYS & keys.keys()}
+    options = {key.removeprefix("tensor_"): keys.pop(key) for key in _TENSOR_KEYS & keys.keys()}
     tensor = tensor_method(keys.pop("tensor_method", "1d"), tp, options)
     pipeline_spec = PipelineSpec(degree=pp, **pipeline)
     return {

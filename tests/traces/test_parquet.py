@@ -41,7 +41,8 @@ def test_pandas_reads_the_documented_columns(make_timeline: MakeTimeline, tmp_pa
     write_timeline(timeline, tmp_path / "timeline.parquet")
     frame = pd.read_parquet(tmp_path / "timeline.parquet")
     documented = {"rank", "stream", "name", "kind", "start_s", "end_s", "microbatch", "stage", "bytes", "flop", "group"}
-    assert set(frame.columns) == {*documented, "transfer"} == set(FILE_COLUMNS)
+    repetition = {"repeats", "period_s", "period_microbatches"}
+    assert set(frame.columns) == {*documented, *repetition, "transfer"} == set(FILE_COLUMNS)
     assert documented == set(COLUMNS)
     shared = frame[frame.transfer >= 0].groupby("transfer").kind.agg(list).tolist()
     assert sorted(shared) == [["all_reduce"] * 3, *[["send", "recv"]] * 4]

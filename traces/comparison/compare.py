@@ -1,5 +1,6 @@
 """Comparison of two timelines: the ops that differ, and those that explain the difference in time."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,13 +15,20 @@ from traces.comparison.sides import Sides, sides
 from traces.comparison.step_time import StepTime, divide
 from traces.errors import TraceError
 from traces.timeline import Floats, Timeline
+from traces.unrolling import num_unrolled, unrolled
 
 NUM_LARGEST: Final = 10
+MAX_ROWS: Final = 1 << 25
+"""The most rows of a timeline that are compared, with all that it repeats."""
+ROUNDING: Final = 1e-9
+"""Sums of times are exact to about this part."""
+_LAYER: Final = re.compile(r"\blayer\d+\b")
 
 
 def difference_s(first_s: float, second_s: float) -> float:
-    """Return the first less the second, 0 where only rounding tells them apart."""
-    return first_s - second_s if abs(first_s - second_s) > ROUNDING_S else 0.0
+    """Return the first less the second, 0 where only rounding tells them apart: 1e-12 s, or 1e-9 of the longer."""
+    rounding_s = max(ROUNDING_S, ROUNDING * max(abs(first_s), abs(second_s)))
+    return first_s - second_s if abs(first_s - second_s) > rounding_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +105,7 @@ class Comparison:
         """Return how much longer the first timeline is, as a fraction of the second."""
         if self.second_s == 0.0:
             return 0.0 if self.first_s == 0.0 else 1.0
-        return (self.first_s - self.second_s) / self.second_s
+        return difference_s(self.first_s, self.second_s) / self.second_s
 
     @property
     def same_work(self) -> bool:
@@ -106,9 +114,12 @@ class Comparison:
 
     @property
     def explained(self) -> Explained:
-        """Return the NUM_LARGEST ops with the largest contributions, and what is left."""
+        """Return the NUM_LARGEST ops with the largest contributions, and what is left.
+
+        An op that repeats in every layer is one entry, ``forward.0/layer*.qkv``.
+        """
         idle = next(entry for entry in self.contributions if entry.key == IDLE)
-        ops = [entry for entry in self.contributions if entry.key != IDLE and entry.difference_s]
+        ops = [entry for entry in _of_all_layers(self.contributions) if entry.key != IDLE and entry.difference_s]
         whole_s = sum(abs(entry.difference_s) for entry in (*ops, idle)) or 1.0
         rest = ops[NUM_LARGEST:]
         sums = [
@@ -128,13 +139,33 @@ class Comparison:
         return max(abs(self.makespan_error), 0.0 if self.same_work else 1.0)
 
 
-def compare(first: Timeline, second: Timeline) -> Comparison:
-    """Return how two timelines differ, op by op.
+def _of_all_layers(entries: Sequence[Totals]) -> list[Totals]:
+    """Return the entries, those that differ in the layer's number alone as one; largest difference first."""
+    groups: dict[str, list[Totals]] = {}
+    for entry in entries:
+        groups.setdefault(_LAYER.sub("layer*", entry.key), []).append(entry)
+    merged = [
+        found[0]
+        if len(found) == 1
+        else Totals(
+            key,
+            sum(entry.num_first for entry in found),
+            sum(entry.num_second for entry in found),
+            sum(entry.first_s for entry in found),
+            sum(entry.second_s for entry in found),
+        )
+        for key, found in groups.items()
+    ]
+    return sorted(merged, key=lambda entry: (-abs(entry.difference_s), entry.key))
 
-    Raises TraceError where one has a row per op and the other per task, or none at all.
+
+def compare(first: Timeline, second: Timeline) -> Comparison:
+    """Return how two timelines differ, op by op. What folded timelines repeat is written out and compared pass by pass.
+
+    Raises TraceError where one has a row per op and the other per task, or none at all, or too many.
     """
     _refuse_uncomparable(first, second)
-    both = sides(first, second)
+    both = sides(unrolled(first), unrolled(second))
     alignment = align(both)
     counts, examples = find_mismatches(both, alignment)
     weights = [
@@ -174,6 +205,9 @@ def _refuse_uncomparable(first: Timeline, second: Timeline) -> None:
     for which, timeline in (("first", first), ("second", second)):
         if not len(timeline):
             raise TraceError("", f"the {which} timeline has no ops", "compare timelines of whole runs")
+        if (number := num_unrolled(timeline)) > MAX_ROWS:
+            rule = f"the {which} timeline has {number:,} rows with all that it repeats, more than {MAX_ROWS:,}"
+            raise TraceError("", rule, "write both with --detail task, or of less")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,24 @@ with the end or member that began last; if they began together, as in simulation
 without an op of the path is idle: it belongs to the host, or to a rank outside the timeline.
 """
 
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.timeline import NO_INDEX, Floats, Rows, Timeline
+from traces.timeline import NO_INDEX, Floats, Period, Rows, Timeline
+from traces.unrolling import unrolled, with_count
 
 IDLE: Final = "idle"
 ROUNDING_S: Final = 1e-12
 """Sums of times that differ by less, a picosecond, differ by how they were added up."""
 _ADDING_UP: Final = 1e-12
 """Simulated moments that differ by less than this part of the step differ by how they were added up."""
+_SAME_PLACE: Final = 1e-9
+"""Places in a pass that differ by less than this part of it are the same."""
+PASSES: Final = 16
+"""Through so many passes of a folded timeline's period the path is found first."""
 _TICK_S: Final = 1e-9
 """Measured moments that differ by less, a tick of the clocks, are one."""
 
@@ -25,26 +31,96 @@ _TICK_S: Final = 1e-9
 def critical_path_s(timeline: Timeline) -> dict[str, float]:
     """Return the seconds of the path by kind of op, and IDLE; they add up to the timeline's duration.
 
-    On every rank the path only goes back in the order of the rows' ends: it visits no row twice, and so it ends.
+    Of a folded timeline the path is found through some passes of the period, and goes through the others as it goes
+    through those. Where it does not repeat itself there, it is found through all.
     """
-    seconds = dict.fromkeys((*timeline.kind.values, IDLE), 0.0)
-    cursor_s, begin_s = float(timeline.end_s.max()), float(timeline.start_s.min())
-    same_s = max(_ADDING_UP * timeline.duration_s, _TICK_S if timeline.source == "executed" else 0.0)
-    queues = _Queues(timeline, same_s)
-    ends = _Ends(timeline, queues, same_s)
-    row = int(timeline.end_s.argmax())
-    while row >= 0:
-        queues.leave(row)
-        end_s = float(timeline.end_s[row])
-        over_s = end_s if end_s < cursor_s - same_s else cursor_s
-        awaited = ends.awaited(row, over_s)
-        from_s = min(over_s, float(timeline.start_s[awaited]))
-        seconds[IDLE] += cursor_s - over_s
-        seconds[timeline.kind.at(row)] += over_s - from_s
-        cursor_s = from_s
-        row = queues.before(awaited)
-    seconds[IDLE] += max(0.0, cursor_s - begin_s)
+    seconds = _folded_path_s(timeline)
+    if seconds is None:
+        every = unrolled(timeline)
+        seconds = _Path.of(every).seconds(every)
     return {kind: spent_s for kind, spent_s in seconds.items() if spent_s > ROUNDING_S}
+
+
+def _folded_path_s(timeline: Timeline) -> dict[str, float] | None:
+    """Return the seconds of the path by kind, from a step with fewer passes; None where they do not say."""
+    period = timeline.period
+    if period is None or period.count <= 2 * PASSES:
+        return None
+    count = PASSES
+    for _ in range(2):
+        short = unrolled(with_count(timeline, count))
+        path = _Path.of(short)
+        cycle = path.cycle(short, replace(period, count=count))
+        if cycle is None:
+            return None
+        passes, steps = cycle
+        more = (period.count - count) % passes
+        if not more:
+            times = (period.count - count) // passes
+            total, of_cycle = path.seconds(short), path.seconds(short, steps)
+            return {kind: spent_s + times * of_cycle[kind] for kind, spent_s in total.items()}
+        count += more
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A path as columns, from the end of the step to its beginning.
+
+    Each step is at an op (``kind``), idles (``idle_s``) after it, spends ``spent_s`` on it, and goes on at ``row`` from
+    ``from_s`` on: the op itself, or the end of its message or collective that came last. The last step only idles.
+    """
+
+    kind: NDArray[np.int64]
+    idle_s: Floats
+    spent_s: Floats
+    row: Rows
+    from_s: Floats
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> "_Path":
+        """Return the path of a timeline.
+
+        On every rank it only goes back in the order of the rows' ends: it visits no row twice, and so it ends.
+        """
+        cursor_s, begin_s = float(timeline.end_s.max()), float(timeline.start_s.min())
+        same_s = max(_ADDING_UP * timeline.duration_s, _TICK_S if timeline.source == "executed" else 0.0)
+        queues = _Queues(timeline, same_s)
+        ends = _Ends(timeline, queues, same_s)
+        row, steps = int(timeline.end_s.argmax()), []
+        while row >= 0:
+            queues.leave(row)
+            end_s = float(timeline.end_s[row])
+            over_s = end_s if end_s < cursor_s - same_s else cursor_s
+            awaited = ends.awaited(row, over_s)
+            from_s = min(over_s, float(timeline.start_s[awaited]))
+            steps.append((timeline.kind.codes[row], cursor_s - over_s, over_s - from_s, awaited, from_s))
+            cursor_s, row = from_s, queues.before(awaited)
+        steps.append((timeline.kind.codes[0], max(0.0, cursor_s - begin_s), 0.0, 0, begin_s))
+        kinds, idle_s, spent_s, rows, from_s_of = zip(*steps, strict=True)
+        return cls(np.array(kinds), np.array(idle_s), np.array(spent_s), np.array(rows), np.array(from_s_of))
+
+    def seconds(self, timeline: Timeline, steps: slice = slice(None)) -> dict[str, float]:
+        """Return the seconds of some steps by kind of op, and IDLE."""
+        words = timeline.kind.values
+        spent_s = np.bincount(self.kind[steps], weights=self.spent_s[steps], minlength=len(words))
+        return dict(zip(words, spent_s.tolist(), strict=True)) | {IDLE: float(self.idle_s[steps].sum())}
+
+    def cycle(self, timeline: Timeline, period: Period) -> tuple[int, slice] | None:
+        """Return how many passes the path takes to be where it was, and its steps meanwhile; None: it never is."""
+        slack_s = _SAME_PLACE * period.length_s
+        borders_s = period.begin_s + np.arange(period.count) * period.length_s
+        first = np.searchsorted(-self.from_s, -(borders_s + slack_s))  # the first step that crosses each border
+        rows, at_s = self.row[first], self.from_s[first] - borders_s
+        start_s = timeline.start_s[rows] - borders_s
+        marks = [timeline.rank[rows], timeline.stream.codes[rows], timeline.name.codes[rows], timeline.stage[rows]]
+        middle = period.count // 2
+        for passes in range(1, middle // 2 + 1):
+            places = [middle, middle - passes, middle - 2 * passes]
+            same = all(len(set(mark[places].tolist())) == 1 for mark in marks)
+            if same and max(np.ptp(at_s[places]), np.ptp(start_s[places])) <= slack_s:
+                return passes, slice(int(first[middle]) + 1, int(first[middle - passes]) + 1)
+        return None
 
 
 class _Queues:

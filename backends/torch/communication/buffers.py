@@ -133,7 +133,10 @@ def _reduce(
     flat = memory.packed(reads)
     if not muted:
         group.reduce(flat, op.root, op.reduction)
-    unpack(flat if group.position == op.root else flat.zero_(), writes)
+    if group.position == op.root:
+        unpack(flat, writes)
+    elif not op.root_only:
+        unpack(flat.zero_(), writes)
 
 
 def _all_to_all(op: Collective, source: Tensor, target: Tensor, group: GroupCollectives, *, muted: bool) -> None:

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Final
 
 from backends.torch.kernels.attention import ATTENTION_KERNELS
+from backends.torch.kernels.blocks import BLOCK_KERNELS
 from backends.torch.kernels.context import DTYPES, KernelContext, KernelFunction, RankContext
 from backends.torch.kernels.elementwise import ELEMENTWISE_KERNELS
 from backends.torch.kernels.float8 import FLOAT8_KERNELS
@@ -23,6 +24,7 @@ KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         **FLOAT8_KERNELS,
         **ATTENTION_KERNELS,
         **ELEMENTWISE_KERNELS,
+        **BLOCK_KERNELS,
         **LATENT_KERNELS,
         **MODEL_END_KERNELS,
         **MOE_KERNELS,

@@ -60,11 +60,15 @@ class KernelContext:
         index, degree = self.index((axis,)), self.rank.mesh.degree(axis)
         return index, 2 * degree - 1 - index
 
-    def first_sample(self, microbatch_size: int) -> int:
-        """Return the number, in the global batch, of the first sample of this micro-batch."""
+    def first_sample(self, num_samples: int, batch_axes: Sequence[str] = ()) -> int:
+        """Return the number, in the global batch, of the first of this rank's samples of this micro-batch.
+
+        ``batch_axes``: those over which a batch lies. The ranks along others than data parallelism's share a
+        micro-batch, in order.
+        """
         mesh = self.rank.mesh
-        data_index = mesh.index(self.rank.rank, SAMPLE_AXES)
-        return (self.microbatch * mesh.degree(*SAMPLE_AXES) + data_index) * microbatch_size
+        axes = (*SAMPLE_AXES, *(axis for axis in batch_axes if axis not in SAMPLE_AXES))
+        return (self.microbatch * mesh.degree(*axes) + mesh.index(self.rank.rank, axes)) * num_samples
 
 
 Attributes = Mapping[str, Any]

@@ -27,7 +27,7 @@ def _mask(context: KernelContext, x: Tensor, attributes: Attributes) -> Tensor:
         attributes["shape"],
         places,
         batch_dim=batch_dim,
-        first_sample=context.first_sample(x.shape[batch_dim]),
+        first_sample=context.first_sample(x.shape[batch_dim], attributes.get("batch_axes", ())),
         probability=attributes["probability"],
     )
 

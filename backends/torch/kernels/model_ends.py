@@ -19,7 +19,7 @@ def tokens(context: KernelContext, _: Sequence[Tensor], attributes: Attributes) 
     ids = token_ids(
         context.rank.seed,
         context.rank.step,
-        first_sample=context.first_sample(batch),
+        first_sample=context.first_sample(batch, attributes.get("batch_axes", ())),
         num_samples=batch,
         positions=places + attributes["shift"],
         vocab_size=attributes["vocab_size"],

@@ -13,8 +13,9 @@ from scenarios.reading.clusters.machine import (
     with_stragglers,
 )
 from scenarios.reading.clusters.plain import completed, network_factors, written_out
-from scenarios.reading.documents.checking import check_document, refuse_nulls
-from scenarios.reading.documents.overrides import apply_overrides
+from scenarios.reading.documents.checking import check_document, key_paths, refuse_nulls
+from scenarios.reading.documents.other_names import name_elsewhere
+from scenarios.reading.documents.overrides import apply_overrides, read_overridden
 from scenarios.reading.documents.yaml_tree import Document, KeyPath, describe
 from scenarios.reading.schema.cluster import ClusterSection
 from scenarios.reading.schema.values import ScenarioSection, Section
@@ -49,9 +50,12 @@ def cluster_of(document: Document, overrides: Sequence[str] = (), sections: Coll
     Without ``topology``, the nodes are of the type that ``node`` names, on one switch. ``sections``: the keys that the
     file may have. Raises ScenarioError with file, line and key.
     """
-    document = apply_overrides(document, overrides)
+    return read_overridden(document, overrides, lambda changed: _cluster_of(changed, tuple(sections)))
+
+
+def _cluster_of(document: Document, sections: tuple[str, ...]) -> NamedTopology:
     refuse_nulls(document)
-    _refuse_unknown(document, document.data, tuple(sections), ())
+    _refuse_unknown(document, document.data, sections, ())
     cluster = document.data.get("cluster")
     if not isinstance(cluster, dict):
         rule = "the key is required and missing" if cluster is None else f"{describe(cluster)} is no cluster"
@@ -99,4 +103,5 @@ def _refuse_unknown(document: Document, entries: dict[str, Any], known: tuple[st
     for key in entries:
         if key not in known:
             name = ".".join([*map(str, where), key])
-            raise ScenarioError(document.origin((*where, key)), name, "unknown key", suggestion(key, known))
+            remedy = name_elsewhere(key, known, key_paths(_ClusterFile)) or suggestion(key, known)
+            raise ScenarioError(document.origin((*where, key)), name, "unknown key", remedy)

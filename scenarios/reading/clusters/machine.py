@@ -13,7 +13,8 @@ from costmodels.errors import CatalogueError
 from costmodels.hardware import DeviceSpec, NodeSpec, list_nodes, load_node
 from scenarios.errors import ScenarioError, suggestion
 from scenarios.reading.clusters.plain import AS_CATALOGUED, NetworkFactors, completed, network_factors
-from scenarios.reading.clusters.profile_file import read_profile
+from scenarios.reading.clusters.profile_file import PROFILE_HINT, read_profile
+from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
 from scenarios.reading.schema.cluster import ClusterSection, NetworkSection, StragglerSection
 from scenarios.reading.schema.values import MAX_WORLD_SIZE
@@ -23,6 +24,7 @@ from sim.cluster.topology.parse import layout_names, parse_topology
 from sim.cluster.topology.topology import Topology
 
 TOPOLOGY: KeyPath = ("cluster", "topology")
+PROFILE: KeyPath = ("cluster", "profile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,8 +233,9 @@ def _calibrated(document: Document, section: ClusterSection, types: list[tuple[s
     """Return the profile of the file that a scenario names, if it names one."""
     if section.profile is None:
         return None
-    found, names = read_profile(document.source.parent / section.profile), sorted({name for name, _ in types})
-    key, origin = "cluster.profile", document.origin(("cluster", "profile"))
+    found = read_profile(named_file(document, PROFILE, section.profile, PROFILE_HINT))
+    names = sorted({name for name, _ in types})
+    key, origin = "cluster.profile", document.origin(PROFILE)
     if not all(found.holds_for(name) for name in names):
         rule = f"the profile is one of {found.node}, and the cluster has {', '.join(names)}"
         raise ScenarioError(origin, key, rule, "name a profile of this node, or leave it out")

@@ -6,9 +6,14 @@ from typing import Final
 from costmodels.software import Software
 from scenarios.reading.schema.cluster import SoftwareSection
 
-_UNIT: Final = "_s"
+_UNITS: Final = ("_s", "_bytes")
 
 
 def software_of(section: SoftwareSection) -> Software:
     """Return the framework's constants: every key is the field of its name."""
-    return Software(**{field.name: getattr(section, field.name.removesuffix(_UNIT)) for field in fields(Software)})
+    return Software(**{field.name: getattr(section, _key_of(field.name)) for field in fields(Software)})
+
+
+def _key_of(name: str) -> str:
+    """Return the key of a field: its name without the unit."""
+    return next((name.removesuffix(unit) for unit in _UNITS if name.endswith(unit)), name)

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from scenarios.errors import Origin, ScenarioError, nearest, suggestion
+from scenarios.reading.documents.other_names import name_elsewhere
 from scenarios.reading.documents.yaml_tree import Document, KeyPath, describe
 from scenarios.reading.schema.model import MODEL_SECTIONS, HuggingFaceModel, PresetModel
 from scenarios.reading.schema.values import Section
@@ -34,6 +35,8 @@ def refuse_nulls(document: Document) -> None:
     for path, value in _walk(document.data, ()):
         if value is None:
             remedy = "write a value, or leave the key out for its default"
+            if isinstance(path[-1], str) and ":" in path[-1]:
+                remedy = f"write a blank after the colon: {path[-1].replace(':', ': ', 1)[:100]}"
             raise ScenarioError(document.origin(path), dotted(path), "the key has no value", remedy)
 
 
@@ -102,7 +105,7 @@ def _section_at(owner: type[Section] | None, key: str | int) -> type[Section] | 
 
 
 def _explain(
-    detail: ErrorDetails, path: KeyPath, owner: type[BaseModel] | None, schema: type[Section]
+    detail: ErrorDetails, path: KeyPath, owner: type[Section] | None, schema: type[Section]
 ) -> tuple[str, str]:
     """Return rule and remedy of one of pydantic's errors."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
@@ -124,6 +127,8 @@ def _explain(
             return f"text of 1 to {context.get('max_length', 200)} characters belongs here", "write a name"
     if kind in _TYPES:
         rule, remedy = _TYPES[kind]
+        if _TYPES[kind] is _MAPPING and isinstance(path[-1], str):
+            remedy = _mapping_remedy(path[-1], value, _section_at(owner, path[-1]))
         return f"{rule} belongs here, not {got}", remedy
     for name, words in _LIMITS.items():
         if name in context:
@@ -133,6 +138,12 @@ def _explain(
     return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, got {got}", "see: simulate schema"
 
 
+_OTHER_VALUES = {
+    "float16": "fp16", "half": "fp16", "mixed": "bf16", "amp": "bf16", "float32": "fp32", "tf32": "fp32",
+    "float64": "fp64", "float8": "fp8", "zero_bubble": "zb_h1", "zb": "zb_h1", "block": "full", "uniform": "full",
+    "true": "full", "core_attn": "selective",
+}  # fmt: skip
+"""What other programs call the values of some keys."""
 _LIMITS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 _MAPPING = ("a mapping", "write keys below it, indented, or {key: value}")
 _TYPES = {
@@ -149,12 +160,18 @@ _TYPES = {
 }
 
 
+def _mapping_remedy(name: str, value: object, section: type[Section] | None) -> str:
+    """Return how to write a section for which a bare value stands: a number where it has a degree is that."""
+    is_degree = section is not None and "degree" in section.model_fields and (value == "auto" or type(value) is int)
+    return f"write {name}: {{degree: {value}}}" if is_degree else _MAPPING[1]
+
+
 def _missing_remedy(path: KeyPath) -> str:
     above = dotted(path[:-1])
     return f"add {path[-1]}: to {above}" if above else f"add {path[-1]}: to the file (simulate new shows where)"
 
 
-def _unknown_remedy(path: KeyPath, owner: type[BaseModel] | None, schema: type[Section]) -> str:
+def _unknown_remedy(path: KeyPath, owner: type[Section] | None, schema: type[Section]) -> str:
     """Return the nearest key of the section, or the section where the key would be right."""
     name = str(path[-1])
     known = list(owner.model_fields) if owner else []
@@ -165,17 +182,26 @@ def _unknown_remedy(path: KeyPath, owner: type[BaseModel] | None, schema: type[S
     if name == "family" and (owner is PresetModel or owner is HuggingFaceModel):
         form = "preset" if owner is PresetModel else "huggingface"
         return f"{form} brings its own family: leave this key out (--set model='{{{form}: ...}}' replaces the section)"
-    if not nearest(name, known):
-        for section in schema.model_fields:
-            inner = MODEL_SECTIONS["gpt"] if section == "model" and _has_model(schema) else _section_at(schema, section)
-            if inner and name in inner.model_fields:
-                return f"{name} belongs under {section}; known here: {', '.join(known)}"
-    return suggestion(name, known)
+    return name_elsewhere(name, known, key_paths(schema)) or suggestion(name, known)
+
+
+def key_paths(schema: type[Section], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of every key that a file of this schema, or a section of it, may have."""
+    for name in schema.model_fields:
+        path = (*above, name)
+        yield path
+        is_model = not above and name == "model" and _has_model(schema)
+        inner = list(MODEL_SECTIONS.values()) if is_model else [_section_at(schema, name)]
+        for section in inner:
+            if section is not None:
+                yield from key_paths(section, path)
 
 
 def _choice_remedy(value: object, expected: str) -> str:
     choices = [choice.strip("'") for choice in expected.replace(" or ", ", ").split(", ")]
-    close = nearest(str(value), choices)
+    close = _OTHER_VALUES.get(str(value).lower(), "")
+    if close not in choices:
+        close = nearest(str(value), choices)
     return f"did you mean {close}?" if close else f"write {expected}"
 
 

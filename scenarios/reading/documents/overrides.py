@@ -1,11 +1,14 @@
-"""Put ``--set key=value`` options into a document."""
+"""Put ``--set key=value`` options into a document, and blame them for what they break."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from scenarios.errors import Origin, ScenarioError
+from scenarios.reading.documents.value_list import split_values
 from scenarios.reading.documents.yaml_tree import MAX_DEPTH, Document, KeyPath, describe, read_value
+
+T = TypeVar("T")
 
 BASED: Final[frozenset[KeyPath]] = frozenset({("cluster", "topology"), ("cluster", "topology", "nodes")})
 """Keys that hold a name of the topology catalogue, or a mapping with that name under ``base``."""
@@ -28,6 +31,58 @@ def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
     return Document(source=document.source, data=data, origins=origins)
 
 
+def read_overridden(document: Document, overrides: Sequence[str], read: Callable[[Document], T]) -> T:
+    """Return what ``read`` makes of a document with ``key=value`` overrides put in.
+
+    Raises ScenarioError for what is wrong. Where the file without some of the overrides does not have that fault, the
+    error is theirs, and not of a line of the file.
+    """
+    try:
+        return read(apply_overrides(document, overrides))
+    except ScenarioError as error:
+        if error.origin.option:
+            raise _with_sweep(error, overrides) from error
+        if error.file != str(document.source):
+            raise
+        culprits = _culprits(error, document, overrides, read)
+        if not culprits:
+            raise
+        origin = Origin(option=" ".join(map(_option, culprits)), from_shell=True)
+        raise ScenarioError(origin, error.key, error.rule, error.remedy, num_more=error.num_more) from error
+
+
+def _culprits(
+    error: ScenarioError, document: Document, overrides: Sequence[str], read: Callable[[Document], object]
+) -> list[str]:
+    """Return the overrides without which the error would not be; none where the file has it by itself."""
+    left = list(overrides)
+    for text in overrides:
+        others = [other for other in left if other is not text]
+        try:
+            read(apply_overrides(document, others))
+        except ScenarioError as found:
+            if (found.key, found.rule) == (error.key, error.rule):
+                left = others
+    return left
+
+
+def _with_sweep(error: ScenarioError, overrides: Sequence[str]) -> ScenarioError:
+    """Return an error of an option; where the option lists several values, with the command that takes them."""
+    for text in overrides:
+        key, _, values = text.partition("=")
+        if error.origin.option == _option(text) and _is_list(values):
+            remedy = f"{error.remedy}; several values: simulate sweep SCENARIO.yaml --set {key}={values[:100]}"
+            return ScenarioError(error.origin, error.key, error.rule, remedy, num_more=error.num_more)
+    return error
+
+
+def _is_list(values: str) -> bool:
+    try:
+        return len(list(split_values(values, Origin()))) > 1
+    except ScenarioError:
+        return False
+
+
 def with_values(data: Mapping[str, Any], values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     """Return a scenario's mapping with values put in under dotted keys. Raises ScenarioError as ``apply_overrides``."""
     changed = deepcopy(dict(data))
@@ -38,14 +93,19 @@ def with_values(data: Mapping[str, Any], values: Mapping[str, Any], origin: Orig
 
 def _parse(text: str) -> tuple[tuple[str, ...], Any, Origin]:
     """Return key path, value and origin of one override."""
-    option = f"--set {' '.join(text[:200].splitlines())}"
-    origin = Origin(option=option)
+    option = _option(text)
+    origin = Origin(option=option, from_shell=True)
     key, equals, value = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     if not equals or not all(path) or len(path) > MAX_DEPTH:
         remedy = "write it as in --set parallel.tensor.degree=4"
         raise ScenarioError(origin, "", "an override is a dotted key, =, and a value", remedy)
     return path, read_value(value, option), origin
+
+
+def _option(text: str) -> str:
+    """Return an override as it was typed, in one line."""
+    return f"--set {' '.join(text[:200].splitlines())}"
 
 
 def _put(data: dict[str, Any], path: tuple[str, ...], value: object, origin: Origin) -> None:

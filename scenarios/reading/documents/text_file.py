@@ -6,6 +6,8 @@ from pathlib import Path
 from scenarios.errors import Origin, ScenarioError, nearest
 
 MAX_FILE_BYTES = 1 << 20
+_ALIKE = 0.75
+"""How like a file's name another one must be to be taken for it, 0 to 1; many end alike."""
 
 
 def read_text(path: Path, start_hint: str) -> str:
@@ -38,7 +40,7 @@ def _read_bytes(path: Path, origin: Origin, start_hint: str) -> bytes:
         with open(path, "rb", opener=_open_at_once) as file:
             return file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
-        raise ScenarioError(origin, "", "there is no such file", _missing_remedy(path, start_hint)) from error
+        raise ScenarioError(origin, "", "there is no such file", missing_remedy(path, start_hint)) from error
     except IsADirectoryError as error:
         raise ScenarioError(
             origin, "", "this is a directory, not a file", _directory_remedy(path, start_hint)
@@ -58,17 +60,17 @@ def _open_at_once(name: str, flags: int) -> int:
     return descriptor
 
 
-def _missing_remedy(path: Path, start_hint: str) -> str:
+def missing_remedy(path: Path, start_hint: str) -> str:
     """Return the nearest file that exists, or what to do if nothing is alike."""
     if str(path) == "-":
         return "write /dev/stdin for what standard input holds"
     try:
         if (here := Path.cwd() / path.name).is_file():
-            return f"did you mean {here}? a path inside a scenario begins at the scenario's folder"
+            return f"did you mean {here}?"
         siblings = {entry.name: entry for entry in path.parent.iterdir() if entry.name != path.name}
     except OSError:
-        return f"there is no directory {path.parent} either; check the path"
-    close = nearest(path.name, siblings)
+        return f"there is no directory {path.parent} either; check the path, or {start_hint}"
+    close = nearest(path.name, siblings, _ALIKE)
     if close:
         return f"did you mean {siblings[close]}?"
     return f"check the path, or {start_hint}"

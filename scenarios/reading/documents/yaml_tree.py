@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from scenarios.errors import Origin, ScenarioError
+from scenarios.library.shipped import near_scenario
 from scenarios.reading.documents.text_file import read_text
 
 MAX_DEPTH = 50
@@ -52,13 +53,22 @@ class Document:
         return self.origins[parts]
 
 
-def read_document(path: Path, start_hint: str = START_HINT) -> Document:
-    """Return the one mapping that a YAML file holds. ``start_hint``: how to come by such a file.
+def read_document(path: Path, start_hint: str = "") -> Document:
+    """Return the one mapping that a YAML file holds. ``start_hint``: how to come by such a file, default a scenario.
 
     Raises ScenarioError for files that cannot be read, are not YAML or not one mapping, repeat a key, carry tags,
     nest deeper than 50 or hold more than 20,000 nodes with aliases expanded.
     """
-    return document_of(read_text(path, start_hint), path, start_hint)
+    return document_of(read_text(path, start_hint or _scenario_hint(path)), path, start_hint or START_HINT)
+
+
+def _scenario_hint(path: Path) -> str:
+    """Return how to come by a scenario: one that ships, where nothing lies at a path that is much like its name."""
+    try:
+        near = "" if path.exists() else near_scenario(path)
+    except (OSError, ValueError):  # too long for a file name, or with a NUL character
+        near = ""
+    return f"name the scenario {near} (all: simulate list scenarios)" if near else START_HINT
 
 
 def document_of(text: str, path: Path, start_hint: str = START_HINT) -> Document:
@@ -212,7 +222,8 @@ class _TreeReader:
             line = event.start_mark.line + 1
             if not isinstance(key.value, str):
                 rule = f"the key {describe(_plain(key))} is not text"
-                raise self._refuse(event, rule, "keys are names, as in `seed: 0`")
+                remedy = "keys are names, as in `seed: 0`; a number is written without commas, as in 12288"
+                raise self._refuse(event, rule, remedy)
             if key.value in entries:
                 rule = f"the key is written twice, first in line {entries[key.value][0]}"
                 raise self._refuse(event, rule, "keep one of the two", key=key.value)

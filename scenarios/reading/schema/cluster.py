@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from scenarios.reading.quantities import DurationOrZero, Multiple, refusal
+from scenarios.reading.quantities import DurationOrZero, Multiple, WholeBytesOrZero, refusal
 from scenarios.reading.schema.values import Section, Spread
 from sim.cluster.topology.reading import MOST_TIMES
 
@@ -99,6 +99,8 @@ class SoftwareSection(Section):
     """How many times as long the optimizer's kernels take as under the profile."""
     step_spread: Spread = 0.0
     """Standard deviation of the logarithm of measured over predicted steps that the constants leave; for intervals."""
+    memory_reserve: WholeBytesOrZero | None = None
+    """Memory of a device that tensors cannot take: context, communicators, fragmentation; default 1.5 GiB of GPUs."""
     fused_softmax: bool = True
     """`attention: core`: the scaled, masked softmax is one kernel; false: seven launches, and five in backward."""
     fused_routing: bool = True
@@ -117,7 +119,10 @@ class ClusterSection(Section):
     devices_per_node: int | None = Field(default=None, ge=1, le=10_000)
     """Devices used of every node; default all that it has."""
     profile: str | None = Field(default=None, min_length=1, max_length=4000)
-    """File that `simulate calibrate` wrote, relative to the scenario; default the packaged profile of the devices."""
+    """File that `simulate calibrate` wrote; a path begins at the scenario's folder, of `--set` at the shell's.
+
+    Default: the packaged profile of the devices.
+    """
     topology: Annotated[Any, AfterValidator(_name_or_mapping)] = Field(
         default=None, json_schema_extra={"type": ["string", "object"]}
     )

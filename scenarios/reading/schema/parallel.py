@@ -11,10 +11,14 @@ from sim.training.pipeline.spec import Recompute
 from sim.training.spec.parallelism.context import ContextMethod
 from sim.training.spec.parallelism.sharding import GradientSync, Offload
 from sim.training.tensor.registry import TensorMethodName
+from sim.training.tensor.two_and_a_half_dimensional import DepthSync
+from sim.training.tensor.two_dimensional import Overlap
 
 MAX_PIECES: Final = 10_000
+MAX_SIDE: Final = 1000
 
 Axis = Literal["pp", "dp", "cp", "tp"]
+MeshAxis = Literal["depth", "row", "column", "output", "input", "weight"]
 _NAMED_ALWAYS: Final = frozenset({"pp", "dp", "tp"})
 
 
@@ -57,8 +61,18 @@ class TensorSection(Section):
     """Tensor parallelism."""
 
     method: TensorMethodName = "1d"
-    """`1d`: Megatron-LM's column and row split."""
+    """`1d`: Megatron-LM's column and row split. In blocks: `2d` (Optimus), `2.5d` (Tesseract), `3d` (Colossal-AI)."""
     degree: Degree = 1
+    mesh: tuple[Annotated[int, Field(ge=1, le=MAX_SIDE)], ...] = Field(default=(), strict=False, max_length=3)
+    """Ranks along each side, [q, q] of 2d, [q, q, d] of 2.5d, [p, p, p] of 3d; the degree is their product."""
+    axis_order: tuple[MeshAxis, ...] = Field(default=(), strict=False, max_length=3)
+    """Axes of the mesh, the last of which varies fastest over ranks; default as the method's paper has them."""
+    overlap: Overlap = "none"
+    """2d, 2.5d: broadcasts and sums of blocks hold up computing (`none`), or go on beside it (`prefetch`)."""
+    depth_sync: DepthSync = "per_backward"
+    """2.5d: sum gradients over the squares' copies of weights in every backward, or once a step (`per_step`)."""
+    save_gathered: bool = True
+    """3d: keep gathered inputs and weights for backward; false: gather them again."""
     sequence_parallel: SwitchOrAuto = False
     """Split the sequence over the tensor-parallel ranks outside the matrix products; `auto`: where they can share it.
 
@@ -154,7 +168,7 @@ class DataSection(Section):
     degree: Degree = 1
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     """ZeRO: replicas keep shards of 0: nothing, 1: the optimizer state, 2: gradients too, 3: parameters too (FSDP)."""
-    shard_degree: int | None = Field(default=None, ge=2, le=MAX_WORLD_SIZE)
+    shard_degree: int | None = Field(default=None, ge=1, le=MAX_WORLD_SIZE)
     """zero_stage 2, 3: replicas that share one set of shards (HSDP, MiCS); default all."""
     local_degree: int | None = Field(default=None, ge=2, le=MAX_WORLD_SIZE)
     """zero_stage 3: neighbours among those; gather between them and others like them first, then inside (MiCS)."""

@@ -4,8 +4,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from scenarios.reading.quantities import Count
 from scenarios.reading.schema.values import MAX_MICROBATCHES, Probability, Section
-from sim.training.pipeline.spec import Recompute
+from sim.training.pipeline.spec import Recompute, RecomputeMethod
 from sim.training.spec.job import Optimizer
 from sim.training.spec.method import LocalUpdate, Method
 
@@ -21,6 +22,8 @@ class TrainingSection(Section):
     """Sequences per optimizer step, over all replicas."""
     microbatch_size: int = Field(ge=1, le=1_000_000)
     """Sequences per micro-batch of one replica."""
+    tokens: Count | None = None
+    """Tokens to train on in all: the result says how many steps and days they take."""
     precision: Literal["fp8", "fp16", "bf16", "fp32", "fp64"] = "bf16"
     """Type of activations and weights; fp16 and bf16 keep fp32 master weights and gradients.
 
@@ -28,6 +31,10 @@ class TrainingSection(Section):
     """
     recompute: Recompute = "none"
     """Activations computed again in the backward pass: none, attention's, or whole layers."""
+    recompute_num_layers: int | None = Field(default=None, ge=1, le=100_000)
+    """recompute full: layers of every virtual stage that are computed again, see recompute_method; default all."""
+    recompute_method: RecomputeMethod | None = None
+    """`block` (default): the first recompute_num_layers of a stage; `uniform`: all, so many at a time (Megatron-LM)."""
     checkpoint_early_stop: bool = False
     """Recomputation ends where backward needs no more (torch's checkpoint); false: all runs again (Megatron-LM's)."""
     optimizer: Optimizer = "adam"

@@ -6,7 +6,7 @@ and the end are kept. What was left out is said in words.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from costmodels.units import format_time
 from scenarios.report.phases import PASSES, PHASES, Phase, phase_codes, task_of
-from traces.timeline import Rows, Timeline
+from traces.timeline import NO_INDEX, Period, Rows, Timeline
+from traces.unrolling import unrolled, with_count
 
 MAX_RANKS: Final = 16
 MAX_BARS: Final = 3_600
@@ -28,6 +29,8 @@ COMMUNICATION_LANE: Final = (0.36, 0.2)
 """Distance of a lane's middle from its rank's line, and its thickness, in ranks."""
 CHUNK_OPACITY: Final = (1.0, 0.68)
 """Of a rank's virtual stages, those of even and of odd place."""
+_PASSES: Final = 4
+"""Of so many passes of a period bars are made; what lasts longer than two passes less may be cut."""
 _WINDOWS: Final = ("the beginning", "the middle", "the end")
 
 Floats = NDArray[np.float64]
@@ -99,19 +102,20 @@ def window_title(index: int, gantt: Gantt, unit: str) -> str:
     return f"{_WINDOWS[index]}: time ({unit})"
 
 
-def choose_bars(timeline: Timeline, max_ranks: int = MAX_RANKS, max_bars: int = MAX_BARS) -> Gantt:
-    """Return what to draw of a timeline. Times count from its first start."""
+def choose_bars(timeline: Timeline, max_ranks: int = MAX_RANKS, max_bars: int | None = MAX_BARS) -> Gantt:
+    """Return what to draw of a timeline, ``max_bars`` at the most (None: all). Times count from its first start.
+
+    Of a folded timeline the bars of one pass are chosen, and repeated.
+    """
     infos = [info for info in timeline.ranks if len(timeline.select(rank=info.rank))]
     chosen = evenly(infos, max_ranks)
     begin_s = float(timeline.start_s.min()) if len(timeline) else 0.0
-    phases, tasks = phase_codes(timeline.name, timeline.stream), _task_codes(timeline)
-    parts = [_rank_bars(timeline, info.rank, lane, phases, tasks) for lane, info in enumerate(chosen)]
-    bars = _joined(parts, begin_s)
+    bars = _bars_of(timeline, [info.rank for info in chosen], begin_s)
     left_out = []
     if len(chosen) < len(infos):
         left_out.append(f"{len(infos) - len(chosen)} of {len(infos)} simulated ranks")
     windows = [Window(0.0, timeline.duration_s, bars)]
-    if len(bars) > max_bars:
+    if max_bars is not None and len(bars) > max_bars:
         windows = _three_windows(bars, timeline.duration_s, max_bars // 3)
         between_s = timeline.duration_s - sum(window.end_s - window.start_s for window in windows)
         num_left = _num_outside(bars, windows)
@@ -143,8 +147,48 @@ def _task_codes(timeline: Timeline) -> tuple[Rows, tuple[str, ...]]:
     return np.array(by_name or [0], dtype=np.int64)[timeline.name.codes], tuple(names)
 
 
-def _rank_bars(timeline: Timeline, rank: int, lane: int, phases: Rows, tasks: tuple[Rows, tuple[str, ...]]) -> Bars:
-    """Return a bar per task call of a rank and lane, broken where nothing of the call runs for a visible time."""
+def _bars_of(timeline: Timeline, ranks: Sequence[int], begin_s: float) -> Bars:
+    """Return all bars of some ranks by start, from ``begin_s`` on.
+
+    What a folded timeline repeats is drawn ``_PASSES`` times. The bars that begin in the last but one of these passes
+    are whole and have whole neighbours, so they are those of all passes that are left out.
+    """
+    period, step_s = timeline.period, timeline.duration_s
+    if period is not None:
+        timeline = unrolled(with_count(timeline, min(period.count, _PASSES)))
+    phases, tasks = phase_codes(timeline.name, timeline.stream), _task_codes(timeline)
+    bars = _joined(
+        [_rank_bars(timeline, rank, lane, step_s, phases, tasks) for lane, rank in enumerate(ranks)], begin_s
+    )
+    if period is None or period.count <= _PASSES:
+        return bars
+    return _repeated(bars, replace(period, begin_s=period.begin_s - begin_s))
+
+
+def _repeated(bars: Bars, period: Period) -> Bars:
+    """Return the bars of all passes, from those of a step with ``_PASSES`` of them."""
+    drawn, left_out = replace(period, begin_s=period.begin_s + (_PASSES - 2) * period.length_s), period.count - _PASSES
+    part = drawn.part(bars.start_s)
+    during = np.flatnonzero(part == 1)
+    rows = np.concatenate([np.flatnonzero(part == 0), np.tile(during, 1 + left_out), np.flatnonzero(part == 2)])
+    late = np.zeros(len(rows), dtype=np.int64)
+    late[len(rows) - int((part == 2).sum()) :] = left_out
+    first = int((part == 0).sum())
+    late[first : first + len(during) * (1 + left_out)] = np.repeat(np.arange(1 + left_out), len(during))
+    found = bars.take(rows)
+    microbatch = np.where(found.microbatch == NO_INDEX, NO_INDEX, found.microbatch + late * period.microbatches)
+    by_s = late * period.length_s
+    found = replace(found, start_s=found.start_s + by_s, end_s=found.end_s + by_s, microbatch=microbatch)
+    return found.take(np.lexsort((found.lane, found.start_s)).astype(np.int64))
+
+
+def _rank_bars(
+    timeline: Timeline, rank: int, lane: int, step_s: float, phases: Rows, tasks: tuple[Rows, tuple[str, ...]]
+) -> Bars:
+    """Return a bar per task call of a rank and lane, broken where nothing of the call runs for a visible time.
+
+    ``step_s``: how long the picture is.
+    """
     rows = timeline.select(rank=rank)
     rows = rows[timeline.end_s[rows] > timeline.start_s[rows]]
     codes, names = tasks
@@ -153,7 +197,7 @@ def _rank_bars(timeline: Timeline, rank: int, lane: int, phases: Rows, tasks: tu
     order = np.lexsort((timeline.start_s[rows], calls))
     rows, calls = rows[order], calls[order]
     is_pass = np.isin(phases[rows], [PHASES.index(phase) for phase in PASSES])
-    gap_s = np.where(is_pass, PAUSE, VISIBLE) * timeline.duration_s
+    gap_s = np.where(is_pass, PAUSE, VISIBLE) * step_s
     edges = _bar_edges(calls, timeline.start_s[rows], timeline.end_s[rows], gap_s)
     first = rows[edges]
     stage = timeline.stage[first].astype(np.int64)

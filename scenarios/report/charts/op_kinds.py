@@ -35,7 +35,9 @@ def longest_kinds(timeline: Timeline, limit: int = NUM_LONGEST) -> list[OpKind]:
     """Return the kinds of op with the most seconds, summed over a rank's ops and averaged over ranks."""
     multiplicity = {info.rank: info.num_ranks for info in timeline.ranks}
     numbers, positions = np.unique(timeline.rank, return_inverse=True)
-    weights = np.array([multiplicity[rank] for rank in numbers.tolist()], dtype=np.float64)[positions]
+    weights = (
+        np.array([multiplicity[rank] for rank in numbers.tolist()], dtype=np.float64)[positions] * timeline.repeats
+    )
     world_size = sum(multiplicity.values())
     kinds: dict[tuple[str, str, str], int] = {}
     names, streams = timeline.name.values, timeline.stream.values

@@ -31,7 +31,7 @@ class Thumbnail:
 
 def thumbnail(timeline: Timeline) -> Thumbnail:
     """Return the first bars of a timeline's pipeline, messages left out."""
-    gantt = choose_bars(timeline, max_ranks=MAX_RANKS, max_bars=len(timeline) + 1)
+    gantt = choose_bars(timeline, max_ranks=MAX_RANKS, max_bars=None)
     bars = gantt.windows[0].bars
     rows = np.flatnonzero(bars.phase != PHASES.index(MESSAGE))
     complete_s = timeline.duration_s

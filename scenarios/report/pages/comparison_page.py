@@ -49,16 +49,21 @@ _PARTS: Final[Sequence[tuple[str, str]]] = (
 
 
 def comparison_blocks(
-    comparison: Comparison, *, names: Names, title: str, explanation: Explanation | None = None
+    comparison: Comparison,
+    *,
+    names: Names,
+    title: str,
+    explanation: Explanation | None = None,
+    notes: tuple[str, str] = ("", ""),
 ) -> tuple[Block, ...]:
     """Return the blocks of a comparison's page; ``difference_blocks`` are those of a terminal.
 
-    ``explanation``: what decides between two simulated steps.
+    ``explanation``: what decides between two simulated steps. ``notes``: why a side's times may be off, or empty.
     """
     lanes = op_lanes(comparison, names)
     handling = "One axis of time, from each timeline's first start. Point at an op to see its partner."
     blocks: tuple[Block, ...] = (
-        Headline(title, _subtitle(comparison), _cards(comparison, names)),
+        Headline(title, _subtitle(comparison), _cards(comparison, names, notes)),
         *([decision_section(explanation)] if explanation else []),
         Section("Both timelines, op by op", (Lanes(lanes),), note=lanes.note, handling=handling),
         _explained(comparison, names),
@@ -93,14 +98,14 @@ def _subtitle(comparison: Comparison) -> str:
     return f"{sources} · {', '.join(aligned)}"
 
 
-def _cards(comparison: Comparison, names: Names) -> tuple[Card, ...]:
+def _cards(comparison: Comparison, names: Names, notes: tuple[str, str]) -> tuple[Card, ...]:
     count = sum(comparison.mismatches.values())
     work = Card("Same work", "yes", "ops, order on each stream, bytes", "good")
     if count:
         work = Card("Same work", "no", f"{count:,} difference{'s' if count > 1 else ''} in ops, order or bytes", "bad")
     return (
-        Card(f"Step, {names[0]}", format_time(comparison.first_s)),
-        Card(f"Step, {names[1]}", format_time(comparison.second_s)),
+        Card(f"Step, {names[0]}", format_time(comparison.first_s), notes[0]),
+        Card(f"Step, {names[1]}", format_time(comparison.second_s), notes[1]),
         Card("Difference", _signed(comparison.makespan_error), f"{names[0]} against {names[1]}"),
         work,
     )
@@ -119,7 +124,7 @@ def _explained(comparison: Comparison, names: Names) -> Section:
     columns = ("op", "ops", *names, "difference", "of all")
     lead = (
         "What each op has of the mean rank's step: time that nothing of more weight hides. The differences add up to "
-        f"that of the steps, {_difference(comparison.first_s - comparison.second_s)}."
+        f"that of the steps, {_difference(difference_s(comparison.first_s, comparison.second_s))}."
     )
     return Section("What explains the difference", (Table(columns, rows, breaks_words=True),), lead)
 
@@ -227,4 +232,6 @@ def _difference(seconds: float) -> str:
 
 
 def _signed(fraction: float) -> str:
+    if not fraction:
+        return "equal"
     return "0.0 %" if abs(fraction) <= 0.0005 else format_change(fraction).replace("-", "−")

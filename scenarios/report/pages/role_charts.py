@@ -12,6 +12,7 @@ from scenarios.report.charts.gantt import evenly
 from scenarios.summaries.steps.role_names import row_names
 from scenarios.summaries.steps.step import RoleSummary, StepSummary
 from traces.timeline import RankInfo, Timeline
+from traces.unrolling import unrolled_memory
 
 MAX_ROLES: Final = 16
 MAX_MEMORY_POINTS: Final = 1_500
@@ -56,7 +57,7 @@ def memory_lines(chart_id: str, timeline: Timeline, capacity_bytes: float | None
     unit, factor = time_unit(timeline.duration_s)
     memory_words, memory_factor = memory_unit(capacity_bytes or int(timeline.memory.bytes.max()))
     begin_s = float(timeline.start_s.min())
-    curve = timeline.memory.thinned(MAX_MEMORY_POINTS)
+    curve = unrolled_memory(timeline).thinned(MAX_MEMORY_POINTS)
     curves = [
         Curve(
             _rank_label(timeline, info), role_colour(index / max(1, len(infos) - 1)),

@@ -8,12 +8,12 @@ from scenarios.report.blocks import Bar, Block, Headline, Only, Piece, Section, 
 from scenarios.report.blocks import Timeline as TimelineBlock
 from scenarios.report.charts.gantt import choose_bars
 from scenarios.report.charts.op_kinds import longest_kinds
+from scenarios.report.pages.advice_section import advice_lines, advice_sections
 from scenarios.report.pages.links_section import links_section
 from scenarios.report.pages.long_run_section import long_run_section
 from scenarios.report.pages.role_charts import MAX_ROLES, breakdown_bars, memory_bars, memory_lines
 from scenarios.report.pages.role_table import role_table
-from scenarios.report.pages.step_answer import advice_text, answer_cards, answer_facts, spending_section
-from scenarios.report.words import Advice
+from scenarios.report.pages.step_answer import answer_cards, answer_facts, spending_section
 from scenarios.summaries.steps.step import StepSummary
 from sim.engine.findings.link_use import LinkUse
 from traces.timeline import Timeline
@@ -31,7 +31,7 @@ _SEVERAL: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class FoundStep:
-    """The result of a simulation: summary (the keys of summary.json), timeline, use of links, and advice.
+    """The result of a simulation: summary (the keys of summary.json), timeline, and use of links.
 
     What is None is left out; a terminal needs no timeline.
     """
@@ -39,7 +39,6 @@ class FoundStep:
     summary: StepSummary
     timeline: Timeline | None = None
     links: LinkUse | None = None
-    advice: Advice | None = None
 
 
 def textbook_blocks(found: FoundStep) -> tuple[Block, ...]:
@@ -67,20 +66,22 @@ def _opening(found: FoundStep) -> tuple[Block, ...]:
             summary.scenario, _subtitle(summary, found.timeline), answer_cards(summary),
             terminal_title=f"{summary.scenario}, {summary.world_size:,} ranks", facts=answer_facts(summary),
         ),
-        spending_section(summary, found.advice),
+        spending_section(summary),
+        *(() if summary.advice is None else advice_sections(summary.advice)),
         *_pipeline(found.timeline),
         _time(summary),
     )  # fmt: skip
 
 
-def closing_block(found: FoundStep) -> Block:
+def closing_block(summary: StepSummary) -> Block:
     """Return the last lines of a terminal: the advice, and the size of the simulation."""
-    fold, engine = found.summary.fold, found.summary.engine
+    fold, engine = summary.fold, summary.engine
     simulated = f"simulated {fold.simulated:,} of {fold.ranks:,} ranks"
     took = f"{engine.events:,} events in {format_time(engine.wall_time_s)}"
     if engine.period_s is not None:
         took += f"; a period of {format_time(engine.period_s)} repeats {engine.repeated_periods:,} times more"
-    return Only("terminal", (advice_text(found.advice), Text((Piece(f"{simulated}, {took}", "soft"),))))
+    advice = () if summary.advice is None else advice_lines(summary.advice)
+    return Only("terminal", (*advice, Text((Piece(f"{simulated}, {took}", "soft"),))))
 
 
 def _subtitle(summary: StepSummary, timeline: Timeline | None) -> str:
@@ -105,7 +106,8 @@ def _pipeline(timeline: Timeline | None) -> tuple[Section, ...]:
         lead += " ×n: the rank stands for n that are alike."
     if any(window.bars.chunk.any() for window in gantt.windows):
         lead += " Every second virtual stage of a rank is fainter."
-    note = f"Not drawn: {'; '.join(gantt.left_out)}. All of it is in timeline.json.gz." if gantt.left_out else ""
+    where = "All of it is in timeline.json.gz" if timeline.period is None else "--detail op writes all of it"
+    note = f"Not drawn: {'; '.join(gantt.left_out)}. {where}." if gantt.left_out else ""
     return (Section("Pipeline", (TimelineBlock("pipeline", gantt),), lead, note, _ZOOMING),)
 
 

@@ -8,6 +8,7 @@ from scenarios.report.blocks import Block, Column, Fact, Facts, Headline, Line, 
 from scenarios.report.words import spread_words
 from scenarios.summaries.comparing.comparison import AlignedOps, ComparisonSummary
 from scenarios.summaries.comparing.explanation import Explanation
+from scenarios.summaries.comparing.notes import executed_note, simulated_note
 from scenarios.summaries.measured.execution import CheckedNumbers, ExecutionSummary
 from scenarios.summaries.steps.algorithm import algorithm_words
 from traces.comparison.compare import difference_s
@@ -35,12 +36,21 @@ def execution_blocks(summary: ExecutionSummary) -> tuple[Block, ...]:
     )
 
 
+def notes_of(summary: ExecutionSummary) -> tuple[str, str]:
+    """Return why the simulated and the executed time may be off, or nothing."""
+    return simulated_note(summary.profile_basis), executed_note(summary.world_size, summary.num_cores)
+
+
 def difference_blocks(summary: ComparisonSummary) -> tuple[Block, ...]:
     """Return how two timelines differ: the first less the second, as a part of the second."""
     names = summary.names
-    times = f"{format_time(summary.first_s)} ({names[0]}) against {format_time(summary.second_s)} ({names[1]})"
+    sides = (f"{name}, {note}" if note else name for name, note in zip(names, summary.notes, strict=True))
+    times = " against ".join(
+        f"{format_time(time_s)} ({side})"
+        for time_s, side in zip((summary.first_s, summary.second_s), sides, strict=True)
+    )
     facts = [
-        Fact("step time", f"{times}: {format_change(summary.makespan_error)}"),
+        Fact("step time", f"{times}: {_change(summary.makespan_error)}"),
         Fact("work", _work(summary.same_work, summary.mismatches, summary.second_ops)),
         Fact("aligned", _aligned(summary.aligned, names)),
         Fact("by kind", _errors(summary.kind_error)),
@@ -86,7 +96,13 @@ def explanation_blocks(explanation: Explanation) -> list[Text | Table]:
 
 
 def _errors(error_of: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {format_change(error)}" for name, error in error_of.items())
+    if not any(error_of.values()):
+        return f"all equal: {', '.join(error_of)}"
+    return ", ".join(f"{name} {_change(error)}" for name, error in error_of.items())
+
+
+def _change(error: float) -> str:
+    return format_change(error) if error else "equal"
 
 
 def _aligned(counts: AlignedOps, names: Sequence[str]) -> str:
@@ -151,7 +167,8 @@ def _step_time(summary: ExecutionSummary) -> Line:
     """Return the executed step's time, beside the simulated one's and what that lies in in 90 % of cases."""
     executed_s, simulated_s = summary.iteration_time_s, summary.simulated_iteration_time_s
     known = [format_change((simulated_s - executed_s) / executed_s)] if executed_s else []
-    known += [words] if (words := spread_words(summary.simulated_iteration_time_interval_s)) else []
+    interval = spread_words(summary.simulated_iteration_time_interval_s)
+    known += [words for words in (interval, *notes_of(summary)) if words]
     beside = f" ({'; '.join(known)})" if known else ""
     return Piece(format_time(executed_s), "strong"), f"; simulated: {format_time(simulated_s)}{beside}"
 

@@ -1,17 +1,17 @@
-"""The first screen of a report: time, memory, causes of waiting, advice."""
+"""The first screen of a report: time, memory, causes of waiting."""
 
 from typing import Final
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
-from scenarios.report.blocks import Card, Fact, Facts, Line, Only, Part, Piece, Section, SplitBar, Text
+from scenarios.report.blocks import Card, Fact, Facts, Line, Only, Part, Piece, Section, SplitBar
+from scenarios.report.pages.advice_section import advice_facts
 from scenarios.report.pages.long_run_section import long_run_card
-from scenarios.report.words import Advice, detail_rows, memory_words, spread_words, time_parts
+from scenarios.report.words import counted, detail_rows, memory_words, room_words, spread_words, time_parts
 from scenarios.summaries.steps.algorithm import algorithm_words
 from scenarios.summaries.steps.role_names import fullest_row, row_name
 from scenarios.summaries.steps.step import StepSummary
 
 _DAY_S: Final = 86_400.0
-_COUNTS: Final = ((1e12, "trillion "), (1e9, "billion "), (1e6, "million "), (1.0, ""))
 
 
 def answer_cards(summary: StepSummary) -> tuple[Card, ...]:
@@ -23,7 +23,7 @@ def answer_cards(summary: StepSummary) -> tuple[Card, ...]:
     if summary.tokens_per_s:
         rate = summary.tokens_per_s
         value = f"{rate:,.0f} tokens/s" if rate >= 100 else f"{rate:.3g} tokens/s"
-        cards.append(Card("Throughput", value, f"{_counted(rate * _DAY_S)} tokens a day"))
+        cards.append(Card("Throughput", value, f"{counted(rate * _DAY_S)} tokens a day"))
     if utilisation := _utilisation(summary):
         flop_rate, mfu, hfu = utilisation
         cards.append(Card("Model FLOP utilisation (MFU)", mfu, f"{flop_rate} per device, HFU {hfu}"))
@@ -47,7 +47,7 @@ def answer_facts(summary: StepSummary) -> tuple[Fact, ...]:
     return (*facts, *_details(summary))
 
 
-def spending_section(summary: StepSummary, advice: Advice | None) -> Section:
+def spending_section(summary: StepSummary) -> Section:
     """Return the parts of the mean rank's step, the facts behind them, and the advice."""
     total_s = summary.iteration_time_s
     parts = tuple(
@@ -55,21 +55,10 @@ def spending_section(summary: StepSummary, advice: Advice | None) -> Section:
         for (words, colour), part_s in time_parts(summary)
     )
     bar = SplitBar(parts, ("where the time goes", "per rank", "of the step"))
-    rows = [*_details(summary)]
-    if advice is not None:
-        effect = f": {advice.effect}" if advice.effect else ""
-        rows.append(Fact("what would help most", (f"less {advice.aim}; try ", Piece(advice.options, "code"), effect)))
+    advice = () if summary.advice is None else advice_facts(summary.advice)
+    rows = (*_details(summary), *advice)
     lead = "The mean over all ranks. What is not computing is waiting."
-    return Section("What a rank spends the step on", (bar, Only("page", (Facts(tuple(rows)),))), lead)
-
-
-def advice_text(advice: Advice | None) -> Text:
-    """Return the advice as a line of a terminal."""
-    if advice is None:
-        return Text("what would help most: no change that was tried adds 1 % to the throughput")
-    loss, share = Piece(advice.loss, "strong"), advice.aim.removeprefix(advice.loss)
-    effect = f": {advice.effect}" if advice.effect else ""
-    return Text(("what would help most: less ", loss, share, "; try ", Piece(advice.options, "code"), effect))
+    return Section("What a rank spends the step on", (bar, Only("page", (Facts(rows),))), lead)
 
 
 def _utilisation(summary: StepSummary) -> tuple[str, str, str] | None:
@@ -96,7 +85,11 @@ def _memory_line(summary: StepSummary) -> Line:
     words = memory_words(summary)
     if not words:
         return (Piece("not modelled: a textbook workload has only stated times", "soft"),)
-    return f"{words}: ", Piece("fits", "good") if summary.fits_memory else Piece("DOES NOT FIT", "bad")
+    return (
+        f"{words}: ",
+        Piece("fits", "good") if summary.fits_memory else Piece("DOES NOT FIT", "bad"),
+        room_words(summary),
+    )
 
 
 def _memory_cards(summary: StepSummary) -> list[Card]:
@@ -107,12 +100,7 @@ def _memory_cards(summary: StepSummary) -> list[Card]:
         return []
     fits = summary.fits_memory
     verdict = "" if fits is None else ": fits" if fits else ": does not fit"
+    verdict += room_words(summary)
     where = row_name(summary.roles, fullest, "every rank")
     detail = f"of {format_bytes(capacity)} on {where}{verdict}"
     return [Card("Peak memory", format_bytes(peak), detail, "" if fits is None else "good" if fits else "bad")]
-
-
-def _counted(number: float) -> str:
-    """Return a large number with three digits and a word: ``17.4 billion``."""
-    factor, word = next((row for row in _COUNTS if number >= row[0]), _COUNTS[-1])
-    return f"{number / factor:.3g} {word}".rstrip()

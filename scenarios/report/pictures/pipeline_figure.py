@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from scenarios.report.charts.axis_unit import time_unit
+from scenarios.report.charts.bar_labels import FONT_POINTS, label_angle
 from scenarios.report.charts.gantt import CHUNK_OPACITY, COMMUNICATION_LANE, MAIN_LANE, Bars, choose_bars, window_title
 from scenarios.report.phases import Phase
 from traces.files import replacing
@@ -16,8 +17,7 @@ from traces.timeline import NO_INDEX, Timeline
 
 _WIDTH_INCHES: Final = 11.0
 _TITLE_INCHES: Final = 0.3
-_INCHES_PER_DIGIT: Final = 0.062
-"""Bars too narrow for their number get none."""
+_ROW_INCHES: Final = 0.52
 _LEAST_EDGED_INCHES: Final = 0.04
 """Narrower bars get no white edge: it would be all that is seen of them."""
 
@@ -45,7 +45,7 @@ def pipeline_figure(timeline: Timeline, *, title: str = "", max_ranks: int = 8) 
     """Return a picture of the pipeline's timeline: a line per rank, numbers are micro-batches."""
     gantt = choose_bars(timeline, max_ranks=max_ranks)
     windows = gantt.windows
-    height_inches = 1.1 + 0.52 * len(gantt.ranks) + (_TITLE_INCHES if title else 0.0)
+    height_inches = 1.1 + _ROW_INCHES * len(gantt.ranks) + (_TITLE_INCHES if title else 0.0)
     figure = PipelineFigure(figsize=(_WIDTH_INCHES, height_inches), dpi=160, layout="constrained")
     axes = figure.subplots(1, len(windows), sharey=True, squeeze=False)[0]
     unit, factor = time_unit(windows[-1].end_s)
@@ -81,9 +81,10 @@ def _draw(plot: Any, bars: Bars, phase: Phase, factor: float, inches_per_s: floa
     for lane, start_s, end_s, microbatch in zip(
         bars.lane.tolist(), bars.start_s.tolist(), bars.end_s.tolist(), bars.microbatch.tolist(), strict=True
     ):
-        label = str(microbatch)
-        if microbatch != NO_INDEX and (end_s - start_s) * inches_per_s > _INCHES_PER_DIGIT * (len(label) + 0.3):
+        label = "" if microbatch == NO_INDEX else str(microbatch)
+        angle = label_angle(label, (end_s - start_s) * inches_per_s, thickness * _ROW_INCHES)
+        if angle is not None:
             plot.text(
                 (start_s + end_s) / 2 / factor, lane + offset, label, ha="center", va="center", color="white",
-                fontsize=7, clip_on=True,
+                fontsize=FONT_POINTS, rotation=angle, clip_on=True,
             )  # fmt: skip

@@ -16,6 +16,7 @@ from sim.cluster.topology.topology import Topology
 _COLOURS: Final = {
     LinkKind.NVLINK: "#4c9a2a",
     LinkKind.NVSWITCH: "#76b900",
+    LinkKind.PORT: "#76b900",
     LinkKind.PCIE: "#8a94a6",
     LinkKind.HOST: "#2a9d8f",
     LinkKind.SOCKET: "#e07b39",

@@ -232,8 +232,11 @@ def _inside(island: Island) -> Picture:
         if vertex >= island.num_devices:
             rows.setdefault(island.vertex_names[vertex].rsplit(" ", 1)[0], []).append(vertex)
     width = 1.3 * max(len(devices), 2)
-    heights = {"nvswitch": 5.4, "gpu": 3.6, "pcie switch": 2.2, "nic": 0.0, "socket": 1.1}
-    looks = {"nvswitch": "switch", "gpu": "device", "pcie switch": "switch", "nic": "nic", "socket": "host"}
+    heights = {"nvswitch": 5.4, "switch": 5.4, "gpu": 3.6, "pcie switch": 2.2, "nic": 0.0, "socket": 1.1}
+    looks = {
+        "nvswitch": "switch", "switch": "switch", "gpu": "device", "pcie switch": "switch", "nic": "nic",
+        "socket": "host",
+    }  # fmt: skip
     at: dict[int, Point] = {}
     for name, row in sorted(rows.items(), key=lambda entry: entry[0] == "socket"):  # sockets make way for switches
         along, left_out = _row(row if name == "gpu" else list(range(len(row))), width)

@@ -186,7 +186,7 @@ def _bar_trace(bars: TaskBars, phase: Phase, axis: str, scale: tuple[float, floa
     }  # fmt: skip
     if not phase.is_communication:
         trace |= {
-            "text": numbers, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
+            "text": numbers, "textposition": "inside", "insidetextanchor": "middle",
             "insidetextfont": {"color": "#ffffff", "size": 11}, "constraintext": "inside", "cliponaxis": True,
         }  # fmt: skip
     return trace

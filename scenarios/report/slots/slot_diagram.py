@@ -85,7 +85,7 @@ class SlotDiagram:
 
 def choose_slots(timeline: Timeline, max_ranks: int = MAX_RANKS) -> SlotDiagram:
     """Return what to draw of a timeline; of many ranks some, evenly spaced. A message is drawn at its receiver."""
-    gantt = choose_bars(timeline, max_ranks=max_ranks, max_bars=len(timeline) + 1)
+    gantt = choose_bars(timeline, max_ranks=max_ranks, max_bars=None)
     slots = [slot for slot in _slots(gantt.windows[0].bars) if not slot.task.startswith("send")]
     boxes = tuple(slot for slot in slots if not slot.phase.is_communication)
     lines = tuple(slot for slot in slots if slot.phase.is_communication)

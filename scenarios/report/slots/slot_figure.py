@@ -7,6 +7,7 @@ from matplotlib.patches import Patch
 
 from costmodels.units import format_time
 from scenarios.report.charts.axis_unit import time_unit
+from scenarios.report.charts.bar_labels import FONT_POINTS, label_angle
 from scenarios.report.charts.gantt import CHUNK_OPACITY
 from scenarios.report.phases import BACKWARD_WEIGHT, Phase
 from scenarios.report.slots.slot_diagram import SlotDiagram
@@ -18,7 +19,8 @@ _UNIT_INCHES: Final = 0.2
 _LEAST_INCHES: Final = 8.0
 _MOST_INCHES: Final = 40.0
 _ROW_INCHES: Final = 0.34
-_INCHES_PER_DIGIT: Final = 0.062
+_BOX_HEIGHT: Final = 0.7
+"""Of a row."""
 _LEAST_EDGED_INCHES: Final = 0.04
 """Narrower boxes get no white edge: it would be all that is seen of them."""
 MAX_SLOTS: Final = 4_000
@@ -44,7 +46,7 @@ class SlotDrawing:
         diagram, plot = self.diagram, figure.subplots(1, 1)
         unit, factor = time_unit(self._end_s)
         lanes = range(len(diagram.ranks))
-        plot.barh(lanes, self._end_s / factor, 0.7, color=_IDLE, linewidth=0)
+        plot.barh(lanes, self._end_s / factor, _BOX_HEIGHT, color=_IDLE, linewidth=0)
         self._draw_bars(plot, factor)
         self._draw_labels(plot, factor)
         plot.set_xlim(0, self._end_s / factor)
@@ -93,15 +95,15 @@ class SlotDrawing:
                 key = (slot.phase, slot.chunk % 2, slot.lane, has_edge)
                 alike.setdefault(key, []).append((slot.start_s / factor, slot.duration_s / factor))
         for (phase, parity, lane, has_edge), spans in alike.items():
-            place = (lane + 0.37, 0.12) if phase.is_communication else (lane - 0.35, 0.7)
+            place = (lane + 0.37, 0.12) if phase.is_communication else (lane - _BOX_HEIGHT / 2, _BOX_HEIGHT)
             colour = {"facecolor": phase.colour, "edgecolor": "white", "linewidth": 0.6 if has_edge else 0.0}
             plot.broken_barh(spans, place, alpha=CHUNK_OPACITY[parity], **colour)
 
     def _draw_labels(self, plot: Any, factor: float) -> None:
         for slot in self.diagram.boxes:
             middle_s = (slot.start_s + slot.end_s) / 2
-            needed_inches = _INCHES_PER_DIGIT * (len(slot.label) + 0.3)
-            if slot.label and middle_s < self._end_s and slot.duration_s * self._inches_per_s > needed_inches:
-                where = {"ha": "center", "va": "center_baseline", "clip_on": True}
-                colour = _INK if slot.phase == BACKWARD_WEIGHT else "white"
-                plot.text(middle_s / factor, slot.lane, slot.label, color=colour, fontsize=7, **where)
+            angle = label_angle(slot.label, slot.duration_s * self._inches_per_s, _BOX_HEIGHT * _ROW_INCHES)
+            if angle is not None and middle_s < self._end_s:
+                where = {"ha": "center", "va": "center" if angle else "center_baseline", "clip_on": True}
+                style = {"color": _INK if slot.phase == BACKWARD_WEIGHT else "white", "fontsize": FONT_POINTS}
+                plot.text(middle_s / factor, slot.lane, slot.label, rotation=angle, **where, **style)

@@ -153,15 +153,18 @@ class _Drawing:
         width = max(1, self._column(slot.end_s) - begin)
         if begin + width <= first or begin >= first + len(cells):
             return
-        for offset, cell in enumerate(self._cells(slot, width)):
+        is_whole = begin >= first and begin + width <= first + len(cells)
+        for offset, cell in enumerate(self._cells(slot, width, has_label=is_whole)):
             if 0 <= begin + offset - first < len(cells):
                 cells[begin + offset - first] = cell
 
-    def _cells(self, slot: Slot, width: int) -> list[Cell]:
+    def _cells(self, slot: Slot, width: int, *, has_label: bool) -> list[Cell]:
+        """Return the characters of a slot; one that is cut has no number, of which only some digits could be seen."""
         if slot.phase.is_communication:
             sign = "=" if is_sync(slot) else "<" if is_backward_message(slot) else ">"
             return [(sign, Style(color=slot.phase.colour))] * width
-        style, label = self._style(slot.phase, slot.chunk), self._label(slot)
+        style = self._style(slot.phase, slot.chunk)
+        label = self._label(slot) if has_label else self._letter(slot)
         if len(label) >= width:
             label = label if len(label) == width else ""
             return [(character, style) for character in f"{label:<{width}}"]
@@ -169,10 +172,14 @@ class _Drawing:
         return [(character, style) for character in edge + f"{label:^{width - 1}}"]
 
     def _label(self, slot: Slot) -> str:
+        return self._letter(slot) + slot.label
+
+    def _letter(self, slot: Slot) -> str:
+        """Return the letter of a slot's phase; nothing where colours tell."""
         if self._coloured:
-            return slot.label
+            return ""
         letter = _LETTERS.get(slot.phase.key, "*")
-        return (letter.lower() if slot.chunk % 2 else letter) + slot.label
+        return letter.lower() if slot.chunk % 2 else letter
 
     def _style(self, phase: Phase, chunk: int) -> Style:
         if not self._coloured:

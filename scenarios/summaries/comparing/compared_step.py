@@ -47,6 +47,13 @@ class ComparedLinks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedResolved:
+    """What the times rest on."""
+
+    profile_basis: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedStep:
     """A simulated step: its seconds, its roles, and what held its communication back."""
 
@@ -54,3 +61,4 @@ class ComparedStep:
     roles: Annotated[tuple[ComparedRole, ...], msgspec.Meta(min_length=1)]
     communication: tuple[ComparedCommunication, ...]
     links: tuple[ComparedLinks, ...]
+    resolved: ComparedResolved | None = None

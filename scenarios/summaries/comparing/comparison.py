@@ -61,11 +61,13 @@ class SideWarning:
 class ComparisonSummary:
     """How two timelines differ. Errors are those of the first side, as fractions of the second.
 
-    ``rows``, ``others`` and ``idle`` add up to the difference of the steps. ``explanation`` is None where a side is no
-    simulation. ``mismatches``: counts of different work by what differs.
+    ``notes``: why a side's times may be off, or empty (see ``notes.py``). ``rows``, ``others`` and ``idle`` add up to
+    the difference of the steps. ``explanation`` is None where a side is no simulation. ``mismatches``: counts of
+    different work by what differs.
     """
 
     names: tuple[str, str]
+    notes: tuple[str, str]
     first_s: float
     second_s: float
     makespan_error: float

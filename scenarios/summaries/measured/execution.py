@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from scenarios.summaries.as_json import INLINE
+from scenarios.summaries.as_json import ABSENT, INLINE
 
 EXECUTION_SCHEMA: Final = "meshtwin.execution/1"
 
@@ -48,8 +48,9 @@ class CheckedNumbers:
 class ExecutionSummary:
     """The answer of an execution, beside what the simulation of the same plan says.
 
-    ``collectives``: the algorithm of each kind, or ``native``. ``work`` and ``check`` are None where nothing was
-    compared; their keys stand among the others in JSON.
+    ``collectives``: the algorithm of each kind, or ``native``. ``num_cores``: of this machine, which the ranks share;
+    None on GPUs. ``profile_basis``: what the simulated times rest on (see ``Resolved``). ``work`` and ``check`` are
+    None where nothing was compared; their keys stand among the others in JSON.
     """
 
     schema: str = EXECUTION_SCHEMA
@@ -63,6 +64,8 @@ class ExecutionSummary:
     roles: tuple[ExecutedRole, ...]
     same_peak_memory: bool
     collectives: str | Mapping[str, str]
+    num_cores: int | None = field(default=None, metadata=ABSENT)
+    profile_basis: str | None = field(default=None, metadata=ABSENT)
     work: ExecutedWork | None = field(default=None, metadata=INLINE)
     check: CheckedNumbers | None = field(default=None, metadata=INLINE)
     passed: bool

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scenarios.summaries.as_json import ABSENT
+from scenarios.summaries.steps.advice import AdviceSummary
+from scenarios.summaries.steps.goal import Goal
+from scenarios.summaries.steps.resolved import Resolved
 from scenarios.summaries.steps.study import StudySummary
 
 SCHEMA: Final = "meshtwin.summary/1"
@@ -114,6 +117,7 @@ class StepSummary:
     scenario: str
     seed: int
     algorithm: str
+    resolved: Resolved | None = field(default=None, metadata=ABSENT)
     world_size: int
     iteration_time_s: float
     iteration_time_interval_s: tuple[float, float] | None
@@ -131,9 +135,9 @@ class StepSummary:
     critical_path_s: Mapping[str, float]
     fits_memory: bool | None
     memory_capacity_bytes: int | None
+    memory_reserve_bytes: int | None = field(default=None, metadata=ABSENT)
     host_memory: HostMemory | None = field(default=None, metadata=ABSENT)
     token_slices: tuple[int, ...] | None = field(default=None, metadata=ABSENT)
-    sequence_parallel: bool | None = field(default=None, metadata=ABSENT)
     roles: tuple[RoleSummary, ...]
     links: tuple[LinksSummary, ...]
     communication: tuple[CommunicationSummary, ...]
@@ -141,3 +145,5 @@ class StepSummary:
     engine: EngineWork
     osdp: OperatorSharding | None = field(default=None, metadata=ABSENT)
     reliability: StudySummary | None = field(default=None, metadata=ABSENT)
+    goal: Goal | None = field(default=None, metadata=ABSENT)
+    advice: AdviceSummary | None = field(default=None, metadata=ABSENT)

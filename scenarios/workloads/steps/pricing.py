@@ -18,10 +18,10 @@ from sim.engine.prices.variation import Variation
 def cluster_pricing(spec: ClusterSpec, algorithms: Mapping[str, str], seed: int, software: Software) -> ClusterPricing:
     """Return the prices of ops on a cluster, with the algorithms that the scenario forces."""
     cluster = cluster_of(spec)
-    generation = cluster.node.device.generation
-    profile = load_profile(generation) if spec.calibrated is None else spec.calibrated.profile
-    profiles = {device.generation: load_profile(device.generation) for device in cluster.device_types}
-    profiles[generation] = profile
+    device = cluster.node.device
+    profile = load_profile(device.profile) if spec.calibrated is None else spec.calibrated.profile
+    profiles = {device.generation: load_profile(device.profile) for device in cluster.device_types}
+    profiles[device.generation] = profile
     return ClusterPricing(cluster, profile, profiles, algorithms, Variation(dict(spec.jitter), seed), software)
 
 

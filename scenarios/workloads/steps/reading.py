@@ -3,7 +3,8 @@
 from typing import Any, Final, Literal
 
 from scenarios.errors import ScenarioError
-from scenarios.reading.actions import read_actions
+from scenarios.reading.actions import ACTIONS_HINT, read_actions
+from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.parallel import DelayPipelineSection, PipelineSection
 from scenarios.reading.schema.training import DelayTrainingSection, TrainingSection
@@ -14,6 +15,7 @@ from sim.training.pipeline.spec import PipelineSpec
 from sim.training.spec.method import LOCAL_SCHEDULE, Method
 
 MAX_PIPELINE_CALLS: Final = 1_000_000
+_ACTIONS: Final = ("parallel", "pipeline", "actions")
 
 
 def method_of(training: TrainingSection | DelayTrainingSection, schedule: str) -> Method:
@@ -43,7 +45,7 @@ def pipeline_spec(
     if method == "local" and "schedule" not in section.model_fields_set:
         keys["schedule"] = LOCAL_SCHEDULE
     if "actions" in keys:
-        keys["actions"] = read_actions(document.source.parent / keys["actions"])
+        keys["actions"] = read_actions(named_file(document, _ACTIONS, keys["actions"], ACTIONS_HINT))
     stated = keys.pop("token_slices", None)
     if stated == "auto":
         stated = None if section.schedule in SLICED_SCHEDULES else 1  # of which the specification says that it has none

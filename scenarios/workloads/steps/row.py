@@ -17,12 +17,12 @@ from sim.plan.words.stream import Purpose, stream_of
 
 COLUMNS: Final[Sequence[Column]] = (
     Column("time", "iteration_time_s", format_time),
+    Column("memory", "peak_memory_bytes", format_bytes),
+    Column("fits", "fits_memory", lambda fits: "yes" if fits else "NO"),
     Column("tokens/s", "tokens_per_s", lambda rate: f"{rate:,.0f}"),
     Column("MFU", "mfu", format_percent),
     Column("bubble", "bubble_fraction", format_percent),
     Column("exposed", "exposed_communication_fraction", format_percent),
-    Column("memory", "peak_memory_bytes", format_bytes),
-    Column("fits", "fits_memory", lambda fits: "yes" if fits else "NO"),
     Column("sent", "sent_bytes_per_rank", format_bytes),
     Column("pp sent", "pipeline_sent_bytes_per_rank", format_bytes),
     Column("live", "peak_live_activations", lambda live: f"{live:.4g}"),

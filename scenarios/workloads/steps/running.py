@@ -1,7 +1,7 @@
 """Simulate a step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -10,7 +10,7 @@ from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.documents.located import located
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, closing_block
-from scenarios.report.words import Advice
+from scenarios.summaries.steps.advice import AdviceSummary
 from scenarios.summaries.steps.step import StepSummary
 from scenarios.summaries.steps.step_row import StepRow
 from scenarios.workloads.steps.intervals import errors_of
@@ -20,7 +20,7 @@ from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.steps.summarise import summarise
 from scenarios.workloads.workload import Detail, Outcome
 from sim.engine.findings.link_use import LinkUse, link_use
-from sim.engine.findings.timeline import timeline
+from sim.engine.findings.timeline import folded_timeline, timeline
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.collector import collector_paused
@@ -44,17 +44,20 @@ class SimulatedStep(Outcome):
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Return the timeline in the detail asked for."""
-        return timeline(self.run, self.detail)
+        """Return the timeline: every op or task in the detail asked for; where none was, what repeats once."""
+        return folded_timeline(self.run) if self.detail is None else timeline(self.run, self.detail)
 
-    def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
+    def with_advice(self, advice: AdviceSummary) -> "SimulatedStep":
+        """Return the step with advice in its summary."""
+        return replace(self, summary=replace(self.summary, advice=advice))
+
+    def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
         """Return the report of the step."""
-        found = FoundStep(self.summary, self.timeline if drawn else None, self.links, advice)
-        return self.scenario.blocks(found)
+        return self.scenario.blocks(FoundStep(self.summary, self.timeline if drawn else None, self.links))
 
-    def closing(self, advice: Advice | None) -> Sequence[Block]:
+    def closing(self) -> Sequence[Block]:
         """Return the advice, and the size of the simulation."""
-        return (closing_block(FoundStep(self.summary, advice=advice)),)
+        return (closing_block(self.summary),)
 
     def row(self) -> StepRow:
         """Return the results that a sweep lays beside those of other steps."""
@@ -74,19 +77,19 @@ def simulate(
     if not fold:
         refuse_many_ops(plan)
     pricing = scenario.pricing()
-    run = _run(scenario, plan, pricing, fold=fold)
+    run = run_plan(scenario, plan, pricing, fold=fold)
     links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
     errors = errors_of(pricing) if isinstance(pricing, ClusterPricing) else None
     found = scenario.with_findings(summarise(scenario, run, links, errors), plan)
     return SimulatedStep(scenario, run, pricing, found, detail, links)
 
 
-def summary_of(found: Outcome) -> StepSummary:
-    """Return the summary of a simulated step. Raises TypeError for what another kind of work found."""
-    if not isinstance(found.summary, StepSummary):
-        message = f"a simulated step is needed, not {type(found.summary).__name__}"
+def step_found(found: Outcome) -> SimulatedStep:
+    """Return an outcome as a simulated step. Raises TypeError for what another kind of work found."""
+    if not isinstance(found, SimulatedStep):
+        message = f"a simulated step is needed, not {type(found).__name__}"
         raise TypeError(message)
-    return found.summary
+    return found
 
 
 @collector_paused()
@@ -96,10 +99,16 @@ def run_step(scenario: StepScenario) -> SimulatedRun:
     Raises ScenarioError if no choice for an open decision fits, or if an algorithm cannot serve a group.
     """
     scenario = scenario.decided()
-    return _run(scenario, plan_of(scenario), scenario.pricing(), fold=True)
+    return run_plan(scenario, plan_of(scenario))
 
 
-def _run(scenario: StepScenario, plan: Plan, pricing: Pricing, *, fold: bool) -> SimulatedRun:
+@collector_paused()
+def run_plan(scenario: StepScenario, plan: Plan, pricing: Pricing | None = None, *, fold: bool = True) -> SimulatedRun:
+    """Return the run of a decided scenario's plan. ``pricing``: None for the scenario's own.
+
+    Raises ScenarioError if an algorithm cannot serve a group.
+    """
+    pricing = pricing or scenario.pricing()
     with locating_algorithms(scenario.document, scenario.algorithms):
         return SimulatedBackend(pricing, fold).simulate(plan)
 

@@ -9,8 +9,9 @@ from costmodels.software import Software
 from scenarios.reading.clusters.machine import ClusterSpec
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep
+from scenarios.summaries.steps.resolved import Resolved
 from scenarios.summaries.steps.step import StepSummary
-from scenarios.workloads.steps.findings.losses import Loss
+from scenarios.workloads.steps.findings.changes import Change, Counterfactual, Overrides
 from scenarios.workloads.steps.findings.rates import Rates
 from scenarios.workloads.workload import Scenario, unable
 from sim.engine.prices.activity import Pricing
@@ -84,6 +85,10 @@ class StepScenario(Scenario, ABC):
     def rates(self, run: SimulatedRun) -> Rates:
         """Return tokens/s, FLOP/s per device, and their fraction of the mean device's peak; None: not known."""
 
+    def resolved(self) -> Resolved | None:
+        """Return the sizes and choices of a training step; None for another kind of step."""
+        return None
+
     def with_findings(self, summary: StepSummary, plan: Plan) -> StepSummary:
         """Return the summary with the parts of this kind of work: made choices, the long run."""
         del plan
@@ -94,12 +99,28 @@ class StepScenario(Scenario, ABC):
         """Return the report of the simulated step."""
 
     @abstractmethod
-    def losses(self, summary: StepSummary) -> list[Loss]:
-        """Return the losses of a step, the greatest first, with changes against each."""
+    def changes(self) -> Sequence[Change]:
+        """Return the changes that may make the step faster; some may be refused, or not fit in memory."""
 
-    @abstractmethod
-    def with_few_microbatches(self) -> "StepScenario":
-        """Return the scenario with no more micro-batches than its peak memory needs."""
+    def remedies(self) -> Sequence[Change]:
+        """Return the changes that take less memory, the mildest first; none where nothing is held."""
+        return ()
+
+    def ladder(self) -> Sequence[Overrides]:
+        """Return changes to put on top of each other until the step fits, those that cost little time first."""
+        return ()
+
+    def counterfactuals(self) -> Sequence[Counterfactual]:
+        """Return the causes of lost time that may be taken away to see what they cost."""
+        return ()
+
+    def with_microbatches(self, number: int) -> "StepScenario | None":
+        """Return the scenario with so many micro-batches of each replica; None where that is none.
+
+        It computes something else. Advice extrapolates from it.
+        """
+        del number
+        return None
 
     @abstractmethod
     def in_double_precision(self) -> "StepScenario":

@@ -37,10 +37,12 @@ def summarise(
     parts = {rank: breakdown(run, rank) for rank in run.programs}
     exposed = {r: sum(v for cause, v in p.exposed_s.items() if cause != BUBBLE) for r, p in parts.items()}
     roles, host = _roles(run, parts, scenario.devices), _host_memory(scenario, run)
+    reserve_bytes = max((scenario.software.reserve_bytes(device) for device, _ in scenario.devices), default=None)
     return StepSummary(
         scenario=scenario.name,
         seed=scenario.seed,
         algorithm=scenario.algorithm,
+        resolved=scenario.resolved(),
         world_size=run.plan.mesh.size,
         iteration_time_s=run.iteration_time_s,
         iteration_time_interval_s=interval.bounds if interval else None,
@@ -52,8 +54,9 @@ def summarise(
         bubble_fraction=mean_over_ranks(run, {r: p.exposed_s[BUBBLE] for r, p in parts.items()}) / run.iteration_time_s,
         exposed_communication_fraction=mean_over_ranks(run, exposed) / run.iteration_time_s,
         critical_path_s=dict(sorted(path.seconds.items(), key=lambda part: (-part[1], part[0]))),
-        fits_memory=_fits(roles, host),
+        fits_memory=_fits(roles, host, reserve_bytes or 0),
         memory_capacity_bytes=min((device.memory_bytes for device, _ in scenario.devices), default=None),
+        memory_reserve_bytes=reserve_bytes,
         host_memory=host,
         token_slices=tuple(scenario.pipeline.token_slices) or None,
         roles=roles,
@@ -91,12 +94,18 @@ def _roles(run: SimulatedRun, parts: dict[int, Breakdown], devices: Devices) -> 
     )
 
 
-def _fits(roles: Sequence[RoleSummary], host: HostMemory | None) -> bool | None:
-    """Return whether every row fits on its ranks' device, and the host if it takes memory there; None: no devices."""
+def _fits(roles: Sequence[RoleSummary], host: HostMemory | None, reserve_bytes: int) -> bool | None:
+    """Return whether every row fits on its ranks' device beside the reserve, and the host if it takes memory there.
+
+    None: no devices.
+    """
     capacities = [role.memory_capacity_bytes for role in roles]
     if None in capacities:
         return None
-    fits = all(role.peak_memory_bytes <= (capacity or 0) for role, capacity in zip(roles, capacities, strict=True))
+    fits = all(
+        role.peak_memory_bytes + reserve_bytes <= (capacity or 0)
+        for role, capacity in zip(roles, capacities, strict=True)
+    )
     return fits and (host is None or host.fits)
 
 

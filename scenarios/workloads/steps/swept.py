@@ -38,7 +38,26 @@ EXPLAINED: Final = (
 def swept_steps(summary: Steps, pictures: Sequence[Thumbnail]) -> Swept:
     """Return the report of a sweep over steps; ``pictures``: of the points, in their order, or empty."""
     sections = [_times(summary), _memory(summary), *([_pipelines(summary, pictures)] if pictures else [])]
-    return Swept(_cards(summary), tuple(sections), EXPLAINED, tuple(other_algorithms(summary)))
+    return Swept(_cards(summary), _best(summary), tuple(sections), EXPLAINED, tuple(other_algorithms(summary)))
+
+
+def _fits(point: Step) -> bool:
+    """Return whether a point fits into memory, or nothing is said of it."""
+    return point.results.fits_memory is not False
+
+
+def _time_s(point: Step) -> float:
+    return point.results.iteration_time_s
+
+
+def _best(summary: Steps) -> str:
+    """Return the fastest point of those that fit, in a line."""
+    first = summary.points[0]
+    if not _fits(first):
+        return "no point fits: all need more memory than there is"
+    all_fit = all(map(_fits, summary.points))
+    words = "fastest" if all_fit else "fastest that fits"
+    return f"{words}: {marked(summary, first)}, {format_time(_time_s(first))}"
 
 
 def other_algorithms(summary: Steps) -> list[str]:
@@ -54,17 +73,19 @@ def marked(summary: Steps, point: Step) -> str:
 
 def _cards(summary: Steps) -> tuple[Card, ...]:
     points = summary.points
-    best = points[0]
-    cards = [Card("Fastest", format_time(best.results.iteration_time_s), marked(summary, best))]
+    best, fastest = points[0], min(points, key=_time_s)
+    cards = []
+    if not _fits(best):
+        cards.append(Card("Fastest that fits", "none", "all points need more memory than there is", "bad"))
+    elif not all(map(_fits, points)):
+        cards.append(Card("Fastest that fits", format_time(_time_s(best)), marked(summary, best)))
+    if best is fastest or not _fits(fastest):
+        words = "" if _fits(fastest) else ", does not fit"
+        cards.append(Card("Fastest", format_time(_time_s(fastest)), f"{marked(summary, fastest)}{words}"))
     synchronous = [point for point in points if not algorithm_words(point.results.algorithm)]
     if synchronous and synchronous[0] is not best:
         first = synchronous[0]
-        cards.append(Card("Fastest synchronous", format_time(first.results.iteration_time_s), marked(summary, first)))
-    fitting = [point for point in points if point.results.fits_memory]
-    if any(point.results.fits_memory is False for point in points):
-        words = marked(summary, fitting[0]) if fitting else "all points need more memory than there is"
-        value = format_time(fitting[0].results.iteration_time_s) if fitting else "none"
-        cards.append(Card("Fastest that fits", value, words, "" if fitting else "bad"))
+        cards.append(Card("Fastest synchronous", format_time(_time_s(first)), marked(summary, first)))
     held = _held(summary)
     least, leanest = min(zip(held.values, points, strict=True), key=lambda pair: pair[0])
     words = format_bytes(least) if held.in_bytes else f"{least:.4g} micro-batches live"
@@ -74,7 +95,7 @@ def _cards(summary: Steps) -> tuple[Card, ...]:
 
 def _times(summary: Steps) -> Section:
     points = summary.points[:MAX_BARS]
-    unit, factor = time_unit(points[-1].results.iteration_time_s)
+    unit, factor = time_unit(max(map(_time_s, points)))
     steps = [point.results for point in points]
     labels = [chart_text(marked(summary, point)) for point in points]
     parts = {
@@ -100,16 +121,24 @@ def _times(summary: Steps) -> Section:
         "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "fixedrange": True,
                   "showgrid": False},
         "annotations": [
-            {"x": drawn_number(p.iteration_time_s / factor), "y": index, "text": format_time(p.iteration_time_s),
-             "xanchor": "left", "xshift": 4, "showarrow": False}
+            {"x": drawn_number(p.iteration_time_s / factor), "y": index, "xanchor": "left", "xshift": 4,
+             "showarrow": False, **_end_mark(p)}
             for index, p in enumerate(steps)
         ],
     }  # fmt: skip
     lead = "What the mean rank spends the step on: computing, waiting for communication, and the bubble."
+    if not all(map(_fits, points)):
+        lead += " Red times are of points that do not fit into memory."
     left_out = len(summary.points) - len(points)
-    note = f"The {MAX_BARS} fastest points are drawn, {left_out:,} are not." if left_out else ""
+    note = f"The first {MAX_BARS} points are drawn, {left_out:,} are not." if left_out else ""
     chart = Chart("times", {"data": data, "layout": layout}, 70 + 30 * len(points))
     return Section("Time", (Legend(shown), chart), lead, note)
+
+
+def _end_mark(step: StepRow) -> dict[str, Any]:
+    """Return the words at the end of a bar: its time, in red where the step does not fit."""
+    words = format_time(step.iteration_time_s)
+    return {"text": words} if step.fits_memory is not False else {"text": words, "font": {"color": TOO_LARGE[1]}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +164,10 @@ def _held(summary: Steps) -> _Held:
 
 def _memory(summary: Steps) -> Section:
     points, held = summary.points, _held(summary)
-    unit, factor = time_unit(points[-1].results.iteration_time_s)
+    least_s, most_s = min(map(_time_s, points)), max(map(_time_s, points))
+    unit, factor = time_unit(most_s)
     words, scale = memory_unit(max(held.values)) if held.in_bytes else ("live micro-batches", 1.0)
-    first, last = (points[place].results.iteration_time_s / factor for place in (0, -1))
+    first, last = least_s / factor, most_s / factor
     margin = 0.12 * (last - first) or 0.5 * last
     layout: dict[str, Any] = {
         "showlegend": False, "hovermode": "closest", "margin": {"l": 8, "r": 24, "t": 24, "b": 44},
@@ -150,18 +180,18 @@ def _memory(summary: Steps) -> Section:
     what = "peak memory of" if held.in_bytes else "micro-batches whose activations are held by"
     lead = f"Lower left is better: {what} the fullest rank, against time. Named are the points that no other "
     lead += "beats in both."
-    unbeaten, groups = _unbeaten(held.values), _by_verdict(points)
+    unbeaten, groups = _unbeaten(points, held.values), _by_verdict(points)
     data = [_scatter(summary, group, places, unbeaten, (held, factor, scale)) for group, places in groups.items()]
     verdicts = (Legend(list(groups)),) if held.in_bytes else ()
     chart = Chart("memory", {"data": data, "layout": layout}, 420)
     return Section("Memory against time", (*verdicts, chart), lead)
 
 
-def _unbeaten(held: Sequence[float]) -> set[int]:
-    """Return the places of the points, which come by time, that hold less than every faster one."""
+def _unbeaten(points: Sequence[Step], held: Sequence[float]) -> set[int]:
+    """Return the places of the points that hold less than every faster one."""
     found: list[int] = []
-    for place, value in enumerate(held):
-        if not found or value < held[found[-1]]:
+    for place in sorted(range(len(points)), key=lambda place: _time_s(points[place])):
+        if not found or held[place] < held[found[-1]]:
             found.append(place)
     return set(found)
 
@@ -177,7 +207,8 @@ def _scatter(
     held, unit_s, height = scale
     labels = [marked(summary, summary.points[place]) for place in places]
     times_s = [summary.points[place].results.iteration_time_s for place in places]
-    middle_s = (summary.points[0].results.iteration_time_s + summary.points[-1].results.iteration_time_s) / 2
+    all_s = [_time_s(point) for point in summary.points]
+    middle_s = (min(all_s) + max(all_s)) / 2
     return {
         "type": "scatter", "mode": "markers+text", "name": group[0], "marker": {"color": group[1], "size": 9},
         "text": [f" {chart_text(words)} " if place in unbeaten else ""
@@ -194,7 +225,7 @@ def _scatter(
 
 def _by_verdict(points: Sequence[Step]) -> dict[tuple[str, str], list[int]]:
     """Return the places of the points that fit (or where nothing is said of it), and of those that do not."""
-    fits = [point.results.fits_memory is not False for point in points]
+    fits = list(map(_fits, points))
     groups = {FITS: [place for place, fit in enumerate(fits) if fit]}
     groups[TOO_LARGE] = [place for place, fit in enumerate(fits) if not fit]
     return {key: places for key, places in groups.items() if places}
@@ -221,10 +252,10 @@ def _mark_capacities(layout: dict[str, Any], points: Sequence[Step], scale: floa
 def _pipelines(summary: Steps, pictures: Sequence[Thumbnail]) -> Section:
     points = summary.points
     named = [
-        (f"{marked(summary, point)}: {format_time(point.results.iteration_time_s)}", picture)
+        (f"{marked(summary, point)}: {format_time(_time_s(point))}{'' if _fits(point) else ', does not fit'}", picture)
         for point, picture in zip(points, pictures, strict=True)
     ]
-    longest_s = points[-1].results.iteration_time_s
+    longest_s = max(map(_time_s, points))
     ends = [picture.complete_s for point, picture in zip(points, pictures, strict=True)
             if picture.complete_s < point.results.iteration_time_s * (1 - 1e-9)]  # fmt: skip
     end_s = min([longest_s, *ends])

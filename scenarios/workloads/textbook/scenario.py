@@ -8,8 +8,7 @@ from scenarios.errors import Origin, ScenarioError
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, textbook_blocks
 from scenarios.summaries.steps.algorithm import algorithm_name
-from scenarios.summaries.steps.step import StepSummary
-from scenarios.workloads.steps.findings.losses import Loss, against_bubble, worth_saying
+from scenarios.workloads.steps.findings.changes import Change, schedule_changes
 from scenarios.workloads.steps.findings.rates import Rates
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.engine.prices.textbook import TextbookPricing
@@ -77,15 +76,14 @@ class TextbookScenario(StepScenario):
         """Return the report of the schedule."""
         return textbook_blocks(found)
 
-    def losses(self, summary: StepSummary) -> list[Loss]:
-        """Return the bubble, if it is worth a change."""
-        more = f"training.num_microbatches={2 * self.job.num_microbatches}"
-        changes = against_bubble(self.pipeline, [self.pipeline.virtual_stages + 1], more)
-        return worth_saying([Loss("pipeline bubble", summary.bubble_fraction, changes)])
-
-    def with_few_microbatches(self) -> "TextbookScenario":
-        """Return the scenario as it is: it holds no memory."""
-        return self
+    def changes(self) -> Sequence[Change]:
+        """Return other schedules, and gradients that are synchronised while others are computed."""
+        stages = self.pipeline.virtual_stages
+        finer = sorted({stages + 1, 2 * stages, 2}, key=lambda number: (number <= stages, number))
+        found = list(schedule_changes(self.pipeline, finer, (2, 4)))
+        if not self.job.overlap_gradient_sync:
+            found.append(Change(("parallel.data.overlap_gradient_sync=true",), {"dp": 0.7}))
+        return found
 
     def in_double_precision(self) -> "TextbookScenario":
         """Raise ScenarioError: nothing is computed."""

@@ -7,12 +7,12 @@ from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.report.charts.thumbnail import Thumbnail
 from scenarios.report.slots.shown_schedule import ShownSchedule
-from scenarios.report.words import Advice
+from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.summaries.steps.step_row import StepRow
 from scenarios.summaries.sweep import SweepSummary
-from scenarios.workloads.steps.advice import advise
+from scenarios.workloads.steps.advising.advise import advise
 from scenarios.workloads.steps.row import COLUMNS
-from scenarios.workloads.steps.running import SimulatedStep, simulate, summary_of
+from scenarios.workloads.steps.running import SimulatedStep, simulate, step_found
 from scenarios.workloads.steps.schedule import schedule_of, schedule_text
 from scenarios.workloads.steps.swept import swept_steps
 from scenarios.workloads.textbook.reading import job_of
@@ -77,6 +77,7 @@ class TextbookSchedule(Workload[TextbookScenario]):
         """Return times, memory and pipelines of the points."""
         return swept_steps(summary, pictures)
 
-    def advise(self, scenario: TextbookScenario, found: Outcome) -> Advice | None:
-        """Return the change of the scenario that adds most to its throughput."""
-        return advise(scenario, summary_of(found))
+    def advised(self, found: Outcome, level: AdviceLevel) -> SimulatedStep:
+        """Return a simulated step with the changes that help it, and the causes of lost time, in its summary."""
+        step = step_found(found)
+        return step.with_advice(advise(step, level))

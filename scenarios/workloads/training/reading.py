@@ -9,6 +9,7 @@ from scenarios.reading.degrees import resolve_degrees
 from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.located import located
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
+from scenarios.reading.models.hub import config_path
 from scenarios.reading.models.huggingface import read_model
 from scenarios.reading.models.model_presets import load_presets
 from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, PresetModel
@@ -37,7 +38,7 @@ def read_training(document: Document, overrides: tuple[str, ...], kind: Workload
     document, model = _model(document, checked)
     parallel = _parallel(document, checked, cluster, model.sequence_length)
     with located(document):
-        training = TrainingSpec(**checked.training.model_dump() | {"method": _method(checked)})
+        training = TrainingSpec(**checked.training.model_dump(exclude={"tokens"}) | {"method": _method(checked)})
     num_microbatches = training.global_batch_size // (training.microbatch_size * parallel.data_degree)
     num_passes = max(1, len(parallel.pipeline.token_slices)) * num_microbatches
     refuse_many_calls(document, "global_batch_size", parallel.pipeline.num_virtual_stages, num_passes)
@@ -54,7 +55,8 @@ def read_training(document: Document, overrides: tuple[str, ...], kind: Workload
         workload=kind,
         job=job,
         cluster=cluster,
-        chooses_sequence_parallel=checked.parallel.tensor.sequence_parallel == "auto",
+        length_from=_length_from(checked),
+        tokens=checked.training.tokens,
         algorithms=algorithms,
         software=software,
         overrides=overrides,
@@ -104,6 +106,16 @@ def _model(document: Document, checked: DenseScenario) -> tuple[Document, Transf
     return document, _transformer(document, section)
 
 
+def _length_from(checked: DenseScenario) -> str:
+    """Return where the sequence length was stated: by the scenario, by its preset, or by a configuration."""
+    section = checked.model
+    if isinstance(section, PresetModel) and section.sequence_length is None:
+        return f"preset {section.preset}"
+    if isinstance(section, HuggingFaceModel) and section.sequence_length is None:
+        return f"the longest of {section.huggingface}"
+    return "model.sequence_length"
+
+
 def _preset(document: Document, section: PresetModel) -> dict[str, Any]:
     presets = load_presets()
     if section.preset not in presets:
@@ -114,7 +126,7 @@ def _preset(document: Document, section: PresetModel) -> dict[str, Any]:
 
 
 def _from_config(document: Document, section: HuggingFaceModel) -> dict[str, Any]:
-    return read_model(document.source.parent / section.huggingface)
+    return read_model(config_path(document, section.huggingface))
 
 
 def _write_out(document: Document, base: dict[str, Any], name: str) -> Document:
@@ -154,7 +166,9 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
     degrees = resolve_degrees(document, section, cluster.num_nodes, cluster.devices_per_node)
     options = section.tensor.model_dump(exclude={"method", "degree"}, exclude_defaults=True)
     if section.tensor.sequence_parallel == "auto":
-        options["sequence_parallel"] = shares_sequence(section, degrees, sequence_length)
+        del options["sequence_parallel"]
+        if section.tensor.method == "1d":
+            options["sequence_parallel"] = shares_sequence(section, degrees, sequence_length)
     with located(document):
         tensor = tensor_method(section.tensor.method, degrees["tensor"], options)
     multiple = tensor.token_multiple(scatters=section.pipeline.scatter_gather)

@@ -1,8 +1,8 @@
 """A scenario that is a step of training a transformer on a cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any
 
 from costmodels.hardware import DeviceSpec, load_node
 from scenarios.choices.decide import decided
@@ -12,26 +12,29 @@ from scenarios.reading.documents.located import located
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, long_run_blocks, training_blocks
 from scenarios.summaries.steps.algorithm import algorithm_name
+from scenarios.summaries.steps.resolved import Resolved
 from scenarios.summaries.steps.step import StepSummary
-from scenarios.workloads.steps.findings.losses import Loss
+from scenarios.workloads.steps.findings.changes import Change, Counterfactual, Overrides
 from scenarios.workloads.steps.findings.rates import Rates, rates_of
 from scenarios.workloads.steps.pricing import cluster_pricing, locating_algorithms
 from scenarios.workloads.steps.scenario import StepScenario
+from scenarios.workloads.training.changes.against_memory import ladder_of, remedies_of
+from scenarios.workloads.training.changes.against_time import changes_of
+from scenarios.workloads.training.changes.causes import counterfactuals_of
+from scenarios.workloads.training.goal import goal_of
 from scenarios.workloads.training.long_run.summarise import summarise_study
-from scenarios.workloads.training.remedies import losses_of
+from scenarios.workloads.training.resolved import resolved_step
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.program import Plan
 from sim.reliability.spec import ReliabilitySpec
 from sim.reliability.study import study_reliability
+from sim.training.errors import SpecError
 from sim.training.local.builder import build_local_training
 from sim.training.pipeline.spec import PipelineSpec
 from sim.training.spec.job import DenseTraining, OpenTraining, TrainingJob
 from sim.training.steps.builder import build_dense_training
 from sim.training.steps.delayed import build_delayed_training
-
-_STEADY: Final = ("1f1b", "interleaved_1f1b")
-"""Schedules whose peak memory does not grow with the number of micro-batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +42,14 @@ class TrainingScenario(StepScenario):
     """A dense-training job and the machine that it runs on.
 
     ``reliability``: the long run on hardware that fails, None where only a step is asked for.
-    ``chooses_sequence_parallel``: the file says ``sequence_parallel: auto``; ``job`` has the resolved value.
+    ``length_from``: where the sequence length was stated. ``tokens``: to train on in all; None: not stated.
     """
 
     job: TrainingJob
     cluster: ClusterSpec
     reliability: ReliabilitySpec | None = None
-    chooses_sequence_parallel: bool = False
+    length_from: str = "model.sequence_length"
+    tokens: int | None = None
 
     @property
     def pipeline(self) -> PipelineSpec:
@@ -88,7 +92,7 @@ class TrainingScenario(StepScenario):
         """Return the scenario with its open decision made (see ``scenarios.choices``)."""
         if not isinstance(self.job, OpenTraining):
             return self
-        memory_bytes = min(device.memory_bytes for device, _ in self.devices)
+        memory_bytes = min(self.software.room_bytes(device) for device, _ in self.devices)
         with located(self.document), locating_algorithms(self.document, self.algorithms):
             return replace(self, job=decided(self.job, self.pricing(), memory_bytes))
 
@@ -108,40 +112,59 @@ class TrainingScenario(StepScenario):
         """Return tokens/s, FLOP/s per device, and their fraction of the mean device's peak."""
         return rates_of(self.job, run, self.devices)
 
+    def resolved(self) -> Resolved:
+        """Return the sizes and choices of the step."""
+        return resolved_step(self.job, self.cluster, self.length_from)
+
     def with_findings(self, summary: StepSummary, plan: Plan) -> StepSummary:
-        """Return the summary with choices that the scenario leaves open, and the long run if it asks for one.
+        """Return the summary with OSDP's choices, the long run and the goal, if the scenario asks for them.
 
         Raises ScenarioError for a long run that would not end in bounded time.
         """
-        if self.chooses_sequence_parallel:
-            summary = replace(summary, sequence_parallel=self.job.parallel.tensor.cuts_residual)
         if self.job.parallel.osdp is not None:
             summary = replace(summary, osdp=summarise_choice(self.dense_job, plan))
         if self.reliability is not None:
             with located(self.document):
                 study = study_reliability(self.reliability, summary.iteration_time_s, self.seed)
             summary = replace(summary, reliability=summarise_study(self.reliability, study))
+        if self.tokens is not None:
+            tokens_per_step = self.num_samples * self.job.model.sequence_length
+            summary = replace(summary, goal=goal_of(self.tokens, tokens_per_step, summary))
         return summary
 
     def blocks(self, found: FoundStep) -> Sequence[Block]:
         """Return the report of the step, and of the long run if there is one."""
         return training_blocks(found) if self.reliability is None else long_run_blocks(found)
 
-    def losses(self, summary: StepSummary) -> list[Loss]:
-        """Return the losses of a step, the greatest first; memory alone if the plan does not fit."""
-        return losses_of(self.job, summary)
+    def changes(self) -> Sequence[Change]:
+        """Return the changes that may make the step faster."""
+        return changes_of(self.job, self._written("parallel"))
 
-    def with_few_microbatches(self) -> "TrainingScenario":
-        """Return the scenario with no more micro-batches than its peak memory needs: two per stage of a 1F1B schedule.
+    def remedies(self) -> Sequence[Change]:
+        """Return the changes that take less memory, the mildest first."""
+        return remedies_of(self.job, self._written("parallel"))
 
-        No rank of such a schedule begins more forwards before its first backward (Narayanan et al. 2021, section 2.2).
-        """
+    def ladder(self) -> Sequence[Overrides]:
+        """Return changes to put on top of each other until the step fits, those that cost little time first."""
+        return ladder_of(self.job, self._written("parallel"))
+
+    def counterfactuals(self) -> Sequence[Counterfactual]:
+        """Return slow parts, oversubscription and recomputation, where there are some."""
+        return list(counterfactuals_of(self.job, self._written("cluster"), self.cluster.wiring))
+
+    def _written(self, section: str) -> Mapping[str, Any]:
+        """Return a section of the file as it is written, with overrides put in."""
+        found: Mapping[str, Any] = self.document.data.get(section, {})
+        return found
+
+    def with_microbatches(self, number: int) -> "TrainingScenario | None":
+        """Return the scenario with so many micro-batches of each replica; None where its schedule has no such order."""
         job = self.job
-        if self.pipeline.schedule not in _STEADY:
-            return self
-        most = 2 * self.pipeline.degree * job.training.microbatch_size * job.parallel.data_degree
-        training = replace(job.training, global_batch_size=min(job.training.global_batch_size, most))
-        return replace(self, job=replace(job, training=training))
+        batch = number * job.training.microbatch_size * job.parallel.data_degree
+        try:
+            return replace(self, job=replace(job, training=replace(job.training, global_batch_size=batch)))
+        except SpecError:
+            return None
 
     def in_double_precision(self) -> "TrainingScenario":
         """Return the scenario with numbers of 64 bits."""

@@ -22,15 +22,17 @@ class LinkKind(IntEnum):
 
     NVLINK = 0
     NVSWITCH = 1
-    PCIE = 2
-    HOST = 3
-    SOCKET = 4
-    NIC = 5
-    LEAF_SPINE = 6
-    SPINE_CORE = 7
-    TORUS = 8
-    LOCAL = 9
-    GLOBAL = 10
+    PORT = 2
+    """A device's way into what joins the devices of its node, of any other technology: shared memory, PCIe, ..."""
+    PCIE = 3
+    HOST = 4
+    SOCKET = 5
+    NIC = 6
+    LEAF_SPINE = 7
+    SPINE_CORE = 8
+    TORUS = 9
+    LOCAL = 10
+    GLOBAL = 11
 
     @property
     def words(self) -> str:
@@ -41,6 +43,7 @@ class LinkKind(IntEnum):
 _WORDS = {
     LinkKind.NVLINK: "nvlink",
     LinkKind.NVSWITCH: "nvswitch port",
+    LinkKind.PORT: "device port",
     LinkKind.PCIE: "pcie",
     LinkKind.HOST: "device-host (nvlink, c2c)",
     LinkKind.SOCKET: "socket-socket (upi, x-bus)",

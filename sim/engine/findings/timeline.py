@@ -1,7 +1,7 @@
 """From a simulated run to a timeline."""
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,19 +10,42 @@ from sim.engine.running.memory import MemoryUse
 from sim.engine.running.run import SimulatedRun, TaskTimes
 from sim.plan.facts.description import describe
 from sim.plan.words.program import Program, Task
-from traces.timeline import NO_INDEX, Timeline, TimelineBuilder
+from traces.timeline import NO_INDEX, Detail, Period, Timeline, TimelineBuilder
+from traces.unrolling import unrolled, with_count
 
 MAIN_STREAM = "compute"
-MOST_OPS_IN_DETAIL = 200_000
-"""Above so many ops a timeline shows tasks unless asked for ops."""
+MOST_ROWS_IN_DETAIL = 200_000
+"""With more rows a timeline shows tasks unless asked for ops."""
+MOST_OPS_IN_DETAIL = 1_000_000
+"""The same for rows that repeat, counted as often: comparing a million ops takes some seconds."""
 
 
-def timeline(run: SimulatedRun, detail: Literal["op", "task"] | None = None) -> Timeline:
-    """Return the run as a timeline; by default with a row per op, on large plans with a row per call."""
-    run = run.whole
-    if detail is None:
-        num_ops = sum(len(p.tasks[call.task].ops) for p in run.programs.values() for call in p.calls)
-        detail = "op" if num_ops <= MOST_OPS_IN_DETAIL else "task"
+def timeline(run: SimulatedRun, detail: Detail | None = None) -> Timeline:
+    """Return the run of all micro-batches as a timeline; by default a row per op, on large plans a row per call."""
+    return unrolled(folded_timeline(run, detail))
+
+
+def folded_timeline(run: SimulatedRun, detail: Detail | None = None) -> Timeline:
+    """Return the run as a timeline that holds the period once, if the run repeats one. Rows as in ``timeline``."""
+    rows, repeated = _simulated(run, detail or _suiting(run)), run.repeated
+    if repeated is None:
+        return rows
+    once = Period(repeated.begin_s, repeated.length_s, 1, repeated.microbatches)
+    return with_count(replace(rows, period=once), 1 + repeated.times)
+
+
+def _suiting(run: SimulatedRun) -> Detail:
+    """Return the detail that suits the size of a run."""
+    num_rows = sum(len(p.tasks[call.task].ops) for p in run.programs.values() for call in p.calls)
+    num_ops = sum(
+        number * len(program.tasks[task].ops)
+        for rank, program in run.programs.items() for task, number in run.num_calls(rank).items()
+    )  # fmt: skip
+    return "op" if num_rows <= MOST_ROWS_IN_DETAIL and num_ops <= MOST_OPS_IN_DETAIL else "task"
+
+
+def _simulated(run: SimulatedRun, detail: Detail) -> Timeline:
+    """Return what was simulated as a timeline."""
     builder = TimelineBuilder("simulated", detail)
     row_of = np.full(len(run.graph.kinds), -1, dtype=np.int64)
     sent_by = row_of.copy()  # the row of a message's send, where that is one node with its receive

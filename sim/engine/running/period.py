@@ -35,13 +35,14 @@ class Part(NamedTuple):
 class Repeated:
     """A run passes through its period, ``begin_s`` to ``end_s``, ``times`` more often than it was simulated.
 
-    ``calls``: by simulated rank and task, the calls of one period. ``apart``: by simulated rank, two calls of one task
-    that are a period apart, the last such.
+    ``microbatches``: for how many more the calls of the next period are. ``calls``: by simulated rank and task, the
+    calls of one period. ``apart``: by simulated rank, two calls of one task that are a period apart, the last such.
     """
 
     begin_s: float
     end_s: float
     times: int
+    microbatches: int
     calls: Mapping[int, Mapping[str, int]]
     apart: Mapping[int, tuple[int, int]]
 

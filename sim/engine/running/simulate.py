@@ -196,7 +196,9 @@ def _repeated(
         rank: {task: period.repetitions * count for task, count in found.of_task(programs[rank]).items()}
         for rank, found in repetition_of.items()
     }
-    return Repeated(period.begin_s, period.end_s, left_out // period.repetitions, calls, period.apart)
+    microbatches = period.repetitions * next(iter(repetition_of.values())).microbatches
+    times = left_out // period.repetitions
+    return Repeated(period.begin_s, period.end_s, times, microbatches, calls, period.apart)
 
 
 def _shapes(program: Program) -> dict[str, TaskShape]:

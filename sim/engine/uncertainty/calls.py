@@ -48,7 +48,10 @@ class TaskTimes:
 
 @dataclass(frozen=True, slots=True)
 class OpRatios:
-    """Of ops of a task, how many times as long as predicted they last; ``rows``: the row of each op asked for."""
+    """Of ops of a task, how many times as long as predicted they last; ``rows``: the row of each op asked for.
+
+    Of an op that is predicted to take no time, the seconds that it lasts: it may wait for its launch.
+    """
 
     task: TaskTimes
     rows: dict[int, int] = field(default_factory=dict, compare=False)

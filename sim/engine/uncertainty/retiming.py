@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from sim.engine.compiling.graph import SENT, NodeKind, Pattern
+from sim.engine.compiling.graph import SENT, NodeKind, Pattern, PricedTask
 from sim.engine.compiling.shape import analyse
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.running.run import SimulatedRun
@@ -153,6 +153,13 @@ class _Nodes:
         self.rows.append(row)
         return len(self.rows) - 1
 
+    def let_timeless_wait(self, first: int, task: PricedTask) -> None:
+        """Let the ops of a launched task that take no time last as many seconds as their rows say."""
+        if task.launches_s:
+            for op, predicted_s in enumerate(task.durations_s):
+                if predicted_s == 0.0 and first + op not in self.run.graph.joint_of:
+                    self.base_s[first + op] = 1.0
+
     def entry(self, block: int, slot: int) -> int:
         """Return the node at whose end an entry of a block is released: of its only one all that it waits for."""
         if (block, slot) not in self.entries:
@@ -250,6 +257,7 @@ def _add_units(nodes: _Nodes, rows: _Rows) -> dict[int, tuple[int, int, str]]:
                 sent.append((node, found[0]))
             else:
                 nodes.rows[node : node + len(found)] = found
+                nodes.let_timeless_wait(node, run.priced[rank][task])
         elif node in run.graph.blocks:
             blocks.setdefault(node, (rank, index, task))
         else:

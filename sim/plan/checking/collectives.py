@@ -72,6 +72,7 @@ def _positions(plan: Plan, program: Program, op: Collective) -> tuple[int, ...]:
 def _check_options(op: Collective) -> None:
     kind = op.kind
     _require(op.root == 0 or kind in _ROOTED, f"{_article(kind)} has no root, got {op.root}")
+    _require(not op.root_only or kind is CollectiveKind.REDUCE, f"{_article(kind)} is not for its root only")
     _require(
         op.reduction is Reduction.SUM or kind in _REDUCING, f"{_article(kind)} reduces nothing, got {op.reduction}"
     )
@@ -286,6 +287,7 @@ def _agreed(program: Program, op: Collective, lag: int) -> dict[str, Any]:
         "dimension": op.dim,
         "joined dimension": op.join_dim,
         "root": op.root,
+        "root only": op.root_only,
         "sizes": op.sizes,
         "span": op.span,
         "bytes": None if op.sizes else collective_bytes(program, op),

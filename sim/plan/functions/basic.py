@@ -211,11 +211,17 @@ def _dropout_attributes(
     axes = tuple(() if dim == batch_dim else _axes_within(x, dim, spans.get(dim)) for dim in range(len(x.shape)))
     shape = tuple(n * (1 if dim == batch_dim else t.mesh.degree(*axes[dim])) for dim, n in enumerate(x.shape))
     attributes = {"probability": probability, "salt": salt, "shape": shape, "axes": axes, "batch_dim": batch_dim}
+    attributes |= _shared_batch(x.layout.shard_axes(batch_dim))
     if spans:
         attributes["starts"] = tuple(spans[dim].start if dim in spans else 0 for dim in range(len(shape)))
         attributes["dealt_over"] = tuple(spans[dim].dealt_over if dim in spans else "" for dim in range(len(shape)))
         attributes["shape"] = tuple(spans[dim].num_total if dim in spans else n for dim, n in enumerate(shape))
     return attributes
+
+
+def _shared_batch(axes: Sequence[str]) -> dict[str, Any]:
+    """Return the attribute of a micro-batch that several ranks share, by whose places samples are numbered."""
+    return {"batch_axes": tuple(axes)} if len(axes) > 1 else {}
 
 
 def _axes_within(x: Tensor, dim: int, rows: Rows | None) -> tuple[str, ...]:
@@ -414,11 +420,15 @@ def flash_attention(t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor, *
 def tokens(
     t: TaskTracer, name: str, *, shift: int, rows: Rows, batch: int, vocabulary: int, axes: Sequence[str]
 ) -> Tensor:
-    """Return token ids[s, b] of this rank's rows and, over ``axes``, samples; ``shift`` 1 gives the labels."""
+    """Return token ids[s, b] of this rank's rows and samples; ``shift`` 1 gives the labels.
+
+    ``axes``: those over which samples are dealt out; the first deals out micro-batches, others share one.
+    """
     layout = Layout((*((axis, Shard(1)) for axis in axes), *((axis, Shard(0)) for axis in rows.axes)))
     (ids,) = t.compute(
         name, "tokens", (), (layout,),
         shift=shift, sequence_length=rows.num_tokens, microbatch_size=batch, vocab_size=vocabulary, **rows.attributes,
+        **_shared_batch(axes),
     )  # fmt: skip
     return ids
 

@@ -1,17 +1,19 @@
 """Linear layers with operands of eight bits: E4M3, gradients E5M2 (Transformer Engine's HYBRID).
 
 Every operand is cast by an op of its own, with a scale per tensor, of what a rank has of it. A weight is cast once per
-step, by a task of its own; the cast input is what the backward keeps, unless it is gathered anew there, and then cast
-anew.
+step, by a task of its own, or, where passes gather their weights anew, in each of them, right before it is used. The
+cast input is what the backward keeps, unless it is gathered anew there, and then cast anew.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any, Final
 
 from sim.plan.functions.linear import Products, Twice
-from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
+from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Kind, Scope
-from sim.plan.words.op import Compute
+from sim.plan.words.op import Compute, Op
+from sim.plan.words.program import Task
 
 E4M3: Final = "float8_e4m3fn"
 E5M2: Final = "float8_e5m2"
@@ -79,6 +81,43 @@ def cast_weights(t: TaskTracer, parameters: Iterable[Parameter]) -> None:
             t.emit(
                 Compute(t.unique(f"{parameter.source}.cast"), "cast_float8", (parameter.value.name,), names, attributes)
             )
+
+
+def cast_in_pass(program: ProgramTracer, task: Task, parameters: Iterable[Parameter], label: str) -> Task:
+    """Return a pass that casts weights itself, each before its first product, in the orders that its products take.
+
+    The copies are of one micro-batch, and their names end in ``label``, by which passes tell theirs apart.
+    """
+    weight_of = {name: p for p in parameters for name in _copies(p) if name in program.buffers}
+    used = {name for op in task.ops for name in op.reads if name in weight_of}
+    for name in used:
+        copy = replace(program.buffers[name], name=f"{name}{label}", scope=Scope.MICROBATCH)
+        program.add_buffer(copy)
+    ops: list[Op] = []
+    cast: set[str] = set()
+    for op in task.ops:
+        for weight in dict.fromkeys(weight_of[name].source for name in op.reads if name in used):
+            if weight not in cast:
+                cast.add(weight)
+                ops.append(_cast_of_weight(weight, weight_of, used, label))
+        names = {name: f"{name}{label}" for name in op.reads if name in used}
+        ops.append(replace(op, reads=tuple(names.get(name, name) for name in op.reads)))
+    return replace(task, ops=tuple(ops))
+
+
+def _cast_of_weight(source: str, weight_of: Mapping[str, Parameter], used: Set[str], label: str) -> Compute:
+    """Return the cast of a weight into those of its copies that are used, and their scale."""
+    (weight,) = {p.value.name for p in weight_of.values() if p.source == source}
+    writes = tuple(f"{name}{label}" for name, p in weight_of.items() if p.source == source and name in used)
+    attributes = {"dtype": E4M3, "copies": len(writes) - 1}
+    return Compute(f"{source}.cast{label}", "cast_float8", (weight,), writes, attributes)
+
+
+def drop_casts(program: ProgramTracer, parameters: Iterable[Parameter]) -> None:
+    """Remove the copies of weights for a whole step, where every pass has its own."""
+    for parameter in parameters:
+        for name in _copies(parameter):
+            program.buffers.pop(name, None)
 
 
 def _copies(weight: Parameter) -> tuple[str, ...]:

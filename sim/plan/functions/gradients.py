@@ -1,5 +1,6 @@
 """The plan's own reverse pass: a tape in, the ops of its backward out."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -7,7 +8,7 @@ from sim.plan.errors import LayoutError
 from sim.plan.functions.tracing import Record, TaskTracer, Tensor
 from sim.plan.words.buffer import Kind
 from sim.plan.words.layout import Layout, Partial, Shard
-from sim.plan.words.op import Op, reads_from_outside
+from sim.plan.words.op import Direction, Op, Recv, Send, reads_from_outside
 
 RECOMPUTED: Final = ".recomputed"
 """How the names of ops end that run a forward again."""
@@ -133,11 +134,29 @@ def _run_again(
 
 
 def _needed_ops(ops: Sequence[Op], later: Sequence[Op]) -> list[Op]:
-    """Return those of ``ops``, in their order, that write what the ops ``later`` read, directly or through others."""
-    needed = set(reads_from_outside(later))
-    kept: list[Op] = []
-    for op in reversed(ops):
-        if not needed.isdisjoint(op.writes):
-            needed.update(op.reads)
-            kept.append(op)
-    return kept[::-1]
+    """Return those of ``ops``, in their order, that write what the ops ``later`` read, directly or through others.
+
+    Peers run the same ops. So a message is sent where this rank receives the one of the same number and way.
+    """
+    needed_later, receives = frozenset(reads_from_outside(later)), _receives(ops)
+    kept: set[int] = set()
+    while True:
+        needed, found = set(needed_later), set[int]()
+        for place in reversed(range(len(ops))):
+            if receives.get(place) in kept or not needed.isdisjoint(ops[place].writes):
+                found.add(place)
+                needed.update(ops[place].reads)
+        if found == kept:
+            return [ops[place] for place in sorted(kept)]
+        kept = found
+
+
+def _receives(ops: Sequence[Op]) -> dict[int, int]:
+    """Return the place of the receive that corresponds to each send, by the send's place."""
+    ways = defaultdict[tuple[str, Direction, int], tuple[list[int], list[int]]](lambda: ([], []))
+    for place, op in enumerate(ops):
+        if isinstance(op, Send):
+            ways[op.axis, op.direction, op.offset][0].append(place)
+        elif isinstance(op, Recv):
+            ways[op.axis, op.direction, -op.offset][1].append(place)
+    return {send: receive for sends, receives in ways.values() for send, receive in zip(sends, receives, strict=True)}

@@ -68,7 +68,8 @@ class Collective:
 
     broadcast and reduce have a ``root``, a position in the group. broadcast writes the root's buffer on all ranks;
     other ranks need not read. reduce writes the sum at the root and zeros elsewhere, so that each of the two is the
-    other's conjugate; other ranks need not write.
+    other's conjugate; other ranks need not write. ``root_only``: elsewhere the written buffers keep what they hold, so
+    that reduces with other roots can fill the same buffer.
 
     all_to_all cuts its buffer along ``dim``, sends slice t to position t, and joins the received slices along
     ``join_dim`` (None: along ``dim``), in group order. Slices are equal without ``sizes``. With it position s sends
@@ -88,6 +89,7 @@ class Collective:
     dim: int | None = None
     members: tuple[int, ...] = ()
     root: int = 0
+    root_only: bool = False
     join_dim: int | None = None
     sizes: tuple[tuple[int, ...], ...] = ()
     span: tuple[int, int] | None = None

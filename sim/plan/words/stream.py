@@ -24,12 +24,14 @@ class Purpose(StrEnum):
 class Stream:
     """A stream. ``purpose``: None if its name states none, as in recorded profiles.
 
-    ``direction``: of the pipeline's messages on it, if all go the same way.
+    ``direction``: of the pipeline's messages on it, if all go the same way. ``axis``: of tensor parallelism on a mesh,
+    the axis of the mesh along which it communicates.
     """
 
     name: str
     purpose: Purpose | None
     direction: Literal["", "forward", "backward"] = ""
+    axis: str = ""
 
 
 def stream_of(name: str) -> Stream:
@@ -42,4 +44,5 @@ def stream_of(name: str) -> Stream:
     purpose = Purpose(first) if first in set(Purpose) else None
     if "forward" in others:
         return Stream(name, purpose, "forward")
-    return Stream(name, purpose, "backward" if "backward" in others else "")
+    axis = others[0] if purpose is Purpose.TENSOR and others[:1] not in ([], ["send"], ["recv"]) else ""
+    return Stream(name, purpose, "backward" if "backward" in others else "", axis)

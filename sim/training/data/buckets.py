@@ -6,7 +6,7 @@ from itertools import chain
 
 from sim.plan.functions.tracing import Parameter
 from sim.plan.words.buffer import BYTES_PER_ELEMENT
-from sim.training.spec.parallelism.mesh_axes import CONTEXT_AXIS, EXPERT_AXIS
+from sim.training.spec.parallelism.mesh_axes import CONTEXT_AXIS, DATA_AXIS, EXPERT_AXIS
 
 TIED_SOURCE = "embedding.word"
 
@@ -36,36 +36,53 @@ def is_shared_out(parameter: Parameter) -> bool:
 
 
 def make_buckets(
-    groups: Mapping[int, Sequence[Parameter]], *, bucket_bytes: int, overlap: bool, data_axis: str, tied: bool
+    groups: Mapping[int, Sequence[Parameter]], *, bucket_bytes: int, overlap: bool, tied: bool
 ) -> list[Bucket]:
     """Return the buckets in the order in which their gradients get ready.
 
-    Backward runs the last virtual stage first and the last parameter first. Gradients that another axis
-    must sum, and the tied embedding, wait for the very last backward, so they go in buckets of their own
-    at the end and hold up nobody. Without ``overlap`` all ordinary gradients are one bucket, ready only
+    Backward runs the last virtual stage first and the last parameter first. The few gradients that other axes must sum
+    than most, as those of norms, and the tied embedding, wait for the very last backward, so they go in buckets of
+    their own at the end and hold up nobody. Without ``overlap`` all ordinary gradients are one bucket, ready only
     when the last one is (Megatron-LM v3's blocking all_reduce after the pipeline flush). Experts that ranks share out
     have fewer replicas than the rest, and buckets of their own.
     """
     ready = [list(reversed(groups[stage])) for stage in sorted(groups, reverse=True)]
-    ordinary = [[p for p in group if not _waits(p, data_axis, tied)] for group in ready]
+    flat = [p for group in ready for p in group]
+    usual = _usual_axes(flat)
+    ordinary = [[p for p in group if not _waits(p, usual, tied=tied)] for group in ready]
     together = ordinary if overlap else [list(chain(*ordinary))]
     alike = [[p for p in group if is_shared_out(p) is shared] for group in together for shared in (False, True)]
     chunks = [part for group in alike for part in _cut(group, bucket_bytes if overlap else 0)]
-    flat = [p for group in ready for p in group]
-    summed = [p for p in flat if _other_axes(p, data_axis) and not (tied and p.source == TIED_SOURCE)]
+    summed = [p for p in flat if other_axes(p) != usual and not (tied and p.source == TIED_SOURCE)]
     late = [p for p in flat if tied and p.source == TIED_SOURCE]
-    buckets: list[tuple[list[Parameter], tuple[str, ...], bool]] = [(chunk, (), False) for chunk in chunks]
-    buckets += [(summed, _other_axes(summed[0], data_axis), False)] if summed else []
-    buckets += [(late, (), True)] if late else []
+    buckets: list[tuple[list[Parameter], tuple[str, ...], bool]] = [(chunk, usual, False) for chunk in chunks]
+    buckets += [(chunk, axes, False) for axes, chunk in _by_other_axes(summed).items()]
+    buckets += [(late, other_axes(late[0]), True)] if late else []
     return [Bucket(i, tuple(chunk), axes, tie) for i, (chunk, axes, tie) in enumerate(b for b in buckets if b[0])]
 
 
-def _other_axes(parameter: Parameter, data_axis: str) -> tuple[str, ...]:
-    return tuple(axis for axis in parameter.gradient.layout.partial_axes if axis not in (data_axis, CONTEXT_AXIS))
+def other_axes(parameter: Parameter) -> tuple[str, ...]:
+    """Return the axes, beside those of data and context parallelism, over which a gradient is still to be summed."""
+    return tuple(axis for axis in parameter.gradient.layout.partial_axes if axis not in (DATA_AXIS, CONTEXT_AXIS))
 
 
-def _waits(parameter: Parameter, data_axis: str, tied: bool) -> bool:
-    return bool(_other_axes(parameter, data_axis)) or (tied and parameter.source == TIED_SOURCE)
+def _by_other_axes(parameters: Iterable[Parameter]) -> dict[tuple[str, ...], list[Parameter]]:
+    """Return parameters by the axes, other than those of replicas, over which their gradients must be summed first."""
+    groups: dict[tuple[str, ...], list[Parameter]] = {}
+    for parameter in parameters:
+        groups.setdefault(other_axes(parameter), []).append(parameter)
+    return groups
+
+
+def _usual_axes(parameters: Iterable[Parameter]) -> tuple[str, ...]:
+    """Return the axes, other than those of replicas, over which most elements' gradients must be summed first."""
+    groups = _by_other_axes(parameters)
+    sizes = {axes: sum(p.gradient.spec.num_elements for p in group) for axes, group in groups.items()}
+    return max(sizes, key=lambda axes: sizes[axes], default=())
+
+
+def _waits(parameter: Parameter, usual: tuple[str, ...], *, tied: bool) -> bool:
+    return other_axes(parameter) != usual or (tied and parameter.source == TIED_SOURCE)
 
 
 def _cut(parameters: Iterable[Parameter], bucket_bytes: int) -> Iterable[list[Parameter]]:

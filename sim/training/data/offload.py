@@ -15,7 +15,6 @@ from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Ten
 from sim.plan.words.buffer import Initial, Kind, Scope, Tier
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op
 from sim.plan.words.program import Phase
-from sim.training.data.axes import shard_axes
 from sim.training.data.buckets import Bucket
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
 from sim.training.data.sharding import shares_table
@@ -80,19 +79,17 @@ class OffloadedStepWriter:
         """Return whether the host adds the gradients of several micro-batches."""
         return self._each_microbatch and self.job.num_microbatches > 1
 
-    @property
-    def _axes(self) -> tuple[str, ...]:
-        return shard_axes(self.tracer.mesh)
+    def _axes(self, unit: Unit) -> tuple[str, ...]:
+        return self.step_end.shard_axes(unit.parameters)
 
-    @property
-    def _is_shared(self) -> bool:
-        return self.step_end.data_degree > 1
+    def _is_shared(self, unit: Unit) -> bool:
+        return self.tracer.mesh.degree(*self._axes(unit)) > 1
 
     # --- buffers ---------------------------------------------------------------------------------------------------
 
     def _kept(self, unit: Unit, label: str, dtype: str, kind: Kind, method: str) -> Tensor:
         """Return a new buffer of the host for this rank's piece of a unit's parameters, or of their gradients."""
-        initial = Initial(method, of=unit.values, axes=self._axes)
+        initial = Initial(method, of=unit.values, axes=self._axes(unit))
         name = f"{label}.{unit.name}"
         return self.step_end.flat(name, unit.parameters, dtype, kind, Scope.PERSISTENT, initial, Tier.HOST)
 
@@ -134,10 +131,10 @@ class OffloadedStepWriter:
     def _to_host(self, unit: Unit, scope: Scope) -> Iterator[Op]:
         """Yield the ops that sum a unit's gradients over the replicas, and bring this rank's piece to its host."""
         dtype, here = self.tracer.gradient_dtype, unit.gradients
-        if self._is_shared:
+        if self._is_shared(unit):
             here = (self._piece(unit, "gradient_piece", dtype, Kind.GRADIENT, scope, Tier.DEVICE).name,)
             kind = CollectiveKind.REDUCE_SCATTER
-            yield Collective(f"reduce_scatter.{unit.name}", kind, self._axes, unit.gradients, here, DATA_AXIS)
+            yield Collective(f"reduce_scatter.{unit.name}", kind, self._axes(unit), unit.gradients, here, DATA_AXIS)
         for axis in unit.shard_axes:
             yield Collective(f"sum_{axis}.{unit.name}", CollectiveKind.ALL_REDUCE, (axis,), here, here, axis)
         total = self.gradients[unit.name].name
@@ -158,7 +155,7 @@ class OffloadedStepWriter:
         for index, unit in enumerate(self.units):
             t = TaskTracer(self.tracer, Scope.STEP)
             updated = self._update(t, unit)
-            if self._is_shared:
+            if self._is_shared(unit):
                 piece = self._piece(unit, "shard", self.tracer.parameter_dtype, Kind.WORKSPACE, Scope.STEP, Tier.DEVICE)
                 t.emit(Copy(f"load.{unit.name}", (updated.name,), (piece.name,), TO_DEVICE))
                 self.step_end.gather(t, Bucket(index, unit.parameters), piece)

@@ -15,7 +15,7 @@ from sim.plan.words.buffer import Buffer, Initial, Kind, Scope, Tier
 from sim.plan.words.layout import REPLICATED
 from sim.plan.words.op import Collective, CollectiveKind, Compute
 from sim.plan.words.program import Call, Phase
-from sim.training.data.axes import data_axes, shard_axes, sum_axes
+from sim.training.data.axes import shard_axes, shard_hops, sum_axes
 from sim.training.data.buckets import Bucket, is_shared_out, make_buckets
 from sim.training.pipeline.placement import Placement
 from sim.training.spec.job import DenseTraining, Optimizer
@@ -41,7 +41,6 @@ def write_step_end(
         {stage: [tracer.parameters[p.source] for p in group] for stage, group in groups.items()},
         bucket_bytes=parallel.bucket_bytes,
         overlap=parallel.overlap_gradient_sync,
-        data_axis=DATA_AXIS,
         tied=writer.holds_tied(rank),
     )
     end = [Call(name) for name in writer.write_sync_and_update(buckets)]
@@ -136,14 +135,16 @@ class StepEndWriter:
         self._prescale(t, [self.loss])
         if self.copies:
             self.all_reduce(t, "loss_of_copies", [self.loss], (PIPELINE_AXIS,), COPIES_STREAM, self.copies)
+        if shared := self.job.parallel.tensor.loss_axes:
+            self.all_reduce(t, "loss_of_samples", [self.loss], shared, shared[0])
         if self.data_degree > 1:
-            self.all_reduce(t, "loss", [self.loss], data_axes(self.tracer.mesh), DATA_AXIS)
+            self.all_reduce(t, "loss", [self.loss], sum_axes(self.tracer.mesh), DATA_AXIS)
         return self.finish("loss_sync", Phase.GRADIENT_SYNC, t)
 
     @property
     def data_degree(self) -> int:
         """Return the number of ranks that have the same parameters."""
-        return self.tracer.mesh.degree(*data_axes(self.tracer.mesh))
+        return self.tracer.mesh.degree(*sum_axes(self.tracer.mesh))
 
     @property
     def defers_gathers(self) -> bool:
@@ -158,6 +159,10 @@ class StepEndWriter:
     def shard_axes(self, parameters: Sequence[Parameter]) -> tuple[str, ...]:
         """Return the axes over which flat pieces of some parameters are shared out."""
         return shard_axes(self.tracer.mesh, of_experts=is_shared_out(parameters[0]))
+
+    def shard_hops(self, parameters: Sequence[Parameter]) -> tuple[tuple[str, ...], ...]:
+        """Return the same axes, by the collectives that gather the pieces; see ``shard_hops``."""
+        return shard_hops(self.tracer.mesh, of_experts=is_shared_out(parameters[0]))
 
     @property
     def has_loss(self) -> bool:
@@ -180,8 +185,8 @@ class StepEndWriter:
         ``span``: the elements that are summed over replicas now; None: all.
         """
         gradients = [p.gradient for p in bucket.parameters]
-        for axis in bucket.partial_axes:
-            self.all_reduce(t, f"sum_{axis}", gradients, (axis,), axis)
+        if bucket.partial_axes:
+            self.all_reduce(t, f"sum_{bucket.partial_axes[0]}", gradients, bucket.partial_axes, bucket.partial_axes[0])
         if bucket.tied:
             self.all_reduce(t, "tie", gradients, (PIPELINE_AXIS,), EMBEDDING_STREAM, tuple(sorted(self.ends)))
         elif self.copies:

@@ -21,7 +21,6 @@ from sim.training.data.buckets import Bucket, make_buckets
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
 from sim.training.pipeline.placement import Placement
 from sim.training.spec.job import DenseTraining
-from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 
 
 @dataclass(slots=True)
@@ -57,7 +56,7 @@ def write_segments(
     for stage in sorted(groups, reverse=True):
         fresh = {stage: [tracer.parameters[p.source] for p in groups[stage]]}
         buckets = make_buckets(
-            fresh, bucket_bytes=0, overlap=True, data_axis=DATA_AXIS, tied=writer.holds_tied(rank)
+            fresh, bucket_bytes=0, overlap=True, tied=writer.holds_tied(rank)
         )  # fmt: skip
         segments[stage] = [replace(bucket, index=next(numbers)) for bucket in buckets]
     return SegmentWriter(job, tracer, writer, segments).write()

@@ -12,17 +12,20 @@ Every sum here is linear, so it may be made before or after the sum over micro-b
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
+from sim.plan.functions.float8 import cast_in_pass, drop_casts
 from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Op
 from sim.plan.words.program import Phase
-from sim.training.data.axes import replica_axes, shard_axes
-from sim.training.data.buckets import Bucket
+from sim.training.data.axes import replica_axes
+from sim.training.data.buckets import Bucket, make_buckets
 from sim.training.data.optimizer import EMBEDDING_STREAM, StepEndWriter
 from sim.training.data.units import (
     END_UNIT,
     Gathers,
+    Hops,
     Unit,
     between,
     bucket_units,
@@ -52,16 +55,40 @@ def write_sharded_step(
     ends = place.ranks[0], place.ranks[place.chain_length - 1]
     tied = job.model.tied_embeddings and ends[0] != ends[1] and rank in ends
     shared = shares_table(job)
-    fresh = {stage: [tracer.parameters[p.source] for p in group] for stage, group in groups.items()}
     step_end = StepEndWriter(job, tracer, job.training.types, ends, ())
+    fresh, alone = _by_sharing(step_end, groups)
     if job.parallel.zero_stage < 3:
         parted = with_table_apart(fresh, apart=shared)
         units = bucket_units(parted, bucket_bytes=job.parallel.bucket_bytes, tied=tied)
-        return ShardedStepWriter(job, tracer, step_end, units).write()
+        whole = _whole_buckets(alone, len(units), job.parallel.bucket_bytes)
+        return ShardedStepWriter(job, tracer, step_end, units, whole=whole).write()
     parameters = [p for group in fresh.values() for p in group]
     joins_ends = job.model.tied_embeddings and not shared
     units = layer_units(parameters, joins_ends=joins_ends, apart=tied or shared, tied=tied)
-    return ShardedStepWriter(job, tracer, step_end, units, gathering=_gathering(job)).write()
+    whole = _whole_buckets(alone, len(units), 0)
+    return ShardedStepWriter(job, tracer, step_end, units, gathering=_gathering(job), whole=whole).write()
+
+
+def _by_sharing(
+    step_end: StepEndWriter, groups: Mapping[int, Sequence[Parameter]]
+) -> tuple[dict[int, list[Parameter]], dict[int, list[Parameter]]]:
+    """Return a program's parameters by stage: those with shards to share out, and those of which each rank has its own.
+
+    The latter are experts where as many ranks share them out as would share the shards of one.
+    """
+    found: tuple[dict[int, list[Parameter]], dict[int, list[Parameter]]] = {}, {}
+    for stage, group in groups.items():
+        fresh = [step_end.tracer.parameters[p.source] for p in group]
+        shared = [step_end.tracer.mesh.degree(*step_end.shard_axes([p])) > 1 for p in fresh]
+        for into, wanted in zip(found, (True, False), strict=True):
+            into[stage] = [p for p, is_shared in zip(fresh, shared, strict=True) if is_shared is wanted]
+    return found
+
+
+def _whole_buckets(groups: Mapping[int, Sequence[Parameter]], begin: int, bucket_bytes: int) -> list[Bucket]:
+    """Return the buckets of parameters that are not sharded, counted from ``begin``."""
+    buckets = make_buckets(groups, bucket_bytes=bucket_bytes, overlap=True, tied=False)
+    return [replace(bucket, index=begin + bucket.index) for bucket in buckets]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +161,9 @@ class ShardedStepWriter:
         return self.job.parallel.sharding.syncs_each_microbatch
 
     @property
-    def _axes(self) -> tuple[str, ...]:
-        return shard_axes(self.tracer.mesh)
+    def _hops(self) -> dict[str, Hops]:
+        """Return the axes of the collectives that gather a unit."""
+        return {unit.name: self.step_end.shard_hops(unit.parameters) for unit in self.units}
 
     @property
     def _shards(self) -> dict[str, str]:
@@ -149,12 +177,12 @@ class ShardedStepWriter:
             self.tracer.buffers[name] = replace(self.tracer.buffers[name], scope=scope)
 
     def _gradient_shard(self, unit: Unit) -> Tensor:
-        initial = Initial("zeros", of=unit.values, axes=self._axes)
+        initial = Initial("zeros", of=unit.values, axes=self.step_end.shard_axes(unit.parameters))
         name, dtype = f"gradient_shard.{unit.name}", self.tracer.gradient_dtype
         return self.step_end.flat(name, unit.parameters, dtype, Kind.GRADIENT, Scope.PERSISTENT, initial)
 
     def _parameter_shard(self, unit: Unit, label: str, dtype: str) -> Tensor:
-        initial = Initial("shard", of=unit.values, axes=self._axes)
+        initial = Initial("shard", of=unit.values, axes=self.step_end.shard_axes(unit.parameters))
         kind = Kind.OPTIMIZER if label else Kind.PARAMETER
         return self.step_end.flat(f"shard.{unit.name}{label}", unit.parameters, dtype, kind, Scope.PERSISTENT, initial)
 
@@ -171,20 +199,23 @@ class ShardedStepWriter:
 
     def _write_gather(self) -> list[str]:
         """Write the task that gathers all units for a step."""
-        ops = [op for u in self.units for op in gather("all_gather", self._axes, u, self._shards[u.name], {})]
+        hops, shards = self._hops, self._shards
+        ops = [op for u in self.units for op in gather("all_gather", hops[u.name], u, shards[u.name], {})]
         self._add_between("all_gather", Scope.STEP)
         return [self.tracer.add_task("gather_parameters", Phase.PREPARE, ops).name]
 
     def _gather_parameters(self, gathering: Gathering) -> list[str]:
         """Gather units in forward, and those that it does not keep once more in backward; nothing before the step."""
+        if self.job.training.types.casts:
+            self._cast_in_passes()
         ahead, buffers = self.job.parallel.sharding.units_ahead, self.tracer.buffers
         begins = [Buffer(f"{label}.begin", (0,), "uint8", Kind.WORKSPACE) for label in ("all_gather", "regather")]
-        forward = Gathers(self._axes, "all_gather", self._shards, {}, frozenset(), ahead, begins[0].name)
+        forward = Gathers(self._hops, "all_gather", self._shards, {}, frozenset(), ahead, begins[0].name)
         for task, ops in self._rewritten(Phase.FORWARD):
             self._replace(task, forward.into(ops, self.units))
         held = frozenset(unit.name for unit in self.units if gathering.kept is None or unit.name in gathering.kept)
         names = {name: f"{name}.regathered" for unit in self.units if unit.name not in held for name in unit.values}
-        backward = Gathers(self._axes, "regather", self._shards, names, held, ahead, begins[1].name)
+        backward = Gathers(self._hops, "regather", self._shards, names, held, ahead, begins[1].name)
         for task, ops in self._rewritten(Phase.BACKWARD):
             self._replace(task, backward.into(ops, self.units))
         written = {name for task in self.tracer.tasks.values() for op in task.ops for name in op.writes}
@@ -196,14 +227,23 @@ class ShardedStepWriter:
             with_own_buffers(self.tracer, phase)
         return []
 
+    def _cast_in_passes(self) -> None:
+        """Let every pass cast what it gathers: no copy in eight bits outlives the parameters that it is made of."""
+        parameters = [p for unit in self.units for p in unit.parameters]
+        for phase, label in ((Phase.FORWARD, ".gathered"), (Phase.BACKWARD, ".regathered")):
+            for name, task in list(self.tracer.tasks.items()):
+                if task.phase is phase:
+                    self.tracer.tasks[name] = cast_in_pass(self.tracer, task, parameters, label)
+        drop_casts(self.tracer, parameters)
+
     def _add_between(self, label: str, scope: Scope) -> None:
-        """Add the buffers of units that are gathered over one axis and not yet over the other, where there are two."""
-        parts = self.tracer.mesh.degree(*self._axes[1:])
+        """Add the buffers of units that one collective has gathered and another is to, where there are two."""
         written = {name for task in self.tracer.tasks.values() for op in task.ops for name in op.writes}
         for unit in self.units:
             name, shard = between(label, unit), self.parameter_shards[unit.name]
-            if len(self._axes) > 1 and (name in written or scope is Scope.STEP):
-                shape = (parts * shard.shape[0],)
+            _, *first = self._hops[unit.name]
+            if first and (name in written or scope is Scope.STEP):
+                shape = (self.tracer.mesh.degree(*chain(*first)) * shard.shape[0],)
                 self.tracer.add_buffer(Buffer(name, shape, shard.dtype, Kind.PARAMETER, scope))
 
     def _reduce_each_microbatch(self) -> None:
@@ -233,9 +273,8 @@ class ShardedStepWriter:
         for axis in unit.partial_axes:
             name = f"sum_{axis}.{unit.name}"
             yield Collective(name, CollectiveKind.ALL_REDUCE, (axis,), names, names, axis)
-        name = f"reduce_scatter.{unit.name}"
-        kind = CollectiveKind.REDUCE_SCATTER
-        yield Collective(name, kind, self._axes, unit.gradients, (shard.name,), DATA_AXIS)
+        name, axes = f"reduce_scatter.{unit.name}", self.step_end.shard_axes(unit.parameters)
+        yield Collective(name, CollectiveKind.REDUCE_SCATTER, axes, unit.gradients, (shard.name,), DATA_AXIS)
 
     # --- beginning and end of the step -----------------------------------------------------------------------------
 

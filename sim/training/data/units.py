@@ -14,13 +14,15 @@ from sim.plan.functions.tracing import Parameter, ProgramTracer, Tensor
 from sim.plan.words.buffer import BYTES_PER_ELEMENT, Scope
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, on_other_buffers
 from sim.plan.words.program import Phase
-from sim.training.data.buckets import TIED_SOURCE, make_buckets
+from sim.training.data.buckets import TIED_SOURCE, is_shared_out, make_buckets, other_axes
 from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 
 BUCKET_ELEMENTS: Final = 500_000_000
 _AT_ONCE: Final = 2
 """Units whose gradients there are at once: one that backward makes, one that is reduced."""
 _OWN: Final = ".of."
+Hops = tuple[tuple[str, ...], ...]
+"""The axes of one collective after the other, the last first; see ``shard_hops``."""
 END_UNIT = "ends"
 TIED_UNIT = "tied"
 
@@ -62,9 +64,7 @@ def bucket_units(groups: Mapping[int, Sequence[Parameter]], *, bucket_bytes: int
     buckets = [
         bucket
         for stage in sorted(groups, reverse=True)
-        for bucket in make_buckets(
-            {stage: groups[stage]}, bucket_bytes=bucket_bytes or least, overlap=True, data_axis=DATA_AXIS, tied=tied
-        )
+        for bucket in make_buckets({stage: groups[stage]}, bucket_bytes=bucket_bytes or least, overlap=True, tied=tied)
     ]
     return [
         Unit(TIED_UNIT if b.tied else str(i), b.parameters, shard_axes=b.partial_axes, tied=b.tied)
@@ -75,27 +75,30 @@ def bucket_units(groups: Mapping[int, Sequence[Parameter]], *, bucket_bytes: int
 def layer_units(parameters: Sequence[Parameter], *, joins_ends: bool, apart: bool, tied: bool) -> list[Unit]:
     """Return one unit per layer, one for the embedding and one for final norm and output layer.
 
+    Experts of a layer that ranks share out are a unit of their own, as others hold the same experts than the rest.
     ``joins_ends``: these two are one unit, as both need a tied table. ``apart``: two pipeline ranks or two virtual
     stages need it, so it is a unit of its own; ``tied``: two pipeline ranks, which sum its gradients.
     """
     members: dict[str, list[Parameter]] = {}
     for parameter in parameters:
         is_table = apart and parameter.source == TIED_SOURCE
-        name = TIED_UNIT if is_table else _unit_name(parameter.source, joins_ends=joins_ends)
+        name = TIED_UNIT if is_table else _unit_name(parameter, joins_ends=joins_ends)
         members.setdefault(name, []).append(parameter)
     return [make_unit(name, group, tied=tied and name == TIED_UNIT) for name, group in members.items()]
 
 
-def _unit_name(source: str, *, joins_ends: bool) -> str:
+def _unit_name(parameter: Parameter, *, joins_ends: bool) -> str:
+    source = parameter.source
     if source.startswith("layer"):
-        return source.partition(".")[0]
+        layer = source.partition(".")[0]
+        return f"{layer}.experts" if is_shared_out(parameter) else layer
     embeds = source.startswith("embedding.")
     return "embedding" if embeds and not joins_ends else END_UNIT
 
 
 def make_unit(name: str, parameters: Sequence[Parameter], *, tied: bool = False) -> Unit:
     """Return the unit of parameters that are gathered together, the gradients of some still partial over other axes."""
-    axes = {p.source: tuple(a for a in p.gradient.layout.partial_axes if a != DATA_AXIS) for p in parameters}
+    axes = {p.source: other_axes(p) for p in parameters}
     partial = tuple(p for p in parameters if axes[p.source])
     partial_axes = axes[partial[0].source] if partial else ()
     return Unit(name, tuple(parameters), partial=partial, partial_axes=partial_axes, tied=tied)
@@ -197,14 +200,15 @@ def _departure(unit: Unit, buffers: tuple[str, ...]) -> Compute:
 
 @dataclass(frozen=True, slots=True)
 class Gathers:
-    """How a pass gathers units from the pieces of the ranks along some axes.
+    """How a pass gathers units from the pieces of ranks.
 
-    ``shards``: the buffer of this rank's piece, by unit. ``names``: what the pass calls a gathered parameter.
-    ``held``: units that are there already. ``ahead``: units gathered ahead of the one that computes. ``begin``: an
-    empty buffer that the pass writes as it begins, so that it gathers nothing while the pass before still computes.
+    ``hops``: by unit, the axes that its collectives go over. ``shards``: by unit, the buffer of this rank's piece.
+    ``names``: what the pass calls a gathered parameter. ``held``: units that are there already. ``ahead``: units
+    gathered ahead of the one that computes. ``begin``: an empty buffer that the pass writes as it begins, so that it
+    gathers nothing while the pass before still computes.
     """
 
-    axes: tuple[str, ...]
+    hops: Mapping[str, Hops]
     label: str
     shards: Mapping[str, str]
     names: Mapping[str, str]
@@ -230,7 +234,7 @@ class Gathers:
             block = inserted.setdefault(position, [])
             if not block:
                 block.append(self._wait(unit, gate))
-            block += gather(self.label, self.axes, unit, self.shards[unit.name], self.names)
+            block += gather(self.label, self.hops[unit.name], unit, self.shards[unit.name], self.names)
         result: list[Op] = []
         for position, op in enumerate(ops):
             result += inserted.get(position, [])
@@ -260,20 +264,20 @@ class Gathers:
         return Compute(name, "delay", (gate,), (), {"duration_s": 0.0}, stream=DATA_AXIS)
 
 
-def gather(label: str, axes: Sequence[str], unit: Unit, shard: str, names: Mapping[str, str]) -> Iterator[Op]:
-    """Yield the collectives that gather a unit's parameters, under the given names: the last axis first, one by one.
+def gather(label: str, hops: Hops, unit: Unit, shard: str, names: Mapping[str, str]) -> Iterator[Op]:
+    """Yield the collectives that gather a unit's parameters, under the given names: over the last axes first.
 
     With neighbours on an axis of their own that is MiCS's hierarchical all_gather (Zhang et al. 2022, section 3.3):
     between nodes, among the ranks at one place of each, and then inside. The order of the shards saves the paper's
     rearrangement of what comes in between.
     """
     here = shard
-    for axis in reversed(axes[1:]):
-        there = between(label, unit)
-        yield Collective(f"{there}.{axis}", CollectiveKind.ALL_GATHER, (axis,), (here,), (there,), DATA_AXIS)
+    for axes in reversed(hops[1:]):
+        there, name = between(label, unit), ".".join((between(label, unit), *axes))
+        yield Collective(name, CollectiveKind.ALL_GATHER, axes, (here,), (there,), DATA_AXIS)
         here = there
     writes = tuple(names.get(name, name) for name in unit.values)
-    yield Collective(f"{label}.{unit.name}", CollectiveKind.ALL_GATHER, (axes[0],), (here,), writes, DATA_AXIS)
+    yield Collective(f"{label}.{unit.name}", CollectiveKind.ALL_GATHER, hops[0], (here,), writes, DATA_AXIS)
 
 
 def between(label: str, unit: Unit) -> str:

@@ -12,7 +12,7 @@ from sim.plan.functions.token_slices import TokenSlice
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.buffer import Part
 from sim.plan.words.layout import REPLICATED, Layout
-from sim.training.pipeline.spec import Recompute
+from sim.training.pipeline.spec import Recompute, RecomputeMethod
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.parallelism.context import ContextMethod
 from sim.training.tensor.method import TensorMethod
@@ -39,6 +39,9 @@ class LayerBuilder:
     shared: SharedSequence | None = None
     context_method: ContextMethod = "p2p"
     whole_embedding_gradient: bool = False
+    recompute_num_layers: int | None = None
+    recompute_method: RecomputeMethod = "block"
+    """Of layers that are recomputed whole: how many of a stage, and which; None: all, one by one."""
     checkpoint_early_stop: bool = False
     """Backward runs again only what it needs of a checkpointed function, not all of it."""
 

@@ -19,6 +19,11 @@ from sim.training.pipeline.rules import (
 
 Recompute = Literal["none", "selective", "full"]
 """Recomputation in a layer's backward: none, attention, or the whole layer."""
+RecomputeMethod = Literal["block", "uniform"]
+"""Which whole layers of a virtual stage: the first n of them, or all, n at a time (Megatron-LM's option of this name).
+
+``block`` keeps everything of the other layers; ``uniform`` keeps the input of every n-th layer alone, and nothing else.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

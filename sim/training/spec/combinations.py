@@ -23,7 +23,7 @@ class Refusal:
     """A refusal of pairs: none of ``ones`` goes with any of ``others``, ``unless`` a third technique is used.
 
     ``key``: the scenario key that the error names. ``rule`` and ``remedy`` may name the job's ``{schedule}``, its
-    ``{zero_stage}`` and the ``{degree}`` of its pipeline.
+    ``{zero_stage}``, the ``{degree}`` of its pipeline and its ``{tensor_method}``.
     """
 
     ones: tuple[str, ...]
@@ -40,7 +40,8 @@ class Refusal:
     def error(self, strategy: Strategy) -> SpecError:
         """Return the error for a strategy that has such a pair."""
         facts = {"schedule": strategy.parallel.pipeline.schedule, "zero_stage": strategy.parallel.zero_stage,
-                 "degree": strategy.parallel.pipeline.degree}  # fmt: skip
+                 "degree": strategy.parallel.pipeline.degree,
+                 "tensor_method": strategy.parallel.tensor.name}  # fmt: skip
         return SpecError(self.key, self.rule.format(**facts), self.remedy.format(**facts))
 
 
@@ -63,13 +64,10 @@ _OF_CONTEXT: Final = (
         "local is not built for context parallelism",
         "write schedule: 1f1b, or leave parallel.context out",
     ),
-    *(
-        Refusal(
-            ("context",), sharding, f"{_DATA}.{key}",
-            "gradients and parameters are not sharded over ranks that share sequences, only the optimizer state is",
-            "write zero_stage: 1, or leave parallel.context out",
-        )
-        for key, sharding in (("osdp", ("osdp",)), ("zero_stage", _SHARDED))
+    Refusal(
+        ("context",), ("osdp",), f"{_DATA}.osdp",
+        "osdp weighs operators over data-parallel ranks alone, not over those that share sequences",
+        "write zero_stage: 3 without osdp, or leave parallel.context out",
     ),
 )  # fmt: skip
 
@@ -242,13 +240,10 @@ _OF_NUMBERS: Final = (
     ),
     *_of_passes("prescale_gradients"),
     *_of_passes("check_gradients"),
-    *(
-        Refusal(
-            ("fp8",), others, f"{_DATA}.{key}",
-            "fp8 casts weights once per step, and they are gathered anew for every micro-batch",
-            "write zero_stage: 1 without osdp, or precision: bf16",
-        )
-        for key, others in (("osdp", ("osdp",)), ("zero_stage", _SHARDED))
+    Refusal(
+        ("fp8",), ("osdp",), f"{_DATA}.osdp",
+        "osdp weighs operators by the bytes and the time of their own type, not of casts to eight bits",
+        "write zero_stage: 3 without osdp, or precision: bf16",
     ),
     Refusal(
         ("fp8",), ("delayed",), SCHEDULE_KEY,
@@ -275,9 +270,9 @@ _OF_EXPERTS: Final = (
         )
     ),
     Refusal(
-        ("expert_parallel",), _SHARDED, f"{_DATA}.zero_stage",
-        "ZeRO stage {zero_stage} is not built for ranks that share out experts",
-        f"write zero_stage: 1, or {_EXPERT_KEY}: 1",
+        ("expert_parallel",), ("local_degree",), f"{_DATA}.local_degree",
+        "gathers in two levels are not built for ranks that share out experts",
+        f"leave it out, or write {_EXPERT_KEY}: 1",
     ),
     Refusal(
         ("expert_parallel",), ("aiao", "delayed"), SCHEDULE_KEY,
@@ -286,9 +281,32 @@ _OF_EXPERTS: Final = (
     ),
 )  # fmt: skip
 
+_IN_BLOCKS: Final = ("tensor_2d", "tensor_2_5d", "tensor_3d")
+_METHOD_KEY: Final = "parallel.tensor.method"
+
+_OF_BLOCKS: Final = (
+    Refusal(
+        _IN_BLOCKS, ("scatter_gather",), "parallel.pipeline.scatter_gather",
+        "with method {tensor_method} no rank holds a whole boundary tensor that could be cut", "leave it out",
+    ),
+    *(
+        Refusal(_IN_BLOCKS, (other,), _METHOD_KEY, f"method {{tensor_method}} is not built for {what}", remedy)
+        for other, what, remedy in (
+            ("experts", "experts, whose router reads whole tokens", "write method: 1d"),
+            ("latent_attention", "latent attention, whose latents every rank holds whole", "write method: 1d"),
+            ("fp8", "fp8", "write method: 1d, or precision: bf16"),
+            ("osdp", "osdp, which may cut the weights of products into slices", "write method: 1d, or leave osdp out"),
+        )
+    ),
+    Refusal(
+        _IN_BLOCKS, _SHARDED, f"{_DATA}.zero_stage",
+        "ZeRO stage {zero_stage} is not built for method {tensor_method}", "write zero_stage: 1, or method: 1d",
+    ),
+)  # fmt: skip
+
 REFUSALS: Final = (
     *_OF_OSDP[-2:], *_OF_CONTEXT, *_OF_WINDOWS, *_OF_SCHEDULES, *_OF_OSDP[:-2], *_OF_SHARDING, *_OF_NUMBERS,
-    *_OF_EXPERTS,
+    *_OF_EXPERTS, *_OF_BLOCKS,
 )  # fmt: skip
 """All refused pairs. If a strategy has several, the error names the first."""
 

@@ -4,6 +4,7 @@ A scenario states a job. Where the job leaves something to prices it is an ``Ope
 ``DenseTraining``, and builders take only that. Every error names the scenario key that the user must change.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.training.errors import MicrobatchError, SpecError
@@ -59,8 +60,9 @@ class TrainingJob:
         except MicrobatchError as error:
             per_round = training.microbatch_size * parallel.data_degree
             raise error.naming("training.global_batch_size", error.num_valid * per_round) from error
-        split_layers(model.num_layers, parallel.pipeline)
+        layers = split_layers(model.num_layers, parallel.pipeline)
         _check_recompute(training, parallel.pipeline)
+        _check_recomputed_layers(training, parallel.pipeline, layers)
 
     def _check_degrees(self) -> None:
         """Raise SpecError where ranks do not share out sequences or shards evenly."""
@@ -73,8 +75,7 @@ class TrainingJob:
     @property
     def gradient_scale(self) -> float:
         """Return the factor on a rank's gradients, and on the loss, before they are summed over replicas."""
-        parallel = self.parallel
-        return 1.0 / (parallel.data_degree * parallel.context_degree) if self.training.prescale_gradients else 1.0
+        return 1.0 / self.parallel.num_replicas if self.training.prescale_gradients else 1.0
 
     def recompute_of(self, stage: int) -> Recompute:
         """Return the recomputation of a virtual stage of the model."""
@@ -205,3 +206,18 @@ def _check_recompute(training: TrainingSpec, pipeline: PipelineSpec) -> None:
             "it changes the end of recomputation, and nothing is recomputed",
             "leave it out, or write training.recompute: full",
         )
+
+
+def _check_recomputed_layers(training: TrainingSpec, pipeline: PipelineSpec, layers: Sequence[int]) -> None:
+    """Raise SpecError for a number of recomputed layers where no stage recomputes any, or none has as many."""
+    key, wanted = "training.recompute_num_layers", training.recompute_num_layers
+    if wanted is None:
+        return
+    modes = pipeline.recompute_per_stage or (training.recompute,) * len(layers)
+    most = max((num for num, mode in zip(layers, modes, strict=True) if mode == "full"), default=0)
+    if "full" not in modes:
+        rule = f"it counts whole layers that are computed again, and recompute is {' or '.join(dict.fromkeys(modes))}"
+        raise SpecError(key, rule, "leave it out, or write training.recompute: full")
+    if not 1 <= wanted <= most:
+        rule = f"of a virtual stage 1 to {most} layers can be recomputed, not {wanted}"
+        raise SpecError(key, rule, f"write 1 to {most}, or leave it out to recompute all of them")

@@ -30,7 +30,7 @@ def opening_of(parallel: ParallelSpec) -> Opening | None:
         return Opening.TOKEN_SLICES
     if schedule == "zb_auto":
         return Opening.ORDER
-    sums = parallel.zero_stage == 0 and parallel.data_degree * parallel.context_degree > 1
+    sums = parallel.zero_stage == 0 and parallel.num_replicas > 1
     if schedule == "aiao" and sums and parallel.deferred_sync is None:
         return Opening.DEFERRED_SYNC
     if osdp is not None and parallel.data_degree > 1 and osdp.choices is None:

@@ -8,6 +8,7 @@ from sim.training.pipeline.rules import SLICED_SCHEDULES, Schedule
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.parallelism.parallel import ParallelSpec
 from sim.training.spec.training import TrainingSpec
+from sim.training.tensor.registry import TensorMethodName
 
 SPLIT_SCHEDULES: Final[tuple[Schedule, ...]] = ("zb_h1", "zb_h2", "zb_v", "zb_auto", "dualpipe_v", "custom")
 """Schedules whose backwards may come in two parts, of one copy of the model."""
@@ -49,6 +50,13 @@ def _zero(stage: int) -> Technique:
 _METHOD: Final = "tensor method"
 """The choice of tensor-parallel methods beside 1d, and of the options of 1d alone: they are never used together."""
 
+
+def _in_blocks(method: TensorMethodName) -> Technique:
+    return Technique(f"{method} tensor parallelism", lambda s: s.parallel.tensor.name == method, _METHOD)
+
+
+_IN_BLOCKS: Final[tuple[TensorMethodName, ...]] = ("2d", "2.5d", "3d")
+
 TECHNIQUES: Final[Mapping[str, Technique]] = {
     "sequence_parallel": Technique(
         "sequence parallelism", lambda s: s.parallel.tensor.name == "1d" and s.parallel.tensor.cuts_residual, _METHOD
@@ -56,6 +64,7 @@ TECHNIQUES: Final[Mapping[str, Technique]] = {
     "collective_matmul": Technique(
         "collective matmul", lambda s: s.parallel.tensor.splits_products, needs=(("sequence_parallel",),)
     ),
+    **{f"tensor_{name.replace('.', '_')}": _in_blocks(name) for name in _IN_BLOCKS},
     "scatter_gather": Technique("scattered boundaries", lambda s: s.parallel.pipeline.scatter_gather),
     "context": Technique("context parallelism", lambda s: s.parallel.context_degree > 1),
     "latent_attention": Technique("latent attention", lambda s: s.model.latent_attention is not None),
@@ -119,6 +128,9 @@ TECHNIQUES: Final[Mapping[str, Technique]] = {
         "synchronisation under backward", lambda s: s.parallel.overlap_gradient_sync, "overlap_gradient_sync"
     ),
     "fp8": Technique("fp8", lambda s: s.training.types.casts, "precision"),
+    "recomputed_layers": Technique(
+        "a number of layers recomputed", lambda s: s.training.recompute_num_layers is not None
+    ),
     "set_gradients_to_none": Technique("gradients assigned", lambda s: s.training.set_gradients_to_none),
     "prescale_gradients": Technique(
         "gradients scaled in a pass", lambda s: s.training.prescale_gradients, needs=(("blocking_sync",),)

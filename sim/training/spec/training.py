@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sim.training.errors import SpecError
-from sim.training.pipeline.spec import Recompute
+from sim.training.pipeline.spec import Recompute, RecomputeMethod
 from sim.training.spec.method import LocalUpdate, Method
 from sim.training.spec.precision import PRECISIONS, PrecisionTypes
 
@@ -21,6 +21,10 @@ class TrainingSpec:
     microbatch_size: int
     precision: Precision = "bf16"
     recompute: Recompute = "none"
+    recompute_num_layers: int | None = None
+    """Recompute full: layers of every virtual stage that are, or are together; see ``RecomputeMethod``. None: all."""
+    recompute_method: RecomputeMethod | None = None
+    """None: left out, which is ``block``."""
     checkpoint_early_stop: bool = False
     """Recomputation ends where backward needs no more, as torch's does; else it runs to the end, as Megatron-LM's."""
     optimizer: Optimizer = "adam"
@@ -48,6 +52,12 @@ class TrainingSpec:
     """Local updates: whether a block also learns from the next one's loss. None: left out, which is greedy."""
 
     def __post_init__(self) -> None:
+        if self.recompute_method is not None and self.recompute_num_layers is None:
+            raise SpecError(
+                "training.recompute_method",
+                "it says how a number of layers is recomputed, and none is given",
+                "leave it out, or write training.recompute_num_layers",
+            )
         if self.gradient_placeholders and not self.fused_gradient_accumulation:
             raise SpecError(
                 "training.gradient_placeholders",
@@ -61,6 +71,11 @@ class TrainingSpec:
                 f"accumulated in {self.types.gradient}",
                 "leave it out, or low_precision_gradients: true",
             )
+
+    @property
+    def recompute_chosen(self) -> RecomputeMethod | None:
+        """Return how a number of layers of a stage is recomputed; None: no number is given."""
+        return None if self.recompute_num_layers is None else self.recompute_method or "block"
 
     @property
     def update(self) -> LocalUpdate:

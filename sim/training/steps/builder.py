@@ -15,7 +15,7 @@ from sim.plan.words.layout import Layout, Shard
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Direction, Op, Recv, Send
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
-from sim.training.data.axes import split_data_axis, split_experts
+from sim.training.data.axes import split_data_axis
 from sim.training.data.offload import write_offloaded_step
 from sim.training.data.operators import write_operator_step
 from sim.training.data.optimizer import write_step_end
@@ -41,8 +41,8 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None)
     ``only``: the pipeline rank whose program alone is built.
     """
     pipeline, sharding = job.parallel.pipeline, job.parallel.sharding
-    axes = split_experts(job.parallel.mesh_axes, job.parallel.expert_degree)
-    mesh = Mesh(split_data_axis(axes, sharding.shard_degree, sharding.local_degree))
+    axes, experts = job.parallel.mesh_axes, job.parallel.expert_degree
+    mesh = Mesh(split_data_axis(axes, sharding.shard_degree, sharding.local_degree, experts))
     place, rank_orders = placement(pipeline), orders(pipeline, job.num_microbatches)
     calls = pipeline_calls(rank_orders, place)
     if pipeline.num_slices > 1:
@@ -86,6 +86,8 @@ class StageProgramBuilder:
             job.training.microbatch_size,
             tensor=job.parallel.tensor,
             recompute=job.training.recompute,
+            recompute_num_layers=job.training.recompute_num_layers,
+            recompute_method=job.training.recompute_chosen or "block",
             loss_scale=1.0 / (job.gradient_scale * job.training.global_batch_size * job.model.sequence_length),
             products=(Float8Products if precision.casts else Products)(
                 WeightGradient(
@@ -166,7 +168,7 @@ class StageProgramBuilder:
             begin, end = write_operator_step(*around, self.job.operator_choices)
         elif parallel.sharding.offload is not None:
             begin, end = write_offloaded_step(*around)
-        elif parallel.zero_stage > 1 and parallel.data_degree > 1:
+        elif parallel.zero_stage > 1 and parallel.num_replicas > 1:
             begin, end = write_sharded_step(*around)
         else:
             return write_step_end(*around)
@@ -188,8 +190,7 @@ class StageProgramBuilder:
         x, boundary = self._stage_input(forward, now, model)
         layers = split_layers(self.job.model.num_layers, self.job.parallel.pipeline)
         entry = _Entry(x, len(forward.tape))
-        for layer in range(sum(layers[:index]), sum(layers[: index + 1])):
-            x = model.layer(forward, layer, x)
+        x = model.layers(forward, range(sum(layers[:index]), sum(layers[: index + 1])), x)
         output = self._stage_output(forward, stage, x, model)
         self._add_stage_task(now.task("forward"), Phase.FORWARD, forward.ops, stage)
         self.forwards[now] = _Forward(forward.tape, boundary, entry, output)

@@ -21,7 +21,7 @@ from sim.training.pipeline.calls import pipeline_calls
 from sim.training.pipeline.schedules import orders, placement
 from sim.training.pipeline.two_versions import NUM_STEPS, with_updates
 from sim.training.spec.job import DenseTraining, TextbookTraining
-from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, PIPELINE_AXIS
+from sim.training.spec.parallelism.mesh_axes import PIPELINE_AXIS
 from sim.training.steps.builder import StageProgramBuilder
 from sim.training.steps.textbook import RankWriter
 
@@ -78,7 +78,6 @@ class DelayedProgramBuilder(StageProgramBuilder):
             {stage: [self.tracer.parameters[p.source] for p in group] for stage, group in groups.items()},
             bucket_bytes=parallel.bucket_bytes,
             overlap=parallel.overlap_gradient_sync,
-            data_axis=DATA_AXIS,
             tied=False,
         )
         names = []

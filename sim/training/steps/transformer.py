@@ -4,7 +4,9 @@ Activations are [sequence, batch, hidden]; the batch dimension is sharded over `
 over the tensor-parallel ranks, the method of tensor parallelism says. Parameter names are those of the dense model.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import sqrt
 from typing import NamedTuple
 
@@ -38,7 +40,8 @@ class TransformerBuilder(LayerBuilder):
     def embed(self, t: TaskTracer) -> Tensor:
         """Return the embedded tokens of one micro-batch."""
         m = self.model
-        ids, table = self.tokens(t, "tokens", shift=0), self.word_table(t, "embedding.word")
+        ids = self.tokens(t, "tokens", self.tensor.sample_axes, shift=0)
+        table = self.word_table(t, "embedding.word")
         x = self.tensor.embed(t, "embedding", ids, table, whole_gradient=self.whole_embedding_gradient)
         if m.scaled_embeddings:
             x = f.scaled(t, "embedding.scaled", x, sqrt(m.hidden_size))
@@ -48,12 +51,14 @@ class TransformerBuilder(LayerBuilder):
             x = f.add_positions(t, "positions", x, positions, self.rows)
         return f.dropout(t, "embedding", x, m.dropout, batch_dim=1, spans=self._spans)
 
-    def tokens(self, t: TaskTracer, name: str, *, shift: int) -> Tensor:
-        """Return this rank's token ids (``shift`` 0) or labels (``shift`` 1)."""
-        m = self.model
+    def tokens(self, t: TaskTracer, name: str, axes: Sequence[str], *, shift: int) -> Tensor:
+        """Return this rank's token ids (``shift`` 0) or labels (``shift`` 1).
+
+        ``axes``: those of tensor parallelism that share out the sequences of a micro-batch.
+        """
         return f.tokens(
-            t, name, shift=shift, rows=self.rows, batch=self.microbatch_size, vocabulary=m.vocab_size,
-            axes=(DATA_AXIS, *self.tensor.sample_axes),
+            t, name, shift=shift, rows=self.rows, batch=self.microbatch_size // t.mesh.degree(*axes),
+            vocabulary=self.model.vocab_size, axes=(DATA_AXIS, *axes),
         )  # fmt: skip
 
     def word_table(self, t: TaskTracer, source: str) -> Parameter:
@@ -75,7 +80,7 @@ class TransformerBuilder(LayerBuilder):
         logits = self.tensor.logits(t, names.head, x, tables, products=self._head_products)
         if self.model.logit_cap:
             logits = f.elementwise(t, f"{names.head}.soft_cap", "soft_cap", logits, cap=self.model.logit_cap)
-        labels = self.tokens(t, names.labels, shift=1)
+        labels = self.tokens(t, names.labels, self.tensor.loss_axes, shift=1)
         return self.tensor.cross_entropy(t, names.loss, logits, labels, loss, self.loss_scale)
 
     @property
@@ -84,11 +89,27 @@ class TransformerBuilder(LayerBuilder):
         gradient = self.products.weight_gradient
         return Products(replace(gradient, placeholder="fresh") if gradient.placeholder == "kept" else gradient)
 
-    def layer(self, t: TaskTracer, index: int, x: Tensor) -> Tensor:
-        """Return one layer's output, recomputed in backward where ``recompute`` is full."""
-        if self.recompute == "full":
-            return self.checkpointed(t, lambda tracer, inputs: self._layer(tracer, index, inputs[0]), (x,))
-        return self._layer(t, index, x)
+    def layers(self, t: TaskTracer, indices: Sequence[int], x: Tensor) -> Tensor:
+        """Return the output of a stage's layers, recomputed in backward where ``recompute`` is full."""
+        size = self.recompute_num_layers or 1 if self.recompute_method == "uniform" else 1
+        for begin in range(0, len(indices), size):
+            together = tuple(indices[begin : begin + size])
+            if self._recomputes(begin):
+                x = self.checkpointed(t, partial(self._several, together), (x,))
+            else:
+                x = self._several(together, t, (x,))
+        return x
+
+    def _recomputes(self, place: int) -> bool:
+        """Return whether the layer at a place of its stage is recomputed whole."""
+        count = self.recompute_num_layers
+        return self.recompute == "full" and (count is None or self.recompute_method == "uniform" or place < count)
+
+    def _several(self, indices: Sequence[int], t: TaskTracer, inputs: Sequence[Tensor]) -> Tensor:
+        (x,) = inputs
+        for index in indices:
+            x = self._layer(t, index, x)
+        return x
 
     # --- one layer -----------------------------------------------------------------------------------------
 

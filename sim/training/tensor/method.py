@@ -7,31 +7,23 @@ Tensors are [sequence, batch, hidden]. A weight is [inputs, outputs]; either sid
 is column-parallel where it reads the residual stream (queries, keys, values; the first product of an MLP), and
 row-parallel where it makes what is added to it (the projection of attention; the second product of an MLP).
 
-The methods fill the interface like this, on t ranks, on q x q, on q x q x d and on l x l x l:
+The methods fill the interface like this, on t ranks, on q x q, on q x q x d and on p x p x p:
 
 * 1D (Megatron-LM), axis ``tp``. ``residual``: replicated, or cut along the sequence. ``column_layout``: outputs over
   ``tp``; ``row_layout``: inputs over ``tp``. ``enter`` gathers, ``leave`` sums, ``multiply`` is local.
-* 2D (Optimus), axes ``tp_row`` and ``tp_column``. ``sample_axes``: ``tp_row``. ``residual``: batch over ``tp_row``,
-  hidden over ``tp_column``. Every weight: inputs over ``tp_row``, outputs over ``tp_column``; tables: words over
-  ``tp_row``; ``hidden_layout``: ``tp_column``. ``enter`` and ``leave`` do nothing. ``multiply`` is SUMMA: q times a
-  broadcast of x over ``tp_column``, one of the weight over ``tp_row``, and a product that adds. ``norm``: its two sums
-  go over ``tp_column``. ``check``: q divides heads, widths, words and the batch.
+* 2D (Optimus), axes ``tp_row`` and ``tp_column``. ``residual``: batch over ``tp_row``, hidden over ``tp_column``.
+  Weights: inputs over ``tp_row``, outputs over ``tp_column``; tables: words over ``tp_row``; norms, biases and
+  positions: ``tp_column``. ``enter`` and ``leave`` do nothing. ``multiply`` is SUMMA.
 * 2.5D (Tesseract), axis ``tp_depth`` before those of 2D: it shares out the batch too, and weights are replicated over
-  it. ``check``: q d divides the batch.
-* 3D (Bian et al.), axes ``tp_input``, ``tp_weight`` and ``tp_output``. ``residual``: batch over ``tp_weight`` and
+  it. Their gradients are summed over it in backward, or are born partial.
+* 3D (Bian et al.), axes ``tp_output``, ``tp_input`` and ``tp_weight``. ``residual``: batch over ``tp_weight`` and
   ``tp_input``, hidden over ``tp_output``. ``column_layout``: inputs over ``tp_output`` and ``tp_weight``, outputs over
   ``tp_input``; ``row_layout``: input and output axes exchanged, so that the stream lies as before after two products.
-  ``column`` and ``row`` gather x and the weight, multiply, and reduce_scatter. ``check``: l divides heads, l^2 widths,
-  words and the batch.
+  Logits lie as after one: ``loss_axes`` are others than ``sample_axes``.
 
-Except in 1D no rank holds the whole residual stream, so ``boundary`` sends it as it lies.
-
-On paper 2D needs nothing else. A layer is norm, ``column``, attention of b/q sequences and a/q heads (local: queries
-lie [s, b/q, a/q, d]), ``row``, and the same for the MLP. SUMMA's broadcasts and reduces are differentiable functions of
-the plan, so backward follows. Gradients of norms and biases are born partial over ``sample_axes``, which cut a
-dimension that these gradients sum over, and buckets sum them as they sum those of sequence parallelism.
-``cross_entropy`` reads the axes that cut the words off the logits' layout. Routers and latent projections, whose
-weights every rank holds whole, are to be refused with 2D until they are built.
+Except in 1D no rank holds the whole residual stream, so ``boundary`` sends it as it lies. Gradients of norms and biases
+are born partial over the axes that share out the batch, as these gradients sum over it, and data parallelism sums them
+as it sums those of sequence parallelism. ``cross_entropy`` reads the axes that cut the words off the logits' layout.
 """
 
 from abc import ABC, abstractmethod
@@ -76,9 +68,19 @@ class TensorMethod(ABC):
         """
 
     @property
+    def mesh_sides(self) -> tuple[int, ...]:
+        """Return the ranks along each side of a mesh; none of a method whose degree says all."""
+        return ()
+
+    @property
     @abstractmethod
     def sample_axes(self) -> tuple[str, ...]:
-        """Return the axes that share out the sequences of a micro-batch."""
+        """Return the axes that share out the sequences of a micro-batch, where they are embedded."""
+
+    @property
+    def loss_axes(self) -> tuple[str, ...]:
+        """Return the axes that share out the sequences of a micro-batch, where the loss is computed."""
+        return self.sample_axes
 
     @abstractmethod
     def check(self, sizes: Sizes, *, scatters: bool) -> None:
@@ -87,26 +89,26 @@ class TensorMethod(ABC):
         ``scatters``: pipeline stages cut what they send, see ``boundary``.
         """
 
-    @abstractmethod
     def token_multiple(self, *, scatters: bool) -> int:
-        """Return a divisor of the number of tokens of every task; ``scatters`` as in ``check``."""
+        """Return a divisor of the number of tokens of every task: 1, none are cut; ``scatters`` as in ``check``."""
+        return 1
 
     # --- options that others ask for -----------------------------------------------------------------------
 
     @property
-    @abstractmethod
     def overlaps_backward(self) -> bool:
         """Return whether backward computes a weight's gradient while its input's gradient is communicated."""
+        return True
 
     @property
-    @abstractmethod
     def cuts_residual(self) -> bool:
         """Return whether every rank holds another part of the residual stream."""
+        return True
 
     @property
-    @abstractmethod
     def splits_products(self) -> bool:
         """Return whether products are made in pieces, beside the communication of the others (collective matmul)."""
+        return False
 
     # --- layouts -------------------------------------------------------------------------------------------
 
@@ -138,16 +140,16 @@ class TensorMethod(ABC):
 
     # --- products ------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def enter(self, t: TaskTracer, x: Tensor, *, again: bool = True) -> Tensor:
-        """Return a tensor of the residual stream as column-parallel products read it.
+        """Return a tensor of the residual stream as column-parallel products read it; here as it lies.
 
         ``again``: where it is gathered, keep the own part alone and gather in backward again.
         """
+        return x
 
-    @abstractmethod
     def leave(self, t: TaskTracer, x: Tensor) -> Tensor:
-        """Return the result of a row-parallel product in the layout of the residual stream."""
+        """Return the result of a row-parallel product in the layout of the residual stream; here as it lies."""
+        return x
 
     @abstractmethod
     def multiply(
@@ -216,9 +218,9 @@ class TensorMethod(ABC):
 
     # --- pipelines -----------------------------------------------------------------------------------------
 
-    @abstractmethod
     def boundary(self, *, scatters: bool) -> Boundary:
-        """Return the form in which the residual stream goes from one pipeline stage to the next.
+        """Return the form in which the residual stream goes from one pipeline stage to the next; here as it lies.
 
         ``scatters``: what every rank holds whole is cut before it is sent.
         """
+        return Boundary(self.residual)

@@ -7,11 +7,19 @@ from typing import Final, Literal
 from sim.training.errors import SpecError
 from sim.training.tensor.method import TensorMethod
 from sim.training.tensor.one_dimensional import OneDimensional
+from sim.training.tensor.three_dimensional import ThreeDimensional
+from sim.training.tensor.two_and_a_half_dimensional import TwoAndAHalfDimensional
+from sim.training.tensor.two_dimensional import TwoDimensional
 
-TensorMethodName = Literal["1d"]
+TensorMethodName = Literal["1d", "2d", "2.5d", "3d"]
 """The choices of ``parallel.tensor.method``; a test holds them to the registry."""
 
-TENSOR_METHODS: Final[Mapping[TensorMethodName, Callable[..., TensorMethod]]] = {"1d": OneDimensional}
+TENSOR_METHODS: Final[Mapping[TensorMethodName, Callable[..., TensorMethod]]] = {
+    "1d": OneDimensional,
+    "2d": TwoDimensional,
+    "2.5d": TwoAndAHalfDimensional,
+    "3d": ThreeDimensional,
+}
 """The class of each method; it takes the degree and the method's own options."""
 
 

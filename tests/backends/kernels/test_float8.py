@@ -16,7 +16,7 @@ from backends.execution.result import Execution
 from backends.torch.kernels import KERNELS, KernelContext
 from backends.torch.reference.dense import DenseModel, Objective, Reference, parameter_shapes, run_reference
 from backends.torch.values.randomness import token_ids
-from backends.torch.values.slicing import cut
+from backends.torch.values.slicing import cut, flat_piece
 from sim.plan.facts.slices import buffer_slice
 from sim.training.spec.job import DenseTraining
 from tests.backends.float8_runs import WIDE
@@ -131,6 +131,10 @@ def worst_error(execution: Execution, reference: Reference) -> float:
             assert buffer.initial is not None
             if name == "loss":
                 expected = reference.loss.reshape(1)
+            elif buffer.initial.of:  # a shard of a unit's gradients
+                known = (program.buffers[of].initial for of in buffer.initial.of)
+                whole = [reference.gradients[initial.source] for initial in known if initial is not None]
+                expected = flat_piece(whole, plan.mesh.index(result.rank, buffer.initial.axes), buffer.num_elements)
             else:
                 place = buffer_slice(buffer, plan.mesh, result.rank)
                 expected = cut(reference.gradients[buffer.initial.source], place)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,10 +16,10 @@ from scenarios.cli import COMMANDS, HELP, main
 from scenarios.errors import Origin, ScenarioError
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, closing_block, training_blocks
-from scenarios.report.words import Advice
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.measured.validation import ErrorThresholds, PredictedRow, ValidatedTable, Validation
-from scenarios.summaries.steps.step import EngineWork, Folded
+from scenarios.summaries.steps.advice import AdviceSummary, TriedChange
+from scenarios.summaries.steps.step import EngineWork, Folded, StepSummary
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema
 from scenarios.workloads.steps.executing.execution import Executed
@@ -57,19 +58,20 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
 class Fixed(Outcome):
     """A result that nobody simulated."""
 
-    summary = SUMMARY
+    def __init__(self, summary: StepSummary = SUMMARY) -> None:
+        self.summary = summary
 
     def row(self) -> object:
         """Return that there is nothing to compare."""
         return None
 
-    def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
+    def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
         """Return the summary in words."""
-        return training_blocks(FoundStep(self.summary, advice=advice))
+        return training_blocks(FoundStep(self.summary))
 
-    def closing(self, advice: Advice | None) -> Sequence[Block]:
+    def closing(self) -> Sequence[Block]:
         """Return what would help."""
-        return (closing_block(FoundStep(self.summary, advice=advice)),)
+        return (closing_block(self.summary),)
 
 
 @pytest.fixture
@@ -81,8 +83,22 @@ def simulated(monkeypatch) -> list[tuple[object, dict[str, object]]]:
         calls.append((scenario, options))
         return Fixed()
 
+    def advised(_kind: object, found: Fixed, level: str) -> Fixed:
+        calls.append(("advice", {"level": level}))
+        return Fixed(replace(found.summary, advice=ADVICE))
+
     monkeypatch.setattr("scenarios.workloads.training.workload.simulate", simulate)
+    monkeypatch.setattr("scenarios.workloads.training.workload.TrainingStep.advised", advised)
     return calls
+
+
+ADVICE = AdviceSummary(
+    level="quick",
+    best=TriedChange(
+        set=("training.recompute=selective",), fits_memory=True, peak_memory_bytes=2**30, iteration_time_s=16.0,
+        gain=0.25,
+    ),
+)  # fmt: skip
 
 
 def test_help_imports_nothing_heavy_and_is_quick() -> None:
@@ -127,7 +143,7 @@ def test_help_names_every_command_and_every_option_of_the_main_one(capsys) -> No
     assert all(name in shown for name in COMMANDS)
     command = importlib.import_module("scenarios.commands.simulate").command
     options = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
-    assert options == {"--set", "--out", "--json", "--detail", "--fold"}
+    assert options == {"--set", "--out", "--json", "--detail", "--advice", "--fold"}
     assert all(option.replace("--fold", "--no-fold") in HELP for option in options)
 
 
@@ -155,9 +171,7 @@ def test_scenario_alone_is_simulated(capsys, write, simulated) -> None:
 def test_results_are_written_where_asked(capsys, write, tmp_path, simulated, monkeypatch) -> None:
     """``--out`` hands the result to the writer, and says where it went."""
     written: list[Path] = []
-    monkeypatch.setattr(
-        "scenarios.workloads.workload.Outcome.write", lambda _result, folder, _advice: written.append(folder)
-    )
+    monkeypatch.setattr("scenarios.workloads.workload.Outcome.write", lambda _result, folder: written.append(folder))
     code, shown = run(capsys, str(write()), "--out", str(tmp_path / "new" / "out"))
     assert code == 0
     assert written == [tmp_path / "new" / "out"]
@@ -177,6 +191,50 @@ def test_readable_summary_answers_first(capsys, write, simulated) -> None:
     assert positions == sorted(positions)
     assert "--set training.recompute=selective" in shown
     load_scenario(path, ["training.recompute=selective"])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], ["quick"]),
+        (["--advice", "full"], ["full"]),
+        (["--advice", "none"], []),
+        (["--json"], []),
+        (["--json", "--advice", "quick"], ["quick"]),
+        (["--json", "--out", "{out}"], ["quick"]),
+    ],
+)
+def test_advice_is_sought_as_asked_for(
+    capsys, write, tmp_path, simulated, monkeypatch, options: list[str], expected: list[str]
+) -> None:
+    """Quick for people and files, none for a program that reads JSON alone; what was found is in the JSON."""
+    monkeypatch.setattr("scenarios.workloads.workload.Outcome.write", lambda _result, _folder: None)
+    code, shown = run(capsys, str(write()), *(word.format(out=tmp_path / "out") for word in options))
+    assert code == 0
+    assert [asked["level"] for what, asked in simulated if what == "advice"] == expected
+    if "--json" in options:
+        assert ("advice" in json.loads(shown)) == bool(expected)
+    else:
+        assert ("what would help most" in shown) == bool(expected)
+
+
+def test_answer_is_out_before_advice_begins(write, simulated, monkeypatch, tmp_path) -> None:
+    """A pipe has the answer when advice is interrupted."""
+    path = tmp_path / "shown.txt"
+    seen = []
+
+    def interrupted(_kind: object, _found: Fixed, _level: str) -> Fixed:
+        seen.append(path.read_text(encoding="utf-8"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scenarios.workloads.training.workload.TrainingStep.advised", interrupted)
+    with path.open("w", encoding="utf-8") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        with pytest.raises((SystemExit, KeyboardInterrupt)):
+            main([str(write())])
+    assert simulated
+    assert "step time" in seen[0]
+    assert "what would help most" not in path.read_text(encoding="utf-8")
 
 
 def test_schema_is_printed(capsys) -> None:
@@ -210,18 +268,18 @@ def test_list_names_every_topology_of_the_catalogue(capsys) -> None:
 @pytest.mark.parametrize(
     ("node", "peak"),
     [
-        ("dgx-2", "125 TFLOP/s fp16 dense"),
-        ("dgx-a100-80g", "312 TFLOP/s bf16 dense"),
-        ("hgx-h100", "989.4 TFLOP/s bf16 dense"),
-        ("dgx-b200", "2.25 PFLOP/s bf16 dense"),
-        ("local-cpu", "80 GFLOP/s fp32 dense"),
+        ("dgx-2", "125 TFLOP/s fp16"),
+        ("dgx-a100-80g", "312 TFLOP/s bf16"),
+        ("hgx-h100", "989.4 TFLOP/s bf16"),
+        ("dgx-b200", "2.25 PFLOP/s bf16"),
+        ("local-cpu", "80 GFLOP/s fp32"),
     ],
 )
 def test_list_names_the_precision_of_a_peak(capsys, node, peak) -> None:
     """The peak of a node's devices is of the fastest precision of 16 or 32 bits, which is named."""
     _, shown = run(capsys, "list", "nodes", "--json")
     (record,) = (record for record in json.loads(shown)["nodes"] if record["name"] == node)
-    assert record["peak"] == peak
+    assert record["dense peak"] == peak
 
 
 def test_new_writes_a_starter_file_once(capsys, tmp_path) -> None:

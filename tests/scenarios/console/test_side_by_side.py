@@ -99,3 +99,14 @@ def test_plan_larger_than_the_computer_is_refused(write) -> None:
     with pytest.raises(ScenarioError, match=r"1,536 ranks on this computer need at least 7\d{4}\.\d\d GiB"):
         refuse_too_large(plan, 2**34)
     refuse_too_large(plan, 2**47)
+
+
+def test_what_may_be_off_stands_beside_the_difference() -> None:
+    """An uncalibrated profile and ranks that share cores are named; a measured one with a core each is not."""
+    words = printed(print_execution, EXECUTION, profile_basis="assumed", num_cores=2)
+    assert "uncalibrated; 4 ranks on 2 cores)" in words
+    quiet = printed(print_execution, EXECUTION, profile_basis="measured", num_cores=4)
+    assert "uncalibrated" not in quiet
+    assert "cores" not in quiet
+    both = printed(print_comparison, COMPARISON, notes=("uncalibrated", "4 ranks on 2 cores"))
+    assert "100 ms (simulated, uncalibrated) against 200 ms (executed, 4 ranks on 2 cores)" in both

@@ -2,12 +2,13 @@
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, ended, first_line, needs_proc, processor_s, started, until, workers
+from tests.processes import ROOT, children, ended, first_line, needs_proc, processor_s, started, until, workers
 from traces.files import replacing
 from traces.signals import undisturbed
 from traces.temporary_folders import collecting_temporary_folders, temporary_folder
@@ -47,17 +48,19 @@ with ended_by_signals():
 
 @needs_proc
 @pytest.mark.parametrize(
-    ("args", "signum"),
+    ("args", "num_workers", "signum"),
     [
-        (("sweep", LARGE, "--set", "seed=1,2", "--jobs", "2"), signal.SIGTERM),
-        (("fit", MEASURED, "--constant", "software.launch", "--jobs", "2"), signal.SIGINT),
+        (("sweep", LARGE, "--set", "seed=1,2", "--jobs", "2"), 2, signal.SIGTERM),
+        (("sweep", LARGE, "--set", "seed=1,2", "--jobs", "2"), 2, signal.SIGINT),
+        (("fit", MEASURED, "--constant", "software.launch", "--jobs", "2"), 2, signal.SIGINT),
+        (("execute", TINY, "--steps", "1000"), 4, signal.SIGINT),
     ],
-    ids=["kill", "Ctrl-C"],
+    ids=["kill sweep", "Ctrl-C sweep", "Ctrl-C fit", "Ctrl-C execute"],
 )
-def test_commands_with_workers_end_soon(args: tuple[str, ...], signum: signal.Signals) -> None:
+def test_commands_with_workers_end_soon(args: tuple[str, ...], num_workers: int, signum: signal.Signals) -> None:
     """While workers are busy, a signal ends the command and all of them, and only the command says so."""
     with started(COMMAND_LINE, *args) as command:
-        until(lambda: len(workers(command.pid)) == 2, "there are no two workers")
+        until(lambda: len(workers(command.pid)) == num_workers, "there are too few workers", bound_s=180.0)
         found = workers(command.pid)
         until(lambda: min(map(processor_s, found)) > 0.5, "the workers do not work")
         if signum is signal.SIGINT:
@@ -66,6 +69,21 @@ def test_commands_with_workers_end_soon(args: tuple[str, ...], signum: signal.Si
             command.send_signal(signum)
         assert ended(command, found) == f"stopped by {signum.name}\n"
         assert command.returncode in {-signum, 128 + signum}
+
+
+@needs_proc
+def test_ctrl_c_ends_a_simulation_quietly() -> None:
+    """In the middle of a long simulation Ctrl-C ends the command with one line; a shell sees exit code 130."""
+    code = f"import subprocess\nwork = [{sys.executable!r}, '-c', {COMMAND_LINE!r}, {LARGE!r}]\n"
+    code += "shell = 'trap : INT; \"$@\"; echo $?'\n"
+    code += "print(subprocess.run(['sh', '-c', shell, 'sh', *work], capture_output=True, text=True))\n"
+    signals = "import signal\nsignal.signal(signal.SIGINT, lambda *_: None)\n"
+    with started(signals + code) as process:
+        until(lambda: any(processor_s(pid) > 2.0 for pid in _below(process.pid)), "nothing is simulated")
+        os.killpg(process.pid, signal.SIGINT)
+        assert ended(process) == ""
+        assert process.stdout is not None
+        assert "130\\n', stderr='stopped by SIGINT\\n'" in process.stdout.read()
 
 
 def test_nothing_half_written_is_left(tmp_path: Path) -> None:
@@ -99,6 +117,12 @@ def test_signals_that_are_ignored_stay_ignored() -> None:
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert ended(process) == "stopped by SIGINT\n"
+
+
+def _below(parent: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have."""
+    found = children(parent)
+    return [*found, *(pid for child in found for pid in children(child))]
 
 
 class _Told(BaseException):

@@ -9,28 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.cli import main
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.text_file import read_text
 from scenarios.results.folder import refuse_unwritable
+from tests.scenarios.conftest import QUICKSTART
+from tests.scenarios.refusing import refuse
 from traces.parquet import write_timeline
 from traces.timeline import TimelineBuilder
 
 ROOT = Path(__file__).parents[3]
-
-
-def refuse(capsys: pytest.CaptureFixture[str], folder: Path, *args: str) -> str:
-    """Run the command line, expect a refusal that writes nothing, and return the message."""
-    before = sorted(folder.rglob("*"))
-    with pytest.raises(SystemExit) as caught:
-        main(list(args))
-    output = capsys.readouterr()
-    assert caught.value.code == 2
-    assert output.out == ""
-    assert "Traceback" not in output.err
-    assert len(output.err) < 2000
-    assert sorted(folder.rglob("*")) == before
-    return output.err
 
 
 BAD_VALUES = [
@@ -38,7 +25,7 @@ BAD_VALUES = [
     ("num_layers: 80", "num_layer: 80", 4, "model.num_layer", "unknown key", "did you mean num_layers?"),
     ("parallel:\n", "paralel:\n", 6, "paralel", "unknown key", "did you mean parallel?"),
     ("degree: 8, sequence", "degre: 8, sequence", 7, "parallel.tensor.degre", "unknown key", "did you mean degree?"),
-    ("seed: 0", "num_nodes: 4", 2, "num_nodes", "unknown key", "belongs under cluster"),
+    ("seed: 0", "num_nodes: 4", 2, "num_nodes", "unknown key", "write cluster.num_nodes"),
     ("seed: 0", "num_heads: 4", 2, "num_heads", "unknown key", "belongs under model"),
     ("seed: 0", "seed: '0'", 2, "seed", "a whole number belongs here, not '0' (text)", "without quotes"),
     ("seed: 0", "seed: true", 2, "seed", "not true (a truth value)", "write it without"),
@@ -278,14 +265,18 @@ def test_missing_file_names_the_nearest(tmp_path, write, capsys) -> None:
 
 
 def test_a_file_of_this_folder_is_named_for_one_of_the_scenarios(tmp_path, write, capsys, monkeypatch) -> None:
-    """Who names a file as a shell sees it, for a scenario of another folder, is told the path that leads to it."""
-    path, here = write(), tmp_path / "elsewhere"
+    """A path in a file begins at the file's folder, of --set at the shell's; who mistakes one is told the other."""
+    path, here = write(QUICKSTART, ("num_nodes: 192", "num_nodes: 192, profile: cpu.yaml")), tmp_path / "elsewhere"
     here.mkdir()
     (here / "cpu.yaml").write_text("a profile", encoding="utf-8")
     monkeypatch.chdir(here)
-    message = refuse(capsys, tmp_path, str(path), "--set", "cluster.profile=cpu.yaml")
-    assert f"{tmp_path / 'cpu.yaml'}: there is no such file" in message
-    assert f"did you mean {here / 'cpu.yaml'}? a path inside a scenario begins at the scenario's folder" in message
+    message = refuse(capsys, tmp_path, str(path))
+    assert f"{path}:3: cluster.profile: there is no such file: {tmp_path / 'cpu.yaml'}" in message
+    assert f"write {here / 'cpu.yaml'}: a path in a file begins at the file's folder" in message
+    (here / "cpu.yaml").rename(tmp_path / "near.yaml")
+    message = refuse(capsys, tmp_path, str(path), "--set", "cluster.profile=near.yaml")
+    assert "--set cluster.profile=near.yaml: cluster.profile: there is no such file: near.yaml" in message
+    assert f"write {tmp_path / 'near.yaml'}: a path in --set begins at the working directory" in message
 
 
 def test_unreadable_file_is_refused(tmp_path, write, capsys, monkeypatch) -> None:
@@ -366,7 +357,7 @@ def test_unwritable_out_is_refused_before_simulating(
 def test_failed_writing_leaves_nothing(tmp_path, write, capsys) -> None:
     """Where one of the files cannot be written none is, and a folder made for them is gone again."""
     (tmp_path / "out" / "report.html").mkdir(parents=True)
-    message = refuse(capsys, tmp_path, str(write()), "--out", str(tmp_path / "out"))
+    message = refuse(capsys, tmp_path, str(write()), "--out", str(tmp_path / "out"), answered=True)
     assert "report.html is a directory there" in message
 
 
@@ -377,7 +368,8 @@ def test_failed_writing_leaves_no_new_folder(tmp_path, write, monkeypatch, capsy
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("scenarios.results.outcome_files.write_perfetto", fail)
-    assert "no space left" in refuse(capsys, tmp_path, str(write()), "--out", str(tmp_path / "a" / "out"))
+    args = (str(write()), "--out", str(tmp_path / "a" / "out"))
+    assert "no space left" in refuse(capsys, tmp_path, *args, answered=True)
 
 
 def test_disk_that_fills_up_while_writing_is_reported(tmp_path, write, capsys, monkeypatch) -> None:
@@ -389,7 +381,7 @@ def test_disk_that_fills_up_while_writing_is_reported(tmp_path, write, capsys, m
     monkeypatch.setattr("scenarios.workloads.workload.Outcome.write", fail)
     out = tmp_path / "out"
     assert f"--out {out}: nothing can be written in {out}: no space left" in refuse(
-        capsys, tmp_path, str(write()), "--out", str(out)
+        capsys, tmp_path, str(write()), "--out", str(out), answered=True
     )
 
 
@@ -412,7 +404,7 @@ def test_bad_command_line_is_refused(tmp_path, capsys, args: list[str], rule: st
 def test_mistyped_scenario_names_the_nearest(tmp_path, capsys, monkeypatch) -> None:
     """A bare word like a scenario's name is answered with its file."""
     monkeypatch.chdir(ROOT)
-    assert "did you mean the scenario scenarios/library/quickstart.yaml" in refuse(capsys, tmp_path, "quikstart")
+    assert "did you mean the scenario quickstart?" in refuse(capsys, tmp_path, "quikstart")
 
 
 def test_installed_command_leaves_with_exit_code_2(tmp_path, write) -> None:

@@ -55,7 +55,7 @@ def test_scenario_on_a_pipe_is_answered_as_a_file_is(write, capsys, textbook, co
     named = answer(capsys, *arguments[0], write(textbook), *arguments[1])
     assert answer(capsys, *arguments[0], piped(textbook), *arguments[1]) == named
     if not command:
-        assert "what would help most: less pipeline bubble" in named
+        assert "what would help most: --set " in named
 
 
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs pipes with names")

@@ -226,11 +226,13 @@ def test_every_key_of_software_reaches_the_framework() -> None:
     stated = {
         "launch": "1 ms", "native_launch": "2 ms", "task_launch": "3 ms", "graph_launch": "4 ms", "rank_skew": "5 ms",
         "product_slowdown": 1.1, "unaligned_slowdown": 1.2, "memory_bound_slowdown": 1.3, "optimizer_slowdown": 1.4,
-        "step_spread": 0.5, "fused_softmax": False, "fused_routing": False, "fused_permutation": False,
+        "step_spread": 0.5, "memory_reserve": "6 GiB", "fused_softmax": False, "fused_routing": False,
+        "fused_permutation": False,
     }  # fmt: skip
     assert set(stated) == set(SoftwareSection.model_fields)
-    seconds = {f"{key}_s": float(text.split()[0]) * 1e-3 for key, text in stated.items() if isinstance(text, str)}
+    seconds = {f"{key}_s": float(text[:-3]) * 1e-3 for key, text in stated.items() if str(text).endswith(" ms")}
     expected = seconds | {key: value for key, value in stated.items() if not isinstance(value, str)}
+    expected["memory_reserve_bytes"] = 6 * 2**30
     assert asdict(software_of(SoftwareSection.model_validate(stated))) == expected
 
 

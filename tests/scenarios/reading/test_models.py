@@ -313,5 +313,5 @@ def test_file_that_is_no_configuration_is_refused(write, tmp_path, text: str) ->
     (tmp_path / "config.json").write_text(text)
     path = write()
     with pytest.raises(ScenarioError) as caught:
-        load_scenario(path, ["model={huggingface: config.json}"])
+        load_scenario(path, [f"model={{huggingface: {tmp_path}/config.json}}"])
     assert caught.value.file == str(tmp_path / "config.json")

@@ -42,13 +42,13 @@ def test_summary_says_what_communication_was_bound_by(result: SimulatedStep) -> 
         assert set(entry["bound_s"]) <= (inside if entry["stream"] == "tp" else {"nic", "leaf-spine"})
 
 
-def test_console_shows_the_busiest_link(capsys: pytest.CaptureFixture[str]) -> None:
+def test_console_shows_the_fullest_link(capsys: pytest.CaptureFixture[str]) -> None:
     """Its name stands beside time and memory."""
     path = SCENARIOS / "llama-2-13b-stragglers-64-h100.yaml"
     with pytest.raises(SystemExit):
         main([str(path), *(word for key in SET for word in ("--set", key))])
     assert re.search(
-        r"busiest link +\d+\.\d % of the step, at its peak 100\.0 %: node 2 nic 0 out", capsys.readouterr().out
+        r"fullest link +100\.0 % at its peak, \d+\.\d % of the step: node 2 nic 0 out", capsys.readouterr().out
     )
 
 
@@ -81,3 +81,15 @@ def test_textbook_workloads_have_no_links() -> None:
     found = simulate(load_scenario(SCENARIOS / "textbook-1f1b.yaml"))
     assert found.links is None
     assert found.as_json()["links"] == found.as_json()["communication"] == []
+
+
+def test_devices_without_nvswitch_do_not_speak_of_one(tmp_path: Path) -> None:
+    """Processes on a CPU, and GPUs on PCIe, send through ports; summary, page and timeline name no NVSwitch."""
+    for overrides in ([], ["cluster.node=aws-g6e-48xlarge"]):
+        result = simulate(load_scenario(SCENARIOS / "tiny-gpt-2x2.yaml", [*overrides, "cluster.devices_per_node=4"]))
+        assert {entry["kind"] for entry in result.as_json()["links"]} == {"device port"}
+        assert result.as_json()["links"][0]["busiest"]["link"].split(" to ")[1] == "switch"
+        result.write(tmp_path)
+        page = (tmp_path / "report.html").read_text(encoding="utf-8").lower()
+        assert "device port" in page
+        assert "nvswitch" not in page

@@ -16,13 +16,14 @@ from matplotlib.text import Text
 
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.charts.gantt import PAUSE, VISIBLE, choose_bars
+from scenarios.report.pages.advice_section import effect_of, options_of
 from scenarios.report.phases import FORWARD, OPTIMIZER, PHASES, SYNC, Phase
 from scenarios.report.pictures.picture_file import Drawing
 from scenarios.report.pictures.topology_figure import lay_out_topology
 from scenarios.report.slots.slot_figure import SlotDrawing
 from scenarios.report.words import time_parts
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.advice import advise
+from scenarios.workloads.steps.advising.advise import advise
 from scenarios.workloads.steps.running import SimulatedStep, simulate
 from scenarios.workloads.steps.schedule import schedule_of
 from sim.cluster.topology.parse import parse_topology
@@ -44,14 +45,15 @@ SAME_THING = (
 @pytest.fixture(scope="module")
 def result() -> SimulatedStep:
     """Return a small run whose gradients and parameters wait for oversubscribed uplinks."""
-    return simulate(load_scenario(SCENARIOS / "clusters" / "leaf-spine.yaml", SMALL))
+    found = simulate(load_scenario(SCENARIOS / "clusters" / "leaf-spine.yaml", SMALL))
+    return found.with_advice(advise(found, "quick"))
 
 
 @pytest.fixture(scope="module")
 def page(result: SimulatedStep, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return its report."""
     out = tmp_path_factory.mktemp("page")
-    result.write(out, advise(result.scenario, result.summary))
+    result.write(out)
     return (out / "report.html").read_text(encoding="utf-8")
 
 
@@ -120,14 +122,15 @@ def test_pages_are_whole_and_load_nothing(page: str, pipeline_page: str) -> None
 def test_first_screen_says_what_the_summary_says(result: SimulatedStep, page: str) -> None:
     """Time with its interval, memory and verdict, what a rank waits for, and what would help, before any chart."""
     summary, first_screen = result.summary, body_of(page).split('class="chart"')[0]
-    advice = advise(result.scenario, summary)
-    assert advice is not None
+    assert summary.advice is not None
+    best, (cause,) = summary.advice.best, summary.advice.causes
+    assert best is not None
     low_s, high_s = summary.iteration_time_interval_s
     expected = [
         format_time(summary.iteration_time_s), f"90 %: {format_time(low_s)} to {format_time(high_s)}",
         f"{summary.tokens_per_s:,.0f} tokens/s", format_percent(summary.mfu), format_percent(summary.hfu),
         format_bytes(summary.roles[0].peak_memory_bytes), ": fits", summary.links[0].busiest.link,
-        format_percent(summary.links[0].busiest.busy_fraction), advice.options, advice.aim,
+        format_percent(summary.links[0].busiest.busy_fraction), options_of(best.set), effect_of(best), cause.cause,
     ]  # fmt: skip
     assert [words for words in expected if words not in first_screen] == []
     parts = time_parts(summary)

@@ -1,6 +1,7 @@
 """Slot diagrams: every schedule draws itself, in the terminal and as a picture, with the times of the engine."""
 
 import json
+import re
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from scenarios.cli import main
+from scenarios.report.charts.bar_labels import label_angle
 from scenarios.report.slots.slot_diagram import SlotDiagram, choose_slots
 from scenarios.report.slots.slot_text import print_slots
 from scenarios.workloads.loading import load_scenario
@@ -170,3 +172,30 @@ def test_bad_names_are_refused(capsys, write, textbook, tmp_path: Path) -> None:
         assert code == 2
         assert said in error
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_numbers_of_many_micro_batches_can_be_read(capsys, write, textbook, tmp_path: Path) -> None:
+    """Pictures number every pass of 120 micro-batches, turned where boxes are narrow; a terminal cuts no number."""
+    path, picture = write(textbook, ("num_microbatches: 8", "num_microbatches: 120")), tmp_path / "a.svg"
+    assert run(capsys, "show", str(path), "--out", str(picture))[0] == 0
+    text = ["".join(node.itertext()).strip() for node in ElementTree.parse(picture).iter() if node.tag.endswith("text")]
+    for number in range(10, 120):
+        assert text.count(str(number)) >= 4 * 2  # an axis may have the number, too
+    for width in range(60, 110):
+        for line in printed(diagram_of(path), width).splitlines()[:8]:
+            beginning, _, end = line.partition(" ... ")
+            for part in (beginning, end):
+                for letter in "FB":
+                    numbers = [int(found) for found in re.findall(rf"{letter}(\d+)", part)]
+                    assert numbers == sorted(numbers)
+            assert not re.match(r"[\d ]*\d", end)
+
+
+@pytest.mark.parametrize(
+    ("label", "width", "height", "angle"),
+    [("7", 0.1, 0.2, 0), ("12", 0.15, 0.2, 0), ("12", 0.1, 0.2, 90), ("12", 0.07, 0.2, None), ("12345", 0.1, 0.2, None),
+     ("", 1.0, 1.0, None)],
+)  # fmt: skip
+def test_numbers_are_turned_where_bars_are_narrow(label: str, width: float, height: float, angle: int | None) -> None:
+    """A number lies where the bar is wide, stands where it is high, and is left out where neither holds it."""
+    assert label_angle(label, width, height) == angle

@@ -1,254 +1,322 @@
-"""What would help most."""
+"""Advice: which changes are tried, what is said of them, and the causes of lost time."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from scenarios.report.words import recompute_fraction
+from scenarios.report.pages.advice_section import advice_facts, grouped
+from scenarios.summaries.steps.advice import AdviceSummary, TriedChange
 from scenarios.summaries.steps.mean_rank import mean_busy_s, mean_exposed_s
-from scenarios.summaries.steps.step import EngineWork, StepSummary
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.advice import MOST_EVENTS, WORTH_DOING, advise
-from scenarios.workloads.steps.running import plan_of, simulate
-from scenarios.workloads.steps.scenario import StepScenario
-from sim.engine.running.memory import memory_use
-from tests.scenarios.typed_results import role_of, step_of
+from scenarios.workloads.steps.advising import trials
+from scenarios.workloads.steps.advising.advise import WORTH_DOING, advise
+from scenarios.workloads.steps.advising.cost import CostModel
+from scenarios.workloads.steps.findings.changes import merged
+from scenarios.workloads.steps.running import SimulatedStep, plan_of, simulate
+from scenarios.workloads.steps.scenario import step_of
+from tests.scenarios.typed_results import role_of
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios" / "library"
+LLAMA_70B = """\
+name: llama-3 70B, fewer layers
+cluster: {node: hgx-h100, num_nodes: 8}
+model: {preset: llama-3-70b, num_layers: 8}
+training: {global_batch_size: 1024, microbatch_size: 1, precision: bf16, recompute: none}
+parallel:
+  tensor: {degree: 8, sequence_parallel: true}
+  pipeline: {degree: 2}
+  data: {degree: auto, zero_stage: 1}
+"""
 
 
-def computing(needed_s: float, recomputed_s: float = 0.0) -> dict[str, dict[str, float]]:
-    """Return what a role computes for, and that it does."""
-    parts = {"needed": needed_s, "recomputed": recomputed_s, "empty_slots": 0.0, "duplicated": 0.0}
-    return {"busy_s": {"compute": needed_s + recomputed_s}, "computing_s": parts}
+def named(name: str, *overrides: str) -> SimulatedStep:
+    """Return a step of the library, simulated."""
+    return simulate(step_of(load_scenario(SCENARIOS / f"{name}.yaml", overrides)))
 
 
-def summary(recomputed_s: float = 0.0, **changes: object) -> StepSummary:
-    """Return a summary of a step of 10 s on two roles of unlike size, with too many events to try changes."""
-    many = computing(8.0 - recomputed_s, recomputed_s)
-    roles = (
-        role_of(role="pp=0", num_ranks=3, **many, exposed_s={"tp": 1.0, "dp": 0.5}),
-        role_of(role="pp=1", num_ranks=1, **computing(4.0), exposed_s={"dp": 0.5}),
-    )
-    engine = EngineWork(events=MOST_EVENTS + 1, wall_time_s=0.1)
-    base = {"iteration_time_s": 10.0, "fits_memory": True, "roles": roles, "engine": engine}
-    return step_of(**{**base, **changes})
+def with_change(found: SimulatedStep, overrides: Sequence[str]) -> SimulatedStep:
+    """Return the step of the same file with further overrides, simulated as the command does it."""
+    scenario = found.scenario
+    return simulate(step_of(load_scenario(scenario.source, (*scenario.overrides, *overrides))))
 
 
-@pytest.fixture
-def scenario(write) -> StepScenario:
-    """Return the first scenario."""
-    return load_scenario(write())
+def words(advice: AdviceSummary) -> dict[str, str]:
+    """Return the lines of advice as plain text, by name."""
+    lines = {fact.name: (fact.words,) if isinstance(fact.words, str) else fact.words for fact in advice_facts(advice)}
+    return {
+        name: "".join(part if isinstance(part, str) else part.text for part in line) for name, line in lines.items()
+    }
+
+
+def tried(advice: AdviceSummary, *overrides: str) -> TriedChange:
+    """Return what was found about a change."""
+    (found,) = (change for change in advice.tried if change.set == overrides)
+    return found
 
 
 def test_mean_is_over_ranks_not_roles() -> None:
     """A role counts as often as it has ranks."""
-    assert mean_busy_s(summary().roles) == {"compute": 7.0}
-    assert mean_exposed_s(summary().roles) == {"tp": 0.75, "dp": 0.5}
+    roles = (
+        role_of(num_ranks=3, busy_s={"compute": 8.0}, exposed_s={"tp": 1.0, "dp": 0.5}),
+        role_of(num_ranks=1, busy_s={"compute": 4.0}, exposed_s={"dp": 0.5}),
+    )
+    assert mean_busy_s(roles) == {"compute": 7.0}
+    assert mean_exposed_s(roles) == {"tp": 0.75, "dp": 0.5}
 
 
-def test_recomputation_is_the_mean_ranks_time_for_it() -> None:
-    """Three of four ranks that compute for 2 s of 10 s again are 15 % of the step."""
-    assert recompute_fraction(summary(recomputed_s=2.0)) == pytest.approx(0.15)
-    assert recompute_fraction(summary()) == 0.0
-
-
-@pytest.mark.parametrize(("changes", "overrides", "loss", "expected"), [
-    ({"bubble_fraction": 0.2}, [], "pipeline bubble", "virtual_stages=5"),
-    ({"bubble_fraction": 0.2}, ["parallel.pipeline={degree: 8}"], "pipeline bubble", "virtual_stages=2"),
-    ({"exposed_communication_fraction": 0.2}, ["cluster.node=dgx-b200"], "communication", "tensor.degree=4"),
-    ({"recomputed_s": 2.0}, ["cluster.node=dgx-b200"], "recomputation", "recompute=selective"),
-    ({"fits_memory": False}, [], "memory", "zero_stage=1"),
-    ({"fits_memory": False}, ["parallel.data.zero_stage=1"], "memory", "sequence_parallel=true"),
-])  # fmt: skip
-def test_greatest_loss_gets_a_change_against_it(
-    write, changes: dict[str, object], overrides: list[str], loss: str, expected: str
-) -> None:
-    """Each kind of loss is answered in kind, and the change makes a valid scenario."""
-    scenario = load_scenario(write(), overrides)
-    advice = advise(scenario, summary(**changes))
-    assert advice is not None
-    assert advice.loss.startswith(loss)
-    assert expected in advice.options
-    load_scenario(scenario.source, (*overrides, *advice.overrides))
-
-
-@pytest.mark.parametrize(
-    ("name", "overrides", "exposed", "words", "expected"),
-    [
-        ("mixtral-8x7b-64-h100.yaml", [], {"ep": 2.0, "dp": 1.0, "bubble": 5.0}, "expert-parallel exchange",
-         ("parallel.expert.degree=4",)),
-        ("mixtral-8x7b-64-h100.yaml", [], {"ep": 1.0, "dp": 2.0}, "data-parallel communication",
-         ("training.global_batch_size=512",)),
-        ("llama-3-8b-131072-tokens-16-h100.yaml", ["model.sequence_length=32768"], {"cp": 1.0},
-         "context-parallel communication",
-         ("parallel.context.degree=4", "parallel.data.degree=auto")),
-    ],
-)  # fmt: skip
-def test_the_greatest_part_of_what_is_waited_for_is_named_and_answered(
-    name: str, overrides: list[str], exposed: dict[str, float], words: str, expected: tuple[str, ...]
-) -> None:
-    """Waiting for experts is answered with fewer ranks that share them out, for a context with fewer that share it."""
-    roles = (role_of(role="all", num_ranks=64, **computing(8.0), exposed_s=exposed),)
-    scenario = load_scenario(SCENARIOS / name, overrides)
-    advice = advise(scenario, summary(exposed_communication_fraction=0.3, roles=roles))
-    assert advice is not None
-    assert advice.loss == f"communication that nothing hides, most of it {words}"
-    assert advice.overrides == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "exposed", "unanswered"),
-    [
-        ("quickstart.yaml", {"tp": 2.0, "pp_recv": 0.1}, "scatter_gather"),
-        ("mixtral-8x7b-64-h100.yaml", {"pp_recv": 2.0, "ep": 0.1}, "expert.degree"),
-    ],
-)
-def test_nothing_is_changed_that_is_hardly_waited_for(name: str, exposed: dict[str, float], unanswered: str) -> None:
-    """No valid change against what is waited for is none at all, not one against a cause of 1 % of the step."""
-    roles = (role_of(role="all", num_ranks=64, **computing(8.0), exposed_s=exposed),)
-    scenario, step = load_scenario(SCENARIOS / name), summary(exposed_communication_fraction=0.3, roles=roles)
-    advice = advise(scenario, step)
-    assert advice is None or unanswered not in advice.options
-
-
-@pytest.mark.parametrize("name", ["textbook-1f1b", "textbook-interleaved", "textbook-zero-bubble", "tiny-gpt-2x2"])
-def test_what_is_advised_against_a_bubble_makes_it_smaller(name: str) -> None:
-    """Also of a schedule without much of one, which interleaving would give up."""
-    fractions = []
-    overrides: tuple[str, ...] = ()
-    for _ in range(2):
-        scenario = load_scenario(SCENARIOS / f"{name}.yaml", overrides)
-        fractions.append(simulate(scenario).summary.bubble_fraction)
-        advice = advise(scenario, summary(bubble_fraction=fractions[-1]))
-        assert advice is not None
-        assert advice.loss == "pipeline bubble"
-        overrides = advice.overrides
-    assert fractions[1] < fractions[0]
-
-
-@pytest.mark.parametrize("name", ["tiny-gpt-2x2", "gpt-3.6b-data-parallel-64-a100", "llama-2-13b-stragglers-64-h100"])
-def test_what_a_change_is_said_to_bring_is_what_it_brings(name: str) -> None:
-    """The scenario simulated with the advised overrides has that much more throughput."""
-    path = SCENARIOS / f"{name}.yaml"
-    scenario = load_scenario(path)
-    before = simulate(scenario).summary
-    advice = advise(scenario, before)
-    assert advice is not None
-    after = simulate(load_scenario(path, advice.overrides)).summary
+def test_quick_advice_finds_collective_products_of_a_large_step(write) -> None:
+    """On 64 H100, where every op is simulated by itself with it, it is the best single key, and its gain is true."""
+    found = simulate(step_of(load_scenario(write(LLAMA_70B))))
+    advice = advise(found, "quick")
+    assert advice.best is not None
+    assert "parallel.tensor.collective_matmul=true" in advice.best.set
+    assert advice.best.gain is not None
+    assert advice.best.gain > 0.05
+    after = with_change(found, advice.best.set).summary
     assert after.fits_memory
-    assert advice.gain == pytest.approx(after.tokens_per_s / before.tokens_per_s - 1.0, rel=1e-9)
-    assert advice.gain >= WORTH_DOING
-    assert f"throughput {100 * advice.gain:+.1f} %" in advice.effect
+    assert after.iteration_time_s == pytest.approx(advice.best.iteration_time_s, rel=1e-9)
+    assert advice.reduced is not None
+    assert advice.reduced.part == "tensor-parallel communication"
+    assert f"throughput +{100 * advice.best.gain:.1f} %" in words(advice)["what would help most"]
 
 
-def test_no_single_other_change_brings_more_than_the_advised() -> None:
-    """Of each other loss the first change that is worth it adds less; those that add less than 1 % are not advised."""
-    path, overrides = SCENARIOS / "mixtral-8x7b-64-h100.yaml", ("training.recompute=full",)
-    scenario = load_scenario(path, overrides)
-    before = simulate(scenario).summary
-    advice = advise(scenario, before)
-    assert advice is not None
-    assert advice.gain is not None
-    gains = []
-    for loss in scenario.losses(before):
-        for change in loss.changes:
-            after = simulate(load_scenario(path, (*overrides, *change))).summary
-            gain = after.tokens_per_s / before.tokens_per_s - 1.0
-            if after.fits_memory and gain >= WORTH_DOING:
-                gains.append(gain)
-                break
-    assert len(gains) > 1
-    assert advice.gain == pytest.approx(max(gains), rel=1e-9)
+@pytest.mark.parametrize("name", ["tiny-gpt-2x2", "textbook-1f1b", "textbook-interleaved"])
+def test_what_a_change_is_said_to_bring_is_what_it_brings(name: str) -> None:
+    """The scenario simulated with the advised overrides has that much more throughput, and memory."""
+    found = named(name)
+    advice = advise(found, "quick")
+    assert advice.best is not None
+    after = with_change(found, advice.best.set).summary
+    assert after.fits_memory == advice.best.fits_memory
+    if advice.best.peak_memory_bytes is not None:
+        assert max(role.peak_memory_bytes for role in after.roles) == advice.best.peak_memory_bytes
+    gain = found.summary.iteration_time_s / after.iteration_time_s - 1.0
+    assert advice.best.gain == pytest.approx(gain, rel=1e-9)
+    assert gain >= WORTH_DOING
+    assert advice.best.gain == max(change.gain for change in advice.tried if change.gain is not None)
 
 
-def test_changes_of_large_steps_are_not_tried(scenario) -> None:
-    """What would take seconds to simulate is named as it is, without what it brings."""
-    advice = advise(scenario, summary(bubble_fraction=0.2))
-    assert advice is not None
-    assert advice.gain is None
-    assert advice.effect == ""
+def test_changes_beyond_the_predicted_cost_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What quick advice does not try stands in its words, with the option that tries it, and full advice tries it."""
+    found = named("tiny-gpt-2x2")
+    full = advise(found, "full")
+    assert full.not_tried == ()
+    monkeypatch.setattr(trials, "QUICK_S", 0.0)
+    none = advise(found, "quick")
+    assert (none.best, none.tried) == (None, ())
+    assert {change.set for change in none.not_tried} <= {change.set for change in full.tried}
+    said = words(none)
+    assert said["what would help most"] == "nothing tried adds 1 % to the throughput; tried 0 changes"
+    assert "training.microbatch_size" in said["not tried"]
+    assert "--advice full tries them, about 1 s" in said["not tried"]
 
 
-def test_change_that_would_not_fit_is_passed_over(write) -> None:
-    """Selective recomputation keeps 111 GiB on an 80 GB device, so it is advised with a split sequence: 63 GiB."""
-    scenario = load_scenario(write())
-    advice = advise(scenario, summary(recomputed_s=2.0))
-    assert advice is not None
-    assert advice.fits_memory
-    assert advice.overrides == ("training.recompute=selective", "parallel.tensor.sequence_parallel=true")
+def test_cost_is_predicted_from_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step simulated op by op costs more than one whose calls coalesce; half of a budget tries fewer changes."""
+    found = named("tiny-gpt-2x2", "training.global_batch_size=256")
+    model = CostModel.of(found.run, uneven=False)
+    split = ["parallel.tensor.sequence_parallel=true", "parallel.tensor.collective_matmul=true"]
+    plans = [plan_of(with_change(found, overrides).scenario) for overrides in ([], split)]
+    whole_s, single_s = (model.simulating_s(plan, "gpipe") for plan in plans)
+    assert single_s > 3 * whole_s
+    numbers = []
+    for budget_s in (0.2, 0.4):
+        monkeypatch.setattr(trials, "QUICK_S", budget_s)
+        numbers.append(len(advise(found, "quick").tried))
+    assert 0 < numbers[0] < numbers[1]
 
 
-def test_change_that_is_not_enough_says_so(write) -> None:
-    """Where no single change makes a plan fit, the first valid one is advised, and marked."""
-    overrides = ["cluster.node=dgx-1-v100-16g", "training.recompute=none"]
-    advice = advise(load_scenario(write(), overrides), summary(fits_memory=False))
-    assert advice is not None
-    assert not advice.fits_memory
-    assert advice.overrides == ("parallel.data.zero_stage=1",)
+def test_steps_that_are_too_long_are_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From two steps with fewer micro-batches, within 2 % of the whole step, and marked as an estimate."""
+    found = named("tiny-gpt-2x2", "training.global_batch_size=192", "parallel.pipeline.schedule=gpipe")
+    change = ("parallel.tensor.sequence_parallel=true", "parallel.tensor.collective_matmul=true")
+    plan = plan_of(with_change(found, change).scenario)
+    model = CostModel.of(found.run, uneven=False)
+    whole_s = model.building_s(plan) + model.simulating_s(plan, "gpipe")
+    monkeypatch.setattr(trials, "QUICK_S", 0.8 * whole_s)
+    trial = trials.Trials(found, "quick").attempt(change)
+    assert trial is not None
+    assert trial.change.estimated
+    assert trial.change.iteration_time_s == pytest.approx(with_change(found, change).run.iteration_time_s, rel=0.02)
 
 
-@pytest.mark.parametrize(("pipeline", "stage", "expected"), [
-    (1, "", ("parallel.data.zero_stage=0", "parallel.data.osdp={}")),
-    (2, "", ("parallel.data.zero_stage=0", "parallel.data.osdp={}")),
-    (2, ", zero_stage: 2, shard_degree: 8", ("parallel.data.zero_stage=3",)),
+@pytest.mark.parametrize("name", ["quickstart", "mixtral-8x7b-64-h100", "tiny-gpt-2x2", "textbook-pipedream-2bw"])
+def test_no_change_touches_the_batch(name: str) -> None:
+    """The global batch belongs to the training, not to its speed."""
+    scenario = step_of(load_scenario(SCENARIOS / f"{name}.yaml"))
+    every = [*(change.overrides for change in (*scenario.changes(), *scenario.remedies())), *scenario.ladder()]
+    assert every
+    keys = {override.partition("=")[0] for overrides in every for override in overrides}
+    assert keys.isdisjoint({"training.global_batch_size", "training.num_microbatches"})
+
+
+def test_no_change_trains_by_another_algorithm() -> None:
+    """Asynchronous training stays asynchronous, though a flush would cost it time or save some."""
+    found = named("textbook-pipedream-2bw")
+    assert found.summary.algorithm != "backpropagation"
+    for change in advise(found, "full").tried:
+        assert with_change(found, change.set).summary.algorithm == found.summary.algorithm
+
+
+def test_changes_without_effect_are_no_trials() -> None:
+    """What is written already, and what a schedule refuses, is neither tried nor left out."""
+    advice = advise(named("textbook-1f1b"), "full")
+    assert advice.not_tried == ()
+    sets = [change.set for change in advice.tried]
+    assert len(sets) == len({tuple(sorted(each)) for each in sets})
+    assert ("parallel.pipeline.schedule=1f1b", "parallel.pipeline.virtual_stages=1") not in sets
+
+
+# --- memory --------------------------------------------------------------------------------------------------------
+
+
+def test_change_that_does_not_fit_is_tried_with_one_that_makes_room() -> None:
+    """On 1,536 GPUs selective recomputation takes 92 GiB of 80, and 61 with a split sequence."""
+    advice = advise(named("quickstart"), "quick")
+    alone = tried(advice, "training.recompute=selective")
+    assert (alone.fits_memory, alone.gain) == (False, None)
+    assert tried(advice, "training.recompute=none").fits_memory is False
+    assert advice.best is not None
+    assert advice.best.set == ("training.recompute=selective", "parallel.tensor.sequence_parallel=true")
+
+
+def test_memory_is_held_against_the_room_beside_the_reserve() -> None:
+    """A change whose peak is within the device's capacity, but not beside the reserve, does not fit."""
+    change = "parallel.data.zero_stage=0"
+    found = named("tiny-gpt-2x2", "parallel.data.zero_stage=1", "parallel.pipeline.degree=1", "parallel.data.degree=2")
+    assert tried(advise(found, "quick"), change).fits_memory
+    peaks = [
+        max(role.peak_memory_bytes for role in step.summary.roles) for step in (found, with_change(found, [change]))
+    ]
+    assert peaks[0] < peaks[1]
+    capacity = found.summary.memory_capacity_bytes
+    assert capacity is not None
+    software = replace(found.scenario.software, memory_reserve_bytes=capacity - peaks[0])
+    scenario = load_scenario(
+        found.scenario.source, (*found.scenario.overrides, f"software.memory_reserve={software.memory_reserve_bytes} B")
+    )
+    tight = simulate(step_of(scenario))
+    assert tight.summary.fits_memory
+    assert tried(advise(tight, "quick"), change).fits_memory is False
+
+
+@pytest.mark.parametrize(("overrides", "expected"), [
+    ([], "parallel.data.osdp={}"),
+    (["parallel.data.zero_stage=2", "parallel.data.shard_degree=8"], "parallel.data.zero_stage=3"),
 ])  # fmt: skip
-def test_parameters_are_sharded_where_nothing_else_fits(
-    write, pipeline: int, stage: str, expected: tuple[str, ...]
-) -> None:
-    """Where sharding the optimizer state alone does not do: operators by need, or where that is not built, all."""
-    overrides = [
-        "cluster={node: dgx-1-v100-16g, num_nodes: 2}",
-        f"model.num_layers={24 * pipeline}", "model.hidden_size=3072", "model.num_heads=24",
-        f"parallel={{pipeline: {{degree: {pipeline}}}, data: {{degree: auto{stage}}}}}",
+def test_sharding_makes_a_model_fit(write, overrides: list[str], expected: str) -> None:
+    """Where the optimizer state alone does not do: operators by need, or all parameters; the fastest is advised."""
+    cluster = [
+        "cluster={node: dgx-1-v100-16g, num_nodes: 2}", "model.num_layers=24", "model.hidden_size=3072",
+        "model.num_heads=24", "parallel={data: {degree: auto}}", "training.precision=fp16",
         "training.global_batch_size=16", "training.microbatch_size=1", "training.recompute=full",
     ]  # fmt: skip
-    advice = advise(load_scenario(write(), overrides), summary(fits_memory=False))
-    assert advice is not None
-    assert advice.fits_memory
-    assert advice.overrides == expected
+    found = simulate(step_of(load_scenario(write(), [*cluster, *overrides])))
+    assert found.summary.fits_memory is False
+    advice = advise(found, "full")
+    assert any(expected in change.set and change.fits_memory for change in advice.tried)
+    assert advice.best is not None
+    assert with_change(found, advice.best.set).summary.fits_memory
+    assert advice.causes == ()
 
 
-@pytest.mark.parametrize(("tokens", "expected"), [(262144, "context.degree=16"), (524288, "tensor.degree=2")])
-def test_ranks_that_share_sequences_share_longer_ones_among_more(tokens: int, expected: str) -> None:
-    """Of twice the ranks each has half of a sequence's activations; where that does not do, the model is cut up."""
-    path = SCENARIOS / "llama-3-8b-131072-tokens-16-h100.yaml"
-    scenario = load_scenario(path, [f"model.sequence_length={tokens}"])
-    advice = advise(scenario, summary(fits_memory=False))
-    assert advice is not None
-    assert advice.fits_memory
-    assert advice.overrides == (f"parallel.{expected}", "parallel.data.degree=auto")
+def test_changes_are_put_on_top_of_each_other_until_a_step_fits() -> None:
+    """Where no single change is enough, several are; their names come in the order in which they were added."""
+    found = named("llama-2-70b-zero1-64-a100", "training.recompute=none", "training.microbatch_size=8",
+                  "parallel.tensor.sequence_parallel=false")  # fmt: skip
+    assert found.summary.fits_memory is False
+    advice = advise(found, "full")
+    assert advice.best is not None
+    assert advice.best.fits_memory
+    assert with_change(found, advice.best.set).summary.fits_memory
 
 
-@pytest.mark.parametrize(("schedule", "virtual_stages"), [("1f1b", 1), ("interleaved_1f1b", 2)])
-def test_few_microbatches_have_the_peak_of_many(write, schedule: str, virtual_stages: int) -> None:
-    """What is left out to judge memory quickly does not change a single role's peak."""
-    parallel = f"parallel.pipeline={{degree: 4, schedule: {schedule}, virtual_stages: {virtual_stages}}}"
-    changes = [parallel, "parallel.data.degree=48", "model.num_layers=16"]
-    scenario = load_scenario(write(), changes)
-    few = scenario.with_few_microbatches()
-    assert few.job.training.global_batch_size < scenario.job.training.global_batch_size
-    peaks = [[memory_use(program).peak_bytes for program in plan_of(it).programs] for it in (few, scenario)]
-    assert peaks[0] == peaks[1]
+def test_change_that_is_not_enough_says_so() -> None:
+    """Where nothing makes a step fit, the change of the smallest peak is named, as not enough."""
+    found = named("tiny-gpt-2x2", "software.memory_reserve=79.9999 GiB", "cluster.node=hgx-h100")
+    assert found.summary.fits_memory is False
+    advice = advise(found, "quick")
+    assert advice.best is not None
+    assert advice.best.fits_memory is False
+    assert "not enough alone to fit in memory" in words(advice)["what would help most"]
 
 
-def test_small_losses_are_not_worth_a_change(scenario) -> None:
-    """Under two percent of the step nothing is advised."""
-    assert advise(scenario, summary(bubble_fraction=0.019)) is None
+# --- causes --------------------------------------------------------------------------------------------------------
+
+STRAGGLING = ("model.num_layers=2", "training.global_batch_size=32")
 
 
-def test_change_that_is_no_valid_scenario_is_passed_over(write) -> None:
-    """Listed layers fix the number of virtual stages, so more micro-batches are advised."""
-    stages = f"[{', '.join(['10'] * 8)}]"
-    scenario = load_scenario(write(), [f"parallel.pipeline={{degree: 8, layers_per_stage: {stages}}}"])
-    advice = advise(scenario, summary(bubble_fraction=0.2))
-    assert advice is not None
-    assert advice.overrides == ("training.global_batch_size=4608",)
+def test_stragglers_are_the_cause_that_a_step_without_them_shows() -> None:
+    """Each slow part costs what the step gains without it; the bubble that they make is not blamed on the pipeline."""
+    found = named("llama-2-13b-stragglers-64-h100", *STRAGGLING)
+    advice = advise(found, "quick")
+    fractions = {cause.cause: cause.fraction for cause in advice.causes}
+    device, link = "slow device node 5 gpu 3 (1.15 times as long)", "slow link node 2 nic 0 out (4 times as long)"
+    without = {
+        "2 slow parts together": "cluster.stragglers=[]",
+        device: "cluster.stragglers=[{link: node 2 nic 0 out, slowdown: 4}]",
+        link: "cluster.stragglers=[{device: node 5 gpu 3, slowdown: 1.15}]",
+        "oversubscription above the leaves (2:1)": "cluster.topology.fabric.oversubscription=1",
+    }
+    assert {"2 slow parts together", link} <= fractions.keys() <= without.keys()
+    for cause, override in without.items():
+        fraction = 1.0 - with_change(found, [override]).summary.iteration_time_s / found.summary.iteration_time_s
+        assert fractions.get(cause, 0.0) == pytest.approx(fraction, abs=0.0 if cause in fractions else WORTH_DOING)
+    assert list(fractions.values()) == sorted(fractions.values(), reverse=True)
+    assert f"{link} costs {100 * fractions[link]:.1f} % of the step" in words(advice)["why it is slow"]
 
 
-def test_textbook_bubble_gets_advice_too(write, textbook) -> None:
-    """A textbook workload has a bubble and nothing else to lose."""
-    scenario = load_scenario(write(textbook))
-    advice = advise(scenario, summary(bubble_fraction=0.3, exposed_communication_fraction=0.9))
-    assert advice is not None
-    assert advice.overrides == ("parallel.pipeline.schedule=interleaved_1f1b", "parallel.pipeline.virtual_stages=2")
+@pytest.mark.parametrize("where", ["plain", "fabric"])
+def test_oversubscription_is_named_where_it_costs_time(where: str) -> None:
+    """Of a plain cluster, and of leaves and spines that a file describes."""
+    slow = {
+        "plain": ("cluster={node: hgx-h100, num_nodes: 8, oversubscription: 8}",),
+        "fabric": ("cluster.topology.fabric.oversubscription=8", "cluster.stragglers=[]"),
+    }
+    found = named("llama-2-13b-stragglers-64-h100", *STRAGGLING, *slow[where])
+    (cause,) = advise(found, "quick").causes
+    assert cause.cause.startswith("oversubscription")
+    assert "(8:1)" in cause.cause
+    assert cause.iteration_time_s == pytest.approx((1.0 - cause.fraction) * found.summary.iteration_time_s)
+    assert cause.fraction > 0.05
+
+
+def test_recomputation_is_named_even_where_nothing_else_fits() -> None:
+    """A step that recomputes nothing shows what recomputation costs, whatever memory it would take."""
+    found = named(
+        "llama-2-70b-zero1-64-a100", "model.num_layers=8", "training.global_batch_size=64", "training.recompute=full"
+    )
+    (cause,) = advise(found, "quick").causes
+    assert cause.cause == "recomputation"
+    without = with_change(found, ["training.recompute=none"]).summary.iteration_time_s
+    assert cause.iteration_time_s == pytest.approx(without, rel=1e-9)
+
+
+# --- words ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("changes", "expected"), [
+    ([("training.recompute=none",)], "training.recompute none"),
+    ([("parallel.tensor.degree=4", "parallel.data.degree=auto"), ("parallel.tensor.degree=8", "x=1")],
+     "tensor.degree 4, 8"),
+    ([("a.b.c=1",), ("a.d=2",), ("a.b.c=3",)], "b.c 1, 3; a.d 2"),
+])  # fmt: skip
+def test_changes_in_few_words(changes: list[tuple[str, ...]], expected: str) -> None:
+    """The key that leads each, with all its values."""
+    assert grouped(changes) == expected
+
+
+def test_later_overrides_replace_earlier_ones() -> None:
+    """Changes that are put together set no key twice."""
+    assert merged(("a=1", "b=2"), ("a=3",)) == ("b=2", "a=3")
+
+
+@pytest.mark.parametrize("change", [lambda a: replace(a, best=None), lambda a: replace(a, best=None, tried=())])
+def test_advice_that_finds_nothing_says_what_was_tried(change: Callable[[AdviceSummary], AdviceSummary]) -> None:
+    """It never says that nothing can help."""
+    advice = change(advise(named("textbook-1f1b"), "quick"))
+    said = words(advice)["what would help most"]
+    assert said.startswith(f"nothing tried adds 1 % to the throughput; tried {len(advice.tried)} changes")
+    assert ("pipeline.schedule" in said) == bool(advice.tried)

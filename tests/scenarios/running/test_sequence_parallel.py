@@ -47,17 +47,14 @@ def test_auto_is_on_where_the_ranks_divide_every_task(write, overrides: tuple[st
             load_scenario(path, [*overrides, f"{KEY}=true"]).decided()
 
 
-def test_choice_is_reported_only_where_it_was_left_open(write) -> None:
-    """Summary and report name the resolved value of ``auto``; a stated value has no row."""
+def test_result_names_what_was_chosen(write) -> None:
+    """Summary and report name the resolved value of ``auto``, as they do a stated one."""
     path = write(SCENARIO)
-    on = simulate(load_scenario(path))
-    assert on.as_json()["sequence_parallel"] is True
-    assert ("sequence parallel", "true (auto)") in detail_rows(on.summary)
-    off = simulate(load_scenario(path, ["parallel.tensor.degree=1"]))
-    assert off.as_json()["sequence_parallel"] is False
-    assert ("sequence parallel", "false (auto)") in detail_rows(off.summary)
+    on, off = (simulate(load_scenario(path, overrides)) for overrides in ([], ["parallel.tensor.degree=1"]))
     stated = simulate(load_scenario(path, [f"{KEY}=true"]))
-    assert "sequence_parallel" not in stated.as_json()
+    assert [found.as_json()["resolved"]["sequence_parallel"] for found in (on, off, stated)] == [True, False, True]
+    assert "tensor 4 with sequence parallelism" in dict(detail_rows(on.summary))["strategy"]
+    assert "sequence parallelism" not in dict(detail_rows(off.summary))["strategy"]
     assert stated.run.makespan_s == on.run.makespan_s
 
 

@@ -15,18 +15,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from costmodels.units import format_time
 from scenarios.cli import main
+from scenarios.console.terminal import Terminal
 from scenarios.reading.documents.yaml_tree import read_value
 from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, PHASES
+from scenarios.report.rendering.html_page import page_text
 from scenarios.summaries.point_names import label, varied
 from scenarios.summaries.sweep import SWEEP_SCHEMA, SweepSummary, SweptSetting
 from scenarios.sweep.console import print_sweep
 from scenarios.sweep.files import csv_text, write_sweep
+from scenarios.sweep.page import sweep_blocks
 from scenarios.sweep.run import Sweep, prepare, run
 from scenarios.sweep.settings import MAX_POINTS, points, read_settings
+from scenarios.sweep.table import rows_of
 from scenarios.sweep.workers import ThisProcess, local_workers
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import run_step, simulate
+from scenarios.workloads.steps.swept import TOO_LARGE
 from sim.training.pipeline.rules import Schedule
 
 ROOT = Path(__file__).parents[3]
@@ -334,7 +340,10 @@ def test_table_says_what_was_set_and_what_was_refused(capsys) -> None:
     summary = swept(TINY, SCHEDULES).as_json()
     names = [point["set"]["parallel.pipeline.schedule"] for point in summary["points"]]
     assert [line.split()[0] for line in shown.splitlines()[1:5]] == ["schedule", *names]
-    assert "interleaved_1f1b: parallel.pipeline.virtual_stages: interleaved_1f1b needs 2 or more" in shown
+    assert "1 refused, by 1 rule" in shown
+    assert "1 point, parallel.pipeline.virtual_stages: interleaved_1f1b needs 2 or more" in shown
+    assert "\n    interleaved_1f1b\n" in shown
+    assert f"fastest: {names[0]}, " in shown
 
 
 def test_other_algorithms_are_marked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -456,3 +465,79 @@ def test_documentation_says_what_the_comparison_finds() -> None:
         peak_bytes = max(found.memory_of(rank).peak_bytes for rank in found.programs)
         [stated] = re.findall(rf"\b{words}\s\(([\d.]+) s\D*([\d.]+) GiB", page.split("All schedules on one page")[1])
         assert stated == (f"{found.iteration_time_s:.3f}", f"{peak_bytes / 2**30:.1f}")
+
+
+LARGE = ("training.recompute=none,full", "parallel.tensor.degree=4,8", "parallel.data.degree=24,48")
+
+
+@pytest.fixture(scope="module")
+def large() -> Sweep:
+    """Return a sweep of the quickstart: one point fits, three do not, four are refused by the same rule."""
+    return swept(ROOT / "scenarios" / "library" / "quickstart.yaml", *LARGE)
+
+
+def shown_at(width: int, summary: SweepSummary) -> str:
+    """Return what a terminal of so many columns shows of a sweep."""
+    console = Terminal(width=width)
+    with console.capture() as captured:
+        print_sweep(summary, console, None)
+    return captured.get()
+
+
+def test_points_that_fit_stand_first_and_the_best_of_them_is_named(large: Sweep) -> None:
+    """A faster point that needs more memory than there is comes after a slower one that fits; all surfaces agree."""
+    points = large.summary.points
+    assert [point.results.fits_memory for point in points] == [True, False, False, False]
+    times = [point.results.iteration_time_s for point in points]
+    assert times[0] > max(times[1:])
+    assert times[1:] == sorted(times[1:])
+    assert [float(row["iteration_time_s"] or "nan") for row in csv.DictReader(io.StringIO(csv_text(large.summary)))][
+        :4
+    ] == times
+    shown = shown_at(200, large.summary)
+    assert "4 points by step time, those that fit first" in shown
+    best = f"full · tensor.degree=8 · data.degree=24, {format_time(times[0])}"
+    assert f"fastest that fits: {best}\n" in shown
+    page = page_text(sweep_blocks(large.summary))
+    assert page.count('<b class="bad">NO</b>') == 3
+    assert "Fastest that fits" in page
+    assert ", does not fit" in page
+    ends = [mark.get("font", {}).get("color") for mark in charts(page)["times"]["layout"]["annotations"]]
+    assert ends == [None, *[TOO_LARGE[1]] * 3]
+
+
+def test_a_sweep_in_which_nothing_fits_says_so(large: Sweep) -> None:
+    """No point is recommended where all need more memory than there is."""
+    none = replace(large.summary, points=large.summary.points[1:])
+    assert "no point fits: all need more memory than there is" in shown_at(120, none)
+    assert "all points need more memory than there is" in page_text(sweep_blocks(none))
+
+
+def test_refusals_are_grouped_by_their_rule(large: Sweep) -> None:
+    """Refusals that differ in numbers are one line with their count; the files have each of them."""
+    assert len(large.summary.refused) == 4
+    shown = shown_at(200, large.summary)
+    assert (
+        "4 refused, by 1 rule\n4 points, such as: parallel.data.degree: tensor 4 x pipeline 8 x data 24 = 768" in shown
+    )
+    assert shown.count("parallel.data.degree: tensor") == 1
+    page = page_text(sweep_blocks(large.summary))
+    assert page.count("parallel.data.degree: tensor") == 1
+    assert csv_text(large.summary).count("parallel.data.degree: tensor") == 4
+    many = replace(large.summary, refused=large.summary.refused * 3)
+    assert "; and 4 more\n" in shown_at(200, many)
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 200])
+def test_a_sweep_is_readable_at_any_width(large: Sweep, width: int) -> None:
+    """Keys stand first in every part of the table, and no value is cut."""
+    _, rows = rows_of(large.summary)
+    shown = shown_at(width, large.summary)
+    words = " ".join(shown.split())
+    for cell in {cell for row in rows for cell in row}:
+        assert cell in words
+    heads = [line.split() for line in shown.splitlines() if "recompute " in line and "tensor.degree " in line]
+    tables = [head for head in heads if head[1] == "tensor.degree"]
+    assert all(head[:3] == ["recompute", "tensor.degree", "data.degree"] for head in tables)
+    assert len(tables) == {200: 1, 120: 2, 100: 2, 80: 3}.get(width, 0) or width == 60
+    assert max(map(len, shown.split("fastest that fits")[0].splitlines())) <= width

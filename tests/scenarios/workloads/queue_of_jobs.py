@@ -13,7 +13,6 @@ from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.quantities import Duration
 from scenarios.reading.schema.values import ScenarioSection
 from scenarios.report.blocks import Block, Card, Headline, Section, Table
-from scenarios.report.words import Advice
 from scenarios.workloads.workload import Column, Detail, Outcome, Scenario, Workload
 
 
@@ -64,7 +63,7 @@ class ServedQueue(Outcome):
         """Return what a sweep compares."""
         return QueueRow(makespan_s=self.summary.makespan_s, mean_wait_s=self.summary.mean_wait_s)
 
-    def blocks(self, advice: Advice | None = None, *, drawn: bool = True) -> Sequence[Block]:
+    def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
         """Return the answer and a table."""
         done = Card("All done after", format_time(self.summary.makespan_s))
         rows = [(str(place), format_time(wait_s)) for place, wait_s in enumerate(self.waits_s)]

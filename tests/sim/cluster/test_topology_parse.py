@@ -131,7 +131,7 @@ REFUSED: list[tuple[Any, str, str, str]] = [
     ),
     ({"nodes": [{"count": 1, "type": SINGLE}]}, "nodes", "hold 1 nodes, and the cluster 4", "add up to num_nodes"),
     ({"nodes": [{"count": 4, "type": SINGLE | {"nics": 2}}]}, "nodes[0].type.nics", "2 adapters", "divides"),
-    ({"nodes": "gb200-nvl72"}, "nodes", "4 nodes do not fill domains of 18", "multiple of nodes_per_domain"),
+    ({"nodes": "gb200-tray"}, "nodes", "4 nodes do not fill domains of 18", "multiple of nodes_per_domain"),
     (with_fabric(kind="leaf-spin"), "fabric.kind", "there is no 'leaf-spin'", "did you mean leaf-spine"),
     (with_fabric(kind="switch", spines=2), "fabric.spines", "unknown key", "known: kind"),
     (with_fabric(kind="leaf-spine", leaf_ports=2), "fabric.spines", "required", "add spines:"),
@@ -228,10 +228,10 @@ def test_every_number_of_the_catalogue_has_a_source() -> None:
 
 def test_every_layout_and_topology_of_the_catalogue_is_used_in_some_test_size() -> None:
     """All layouts build, alone and, chips apart, on a switch."""
-    assert {"dgx-1-v100", "longhorn", "gb200-nvl72"} <= set(list_node_layouts())
+    assert {"dgx-1-v100", "longhorn", "gb200-tray"} <= set(list_node_layouts())
     assert len(list_topologies()) >= 7
     for name in list_node_layouts():
-        alone = parse_topology({"nodes": name}, 18 if name == "gb200-nvl72" else 1)
+        alone = parse_topology({"nodes": name}, 18 if name == "gb200-tray" else 1)
         assert alone.num_devices == alone.islands[0].num_devices
         if name != "torus-chip":
             assert parse_topology({"nodes": name, "fabric": {"kind": "switch"}}, 36).num_nodes == 36

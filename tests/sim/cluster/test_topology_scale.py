@@ -14,7 +14,7 @@ CLUSTERS = {
         {"base": "dragonfly-a100", "fabric": {"routers_per_group": 32, "global_links_per_router": 16}}, 12_500,
     ),
     "domains of 576 devices": (
-        {"nodes": {"base": "gb200-nvl72", "nodes_per_domain": 144}, "fabric": {"kind": "rail-optimised"}}, 25_056,
+        {"nodes": {"base": "gb200-tray", "nodes_per_domain": 144}, "fabric": {"kind": "rail-optimised"}}, 25_056,
     ),
     "NVL72 racks": ({"base": "gb200-nvl72-pods"}, 25_002),
 }  # fmt: skip

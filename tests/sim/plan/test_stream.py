@@ -13,6 +13,8 @@ from tests.sim.jobs import GPT, dense_plan
         ("dp_replicas", Stream("dp_replicas", Purpose.DATA)),
         ("pp_send_forward", Stream("pp_send_forward", Purpose.PIPELINE, "forward")),
         ("pp_recv_backward_up", Stream("pp_recv_backward_up", Purpose.PIPELINE, "backward")),
+        ("tp_row", Stream("tp_row", Purpose.TENSOR, axis="row")),
+        ("tp_send", Stream("tp_send", Purpose.TENSOR)),
         ("stream 7", Stream("stream 7", None)),
         ("computer", Stream("computer", None)),
         ("tpu_send", Stream("tpu_send", None)),

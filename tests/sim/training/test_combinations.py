@@ -24,6 +24,9 @@ from tests.sim.jobs import LLAMA, dense_job
 EXAMPLES: dict[str, dict[str, Any]] = {
     "sequence_parallel": {"sequence_parallel": True},
     "collective_matmul": {"collective_matmul": True},
+    "tensor_2d": {"tensor_method": "2d", "tp": 4, "mesh": (2, 2), "b": 2},
+    "tensor_2_5d": {"tensor_method": "2.5d", "tp": 8, "mesh": (2, 2, 2), "b": 4},
+    "tensor_3d": {"tensor_method": "3d", "tp": 8, "mesh": (2, 2, 2), "b": 4},
     "scatter_gather": {"scatter_gather": True},
     "context": {"context_degree": 2},
     "latent_attention": {
@@ -60,6 +63,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "blocking_sync": {"overlap_gradient_sync": False},
     "overlapped_sync": {"overlap_gradient_sync": True},
     "fp8": {"precision": "fp8"},
+    "recomputed_layers": {"recompute": "full", "recompute_num_layers": 1},
     "set_gradients_to_none": {"set_gradients_to_none": True, "low_precision_gradients": True},
     "prescale_gradients": {"prescale_gradients": True},
     "check_gradients": {"check_gradients": True},

@@ -14,11 +14,12 @@ from sim.engine.running.memory import memory_use
 from sim.engine.running.simulate import simulate
 from sim.plan.checking.check import check
 from sim.plan.facts.description import describe, kernel_work
-from sim.plan.words.buffer import Kind
+from sim.plan.words.buffer import Kind, Scope
 from sim.plan.words.op import Collective, CollectiveKind, Compute
 from sim.plan.words.program import Plan
 from sim.training.errors import SpecError
 from sim.training.spec.models.experts import ExpertsSpec
+from sim.training.spec.parallelism.sharding import ShardingSpec
 from sim.training.steps.builder import build_dense_training
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
 
@@ -120,22 +121,22 @@ def test_model_flop_are_those_of_the_plan(family: dict[str, Any]) -> None:
     assert 2 * sum(tasks[call.task] for call in program.calls) == pytest.approx(job.model_flop, rel=1e-12)
 
 
-@pytest.mark.parametrize("zero_stage", [0, 1])
-def test_memory_of_experts_is_shared_out(zero_stage: int) -> None:
-    """18 bytes per parameter, or 6 and a share of 12: of experts over the ranks that hold the same, of the rest all."""
-    dp, ep = 8, 4
+@pytest.mark.parametrize("ep", [2, 4, 8])
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_memory_of_experts_is_shared_out(zero_stage: int, ep: int) -> None:
+    """Of 2, 4 and 12 bytes per parameter, shares: of experts over the ranks that hold the same, of the rest all."""
+    dp = 8
     plain = mixture()
     job = dense_job(model=plain, dp=dp, expert_degree=ep, zero_stage=zero_stage, precision="bf16")
     [program] = build_dense_training(job, "memory").programs
-    buffers = program.buffers.values()
+    buffers = [b for b in program.buffers.values() if b.scope is Scope.PERSISTENT]
     held = {kind: sum(b.num_bytes for b in buffers if b.kind is kind) for kind in Kind}
     experts = job.model.num_layers * 8 * 3 * H * F
     dense = job.model.num_parameters - experts
-    optimizer = 12 * (dense / (dp if zero_stage else 1) + experts / ep / (dp // ep if zero_stage else 1))
-    assert held[Kind.PARAMETER] == 2 * (dense + experts / ep)
-    assert held[Kind.GRADIENT] == 4 * (dense + experts / ep)
-    assert held[Kind.OPTIMIZER] == pytest.approx(optimizer, rel=1e-3)
-    assert memory_use(program).peak_bytes > sum(held.values()) - held[Kind.WORKSPACE] - held[Kind.ACTIVATION]
+    for kind, size, since in ((Kind.OPTIMIZER, 12, 1), (Kind.GRADIENT, 4, 2), (Kind.PARAMETER, 2, 3)):
+        ranks, same = (dp, dp // ep) if zero_stage >= since else (1, 1)
+        assert held[kind] == pytest.approx(size * (dense / ranks + experts / ep / same), rel=1e-3)
+    assert memory_use(program).peak_bytes > sum(held.values()) - held[Kind.WORKSPACE]
 
 
 # --- what is communicated ------------------------------------------------------------------------------------------
@@ -144,15 +145,16 @@ def test_memory_of_experts_is_shared_out(zero_stage: int) -> None:
 @settings(max_examples=20)
 @given(
     ep=st.sampled_from([2, 4]), replicas=st.sampled_from([1, 2]), m=st.integers(1, 2), b=st.integers(1, 2),
-    factor=st.sampled_from([0.6, 1.0, 1.5]), zero_stage=st.sampled_from([0, 1]),
+    factor=st.sampled_from([0.6, 1.0, 1.5]), zero_stage=st.sampled_from([0, 1, 2, 3]),
 )  # fmt: skip
 def test_ranks_send_slots_to_experts_and_back(
     ep: int, replicas: int, m: int, b: int, factor: float, zero_stage: int
 ) -> None:
     """Four times per layer and micro-batch (ep-1)/ep of E C h elements, and sums over those that hold the same.
 
-    Experts go round a ring of dp/ep ranks, all else round one of dp ranks (2 (n-1)/n of the gradients, or with ZeRO-1
-    (n-1)/n of gradients and of parameters), and the loss.
+    Experts go round a ring of dp/ep ranks, all else round one of dp ranks (2 (n-1)/n of the gradients; with ZeRO-1
+    (n-1)/n of gradients and of parameters; with ZeRO-2 of gradients per micro-batch; with ZeRO-3 of parameters twice
+    per micro-batch as well, but once of the ends), and the loss. Experts of which each rank has its own are not sent.
     """
     dp = ep * replicas
     model = mixture(capacity_factor=factor)
@@ -163,8 +165,10 @@ def test_ranks_send_slots_to_experts_and_back(
     assert found["ep"] == pytest.approx(4 * 4 * m * (ep - 1) / ep * 8 * min(capacity, S * b) * H * 2)
     experts = 4 * 8 * 3 * H * F / ep
     dense = job.model.num_parameters - experts * ep
-    each = 4 + 2 if zero_stage else 2 * 4
-    sums = (dp - 1) / dp * (each * dense + 2 * 4) + (replicas - 1) / replicas * each * experts
+    ends = 2 * LLAMA["vocab_size"] * H + H  # a table, an output layer and the norm before it
+    each = {0: 2 * 4, 1: 4 + 2, 2: 4 * m + 2, 3: (4 + 2 * 2) * m}[zero_stage]
+    once = 2 * m * ends if zero_stage == 3 else 0
+    sums = (dp - 1) / dp * (each * dense - once + 2 * 4) + (replicas - 1) / replicas * each * experts
     assert found["dp"] == pytest.approx(sums, rel=0.01)
 
 
@@ -186,6 +190,32 @@ def test_experts_alone_on_their_ranks_are_not_summed() -> None:
     plan = dense_plan(model=mixture(), dp=4, expert_degree=4, zero_stage=1)
     reduced = {name for _, op, _ in collectives(plan) for name in op.reads if op.stream == "dp"}
     assert not [name for name in reduced if ".experts." in name]
+
+
+def test_experts_are_gathered_among_those_that_hold_the_same() -> None:
+    """Of dp = 8 with ep = 2: a layer's experts by the four that hold them, in a unit of their own, the rest by all."""
+    plan = dense_plan(model=mixture(), dp=8, expert_degree=2, zero_stage=3)
+    check(plan)
+    axes = {op.name: op.axes for _, op, _ in collectives(plan) if op.stream == "dp" and op.name != "loss"}
+    for label in ("all_gather", "regather", "reduce_scatter"):
+        assert axes[f"{label}.layer0.experts"] == ("dp",)
+        assert axes[f"{label}.layer0"] == ("dp", "ep")
+
+
+@pytest.mark.parametrize(("group", "of_experts"), [(4, ("dp_shard",)), (2, None)])
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_groups_of_shards_hold_all_experts(zero_stage: int, group: int, of_experts: tuple[str, ...] | None) -> None:
+    """Of a group's ranks those with the same experts share their shards; with nobody to share, experts stay whole."""
+    plan = dense_plan(
+        model=mixture(), dp=8, m=2, expert_degree=2, zero_stage=zero_stage, sharding=ShardingSpec(shard_degree=group)
+    )
+    check(plan)
+    scatters = [op for _, op, _ in collectives(plan) if op.kind is CollectiveKind.REDUCE_SCATTER]
+    axes = {any(".experts." in name for name in op.reads): op.axes for op in scatters}
+    assert axes.get(True) == of_experts
+    assert axes[False] == (*(of_experts or ()), "ep")
+    sums = [op for _, op, calls in collectives(plan) if op.kind is CollectiveKind.ALL_REDUCE and calls == 1]
+    assert {op.axes for op in sums if op.reads != ("loss",)} == {("dp",)}
 
 
 def test_recomputation_exchanges_again() -> None:
@@ -230,7 +260,10 @@ def test_more_slots_take_longer() -> None:
         ({"dp": 16, "expert_degree": 16}, "parallel.expert.degree", "do not share out 8 experts"),
         ({"tp": 8, "model": LLAMA | {"num_kv_heads": 8, "experts": ExpertsSpec(**EXPERTS | {"ffn_hidden_size": 12})}},
          "parallel.tensor.degree", "experts.ffn_hidden_size 12"),
-        ({"dp": 2, "expert_degree": 2, "zero_stage": 2}, "parallel.data.zero_stage", "stage 2 is not built"),
+        ({"dp": 8, "expert_degree": 2, "zero_stage": 3, "sharding": ShardingSpec(local_degree=2)},
+         "parallel.data.local_degree", "in two levels are not built"),
+        ({"dp": 8, "expert_degree": 4, "zero_stage": 3, "sharding": ShardingSpec(shard_degree=2)},
+         "parallel.data.shard_degree", "groups of 2 ranks do not hold all experts"),
         ({"dp": 2, "expert_degree": 2, "pp": 2, "m": 2, "schedule": "pipedream_2bw"}, "parallel.pipeline.schedule",
          "not built for ranks that share out"),
         ({"precision": "fp8"}, "training.precision", "grouped products"),

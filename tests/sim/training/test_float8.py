@@ -9,10 +9,12 @@ from costmodels.roofline import kernel_time
 from sim.engine.running.memory import memory_use
 from sim.engine.running.simulate import simulate
 from sim.plan.checking.check import check
+from sim.plan.facts.description import collective_bytes
 from sim.plan.words.buffer import Kind, Scope
-from sim.plan.words.op import Compute
+from sim.plan.words.op import Collective, Compute
 from sim.plan.words.program import Phase, Program
 from sim.training.errors import SpecError
+from sim.training.spec.parallelism.sharding import OsdpSpec
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
 
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
@@ -88,6 +90,57 @@ def test_copies_of_weights_take_two_bytes_each_while_they_are_used() -> None:
     assert memory_use(program).after_bytes == memory_use(wide).after_bytes
 
 
+@pytest.mark.parametrize(("recompute", "copies"), [("none", 1), ("full", 2)])
+def test_passes_cast_what_they_gather(recompute: str, copies: int) -> None:
+    """With ZeRO 3 each forward casts a weight for its product, each backward in the orders of its own; nothing before.
+
+    The cast comes after the gather of the weight's layer, and reads what was gathered, in 16 bits.
+    """
+    keys = {"dp": 4, "m": 2, "model": LLAMA, "zero_stage": 3, "recompute": recompute}
+    plan = dense_plan(precision="fp8", **keys)
+    check(plan)
+    (program,) = plan.programs
+    assert not [op for op in computes(program, Phase.PREPARE) if op.kernel == "cast_float8"]
+    for phase, num_copies in ((Phase.FORWARD, 1), (Phase.BACKWARD, copies)):
+        (task,) = (task for task in program.tasks.values() if task.phase is phase)
+        gathered: set[str] = set()
+        casts = []
+        for op in task.ops:
+            if isinstance(op, Collective):
+                gathered.update(op.writes)
+            elif isinstance(op, Compute) and ".weight.cast" in op.name:
+                casts.append(op)
+                assert gathered.issuperset(op.reads)
+                assert {program.buffers[name].dtype for name in op.reads} == {"bfloat16"}
+        assert len(casts) == 4 * LLAMA["num_layers"]
+        assert {op.attributes["copies"] for op in casts} == {num_copies}
+
+
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_gathers_and_sums_are_those_of_16_bits(zero_stage: int) -> None:
+    """What data parallelism sends and what outlives a step are the same, collective by collective and byte by byte."""
+    found = []
+    for precision in ("bf16", "fp8"):
+        keys = {"dp": 4, "m": 2, "model": LLAMA, "zero_stage": zero_stage}
+        (program,) = dense_plan(precision=precision, **keys).programs
+        sent = [
+            (op.name, collective_bytes(program, op)) for *_, op in program.instances() if isinstance(op, Collective)
+        ]
+        kept = {name: b.num_bytes for name, b in program.buffers.items() if b.scope is Scope.PERSISTENT}
+        found.append((sent, kept))
+    assert found[0] == found[1]
+
+
+def test_no_copy_outlives_what_was_gathered() -> None:
+    """ZeRO 3 has no copies for a step, so its peak in eight bits is not above that in 16, as it is where they stay."""
+    for zero_stage, is_higher in ((1, True), (2, True), (3, False)):
+        keys = {"dp": 4, "m": 2, "model": LLAMA, "zero_stage": zero_stage}
+        wide, narrow = (
+            memory_use(dense_plan(precision=precision, **keys).programs[0]).peak_bytes for precision in ("bf16", "fp8")
+        )
+        assert (narrow > wide) is is_higher
+
+
 def test_large_products_take_half_the_time_over_what_eight_bits_attain() -> None:
     """On H100 the same model at twice the peak, times the fraction that the profile states."""
     device, profile = load_device("h100-sxm5-80gb"), load_profile("h100")
@@ -101,13 +154,12 @@ def test_large_products_take_half_the_time_over_what_eight_bits_attain() -> None
 @pytest.mark.parametrize(
     ("keys", "key"),
     [
-        ({"dp": 2, "zero_stage": 2}, "parallel.data.zero_stage"),
-        ({"dp": 2, "zero_stage": 3}, "parallel.data.zero_stage"),
+        ({"dp": 2, "osdp": OsdpSpec(choices=())}, "parallel.data.osdp"),
         ({"pp": 2, "schedule": "pipedream_2bw", "model": LLAMA, "m": 4}, "parallel.pipeline.schedule"),
     ],
 )
 def test_weights_that_are_not_whole_for_a_step_are_refused(keys: dict[str, object], key: str) -> None:
-    """Sharded parameters and two versions of them; the error names the key and what to write."""
+    """Operators sharded by need, and two versions of weights; the error names the key and what to write."""
     with pytest.raises(SpecError, match="precision: bf16") as caught:
         dense_job(precision="fp8", **keys)  # type: ignore[arg-type]
     assert caught.value.key == key

@@ -199,3 +199,40 @@ def test_large_timelines_are_aligned_completely() -> None:
     comparison = compare(builders[0].build(), builders[1].build())
     assert comparison.same_work
     assert len(comparison.alignment.second) == len(starts)
+
+
+def test_rounding_reads_as_equal() -> None:
+    """Times that differ by what sums of floating point numbers lose differ by nothing, in long steps too."""
+    for length_s in (1e-3, 1.0, 1e4):
+        for noise_s in (2.2e-16, 1e-12 * length_s):
+            builder = TimelineBuilder()
+            builder.add(rank=0, stream="compute", name="a", kind="compute", start_s=0.0, end_s=length_s + noise_s)
+            other = TimelineBuilder()
+            other.add(rank=0, stream="compute", name="a", kind="compute", start_s=0.0, end_s=length_s)
+            comparison = compare(builder.build(), other.build())
+            assert comparison.makespan_error == 0.0
+            assert [entry.error for entry in comparison.by_kind] == [0.0]
+            assert comparison.explained.ops == ()
+
+
+def test_an_op_of_every_layer_is_one_entry() -> None:
+    """What explains a difference names an op that repeats in every layer once, with all its runs and seconds."""
+
+    def layers(slow: float) -> Timeline:
+        builder = TimelineBuilder()
+        names = [f"forward.0/layer{layer}.{op}" for layer in range(12) for op in ("qkv", "fc1")]
+        names += ["forward.0/embedding"]
+        for place, name in enumerate(names):
+            took = slow if "qkv" in name or "embedding" in name else 1.0
+            builder.add(
+                rank=0, stream="compute", name=name, kind="compute", start_s=3.0 * place, end_s=3 * place + took
+            )
+        return builder.build()
+
+    comparison = compare(layers(2.0), layers(1.0))
+    [(merged, share), (single, rest)] = comparison.explained.ops
+    assert (merged.key, merged.num_first, merged.num_second) == ("forward.0/layer*.qkv", 12, 12)
+    assert (merged.first_s, merged.second_s) == (24.0, 12.0)
+    assert (single.key, single.num_first) == ("forward.0/embedding", 1)
+    assert share + rest + comparison.explained.idle[1] == pytest.approx(1.0)
+    assert comparison.explained.num_others == 0

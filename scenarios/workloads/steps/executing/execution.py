@@ -17,7 +17,7 @@ from costmodels.units import format_bytes
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.option import option_seconds
 from scenarios.report.blocks import Block
-from scenarios.report.pages.side_by_side import execution_blocks
+from scenarios.report.pages.side_by_side import execution_blocks, notes_of
 from scenarios.results.files import write_execution
 from scenarios.results.folder import writing_to
 from scenarios.summaries.as_json import as_json
@@ -85,7 +85,8 @@ class Executed:
     def write(self, out: Path) -> None:
         """Write summary.json, timeline.json.gz, timeline.parquet and report.html (both timelines) into a folder."""
         with writing_to(out):
-            write_execution(self.as_json(), self.simulated, self.timeline, out, title=self.name)
+            notes = notes_of(self.summary)
+            write_execution(self.as_json(), self.simulated, self.timeline, out, title=self.name, notes=notes)
 
 
 def run(scenario: StepScenario, options: ExecutionOptions) -> Executed | None:
@@ -118,7 +119,8 @@ def run(scenario: StepScenario, options: ExecutionOptions) -> Executed | None:
     timeline = backend.timeline(execution)
     work = _work(simulated.timeline, timeline) if options.timing == "op" else None
     checked = None if execution.check is None else _checked(execution.check)
-    summary = _summary(scenario, execution, simulated.summary, plan.num_steps, work, checked)
+    num_cores = len(os.sched_getaffinity(0)) if device == "cpu" else None
+    summary = _summary(scenario, execution, simulated.summary, plan.num_steps, work, checked, num_cores)
     if algorithms is not None:
         summary = replace(summary, collectives=dict(algorithms))
     return Executed(name=scenario.name, summary=summary, simulated=simulated.timeline, timeline=timeline)
@@ -156,6 +158,7 @@ def _summary(
     num_steps: int,
     work: ExecutedWork | None,
     check: CheckedNumbers | None,
+    num_cores: int | None,
 ) -> ExecutionSummary:
     """Return what was measured; of a plan that holds several steps their mean time, filling and draining included.
 
@@ -174,6 +177,8 @@ def _summary(
         roles=_roles(execution, {role: peak_bytes for role, (peak_bytes, _) in peaks.items()}),
         same_peak_memory=same_peak_memory,
         collectives=NATIVE,
+        num_cores=num_cores,
+        profile_basis=simulated.resolved.profile_basis if simulated.resolved else None,
         work=work,
         check=check,
         passed=same_peak_memory and (work is None or work.same_work) and (check is None or check.check_passed),

@@ -1,1 +1,1 @@
-"""Findings about a simulated step: means over ranks, rates, busy links, and losses with changes against them."""
+"""Findings about a simulated step: means over ranks, rates, busy links, and changes that may help it."""

@@ -46,10 +46,10 @@ class NodeLayout:
 
     ``inside``: how devices are joined. ``nvlink``: nvswitch, a device's way into the switch; nvlink-pairs, the whole
     bond of two; the meshes, one link of ``nvlinks`` (device, device, number). ``nodes_per_domain``: nodes that
-    share one NVSwitch. ``host_link``: device to PCIe switch or socket; ``pcie``: everything else of the tree.
-    ``pcie_switches``: all of the node's; 0: devices hang on the sockets. Two sockets are joined by ``socket_link``.
-    ``relay``: the way of two devices that no NVLink joins: over one device that both are joined to (as NCCL's NVB
-    paths), or over the host.
+    share one NVSwitch. ``port``: the kind of a device's way into the switch. ``host_link``: device to PCIe switch or
+    socket; ``pcie``: everything else of the tree. ``pcie_switches``: all of the node's; 0: devices hang on the sockets.
+    Two sockets are joined by ``socket_link``. ``relay``: the way of two devices that no NVLink joins: over one device
+    that both are joined to (as NCCL's NVB paths), or over the host.
     """
 
     name: str
@@ -58,6 +58,7 @@ class NodeLayout:
     nvlink: Cable | None = None
     nvlinks: tuple[tuple[int, int, int], ...] = ()
     nodes_per_domain: int = 1
+    port: LinkKind = LinkKind.NVSWITCH
     pcie: Cable | None = None
     host_link: Cable | None = None
     pcie_switches: int = 0
@@ -178,10 +179,11 @@ class _Tree:
 
 
 def _switch_links(layout: NodeLayout, drawing: Drawing, cable: Cable) -> IntArray:
-    """Return the link of each device into an NVSwitch that is added here."""
-    switch = drawing.vertex("nvswitch", 0 if layout.nodes_per_domain == 1 else -1)
+    """Return the link of each device into an NVSwitch, or the like, that is added here."""
+    name = "nvswitch" if layout.port == LinkKind.NVSWITCH else "switch"
+    switch = drawing.vertex(name, 0 if layout.nodes_per_domain == 1 else -1)
     count = layout.num_devices * layout.nodes_per_domain
-    return numbers(drawing.connect(device, switch, LinkKind.NVSWITCH, cable) for device in range(count))
+    return numbers(drawing.connect(device, switch, layout.port, cable) for device in range(count))
 
 
 def _ways_over_switch(

@@ -16,7 +16,9 @@ _VARIATIONS: Final[Mapping[str, object]] = {
 """What newer models of the llama family change, and how it is in a Llama."""
 _OF_HEADS: Final = ("own_head_size", "qkv_bias", "query_key_norm")
 
-_SIZES: Final = ("num_heads", "num_kv_heads", "hidden_size", "ffn_hidden_size", "vocab_size", "sequence_length")
+_SIZES: Final = (
+    "num_heads", "num_kv_heads", "hidden_size", "head_size", "ffn_hidden_size", "vocab_size", "sequence_length",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,11 @@ class ParallelSpec:
         return prod(degree for _, degree in self.mesh_axes)
 
     @property
+    def num_replicas(self) -> int:
+        """Return how many ranks hold the same parameters, but for experts that are shared out."""
+        return self.data_degree * self.context_degree
+
+    @property
     def mesh_axes(self) -> Axes:
         """Return names and degrees of the mesh's axes, in order; that of context parallelism only where it is used."""
         return mesh_axes(

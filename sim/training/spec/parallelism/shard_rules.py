@@ -40,11 +40,19 @@ def _check_stage(parallel: ParallelSpec) -> None:
 def check_shard_degrees(parallel: ParallelSpec) -> None:
     """Raise SpecError where groups of ranks do not share out the replicas, or neighbours a group."""
     data_degree, degree, local = parallel.data_degree, parallel.sharding.shard_degree, parallel.sharding.local_degree
-    if degree is not None and (data_degree % degree or degree < 2):
+    least = 1 if parallel.context_degree > 1 else 2  # the ranks of one replica share shards as well
+    if degree is not None and (data_degree % degree or degree < least):
         raise SpecError(
             "parallel.data.shard_degree",
             f"groups of {degree} ranks do not share out {data_degree} replicas",
-            _remedy([n for n in range(2, data_degree + 1) if data_degree % n == 0]),
+            _remedy([n for n in range(least, data_degree + 1) if data_degree % n == 0]),
+        )
+    experts = parallel.expert_degree
+    if degree is not None and degree % experts:
+        raise SpecError(
+            "parallel.data.shard_degree",
+            f"groups of {degree} ranks do not hold all experts, which {experts} ranks share out",
+            _remedy([n for n in range(experts, data_degree + 1, experts) if data_degree % n == 0]),
         )
     group = degree or data_degree
     if local is not None and (local < 2 or local >= group or group % local):

@@ -16,7 +16,7 @@ from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
 from sim.engine.uncertainty.longest_path import Durations, Levels
 from sim.engine.uncertainty.retiming import retiming
 from tests.sim.engine.uncertainty.erring import Erring, Factor, drawn_factor, model_errors
-from tests.sim.jobs import dense_plan
+from tests.sim.jobs import GPT, dense_plan, pricing_on
 from tests.sim.strategies import aiao_keys, dense_keys
 from tests.sim.topology_strategies import clusters
 
@@ -105,3 +105,16 @@ def test_ends_are_longest_paths(data: st.DataObject) -> None:
     ends_s = chains.ends_s(Durations(base_s, rows, factors))
     assert ends_s[chains.place[wanted]] == pytest.approx(found[wanted])
     assert ends_s.max(axis=0) == pytest.approx(found.max(axis=0))
+
+
+def test_an_op_without_duration_may_wait_for_its_launch() -> None:
+    """Labels that are at hand take no time; with faster kernels before them they are launched too late."""
+    plan = dense_plan(
+        m=1, b=2, model=GPT | {"num_layers": 2, "tied_embeddings": False}, precision="fp32", schedule="gpipe"
+    )
+    pricing = pricing_on("hgx-h100", 1, devices_per_node=1).under(LAUNCHES)
+    run = simulate(plan, Erring(pricing, lambda *_: 1.0, alone=True), coalesce=False)
+    for seed in range(30):
+        factor = drawn_factor(ERRORS, seed)
+        other = simulate(plan, Erring(pricing, factor, alone=True), coalesce=False)
+        assert retimed(run, [factor]) == pytest.approx(other.makespan_s / run.makespan_s, rel=1e-9), seed

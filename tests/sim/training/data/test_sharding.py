@@ -289,6 +289,36 @@ def test_groups_are_neighbours() -> None:
 
 
 @pytest.mark.parametrize(
+    ("keys", "gathers", "sums"),
+    [
+        ({}, [("dp", "cp")], set()),
+        ({"shard_degree": 2}, [("dp_shard", "cp")], {("dp",)}),
+        ({"shard_degree": 1}, [("cp",)], {("dp",)}),
+        ({"local_degree": 2}, [("dp",), ("dp_local", "cp")], set()),
+    ],
+)
+def test_ranks_that_share_sequences_share_shards(
+    keys: dict[str, Any], gathers: list[tuple[str, ...]], sums: set[tuple[str, ...]]
+) -> None:
+    """A unit is gathered over replicas and sharers at once; groups and neighbours of replicas have all their ranks."""
+    job = {"dp": 4, "context_degree": 2, "model": LLAMA, "zero_stage": 3}
+    plan = dense_plan(**job, sharding=ShardingSpec(**keys))
+    check(plan)
+    ops = [op for _, _, _, op in plan.programs[0].instances() if isinstance(op, Collective) and op.name != "loss"]
+    of_layer = [op.axes for op in ops if op.name.startswith("all_gather.layer1")]
+    assert of_layer == gathers
+    scattered = {op.axes for op in ops if op.kind is CollectiveKind.REDUCE_SCATTER}
+    assert scattered == {tuple(axis for axes in reversed(gathers) for axis in axes)}
+    assert {op.axes for op in ops if op.kind is CollectiveKind.ALL_REDUCE} == sums
+
+
+def test_a_group_of_one_replica_needs_ranks_that_share_its_sequences() -> None:
+    """Alone, a replica has nobody to share shards with; the error says which groups there can be."""
+    with pytest.raises(SpecError, match=r"groups of 1 ranks.*write 2 or 4"):
+        dense_job(dp=4, zero_stage=3, sharding=ShardingSpec(shard_degree=1))
+
+
+@pytest.mark.parametrize(
     ("dp", "shard_degree", "local_degree"), [(16, None, 8), (16, None, 4), (16, 8, 4), (8, None, 2)]
 )
 def test_hierarchical_gathers_cross_nodes_less(dp: int, shard_degree: int | None, local_degree: int) -> None:

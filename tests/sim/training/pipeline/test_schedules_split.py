@@ -9,8 +9,8 @@ from sim.engine.running.memory import memory_use
 from sim.engine.running.simulate import simulate
 from sim.plan.checking.check import check
 from sim.plan.functions.gradients import is_recomputed
-from sim.plan.words.op import Collective, Compute, Op
-from sim.plan.words.program import Plan, Program, Task
+from sim.plan.words.op import Collective, Compute, Op, Recv, Send
+from sim.plan.words.program import Phase, Plan, Program, Task
 from sim.training.pipeline.split import split_backward
 from tests.sim.jobs import GPT, LLAMA, dense_plan, op_times, pricing_on
 from tests.sim.training.pipeline.test_textbook_schedules import peaks
@@ -191,6 +191,24 @@ def test_a_checkpoint_runs_again_what_its_forward_ran(keys: dict[str, Any]) -> N
             for layer, names in of_layers.items():
                 ran = [name for name in forward if name.startswith(f"{layer}.")]
                 assert names == (ran if keys["recompute"] == "full" else [name for name in ran if name in names])
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+@pytest.mark.parametrize(
+    "keys",
+    [{"context_degree": 4}, {"tp": 4, "sequence_parallel": True, "collective_matmul": True, "model": LLAMA}],
+    ids=["ring attention", "collective matmul"],
+)
+def test_early_stop_sends_what_the_peer_still_receives(keys: dict[str, Any], recompute: str) -> None:
+    """Messages around a ring are left out in pairs: each that a rank sends again is received, and none is awaited."""
+    model = LLAMA | {"num_layers": 2, "sequence_length": 64}
+    plan = dense_plan(**{**keys, "model": model}, m=2, recompute=recompute, checkpoint_early_stop=True)
+    check(plan)
+    (task,) = (task for task in plan.programs[0].tasks.values() if task.phase is Phase.BACKWARD)
+    again = [op for op in task.ops if is_recomputed(op)]
+    sent, received = (sum(isinstance(op, kind) for op in again) for kind in (Send, Recv))
+    assert sent == received
+    assert (sent > 0) == ("context_degree" in keys or recompute == "full")
 
 
 def test_early_stop_leaves_out_what_follows_the_last_saved_tensor() -> None:

@@ -1,0 +1,104 @@
+"""Advice in words: what would help most, why a step is slow, and what was tried and not."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from costmodels.units import format_bytes, format_change, format_percent, format_time
+from scenarios.report.blocks import Fact, Fold, Line, Only, Piece, Section, Table, Text
+from scenarios.summaries.steps.advice import AdviceSummary, TriedChange
+
+_HELP: Final = "what would help most"
+_CAUSES: Final = "why it is slow"
+_NOT_TRIED: Final = "not tried"
+_COLUMNS: Final = ("change", "time per step", "throughput", "peak memory", "")
+
+
+def advice_facts(advice: AdviceSummary) -> tuple[Fact, ...]:
+    """Return the advice as names with lines, for a page."""
+    return tuple(Fact(name, line) for name, line in _lines(advice))
+
+
+def advice_lines(advice: AdviceSummary) -> tuple[Text, ...]:
+    """Return the advice as lines of a terminal."""
+    return tuple(Text((f"{name}: ", *((line,) if isinstance(line, str) else line))) for name, line in _lines(advice))
+
+
+def advice_sections(advice: AdviceSummary) -> tuple[Section, ...]:
+    """Return the tables of a page: the changes that were tried, and their effect."""
+    if not advice.tried:
+        return ()
+    rows = [_row(change) for change in advice.tried]
+    summary = f"{_counted(len(rows))}, the fastest first"
+    lead = "Each change was simulated alone or as it stands here, with the same global batch."
+    return (
+        Section("What was tried", (Only("page", (Fold(summary, (Table(_COLUMNS, rows, text_columns=1),)),)),), lead),
+    )
+
+
+def options_of(change: Sequence[str]) -> str:
+    """Return overrides as command line options."""
+    return " ".join(f"--set {override}" if " " not in override else f"--set '{override}'" for override in change)
+
+
+def effect_of(change: TriedChange) -> str:
+    """Return the effect of a change: its time, its gain, and whether it fits."""
+    if change.fits_memory is False:
+        peak = "" if change.peak_memory_bytes is None else f": {format_bytes(change.peak_memory_bytes)}"
+        return f"not enough alone to fit in memory{peak}"
+    if change.gain is None or change.iteration_time_s is None:
+        return ""
+    about = "about " if change.estimated else ""
+    return f"throughput {about}{format_change(change.gain)}, {about}{format_time(change.iteration_time_s)} a step"
+
+
+def _lines(advice: AdviceSummary) -> Iterator[tuple[str, Line]]:
+    """Yield name and line of each part of the advice that there is."""
+    yield _HELP, _best(advice)
+    if advice.causes:
+        causes = (f"{cause.cause} costs {format_percent(cause.fraction)} of the step" for cause in advice.causes)
+        yield _CAUSES, "; ".join(causes)
+    if advice.not_tried:
+        seconds = sum(change.predicted_s for change in advice.not_tried)
+        how = f"--advice full tries them, about {max(1.0, seconds):,.0f} s"
+        if advice.level == "full":
+            how = "each takes minutes to simulate; --set tries one"
+        yield _NOT_TRIED, f"{grouped([change.set for change in advice.not_tried])}; {how}"
+
+
+def _best(advice: AdviceSummary) -> Line:
+    best, reduced = advice.best, advice.reduced
+    tried = _counted(len(advice.tried))
+    if best is None:
+        which = f": {grouped([change.set for change in advice.tried])}" if advice.tried else ""
+        return f"nothing tried adds 1 % to the throughput; tried {tried}{which}"
+    line: Line = (Piece(options_of(best.set), "code"), f": {effect_of(best)}")
+    if reduced is not None:
+        line = (*line, f", {reduced.part} {format_time(reduced.before_s)} to {format_time(reduced.after_s)}")
+    return (*line, f" (best of {tried})")
+
+
+def _counted(number: int) -> str:
+    return f"{number} change{'' if number == 1 else 's'}"
+
+
+def grouped(changes: Sequence[Sequence[str]]) -> str:
+    """Return changes in few words, by the key that leads each: ``data.zero_stage 1, 2; tensor.degree 4``."""
+    values: dict[str, list[str]] = {}
+    for change in changes:
+        key, _, value = change[0].partition("=")
+        held = values.setdefault(".".join(key.split(".")[-2:]), [])
+        if value not in held:
+            held.append(value)
+    return "; ".join(f"{key} {', '.join(held)}" for key, held in values.items())
+
+
+def _row(change: TriedChange) -> tuple[str, ...]:
+    about = "about " if change.estimated else ""
+    time_s, gain, peak = change.iteration_time_s, change.gain, change.peak_memory_bytes
+    return (
+        " ".join(change.set),
+        "" if time_s is None else about + format_time(time_s),
+        "" if gain is None else about + format_change(gain),
+        "" if peak is None else format_bytes(peak),
+        "does not fit" if change.fits_memory is False else "",
+    )

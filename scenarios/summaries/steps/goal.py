@@ -1,0 +1,20 @@
+"""How long training takes to a number of tokens: the ``goal`` object of summary.json."""
+
+from dataclasses import dataclass, field
+
+from scenarios.summaries.as_json import ABSENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """Whole steps to ``tokens``, and their time.
+
+    ``time_interval_s``: with the 90 % interval of a step; None where none is known. ``elapsed_s``: with interruptions
+    and checkpoints, over the mean goodput of the long run; absent where the scenario asks for none.
+    """
+
+    tokens: int
+    num_steps: int
+    time_s: float
+    time_interval_s: tuple[float, float] | None
+    elapsed_s: float | None = field(default=None, metadata=ABSENT)

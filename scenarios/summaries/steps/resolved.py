@@ -1,0 +1,38 @@
+"""What a result is of: the sizes and choices that a scenario comes to, with what it leaves open filled in."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A training step as it was simulated.
+
+    ``degrees``: of parallelism, by the name of the section of ``parallel``. ``num_microbatches``: of one replica.
+    ``sequence_length_from``: where the length was stated. ``profile``: whose efficiencies the times have;
+    ``profile_basis``: ``measured``, or ``roofline`` where no kernel of the device was measured.
+    ``tensor_mesh``: ranks along each side of a method on a mesh, else empty.
+    """
+
+    version: str
+    nodes: Mapping[str, int]
+    devices_per_node: int
+    profile: str
+    profile_basis: str
+    num_parameters: int
+    sequence_length: int
+    sequence_length_from: str
+    tokens_per_step: int
+    global_batch_size: int
+    microbatch_size: int
+    num_microbatches: int
+    degrees: Mapping[str, int]
+    tensor_method: str
+    tensor_mesh: Sequence[int]
+    sequence_parallel: bool
+    schedule: str
+    precision: str
+    recompute: str
+    recompute_num_layers: int | None
+    recompute_method: str | None
+    zero_stage: int

@@ -1,0 +1,95 @@
+"""The predicted cost of simulating a plan: from counts of its ops, calls and ranks, never from a clock.
+
+So two runs try the same changes on any machine. The constants are seconds of one core of 2024; BENCHMARKS.md has larger
+runs. They were read off 60 simulations of the library's scenarios with one change each: half of the predictions are
+within a factor of two.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from sim.engine.running.run import SimulatedRun
+from sim.engine.running.shorter import Shorter
+from sim.plan.words.op import Collective, Send
+from sim.plan.words.program import Plan, Program, Task
+from sim.plan.words.stream import Purpose, stream_of
+from sim.training.spec.techniques import SPLIT_SCHEDULES
+
+_BUILDING_S: Final = 40e-6
+"""To lay out, check and measure the memory of an op of a task, however often the task is called."""
+_COMPILING_S: Final = 50e-6
+"""To price and compile an op of a task for one simulated rank."""
+_CALL_S: Final = 7e-6
+_RANK_S: Final = 40e-6
+"""To fold a rank."""
+_NODE_S: Final = 7e-6
+"""To compile and run a node of the graph, which is an op, or a call of a task that coalesces."""
+_NODES_PER_CALL: Final = 8
+"""More than most calls take whose tasks coalesce."""
+_FORMS: Final = 2
+"""Shorter forms of a step are as long together as the first so many times, where it soon repeats itself."""
+_REPEATING: Final = ("1f1b", "interleaved_1f1b")
+"""Schedules of which few forms are tried before one repeats itself."""
+_TANGLED: Final = 3
+"""Where backwards come in parts, calls wait for each other in many ways; each way takes time to find."""
+_SPLITTING: Final = 4
+"""Where parts are slow, ops one by one tell so many times more ranks apart than whole calls do."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """What simulations of a scenario cost; ``ranks_per_program``: simulated ones. ``uneven``: some parts are slow."""
+
+    ranks_per_program: float
+    uneven: bool
+
+    @classmethod
+    def of(cls, run: SimulatedRun, *, uneven: bool) -> "CostModel":
+        """Return the model for plans like that of a run."""
+        return cls(len(run.programs) / len(run.plan.programs), uneven)
+
+    def building_s(self, plan: Plan) -> float:
+        """Return the seconds to lay out and check a plan, and to follow its memory."""
+        calls = sum(len(program.calls) for program in plan.programs)
+        return _BUILDING_S * _num_ops(plan.programs) + _CALL_S * calls
+
+    def simulating_s(self, plan: Plan, schedule: str) -> float:
+        """Return the seconds to simulate a plan that is built."""
+        compiling_s = _COMPILING_S * self.ranks_per_program * _num_ops(plan.programs)
+        nodes = sum(_num_nodes(program) for program in _simulated(plan, schedule))
+        if any(_in_single_ops(task) for program in plan.programs for task in program.tasks.values()) and self.uneven:
+            nodes *= _SPLITTING
+        forms = _FORMS if schedule in _REPEATING and Shorter(plan).times else 1
+        if schedule in SPLIT_SCHEDULES:
+            compiling_s *= _TANGLED
+        return compiling_s + _RANK_S * plan.mesh.size + _NODE_S * self.ranks_per_program * nodes * forms
+
+
+def _num_ops(programs: Iterable[Program]) -> int:
+    return sum(len(task.ops) for program in programs for task in program.tasks.values())
+
+
+def _simulated(plan: Plan, schedule: str) -> Iterable[Program]:
+    """Return the programs that a run passes through: those of the shortest form of a step that repeats itself."""
+    shorter = Shorter(plan)
+    short = shorter.without(shorter.times[0]) if schedule in _REPEATING and shorter.times else None
+    return plan.programs if short is None else short.programs.values()
+
+
+def _num_nodes(program: Program) -> int:
+    counts = Counter(call.task for call in program.calls)
+    return sum(count * _nodes_of(program.tasks[name]) for name, count in counts.items())
+
+
+def _nodes_of(task: Task) -> int:
+    return len(task.ops) if _in_single_ops(task) else min(len(task.ops), _NODES_PER_CALL)
+
+
+def _in_single_ops(task: Task) -> bool:
+    """Return whether calls of a task of many ops are simulated op by op: they send, or synchronise, on the way."""
+    return task.traits.coalesces and any(
+        isinstance(op, Send) or (isinstance(op, Collective) and stream_of(op.stream).purpose is Purpose.DATA)
+        for op in task.ops
+    )

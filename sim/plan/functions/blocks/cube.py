@@ -1,0 +1,155 @@
+"""Products of matrices in blocks on a cube of ranks (Agarwal et al. 1995; Bian et al. 2021).
+
+An activation lies, rows and columns cut, over all three axes of the cube: its rows over ``weight`` and one of the
+other two, its columns over the third. A product gathers its rows over that one, and the weight over ``weight``; the
+product is a sum over the third axis, over which it is scattered by rows. So in the result the two axes have changed
+places, and a second product brings them back.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sim.plan.errors import LayoutError
+from sim.plan.functions.basic import only, summed_layout
+from sim.plan.functions.linear import input_gradient_layout, product_layout
+from sim.plan.functions.tracing import Gradients, Parameter, TaskTracer, Tensor
+from sim.plan.words.buffer import Buffer, Kind
+from sim.plan.words.layout import PARTIAL, Layout, Shard
+from sim.plan.words.op import Collective, CollectiveKind, Compute
+
+_BATCH = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cube:
+    """The axes of one product: ``rows`` cuts the rows of its input and ``columns`` its columns; ``weight`` both rows.
+
+    ``save_gathered``: forward keeps the gathered input and weight for backward, else backward gathers them again.
+    """
+
+    rows: str
+    weight: str
+    columns: str
+    save_gathered: bool = False
+
+
+def cube_linear(
+    t: TaskTracer,
+    name: str,
+    x: Tensor,
+    weight: Parameter,
+    bias: Parameter | None = None,
+    *,
+    cube: Cube,
+    contract: int = 1,
+    transposed: bool = False,
+) -> Tensor:
+    """Return x[..., *k] times weight[*k, *n], plus bias[*n], or times weight[n, k] transposed.
+
+    Rows of the result lie over ``cube.columns`` where those of x lie over ``cube.rows``, and its columns the other way
+    round. The weight's gradient is summed over the rows of ``cube.weight`` already. Raises LayoutError for inputs that
+    do not lie so.
+    """
+    cut = _weight_dim(weight.value, cube)
+    if x.layout.shard_axes(_BATCH)[-1:] != (cube.rows,) or x.layout.get(cube.columns) != Shard(len(x.shape) - contract):
+        raise LayoutError(f"{x.name} as {x.layout} does not lie as a product over {cube} takes it")
+    attributes: dict[str, Any] = {"contract": contract, "transposed": transposed}
+    kind = Kind.ACTIVATION if cube.save_gathered else Kind.WORKSPACE
+    whole = _gathered(t, name, x, cube.rows, _BATCH, kind, after=x)
+    panel = _gathered(t, name, weight.value, cube.weight, cut, kind, after=x)
+    layout = product_layout(whole, panel, contract, transposed)
+    (partial,) = t.compute(f"{name}.terms", "matmul", (whole, panel), (layout,), kind=Kind.WORKSPACE, **attributes)
+    y = t.scatter_sum(partial, cube.columns, _BATCH, _with_rows(layout, cube.columns), Kind.ACTIVATION)
+    if bias is not None:
+        t.update(f"{name}.bias", "add_bias", (bias.value,), (y,))
+        t.program.set_gradient_layout(bias, summed_layout(bias, y))
+    own_dims = range(len(x.shape) - contract, len(x.shape))
+    t.program.set_gradient_layout(weight, summed_layout(weight, x, own_dims))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = only(gradients)
+        label = f"{name}.backward"
+        given = _gathered(r, label, dy, cube.columns, _BATCH, Kind.WORKSPACE, after=dy)
+        taken, again = panel, whole
+        if not cube.save_gathered:
+            taken = _gathered(r, label, weight.value, cube.weight, cut, Kind.WORKSPACE, after=dy)
+            again = _gathered(r, label, x, cube.rows, _BATCH, Kind.WORKSPACE, after=dy)
+        (terms,) = r.compute(
+            f"{name}.input_gradient", "matmul_input_gradient", (given, taken), (input_gradient_layout(whole, panel),),
+            kind=Kind.WORKSPACE, **attributes,
+        )  # fmt: skip
+        dx = r.scatter_sum(terms, cube.rows, _BATCH, x.layout, Kind.WORKSPACE)
+        (product,) = r.compute(
+            f"{name}.weight_gradient", "matmul_weight_gradient", (again, given), (panel.layout,),
+            kind=Kind.WORKSPACE, **attributes,
+        )  # fmt: skip
+        _accumulate(r, name, product, weight, cube, cut)
+        if bias is not None:
+            r.update(f"{name}.bias_gradient", "bias_gradient", (dy,), (bias.gradient,))
+        return [dx]
+
+    t.record((x,), (y,), backward)
+    return y
+
+
+def _gathered(t: TaskTracer, name: str, x: Tensor, axis: str, dim: int, kind: Kind, *, after: Tensor) -> Tensor:
+    """Return a tensor gathered once another is there: a library launches it after the kernels before.
+
+    Several uses of a table gather it under names of their own.
+    """
+    if after is not x:
+        t.emit(Compute(t.unique(f"{name}.begin_{axis}"), "delay", (after.name,), (), {"duration_s": 0.0}, axis))
+    label, shape = t.unique(f"{name}.gather_{axis}"), list(x.shape)
+    shape[dim] *= t.mesh.degree(axis)
+    y = t.program.tensor(Buffer(label + t.part, tuple(shape), x.dtype, kind, t.scope), x.layout.without(axis))
+    t.emit(Collective(label, CollectiveKind.ALL_GATHER, (axis,), (x.name,), (y.name,), axis, dim=dim))
+    return y
+
+
+def _weight_dim(w: Tensor, cube: Cube) -> int:
+    """Return the dimension of a weight that is gathered."""
+    place = w.layout.get(cube.weight)
+    if not isinstance(place, Shard) or w.layout.shard_axes(place.dim)[-1] != cube.weight:
+        raise LayoutError(f"{w.name} as {w.layout} is not cut last over {cube.weight!r}")
+    return place.dim
+
+
+def _with_rows(layout: Layout, axis: str) -> Layout:
+    """Return a layout whose sum over an axis is scattered over the batch, inside the slices of the other axes."""
+    return layout.without(axis).with_(axis, Shard(_BATCH))
+
+
+def _accumulate(r: TaskTracer, name: str, product: Tensor, weight: Parameter, cube: Cube, dim: int) -> None:
+    """Write the sum of a gathered weight's gradient, and its addition where nothing that computes waits for it."""
+    own = r.scatter_sum(product, cube.weight, dim, weight.value.layout, Kind.WORKSPACE)
+    label, total = r.unique(f"{name}.weight_gradient.add"), weight.gradient.name
+    r.emit(Compute(label, "add", (own.name, total), (total,), {}, cube.weight))
+
+
+def cube_embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter, *, cube: Cube) -> Tensor:
+    """Return rows of table[V, h], laid as the input of a product over ``cube``.
+
+    The table's words lie over ``cube.rows`` and ``cube.weight``, its columns over ``cube.columns``; the ids' rows over
+    ``cube.weight`` alone. So every rank looks up the words of its part, and the parts are summed over ``cube.rows``.
+    """
+    panel = _gathered(t, name, table.value, cube.weight, 0, Kind.WORKSPACE, after=ids)
+    layout = ids.layout.with_(cube.columns, Shard(2)).with_(cube.rows, PARTIAL)
+    attributes = {"vocab_axes": (cube.rows,)}
+    (terms,) = t.compute(f"{name}.terms", "embedding", (ids, panel), (layout,), kind=Kind.WORKSPACE, **attributes)
+    lies = (*ids.layout.placements, (cube.rows, Shard(_BATCH)), (cube.columns, Shard(2)))
+    y = t.scatter_sum(terms, cube.rows, _BATCH, Layout(lies), Kind.ACTIVATION)
+    t.program.set_gradient_layout(table, summed_layout(table, ids))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = only(gradients)
+        given = _gathered(r, f"{name}.backward", dy, cube.rows, _BATCH, Kind.WORKSPACE, after=dy)
+        (product,) = r.compute(
+            f"{name}.backward.zeros", "zeros", (), (panel.layout,), kind=Kind.WORKSPACE, shapes=(panel.shape,),
+            dtype=given.dtype,
+        )  # fmt: skip
+        r.update(f"{name}.backward", "embedding_backward", (ids, given), (product,), **attributes)
+        _accumulate(r, name, product, table, cube, 0)
+        return [None]
+
+    t.record((ids,), (y,), backward)
+    return y

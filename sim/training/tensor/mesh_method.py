@@ -1,0 +1,54 @@
+"""What methods on a mesh of several axes share: sides, the order of axes over ranks, and norms of shared rows."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from sim.plan.functions.blocks.norm import shared_norm
+from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
+from sim.plan.words.mesh import Axes
+from sim.training.errors import SpecError
+from sim.training.tensor.method import TensorMethod
+
+_PREFIX = "tp_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshMethod(TensorMethod):
+    """A method whose blocks lie on a mesh. ``degree``: the number of its ranks."""
+
+    degree: int = 1
+    mesh: tuple[int, ...] = ()
+    axis_order: tuple[str, ...] = ()
+    """Its axes without their prefix; the last varies fastest over ranks. Empty: the method's own order."""
+
+    @property
+    def mesh_sides(self) -> tuple[int, ...]:
+        """Return the ranks along each side."""
+        return self.mesh
+
+    @property
+    def side(self) -> int:
+        """Return the number of ranks along the first side."""
+        return self.mesh[0] if self.mesh else 1
+
+    @property
+    @abstractmethod
+    def own_axes(self) -> Axes:
+        """Return the axes in the method's own order."""
+
+    @property
+    def axes(self) -> Axes:
+        """Return the axes in the order that is asked for."""
+        degrees = dict(self.own_axes)
+        return tuple((f"{_PREFIX}{word}", degrees[f"{_PREFIX}{word}"]) for word in self.axis_order) or self.own_axes
+
+    def check_order(self) -> None:
+        """Raise SpecError unless an order that is asked for names every axis once."""
+        words = [axis.removeprefix(_PREFIX) for axis, _ in self.own_axes]
+        if self.axis_order and sorted(self.axis_order) != sorted(words):
+            rule = f"method {self.name} has the axes {', '.join(words)}, each of which belongs here once"
+            raise SpecError("parallel.tensor.axis_order", rule, f"write [{', '.join(words)}] in another order")
+
+    def norm(self, t: TaskTracer, name: str, x: Tensor, weight: Parameter, bias: Parameter | None = None) -> Tensor:
+        """Return the norm of x, whose sums go over the ranks that share its rows."""
+        return shared_norm(t, name, x, weight, bias)
