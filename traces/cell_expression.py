@@ -1,6 +1,7 @@
 """Small expressions over the cells of one row: ``gpus / 8``, ``'a' if interleave > 1 else 'b'``.
 
-Column names, whole numbers, text in quotes, + - * / // %, one comparison, and ``X if CONDITION else Y``; nothing else.
+Column names, whole numbers, text in quotes, + - * / // %, one comparison, ``X if CONDITION else Y``, and lists of these
+as in ``[side, side]``; nothing else.
 An empty cell counts as false, and as an error where a number is needed. Division is exact; a whole result is an int.
 """
 
@@ -13,6 +14,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 Cell = int | float | str | bool
+Value = Cell | list[Cell]
 MAX_LENGTH: Final = 200
 
 _ARITHMETIC: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
@@ -66,7 +68,7 @@ def parse_expression(text: str) -> ast.expr:
 
 
 _ALLOWED: Final = (
-    ast.Name, ast.Load, ast.Constant, ast.BinOp, ast.Compare, ast.IfExp, *_ARITHMETIC, *_COMPARISONS,
+    ast.Name, ast.Load, ast.Constant, ast.BinOp, ast.Compare, ast.IfExp, ast.List, *_ARITHMETIC, *_COMPARISONS,
 )  # fmt: skip
 
 
@@ -75,9 +77,15 @@ def columns_of(expression: ast.expr) -> tuple[str, ...]:
     return tuple(sorted({node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}))
 
 
-def evaluate(expression: ast.expr, cells: Mapping[str, Cell | None]) -> Cell:
+def evaluate(expression: ast.expr, cells: Mapping[str, Cell | None]) -> Value:
     """Return the expression's value for one row. Raises ExpressionError for empty cells and for sums of text."""
     value = _value(expression, cells)
+    return [_finished(element) for element in value] if isinstance(value, list) else _finished(value)
+
+
+def _finished(value: Any) -> Cell:
+    if isinstance(value, list):
+        raise ExpressionError("a list in a list is not allowed")
     if value is None:
         raise ExpressionError("the cell is empty")
     if isinstance(value, Fraction):
@@ -94,6 +102,8 @@ def _value(node: ast.expr, cells: Mapping[str, Cell | None]) -> Any:
             return node.value
         case ast.IfExp():
             return _value(node.body if _value(node.test, cells) else node.orelse, cells)
+        case ast.List():
+            return [_value(element, cells) for element in node.elts]
         case ast.BinOp():
             sides = _number(node.left, cells), _number(node.right, cells)
             if isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod) and sides[1] == 0:

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from traces.cell_expression import Cell, ExpressionError, columns_of, evaluate, parse_cell, parse_expression
+from traces.cell_expression import Cell, ExpressionError, Value, columns_of, evaluate, parse_cell, parse_expression
 from traces.errors import TraceError
 from traces.sidecar import Section, read_section, read_text
 
@@ -91,7 +91,7 @@ class PublishedRow:
     """
 
     name: str
-    overrides: Mapping[str, Cell]
+    overrides: Mapping[str, Value]
     measured: float
     group: str = ""
     line: int = 0
@@ -310,7 +310,7 @@ def _row(path: Path, line: int, header: Sequence[str], cells: Sequence[str], map
             return []
     except ExpressionError as error:
         raise TraceError(str(path), str(error), "mend the row, or where.holds", line=line, key="where") from error
-    overrides: dict[str, Cell] = {}
+    overrides: dict[str, Value] = {}
     for key, expression in mapping.columns.items():
         try:
             overrides[key] = evaluate(expression, values)

@@ -129,7 +129,12 @@ KEYS = {
     *("training.whole_embedding_gradient", "training.prescale_gradients", "training.check_gradients"),
     *("parallel.tensor.method", "parallel.tensor.degree", "parallel.tensor.sequence_parallel"),
     *("parallel.tensor.collective_matmul", "parallel.tensor.mesh", "parallel.tensor.overlap"),
-    *("parallel.tensor.axis_order", "parallel.tensor.depth_sync", "parallel.tensor.save_gathered"),
+    *(
+        "parallel.tensor.axis_order",
+        "parallel.tensor.node_block",
+        "parallel.tensor.depth_sync",
+        "parallel.tensor.save_gathered",
+    ),
     *("parallel.context.degree", "parallel.context.method"),
     *("parallel.pipeline.degree", "parallel.pipeline.schedule", "parallel.pipeline.virtual_stages"),
     *("parallel.pipeline.layers_per_stage", "parallel.pipeline.scatter_gather", "parallel.pipeline.actions"),

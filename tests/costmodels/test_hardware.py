@@ -14,12 +14,13 @@ from costmodels.hardware import list_devices, list_nodes, load_device, load_node
 
 NODES = (
     "aws-g6e-48xlarge", "aws-p3-16xlarge", "azure-nd-mi300x-v5", "cloud-a100-100g", "dgx-1-v100-16g", "dgx-1-v100-32g",
-    "dgx-2", "dgx-a100-40g", "dgx-a100-80g", "dgx-b200", "gb200-nvl72", "hgx-h100", "hgx-h20", "hgx-h200", "local-cpu",
-    "longhorn",
+    "dgx-2", "dgx-a100-40g", "dgx-a100-80g", "dgx-b200", "frontera-rtx", "gb200-nvl72", "hgx-h100", "hgx-h20",
+    "hgx-h200", "local-cpu", "longhorn", "meluxina-gpu",
 )  # fmt: skip
 
 REPORTED_MIB = {
-    "v100-sxm2-16gb": 16160, "v100-sxm2-32gb": 32510, "a100-sxm4-40gb": 40960, "a100-sxm4-80gb": 81920,
+    "v100-sxm2-16gb": 16160, "v100-sxm2-32gb": 32510, "quadro-rtx-5000": 16125, "a100-sxm4-40gb": 40960,
+    "a100-sxm4-80gb": 81920,
     "h100-sxm5-80gb": 81559, "h200-sxm5-141gb": 143771, "b200-sxm-180gb": 183359,
     "gb200-sxm-186gb": 189471, "h20-sxm5-96gb": 97871, "l40s-48gb": 46068, "mi300x-192gb": 196592,
 }  # fmt: skip

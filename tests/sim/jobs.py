@@ -46,7 +46,7 @@ _TRAINING_KEYS = {
     "set_gradients_to_none", "whole_embedding_gradient", "prescale_gradients", "check_gradients",
     "method", "local_update",
 }  # fmt: skip
-_MESH_KEYS = ("mesh", "overlap", "depth_sync", "save_gathered", "tensor_axis_order")
+_MESH_KEYS = ("mesh", "overlap", "depth_sync", "save_gathered", "tensor_axis_order", "node_block")
 _TENSOR_KEYS = {"sequence_parallel", "overlap_backward", "collective_matmul", *_MESH_KEYS}
 _PIPELINE_KEYS = {
     "schedule",

@@ -136,11 +136,15 @@ def test_expressions_are_exact(a: int, b: int, c: int) -> None:
     assert type(evaluate(parse_expression("a * c / c"), cells)) is int
     assert evaluate(parse_expression("a if a > b else b"), cells) == max(a, b)
     assert evaluate(parse_expression("'x' if empty else 'y'"), cells) == "y"
+    assert evaluate(parse_expression("[a, a + b] if c else []"), cells) == [a, a + b]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "9if a else b", "a.b", "a[0]", "lambda: 1", "a and b", "f'{a}'", "1.5", "a if", "__import__", "x" * 300],
+    [
+        *("", "9if a else b", "a.b", "a[0]", "lambda: 1", "a and b", "f'{a}'", "1.5", "a if", "__import__"),
+        *("x" * 300, "[[a]]"),
+    ],
 )
 def test_expressions_hold_nothing_but_the_allowed_forms(text: str) -> None:
     """Whatever is no arithmetic over columns is refused, before or while it is evaluated."""

@@ -13,7 +13,6 @@ from typing import TypeGuard
 from backends.execution.measuring.benchmarks import Request, Result
 from costmodels.kernels import KERNELS
 from sim.plan.words.buffer import Buffer
-from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Compute, Op
 from sim.plan.words.program import Plan, Program
 
@@ -73,7 +72,7 @@ class StepKernels:
         """Return as many replicas as there are processes for."""
         group = self.plan.mesh.size
         axes = tuple((name, processes // group if name == "dp" else size) for name, size in self.plan.mesh.axes)
-        return Request(replace(self.plan, mesh=Mesh(axes)), repeats + 1)
+        return Request(replace(self.plan, mesh=replace(self.plan.mesh, axes=axes)), repeats + 1)
 
     def figures(self, result: Result, repeats: int) -> Mapping[str, float]:
         """Return the mean time of every kernel call, the usual pause before an op included."""

@@ -67,6 +67,8 @@ class TensorSection(Section):
     """Ranks along each side, [q, q] of 2d, [q, q, d] of 2.5d, [p, p, p] of 3d; the degree is their product."""
     axis_order: tuple[MeshAxis, ...] = Field(default=(), strict=False, max_length=3)
     """Axes of the mesh, the last of which varies fastest over ranks; default as the method's paper has them."""
+    node_block: tuple[Annotated[int, Field(ge=1, le=MAX_SIDE)], ...] = Field(default=(), strict=False, max_length=3)
+    """Sides of the blocks of the mesh whose ranks follow each other, as [2, 2] of 2d on nodes of four devices."""
     overlap: Overlap = "none"
     """2d, 2.5d: broadcasts and sums of blocks hold up computing (`none`), or go on beside it (`prefetch`)."""
     depth_sync: DepthSync = "per_backward"

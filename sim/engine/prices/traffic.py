@@ -74,7 +74,9 @@ def groups_of(mesh: Mesh, op: LinkOp, ranks: Ints) -> Ints:
 def all_groups(mesh: Mesh, axes: tuple[str, ...]) -> Ints:
     """Return all groups over some axes [groups, positions], in group order."""
     names = [name for name, _ in mesh.axes]
-    ranks = np.arange(mesh.size, dtype=np.int64).reshape([degree for _, degree in mesh.axes])
+    ranks = np.zeros((), dtype=np.int64)
+    for name in names:
+        ranks = np.add.outer(ranks, np.array(mesh.steps(name), dtype=np.int64))
     inner = [names.index(name) for name in axes if name in names]
     outer = [index for index in range(len(names)) if index not in inner]
     return ranks.transpose(outer + inner).reshape(-1, mesh.degree(*axes))
@@ -82,9 +84,10 @@ def all_groups(mesh: Mesh, axes: tuple[str, ...]) -> Ints:
 
 def shifted(mesh: Mesh, ranks: Ints, axis: str, offset: int) -> Ints:
     """Return the ranks ``offset`` steps away along an axis, wrapping around."""
-    stride, degree = max(mesh.stride(axis), 1), mesh.degree(axis)
-    here = ranks // stride % degree
-    return ranks + ((here + offset) % degree - here) * mesh.stride(axis)
+    groups = all_groups(mesh, (axis,))
+    found = np.empty(mesh.size, dtype=np.int64)
+    found[groups] = np.roll(groups, -offset, axis=1)
+    return found[ranks]
 
 
 def signature(program: Program, op: Op) -> tuple[object, ...]:

@@ -50,7 +50,7 @@ class Held(NamedTuple):
             return (*form, parameter.global_shape, buffer_slice(parameter, mesh, rank))
         if initial is not None and initial.source:
             return form
-        return (*form, mesh.axes, rank)
+        return (*form, mesh, rank)
 
     @property
     def _parameter(self) -> Buffer | None:

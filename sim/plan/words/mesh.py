@@ -1,5 +1,6 @@
 """The device mesh: ordered, named axes with degrees."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,11 +16,14 @@ Axes = tuple[tuple[str, int], ...]
 class Mesh:
     """Ordered, named axes with degrees, as torch's DeviceMesh has them.
 
-    The axis order is the placement: the last axis varies fastest over ranks.
+    The axis order is the placement: the last axis varies fastest over ranks. With ``blocks``, sides of neighbouring
+    axes, the ranks of each block follow each other, and the blocks do: axes (a, 4), (b, 4) with blocks (a, 2), (b, 2)
+    have the ranks 0, 1, 2 and 3 at (0, 0), (0, 1), (1, 0) and (1, 1).
     An axis that the mesh does not have counts as one of degree 1.
     """
 
     axes: Axes
+    blocks: Axes = ()
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.axes]
@@ -28,6 +32,16 @@ class Mesh:
         for name, degree in self.axes:
             if degree < 1:
                 raise PlanError(f"mesh axis {name!r} must have degree 1 or more, got {degree}")
+        self._check_blocks(names)
+
+    def _check_blocks(self, names: list[str]) -> None:
+        blocked = [name for name, _ in self.blocks]
+        places = [names.index(name) for name in blocked if name in names]
+        if len(places) < len(blocked) or places != list(range(places[0], places[0] + len(places)) if places else ()):
+            raise PlanError(f"blocks must be of neighbouring mesh axes in their order, got {blocked} of {names}")
+        for name, side in self.blocks:
+            if side < 1 or self._degrees[name] % side:
+                raise PlanError(f"mesh axis {name!r} of degree {self._degrees[name]} has no blocks of {side}")
 
     @cached_property
     def size(self) -> int:
@@ -39,24 +53,43 @@ class Mesh:
         return dict(self.axes)
 
     @cached_property
-    def _strides(self) -> dict[str, int]:
-        strides, stride = {}, 1
-        for name, degree in reversed(self.axes):
-            strides[name] = stride
+    def _parts(self) -> dict[str, tuple[tuple[int, int], ...]]:
+        """Degree and stride of the parts of every axis: over blocks, and inside a block."""
+        sides, parts, stride = dict(self.blocks), defaultdict[str, list[tuple[int, int]]](list), 1
+        for name, degree in reversed(self._parts_in_order(sides)):
+            parts[name].insert(0, (degree, stride))
             stride *= degree
-        return strides
+        return {name: tuple(found) for name, found in parts.items()}
+
+    def _parts_in_order(self, sides: Mapping[str, int]) -> Axes:
+        over = [(name, degree // sides.get(name, 1)) for name, degree in self.axes]
+        last = max((place for place, (name, _) in enumerate(self.axes) if name in sides), default=-1)
+        return (*over[: last + 1], *self.blocks, *over[last + 1 :])
 
     def degree(self, *names: str) -> int:
         """Return the product of the degrees of the named axes."""
         return prod(self._degrees.get(name, 1) for name in names)
 
-    def stride(self, name: str) -> int:
-        """Return how many ranks apart neighbours along an axis are (0 for an absent axis)."""
-        return self._strides.get(name, 0)
+    def steps(self, name: str) -> tuple[int, ...]:
+        """Return how many ranks after the first the ranks along an axis are ((0,) for an absent axis)."""
+        return self._steps.get(name, (0,))
+
+    @cached_property
+    def _steps(self) -> dict[str, tuple[int, ...]]:
+        steps = {}
+        for name, parts in self._parts.items():
+            found = [0]
+            for degree, stride in parts:
+                found = [first + stride * place for first in found for place in range(degree)]
+            steps[name] = tuple(found)
+        return steps
 
     def coordinate(self, rank: int, name: str) -> int:
         """Return a rank's coordinate along one axis."""
-        return rank // self._strides[name] % self._degrees[name] if name in self._degrees else 0
+        place = 0
+        for degree, stride in self._parts.get(name, ()):
+            place = place * degree + rank // stride % degree
+        return place
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return a rank's coordinates along all axes."""
@@ -71,17 +104,17 @@ class Mesh:
 
     def rank(self, coordinates: Mapping[str, int]) -> int:
         """Return the rank at these coordinates; axes left out count as 0."""
-        return sum(self.stride(name) * value for name, value in coordinates.items())
+        return sum(self.steps(name)[value] for name, value in coordinates.items() if name in self._degrees)
 
     def group(self, rank: int, names: tuple[str, ...]) -> tuple[int, ...]:
         """Return the ranks that share ``rank``'s coordinates outside ``names``, in group order."""
-        ranks = [rank - sum(self.stride(name) * self.coordinate(rank, name) for name in names)]
+        steps = {name: self.steps(name) for name in names}
+        ranks = [rank - sum(steps[name][self.coordinate(rank, name)] for name in names)]
         for name in names:
-            steps = [self.stride(name) * place for place in range(self.degree(name))]
-            ranks = [first + step for first in ranks for step in steps]
+            ranks = [first + step for first in ranks for step in steps[name]]
         return tuple(ranks)
 
     def shift(self, rank: int, name: str, offset: int) -> int:
         """Return the rank ``offset`` steps away along an axis, wrapping around."""
-        here = self.coordinate(rank, name)
-        return rank + ((here + offset) % self.degree(name) - here) * self.stride(name)
+        steps, here = self.steps(name), self.coordinate(rank, name)
+        return rank + steps[(here + offset) % len(steps)] - steps[here]

@@ -26,7 +26,7 @@ from sim.training.steps.transformer import HeadNames, TransformerBuilder
 def build_local_training(job: DenseTraining, name: str) -> Plan:
     """Return the plan of one training step: one program per pipeline rank."""
     parallel, place = job.parallel, placement(job.parallel.pipeline)
-    mesh = Mesh(parallel.mesh_axes)
+    mesh = Mesh(parallel.mesh_axes, parallel.tensor.blocks)
     programs = []
     for rank, stages in enumerate(place.stages):
         calls = local_calls(stages, place.num_stages, job.num_microbatches, job.training.update)

@@ -42,7 +42,8 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None)
     """
     pipeline, sharding = job.parallel.pipeline, job.parallel.sharding
     axes, experts = job.parallel.mesh_axes, job.parallel.expert_degree
-    mesh = Mesh(split_data_axis(axes, sharding.shard_degree, sharding.local_degree, experts))
+    axes = split_data_axis(axes, sharding.shard_degree, sharding.local_degree, experts)
+    mesh = Mesh(axes, job.parallel.tensor.blocks)
     place, rank_orders = placement(pipeline), orders(pipeline, job.num_microbatches)
     calls = pipeline_calls(rank_orders, place)
     if pipeline.num_slices > 1:

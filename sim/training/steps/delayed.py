@@ -29,7 +29,7 @@ from sim.training.steps.textbook import RankWriter
 def build_delayed_training(job: DenseTraining, name: str) -> Plan:
     """Return the plan of a run of steps: one program per pipeline rank."""
     parallel, place = job.parallel, placement(job.parallel.pipeline)
-    mesh = Mesh(parallel.mesh_axes)
+    mesh = Mesh(parallel.mesh_axes, parallel.tensor.blocks)
     calls = pipeline_calls(orders(parallel.pipeline, job.num_microbatches), place)
     programs = [
         DelayedProgramBuilder(job, mesh, place, rank, frozenset()).build(calls[rank]) for rank in range(place.num_ranks)

@@ -68,6 +68,11 @@ class TensorMethod(ABC):
         """
 
     @property
+    def blocks(self) -> Axes:
+        """Return the sides of the blocks of the mesh whose ranks follow each other; none: they follow the axes."""
+        return ()
+
+    @property
     def mesh_sides(self) -> tuple[int, ...]:
         """Return the ranks along each side of a mesh; none of a method whose degree says all."""
         return ()

@@ -27,6 +27,15 @@ def check_form(name: str, mesh: Sequence[int], form: str) -> None:
         )
 
 
+def check_blocks(block: Sequence[int], mesh: Sequence[int]) -> None:
+    """Raise SpecError unless the sides of a block divide those of the mesh."""
+    if len(block) != len(mesh) or any(side % part for part, side in zip(block, mesh, strict=True)):
+        sides = zip((*block, *[1] * len(mesh)), mesh, strict=False)
+        nearest = [max(n for n in range(1, side + 1) if side % n == 0 and n <= max(part, 1)) for part, side in sides]
+        rule = f"blocks of {list(block)} do not tile mesh {list(mesh)}"
+        raise SpecError("parallel.tensor.node_block", rule, f"write {nearest}")
+
+
 def _nearest(mesh: Sequence[int], letters: Sequence[str]) -> str:
     """Return the mesh of a form whose equal sides are the mean of what is asked for, in ranks."""
     asked = (*mesh, *[1] * (len(letters) - len(mesh)))[: len(letters)]

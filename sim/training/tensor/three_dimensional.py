@@ -43,6 +43,11 @@ class ThreeDimensional(MeshMethod):
         return ((OUTPUT, self.side), (INPUT, self.side), (WEIGHT, self.side))
 
     @property
+    def side_axes(self) -> tuple[str, ...]:
+        """Return the axes in the order of the sides of ``mesh``."""
+        return (OUTPUT, INPUT, WEIGHT)
+
+    @property
     def sample_axes(self) -> tuple[str, ...]:
         """Return the axis of weights: words are looked up before the rows of the result are scattered."""
         return (WEIGHT,)
@@ -55,7 +60,7 @@ class ThreeDimensional(MeshMethod):
     def check(self, sizes: Sizes, *, scatters: bool) -> None:
         """Raise SpecError unless the mesh is a cube whose sides divide what they cut, and a head."""
         check_form(self.name, self.mesh, "p p p")
-        self.check_order()
+        self.check_placement()
         cut = dict.fromkeys(_CUT_ONCE, self.side) | dict.fromkeys(_CUT_TWICE, self.side**2)
         check_divisors(sizes, cut, self.mesh)
 

@@ -35,6 +35,11 @@ class TwoAndAHalfDimensional(TwoDimensional):
         return ((DEPTH, self.depth), (ROW, self.side), (COLUMN, self.side))
 
     @property
+    def side_axes(self) -> tuple[str, ...]:
+        """Return the axes in the order of the sides of ``mesh``."""
+        return (ROW, COLUMN, DEPTH)
+
+    @property
     def sample_axes(self) -> tuple[str, ...]:
         """Return the axes of squares and of rows."""
         return (DEPTH, ROW)
@@ -42,7 +47,7 @@ class TwoAndAHalfDimensional(TwoDimensional):
     def check(self, sizes: Sizes, *, scatters: bool) -> None:
         """Raise SpecError unless squares are alike and no fewer than deep, and their sides divide what they cut."""
         check_form(self.name, self.mesh, "q q d")
-        self.check_order()
+        self.check_placement()
         cut = dict.fromkeys(CUT, self.side) | {_BATCH: self.side * self.depth}
         check_divisors(sizes, cut, self.mesh)
 

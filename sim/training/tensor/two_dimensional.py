@@ -39,6 +39,11 @@ class TwoDimensional(MeshMethod):
         return ((ROW, self.side), (COLUMN, self.side))
 
     @property
+    def side_axes(self) -> tuple[str, ...]:
+        """Return the axes in the order of the sides of ``mesh``."""
+        return (ROW, COLUMN)
+
+    @property
     def sample_axes(self) -> tuple[str, ...]:
         """Return the axis of rows."""
         return (ROW,)
@@ -46,7 +51,7 @@ class TwoDimensional(MeshMethod):
     def check(self, sizes: Sizes, *, scatters: bool) -> None:
         """Raise SpecError unless the mesh is a square whose side divides heads, widths, words and the micro-batch."""
         check_form(self.name, self.mesh, "q q")
-        self.check_order()
+        self.check_placement()
         check_divisors(sizes, dict.fromkeys(CUT, self.side), self.mesh)
 
     # --- layouts -------------------------------------------------------------------------------------------

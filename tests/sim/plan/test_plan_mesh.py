@@ -20,14 +20,28 @@ NAMES = ("pp", "dp", "tp", "cp")
 
 @st.composite
 def meshes(draw: st.DrawFn) -> Mesh:
-    """Draw a mesh of one to four axes."""
+    """Draw a mesh of one to four axes, some neighbours of which may lie in blocks."""
     names = draw(st.permutations(NAMES))[: draw(st.integers(1, 4))]
-    return Mesh(tuple((name, draw(st.integers(1, 4))) for name in names))
+    axes = tuple((name, draw(st.integers(1, 4))) for name in names)
+    first, last = sorted(draw(st.tuples(st.integers(0, len(axes)), st.integers(0, len(axes)))))
+    sides = (
+        (name, draw(st.sampled_from([n for n in (1, 2, 3) if degree % n == 0]))) for name, degree in axes[first:last]
+    )
+    return Mesh(axes, tuple(sides))
 
 
 def grid(mesh: Mesh) -> np.ndarray:
-    """Return the ranks as an array with one dimension per axis."""
-    return np.arange(mesh.size).reshape([degree for _, degree in mesh.axes])
+    """Return the ranks as an array with one dimension per axis: blocks first laid out apart, then put together."""
+    degrees, names = [degree for _, degree in mesh.axes], [name for name, _ in mesh.axes]
+    if not mesh.blocks:
+        return np.arange(mesh.size).reshape(degrees)
+    first, count = names.index(mesh.blocks[0][0]), len(mesh.blocks)
+    sides = [side for _, side in mesh.blocks]
+    over = [degree // side for degree, side in zip(degrees[first:], sides, strict=False)]
+    apart = np.arange(mesh.size).reshape([*degrees[:first], *over, *sides, *degrees[first + count :]])
+    pairs = [place for i in range(count) for place in (first + i, first + count + i)]
+    order = [*range(first), *pairs, *range(first + 2 * count, apart.ndim)]
+    return apart.transpose(order).reshape(degrees)
 
 
 @given(mesh=meshes())
@@ -78,6 +92,11 @@ def test_bad_meshes_are_refused() -> None:
         Mesh((("tp", 2), ("tp", 2)))
     with pytest.raises(PlanError, match="'dp' must have degree 1 or more, got 0"):
         Mesh((("dp", 0),))
+    with pytest.raises(PlanError, match="'dp' of degree 4 has no blocks of 3"):
+        Mesh((("dp", 4), ("tp", 2)), (("dp", 3),))
+    for names in (("dp", "tp"), ("pp", "dp"), ("ep",)):
+        with pytest.raises(PlanError, match="blocks must be of neighbouring mesh axes in their order"):
+            Mesh((("dp", 4), ("pp", 2), ("tp", 2)), tuple((name, 2) for name in names))
 
 
 @given(mesh=meshes(), data=st.data())

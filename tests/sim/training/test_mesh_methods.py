@@ -289,6 +289,8 @@ def test_the_workspace_of_summa_is_one_step_or_two(overlap: str) -> None:
         ("3d", (4, 4, 2), {}, "mesh", r"needs a mesh \[p, p, p\], got \[4, 4, 2\]; write \[3, 3, 3\]"),
         ("3d", (2, 2, 2), {"model": GPT | {"ffn_hidden_size": 254}}, "mesh", r"ffn_hidden_size 254.*by 4.*: 256"),
         ("3d", (2, 2, 2), {"tensor_axis_order": ("row",)}, "axis_order", "has the axes output, input, weight"),
+        ("2d", (4, 4), {"node_block": (2, 3)}, "node_block", r"\[2, 3\] do not tile mesh \[4, 4\]; write \[2, 2\]"),
+        ("2.5d", (2, 2, 2), {"node_block": (2, 2)}, "node_block", r"do not tile mesh \[2, 2, 2\]; write \[2, 2, 1\]"),
         ("2d", (2, 2), {"save_gathered": False}, "save_gathered", "method 2d has no such option"),
         ("1d", (2, 2), {}, "mesh", "method 1d has no such option"),
         ("2d", (2, 2), {"sequence_parallel": True}, "sequence_parallel", "method 2d has no such option"),
@@ -349,3 +351,12 @@ def test_inside_a_node_an_axis_costs_less_than_between_nodes() -> None:
     first, second = waiting.values()
     assert first["tp_column"] < second["tp_column"]
     assert second["tp_row"] < first["tp_row"]
+
+
+def test_a_node_holds_a_block_of_the_mesh() -> None:
+    """With blocks of 2 x 2 the four ranks of a node share rows and columns by two (Optimus' ``--rank-rearrange``)."""
+    mesh = layer_plan("large", "2d", (8, 8), node_block=(2, 2)).mesh
+    for node in range(16):
+        places = [mesh.coordinates(rank) for rank in range(4 * node, 4 * node + 4)]
+        assert [len({place[axis] for place in places}) for axis in ("tp_row", "tp_column")] == [2, 2]
+    assert [mesh.coordinates(rank)["tp_row"] for rank in range(4)] == [0, 0, 1, 1]
