@@ -7,7 +7,9 @@ OUT ?= out
 CALIBRATE ?= yes
 
 BIN := .venv/bin
+RUNS := .venv/.runs
 STAMP := .venv/.installed
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 SIMULATE := $(BIN)/simulate
 CALIBRATED := $(if $(filter yes,$(CALIBRATE)),$(OUT)/this-machine.yaml)
 PROFILE := $(if $(CALIBRATED),--set cluster.profile=$(abspath $(CALIBRATED)))
@@ -20,13 +22,17 @@ help:  ## say what the targets do
 
 setup: $(STAMP)  ## make .venv with everything, torch included
 
-$(STAMP): pyproject.toml constraints.txt
+$(RUNS): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "meshtwin needs Python 3.11 or later")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev]'
+	$(INSTALL) -e '.[torch]'
 	@touch $@
 
-demo: setup $(CALIBRATED)  ## simulate the quickstart; calibrate; simulate and run a tiny plan for real; compare (CALIBRATE=no)
+$(STAMP): $(RUNS)
+	$(INSTALL) -e '.[torch,dev]'
+	@touch $@
+
+demo: $(RUNS) $(CALIBRATED)  ## simulate the quickstart; calibrate; simulate and run a tiny plan for real; compare (CALIBRATE=no)
 	$(SIMULATE) scenarios/library/quickstart.yaml --out $(OUT)/quickstart
 	$(SIMULATE) scenarios/library/tiny-gpt-2x2.yaml $(PROFILE) --out $(OUT)/tiny/simulated
 	$(SIMULATE) execute scenarios/library/tiny-gpt-2x2.yaml $(PROFILE) --check --out $(OUT)/tiny/executed
@@ -37,7 +43,7 @@ demo: setup $(CALIBRATED)  ## simulate the quickstart; calibrate; simulate and r
 	@echo 'Timelines (open them in Perfetto, https://ui.perfetto.dev):'
 	@find $(OUT)/quickstart $(OUT)/tiny -name timeline.json.gz | sort | sed 's/^/  /'
 
-$(OUT)/this-machine.yaml: | setup
+$(OUT)/this-machine.yaml: | $(RUNS)
 	@mkdir -p $(OUT)
 	$(SIMULATE) calibrate --budget 20s --processes 4 --out $@
 
