@@ -19,6 +19,8 @@ from sim.plan.words.mesh import Mesh
 MESH = Mesh((("dp", 2), ("tp", 2)))
 S, B, N, G, D, H, F, V = 6, 3, 4, 2, 4, 8, 10, 12
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}
+WITH_PRODUCTS = {"gemm", "attention", "attention_backward", "decode"}
+"""Families of kernels whose FLOP are those of matrix products."""
 
 
 def rank_context(rank: int = 0, step: int = 0, slept: list[float] | None = None) -> RankContext:
@@ -27,8 +29,13 @@ def rank_context(rank: int = 0, step: int = 0, slept: list[float] | None = None)
 
 
 def run(kernel: str, *inputs: Tensor, rank: int = 0, microbatch: int = 0, **attributes: Any) -> tuple[Tensor, ...]:
-    """Run a kernel and hold its outputs to the cost model's shapes and types."""
-    spec = COST_KERNELS[kernel].outputs([spec_of(x) for x in inputs], attributes)
+    """Run a kernel and hold its outputs to the cost model's shapes and types; its work must be sound."""
+    cost, specs = COST_KERNELS[kernel], [spec_of(x) for x in inputs]
+    spec = cost.outputs(specs, attributes)
+    work = cost.work(specs, spec, attributes)
+    assert work.bytes_written <= sum(tensor.num_bytes for tensor in spec)
+    assert (work.flop > 0) == (cost.family in WITH_PRODUCTS) == (work.gemm is not None)
+    assert work.executed_flop >= 0
     outputs = KERNELS[kernel](KernelContext(rank_context(rank), microbatch), inputs, attributes)
     assert [spec_of(y) for y in outputs] == list(spec)
     for y in outputs:
