@@ -1,13 +1,15 @@
-"""The axes of data parallelism: one, or several if shards are shared out inside groups of replicas.
+"""The mesh axes of data parallelism: ``dp`` alone, or several axes where only groups of replicas shard their state.
 
-``dp`` alone counts all replicas. With ``dp_shard`` beside it, ``dp`` counts the groups and ``dp_shard`` the ranks of
-one (torch's hybrid sharding; Zhang et al. 2022, MiCS): it varies faster, so a group lies as close together as can be.
-With ``dp_local`` the ranks that share one set of shards are so many neighbours, as often as the axis before counts.
-With ``ep`` each rank of a group of so many has its part of the experts, and the axes before it count the groups.
-Layouts of activations name ``dp`` for all of them.
-With ``cp`` the ranks of a replica share its sequences. They have the same parameters, so gradients are summed over them
-too, and whatever is sharded is shared out among them (Megatron-LM's distributed optimizer; PyTorch's FSDP as torchtitan
-runs it, on one flat mesh of both axes).
+Axes of a mesh, from the slowest to the fastest:
+``dp``: all replicas; with ``dp_shard``, the groups of replicas.
+``dp_shard``: the ranks of one group (torch's hybrid sharding; Zhang et al. 2022, MiCS). This axis varies faster than
+    ``dp``, so that the ranks of a group lie close together.
+``dp_local``: the neighbours of a group on an axis of their own; the axis before it then counts the sets of neighbours.
+``ep``: the ranks of an expert-parallel group, each with its part of the experts; the axes before it count these groups.
+
+Layouts of activations name ``dp`` for all of these axes. With ``cp`` the ranks of a replica split its sequences. They
+hold the same parameters, so gradients are also summed over ``cp``, and sharded state is sharded over ``cp`` too
+(Megatron-LM's distributed optimizer; PyTorch's FSDP as torchtitan runs it, on one flat mesh of both axes).
 """
 
 from collections.abc import Iterator
@@ -19,16 +21,17 @@ from sim.training.spec.parallelism.mesh_axes import CONTEXT_AXIS, DATA_AXIS, EXP
 SHARD_AXIS = "dp_shard"
 LOCAL_AXIS = "dp_local"
 SAMPLE_AXES: Final = (DATA_AXIS, EXPERT_AXIS, SHARD_AXIS, LOCAL_AXIS)
-"""The axes over which samples are dealt out; a mesh need not have all."""
+"""The axes that split the samples of a batch; a mesh need not have all of them."""
 
 
 def split_data_axis(
     axes: Axes, shard_degree: int | None, local_degree: int | None = None, expert_degree: int = 1
 ) -> Axes:
-    """Return the axes of a mesh with groups of ``shard_degree`` replicas on axes of their own; None: one group.
+    """Return the axes of a mesh whose replicas form groups of ``shard_degree`` ranks.
 
-    ``local_degree``: of those, neighbours; None: no such axis. ``expert_degree``: replicas of a group that share out
-    experts, on an axis of their own.
+    ``shard_degree``: None means one group of all replicas.
+    ``local_degree``: ranks of a group on the axis of neighbours; None means no such axis.
+    ``expert_degree``: ranks of a group on the axis of expert parallelism.
     """
     return tuple(_split(axes, shard_degree, local_degree or 1, expert_degree))
 
@@ -51,20 +54,21 @@ def _split(axes: Axes, shard_degree: int | None, local_degree: int, expert_degre
 
 
 def sum_axes(mesh: Mesh, *, of_experts: bool = False) -> tuple[str, ...]:
-    """Return the axes that all ranks lie along whose gradients are summed: replicas, and sharers of sequences.
+    """Return the axes over which gradients are summed: those of replicas and of context parallelism.
 
-    ``of_experts``: of those that ``ep`` shares out.
+    ``of_experts``: for gradients of experts that are split over ``ep``.
     """
     axes = (axis for axis in (*SAMPLE_AXES, CONTEXT_AXIS) if not (of_experts and axis == EXPERT_AXIS))
     return tuple(axis for axis in axes if mesh.degree(axis) > 1) or (DATA_AXIS,)
 
 
 def shard_hops(mesh: Mesh, *, of_experts: bool = False) -> tuple[tuple[str, ...], ...]:
-    """Return the axes over which shards are shared out, in the order of the shards, by the collectives that gather.
+    """Return the axes over which state is sharded, in shard order: one tuple of axes per all_gather.
 
-    The last of these comes first. With neighbours on an axis of their own there are two: what is gathered among the
-    ranks at one place of all neighbours, and then inside, comes in order, as neighbours hold shards that are far apart.
-    ``of_experts``: shards of what ``ep`` shares out already.
+    The all_gather over the last tuple runs first. With ``dp_local`` there are two: the first joins ranks at the same
+    place among their neighbours, the second joins neighbours. Neighbours hold shards that are far apart, so the
+    gathered shards are in order.
+    ``of_experts``: for shards of experts that are already split over ``ep``.
     """
     base = SHARD_AXIS if _has_groups(mesh) else DATA_AXIS
     others = (CONTEXT_AXIS,) if of_experts else (EXPERT_AXIS, CONTEXT_AXIS)
@@ -74,12 +78,12 @@ def shard_hops(mesh: Mesh, *, of_experts: bool = False) -> tuple[tuple[str, ...]
 
 
 def shard_axes(mesh: Mesh, *, of_experts: bool = False) -> tuple[str, ...]:
-    """Return the axes over which shards are shared out, in the order of the shards; see ``shard_hops``."""
+    """Return the axes over which state is sharded, in shard order; see ``shard_hops``."""
     return tuple(axis for hop in shard_hops(mesh, of_experts=of_experts) for axis in hop)
 
 
 def replica_axes(mesh: Mesh) -> tuple[str, ...]:
-    """Return the axes over which shards are the same: none where all replicas share one set."""
+    """Return the axes over which shards are replicated; empty where all replicas together hold one set of shards."""
     return (DATA_AXIS,) if _has_groups(mesh) else ()
 
 

@@ -1,4 +1,4 @@
-"""Which gradients are synchronised together, and in which order."""
+"""Gradient buckets: the gradients of one collective, and the order of the buckets."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,11 @@ TIED_SOURCE = "embedding.word"
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Gradients that travel as one flat vector.
+    """Gradients that one collective reduces as one flat vector.
 
-    ``partial_axes``: axes other than those of data and context parallelism over which they must be summed first.
-    ``tied``: also summed over the first and the last pipeline rank, which both hold the parameter.
+    ``partial_axes``: axes over which the gradients must be summed first, other than those of data and context
+        parallelism.
+    ``tied``: the gradient is also summed over the first and the last pipeline rank, which both hold the parameter.
     """
 
     index: int
@@ -26,25 +27,26 @@ class Bucket:
 
     @property
     def of_experts(self) -> bool:
-        """Return whether these are experts that the ranks of ``ep`` share out, of which none has what others have."""
+        """Return whether the bucket holds experts that are split over ``ep``: each rank's experts differ."""
         return is_shared_out(self.parameters[0])
 
 
 def is_shared_out(parameter: Parameter) -> bool:
-    """Return whether the ranks of ``ep`` each hold a part of a parameter, as they do of experts."""
+    """Return whether a parameter is split over the ranks of ``ep``, as experts are."""
     return parameter.value.layout.get(EXPERT_AXIS) is not None
 
 
 def make_buckets(
     groups: Mapping[int, Sequence[Parameter]], *, bucket_bytes: int, overlap: bool, tied: bool
 ) -> list[Bucket]:
-    """Return the buckets in the order in which their gradients get ready.
+    """Return the buckets in the order in which their gradients are complete.
 
-    Backward runs the last virtual stage first and the last parameter first. The few gradients that other axes must sum
-    than most, as those of norms, and the tied embedding, wait for the very last backward, so they go in buckets of
-    their own at the end and hold up nobody. Without ``overlap`` all ordinary gradients are one bucket, ready only
-    when the last one is (Megatron-LM v3's blocking all_reduce after the pipeline flush). Experts that ranks share out
-    have fewer replicas than the rest, and buckets of their own.
+    Backward runs the last virtual stage first and the last parameter first. Two kinds of gradient are complete only
+    after the very last backward: those with unusual partial axes, such as gradients of norms, and the tied embedding.
+    They have buckets of their own at the end, so that they delay no other bucket. Without ``overlap`` all ordinary
+    gradients are one bucket, which is complete with its last gradient (Megatron-LM v3's blocking all_reduce after the
+    pipeline flush). Experts that are split over ``ep`` have fewer replicas than other parameters, and so buckets of
+    their own.
     """
     ready = [list(reversed(groups[stage])) for stage in sorted(groups, reverse=True)]
     flat = [p for group in ready for p in group]
@@ -62,12 +64,12 @@ def make_buckets(
 
 
 def other_axes(parameter: Parameter) -> tuple[str, ...]:
-    """Return the axes, beside those of data and context parallelism, over which a gradient is still to be summed."""
+    """Return the axes over which a gradient must still be summed, without those of data and context parallelism."""
     return tuple(axis for axis in parameter.gradient.layout.partial_axes if axis not in (DATA_AXIS, CONTEXT_AXIS))
 
 
 def _by_other_axes(parameters: Iterable[Parameter]) -> dict[tuple[str, ...], list[Parameter]]:
-    """Return parameters by the axes, other than those of replicas, over which their gradients must be summed first."""
+    """Group parameters by the axes over which their gradients must be summed first, without those of replicas."""
     groups: dict[tuple[str, ...], list[Parameter]] = {}
     for parameter in parameters:
         groups.setdefault(other_axes(parameter), []).append(parameter)
@@ -75,7 +77,7 @@ def _by_other_axes(parameters: Iterable[Parameter]) -> dict[tuple[str, ...], lis
 
 
 def _usual_axes(parameters: Iterable[Parameter]) -> tuple[str, ...]:
-    """Return the axes, other than those of replicas, over which most elements' gradients must be summed first."""
+    """Return the partial axes that most gradient elements have, without those of replicas."""
     groups = _by_other_axes(parameters)
     sizes = {axes: sum(p.gradient.spec.num_elements for p in group) for axes, group in groups.items()}
     return max(sizes, key=lambda axes: sizes[axes], default=())
@@ -86,7 +88,7 @@ def _waits(parameter: Parameter, usual: tuple[str, ...], *, tied: bool) -> bool:
 
 
 def _cut(parameters: Iterable[Parameter], bucket_bytes: int) -> Iterable[list[Parameter]]:
-    """Cut a sequence into runs of at least ``bucket_bytes`` each, the last one excepted."""
+    """Cut a sequence into runs of at least ``bucket_bytes`` each; the last run may be smaller."""
     chunk: list[Parameter] = []
     size = 0
     for parameter in parameters:

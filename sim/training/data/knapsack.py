@@ -1,4 +1,4 @@
-"""The multiple-choice knapsack, solved exactly: one item of every class, least cost, weights within a budget."""
+"""The multiple-choice knapsack, solved exactly: choose one item of every class at least cost within a weight budget."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,14 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ROUNDING: Final = 1.0 + 1e-9
-"""Bounds are summed in another order than costs; what exceeds a cost by no more than this factor may equal it."""
+"""Tolerance between costs and bounds.
+
+They are sums in different orders, so a bound may exceed an equal cost a little.
+"""
 
 
 class Item(NamedTuple):
-    """Something to choose: its weight, its cost, and what its class calls it."""
+    """An item: its weight, its cost and its name within its class."""
 
     weight: int
     cost: float
@@ -24,26 +27,26 @@ class Item(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The least cost, and the name of the item chosen of every class."""
+    """The least cost, and the name of the chosen item of every class."""
 
     cost: float
     names: tuple[int, ...]
 
 
 class _Bound(NamedTuple):
-    """The least cost of some classes by their weight, items mixed in fractions: the corners of a falling line."""
+    """A lower bound on the cost of some classes as a function of weight: the linear relaxation, by its corners."""
 
     weights: Floats
     costs: Floats
 
     def at(self, weight: Ints | int) -> Floats:
-        """Return the cost that no choice of this weight or less beats."""
+        """Return a lower bound on the cost of every choice of at most this weight."""
         return np.asarray(np.interp(weight, self.weights, self.costs))
 
 
 @dataclass(frozen=True, slots=True)
 class Knapsack:
-    """Classes of items, dominated ones left out, and a budget. ``bounds[i]``: of the classes from i on."""
+    """Classes of items without dominated ones, and a budget. ``bounds[i]``: the bound of the classes from i on."""
 
     classes: Sequence[Sequence[Item]]
     budget: int
@@ -57,22 +60,24 @@ class Knapsack:
 
     @property
     def least_weight(self) -> int:
-        """Return the weight of the lightest items."""
+        """Return the weight of the lightest choice."""
         return sum(items[0].weight for items in self.classes)
 
     @property
     def bound(self) -> float:
-        """Return a cost that no solution beats: that of the linear relaxation; infinite where nothing fits."""
+        """Return a lower bound on the cost of all solutions, by the linear relaxation; infinite where none fits."""
         return float(self.bounds[0].at(self.budget)) if self.least_weight <= self.budget else math.inf
 
     def solve(self, most_cost: float = math.inf, gap: float = 0.0) -> Solution | None:
-        """Return the cheapest choice; None where nothing fits or all cost more than a limit. No cost is negative.
+        """Return the cheapest choice; None where nothing fits, or where every choice costs more than ``most_cost``.
 
-        Dynamic programming over classes keeps the pairs (weight, cost) of which none is beaten in both. A pair is
-        dropped that costs, with the relaxation of the classes to come, more than the limit or a greedy choice. The
-        work grows with the number of different sums of weights: small where classes repeat, exponential at worst.
-        With a ``gap`` the cost is at most 1 + gap times the least, and the work polynomial: of the n classes each
-        keeps only the lightest of the pairs whose costs lie in one interval of gap/n times the relaxation's cost.
+        No cost may be negative. Dynamic programming over classes keeps the (weight, cost) pairs that no other pair
+        beats in both. It drops a pair if its cost plus the relaxation of the classes to come exceeds ``most_cost`` or
+        the cost of a greedy choice. The work grows with the number of different sums of weights: small where classes
+        repeat, exponential at worst.
+
+        With a ``gap`` the cost is at most 1 + gap times the least, and the work is polynomial: of n classes, each keeps
+        only the lightest pair of every cost interval, whose length is gap/n times the relaxation's cost.
         """
         greedy = self._greedy()
         if greedy is None:
@@ -99,7 +104,7 @@ class Knapsack:
         return Solution(float(costs[-1]), self._trace(steps, len(weights) - 1))
 
     def _trace(self, steps: Sequence[tuple[Ints, Ints]], index: int) -> tuple[int, ...]:
-        """Return the names of the items that lead to a pair; a step has every pair's parent and pick."""
+        """Return the names of the items that lead to a pair; a step holds the parent and the pick of every pair."""
         names = []
         for (parents, picks), items in zip(reversed(steps), reversed(self.classes), strict=True):
             names.append(items[picks[index]].name)
@@ -107,7 +112,7 @@ class Knapsack:
         return tuple(reversed(names))
 
     def _greedy(self) -> Solution | None:
-        """Return a choice: from the lightest items, what saves most per weight, where it fits; None if nothing does."""
+        """Return a greedy choice: from the lightest items, the largest saving per weight first; None if none fits."""
         rest, chosen = self.budget - self.least_weight, [0] * len(self.classes)
         if rest < 0:
             return None
@@ -123,7 +128,7 @@ class Knapsack:
 
 
 def _undominated(items: Sequence[Item]) -> list[Item]:
-    """Return the items by rising weight and falling cost."""
+    """Return the items that no other item dominates, by rising weight and falling cost."""
     kept: list[Item] = []
     for item in sorted(items):
         if not kept or item.cost < kept[-1].cost:
@@ -132,7 +137,7 @@ def _undominated(items: Sequence[Item]) -> list[Item]:
 
 
 def _edges(classes: Sequence[Sequence[Item]]) -> list[tuple[float, int, int, float, int]]:
-    """Return the edges of all hulls, steepest first: slope, class, more weight, saved cost, the item they lead to."""
+    """Return the edges of all hulls, steepest first: slope, class, added weight, saved cost, item at the end."""
     return sorted(
         (-saved / more, index, more, saved, to)
         for index, items in enumerate(classes)
@@ -141,7 +146,7 @@ def _edges(classes: Sequence[Sequence[Item]]) -> list[tuple[float, int, int, flo
 
 
 def _hull(items: Sequence[Item]) -> Iterator[tuple[int, float, int]]:
-    """Yield the edges of the lower convex hull of undominated items: more weight, saved cost, the item they lead to."""
+    """Yield the edges of the lower convex hull of undominated items: added weight, saved cost, item at the end."""
     at = 0
     while at < len(items) - 1:
         here = items[at]
@@ -152,7 +157,7 @@ def _hull(items: Sequence[Item]) -> Iterator[tuple[int, float, int]]:
 
 
 def _bounds(classes: Sequence[Sequence[Item]]) -> list[_Bound]:
-    """Return the bounds of the classes from the i-th on, for every i up to their number."""
+    """Return the bound of the classes from the i-th on, for every i up to their number."""
     edges = _edges(classes)
     owners = np.array([index for _, index, _, _, _ in edges], np.int64)
     more = np.array([weight for _, _, weight, _, _ in edges], np.float64)
@@ -168,9 +173,9 @@ def _bounds(classes: Sequence[Sequence[Item]]) -> list[_Bound]:
 
 
 def _front(weights: Ints, costs: Floats, among: Ints, interval: float) -> Ints:
-    """Return which of some pairs are beaten by no other, by rising weight and falling cost.
+    """Return the indices of the Pareto-optimal pairs, by rising weight.
 
-    With an interval above 0, only the lightest of those whose costs lie in the same interval.
+    ``interval``: above 0, only the lightest of the pairs in each cost interval of this length is kept.
     """
     order = among[np.lexsort((costs[among], weights[among]))]
     least = np.minimum.accumulate(costs[order])

@@ -1,10 +1,10 @@
 """ZeRO-Offload (Ren et al. 2021, arXiv 2101.06840): gradients and optimizer on the host, parameters on the device.
 
-As in ZeRO stage 2, gradients are reduce-scattered bucket by bucket while backward goes on. Each rank's shard is copied
-to its host at once, on a stream of its own, and accumulated there, so the device keeps no gradients. When all of them
-have come (a check for overflow, or of the norm, needs them all), the host updates its shards of the master weights and
-copies the new parameters back, bucket by bucket, while it updates the next one. Then they are gathered. A rank that
-shares with nobody does the same without the collectives.
+As in ZeRO stage 2, gradients are reduce-scattered bucket by bucket during backward. Each rank copies its shard to its
+host at once, on a stream of its own, and the host accumulates it, so the device keeps no gradients. The host waits for
+all gradients, since a check for overflow or for the norm needs them all. It then updates its shards of the master
+weights, and copies the new parameters of one bucket back while it updates the next bucket. Last, the parameters are
+gathered. A rank without replicas does the same without the collectives.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 TO_HOST: Final = "d2h"
 TO_DEVICE: Final = "h2d"
 HOST: Final = "host"
-"""The streams of copies in either direction, and of what the host's cores do."""
+"""The stream of the copies in both directions, and of the host's computation."""
 
 
 def write_offloaded_step(
@@ -45,7 +45,7 @@ def write_offloaded_step(
 
 @dataclass(slots=True)
 class OffloadedStepWriter:
-    """Rewrites and writes the tasks of one program. ``gradients``: the host's sums, by unit."""
+    """Writes the offloaded step of one program. ``gradients``: the host's sums of gradients, by unit."""
 
     job: DenseTraining
     tracer: ProgramTracer
@@ -68,7 +68,7 @@ class OffloadedStepWriter:
         end = [] if self._each_microbatch else self._write_sync()
         return begin, [*end, *self._write_update(), *self.step_end.write_loss_sync()]
 
-    # --- what is asked for -----------------------------------------------------------------------------------------
+    # --- properties of the job -------------------------------------------------------------------------------------
 
     @property
     def _each_microbatch(self) -> bool:
@@ -120,7 +120,7 @@ class OffloadedStepWriter:
         with_own_buffers(self.tracer, Phase.BACKWARD)
 
     def _write_sync(self) -> list[str]:
-        """Send what a step has accumulated to the host."""
+        """Write the copies of a step's accumulated gradients to the host."""
         names = []
         for unit in self.units:
             t = TaskTracer(self.tracer, Scope.STEP)
@@ -148,7 +148,7 @@ class OffloadedStepWriter:
     # --- optimizer -------------------------------------------------------------------------------------------------
 
     def _write_update(self) -> list[str]:
-        """Write the host's optimizer step, and the way of the new parameters to all devices."""
+        """Write the host's optimizer step, and the copies of the new parameters to all devices."""
         needed = tuple(gradient.name for gradient in self.gradients.values())
         gate = Compute("all_gradients", "delay", needed, (), {"duration_s": 0.0}, HOST)
         names = [self.tracer.add_task("wait_for_gradients", Phase.OPTIMIZER, [gate]).name]
@@ -165,7 +165,7 @@ class OffloadedStepWriter:
         return names
 
     def _update(self, t: TaskTracer, unit: Unit) -> Tensor:
-        """Write the optimizer's step on the host's piece of a unit; return what the devices get of it."""
+        """Write the optimizer's step on the host's piece of a unit; return the parameters to copy to the devices."""
         types = self.job.training.types
         master = self._kept(unit, "shard.master", types.master, Kind.OPTIMIZER, "shard")
         common = (types.master, Kind.OPTIMIZER, Scope.PERSISTENT)

@@ -1,8 +1,9 @@
-"""What every choice of every operator costs, read off a few plans: one per number of slices with all of them
-replicated, and one with all of them sharded.
+"""The cost of every choice of every operator, measured on a few uniform plans.
 
-The cost of a slice does not depend on what the others do: its time is what the plan's ops on its parameters, gradients
-and optimizer state take alone (nothing overlaps, as in the paper's model), and what it holds is the plan's buffers.
+The plans are, for each number of slices, one with all operators replicated and one with all sharded. The cost of a
+slice does not depend on the other slices: its time is the sum of the plan's ops on its parameters, gradients and
+optimizer state, each taken alone (nothing overlaps, as in the paper's model); its memory is the sum of the plan's
+buffers.
 """
 
 from collections import Counter
@@ -21,11 +22,11 @@ from sim.training.spec.job import TrainingJob
 from sim.training.spec.parallelism.sharding import Choice
 
 OpSeconds = Callable[[Program, Op], float]
-"""How long an op takes alone."""
+"""Duration of an op that runs alone, in seconds."""
 
 
 class SliceCost(NamedTuple):
-    """What a slice costs a step: seconds, bytes held all the time, bytes whole for a while."""
+    """Cost of a slice per step: seconds, bytes held all the time, bytes gathered for a while."""
 
     time_s: float
     held_bytes: int
@@ -34,14 +35,17 @@ class SliceCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UniformPlan:
-    """The program of a job all of whose operators make one choice (those that cannot be split: in one slice)."""
+    """The program of a job all of whose operators make the same choice.
+
+    Operators that cannot be split have one slice.
+    """
 
     choices: Choices
     program: Program
 
 
 def uniform_choices(job: TrainingJob, parameters: Sequence[str], num_slices: int, *, sharded: bool) -> Choices:
-    """Return the choices of a job that splits all linear layers that divide, and shards all or nothing."""
+    """Return the choices that split every linear layer with a divisible input, and shard all operators or none."""
     layers = linear_layers(job)
     whole = {piece.operator for piece in _slices(job, parameters, {})}
     slices = {name: num_slices if layers.get(name, 1) % num_slices == 0 else 1 for name in whole}
@@ -54,7 +58,10 @@ def parameters_of(program: Program) -> list[str]:
 
 
 def slice_costs(job: TrainingJob, plan: UniformPlan, seconds: OpSeconds) -> dict[str, list[SliceCost]]:
-    """Return what the slices of every operator cost, in order. What several share, as clearing, counts for none."""
+    """Return the costs of the slices of every operator, in order.
+
+    An op on several slices, such as zeroing, costs nothing.
+    """
     program = plan.program
     slices = _slices(job, parameters_of(program), plan.choices)
     owner = {name: piece.name for piece in slices for name in buffers_of(piece)}
@@ -79,9 +86,10 @@ def _slices(job: TrainingJob, parameters: Sequence[str], choices: Choices) -> li
 
 
 def _slice_bytes(program: Program, piece: OperatorSlice, ahead: int) -> tuple[int, int]:
-    """Return what is held of a slice, and what is whole of it for a while.
+    """Return the bytes that a slice holds all the time, and the bytes that it gathers for a while.
 
-    Where units are gathered ahead, as many of them are whole at once: each counts for all, so the largest does.
+    With prefetching, 1 + ``ahead`` units are gathered at once; each slice is charged for all of them, so the largest
+    slice decides.
     """
     held = gathered = 0
     for name in buffers_of(piece) & program.buffers.keys():
@@ -105,7 +113,7 @@ def options_of(
     for num_slices, by_operator in sorted(sharded.items()):
         for operator, pieces in by_operator.items():
             if len(pieces) != num_slices:
-                continue  # it cannot be split so
+                continue  # this operator cannot be split into as many slices
             wholes = replicated[num_slices][operator]
             for z in range(0 if num_slices == 1 else 1, num_slices + 1):
                 costs = [*pieces[:z], *wholes[z:]]

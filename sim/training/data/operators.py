@@ -1,9 +1,9 @@
-"""Operators, which OSDP replicates or shards as one; the step of a program with some sharded operators.
+"""OSDP's operators, each replicated or sharded on its own, and the step of a program with some sharded operators.
 
-An operator is a linear layer with what belongs to it: its bias and the norm before it; or an embedding table. In g
-slices along its input, a linear layer is g operators, of which the first z are sharded (Jiang et al., IJCAI 2023): the
-norm goes with the first slice and the bias with the last, as these are what computes next to them. What is sharded is
-gathered before it computes, freed, and gathered again in backward; what is not is all_reduced, each by itself.
+An operator is an embedding table, or a linear layer with its bias and the norm before it. Split into g slices along its
+input, a linear layer is g operators, of which the first z are sharded (Jiang et al., IJCAI 2023). The norm belongs to
+the first slice and the bias to the last, next to the products that use them. A sharded operator is gathered before it
+computes, freed, and gathered again in backward. The gradient of a replicated operator is all_reduced by itself.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +20,10 @@ from sim.training.pipeline.placement import Placement
 from sim.training.spec.job import DenseTraining, TrainingJob
 
 Choices = Mapping[str, Choice]
-"""How each operator is sharded; one that is left out is replicated."""
+"""The choice of every operator by name; an operator without a choice is replicated."""
 
 _JOINED = {"norm1": "qkv", "norm2": "fc1", "final_norm": "head"}
-"""The linear layer that a norm comes before."""
+"""The linear layer after each norm."""
 
 
 def linear_layers(job: TrainingJob) -> dict[str, int]:
@@ -44,7 +44,7 @@ def linear_layers(job: TrainingJob) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSlice:
-    """One slice of an operator, or all of it: the parameters that belong to it, and whether it is sharded."""
+    """One slice of an operator, or a whole operator: its parameters, and whether it is sharded."""
 
     operator: str
     name: str
@@ -53,7 +53,7 @@ class OperatorSlice:
 
 
 def operator_slices(parameters: Sequence[str], choices: Choices, *, tied_embeddings: bool) -> list[OperatorSlice]:
-    """Return the slices of the operators with these parameters, in the order in which the first of each comes."""
+    """Return the slices of the operators that have these parameters, ordered by their first parameter."""
     members: dict[tuple[str, int], list[str]] = {}
     for parameter in parameters:
         operator = _operator_of(parameter, tied_embeddings=tied_embeddings)
@@ -90,10 +90,11 @@ def write_operator_step(
     groups: Mapping[int, Sequence[Parameter]],
     choices: Choices,
 ) -> tuple[list[str], list[str]]:
-    """Shard the chosen operators of a program whose forwards and backwards are written; replicate the others.
+    """Write a program's step with the chosen operators sharded and the others replicated; its passes are written.
 
-    ``groups``: the rank's parameters by stage of the model. Returns the names of the tasks before and after forwards
-    and backwards, in call order.
+    ``groups``: the rank's parameters by stage of the model.
+
+    Returns the names of the tasks before and after forwards and backwards, in call order.
     """
     fresh = {p.source: tracer.parameters[p.source] for group in groups.values() for p in group}
     slices = operator_slices(list(fresh), choices, tied_embeddings=job.model.tied_embeddings)
@@ -108,9 +109,9 @@ def write_operator_step(
 
 
 def _buckets(units: Sequence[Unit]) -> Iterator[Bucket]:
-    """Yield a bucket per replicated operator, in the order of backward; what other axes must sum first, apart.
+    """Yield a bucket per replicated operator, in the order of backward; gradients with partial axes have their own.
 
-    A table that is tied to another rank's is last, as that rank may have it later.
+    A table that is tied to another rank's table comes last, since the other rank may have its gradient later.
     """
     index = 0
     ready = [unit for unit in reversed(units) if not unit.tied]
@@ -123,7 +124,7 @@ def _buckets(units: Sequence[Unit]) -> Iterator[Bucket]:
 
 
 def buffers_of(piece: OperatorSlice) -> frozenset[str]:
-    """Return all buffers that exist for the sake of a slice: its parameters, gradients and optimizer state."""
+    """Return the buffers of a slice: its parameters, gradients and optimizer state."""
     states = ("", ".exp_avg", ".exp_avg_sq", ".master")
     whole = {f"{name}{label}" for name in piece.parameters for label in (*states, ".gradient", ".regathered")}
     shards = {f"shard.{piece.name}{label}" for label in states}

@@ -1,9 +1,9 @@
 """The beginning and the end of a training step: clear gradients, synchronise them, update parameters.
 
-ZeRO stage 0: all_reduce of every bucket, each rank updates all its parameters.
-ZeRO stage 1 (Rajbhandari et al. 2020): reduce_scatter of every bucket, each rank updates its flat piece
-with its piece of the optimizer state, all_gather of the updated parameters. All three work in place, as Megatron-LM's
-distributed optimizer does: a rank's piece of a bucket is a part of its gradients, and of its parameters.
+ZeRO stage 0: all_reduce of every bucket; each rank updates all its parameters. ZeRO stage 1 (Rajbhandari et al. 2020):
+reduce_scatter of every bucket; each rank updates its flat piece with its piece of the optimizer state; all_gather of
+the updated parameters. Both collectives and the update work in place, as in Megatron-LM's distributed optimizer: a
+rank's piece of a bucket is a part of its gradients, and of its parameters.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ EMBEDDING_STREAM = "embedding"
 COPIES_STREAM = "copies"
 
 MOMENTS: Mapping[Optimizer, tuple[str, ...]] = {"adam": ("exp_avg", "exp_avg_sq"), "sgd": ()}
-"""What each optimizer keeps beside every parameter."""
+"""The moments that each optimizer keeps for every parameter."""
 
 
 def write_step_end(
@@ -57,10 +57,10 @@ def step_end_writer(job: DenseTraining, tracer: ProgramTracer, place: Placement,
 
 @dataclass(frozen=True, slots=True)
 class StepEndWriter:
-    """Writes the tasks of one program's step end.
+    """Writes the tasks at the beginning and the end of one program's step.
 
-    ``ends``: the pipeline ranks of the model's first and last stage. ``copies``: the two pipeline ranks that hold the
-    same stages, of two copies of the model; empty where there is one copy.
+    ``ends``: the pipeline ranks of the model's first and last stage.
+    ``copies``: with two copies of the model, the two pipeline ranks that hold the same stages; else empty.
     """
 
     job: DenseTraining
@@ -70,11 +70,11 @@ class StepEndWriter:
     copies: tuple[int, ...]
 
     def holds_tied(self, rank: int) -> bool:
-        """Return whether a pipeline rank has one of two copies of the tied embedding."""
+        """Return whether a pipeline rank holds one of two copies of the tied embedding."""
         return self.job.model.tied_embeddings and self.ends[0] != self.ends[1] and rank in self.ends
 
     def write_zero(self, kept: Collection[str] = ()) -> str:
-        """Write the task that clears the gradients, but of the parameters ``kept``, and the loss before a step."""
+        """Write the task that clears loss and gradients before a step, except the gradients of ``kept``."""
         t = TaskTracer(self.tracer, Scope.STEP)
         cleared = [p.gradient for source, p in self.tracer.parameters.items() if source not in kept]
         if self.has_loss:
@@ -87,7 +87,7 @@ class StepEndWriter:
         names = []
         for bucket in buckets:
             t = TaskTracer(self.tracer, Scope.STEP)
-            self._pass_over(t, bucket)
+            self._check_and_prescale(t, bucket)
             self.sync(t, bucket, sharded=self.shards(bucket))
             names += self.finish(f"gradient_sync.{bucket.index}", Phase.GRADIENT_SYNC, t)
         for bucket in buckets:
@@ -103,7 +103,7 @@ class StepEndWriter:
         return names + self.write_loss_sync()
 
     def write_deferred_gathers(self, buckets: Sequence[Bucket]) -> list[Call]:
-        """Write the gathers that are left to the next step's forwards; those come first that are needed first."""
+        """Write the all_gathers that the next step's forwards run, in the order in which forwards need them."""
         calls = []
         for bucket in reversed([bucket for bucket in buckets if self.shards(bucket)]):
             t = TaskTracer(self.tracer, Scope.STEP)
@@ -112,13 +112,13 @@ class StepEndWriter:
             calls += [Call(name, lag=1) for name in names]
         return calls
 
-    def _pass_over(self, t: TaskTracer, bucket: Bucket) -> None:
-        """Write what a rank does to a bucket before it is summed (Megatron-LM, param_and_grad_buffer.py)."""
+    def _check_and_prescale(self, t: TaskTracer, bucket: Bucket) -> None:
+        """Write the norm and the scaling of a bucket before its sum (Megatron-LM, param_and_grad_buffer.py)."""
         gradients = [p.gradient for p in bucket.parameters]
         if self.job.training.check_gradients:
             name = f"gradient_check.{bucket.index}"
             (norm,) = t.compute(name, "squared_norm", gradients, (REPLICATED,), kind=Kind.WORKSPACE)
-            t.wait_for(norm.name)  # the host reads it, to find what is no number
+            t.wait_for(norm.name)  # the host reads the norm, to find a NaN
         self._prescale(t, gradients)
 
     def _prescale(self, t: TaskTracer, tensors: Sequence[Tensor]) -> None:
@@ -143,25 +143,25 @@ class StepEndWriter:
 
     @property
     def data_degree(self) -> int:
-        """Return the number of ranks that have the same parameters."""
+        """Return the number of ranks that hold the same parameters."""
         return self.tracer.mesh.degree(*sum_axes(self.tracer.mesh))
 
     @property
     def defers_gathers(self) -> bool:
-        """Return whether the step after this one gathers what this one updates."""
+        """Return whether the next step gathers the parameters that this step updates."""
         return self.job.parallel.overlap_parameter_gather and self.data_degree > 1
 
     def shards(self, bucket: Bucket) -> bool:
-        """Return whether ZeRO-1 shares out the optimizer state of a bucket: there are replicas to do so."""
+        """Return whether ZeRO-1 shards the optimizer state of a bucket, which needs replicas."""
         axes = sum_axes(self.tracer.mesh, of_experts=bucket.of_experts)
         return self.job.parallel.zero_stage == 1 and self.tracer.mesh.degree(*axes) > 1
 
     def shard_axes(self, parameters: Sequence[Parameter]) -> tuple[str, ...]:
-        """Return the axes over which flat pieces of some parameters are shared out."""
+        """Return the axes over which the flat pieces of some parameters are sharded."""
         return shard_axes(self.tracer.mesh, of_experts=is_shared_out(parameters[0]))
 
     def shard_hops(self, parameters: Sequence[Parameter]) -> tuple[tuple[str, ...], ...]:
-        """Return the same axes, by the collectives that gather the pieces; see ``shard_hops``."""
+        """Return the axes of ``shard_axes`` as one tuple per all_gather; see ``axes.shard_hops``."""
         return shard_hops(self.tracer.mesh, of_experts=is_shared_out(parameters[0]))
 
     @property
@@ -180,9 +180,10 @@ class StepEndWriter:
         return [self.tracer.add_task(name, phase, t.ops).name] if t.ops else []
 
     def sync(self, t: TaskTracer, bucket: Bucket, *, sharded: bool, span: tuple[int, int] | None = None) -> None:
-        """Write a bucket's collectives. ``sharded``: a rank needs its flat piece of the sum alone.
+        """Write a bucket's collectives.
 
-        ``span``: the elements that are summed over replicas now; None: all.
+        ``sharded``: reduce_scatter, as a rank needs only its flat piece of the sum; else all_reduce.
+        ``span``: the elements to sum over replicas now; None means all.
         """
         gradients = [p.gradient for p in bucket.parameters]
         if bucket.partial_axes:
@@ -209,7 +210,7 @@ class StepEndWriter:
         stream: str,
         members: tuple[int, ...] = (),
     ) -> None:
-        """Write the sum of some tensors, as one flat vector, in place."""
+        """Write the sum of some tensors over axes, as one flat vector, in place."""
         names = tuple(tensor.name for tensor in tensors)
         op = Collective(t.unique(name), CollectiveKind.ALL_REDUCE, axes, names, names, stream, members=members)
         t.emit(op)
@@ -222,9 +223,9 @@ class StepEndWriter:
         axes: tuple[str, ...],
         span: tuple[int, int] | None = None,
     ) -> None:
-        """Write the sum over replicas of some elements of flattened tensors, of all where there is no ``span``.
+        """Write the sum over replicas of the elements ``span`` of the flattened tensors; None means all elements.
 
-        Tensors that the span does not touch do not take part.
+        Tensors outside the span take no part.
         """
         if span is None:
             return self.all_reduce(t, name, tensors, axes, DATA_AXIS)
@@ -266,9 +267,9 @@ class StepEndWriter:
         self.optimize(t, source, parameter.gradient, [master, *moments, parameter.value])
 
     def update_shard(self, t: TaskTracer, bucket: Bucket, gradients: Sequence[Tensor]) -> None:
-        """Write the optimizer's step on this rank's flat piece of a bucket, and the gather of all pieces.
+        """Write the optimizer's step on this rank's flat piece of a bucket, and the all_gather of all pieces.
 
-        ``gradients``: those of the bucket, of which this rank's piece is summed, or that piece.
+        ``gradients``: this rank's summed piece, or the bucket's gradients in which that piece is summed.
         """
         self.update_piece(t, bucket, gradients)
         self.gather(t, bucket)
@@ -286,7 +287,7 @@ class StepEndWriter:
         t.emit(Compute(t.unique(f"{rule}.{name}"), f"{rule}_piece", reads, writes, attributes))
 
     def _piece_state(self, bucket: Bucket, name: str) -> list[Tensor]:
-        """Return what the optimizer keeps of a piece: its moments, after a master copy under mixed precision."""
+        """Return the optimizer's state of a piece: under mixed precision a master copy, then the moments."""
         kept = (bucket.parameters, self.precision.master, Kind.OPTIMIZER, Scope.PERSISTENT)
         moments = [self.flat(f"{name}.{label}", *kept) for label in self.moments]
         if not self.precision.mixed:
@@ -296,7 +297,7 @@ class StepEndWriter:
         return [self.flat(f"{name}.master", *kept, initial=initial), *moments]
 
     def gather(self, t: TaskTracer, bucket: Bucket, piece: Tensor | None = None) -> None:
-        """Write the all_gather of everybody's piece into a bucket's parameters; None: each lies there already."""
+        """Write the all_gather of all ranks' pieces into a bucket's parameters; ``piece`` None means in place."""
         writes = tuple(p.value.name for p in bucket.parameters)
         reads = writes if piece is None else (piece.name,)
         gather, axes = t.unique("all_gather"), self.shard_axes(bucket.parameters)
@@ -313,17 +314,20 @@ class StepEndWriter:
         return self.tracer.tensor(Buffer(name, shape, dtype, kind, scope, tier, initial))
 
     def _piece_size(self, parameters: Sequence[Parameter]) -> int:
-        """Return how many elements a rank's flat piece of some parameters has."""
+        """Return the number of elements of a rank's flat piece of some parameters."""
         total = sum(prod(p.value.shape) for p in parameters)
         return -(-total // self.tracer.mesh.degree(*self.shard_axes(parameters)))
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """Return what the optimizer keeps beside every parameter."""
+        """Return the names of the moments that the optimizer keeps for every parameter."""
         return MOMENTS[self.job.training.optimizer]
 
     def optimize(self, t: TaskTracer, name: str, gradient: Tensor, updated: Sequence[Tensor]) -> None:
-        """Write one optimizer step; ``updated``: parameter, its moments, and a low-precision copy if there is one."""
+        """Write one optimizer step; ``updated``.
+
+        The parameter, its moments, and its low-precision copy if there is one.
+        """
         rule = self.job.training.optimizer
         t.optimize(f"{rule}.{name}", rule, gradient, updated, **self._numbers)
 

@@ -1,21 +1,23 @@
 """OSDP: the choice of sharded operators under a memory limit (Jiang et al., IJCAI 2023).
 
-Every operator is replicated (DP: one all_reduce of its gradient) or sharded over the N data-parallel ranks (ZDP, that
-is ZeRO-3: all_gather of its weights forward and again backward, reduce_scatter of its gradient). It may be split into
-g slices of which z are sharded; each slice is then an operator of its own. Per step and rank, for S bytes:
+Every operator is either replicated (DP: one all_reduce of its gradient) or sharded over the N data-parallel ranks (ZDP,
+which is ZeRO-3: all_gather of its weights in forward and again in backward, reduce_scatter of its gradient). An
+operator may be split into g slices, of which z are sharded; each slice is then an operator of its own. Per step and
+rank, for S bytes:
 
     communication  (N-1) (2g+z) (alpha + S / (g N B))       2 ring passes per replicated slice, 3 per sharded one
     time           communication + b gamma + (g-1) sigma     b samples of gamma seconds each; sigma: a further slice
     held           state ((g-z) + z/N) / g + b activation
     gathered       S/g where z > 0                           one slice at a time is whole
 
-with alpha the latency in seconds and B the bandwidth in bytes/s of a ring's step. Whole operators (g = 1) have the
-paper's ratio of 2 to 3. Slices are not free: sharded in g of them, an operator pays g times the latency. A plan's time
-is the sum over operators (nothing overlaps), its memory the sum of what is held plus the largest that is gathered.
+Here alpha is the latency in seconds and B the bandwidth in bytes/s of a ring's step. Whole operators (g = 1) have the
+paper's ratio of 2 to 3. Slices cost latency: an operator sharded in g slices pays g times the latency. A plan's time is
+the sum over operators (nothing overlaps). Its memory is the sum of the held bytes plus the largest gathered bytes.
 
-The plan of least time is a knapsack: for every limit on what is gathered, choose per operator among what keeps it, so
-that time is least and what is held fits into the rest. ``cheapest_plan`` solves it exactly, ``depth_first_plan`` is the
-paper's search. ``best_plan`` increases the batch until nothing fits, and keeps the highest throughput b N / time.
+The plan of least time is a knapsack for every limit on the gathered bytes: choose, per operator, among the options
+within that limit, with the least total time and the held bytes within the rest of the memory. ``cheapest_plan`` solves
+it exactly; ``depth_first_plan`` is the paper's search. ``best_plan`` increases the batch until no plan fits, and
+returns the plan of highest throughput b N / time.
 """
 
 import math
@@ -29,11 +31,11 @@ from sim.training.spec.parallelism.sharding import Choice as Choice
 
 
 class OperatorError(ValueError):
-    """An operator, or a set of ranks, that cannot be; names it and the rule."""
+    """An invalid operator or an invalid set of ranks; the message names the rule."""
 
 
 class MemoryLimitError(ValueError):
-    """No plan fits. ``least_bytes``: what the smallest plan needs; ``missing_bytes``: by how much that is too much."""
+    """No plan fits. ``least_bytes``: needed by the smallest plan; ``missing_bytes``: its excess over the limit."""
 
     def __init__(self, least_bytes: int, limit_bytes: int, num_samples: int) -> None:
         self.least_bytes = least_bytes
@@ -51,12 +53,13 @@ SHARDED: Final = Choice(1, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """Something with parameters that is replicated or sharded as one.
+    """Parameters that are replicated or sharded as one.
 
-    ``parameter_bytes``: S, what one collective carries. ``state_bytes``: parameters, gradients and optimizer state of
-    the whole operator. ``activation_bytes`` and ``compute_s``: per sample, forward and backward together.
-    ``slices``: the numbers of slices it may be split into; the paper splits linear layers along their input.
-    ``slice_s``: what each slice beyond the first adds to the time of a step.
+    ``parameter_bytes``: S, the bytes of one collective.
+    ``state_bytes``: parameters, gradients and optimizer state of the whole operator.
+    ``activation_bytes`` and ``compute_s``: per sample, forward and backward together.
+    ``slices``: the allowed numbers of slices; the paper splits linear layers along their input.
+    ``slice_s``: seconds that each slice after the first adds to a step.
     """
 
     name: str
@@ -77,9 +80,10 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """Data-parallel ranks: their number, their ring (latency and bandwidth of a step), and the memory of one.
+    """Data-parallel ranks: their number, their ring (latency and bandwidth of a step), and the memory of one rank.
 
-    ``gathered_copies``: 1 counts gathered weights as the paper does; 2 also their gradient before it is scattered.
+    ``gathered_copies``: 1 counts gathered weights, as the paper does; 2 also counts their gradient before the
+        reduce_scatter.
     """
 
     num_ranks: int
@@ -97,7 +101,7 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True)
 class ShardingPlan:
-    """A choice per operator, and what it costs: seconds per step, bytes at the peak, samples per rank and step."""
+    """A choice per operator and its cost: seconds per step, bytes at the peak, samples per rank and step."""
 
     choices: tuple[Choice, ...]
     step_s: float
@@ -122,26 +126,29 @@ def communication_s(operator: Operator, choice: Choice, ranks: Ranks) -> float:
 
 
 def time_s(operator: Operator, choice: Choice, ranks: Ranks, num_samples: int) -> float:
-    """Return what an operator adds to a step, in seconds."""
+    """Return an operator's time per step in seconds."""
     compute_s = num_samples * operator.compute_s + (choice.num_slices - 1) * operator.slice_s
     return communication_s(operator, choice, ranks) + compute_s
 
 
 def state_bytes(operator: Operator, choice: Choice, ranks: Ranks) -> int:
-    """Return a rank's part of the model state in bytes, rounded up: state ((g-z) + z/N)/g."""
+    """Return a rank's part of an operator's model state in bytes, rounded up: state ((g-z) + z/N)/g."""
     g, z, n = choice.num_slices, choice.num_sharded, ranks.num_ranks
     return -(-operator.state_bytes * ((g - z) * n + z) // (g * n))
 
 
 def gathered_bytes(operator: Operator, choice: Choice, ranks: Ranks) -> int:
-    """Return what is whole for a while of a sharded operator, in bytes, rounded up: S/g per copy; 0 if replicated."""
+    """Return the bytes that a sharded operator gathers for a while, rounded up: S/g per copy; 0 if replicated."""
     if not choice.num_sharded:
         return 0
     return -(-operator.parameter_bytes // choice.num_slices) * ranks.gathered_copies
 
 
 def evaluate(operators: Sequence[Operator], choices: Sequence[Choice], ranks: Ranks, num_samples: int) -> ShardingPlan:
-    """Return what given choices cost; they need not fit. Raises OperatorError for a choice that cannot be."""
+    """Return the cost of given choices, which need not fit the memory.
+
+    Raises OperatorError for an impossible choice.
+    """
     pairs = list(zip(operators, choices, strict=True))
     for operator, choice in pairs:
         if not 0 <= choice.num_sharded <= choice.num_slices or choice.num_slices < 1:
@@ -153,7 +160,7 @@ def evaluate(operators: Sequence[Operator], choices: Sequence[Choice], ranks: Ra
 
 
 def choices_of(operator: Operator) -> list[Choice]:
-    """Return all choices that an operator has: replicated whole, or 1..g of g slices sharded."""
+    """Return all choices of an operator: replicated whole, or 1..g of g slices sharded."""
     return [REPLICATED, *(Choice(g, z) for g in sorted(set(operator.slices)) for z in range(1, g + 1))]
 
 
@@ -161,7 +168,7 @@ def choices_of(operator: Operator) -> list[Choice]:
 
 
 class Option(NamedTuple):
-    """What one choice of an operator costs: bytes held all the time, seconds, bytes whole for a while."""
+    """Cost of one choice of an operator: bytes held all the time, seconds, bytes gathered for a while."""
 
     held_bytes: int
     time_s: float
@@ -174,12 +181,13 @@ Options = Sequence[Sequence[Option]]
 
 
 def cheapest(options: Options, memory_bytes: int, gap: float = 0.0) -> list[Choice] | None:
-    """Return the choices of least time whose held bytes and largest gathered fit; None where no choices do.
+    """Return the choices of least time whose held bytes plus largest gathered bytes fit; None where no choices fit.
 
-    For each limit on what is gathered (the sizes of whole slices, and 0) a knapsack is solved, the limits first whose
-    linear relaxation is cheapest, until no relaxation is cheaper than what was found. ``gap`` 0: exact; the work grows
-    with the number of different sums of sizes, small for repeated layers, exponential for dozens of operators of odd
-    sizes. Else polynomial, and the time is at most 1 + gap times the least.
+    One knapsack is solved per limit on the gathered bytes: the sizes of whole slices, and 0. Limits with the cheapest
+    linear relaxation come first, and the search stops once no relaxation is cheaper than the best solution. With
+    ``gap`` 0 the result is exact; the work grows with the number of different sums of sizes: small for repeated layers,
+    exponential for dozens of operators of odd sizes. With a larger gap the work is polynomial, and the time is at most
+    1 + gap times the least.
     """
     if not 0.0 <= gap < math.inf:
         raise OperatorError(f"the gap is {gap}; it must be finite and not negative")
@@ -195,16 +203,18 @@ def cheapest(options: Options, memory_bytes: int, gap: float = 0.0) -> list[Choi
 
 
 class DepthFirstChoices(NamedTuple):
-    """The choices that the depth-first search found, if any, and how many partial plans it looked at."""
+    """The choices found by the depth-first search, if any, and the number of partial plans that it tried."""
 
     choices: list[Choice] | None
     num_visited: int
 
 
 def depth_first(options: Options, memory_bytes: int) -> DepthFirstChoices:
-    """Return what ``cheapest`` does, by the paper's search: depth first, partial plans that do not fit left out.
+    """Return the same choices as ``cheapest``, by the paper's search.
 
-    Exact, and exponential in the number of operators.
+    Depth first, without partial plans that do not fit.
+
+    The search is exact, and exponential in the number of operators.
     """
     best_s, best, visited = math.inf, None, 0
     stack: list[tuple[int, int, float, tuple[Choice, ...]]] = [(0, 0, 0.0, ())]
@@ -223,12 +233,12 @@ def depth_first(options: Options, memory_bytes: int) -> DepthFirstChoices:
 
 
 def least_bytes(options: Options) -> int:
-    """Return what the smallest choices need."""
+    """Return the bytes of the smallest choices."""
     return min(limit + _knapsack(options, limit, 0).least_weight for limit in _limits(options))
 
 
 def _knapsack(options: Options, gathered_limit: int, budget_bytes: int) -> Knapsack:
-    """Return the knapsack of the options that gather no more than a limit."""
+    """Return the knapsack of the options that gather at most ``gathered_limit`` bytes."""
     classes = [
         [Item(o.held_bytes, o.time_s, i) for i, o in enumerate(row) if o.gathered_bytes <= gathered_limit]
         for row in options
@@ -237,7 +247,7 @@ def _knapsack(options: Options, gathered_limit: int, budget_bytes: int) -> Knaps
 
 
 def _limits(options: Options) -> list[int]:
-    """Return what may be the largest that is gathered: at least what the operator with the largest least gathers."""
+    """Return the limits to try on gathered bytes; the lowest is the least within which every operator has a choice."""
     least = max((min(option.gathered_bytes for option in row) for row in options), default=0)
     return sorted({o.gathered_bytes for row in options for o in row if o.gathered_bytes > least} | {least})
 
@@ -263,7 +273,7 @@ def _options(operators: Sequence[Operator], ranks: Ranks, num_samples: int) -> l
 
 
 def cheapest_plan(operators: Sequence[Operator], ranks: Ranks, num_samples: int, *, gap: float = 0.0) -> ShardingPlan:
-    """Return the plan of least step time that fits, see ``cheapest``. Raises MemoryLimitError where none does."""
+    """Return the plan of least step time that fits, see ``cheapest``. Raises MemoryLimitError where no plan fits."""
     options = _options(operators, ranks, num_samples)
     choices = cheapest(options, ranks.memory_bytes, gap)
     if choices is None:
@@ -272,7 +282,7 @@ def cheapest_plan(operators: Sequence[Operator], ranks: Ranks, num_samples: int,
 
 
 class DepthFirst(NamedTuple):
-    """What the depth-first search found, and how many partial plans it looked at."""
+    """The plan found by the depth-first search, and the number of partial plans that it tried."""
 
     plan: ShardingPlan
     num_visited: int
@@ -294,10 +304,10 @@ def best_plan(
     most_samples: int,
     search: Callable[[Sequence[Operator], Ranks, int], ShardingPlan] = cheapest_plan,
 ) -> ShardingPlan:
-    """Return the plan of highest throughput for 1 to ``most_samples`` samples per rank, the smaller batch of equals.
+    """Return the plan of highest throughput for 1 to ``most_samples`` samples per rank; of equals, the smaller batch.
 
-    More samples never need less memory, so the first batch that nothing fits ends the loop, as in the paper.
-    Raises MemoryLimitError where not even one sample fits.
+    More samples never need less memory, so the loop ends at the first batch that does not fit, as in the paper. Raises
+    MemoryLimitError where not even one sample fits.
     """
     if most_samples < 1:
         raise OperatorError(f"at most {most_samples} samples per rank; there must be 1 or more")

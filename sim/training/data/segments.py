@@ -1,12 +1,12 @@
 """Gradient synchronisation and optimizer of all-in-all-out (Fold3D; Li et al. 2023), segment by segment.
 
-A rank's stages are its segments. A segment's gradients are summed over replicas under other segments' compute: a part
-under the next segment's backwards, the rest at the beginning of the next step, under its forwards. Then, right before
-its own first forward, the segment is updated, and its gradients are cleared. So every forward sees what synchronous
-training would show it: no gradient is cleared before it was used, and none is used before it was summed.
+A rank's segments are its stages. A segment's gradients are summed over replicas during other segments' compute: one
+part under the next segment's backwards, the rest at the beginning of the next step, under its forwards. Right before
+its own first forward, the segment is updated and its gradients are cleared. So every forward sees the parameters of
+synchronous training: gradients are summed before they are used, and cleared only after use.
 
-With ZeRO-1 gradients are reduce-scattered in this step, updated there, and what is left to the next step is the
-all_gather of the parameters. A rank's first segment, whose forward comes first, leaves nothing over.
+With ZeRO-1 gradients are reduce-scattered and parameters updated in the same step; only the all_gather of the
+parameters is deferred to the next step. A rank's first segment, whose forward comes first, defers nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,14 +25,14 @@ from sim.training.spec.job import DenseTraining
 
 @dataclass(slots=True)
 class SegmentCalls:
-    """Calls around forwards and backwards. ``before``: by stage, ahead of its first forward."""
+    """Calls around a rank's forwards and backwards. ``before``: by stage, the calls ahead of its first forward."""
 
     begin: list[Call] = field(default_factory=list)
     before: dict[int, list[Call]] = field(default_factory=dict)
     end: list[Call] = field(default_factory=list)
 
     def around(self, calls: Sequence[Call]) -> tuple[Call, ...]:
-        """Return a rank's calls with these put where they belong."""
+        """Return a rank's calls, with these calls inserted at their places."""
         return tuple(self._around(calls))
 
     def _around(self, calls: Sequence[Call]) -> Iterator[Call]:
@@ -47,7 +47,7 @@ class SegmentCalls:
 def write_segments(
     job: DenseTraining, tracer: ProgramTracer, place: Placement, rank: int, groups: Mapping[int, Sequence[Parameter]]
 ) -> SegmentCalls:
-    """Write a rank's tasks beside forwards and backwards; return their calls.
+    """Write a rank's tasks other than forwards and backwards; return their calls.
 
     ``groups``: the rank's parameters by stage.
     """
@@ -64,9 +64,10 @@ def write_segments(
 
 @dataclass(slots=True)
 class SegmentWriter:
-    """Writes the tasks of one program. ``segments``: buckets by stage, in the order in which they get ready.
+    """Writes the tasks of one program. ``segments``: buckets by stage, in the order in which they are complete.
 
-    A tied embedding is summed over two pipeline ranks when both are done, which is at the end: it leaves nothing over.
+    A tied embedding is summed over two pipeline ranks once both have its gradient, at the end of the step. Its sum is
+    not deferred.
     """
 
     job: DenseTraining
@@ -99,17 +100,17 @@ class SegmentWriter:
 
     @property
     def _deferred_part(self) -> float:
-        """Return the part of a segment's gradients that the next step synchronises; with shards, 1 for the gathers."""
+        """Return the fraction of a segment's synchronisation in the next step; with ZeRO-1 it is 1, all all_gathers."""
         if self.step_end.data_degree == 1:
             return 0.0
         if self.job.parallel.zero_stage == 1:
             return 1.0
         return self.job.deferred_part
 
-    # --- segments that leave nothing over --------------------------------------------------------------------------
+    # --- segments that defer nothing -------------------------------------------------------------------------------
 
     def _whole(self, name: str, buckets: Sequence[Bucket], *, sharded: bool = False) -> list[Call]:
-        """Write a segment's synchronisation after its backwards; return the calls that update it, at the end."""
+        """Write a segment's synchronisation at the end of the step; return the calls of its update, also at the end."""
         sync, update = TaskTracer(self.tracer, Scope.STEP), TaskTracer(self.tracer, Scope.STEP)
         for bucket in buckets:
             self.step_end.sync(sync, bucket, sharded=sharded)
@@ -120,15 +121,15 @@ class SegmentWriter:
         self.calls.end += self._calls(f"gradient_sync.{name}", Phase.GRADIENT_SYNC, sync)
         return self._calls(f"optimizer.{name}", Phase.OPTIMIZER, update)
 
-    # --- replicated parameters: a part of the sum waits ------------------------------------------------------------
+    # --- replicated parameters: a part of the sum is deferred ------------------------------------------------------
 
     def _split(self, stage: int, buckets: Sequence[Bucket], part: float) -> None:
-        """Write a segment's sums, the first part now and the rest at the next step's begin, and then its update."""
+        """Write a segment's update and its two sums: the first now, the rest at the beginning of the next step."""
         now, later, update = (TaskTracer(self.tracer, Scope.STEP) for _ in range(3))
         for bucket in buckets:
             total = sum(p.gradient.spec.num_elements for p in bucket.parameters)
             first = round((1.0 - part) * total)
-            if bucket.partial_axes or first == total:  # summed over other axes as well, and small
+            if bucket.partial_axes or first == total:  # also summed over other axes, and small
                 self.step_end.sync(now, bucket, sharded=False)
             else:
                 gradients = [p.gradient for p in bucket.parameters]
@@ -147,10 +148,13 @@ class SegmentWriter:
             *self._calls(f"zero_gradients.{stage}", Phase.PREPARE, zero),
         ]
 
-    # --- sharded optimizer state: the gather waits -----------------------------------------------------------------
+    # --- sharded optimizer state: the all_gather is deferred -------------------------------------------------------
 
     def _shard(self, stage: int, buckets: Sequence[Bucket], *, defers: bool) -> list[Call]:
-        """Write a segment's reduce_scatters; return the calls that update it, and let its gathers wait."""
+        """Write a segment's reduce_scatters; return the calls of its update.
+
+        ``defers``: the next step runs the all_gathers.
+        """
         if not defers:
             return self._whole(str(stage), buckets, sharded=True)
         sync, update, gather = (TaskTracer(self.tracer, Scope.STEP) for _ in range(3))

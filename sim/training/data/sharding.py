@@ -1,13 +1,15 @@
 """ZeRO stages 2 and 3 (Rajbhandari et al. 2020), FSDP (Zhao et al. 2023), and both in groups (HSDP, MiCS).
 
-Stage 2: gradients are reduce-scattered, bucket by bucket, and only this rank's shard of their sum is kept; backward
-waits, so that no more than two buckets are there at once. Parameters stay whole, and their updated shards are gathered
-at the end of a step. Stage 3: parameters are shards too. A unit, a layer, is gathered before it computes, freed, and
-gathered again in backward. In a pipeline every pass does so, of its own stage; or a stage is gathered once a step, and
-kept (``reshard_after_forward: false``).
+Stage 2: gradients are reduce-scattered bucket by bucket, and each rank keeps only its shard of their sum. Backward
+waits, so that at most two buckets exist at once. Parameters stay whole, and their updated shards are gathered at the
+end of a step.
 
-Where shards are shared out within groups, the groups' sums of gradients are all_reduced once a step, shard by shard.
-Every sum here is linear, so it may be made before or after the sum over micro-batches.
+Stage 3: parameters are sharded too. A unit, such as a layer, is gathered before it computes, freed, and gathered again
+in backward. In a pipeline every pass gathers its own stage, or each stage is gathered once a step and kept
+(``reshard_after_forward: false``).
+
+With shards within groups, the groups' sums of gradients are all_reduced once a step, shard by shard. Every sum here is
+linear, so the sum over micro-batches may come before or after it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,10 +49,11 @@ REPLICA_STREAM = "dp_replicas"
 def write_sharded_step(
     job: DenseTraining, tracer: ProgramTracer, place: Placement, rank: int, groups: Mapping[int, Sequence[Parameter]]
 ) -> tuple[list[str], list[str]]:
-    """Shard a program's gradients (and parameters), whose forwards and backwards are written.
+    """Write a program's step with sharded gradients, and under stage 3 sharded parameters; its passes are written.
 
-    ``groups``: the rank's parameters by stage of the model. Returns the names of the tasks before and after forwards
-    and backwards, in call order.
+    ``groups``: the rank's parameters by stage of the model.
+
+    Returns the names of the tasks before and after forwards and backwards, in call order.
     """
     ends = place.ranks[0], place.ranks[place.chain_length - 1]
     tied = job.model.tied_embeddings and ends[0] != ends[1] and rank in ends
@@ -72,9 +75,9 @@ def write_sharded_step(
 def _by_sharing(
     step_end: StepEndWriter, groups: Mapping[int, Sequence[Parameter]]
 ) -> tuple[dict[int, list[Parameter]], dict[int, list[Parameter]]]:
-    """Return a program's parameters by stage: those with shards to share out, and those of which each rank has its own.
+    """Return a program's parameters by stage: those to be sharded, and those that only this rank holds.
 
-    The latter are experts where as many ranks share them out as would share the shards of one.
+    The latter are experts, where expert parallelism spans all ranks that would share their shards.
     """
     found: tuple[dict[int, list[Parameter]], dict[int, list[Parameter]]] = {}, {}
     for stage, group in groups.items():
@@ -93,8 +96,10 @@ def _whole_buckets(groups: Mapping[int, Sequence[Parameter]], begin: int, bucket
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """When sharded parameters are whole. ``kept``: units that forward leaves to the backward of its micro-batch, all
-    where it is None; ``once``: all are gathered once a step, and kept until it has computed.
+    """Lifetime of gathered parameters.
+
+    ``kept``: units that stay gathered from forward to the backward of the same micro-batch; None means all units.
+    ``once``: all units are gathered once a step, and kept until it has computed.
     """
 
     kept: frozenset[str] | None = frozenset()
@@ -102,16 +107,17 @@ class Gathering:
 
 
 def shares_table(job: DenseTraining) -> bool:
-    """Return whether several virtual stages of one rank use the tied table: the first and the last."""
+    """Return whether two virtual stages of one rank, the first and the last, both use the tied table."""
     pipeline = job.parallel.pipeline
     return job.model.tied_embeddings and pipeline.degree == 1 and pipeline.virtual_stages > 1
 
 
 def _gathering(job: DenseTraining) -> Gathering:
-    """Return when stage 3 gathers.
+    """Return when stage 3 gathers its units.
 
-    Where each backward follows its own forward, backward begins with what forward computed with last. Under other
-    schedules the forwards of several micro-batches come first, and what they left would be there for each of them.
+    Where each backward directly follows its own forward, backward begins with the unit that ended forward, so that unit
+    is kept. Other schedules run several forwards first, and a kept unit would take memory for each of their
+    micro-batches.
     """
     pipeline, reshards = job.parallel.pipeline, job.parallel.sharding.reshards
     kinds = "".join(action.kind for action in orders(pipeline, job.num_microbatches)[0])
@@ -122,10 +128,10 @@ def _gathering(job: DenseTraining) -> Gathering:
 
 @dataclass(slots=True)
 class ShardedStepWriter:
-    """Rewrites and writes the tasks of one program.
+    """Writes the sharded step of one program, and rewrites its passes.
 
-    ``gathering``: of the units' parameters, None where these stay whole. ``whole``: parameters of no unit, which are
-    replicated with their gradients and optimizer state.
+    ``gathering``: lifetime of the units' gathered parameters; None where parameters stay whole.
+    ``whole``: parameters outside all units, replicated with their gradients and optimizer state.
     """
 
     job: DenseTraining
@@ -154,7 +160,7 @@ class ShardedStepWriter:
         end = [*self._write_sync(), *self._write_update(), *self.step_end.write_sync_and_update(self.whole)]
         return begin, end
 
-    # --- what is asked for -----------------------------------------------------------------------------------------
+    # --- properties of the job -------------------------------------------------------------------------------------
 
     @property
     def _each_microbatch(self) -> bool:
@@ -162,12 +168,12 @@ class ShardedStepWriter:
 
     @property
     def _hops(self) -> dict[str, Hops]:
-        """Return the axes of the collectives that gather a unit."""
+        """Return the axes of each unit's all_gathers."""
         return {unit.name: self.step_end.shard_hops(unit.parameters) for unit in self.units}
 
     @property
     def _shards(self) -> dict[str, str]:
-        """Return the buffer of this rank's piece of the parameters, by unit."""
+        """Return the buffer of this rank's piece of each unit's parameters."""
         return {name: shard.name for name, shard in self.parameter_shards.items()}
 
     # --- buffers ---------------------------------------------------------------------------------------------------
@@ -205,7 +211,10 @@ class ShardedStepWriter:
         return [self.tracer.add_task("gather_parameters", Phase.PREPARE, ops).name]
 
     def _gather_parameters(self, gathering: Gathering) -> list[str]:
-        """Gather units in forward, and those that it does not keep once more in backward; nothing before the step."""
+        """Gather units in forward, and again in backward unless kept.
+
+        Returns no task, as nothing is gathered before the step.
+        """
         if self.job.training.types.casts:
             self._cast_in_passes()
         ahead, buffers = self.job.parallel.sharding.units_ahead, self.tracer.buffers
@@ -228,7 +237,7 @@ class ShardedStepWriter:
         return []
 
     def _cast_in_passes(self) -> None:
-        """Let every pass cast what it gathers: no copy in eight bits outlives the parameters that it is made of."""
+        """Cast gathered parameters within each pass, so that no 8-bit copy outlives the parameters it was cast from."""
         parameters = [p for unit in self.units for p in unit.parameters]
         for phase, label in ((Phase.FORWARD, ".gathered"), (Phase.BACKWARD, ".regathered")):
             for name, task in list(self.tracer.tasks.items()):
@@ -237,7 +246,7 @@ class ShardedStepWriter:
         drop_casts(self.tracer, parameters)
 
     def _add_between(self, label: str, scope: Scope) -> None:
-        """Add the buffers of units that one collective has gathered and another is to, where there are two."""
+        """Add the buffers between the two all_gathers of a unit, where it has two."""
         written = {name for task in self.tracer.tasks.values() for op in task.ops for name in op.writes}
         for unit in self.units:
             name, shard = between(label, unit), self.parameter_shards[unit.name]
@@ -251,7 +260,7 @@ class ShardedStepWriter:
         for unit in self.units:
             name, dtype = f"gradient_piece.{unit.name}", self.tracer.gradient_dtype
             pieces[unit.name] = self.step_end.flat(name, unit.parameters, dtype, Kind.GRADIENT, Scope.MICROBATCH)
-        gathers = self.gathering is not None  # on the reductions' stream, so computing waits for these as it is
+        gathers = self.gathering is not None  # gathers run on the reductions' stream, so computing waits anyway
         sums = {} if gathers else {name: shard.name for name, shard in self.gradient_shards.items()}
         for task, ops in self._rewritten(Phase.BACKWARD):
             reductions = {unit.name: self._microbatch_reduction(unit, pieces[unit.name]) for unit in self.units}
@@ -259,16 +268,16 @@ class ShardedStepWriter:
         with_own_buffers(self.tracer, Phase.BACKWARD)
 
     def _microbatch_reduction(self, unit: Unit, piece: Tensor) -> list[Op]:
-        """Return the ops that add the shard of a micro-batch's gradients to what was accumulated.
+        """Return the ops that reduce-scatter a micro-batch's gradients and add the shard to the accumulated one.
 
-        The addition runs on the stream of the collective, so that nothing that computes has to wait.
+        The addition runs on the stream of the collective, so that computing does not wait for it.
         """
         total = self.gradient_shards[unit.name].name
         addition = Compute(f"accumulate.{unit.name}", "add", (piece.name, total), (total,), stream=DATA_AXIS)
         return [*self._to_shard(unit, piece), addition]
 
     def _to_shard(self, unit: Unit, shard: Tensor) -> Iterator[Op]:
-        """Yield the collectives that bring a unit's gradients into this rank's shard."""
+        """Yield the collectives that reduce a unit's gradients to this rank's shard."""
         names = tuple(p.gradient.name for p in unit.partial)
         for axis in unit.partial_axes:
             name = f"sum_{axis}.{unit.name}"
@@ -291,7 +300,7 @@ class ShardedStepWriter:
         return self.tracer.add_task("zero_gradients", Phase.PREPARE, t.ops).name
 
     def _write_sync(self) -> list[str]:
-        """Write what is left of the gradients' sums, on the shards."""
+        """Write the remaining sums of the gradients, on the shards."""
         names = []
         for unit in self.units:
             t, shard = TaskTracer(self.tracer, Scope.STEP), self.gradient_shards[unit.name]

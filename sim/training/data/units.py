@@ -1,8 +1,7 @@
 """Units: parameters that travel together as one flat vector, and the rewriting of tasks for them.
 
-Sharding is a rewriting of finished tasks. A unit's parameters are gathered before the first op that reads them, ahead
-of time where they are to be prefetched; its gradients begin as zeros before the first op that adds to them, and are
-reduced after the last one.
+Sharding rewrites finished tasks. A unit's parameters are gathered before the first op that reads them, or earlier with
+prefetching. Its gradients begin as zeros before the first op that adds to them, and are reduced after the last such op.
 """
 
 from collections import defaultdict
@@ -19,21 +18,22 @@ from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 
 BUCKET_ELEMENTS: Final = 500_000_000
 _AT_ONCE: Final = 2
-"""Units whose gradients there are at once: one that backward makes, one that is reduced."""
+"""Number of units with gradients in memory at once: one in backward, one being reduced."""
 _OWN: Final = ".of."
 Hops = tuple[tuple[str, ...], ...]
-"""The axes of one collective after the other, the last first; see ``shard_hops``."""
+"""The axes of successive all_gathers; the last tuple's runs first. See ``shard_hops``."""
 END_UNIT = "ends"
 TIED_UNIT = "tied"
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Parameters, by whose order they make up the flat vector.
+    """Parameters in the order of the flat vector.
 
-    ``shard_axes``: axes other than data parallelism over which this rank's shard of the gradients is still to be
-    summed. ``partial``: parameters whose gradients must be summed over ``partial_axes`` before they are sharded,
-    because others of the unit need no sum. ``tied``: also summed over the first and the last pipeline rank.
+    ``shard_axes``: axes other than data parallelism over which this rank's shard of the gradients must still be summed.
+    ``partial``: parameters whose gradients must be summed over ``partial_axes`` before they are sharded; the unit's
+        other gradients need no such sum.
+    ``tied``: the gradients are also summed over the first and the last pipeline rank.
     """
 
     name: str
@@ -50,14 +50,14 @@ class Unit:
 
     @property
     def gradients(self) -> tuple[str, ...]:
-        """Return the buffers of their gradients."""
+        """Return the buffers of the gradients."""
         return tuple(p.gradient.name for p in self.parameters)
 
 
 def bucket_units(groups: Mapping[int, Sequence[Parameter]], *, bucket_bytes: int, tied: bool) -> list[Unit]:
-    """Return units for gradients alone: buckets of one virtual stage each, in the order in which they get ready.
+    """Return units for gradients alone: buckets of one virtual stage each, in the order of completion.
 
-    ``bucket_bytes`` 0: as many elements as DeepSpeed's reduce_bucket_size has by default.
+    ``bucket_bytes``: 0 means as many elements as DeepSpeed's default reduce_bucket_size.
     """
     some = next((p for group in groups.values() for p in group), None)
     least = BYTES_PER_ELEMENT[some.gradient.dtype] * BUCKET_ELEMENTS if some else 0
@@ -73,11 +73,12 @@ def bucket_units(groups: Mapping[int, Sequence[Parameter]], *, bucket_bytes: int
 
 
 def layer_units(parameters: Sequence[Parameter], *, joins_ends: bool, apart: bool, tied: bool) -> list[Unit]:
-    """Return one unit per layer, one for the embedding and one for final norm and output layer.
+    """Return one unit per layer, one for the embedding, and one for the final norm with the output layer.
 
-    Experts of a layer that ranks share out are a unit of their own, as others hold the same experts than the rest.
-    ``joins_ends``: these two are one unit, as both need a tied table. ``apart``: two pipeline ranks or two virtual
-    stages need it, so it is a unit of its own; ``tied``: two pipeline ranks, which sum its gradients.
+    Experts that are split over ``ep`` are a unit of their own per layer, since fewer ranks hold the same experts.
+    ``joins_ends``: embedding and output layer are one unit, as both need a tied table.
+    ``apart``: the tied table is a unit of its own, as two pipeline ranks or two virtual stages need it.
+    ``tied``: two pipeline ranks need the table, and sum its gradients.
     """
     members: dict[str, list[Parameter]] = {}
     for parameter in parameters:
@@ -97,7 +98,7 @@ def _unit_name(parameter: Parameter, *, joins_ends: bool) -> str:
 
 
 def make_unit(name: str, parameters: Sequence[Parameter], *, tied: bool = False) -> Unit:
-    """Return the unit of parameters that are gathered together, the gradients of some still partial over other axes."""
+    """Return a unit of parameters; gradients with partial axes are marked as such."""
     axes = {p.source: other_axes(p) for p in parameters}
     partial = tuple(p for p in parameters if axes[p.source])
     partial_axes = axes[partial[0].source] if partial else ()
@@ -105,10 +106,10 @@ def make_unit(name: str, parameters: Sequence[Parameter], *, tied: bool = False)
 
 
 def with_table_apart(groups: Mapping[int, Sequence[Parameter]], *, apart: bool) -> dict[int, list[Parameter]]:
-    """Return a rank's parameters by stage, the tied table in a group of its own (-1) where ``apart``.
+    """Return a rank's parameters by stage; ``apart``: the tied table has group -1 of its own.
 
-    Where two virtual stages of a rank use the table, each of them reduces its part of the table's gradient. A unit of
-    its own keeps them from reducing other gradients twice.
+    Where two virtual stages of a rank use the table, each reduces its part of the table's gradient. With a unit of its
+    own, the table does not make them reduce other gradients twice.
     """
     kept = {stage: [p for p in group if not (apart and p.source == TIED_SOURCE)] for stage, group in groups.items()}
     table = [p for group in groups.values() for p in group if apart and p.source == TIED_SOURCE]
@@ -116,11 +117,11 @@ def with_table_apart(groups: Mapping[int, Sequence[Parameter]], *, apart: bool) 
 
 
 def with_own_buffers(tracer: ProgramTracer, phase: Phase) -> None:
-    """Give each task of a phase its own buffers for values that several of its tasks make anew.
+    """Give each task of a phase buffers of its own for values that several of its tasks compute anew.
 
-    A micro-batch has one instance of a buffer, which lives from the first of these tasks to the last. Under a schedule
-    that runs many micro-batches in between, it would hold memory for all of them. Each task that touches such a buffer
-    makes it anew, so no value is passed from one to the other.
+    A micro-batch has one instance of a buffer, which lives from the first of these tasks to the last. A schedule that
+    runs many micro-batches in between would hold memory for all of them. Every task that uses such a buffer writes it
+    first, so no task passes a value to another.
     """
     makers, users = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
     for name, task in tracer.tasks.items():
@@ -145,7 +146,7 @@ def with_own_buffers(tracer: ProgramTracer, phase: Phase) -> None:
 
 
 def first_name(buffer: str) -> str:
-    """Return the name of a buffer before a task got its own of it."""
+    """Return the original name of a buffer that ``with_own_buffers`` may have renamed."""
     return buffer.partition(_OWN)[0]
 
 
@@ -161,12 +162,13 @@ def zeros(name: str, gradients: Sequence[Tensor]) -> Compute:
 def with_reductions(
     ops: Sequence[Op], units: Sequence[Unit], reductions: Mapping[str, Sequence[Op]], sums: Mapping[str, str]
 ) -> list[Op]:
-    """Return a backward in which gradients begin as zeros, and each unit is reduced once its gradients are done.
+    """Return a backward in which gradients begin as zeros, and each unit is reduced once its gradients are complete.
 
-    Computing waits for reductions, as FSDP's rate limiter lets it: a unit's gradients begin when all units but the one
-    reduced last have left. So there are two units' gradients at once, beside those of units that stay open meanwhile,
-    as a table that input and output share does. ``sums``: the buffers in which reductions end, by unit, which outlive
-    the micro-batch, so that the first units wait for the last ones of the micro-batch before; empty: nothing waits.
+    As with FSDP's rate limiter, computing waits for reductions: a unit's gradients begin only when at most one other
+    unit is still being reduced. So at most two units' gradients exist at once, not counting units that stay open
+    longer, such as a table that input and output share.
+    ``sums``: by unit, the buffer that its reduction writes. These buffers outlive the micro-batch, so the first units
+        wait for the last units of the previous micro-batch; empty means that no unit waits.
     """
     unit_of = {name: unit for unit in units for name in unit.gradients}
     first: dict[str, int] = {}
@@ -191,7 +193,7 @@ def with_reductions(
 
 
 def _departure(unit: Unit, buffers: tuple[str, ...]) -> Compute:
-    """Return the op that lets a unit's gradients begin once another's have left, and keeps those until then."""
+    """Return the op that delays a unit's gradients until another unit's are reduced, and keeps these in memory."""
     return Compute(f"zeros.{unit.name}.wait", "delay", buffers, (), {"duration_s": 0.0})
 
 
@@ -200,12 +202,14 @@ def _departure(unit: Unit, buffers: tuple[str, ...]) -> Compute:
 
 @dataclass(frozen=True, slots=True)
 class Gathers:
-    """How a pass gathers units from the pieces of ranks.
+    """The all_gathers of a pass.
 
-    ``hops``: by unit, the axes that its collectives go over. ``shards``: by unit, the buffer of this rank's piece.
-    ``names``: what the pass calls a gathered parameter. ``held``: units that are there already. ``ahead``: units
-    gathered ahead of the one that computes. ``begin``: an empty buffer that the pass writes as it begins, so that it
-    gathers nothing while the pass before still computes.
+    ``hops``: by unit, the axes of its all_gathers.
+    ``shards``: by unit, the buffer of this rank's piece.
+    ``names``: by parameter, its name in this pass once gathered.
+    ``held``: units that are gathered already.
+    ``ahead``: number of units gathered ahead of the unit that computes.
+    ``begin``: an empty buffer that the pass writes first, so that nothing is gathered while the previous pass computes.
     """
 
     hops: Mapping[str, Hops]
@@ -217,10 +221,10 @@ class Gathers:
     begin: str
 
     def into(self, ops: Sequence[Op], units: Sequence[Unit]) -> list[Op]:
-        """Return a pass that gathers its units in the order in which it first reads them.
+        """Return a pass that gathers its units in the order of their first reads.
 
-        At most ``1 + ahead`` of them are there at once, those held for another pass or read out of turn not counted:
-        a unit is gathered once the one as many places before it has been computed with, in issue order and in time.
+        At most ``1 + ahead`` units are gathered at once, not counting units held for another pass or read out of order.
+        A unit is gathered once the unit ``1 + ahead`` places before it has been used, in issue order and in time.
         """
         order = self._order(ops, units)
         if all(unit.name in self.held for _, unit in order):
@@ -242,7 +246,7 @@ class Gathers:
         return [Compute(self.begin, "delay", (), (self.begin,), {"duration_s": 0.0}), *result]
 
     def _order(self, ops: Sequence[Op], units: Sequence[Unit]) -> list[tuple[int, Unit]]:
-        """Return the units with the positions of the ops that read them first, in that order."""
+        """Return the units in the order of their first reads, each with the position of the op that reads it first."""
         unit_of = {name: unit for unit in units for name in unit.values}
         found: dict[str, tuple[int, Unit]] = {}
         for position, op in enumerate(ops):
@@ -252,7 +256,7 @@ class Gathers:
         return sorted(found.values(), key=lambda item: item[0])
 
     def _after(self, ops: Sequence[Op], starts: Sequence[int], place: int) -> tuple[int, str]:
-        """Return where to gather what may come once all units before ``place`` are done, and the buffer to wait for."""
+        """Return the position of an all_gather after all units before ``place``, and the buffer to wait for."""
         if place < 1:
             return 0, self.begin
         before = reversed(range(starts[place]))
@@ -265,11 +269,11 @@ class Gathers:
 
 
 def gather(label: str, hops: Hops, unit: Unit, shard: str, names: Mapping[str, str]) -> Iterator[Op]:
-    """Yield the collectives that gather a unit's parameters, under the given names: over the last axes first.
+    """Yield the all_gathers of a unit's parameters under the given names, over the last axes first.
 
-    With neighbours on an axis of their own that is MiCS's hierarchical all_gather (Zhang et al. 2022, section 3.3):
-    between nodes, among the ranks at one place of each, and then inside. The order of the shards saves the paper's
-    rearrangement of what comes in between.
+    With ``dp_local`` this is MiCS's hierarchical all_gather (Zhang et al. 2022, section 3.3): first between nodes,
+    among the ranks at the same place of each node, then inside nodes. The order of the shards makes the paper's
+    rearrangement between the two unnecessary.
     """
     here = shard
     for axes in reversed(hops[1:]):
@@ -281,5 +285,5 @@ def gather(label: str, hops: Hops, unit: Unit, shard: str, names: Mapping[str, s
 
 
 def between(label: str, unit: Unit) -> str:
-    """Return the name of the buffer that holds a unit gathered between nodes and not yet inside."""
+    """Return the name of the buffer of a unit that is gathered between nodes and not yet inside."""
     return f"{label}.{unit.name}.between"
