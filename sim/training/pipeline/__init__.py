@@ -1,1 +1,1 @@
-"""Pipeline schedules: in which order each rank runs its forwards and backwards."""
+"""Pipeline schedules: the order of each rank's forwards and backwards."""

@@ -1,7 +1,7 @@
 """Actions of a pipeline schedule, in memory and as text.
 
-The text is the format of ``torch.distributed.pipelining``: stage, kind, micro-batch, as in ``2F0``. A schedule is a CSV
-with one row per rank; empty cells are idle slots and mean nothing. A forward and a backward that overlap are written
+The text has the format of ``torch.distributed.pipelining``: stage, kind, micro-batch, such as ``2F0``. A schedule is a
+CSV with one row per rank; empty cells are idle slots without meaning. A forward and a backward that overlap are written
 ``(0F3;7B1)OVERLAP_F_B``.
 """
 
@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
-"""Kinds of action, and the tasks that they call. A backward is whole, or for inputs first and for weights later."""
+"""Kinds of action, and the task of each. A backward is whole (B), or split into inputs (I) and later weights (W)."""
 
 _ACTION = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
 _OVERLAPPED = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 
 
 class Action(NamedTuple):
-    """Run one virtual stage forward ("F") or backward ("B", or "I" and "W") for one micro-batch.
+    """One forward ("F") or backward ("B", or "I" and "W") of one virtual stage for one micro-batch.
 
-    ``overlaps``: the forward runs together with the next action, a backward, kernel by kernel: both need their
-    inputs before either begins, and give their outputs when both have ended.
+    ``overlaps``: this forward runs together with the next action, a backward, kernel by kernel. Both wait for the
+        inputs of both, and deliver their outputs when both have ended.
     """
 
     kind: str
@@ -36,7 +36,7 @@ Order = list[Action]
 
 
 class ActionError(ValueError):
-    """Text that is no action, in a row of a CSV (the first is 1)."""
+    """A cell of a CSV that is no action. ``row``: the row of the cell; the first is 1."""
 
     def __init__(self, row: int, cell: str) -> None:
         super().__init__(f"{cell[:40]!r} is no action")
@@ -44,7 +44,7 @@ class ActionError(ValueError):
 
 
 def steps(order: Sequence[Action]) -> Iterator[tuple[Action, ...]]:
-    """Yield an order's actions one by one, those that overlap together."""
+    """Yield the actions of an order one by one; two actions that overlap come together."""
     rest = iter(order)
     for action in rest:
         yield (action, next(rest)) if action.overlaps else (action,)

@@ -1,4 +1,4 @@
-"""From the actions of a schedule to calls of tasks, messages included."""
+"""Calls of tasks from the actions of a schedule, messages included."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,16 @@ from sim.training.pipeline.actions import KINDS, Action
 from sim.training.pipeline.placement import Placement
 
 Channel = tuple[int, int, str]
-"""Messages in one order: the sending rank, how far ahead the next stage lies, forward or backward."""
+"""A queue of messages in one order: sending rank, ranks to the next stage, forward or backward."""
 
 
 def stream(verb: str, direction: str, hop: int) -> str:
-    """Return the stream of messages: ``send`` or ``recv``, ``forward`` or ``backward``, between stages ``hop`` apart.
+    """Return the stream of messages.
 
-    Stages one rank ahead have the plain names; those one rank back, as on the way up of a V, streams of their own.
+    ``send`` or ``recv``, ``forward`` or ``backward``, between stages ``hop`` ranks apart.
+
+    Messages to the next rank have the plain names. Messages to the previous rank, such as those on the way up of a V,
+    have streams of their own.
     """
     return f"pp_{verb}_{direction}" + {1: "", -1: "_up"}.get(hop, f"_{hop:+d}")
 
@@ -23,12 +26,13 @@ def stream(verb: str, direction: str, hop: int) -> str:
 def pipeline_calls(
     orders: Sequence[Sequence[Action]], placement: Placement, *, fenced: bool = False
 ) -> list[list[Call]]:
-    """Return every rank's calls: each action's receives, its task, its sends.
+    """Return every rank's calls: for each action its receives, its task and its sends.
 
-    Messages run on streams of their own, so a receive that stands before its forward is posted as early as its
-    stream allows, and a send delays nobody. The receives of a channel are in the order of its sends: where a rank
-    needs messages in another order, it receives those that come before early. ``fenced``: overlapping actions wait
-    for each other's inputs (``overlap_begin.{stage}``) and give their outputs together (``overlap_end.{stage}``).
+    Messages run on streams of their own. So a receive before its forward is posted as early as its stream allows, and a
+    send delays no computing. The receives of a channel follow the order of its sends: a rank that needs messages in
+    another order receives the earlier ones first.
+    ``fenced``: overlapping actions wait for each other's inputs (``overlap_begin.{stage}``) and deliver their outputs
+        together (``overlap_end.{stage}``).
     """
     links = {(kind, stage): _links(kind, stage, placement) for stage in range(placement.num_stages) for kind in KINDS}
     incoming: dict[Channel, deque[Message]] = {}
@@ -41,14 +45,14 @@ def pipeline_calls(
 
 
 Message = tuple[str, int]
-"""A receiving task, and the micro-batch."""
+"""A message: the task that receives it, and the micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Links:
-    """An action's messages: what it receives from which channel, and what it sends on which; None: nothing.
+    """An action's messages: the channels that it receives from and sends to; None means no message.
 
-    ``arrival``: the task that receives what ``send`` sends.
+    ``arrival``: the task that receives the message of ``send``.
     """
 
     task: str
@@ -102,7 +106,7 @@ class _RankWriter:
         return calls
 
     def _write_pair(self, forward: Action, backward: Action) -> None:
-        """Write a forward whose input is received and the backward that overlaps it."""
+        """Write a forward and the backward that overlaps it; the forward's input is received already."""
         ahead, back = self.links[forward.kind, forward.stage], self.links[backward.kind, backward.stage]
         if back.inbox:
             self._receive(self.incoming[back.inbox], (back.receive, backward.microbatch))
@@ -115,7 +119,7 @@ class _RankWriter:
         self.calls += [Call(link.send, action.microbatch) for link, action in sends if link.outbox]
 
     def _receive(self, queue: deque[Message], wanted: Message) -> None:
-        """Receive a message, and those sent before it, unless it was received early itself."""
+        """Receive a message and the messages sent before it, unless it was received early."""
         if wanted in self.early:
             return
         while (message := queue.popleft()) != wanted:

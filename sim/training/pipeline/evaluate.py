@@ -1,4 +1,7 @@
-"""When every action of a schedule ends, by the plain recurrence: for choosing and checking orders, not for results."""
+"""End times of a schedule's actions by the plain recurrence, to choose and check orders.
+
+Results come from the engine.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -8,18 +11,18 @@ from sim.training.pipeline.placement import Placement
 
 
 class Times(Protocol):
-    """How long the actions of a schedule take, and a message between ranks, in seconds."""
+    """Durations of a schedule's actions, and of a message between ranks, in seconds."""
 
     @property
     def hop_s(self) -> float:
-        """Return how long a message between ranks takes."""
+        """Return the duration of a message between ranks in seconds."""
 
     def duration_s(self, action: Action) -> float:
-        """Return how long an action takes."""
+        """Return the duration of an action in seconds."""
 
 
 class StageTimes(NamedTuple):
-    """Times of a virtual stage per micro-batch, and of a message between ranks, in seconds."""
+    """Durations per virtual stage and micro-batch, the same for all stages, and of a message, in seconds."""
 
     forward_s: float
     input_s: float
@@ -27,39 +30,39 @@ class StageTimes(NamedTuple):
     hop_s: float = 0.0
 
     def duration_s(self, action: Action) -> float:
-        """Return how long an action takes."""
+        """Return the duration of an action in seconds."""
         return {
             "F": self.forward_s, "B": self.input_s + self.weight_s, "I": self.input_s, "W": self.weight_s,
         }[action.kind]  # fmt: skip
 
 
 class ChainTimes(NamedTuple):
-    """The same, stage by stage; messages take as long as the slowest of them."""
+    """Durations stage by stage; every message takes as long as the slowest one."""
 
     stages: tuple[StageTimes, ...]
 
     @property
     def hop_s(self) -> float:
-        """Return how long the slowest message between ranks takes."""
+        """Return the duration of the slowest message between ranks in seconds."""
         return max(times.hop_s for times in self.stages)
 
     def duration_s(self, action: Action) -> float:
-        """Return how long an action takes."""
+        """Return the duration of an action in seconds."""
         return self.stages[action.stage].duration_s(action)
 
 
 class StuckError(ValueError):
-    """An order in which an action waits for one that comes after it."""
+    """An order in which an action waits for a later one."""
 
 
 Result = tuple[str, int, int]
-"""What others wait for: ("F" or "I" or "W", stage, micro-batch); a B gives an I and a W."""
+"""A result that other actions wait for: ("F" or "I" or "W", stage, micro-batch); a B gives an I and a W."""
 
 
 def end_times(orders: Sequence[Sequence[Action]], placement: Placement, times: Times) -> dict[Result, float]:
-    """Return when every result is there, in seconds; StuckError, naming an action per rank, where some never are.
+    """Return the end of every result in seconds. Raises StuckError, with an action per rank, where some never end.
 
-    A step starts when the one before it on its rank has ended and all its inputs have arrived.
+    A step starts when the previous step of its rank has ended and all its inputs have arrived.
     """
     ends: dict[Result, float] = {}
     rests = [iter(list(steps(order))) for order in orders]
@@ -86,9 +89,10 @@ def end_times(orders: Sequence[Sequence[Action]], placement: Placement, times: T
 
 
 def max_span_s(orders: Sequence[Sequence[Action]], ends_s: Mapping[Result, float], times: Times) -> float:
-    """Return the longest time from the begin of a rank's first action to the end of its last, in seconds.
+    """Return the longest time from the start of a rank's first action to the end of its last, in seconds.
 
-    ``ends_s``: what ``end_times`` returned; the last action is no whole backward, nor overlaps with the one before it.
+    ``ends_s``: the result of ``end_times``. The last action must be no whole backward, and must not overlap the
+        previous one.
     """
     return max(ends_s[order[-1][:3]] - (ends_s[order[0][:3]] - times.duration_s(order[0])) for order in orders if order)
 

@@ -1,4 +1,4 @@
-"""The automatic zero-bubble schedule: a greedy order under a memory limit, built for the times at hand."""
+"""The automatic zero-bubble schedule: a greedy order within a memory limit, for given durations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from sim.training.pipeline.placement import loop
 from sim.training.pipeline.zero_bubble import zb_h1, zb_h2
 
 
-class Taste(NamedTuple):
-    """What a rank does when it may choose.
+class Preferences(NamedTuple):
+    """Preferences of a rank that may choose between ready actions.
 
-    ``backward_first``: of a forward and a backward that are both ready, the backward; else the other kind than last.
-    ``fill_any_gap``: start a weight part even where a message is known to arrive before it would end.
-    ``rush``: forwards up to the memory limit before the first backward; else P-r, as 1F1B.
+    ``backward_first``: if a forward and a backward are both ready, run the backward; else alternate the two kinds.
+    ``fill_any_gap``: start a weight part even if a message is known to arrive before the weight part would end.
+    ``rush``: run forwards up to the memory limit before the first backward; else P-r of them, as 1F1B.
     """
 
     backward_first: bool
@@ -26,13 +26,14 @@ class Taste(NamedTuple):
 
 
 def zb_auto(num_ranks: int, num_microbatches: int, times: Times, max_live: int, *, barrier: bool = True) -> list[Order]:
-    """Return the shortest of the orders that greedy ranks of all tastes find, one stage per rank.
+    """Return the shortest order that greedy ranks find under any preferences, with one stage per rank.
 
-    The shortest has the earliest last end; without a ``barrier`` between steps, where a rank goes on when it can, the
-    shortest time from any rank's first begin to its last end. A rank starts what is ready; it runs a weight part where
-    it would wait, or where ``max_live`` micro-batches are alive (forward begun, weight part not ended) and a forward
-    could run. After the automatic schedule of Qi et al. 2023, section 3, whose eight greedy variants these resemble;
-    ZB-H1 and ZB-H2 take part where they fit the limit.
+    The shortest order has the earliest end of all ranks. Without a ``barrier`` between steps, ranks start the next step
+    on their own, and the shortest order has the smallest time from any rank's first start to its last end. A rank
+    starts the action that is ready. It runs a weight part where it would otherwise wait, or where ``max_live``
+    micro-batches are in memory (forward begun, weight part not ended) and a forward could run. The design follows the
+    automatic schedule of Qi et al. 2023, section 3, whose eight greedy variants these resemble. ZB-H1 and ZB-H2 are
+    candidates too, where they fit the limit.
     """
 
     def length_s(orders: list[Order]) -> float:
@@ -44,7 +45,7 @@ def zb_auto(num_ranks: int, num_microbatches: int, times: Times, max_live: int, 
 
 def _candidates(p: int, m: int, times: Times, max_live: int) -> Iterator[list[Order]]:
     for flags in product((False, True), repeat=3):
-        yield _Greedy(p, m, times, max_live, Taste(*flags)).run()
+        yield _Greedy(p, m, times, max_live, Preferences(*flags)).run()
     if max_live >= p:
         yield zb_h1(p, m)
     if max_live >= 2 * p - 1:
@@ -53,7 +54,7 @@ def _candidates(p: int, m: int, times: Times, max_live: int) -> Iterator[list[Or
 
 @dataclass(slots=True)
 class _Rank:
-    """A rank's progress: when its inputs arrive, how many actions of each kind it began, and its last choice."""
+    """A rank's progress: its order so far, the arrivals of its inputs, and the number of actions of each kind begun."""
 
     order: Order = field(default_factory=list)
     free_s: float = 0.0
@@ -63,13 +64,13 @@ class _Rank:
 
 @dataclass(slots=True)
 class _Greedy:
-    """Ranks that decide when they are free, knowing what has arrived and what is on its way."""
+    """Ranks that decide when they are free, from the messages that have arrived or are on their way."""
 
     num_ranks: int
     num_microbatches: int
     times: Times
     max_live: int
-    taste: Taste
+    preferences: Preferences
     ranks: list[_Rank] = field(init=False)
     wakes: list[tuple[float, int]] = field(init=False)
 
@@ -88,15 +89,15 @@ class _Greedy:
         return [rank.order for rank in self.ranks]
 
     def _choice(self, index: int, rank: _Rank, now_s: float) -> str:
-        """Return what a free rank starts now, "" to wait."""
+        """Return the kind of action that a free rank starts now; "" means that it waits."""
         done, live = rank.done, rank.done["F"] - rank.done["W"]
-        warmup = self.max_live if self.taste.rush else min(self.max_live, self.num_ranks - index)
+        warmup = self.max_live if self.preferences.rush else min(self.max_live, self.num_ranks - index)
         may_forward = live < self.max_live and (done["I"] > 0 or done["F"] < warmup)
         next_s = {kind: self._arrival_s(rank, kind) for kind in "FI"}
         ready = [kind for kind in "FI" if next_s[kind] <= now_s and (kind == "I" or may_forward)]
         if ready == ["F", "I"]:
             last = next((a.kind for a in reversed(rank.order) if a.kind != "W"), "I")
-            return "I" if self.taste.backward_first or last == "F" else "F"
+            return "I" if self.preferences.backward_first or last == "F" else "F"
         full = live >= self.max_live and next_s["F"] <= now_s
         if done["W"] < done["I"] and (full or not ready) and (full or self._fits(index, now_s, next_s, may_forward)):
             return "W"
@@ -105,7 +106,7 @@ class _Greedy:
     def _fits(self, index: int, now_s: float, next_s: dict[str, float], may_forward: bool) -> bool:
         """Return whether a weight part ends before anything known to arrive could start."""
         known = min(next_s["I"], next_s["F"] if may_forward else float("inf"))
-        return self.taste.fill_any_gap or now_s + self.times.duration_s(Action("W", index, 0)) <= known
+        return self.preferences.fill_any_gap or now_s + self.times.duration_s(Action("W", index, 0)) <= known
 
     @staticmethod
     def _arrival_s(rank: _Rank, kind: str) -> float:

@@ -1,4 +1,4 @@
-"""The placement of virtual stages on ranks, and their order."""
+"""The placement of virtual stages on ranks, and the order of the stages."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,10 +6,11 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Placement:
-    """``ranks[s]`` is the rank of virtual stage s. ``num_copies``: how many copies of the model the stages make up.
+    """The rank ``ranks[s]`` of every virtual stage s.
 
-    Each copy is a chain of consecutive stages; a micro-batch goes through one chain. ``wraps``: the last rank's
-    successor is the first one, so every message goes one rank ahead (a ring).
+    Each copy of the model is a chain of consecutive stages; a micro-batch goes through one chain.
+    ``num_copies``: copies of the model that the stages form.
+    ``wraps``: the first rank follows the last one, so every message goes one rank ahead (a ring).
     """
 
     num_ranks: int
@@ -44,11 +45,11 @@ class Placement:
         return stage % self.chain_length == self.chain_length - 1
 
     def copy_of(self, stage: int) -> int:
-        """Return which copy of the model a stage belongs to."""
+        """Return the index of the copy of the model that a stage belongs to."""
         return stage // self.chain_length
 
     def hop(self, stage: int) -> int:
-        """Return how many ranks ahead of a stage the next one of its copy lies; 0 on the same rank."""
+        """Return the number of ranks from a stage to the next one of its copy; 0 on the same rank."""
         here, there = self.ranks[stage], self.ranks[stage + 1]
         if here == there:
             return 0
@@ -66,7 +67,7 @@ def blocks(num_ranks: int, virtual_stages: int = 1) -> Placement:
 
 
 def v_shape(num_ranks: int) -> Placement:
-    """Return the V: down the ranks and up again, so the last rank has both halves of the turn (Qi et al. 2024)."""
+    """Return the V placement (Qi et al. 2024): down the ranks and up again; the turn is on the last rank."""
     down = tuple(range(num_ranks))
     return Placement(num_ranks, down + down[::-1])
 

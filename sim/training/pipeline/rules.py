@@ -1,6 +1,6 @@
-"""Rules of schedules for ranks, virtual stages and micro-batches; rules of custom schedules.
+"""Rules of schedules for ranks, virtual stages and micro-batches, and rules of custom schedules.
 
-Every function raises SpecError, naming the scenario key, where a rule is broken.
+Every function raises SpecError with the scenario key where a rule is broken.
 """
 
 from collections import Counter
@@ -28,14 +28,14 @@ GROUP_KEY: Final = "parallel.pipeline.microbatch_group_size"
 SLICES_KEY: Final = "parallel.pipeline.token_slices"
 GRANULARITY_KEY: Final = "parallel.pipeline.slice_granularity"
 SLICED_SCHEDULES: Final[tuple[Schedule, ...]] = ("terapipe", "seq_1f1b")
-"""Schedules under which sequences go through the pipeline in slices of tokens."""
+"""Schedules that send sequences through the pipeline in slices of tokens."""
 BLOCKING_SCHEDULES: Final[tuple[Schedule, ...]] = ("gpipe", "terapipe")
-"""Schedules under which all messages forward come before all messages back."""
+"""Schedules with all forward messages before all backward messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Where a schedule's stages lie, and how many of them a rank may hold (of each copy of the model)."""
+    """The placement of a schedule's stages, and the allowed number of stages per rank (of each copy of the model)."""
 
     placement: Literal["loop", "v", "bidirectional", "custom", "blocks"] = "loop"
     fewest_stages: int = 1
@@ -65,7 +65,7 @@ TRAITS: Final[Mapping[Schedule, Traits]] = {
 
 
 def check_stages(schedule: Schedule, virtual_stages: int) -> None:
-    """Refuse a number of virtual stages per rank that the schedule does not have."""
+    """Refuse a number of virtual stages per rank that the schedule does not allow."""
     fewest, most = TRAITS[schedule].fewest_stages, TRAITS[schedule].most_stages
     if fewest <= virtual_stages <= most:
         return
@@ -96,7 +96,7 @@ def check_options(schedule: Schedule, group_size: int, max_live: int, actions: A
 
 
 def check_slices(schedule: Schedule, token_slices: Sequence[int], granularity: int) -> None:
-    """Refuse slices under a schedule without, empty ones, and a granularity where no slices are to be chosen."""
+    """Refuse slices under a schedule without slices, empty slices, and a granularity without slices to choose."""
     owners = " or ".join(SLICED_SCHEDULES)
     if granularity and (token_slices or schedule not in SLICED_SCHEDULES):
         rule = "it is for slices that are to be chosen, and there are none"
@@ -110,7 +110,7 @@ def check_slices(schedule: Schedule, token_slices: Sequence[int], granularity: i
 
 
 def check_barrier(schedule: Schedule, barrier: bool | None) -> None:
-    """Refuse a barrier between steps with a schedule that has none."""
+    """Refuse a barrier between steps under a schedule that has none."""
     if barrier is False and schedule == "local":
         rule = "nothing holds back a faster rank, so no step repeats another"
         remedy = "leave it out; max_rank_span_s of the summary is the time of a step then"
@@ -124,7 +124,7 @@ def check_barrier(schedule: Schedule, barrier: bool | None) -> None:
 
 
 def check_blocking(schedule: Schedule, *, blocking_messages: bool) -> None:
-    """Refuse blocking messages where two ranks would wait for each other for ever."""
+    """Refuse blocking messages where two ranks would wait for each other forever."""
     if blocking_messages and schedule not in BLOCKING_SCHEDULES:
         names = " or ".join(BLOCKING_SCHEDULES)
         rule = f"under {schedule} neighbours send to each other in turn, and with blocking messages both would wait"
@@ -134,7 +134,7 @@ def check_blocking(schedule: Schedule, *, blocking_messages: bool) -> None:
 def check_microbatches(
     schedule: Schedule, num_ranks: int, num_microbatches: int, *, virtual_stages: int, group_size: int
 ) -> None:
-    """Refuse ranks or micro-batches with which the schedule's order does not exist, or is not what its name says."""
+    """Refuse numbers of ranks or micro-batches for which the schedule has no order, or not the order of its name."""
     p, m = num_ranks, num_microbatches
     if schedule == "interleaved_1f1b" and p == 1:
         rule = "interleaved_1f1b needs 2 or more pipeline ranks, got 1"
@@ -175,7 +175,7 @@ def _check_group(p: int, m: int, size: int) -> None:
 
 
 def check_times(schedule: Schedule, times: StageTimes) -> None:
-    """Refuse times for which a zero-bubble order laid down beforehand would stall."""
+    """Refuse durations with which a fixed zero-bubble order would stall."""
     if schedule in ("zb_h1", "zb_h2") and times.weight_s > min(times.forward_s, times.input_s):
         rule = (
             f"{schedule} is made for a backward_weight ({times.weight_s:g} s) of at most forward and backward_input "
@@ -188,7 +188,7 @@ def check_times(schedule: Schedule, times: StageTimes) -> None:
 
 
 def custom_placement(actions: Actions) -> Placement:
-    """Return the placement that a custom schedule implies: a stage lies where it runs forward.
+    """Return the placement of a custom schedule: a stage belongs to the rank that runs it forward.
 
     Raises SpecError where a stage has no rank, or two.
     """
@@ -207,7 +207,7 @@ def custom_placement(actions: Actions) -> Placement:
 
 
 def check_actions(actions: Actions, num_ranks: int, virtual_stages: int, num_microbatches: int) -> None:
-    """Refuse a custom schedule that is not whole, or gets stuck."""
+    """Refuse a custom schedule that is incomplete or gets stuck."""
     if len(actions) != num_ranks:
         rule = f"{len(actions)} rows of actions for {num_ranks} pipeline ranks"
         raise SpecError(ACTIONS_KEY, rule, "write one row per rank, or change parallel.pipeline.degree")
@@ -226,7 +226,7 @@ def check_actions(actions: Actions, num_ranks: int, virtual_stages: int, num_mic
 
 
 def _check_whole(rank: int, order: Sequence[Action], stages: Sequence[int], num_microbatches: int) -> None:
-    """Refuse a row unless each stage runs each micro-batch forward once, and backward once, whole or in two parts."""
+    """Refuse a row unless each stage runs each micro-batch once forward and once backward, whole or in two parts."""
     kinds: dict[tuple[int, int], str] = {}
     for action in order:
         chunk = (action.stage, action.microbatch)

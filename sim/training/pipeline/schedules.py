@@ -1,8 +1,8 @@
-"""Exact op orders of the pipeline schedules, and the table of all of them.
+"""Exact action orders of the pipeline schedules, and the table of all of them.
 
 Conventions: P ranks, v virtual stages ("chunks") per rank, m micro-batches. Each builder returns one list of actions
-per rank. Times in docstrings are per rank (all its stages) and micro-batch: tF forward, tB backward for inputs, tW
-backward for weights; without hop lag.
+per rank. Times in docstrings are per rank (all its stages) and micro-batch, without the time of messages: tF forward,
+tB backward for inputs, tW backward for weights.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from sim.training.pipeline.zero_bubble import zb_h1, zb_h2, zb_v
 
 
 def gpipe(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
-    """All forwards, then all backwards (Huang et al. 2019), first micro-batch first as in torch's ScheduleGPipe.
+    """GPipe (Huang et al. 2019): all forwards, then all backwards, first micro-batch first as in torch's ScheduleGPipe.
 
     Makespan (m+P-1)(tF+tB+tW); every rank keeps m micro-batches.
     """
@@ -29,7 +29,9 @@ def gpipe(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
 
 
 def one_forward_one_backward(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
-    """PipeDream-flush, DAPPLE: P-1-r forwards, then forward and backward in turn, then the rest.
+    """1F1B (PipeDream-flush, DAPPLE).
+
+    P-1-r forwards, then alternating forwards and backwards, then the other backwards.
 
     Makespan (m+P-1)(tF+tB+tW); rank r keeps min(P-r, m) micro-batches.
     """
@@ -46,10 +48,11 @@ def one_forward_one_backward(num_ranks: int, num_microbatches: int, _: int = 1) 
 def interleaved(num_ranks: int, num_microbatches: int, virtual_stages: int, group_size: int = 0) -> list[Order]:
     """Megatron-LM's interleaved 1F1B (Narayanan et al. 2021, section 2.2).
 
-    ``group_size``: that many micro-batches run through a chunk before the next chunk's turn, P <= N <= m
-    (Megatron-Core's microbatch_group_size_per_vp_stage; N = m is breadth-first with a 1F1B tail). 0: N = P, m a
-    multiple of P, and as in Megatron-LM all forwards first where m = P. Makespan (m+(P-1)/v)(tF+tB+tW) where m is a
-    multiple of N; rank r keeps min(2(P-1-r)+(v-1)N+1, mv) chunks.
+    ``group_size``: number N of micro-batches that run through a chunk before the next chunk's turn, P <= N <= m
+        (Megatron-Core's microbatch_group_size_per_vp_stage; N = m is breadth-first with a 1F1B tail). 0 means N = P
+        with m a multiple of P and, as in Megatron-LM, all forwards first where m = P.
+
+    Makespan (m+(P-1)/v)(tF+tB+tW) where m is a multiple of N; rank r keeps min(2(P-1-r)+(v-1)N+1, mv) chunks.
     """
     p, m, v = num_ranks, num_microbatches, virtual_stages
     size, total = group_size or p, m * v
@@ -69,10 +72,12 @@ def interleaved(num_ranks: int, num_microbatches: int, virtual_stages: int, grou
 
 
 def breadth_first(num_ranks: int, num_microbatches: int, virtual_stages: int) -> list[Order]:
-    """All micro-batches through a chunk before the next (Lamy-Poirier 2022), backward in reverse; torch's LoopedBFS.
+    """Breadth-first (Lamy-Poirier 2022), torch's LoopedBFS.
 
-    Fold3D's all-in-all-out (Li et al. 2023) is the same order with other gradient synchronisation. Makespan
-    (m+(P-1)/v)(tF+tB+tW) where m >= P; every rank keeps mv chunks.
+    All micro-batches run through a chunk before the next chunk.
+
+    Backward is the reverse. Fold3D's all-in-all-out (Li et al. 2023) is the same order with other gradient
+    synchronisation. Makespan (m+(P-1)/v)(tF+tB+tW) where m >= P; every rank keeps mv chunks.
     """
     m, orders = num_microbatches, []
     for r in range(num_ranks):
@@ -83,7 +88,7 @@ def breadth_first(num_ranks: int, num_microbatches: int, virtual_stages: int) ->
 
 
 def pipedream_2bw(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
-    """1F1B over the micro-batches of a run of steps, numbered on: see ``two_versions``.
+    """PipeDream-2BW: 1F1B over the micro-batches of several steps, numbered consecutively; see ``two_versions``.
 
     A step takes m(tF+tB+tW) once the pipeline is full; rank r keeps min(P-r, m) micro-batches.
     """
@@ -104,12 +109,14 @@ SCHEDULES: Mapping[str, Callable[[int, int, int], list[Order]]] = {
     "dualpipe": dualpipe,
     "dualpipe_v": dualpipe_v,
 }
-"""Orders by name, from (P, m, v). ``zb_auto`` needs times and ``custom`` a file besides: see ``orders``. ``local`` is
-no order of one backpropagation: see ``sim.training.local``."""
+"""Orders by schedule name, from (P, m, v). ``zb_auto`` also needs durations and ``custom`` a file: see ``orders``.
+
+``local`` has no order, as it has no backpropagation across stages: see ``sim.training.local``.
+"""
 
 
 def orders(pipeline: PipelineSpec, num_microbatches: int, times: Times | None = None) -> list[Order]:
-    """Return every rank's actions under the pipeline's schedule; ``zb_auto`` is made for ``times``."""
+    """Return every rank's actions under the pipeline's schedule. ``times``: durations for which ``zb_auto`` is made."""
     p, v = pipeline.degree, pipeline.virtual_stages
     match pipeline.schedule:
         case "custom":
@@ -129,7 +136,7 @@ def orders(pipeline: PipelineSpec, num_microbatches: int, times: Times | None = 
 
 
 def placement(pipeline: PipelineSpec) -> Placement:
-    """Return where the virtual stages of a pipeline lie."""
+    """Return the placement of a pipeline's virtual stages."""
     match TRAITS[pipeline.schedule].placement:
         case "v":
             return v_shape(pipeline.degree)

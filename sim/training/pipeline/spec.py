@@ -1,4 +1,4 @@
-"""How a pipeline is laid out and scheduled: typed, checked input."""
+"""The layout and the schedule of a pipeline: typed, checked input."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,11 +18,11 @@ from sim.training.pipeline.rules import (
 )
 
 Recompute = Literal["none", "selective", "full"]
-"""Recomputation in a layer's backward: none, attention, or the whole layer."""
+"""Recomputation in a layer's backward: none, the attention only, or the whole layer."""
 RecomputeMethod = Literal["block", "uniform"]
-"""Which whole layers of a virtual stage: the first n of them, or all, n at a time (Megatron-LM's option of this name).
+"""Layers of a virtual stage to recompute: the first n, or all in groups of n (Megatron-LM's option of this name).
 
-``block`` keeps everything of the other layers; ``uniform`` keeps the input of every n-th layer alone, and nothing else.
+``block`` keeps all activations of the other layers; ``uniform`` keeps only the input of every n-th layer.
 """
 
 
@@ -33,25 +33,25 @@ class PipelineSpec:
     degree: int = 1
     schedule: Schedule = "1f1b"
     virtual_stages: int = 1
-    """Stages per rank, of each copy of the model."""
+    """Stages per rank and copy of the model."""
     microbatch_group_size: int = 0
-    """interleaved_1f1b: micro-batches that run through a chunk before the next one's turn; 0: Megatron-LM's order."""
+    """interleaved_1f1b: micro-batches that run through a chunk before the next chunk's turn; 0: Megatron-LM's order."""
     max_live_microbatches: int = 0
-    """zb_auto: micro-batches that a rank may keep; 0: the degree."""
+    """zb_auto: micro-batches that a rank may keep; 0: the pipeline degree."""
     actions: Actions = ()
-    """custom: every rank's actions."""
+    """custom: the actions of every rank."""
     optimizer_barrier: bool | None = None
-    """All ranks wait for each other between steps, as a global norm of gradients makes them; None: but with aiao."""
+    """All ranks wait for each other between steps, as for a global gradient norm; None: yes, except under aiao."""
     layers_per_stage: tuple[int, ...] = ()
-    """Layers of every virtual stage in model order; empty: as evenly as Megatron would."""
+    """Layers of every virtual stage in model order; empty: as even as Megatron-LM's."""
     recompute_per_stage: tuple[Recompute, ...] = ()
-    """Recomputation of every virtual stage, in model order; empty: that of the training."""
+    """Recomputation of every virtual stage in model order; empty: the one of the training."""
     token_slices: tuple[int, ...] = ()
-    """terapipe, seq_1f1b: tokens of the slices in which a sequence goes through the pipeline; empty: to be chosen."""
+    """terapipe, seq_1f1b: tokens of each slice of a sequence; empty: slices are yet to be chosen."""
     slice_granularity: int = 0
-    """Slices that are to be chosen have multiples of this many tokens; 0: of what is usual."""
+    """Chosen slices are multiples of this many tokens; 0: the default granularity."""
     blocking_messages: bool = False
-    """A message holds up the computing of both its ranks: a broadcast in a group of two on the stream of computing."""
+    """A message blocks the computing of both its ranks, as a broadcast in a group of two on the compute stream does."""
     scatter_gather: bool = False
     """Send 1/t of a replicated boundary tensor per tensor-parallel rank, gather on arrival (SC21, section 4.1)."""
 
@@ -69,27 +69,27 @@ class PipelineSpec:
 
     @property
     def num_virtual_stages(self) -> int:
-        """Return the number of virtual stages over all ranks, of one copy of the model."""
+        """Return the number of virtual stages over all ranks of one copy of the model."""
         return self.degree * self.virtual_stages
 
     @property
     def num_slices(self) -> int:
-        """Return in how many slices a sequence goes through the pipeline."""
+        """Return the number of slices of a sequence."""
         return max(1, len(self.token_slices))
 
     @property
     def awaits_slices(self) -> bool:
-        """Return whether it is yet to be chosen into which slices sequences are cut."""
+        """Return whether the slices of a sequence are yet to be chosen."""
         return self.schedule in SLICED_SCHEDULES and not self.token_slices
 
     @property
     def num_copies(self) -> int:
-        """Return how many copies of the model the ranks hold: two under a bidirectional schedule."""
+        """Return the number of copies of the model: two under a bidirectional schedule."""
         return 2 if TRAITS[self.schedule].placement == "bidirectional" else 1
 
     @property
     def gradient_delay(self) -> int:
-        """Return by how many steps the weights that a gradient is taken at lie behind those that it updates."""
+        """Return how many steps old the weights of a gradient are when the gradient updates them."""
         return 1 if self.schedule == "pipedream_2bw" else 0
 
 

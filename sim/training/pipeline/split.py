@@ -7,12 +7,12 @@ from sim.plan.words.op import Op, Recv, Send
 
 
 def split_backward(ops: Sequence[Op], targets: Collection[str]) -> tuple[list[Op], list[Op]]:
-    """Return the ops that the buffers ``targets`` need, and the others, each in their order.
+    """Return the ops that the buffers ``targets`` need, and the other ops, both in their order.
 
-    ``targets`` holds the gradient that goes to the stage before. What it does not need feeds nothing but gradients of
-    parameters, and may run later. An op also stays in the first part where a later op of that part overwrites what
-    it reads, where it writes nothing (a wait for the arriving gradient), and where it is a message, so that all ranks
-    exchange theirs in one order. The ops are copies: an op belongs to one task.
+    ``targets`` holds the gradient for the previous stage. Ops that ``targets`` does not need serve only gradients of
+    parameters, and may run later. Three kinds of op stay in the first part all the same: an op that reads a buffer
+    which a later op of that part overwrites; an op that writes nothing (a wait for the arriving gradient); and a
+    message, so that all ranks exchange messages in the same order. The ops are copies, since an op belongs to one task.
     """
     needed, overwritten = set(targets), set[str]()
     first: list[Op] = []

@@ -1,15 +1,16 @@
 """The token slices with the shortest pipeline step: TeraPipe's dynamic program (Li et al., ICML 2021).
 
-Causal attention lets a stage begin with a slice as soon as it has done the tokens before it. K equal stages then are a
-flow shop: slices of times t_1..t_n, forward and backward measured together, take
+With causal attention a stage can compute a slice once it has computed the tokens before it. K equal stages are then a
+flow shop: slices of times t_1..t_n, forward plus backward, take
 
     T = t_1 + ... + t_n + (K-1) max t_i.
 
-That is exact where the slice that is longest forward is longest backward too; else it is a lower bound, since the two
-phases fill and drain one after the other: sum t_i + (K-1)(max forward + max backward).
+This is exact where the slice with the longest forward also has the longest backward. Otherwise it is a lower bound,
+since the two phases fill and drain one after the other: sum t_i + (K-1)(max forward + max backward).
 
 The dynamic program (section 3.3): for a limit on a slice's time, S(0) = 0 and S(i) = min over k of S(i-k) + t(k, i-k)
-where t(k, i-k) <= limit; T is the least S(L) + (K-1) limit over all limits, which are the slice times themselves.
+where t(k, i-k) <= limit. T is the least S(L) + (K-1) limit over all limits, and the limits are the slice times
+themselves.
 
 Times are functions (tokens, context) -> seconds; context: the tokens of the sequence before the slice.
 """
@@ -23,26 +24,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 SliceTime = Callable[[int, int], float]
-"""(tokens, context) -> seconds that one stage needs for a slice, forward and backward, messages included."""
+"""(tokens, context) -> seconds of one stage for a slice, forward and backward, messages included."""
 
 Table = NDArray[np.float64]
-"""Seconds by end and start of a slice, in units of the granularity; infinite where there is no slice."""
+"""Seconds by end and start of a slice, in units of the granularity; infinite where there is no such slice."""
 
 
 class SliceTimeError(ValueError):
-    """A slice time that is negative or not finite; names tokens and context."""
+    """A slice time that is negative or not finite; the message names tokens and context."""
 
 
 class SlicingError(ValueError):
-    """Tokens, slices or stages that cannot be; names the number and the rule."""
+    """An impossible number of tokens, slices or stages; the message names the number and the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
-    """How sequences are cut, and what that takes.
+    """The slices of every sequence, and their time.
 
-    ``slices``: tokens, in order. ``work_s``: the sum of one sequence's slice times on one stage. ``longest_s``: the
-    longest of them. ``num_sequences`` go through ``num_stages``, one after the other.
+    ``slices``: tokens of each slice, in order.
+    ``work_s``: the sum of one sequence's slice times on one stage.
+    ``longest_s``: the longest slice time. ``num_sequences`` go through ``num_stages``, one after the other.
     """
 
     slices: tuple[int, ...]
@@ -53,7 +55,7 @@ class Slicing:
 
     @property
     def latency_s(self) -> float:
-        """Return the step's time in seconds: all work + (K-1) longest."""
+        """Return the step time in seconds: all work + (K-1) times the longest slice time."""
         return self.num_sequences * self.work_s + (self.num_stages - 1) * self.longest_s
 
 
@@ -66,19 +68,18 @@ def best_slices(
     granularity: int = 1,
     epsilon_s: float = 0.0,
 ) -> Slicing:
-    """Return the best slices of sequences that go through the pipeline one after the other, all cut alike.
+    """Return the best slices for sequences that go through the pipeline one after the other, all cut alike.
 
-    A sequence may stand for several that always travel together. ``granularity``: slices are multiples of it (the
-    paper's implementation: 8).
+    A sequence may stand for several that always travel together.
+    ``granularity``: slices are multiples of this many tokens (the paper's implementation: 8).
+    ``epsilon_s``: 0 is exact. Otherwise every slice time has a tried limit at most epsilon above it, and the latency is
+        at most (K-1) epsilon above the least. The authors' program instead skips slice times less than epsilon above
+        the last one tried; that has no such bound, since the next limit may lie anywhere above.
 
-    ``epsilon_s`` 0: exact. Else limits are tried that lie at most epsilon above any slice time, and the latency is
-    at most (K-1) epsilon above the least. (Skipping slice times that are less than epsilon above the last one tried,
-    as the authors' program does, has no such bound: the next limit tried may lie anywhere above.) Limits are
-    tried in rising order, until (K-1) limit + max(limit, least work) is no less than what was found; the paper stops
-    at K limit.
+    Limits rise until (K-1) limit + max(limit, least work) is no less than the best latency found; the paper stops at K
+    limit. Each limit takes O(n) array operations with n = tokens / granularity; there are at most n(n+1)/2 limits.
 
-    Time O(n) array operations per limit with n = tokens / granularity; at most n(n+1)/2 limits.
-    Raises SliceTimeError for a time that is negative or not finite, SlicingError for numbers that cannot be.
+    Raises SliceTimeError for a time that is negative or not finite, SlicingError for impossible numbers.
     """
     _check(num_sequences=num_sequences, num_tokens=num_tokens, num_stages=num_stages, granularity=granularity)
     if not (epsilon_s >= 0.0 and math.isfinite(epsilon_s)):
@@ -112,7 +113,7 @@ def _table(time_s: SliceTime, num_tokens: int, granularity: int) -> Table:
 
 
 def _limits(values: Sequence[float], epsilon_s: float) -> Iterator[tuple[float, float]]:
-    """Yield limits that cover rising values, each within epsilon: the lowest value covered, and the limit."""
+    """Yield limits that cover the rising ``values``, each within epsilon: the lowest value covered, and the limit."""
     first = 0
     while first < len(values):
         last = max(first, bisect_right(values, values[first] + epsilon_s) - 1)
@@ -130,7 +131,7 @@ class _Search:
     num_sequences: int
 
     def solve(self, limit_s: float) -> Slicing | None:
-        """Return the cut with the least work whose slices keep the limit; None where there is none."""
+        """Return the slicing with the least work within the limit; None where there is none."""
         work_s, bounds = _least_work(self.table, limit_s)
         if math.isinf(work_s):
             return None

@@ -1,8 +1,9 @@
-"""Orders over token slices: a sequence goes through the pipeline in q parts, each after those before it.
+"""Orders over token slices: a sequence goes through the pipeline in q slices, each after the slices before it.
 
-Slice j of sequence i has the number iq + j, where other orders have a micro-batch. Attention needs a sequence's earlier
-slices forward, and its later ones backward: forwards run in the order 0..q-1, backwards in the order q-1..0.
-With slices of equal times, tF and tB are those of a whole sequence on a stage, and tF/q and tB/q those of a slice.
+Slice j of sequence i has the number iq + j in place of a micro-batch's number. Attention needs a sequence's earlier
+slices in forward, and its later slices in backward, so forwards run in the order 0..q-1 and backwards in the order
+q-1..0. With slices of equal times, tF and tB are the times of a whole sequence on a stage, tF/q and tB/q those of a
+slice.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,10 @@ from sim.training.pipeline.actions import Action, Order
 
 
 def terapipe(num_ranks: int, num_sequences: int, num_slices: int) -> list[Order]:
-    """TeraPipe (Li et al. 2021): all slices of all sequences forward, then backward the other way round.
+    """TeraPipe (Li et al. 2021): all slices of all sequences forward, then backward in reverse.
 
-    Slices of equal times: makespan (m + (P-1)/q)(tF+tB). Of any times, the same on all stages: the sum of all tF and
-    tB, and (P-1)(longest tF + longest tB). Every rank keeps mq slices, m sequences' worth.
+    Slices of equal times: makespan (m + (P-1)/q)(tF+tB). Slices of any times, equal on all stages: the sum of all tF
+    and tB, plus (P-1)(longest tF + longest tB). Every rank keeps mq slices, which are m sequences.
     """
     total = num_sequences * num_slices
     return [
@@ -25,10 +26,10 @@ def terapipe(num_ranks: int, num_sequences: int, num_slices: int) -> list[Order]
 
 
 def seq_1f1b(num_ranks: int, num_sequences: int, num_slices: int) -> list[Order]:
-    """Seq1F1B (Sun et al. 2024): P-2-r+q forwards of slices, then forward and backward in turn, then the rest.
+    """Seq1F1B (Sun et al. 2024): P-2-r+q forwards of slices, then alternating forwards and backwards, then the rest.
 
-    Backwards take the sequences in order, each from its last slice to its first. Slices of equal times: makespan
-    (m + (P-1)/q)(tF+tB), as TeraPipe; rank r keeps min(P-1-r+q, mq) slices. One slice per sequence: plain 1F1B.
+    Backwards take the sequences in order, each from its last slice to its first. Slices of equal times: makespan (m +
+    (P-1)/q)(tF+tB), as for TeraPipe; rank r keeps min(P-1-r+q, mq) slices. With one slice per sequence this is 1F1B.
     """
     q, total, orders = num_slices, num_sequences * num_slices, []
     backwards = [i * q + j for i in range(num_sequences) for j in reversed(range(q))]
@@ -42,7 +43,7 @@ def seq_1f1b(num_ranks: int, num_sequences: int, num_slices: int) -> list[Order]
 
 
 def slice_calls(calls: Sequence[Sequence[Call]], num_slices: int) -> list[list[Call]]:
-    """Return calls of the tasks of slices, from calls that have slice j of micro-batch i for micro-batch iq + j."""
+    """Return the calls of the tasks of slices; in ``calls``, slice j of micro-batch i has the number iq + j."""
     return [[_slice_call(call, num_slices) for call in of_rank] for of_rank in calls]
 
 

@@ -1,11 +1,11 @@
-"""PipeDream-2BW: 1F1B without end, two versions of the weights.
+"""PipeDream-2BW: 1F1B without pipeline drain, and with two versions of the weights.
 
 Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training". No step waits for the pipeline to drain. After
-every m backwards a rank takes an optimizer step, W(t+1) = W(t) - update(g(W(t-1))): all micro-batches of step t run
+every m backwards a rank takes an optimizer step, W(t+1) = W(t) - update(g(W(t-1))). All micro-batches of step t run
 forward and backward on every rank with W(t-1), the newest version that every rank has when they enter. So each gradient
-is one step late, and a rank keeps two versions: the newest, and the one before.
+is one step late, and a rank keeps two versions: the newest and the previous one.
 
-A run of some steps is laid out, from an empty pipeline to an empty one; the step before the last is a steady one.
+The plan holds several steps, from an empty pipeline to an empty pipeline; the step before the last is in steady state.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from typing import Final
 from sim.plan.words.program import Call
 
 NUM_STEPS: Final = 4
-"""Steps of a run: the first fills the pipeline, the last drains it, and two in between show the steady state."""
+"""Steps of a run: the first fills the pipeline, the last drains it, and two between them show the steady state."""
 
 
 def with_updates(
@@ -22,9 +22,9 @@ def with_updates(
 ) -> list[Call]:
     """Return a rank's forwards, backwards and messages with ``updates`` after every step's last backward.
 
-    Once step t-1 has been updated, the version before the newest is W(t-1); until then W(t-1) is the newest. So
-    forwards of step t that come before that update run ``newest``, where it is given, and backwards never need to.
-    ``clear``, where it is given, is called before every step's first backward.
+    Before the update of step t-1, W(t-1) is the newest version; after it, W(t-1) is the previous version. So forwards
+    of step t that come before that update call the task ``newest`` if it is given; backwards never need to.
+    ``clear``: if given, this task is called before every step's first backward.
     """
     done, m, last = 0, num_microbatches, NUM_STEPS * num_microbatches - 1
     clears = [Call(clear)] if clear else []

@@ -4,10 +4,10 @@ from sim.training.pipeline.actions import Action, Order
 
 
 def zb_h1(num_ranks: int, num_microbatches: int, virtual_stages: int = 1) -> list[Order]:
-    """ZB-H1, with v > 1 its interleaved form: what torch's ScheduleInterleavedZeroBubble does.
+    """ZB-H1; with v > 1 its interleaved form, as torch's ScheduleInterleavedZeroBubble.
 
-    Rank r starts its first W after r more backwards. One stage per rank, m >= P, tW <= min(tF, tB): makespan
-    m(tF+tB+tW) + (P-1)(tF+tB-tW); every rank keeps P micro-batches until their W.
+    Rank r starts its first W after r more backwards. With one stage per rank, m >= P and tW <= min(tF, tB), the
+    makespan is m(tF+tB+tW) + (P-1)(tF+tB-tW); every rank keeps P micro-batches until their W.
     """
     p, m, v = num_ranks, num_microbatches, virtual_stages
     group = m // max(1, m // p)
@@ -28,9 +28,10 @@ def zb_h1(num_ranks: int, num_microbatches: int, virtual_stages: int = 1) -> lis
 
 
 def zb_h2(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
-    """ZB-H2: 2(P-r)-1 forwards first, so that no rank waits between them and its last backward.
+    """ZB-H2: 2(P-r)-1 forwards first, so that no rank waits between its first forwards and its last backward.
 
-    m >= 2P-1, tW <= min(tF, tB): the longest rank span is m(tF+tB+tW) + (P-1)(tF+tB-2tW); 2P-1 micro-batches live.
+    With m >= 2P-1 and tW <= min(tF, tB), the longest rank span is m(tF+tB+tW) + (P-1)(tF+tB-2tW); 2P-1 micro-batches
+    are in memory.
     """
     p, m, orders = num_ranks, num_microbatches, []
     for r in range(p):
@@ -49,9 +50,9 @@ def zb_h2(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
 
 
 def zb_v(num_ranks: int, num_microbatches: int, _: int = 2) -> list[Order]:
-    """ZB-V on the V placement, as torch's ScheduleZBVZeroBubble has it, the order of m >= 2P-1 cut down for fewer.
+    """ZB-V on the V placement, as torch's ScheduleZBVZeroBubble; for m < 2P-1, the order of m = 2P-1 cut down.
 
-    With tF = tB = tW and m >= 2P-1 no rank waits between its first and last op; 2P chunks live on every rank.
+    With tF = tB = tW and m >= 2P-1 no rank waits between its first and last action; every rank keeps 2P chunks.
     """
     orders = []
     for r in range(num_ranks):
@@ -61,7 +62,7 @@ def zb_v(num_ranks: int, num_microbatches: int, _: int = 2) -> list[Order]:
 
 
 def _zb_v_of_rank(p: int, r: int, m: int) -> Order:
-    queue = Counters({"0": r, "1": 2 * p - 1 - r})
+    queue = OrderWriter({"0": r, "1": 2 * p - 1 - r})
     queue.add("F0", 2 * (p - r) - 1)
     queue.add("F1 F0", r)
     queue.add("F1 I1 W1", p - r)
@@ -74,11 +75,13 @@ def _zb_v_of_rank(p: int, r: int, m: int) -> Order:
     return queue.order
 
 
-class Counters:
-    """Writes an order from words: ``F0`` is the next forward of the rank's stage called 0.
+class OrderWriter:
+    """An order written from words: ``F0`` is the next forward of the rank's stage called 0.
 
-    ``stages`` names the rank's stages; ``first`` is the first micro-batch of each. ``W0`` is the next W of a stage,
-    ``W`` that of the oldest I of any stage, and nothing where none waits. ``F0&B1`` overlap.
+    ``W0`` is the next W of a stage; ``W`` is the W of the oldest I of any stage, or nothing if there is none. In
+    ``F0&B1`` the two actions overlap.
+    ``stages``: the rank's stages by name.
+    ``first``: the first micro-batch of each stage.
     """
 
     def __init__(self, stages: dict[str, int], first: dict[str, int] | None = None) -> None:
@@ -89,11 +92,11 @@ class Counters:
         self._waiting: list[Action] = []
 
     def count(self, word: str) -> int:
-        """Return how many actions of a word were added; a B counts as an I."""
+        """Return the number of actions added for a word; a B counts as an I."""
         return self._done.get(word, 0)
 
     def add(self, words: str, times: int = 1) -> None:
-        """Add actions in order, ``times`` over."""
+        """Add the actions of ``words`` in order, ``times`` times."""
         for word in words.split() * times:
             if word == "W":
                 self.order += self._waiting[:1]
