@@ -1,3 +1,4 @@
-"""Local updates: every block of layers learns from a loss of its own (Laskin et al. 2020, "Parallel Training of Deep
-Networks with Local Updates").
+"""Local updates: every block of layers learns from its own loss (Laskin et al. 2020).
+
+Source: "Parallel Training of Deep Networks with Local Updates".
 """

@@ -1,10 +1,10 @@
-"""The plan of transformers that are trained by local updates.
+"""The plan of transformers that train by local updates.
 
-A block is a virtual stage: v consecutive ones per rank. Each has a head, of its own family's norm and a vocabulary
-projection with a table of its own, and a loss; the last block's are the model's. The paper trains transformers with
-such heads, and leaves their size open; a whole vocabulary is the dearest choice. Gradients are summed over the step's
-micro-batches and its replicas, and every block takes its optimizer step as soon as its own sum is made. Losses count
-alike: each is the mean over the tokens of the global batch.
+A block is a virtual stage, with v consecutive stages per rank. Each block has a loss and a head: a norm of the model's
+family, and a vocabulary projection with a table of its own. The last block's head and loss are the model's. The paper
+trains transformers with such heads and leaves the size of the heads open; a whole vocabulary is the most expensive
+choice. Gradients are summed over the step's micro-batches and over replicas, and every block takes its optimizer step
+once its own sum is complete. All losses have the same weight: each is the mean over the tokens of the global batch.
 """
 
 from dataclasses import dataclass, field, replace
@@ -35,7 +35,7 @@ def build_local_training(job: DenseTraining, name: str) -> Plan:
 
 
 def head_names(stage: int, num_stages: int) -> HeadNames:
-    """Return what a block's head is called; the last one's parameters are the dense model's."""
+    """Return the names of a block's head; the last block's head has the names of the dense model's parameters."""
     labels, loss = f"labels.{stage}", f"loss.{stage}"
     if stage == num_stages - 1:
         return HeadNames("final_norm", "head", loss, labels)
@@ -45,9 +45,10 @@ def head_names(stage: int, num_stages: int) -> HeadNames:
 
 @dataclass(slots=True)
 class LocalProgramBuilder(StageProgramBuilder):
-    """Builds the program of one pipeline rank: its blocks, their heads and backwards, the end of the step.
+    """Builder of one pipeline rank's program: its blocks, their heads and backwards, the end of the step.
 
-    ``outputs``: what every block's head reads. ``own``: the gradient of a block's own loss for that.
+    ``outputs``: by block, the tensor that its head reads.
+    ``own``: by block, the gradient of its own loss for that tensor.
     """
 
     outputs: dict[int, Tensor] = field(init=False, default_factory=dict)
@@ -63,7 +64,7 @@ class LocalProgramBuilder(StageProgramBuilder):
         return groups
 
     def _stage_output(self, t: TaskTracer, stage: int, x: Tensor, model: TransformerBuilder) -> Tensor:
-        """Return the boundary tensor that leaves a block; the last one's head reads it too."""
+        """Return the boundary tensor that leaves a block; the last block's head reads this tensor too."""
         self.outputs[stage] = x
         return x if self.place.is_last(stage) else self._crossing.depart(t, x)
 
@@ -74,7 +75,7 @@ class LocalProgramBuilder(StageProgramBuilder):
         self.tracer.add_buffer(Buffer("loss", (1,), dtype, Kind.WORKSPACE, Scope.PERSISTENT, initial=initial))
 
     def _write_head(self, stage: int) -> list[Parameter]:
-        """Write a block's loss, and its gradient for the block's output; return the head's parameters."""
+        """Write a block's loss and the loss's gradient for the block's output; return the head's parameters."""
         before, t = set(self.tracer.parameters), TaskTracer(self.tracer)
         buffer = self.tracer.buffers["loss"]
         x, loss = self.outputs[stage], Tensor(buffer.name, buffer.shape, buffer.dtype)
@@ -84,7 +85,7 @@ class LocalProgramBuilder(StageProgramBuilder):
         return [p for source, p in self.tracer.parameters.items() if source not in before]
 
     def _write_block_backward(self, stage: int) -> None:
-        """Write a block's backward: of its own loss, with overlapping updates of the next block's too."""
+        """Write a block's backward from its own loss; with overlapping updates also from the next block's loss."""
         overlapping = self.job.training.update == "overlapping"
         if overlapping and not self.place.is_last(stage):
             if not self.place.is_first(stage):
@@ -100,7 +101,7 @@ class LocalProgramBuilder(StageProgramBuilder):
             self._send_back(stage, target)
 
     def _write_input_gradient(self, stage: int) -> None:
-        """Write what the block's own loss alone says about its input: that goes one block back, and no further."""
+        """Write the gradient of the block's own loss for its input, which only the previous block receives."""
         t = TaskTracer(self.tracer, suffix=".own")
         target = self._backpropagate_from(t, stage, self.own[stage])
         inputs, _ = split_backward(t.ops, {target.name})
@@ -109,9 +110,10 @@ class LocalProgramBuilder(StageProgramBuilder):
         self._send_back(stage, target)
 
     def _discarding(self, op: Op) -> Op:
-        """Return the op with the gradients of parameters that its kernel also adds up going nowhere.
+        """Return the op with its gradients of parameters discarded.
 
-        Norms compute them together with the gradient of their input; those that count come with the whole backward.
+        The kernel of a norm adds these up together with the gradient of the norm's input. The gradients that count come
+        from the whole backward.
         """
         gradients = {parameter.gradient.name for parameter in self.tracer.parameters.values()}
         names = {name: f"{name}.discarded" for name in op.writes if name in gradients}
@@ -136,18 +138,21 @@ class LocalProgramBuilder(StageProgramBuilder):
         self._add_stage_task(f"backward.{stage}", Phase.BACKWARD, self._needed(t.ops, None), stage)
 
     def _backpropagate_from(self, t: TaskTracer, stage: int, gradient: Tensor) -> Tensor:
-        """Write a block's reverse pass from the gradient of what its head reads; return that of its input."""
+        """Write a block's reverse pass from the gradient of its head's input.
+
+        Return the gradient of the block's input.
+        """
         done, output = self.forwards[Pass(stage)], self.outputs[stage]
-        tape = [record for record in done.tape if output not in record.inputs]  # but for the slice that is sent
+        tape = [record for record in done.tape if output not in record.inputs]  # without the slice that is sent
         return self._backpropagate(t, replace(done, tape=tape, output=output), gradient)
 
     def _needed(self, ops: list[Op], target: Tensor | None) -> list[Op]:
-        """Return the ops that gradients of parameters need, and ``target`` where it is given."""
+        """Return the ops that gradients of parameters need, and the ops that ``target`` needs, if given."""
         wanted = {parameter.gradient.name for parameter in self.tracer.parameters.values()}
         return split_backward(ops, wanted | ({target.name} if target else set()))[0]
 
     def _send_back(self, stage: int, gradient: Tensor) -> None:
-        """Hand the gradient of a block's input to the block before."""
+        """Send the gradient of a block's input to the previous block."""
         self.input_gradients[Pass(stage)] = gradient
         if self.place.hop(stage - 1):
             self._message("send", "backward", Pass(stage), gradient)

@@ -1,9 +1,10 @@
 """The order of local updates on a rank, messages included.
 
-A rank holds v consecutive blocks. Per micro-batch it runs all of them forward, sends the last one's output on, and runs
-the heads and backwards of its blocks, the last block first. Nothing comes back from later ranks, so nothing waits for
-them (greedy). With overlapping updates one message comes back: what the next block's own loss says about this block's
-output. A rank's last block waits for it, and runs its backward of a micro-batch after the next one's forward.
+A rank holds v consecutive blocks. Per micro-batch it runs all of them forward, sends the last block's output on, and
+runs the heads and backwards of its blocks, the last block first. With greedy updates no message comes back from later
+ranks, so no rank waits for them. With overlapping updates one message comes back: the gradient of the next block's own
+loss for this block's output. A rank's last block waits for that message, and runs its backward of a micro-batch after
+the next micro-batch's forward.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from sim.training.spec.method import LocalUpdate
 
 
 def local_calls(stages: Sequence[int], num_stages: int, num_microbatches: int, update: LocalUpdate) -> list[Call]:
-    """Return the calls of the rank that holds ``stages``, consecutive ones of ``num_stages``."""
+    """Return the calls of a rank that holds ``stages``, consecutive ones of ``num_stages`` stages."""
     if update == "greedy":
         return [call for i in range(num_microbatches) for call in _greedy(stages, num_stages, i)]
     calls: list[Call] = []
@@ -33,7 +34,7 @@ def _greedy(stages: Sequence[int], num_stages: int, microbatch: int) -> Iterator
 
 
 def _overlapping(stages: Sequence[int], num_stages: int, microbatch: int) -> Iterator[Call]:
-    """Yield what a rank does for a micro-batch before it needs anything from the next rank."""
+    """Yield a rank's calls for a micro-batch that need no message from the next rank."""
     yield from _forwards(stages, num_stages, microbatch)
     for stage in reversed(stages):
         yield Call(f"head.{stage}", microbatch)

@@ -1,4 +1,4 @@
-"""Local updates with stated times: what their order costs, and nothing else."""
+"""Local updates with stated times: the cost of their order alone."""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,10 @@ from sim.training.steps.textbook import RankWriter
 
 
 def build_local_textbook(job: TextbookTraining, name: str) -> Plan:
-    """Return the plan of one step; a block takes its share of a stage's times.
+    """Return the plan of one step; the blocks of a rank divide the stated times of a stage.
 
-    Greedy, a step takes (P-1) tF + m (tF + tA + tB + tW) without hops, where tA is the time of the auxiliary heads; no
-    rank waits but for its first micro-batch.
+    With greedy updates a step takes (P-1) tF + m (tF + tA + tB + tW) without message times, where tA is the time of the
+    auxiliary heads. A rank waits only for its first micro-batch.
     """
     degree, place, m = job.pipeline.degree, placement(job.pipeline), job.num_microbatches
     programs = []
@@ -33,7 +33,7 @@ def build_local_textbook(job: TextbookTraining, name: str) -> Plan:
 
 @dataclass(slots=True)
 class LocalRankWriter(RankWriter):
-    """Writes one rank's program: its blocks, each with a head of its own."""
+    """Writes one rank's program: its blocks, each with its own head."""
 
     def _write_stage(self, stage: int, part: TokenSlice | None = None) -> None:
         assert part is None, "blocks that train locally take sequences whole"
