@@ -1,1 +1,1 @@
-"""Work that moves state between the plans of a session: layers change their rank, replicas leave and join."""
+"""Moves of state between the plans of a session: layers change their rank, replicas leave and join."""

@@ -3,10 +3,10 @@
     plan = adjusted(build_dense_training(job, "next"), session.residents)
 
 The moves are ops of a task ``adjustment``. They share links with other ops, and are executed like them. A rank gets the
-buffers that it lacks from the ranks that hold them. If all ranks of a role lack a buffer, as when a layer goes to
-another pipeline rank, the role that holds it sends it and gives it up. If only some ranks lack it, as when a replica
-joins, a rank that holds it broadcasts it. A buffer that the plan clears before it reads it, such as a gradient, is made
-anew instead.
+buffers that it lacks from the ranks that hold them. If all ranks of a role lack a buffer, for example when a layer goes
+to another pipeline rank, the role that holds the buffer sends it and gives it up. If only some ranks lack it, for
+example when a replica joins, a rank that holds it broadcasts it. A buffer that the plan clears before it reads it, such
+as a gradient, is created anew instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ ADJUSTMENT: Final = "adjustment"
 
 
 def adjusted(plan: Plan, residents: Residents) -> Plan:
-    """Return a plan that begins with the moves that it needs; the plan itself if it needs none.
+    """Return the plan with the moves that it needs at its beginning; the plan itself if it needs none.
 
-    Raises SessionError if no rank of the plan holds the slice of a buffer that another rank lacks.
+    Raises SessionError if no rank of the plan holds a slice of a buffer that another rank lacks.
     """
     lacking = {rank: dict.fromkeys(names) for rank, names in residents.all_lacking(plan)}
     if not lacking:
@@ -46,12 +46,14 @@ def adjusted(plan: Plan, residents: Residents) -> Plan:
 
 @dataclass(slots=True)
 class _Adjustment:
-    """What the ranks of one program do before their own calls.
+    """The moves of the ranks of one program before their own calls.
 
-    ``lacking``: what each rank of the plan lacks. What the program's ranks lack comes from the ranks of another program
-    (``from_roles``, by that program's number), from one of their replicas (``from_replicas``, by axis and position), or
-    is made anew (``made_anew``). ``replaced``: what of that the ranks of another program hold, by its number.
-    ``given``: what these ranks hold and give up.
+    ``lacking``: the buffers that each rank of the plan lacks. Their sources are the three fields that follow.
+    ``from_roles``: buffers from the ranks of another program, by that program's number.
+    ``from_replicas``: buffers from a replica of this program's ranks, by axis and position.
+    ``made_anew``: buffers that are created anew.
+    ``replaced``: by program number, those of the buffers of ``made_anew`` that the ranks of another program hold.
+    ``given``: buffers that these ranks hold and give up.
     """
 
     plan: Plan
@@ -81,7 +83,7 @@ class _Adjustment:
                 self.from_replicas.setdefault(self._replica_that_holds(name), []).append(name)
 
     def write_arrivals(self) -> None:
-        """Write the ops that make anew, or receive, the buffers that the ranks lack."""
+        """Write the ops that create or receive the buffers that the ranks lack."""
         for dtype, names in self._by_dtype(self.made_anew).items():
             shapes = tuple(self.program.buffers[name].shape for name in names)
             attributes = {"shapes": shapes, "dtype": dtype}
@@ -98,22 +100,22 @@ class _Adjustment:
             self.ops.append(Recv(name, axis, offset, Direction.ADJUSTMENT, tuple(received), stream))
 
     def write_message(self, names: Sequence[str], back: tuple[str, int]) -> None:
-        """Write the message to the ranks that see these ranks at an offset along an axis."""
+        """Write the message to the ranks at an offset along an axis."""
         axis, offset = back
         name = f"send_{axis}{-offset:+d}"
         self.ops.append(Send(name, axis, -offset, Direction.ADJUSTMENT, tuple(names), f"{ADJUSTMENT}_{name}"))
 
     def give_up(self, names: Sequence[str], other: Program) -> None:
-        """Note what the ranks of another program have now, and declare it in the same words."""
+        """Note that other ranks now hold these buffers, and declare the buffers as that program does."""
         self.given |= {name: other.buffers[name] for name in names}
 
     def offset_of(self, other: Program) -> tuple[str, int]:
-        """Return the axis along which another program's ranks lie, and how many steps away."""
+        """Return the axis along which another program's ranks lie, and the number of steps to them."""
         [(axis, here)] = self.program.role.items()
         return axis, other.role[axis] - here
 
     def written(self) -> Program:
-        """Return the program with its adjustment before its calls. What it has given away it gives up."""
+        """Return the program with its adjustment before its calls, and without the buffers that it gives up."""
         program, given = self.program, self.given
         released = program.released | (given.keys() - program.buffers.keys())
         program = replace(program, buffers={**given, **program.buffers}, released=released)
@@ -128,7 +130,10 @@ class _Adjustment:
         return self.plan.ranks_of(self.program)
 
     def _role_that_holds(self, name: str) -> int | None:
-        """Return the number of the program whose ranks hold what every rank of this one lacks, None where none does."""
+        """Return the number of the program whose ranks hold a buffer that all ranks of this one lack.
+
+        None where none does.
+        """
         shift = self.plan.mesh.shift
         for number, other in enumerate(self.plan.programs):
             if (
@@ -142,7 +147,7 @@ class _Adjustment:
         return None
 
     def _replica_that_holds(self, name: str) -> tuple[str, int]:
-        """Return the axis and the position along it whose ranks hold what ranks of this program lack."""
+        """Return the axis and the position along it of the replica that holds a buffer which other ranks lack."""
         for axis, degree in self.plan.mesh.axes:
             groups = {self.plan.mesh.group(rank, (axis,)) for rank in self._ranks}
             for root in range(degree) if axis not in self.program.role else ():
@@ -151,7 +156,7 @@ class _Adjustment:
         raise self._error(name)
 
     def _holds(self, name: str, rank: int, other: int) -> bool:
-        """Return whether a rank of the plan holds what another rank needs under this name."""
+        """Return whether a rank of the plan holds the slice of a buffer that another rank needs."""
         held = self.residents.find(self.plan.session_ranks[other], name)
         return held is not None and held.place == Held(self.program, self.plan.mesh, rank, name).place
 
@@ -169,7 +174,7 @@ class _Adjustment:
 
 
 def _cleared_first(program: Program) -> frozenset[str]:
-    """Return the buffers that a program clears before it touches them otherwise."""
+    """Return the buffers whose first use in a program clears them."""
     touched: set[str] = set()
     cleared: set[str] = set()
     for task in dict.fromkeys(call.task for call in program.calls):

@@ -1,4 +1,4 @@
-"""Layers that go from one pipeline rank to another."""
+"""Moves of layers from one pipeline rank to another."""
 
 from dataclasses import replace
 
@@ -7,13 +7,14 @@ from sim.training.spec.job import DenseTraining, split_layers
 
 
 def with_layers_moved(job: DenseTraining, source: int, target: int, count: int = 1) -> DenseTraining:
-    """Return a job with layers on other virtual stages; ``adjusted`` then moves their buffers.
+    """Return a job with layers moved between virtual stages; ``adjusted`` then moves their buffers.
 
         job = with_layers_moved(job, source=0, target=1)
         plan = adjusted(build_dense_training(job, "next"), session.residents)
 
-    ``source`` loses ``count`` layers, ``target`` gains them. Stages hold layers in the order of the model. So between
-    stages that are not neighbours, every stage in between also hands layers on.
+    Stage ``source`` loses ``count`` layers, stage ``target`` gains them. Stages hold layers in model order. So if the
+    two stages are not neighbours, every stage between them also passes layers on.
+
     Raises SpecError if the source has fewer layers.
     """
     layers = list(split_layers(job.model.num_layers, job.parallel.pipeline))

@@ -1,8 +1,8 @@
-"""Data-parallel replicas that leave a session's mesh, and that join it.
+"""Data-parallel replicas that leave or join a session's mesh.
 
-A replica that leaves is not in the next plan. It gives up its buffers, so it cannot take part again with old
-parameters. A replica that joins receives parameters and the optimizer's state from one that has stayed, by the moves of
-``adjusted``. Both change the data-parallel degree, and with it the micro-batches of a step. The next job states them.
+A replica that leaves is absent from the next plan. It gives up its buffers, so it cannot return with old parameters. A
+replica that joins receives parameters and optimizer state from a replica that stayed, by the moves of ``adjusted``.
+Both change the data-parallel degree, and with it the micro-batches of a step; the next job states them.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from sim.training.adjusting.adjustment import adjusted
 
 
 def with_leavers(plan: Plan, ranks: Sequence[int], residents: Residents) -> Plan:
-    """Return a plan on ``ranks``. All other ranks with buffers leave, and the plan begins with the moves that it needs.
+    """Return a plan on ``ranks`` that begins with the moves it needs; all other ranks with buffers leave.
 
         plan = with_leavers(build_dense_training(job, "one replica"), ranks=(0, 2), residents=session.residents)
 
