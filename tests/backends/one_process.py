@@ -1,14 +1,13 @@
 """Runs all ranks of a plan in this process, in the order of issue: many ranks at the price of none.
 
-Kernels, buffers and checks are the torch backend's own; only the collectives between the ranks are made here, by
-threads that meet. So it says whether a plan computes the right numbers, and not whether its streams can run at once.
+Kernels, buffers and checks are the torch backend's own; only the collectives between the ranks are made here, in two
+passes over the members of a group: each gives its tensor, then each gets its result. So it says whether a plan computes
+the right numbers, and not whether its streams can run at once.
 """
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from threading import Barrier
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from backends.execution.result import CheckReport
 from backends.torch.communication.buffers import Channel, copy_alone, run_collective
-from backends.torch.communication.collectives import GroupCollectives
+from backends.torch.communication.collectives import GroupCollectives, Table
 from backends.torch.reference.check import check_rank, kept_for_check
 from backends.torch.reference.dense import Reference, backpropagation, run_reference
 from backends.torch.running.interpreter import Interpreter
@@ -31,51 +30,51 @@ from sim.training.spec.job import DenseTraining
 CPU = torch.device("cpu")
 
 
-@dataclass(slots=True)
-class _Meeting:
-    """What the members of a group give to one collective."""
+class _Given(Exception):  # noqa: N818 - no error: it ends a member's first pass
+    """The tensor that a member gives to a collective."""
 
-    size: int
-    given: dict[int, Tensor] = field(default_factory=dict)
-    barrier: Barrier = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.barrier = Barrier(self.size, timeout=30.0)
-
-    def all_of(self, position: int, own: Tensor) -> list[Tensor]:
-        """Return what all members give, in order."""
-        self.given[position] = own.clone()
-        self.barrier.wait()
-        return [self.given[i] for i in range(self.size)]
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__()
+        self.tensor = tensor.clone()
 
 
 @dataclass(slots=True)
 class _Member:
-    """The collectives of one member of a group."""
+    """The collectives of one member of a group: the first pass asks what all members give, the second has it."""
 
-    meeting: _Meeting
+    size: int
     position: int
+    given: Sequence[Tensor] = ()
     sent_bytes: int = 0
 
-    @property
-    def size(self) -> int:
-        return self.meeting.size
-
     def all_reduce(self, flat: Tensor, reduction: Reduction) -> None:
-        flat.copy_(_reduced(self.meeting.all_of(self.position, flat), reduction))
+        flat.copy_(_reduced(self._all_of(flat), reduction))
 
     def all_gather(self, pieces: Tensor, piece: Tensor) -> None:
-        pieces.copy_(torch.stack(self.meeting.all_of(self.position, piece)))
+        pieces.copy_(torch.stack(self._all_of(piece)))
 
     def reduce_scatter(self, piece: Tensor, terms: Tensor, reduction: Reduction) -> None:
-        piece.copy_(_reduced(self.meeting.all_of(self.position, terms), reduction)[self.position])
+        piece.copy_(_reduced(self._all_of(terms), reduction)[self.position])
 
     def broadcast(self, flat: Tensor, root: int) -> None:
-        flat.copy_(self.meeting.all_of(self.position, flat)[root])
+        flat.copy_(self._all_of(flat)[root])
 
     def reduce(self, flat: Tensor, root: int, reduction: Reduction) -> None:
-        total = _reduced(self.meeting.all_of(self.position, flat), reduction)
+        total = _reduced(self._all_of(flat), reduction)
         flat.copy_(total if self.position == root else torch.full_like(flat, torch.nan))
+
+    def all_to_all(self, received: Tensor, sent: Tensor, table: Table) -> None:
+        rows = zip(self._all_of(sent), table, strict=True)
+        received.copy_(torch.cat([flat.split(list(counts))[self.position] for flat, counts in rows]))
+
+    def barrier(self, _device: torch.device) -> None:
+        """All ranks are here."""
+
+    def _all_of(self, own: Tensor) -> list[Tensor]:
+        """Return the tensors of all members, in order. Raises _Given in the first pass."""
+        if not self.given:
+            raise _Given(own)
+        return list(self.given)
 
 
 def _reduced(terms: list[Tensor], reduction: Reduction) -> Tensor:
@@ -120,18 +119,17 @@ class _AllRanks:
 
     def run(self) -> None:
         """Run all programs to their ends."""
-        with ThreadPoolExecutor(len(self._ranks)) as pool:
-            while left := sum(map(len, self._waiting)):
-                for rank in range(len(self._ranks)):
-                    while self._waiting[rank] and self._step(pool, rank):
-                        pass
-                assert sum(map(len, self._waiting)) < left, "ranks wait for each other"
+        while left := sum(map(len, self._waiting)):
+            for rank in range(len(self._ranks)):
+                while self._waiting[rank] and self._step(rank):
+                    pass
+            assert sum(map(len, self._waiting)) < left, "ranks wait for each other"
 
-    def _step(self, pool: ThreadPoolExecutor, rank: int) -> bool:
+    def _step(self, rank: int) -> bool:
         """Run a rank's next op; return whether it could."""
         instance = self._waiting[rank][0]
         if isinstance(instance.op, Collective):
-            return self._meet(pool, instance.op, rank)
+            return self._meet(instance.op, rank)
         if isinstance(instance.op, Send | Recv):
             if not self._pass_on(instance, instance.op, rank):
                 return False
@@ -143,8 +141,12 @@ class _AllRanks:
         return True
 
     def _pass_on(self, instance: OpInstance, op: Send | Recv, rank: int) -> bool:
-        """Send a message, or receive it if it is there."""
+        """Send a message, or receive it if it is there; a muted one is not sent, and zeros arrive."""
         peer = self._plan.mesh.shift(rank, op.axis, op.offset)
+        if op.name in self._ranks[rank].mute:
+            for slot in instance.writes:
+                self._ranks[rank]._allocated(slot).zero_()
+            return True
         if isinstance(op, Send):
             tensors = [slot.tensor.clone() for slot in instance.reads if slot.tensor is not None]
             self._mail[rank, peer, op.direction].append(tensors)
@@ -155,16 +157,24 @@ class _AllRanks:
             slot.fill(tensor)
         return True
 
-    def _meet(self, pool: ThreadPoolExecutor, op: Collective, rank: int) -> bool:
+    def _meet(self, op: Collective, rank: int) -> bool:
         """Run a collective on all members of a group, if they have all come to it."""
         group = op.group(self._plan.mesh, rank)
         instances = [self._waiting[member][0] for member in group if self._waiting[member]]
         if len(instances) < len(group) or not all(_is_same(op, instance.op) for instance in instances):
             return False
-        meeting = _Meeting(len(group))
-        work = [(self._ranks[member], instance) for member, instance in zip(group, instances, strict=True)]
-        list(pool.map(lambda place: _take_part(meeting, place, *work[place]), range(len(group))))
-        for member in group:
+        parts = [_Part(self._ranks[member], instance) for member, instance in zip(group, instances, strict=True)]
+        if len(group) == 1:
+            parts[0].copy_alone()
+        else:
+            members = [_Member(len(group), position) for position in range(len(group))]
+            given = [part.gives(member) for part, member in zip(parts, members, strict=True)]
+            for part, member in zip(parts, members, strict=True):
+                member.given = [tensor for tensor in given if tensor is not None]
+                if member.given:
+                    part.communicate(member)
+        for member, part in zip(group, parts, strict=True):
+            part.rank.schedule.release(part.instance)
             self._waiting[member].popleft()
         return True
 
@@ -176,16 +186,30 @@ def _is_same(op: Collective, other: Op) -> bool:
     return here == there
 
 
-def _take_part(meeting: _Meeting, place: int, rank: Interpreter, instance: OpInstance) -> None:
-    """Run one member's side of a collective."""
-    op = instance.op
-    assert isinstance(op, Collective)
-    reads = [slot.tensor for slot in instance.reads if slot.tensor is not None]
-    assert len(reads) == len(instance.reads)
-    writes = [rank._allocated(slot) for slot in instance.writes]
-    if meeting.size == 1:
-        copy_alone(op, reads, writes)
-    else:
-        channel = Channel(cast("GroupCollectives", _Member(meeting, place)), FlatMemory())
-        run_collective(op, reads, writes, channel, CPU, muted=op.name in rank.mute)
-    rank.schedule.release(instance)
+class _Part:
+    """One rank's side of a collective."""
+
+    def __init__(self, rank: Interpreter, instance: OpInstance) -> None:
+        assert isinstance(instance.op, Collective)
+        self.rank, self.instance, self.op = rank, instance, instance.op
+        self.reads = [slot.tensor for slot in instance.reads if slot.tensor is not None]
+        assert len(self.reads) == len(instance.reads)
+        self.writes = [rank._allocated(slot) for slot in instance.writes]
+
+    def copy_alone(self) -> None:
+        """Do what the op does in a group of one."""
+        copy_alone(self.op, self.reads, self.writes)
+
+    def gives(self, member: _Member) -> Tensor | None:
+        """Return the tensor that the rank gives; None where it communicates nothing, and is done."""
+        try:
+            self.communicate(member)
+        except _Given as given:
+            return given.tensor
+        return None
+
+    def communicate(self, member: _Member) -> None:
+        """Communicate from the rank's buffers into its buffers."""
+        channel = Channel(cast("GroupCollectives", member), FlatMemory())
+        muted = self.op.name in self.rank.mute
+        run_collective(self.op, self.reads, self.writes, channel, CPU, muted=muted)

@@ -19,8 +19,7 @@ from sim.plan.words.mesh import Mesh
 MESH = Mesh((("dp", 2), ("tp", 2)))
 S, B, N, G, D, H, F, V = 6, 3, 4, 2, 4, 8, 10, 12
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}
-WITH_PRODUCTS = {"gemm", "attention", "attention_backward", "decode"}
-"""Families of kernels whose FLOP are those of matrix products."""
+WITH_PRODUCTS = {"gemm", "attention", "attention_backward", "decode"}  # their FLOP are those of matrix products
 
 
 def rank_context(rank: int = 0, step: int = 0, slept: list[float] | None = None) -> RankContext:
