@@ -1,1 +1,1 @@
-"""The simulated hardware: nodes, devices, adapters, and where ranks lie on them."""
+"""The simulated hardware: nodes, devices, adapters, and the placement of ranks on devices."""

@@ -18,14 +18,16 @@ from sim.cluster.topology.topology import Topology
 
 @dataclass(frozen=True)
 class Cluster:
-    """``num_nodes`` nodes; rank r lies on the r-th device in use, nodes filled in order.
+    """A cluster of ``num_nodes`` nodes; rank r is on the r-th device in use, and nodes fill in order.
 
-    ``ranks``: rank r lies on the ``ranks[r]``-th device in use instead; empty: as said.
+        Cluster(load_node("dgx-a100-80g"), num_nodes=4, devices_per_node=8)
 
-    ``devices_per_node`` of each node's devices are used, the first ones. Without a ``wiring`` of its own, a node is a
-    switch with a port per device, each device reaches the adapter nearest to it, and one switch that never blocks
-    joins all adapters. ``node_devices``: where nodes differ, the device of each type of node and how many nodes have
-    it, in node order; left out, all have that of ``node``.
+    ``devices_per_node``: devices in use on each node, from the first.
+    ``ranks``: rank r is on the ``ranks[r]``-th device in use instead; empty: in order.
+    ``wiring``: the network. Without it, a node is a switch with a port per device, each device uses its nearest
+        adapter, and one non-blocking switch joins all adapters.
+    ``node_devices``: for unequal nodes, each node type's device and number of nodes, in node order; empty: all nodes
+        have the device of ``node``.
     """
 
     node: NodeSpec
@@ -47,7 +49,7 @@ class Cluster:
 
     @cached_property
     def devices(self) -> NDArray[np.int64]:
-        """Return the device of every rank that has one."""
+        """Return the device of every rank."""
         every = np.arange(self.topology.num_devices, dtype=np.int64)
         node = self.topology.node_of(every)
         order = every[np.argsort(node, kind="stable")]
@@ -57,7 +59,7 @@ class Cluster:
 
     @cached_property
     def device_types(self) -> tuple[DeviceSpec, ...]:
-        """Return the types of devices that there are."""
+        """Return the types of devices in the cluster."""
         return tuple(dict.fromkeys(device for device, _ in self._node_devices))
 
     @cached_property
@@ -69,7 +71,7 @@ class Cluster:
 
     @cached_property
     def device_type_of(self) -> NDArray[np.int64]:
-        """Return the place in ``device_types`` of every rank's device."""
+        """Return the index in ``device_types`` of every rank's device."""
         of_node = [self.device_types.index(device) for device, _ in self._node_devices]
         of_nodes = np.repeat(of_node, [count for _, count in self._node_devices])
         return of_nodes[self.topology.node_of(self.devices)]
@@ -88,10 +90,10 @@ class Cluster:
 
 
 def below_one_switch(node: NodeSpec, num_nodes: int, oversubscription: float = 1.0) -> Topology:
-    """Return nodes of switched devices below one switch; the way from a device to its adapter costs nothing.
+    """Return nodes of switched devices below one switch; devices reach their adapters at no cost.
 
-    ``oversubscription``: bandwidth of a node's adapters over that of its way to the other nodes. Above 1 each node has
-    a leaf of its own, and the one switch is the spine.
+    ``oversubscription``: bandwidth of a node's adapters over the bandwidth from the node to the other nodes. Above 1
+        each node has a leaf switch of its own, and the one switch is the spine.
     """
     layout = NodeLayout(
         name=node.name,
@@ -110,5 +112,5 @@ def below_one_switch(node: NodeSpec, num_nodes: int, oversubscription: float = 1
 
 
 def _half_way(link: LinkSpec) -> Cable:
-    """Return the way from one end to the switch in the middle."""
+    """Return the half of a link between one end and the switch in the middle."""
     return Cable(bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, latency_s=link.latency_s / 2)

@@ -5,4 +5,4 @@ PlacementError (ValueError)    more ranks than devices
 
 
 class PlacementError(ValueError):
-    """Ranks that cannot lie on a cluster."""
+    """Ranks that do not fit on a cluster."""

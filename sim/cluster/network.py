@@ -9,7 +9,8 @@ The time of consecutive phases follows from the topology: the sum over phases of
 One activity demands all its links at the same time. So the excess of that sum over the busiest link's total load counts
 as latency.
 
-Checked against a simulation step by step: tests/sim/cluster/test_one_activity.py says where the two differ, and why.
+Checked against a simulation step by step: tests/sim/cluster/test_one_activity.py states the differences and their
+reasons.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,8 +51,8 @@ INSIDE = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.PORT, LinkKind.PCIE, Link
 class LinkUse:
     """Seconds of exclusive use: case ``rows[i]`` uses link ``links[i]`` for ``seconds[i]``; sorted, each pair once.
 
-    ``num_bytes``: the payload on the link, without the protocol's overhead. ``latencies_s``: of each case, without the
-    part that all cases have in common.
+    ``num_bytes``: the payload on the link, without the protocol's overhead.
+    ``latencies_s``: by case, without the part that all cases share.
     """
 
     rows: Ints
@@ -76,11 +77,11 @@ class LinkCost:
 
 @dataclass(frozen=True)
 class Network:
-    """The links of a cluster, as ranks see them.
+    """The links of a cluster, seen from ranks.
 
-    ``devices[r]`` is the device of rank r. ``libraries``: the rates that a library attains on each type of island of
-    the topology. Between types the slowest decides. The nodes of closed forms are the topology's islands: nodes, or
-    NVSwitch domains of several nodes.
+    ``devices[r]``: the device of rank r.
+    ``libraries``: the rates of a library on each type of island of the topology. Between types the slowest rate
+        decides. Closed forms count the topology's islands as nodes: nodes, or NVSwitch domains of several nodes.
     """
 
     topology: Topology
@@ -102,18 +103,18 @@ class Network:
         return layouts
 
     @cached_property
-    def _inside_of(self) -> "dict[tuple[int, tuple[int, ...]], _Inside]":
-        """Return what rings over some devices of a type of island attain, as far as asked for."""
+    def _rings_of(self) -> "dict[tuple[int, tuple[int, ...]], _IslandRings]":
+        """Cache of the rings over sets of devices, by type of island and devices."""
         return {}
 
     @cached_property
-    def _known_insides(self) -> "list[_Inside]":
-        """Return what rings of the groups asked for attain inside islands, each once."""
+    def _known_rings(self) -> "list[_IslandRings]":
+        """Cache of the distinct ring rates found so far."""
         return []
 
     @cached_property
     def seconds_per_byte(self) -> Floats:
-        """Return how long a byte of a collective occupies each link."""
+        """Return the seconds for which a byte of a collective occupies each link."""
         inside = np.isin(self.topology.kind, INSIDE)
         intra, inter = (self._of_links([getattr(lib, name) for lib in self.libraries]) for name in _FRACTIONS)
         attained: Floats = self.topology.bandwidth_bytes_per_s * np.where(inside, intra, inter)
@@ -121,15 +122,15 @@ class Network:
 
     @cached_property
     def _message_seconds_per_byte(self) -> Floats:
-        """Return how long a byte of a single message occupies each link."""
+        """Return the seconds for which a byte of a single message occupies each link."""
         inside = np.isin(self.topology.kind, INSIDE)
         fraction = self._of_links([library.parameters.message_adapter_fraction for library in self.libraries])
         return self.seconds_per_byte / np.where(inside, 1.0, fraction)
 
     def _of_links(self, values: Sequence[float]) -> Floats:
-        """Return the value of each link: that of the island that it belongs to, of two the smaller.
+        """Return the value of each link: its island's value, and the smaller one between two islands.
 
-        Links between switches have the largest: those who are slower are held back by their own adapters.
+        Links between switches have the largest value, since a slower island is limited by its own adapters.
         """
         of_vertex = np.append(np.array(values)[self.topology.placement.layout], np.inf)[self.topology.island_of_vertex]
         least = np.minimum(of_vertex[self.topology.source], of_vertex[self.topology.target])
@@ -197,7 +198,7 @@ class Network:
         root: int = 0,
         pair_bytes: Sequence[Sequence[int]] = (),
     ) -> LinkUse:
-        """Return the loads on links of the same collective in each of several groups, groups x positions."""
+        """Return the loads on links of the same collective in several groups. ``groups``: [groups, positions]."""
         uses, latencies_s = [], np.zeros(len(groups))
         for batch in self._batches(groups, root, keep_order=bool(pair_bytes)):
             cost = self._cost(kind, num_bytes, batch, algorithm, pair_bytes)
@@ -214,11 +215,14 @@ class Network:
         return replace(use, latencies_s=latencies_s)
 
     def ranks_per_node(self, group: Sequence[int]) -> tuple[int, ...]:
-        """Return how many ranks of a group lie on each node (or domain of nodes) that has any, in their order."""
+        """Return the number of ranks of a group on each of its nodes (or domains of nodes), in node order."""
         return next(self._batches(np.array([group]), 0)).ranks_per_node
 
     def _batches(self, groups: Ints, root: int, *, keep_order: bool = False) -> "Iterator[_Batch]":
-        """Yield the groups by how they lie: so many ranks on each island of each type, so far apart; root's first."""
+        """Yield batches of groups with the same placement: ranks per island and type, and latencies.
+
+        The root's island first.
+        """
         devices = self.devices[groups]
         nodes = self.topology.device_island[devices].astype(np.int64)
         if root:
@@ -228,9 +232,11 @@ class Network:
         devices = np.take_along_axis(devices, order, axis=1)
         begins = np.diff(np.take_along_axis(nodes, order, axis=1), axis=1, prepend=-2) != 0
         intra_s, inter_s = self._latencies(devices, begins)
-        insides, types = self._insides(devices, begins), self._types(devices)
+        island_rings, types = self._slowest_rings(devices, begins), self._types(devices)
         kept = order if keep_order else order[:, :0]
-        for rows in _alike(np.packbits(begins, axis=1), kept, intra_s, inter_s, insides, np.packbits(types, axis=1)):
+        for rows in _equal_rows(
+            np.packbits(begins, axis=1), kept, intra_s, inter_s, island_rings, np.packbits(types, axis=1)
+        ):
             example = int(rows[0])
             starts = np.append(np.flatnonzero(begins[example]), groups.shape[1])
             yield _Batch(
@@ -240,26 +246,26 @@ class Network:
                 ranks_per_node=tuple(np.diff(starts).tolist()),
                 intra_latency_s=float(intra_s[example]),
                 inter_latency_s=float(inter_s[example]),
-                inside=self._known_insides[int(insides[example])],
+                island_rings=self._known_rings[int(island_rings[example])],
                 layouts=tuple(np.flatnonzero(types[example]).tolist()),
             )
 
     def _types(self, devices: Ints) -> NDArray[np.bool_]:
-        """Return which types of islands each group lies on [groups, types]."""
+        """Return whether each group has members on each type of island, as [groups, types]."""
         found = np.zeros((len(devices), len(self.libraries)), dtype=np.bool_)
         found[np.arange(len(devices))[:, None], self._layout_of_device[devices]] = True
         return found
 
-    def _insides(self, devices: Ints, begins: NDArray[np.bool_]) -> Ints:
-        """Return, per group, which of ``_known_insides`` its rings have inside its islands, on the slowest.
+    def _slowest_rings(self, devices: Ints, begins: NDArray[np.bool_]) -> Ints:
+        """Return, per group, the index in ``_known_rings`` of the slowest rings inside its islands.
 
-        Ports into a switch are the same whoever has them; elsewhere it counts who the members are.
+        In a switch all sets of ports are equal; without a switch the rate depends on the members.
         """
         if all(self._is_switched):
             of_layout = np.array([library.parameters.intra_bandwidth_bytes_per_s for library in self.libraries])
             rates: Floats = of_layout[self._layout_of_device[devices]].min(axis=1)
             values, where = np.unique(rates, return_inverse=True)
-            numbers = np.array([self._numbered(_Inside(rate)) for rate in values.tolist()], dtype=np.int64)
+            numbers = np.array([self._numbered(_IslandRings(rate)) for rate in values.tolist()], dtype=np.int64)
             return numbers[where.ravel()]
         found = np.zeros(len(devices), dtype=np.int64)
         for row in range(len(devices)):
@@ -267,29 +273,29 @@ class Network:
             ends = np.append(starts[1:], devices.shape[1])
             several = ends - starts > 1
             parts = zip(starts[several].tolist(), ends[several].tolist(), strict=True)
-            each = [self._inside(devices[row, start:end]) for start, end in parts]
-            slowest = min(each, key=lambda one: one.bandwidth_bytes_per_s, default=_Inside(0.0))
+            each = [self._rings_over(devices[row, start:end]) for start, end in parts]
+            slowest = min(each, key=lambda one: one.bandwidth_bytes_per_s, default=_IslandRings(0.0))
             found[row] = self._numbered(slowest if len(starts) == 1 else replace(slowest, rings=()))
         return found
 
-    def _numbered(self, inside: "_Inside") -> int:
-        if inside not in self._known_insides:
-            self._known_insides.append(inside)
-        return self._known_insides.index(inside)
+    def _numbered(self, rings: "_IslandRings") -> int:
+        if rings not in self._known_rings:
+            self._known_rings.append(rings)
+        return self._known_rings.index(rings)
 
-    def _inside(self, devices: Ints) -> "_Inside":
-        """Return what rings over some devices of an island attain; a group within one node has rings of its own."""
+    def _rings_over(self, devices: Ints) -> "_IslandRings":
+        """Return the rings over some devices of an island, and their rate."""
         layout, island = int(self._layout_of_device[devices[0]]), int(self.topology.device_island[devices[0]])
         members = tuple((devices - self.topology.placement.first_device[island]).tolist())
-        if (layout, members) not in self._inside_of:
+        if (layout, members) not in self._rings_of:
             shape, fraction = self.topology.islands[layout], self.libraries[layout].intra_fraction
             rings, rate = nvlink_rings(shape, members)
             attained = len(rings) * rate or inside_bytes_per_s(shape, members)
-            self._inside_of[layout, members] = _Inside(attained * fraction, rings)
-        return self._inside_of[layout, members]
+            self._rings_of[layout, members] = _IslandRings(attained * fraction, rings)
+        return self._rings_of[layout, members]
 
     def _latencies(self, devices: Ints, begins: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """Return, per group, the longest latency between neighbours in one node and in two, 0 where there are none."""
+        """Return, per group, the longest latency between ring neighbours inside nodes and between nodes; 0 for none."""
         following = np.roll(devices, -1, axis=1)
         crosses = np.roll(begins, -1, axis=1) & (begins.sum(axis=1, keepdims=True) > 1)
         routes = self.topology.routes(devices.ravel(), following.ravel())
@@ -300,7 +306,7 @@ class Network:
     def _cost(
         self, kind: str, num_bytes: int, batch: "_Batch", algorithm: str, pair_bytes: Sequence[Sequence[int]]
     ) -> CollectiveCost:
-        """Return the cost to the slowest of the types of islands that a group lies on."""
+        """Return the cost for the slowest type of island that a group lies on."""
         sizes = [[pair_bytes[s][t] for t in batch.order] for s in batch.order] if pair_bytes else []
         costs = []
         for network in self._parameters_of(batch):
@@ -312,14 +318,18 @@ class Network:
         return max(costs, key=itemgetter(0))[1]
 
     def _parameters_of(self, batch: "_Batch") -> list[NetworkParameters]:
-        """Return what the library of each type of island takes the links of a group for: all see the same links."""
+        """Return each type's library parameters for a group's links.
+
+        The rates between islands are the same for all types.
+        """
         libraries = [self.libraries[layout].parameters for layout in batch.layouts]
         between = min(library.inter_bandwidth_bytes_per_s for library in libraries)
         adapters = min(library.nics_per_node for library in libraries)
         return [
             replace(
                 library,
-                intra_bandwidth_bytes_per_s=batch.inside.bandwidth_bytes_per_s or library.intra_bandwidth_bytes_per_s,
+                intra_bandwidth_bytes_per_s=batch.island_rings.bandwidth_bytes_per_s
+                or library.intra_bandwidth_bytes_per_s,
                 intra_latency_s=batch.intra_latency_s or library.intra_latency_s,
                 inter_bandwidth_bytes_per_s=between,
                 inter_latency_s=batch.inter_latency_s or library.inter_latency_s,
@@ -331,7 +341,7 @@ class Network:
     def _use(
         self, kind: str, num_bytes: int, cost: CollectiveCost, batch: "_Batch", pair_bytes: Sequence[Sequence[int]]
     ) -> LinkUse:
-        """Return what groups that lie alike put on links; row i is the batch's i-th group."""
+        """Return the loads on links of a batch of groups; row i is the batch's i-th group."""
         if pair_bytes:
             flows = _uneven_flows(pair_bytes, cost.algorithm, batch).flows
             payload = flows.parts
@@ -349,7 +359,7 @@ class Network:
             payload = flows.parts * busiest * num_bytes
             flow_bytes = flows.parts * np.where(inside, cost.port_bytes, cost.nic_bytes)
         else:
-            flows = collective_flows(kind, cost.algorithm, batch.ranks_per_node, batch.inside.rings)
+            flows = collective_flows(kind, cost.algorithm, batch.ranks_per_node, batch.island_rings.rings)
             payload = flows.parts * num_bytes
             flow_bytes = payload * cost.wire_overhead
         used = flow_bytes > 0
@@ -371,7 +381,10 @@ class Network:
     def _in_turn_s(
         self, kind: str, num_bytes: int, cost: CollectiveCost, batch: "_Batch", pair_bytes: Sequence[Sequence[int]]
     ) -> float:
-        """Return how much longer than the closed form says the busiest link waits for other links' phases."""
+        """Return the latency of consecutive phases in seconds, beyond that of the closed form.
+
+        It is the sum over phases of the busiest link's load, less the busiest link's load in total.
+        """
         if pair_bytes:
             phased: Phased | None = _uneven_flows(pair_bytes, cost.algorithm, batch)
         else:
@@ -391,8 +404,8 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
-class _Inside:
-    """What rings attain inside islands; of a group within one node without a switch, which rings over its positions."""
+class _IslandRings:
+    """The rate of rings inside islands; for a group within one node without a switch, also its rings by position."""
 
     bandwidth_bytes_per_s: float
     rings: tuple[Ring, ...] = ()
@@ -400,7 +413,10 @@ class _Inside:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Batch:
-    """Groups that lie alike: ``devices[i]`` are those of group ``rows[i]``, node by node; ``order``: positions."""
+    """Groups with the same placement: ``devices[i]`` are those of group ``rows[i]``, node by node.
+
+    ``order``: positions.
+    """
 
     rows: Ints
     devices: Ints
@@ -408,12 +424,12 @@ class _Batch:
     ranks_per_node: tuple[int, ...]
     intra_latency_s: float
     inter_latency_s: float
-    inside: _Inside
+    island_rings: _IslandRings
     layouts: tuple[int, ...]
 
 
-def _alike(*columns: NDArray[Any]) -> list[Ints]:
-    """Return the rows that are equal in all columns (or blocks of them), together; by their first row."""
+def _equal_rows(*columns: NDArray[Any]) -> list[Ints]:
+    """Return the indices of equal rows, group by group; rows are equal if all columns (or blocks of columns) are."""
     if len(columns[0]) == 1:
         return [np.zeros(1, dtype=np.int64)]
     parts = [np.ascontiguousarray(column).reshape(len(column), -1).view(np.uint8) for column in columns if column.size]
@@ -425,13 +441,13 @@ def _alike(*columns: NDArray[Any]) -> list[Ints]:
 
 
 def _sums(routes: Routes, values: Floats) -> Floats:
-    """Return the sum over each route's links."""
+    """Return the sum of the values of each route's links."""
     sums: Floats = np.append(0.0, np.cumsum(values[routes.links]))
     return sums[routes.indptr[1:]] - sums[routes.indptr[:-1]]
 
 
 def _link_use(rows: Ints, links: AnyInts, seconds: Floats, num_bytes: Floats, num_links: int) -> LinkUse:
-    """Return the sums per case and link, without links that take no time."""
+    """Return the sums per case and link, without links of zero seconds."""
     cells, where = np.unique(rows.astype(np.int64) * num_links + links, return_inverse=True)
     in_all, carried = (
         np.bincount(where.ravel(), values, minlength=len(cells)).astype(np.float64) for values in (seconds, num_bytes)
@@ -445,7 +461,7 @@ def _link_cost(latency_s: float, links: Ints, seconds: Floats) -> LinkCost:
 
 
 def _uneven_flows(pair_bytes: Sequence[Sequence[int]], algorithm: str, batch: _Batch) -> Phased:
-    """Return the flows in bytes of an all_to_all whose members send each other chunks of these sizes."""
+    """Return the flows in bytes of an all_to_all with these chunk sizes between members."""
     sizes = np.array(pair_bytes, dtype=np.float64)[np.ix_(batch.order, batch.order)]
     if algorithm not in {"none", "direct", "pairwise"}:
         steps = collective_steps("all_to_all", algorithm, batch.ranks_per_node)
@@ -460,8 +476,10 @@ def _uneven_flows(pair_bytes: Sequence[Sequence[int]], algorithm: str, batch: _B
 def _scaled_flows(
     kind: str, algorithm: str, ranks_per_node: tuple[int, ...]
 ) -> tuple[Flows, NDArray[np.bool_], Floats]:
-    """Return flows as parts of what the busiest member, or node, sends or receives; which stay inside a node; and
-    for each flow what that busiest one has, as a part of the payload.
+    """Return the flows of a collective as fractions of the busiest member's, or node's, traffic.
+
+    Also returns which flows stay inside a node, and by flow the traffic of that busiest member or node as a fraction of
+    the payload.
     """
     flows = collective_flows(kind, algorithm, ranks_per_node)
     node = np.repeat(np.arange(len(ranks_per_node)), ranks_per_node)

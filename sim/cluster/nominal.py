@@ -1,4 +1,4 @@
-"""The view of a topology's links with which a collective library chooses algorithms."""
+"""A collective library's view of a topology: the nominal link rates by which it chooses algorithms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ _PORTS = (LinkKind.NVSWITCH, LinkKind.PORT)
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The rates that a collective library attains among nodes of one type.
+    """The rates of a collective library among nodes of one type.
 
     ``intra_fraction`` and ``inter_fraction``: the attained fractions of the links' bandwidths inside and between nodes.
     """
@@ -28,13 +28,13 @@ class Library:
 
 
 def library_on(parameters: NetworkParameters, topology: Topology, layout: int, attained: NetworkProfile) -> Library:
-    """Return the library on one type of island, with the bandwidths and the number of adapters that the topology has.
+    """Return the library on one type of island, with the topology's bandwidths and number of adapters.
 
-    Between nodes: the bandwidth of an adapter of that type (of all links that leave a device, if devices are joined
-    directly), and the number of adapters of one island. Like a library, it ignores the network beyond the adapters, and
-    stragglers. Inside an island, bandwidths and latencies are those of the group's links; they replace the parameters.
-    Values that a topology lacks (one device per node, one node) stay. A node without an NVSwitch has no switch that
-    reduces.
+    Between nodes it takes the bandwidth of an adapter of that type (of all links that leave a device, if devices are
+    joined directly), and the number of adapters of one island. Like a real library, it ignores stragglers and the
+    network beyond the adapters. Inside an island, the bandwidths and latencies of the group's links replace the
+    parameters. Values that a topology lacks (one device per node, one node) stay. A node without NVSwitch has no
+    in-switch reduction.
     """
     island, fabric = topology.islands[layout], topology.fabric
     found = replace(parameters, in_network_reduction=fabric is not None and fabric.reduces)
@@ -57,17 +57,17 @@ def library_on(parameters: NetworkParameters, topology: Topology, layout: int, a
 
 
 def is_switched(island: Island) -> bool:
-    """Return whether devices have one port each, into an NVSwitch or the like, as the closed forms take it."""
+    """Return whether each device has one port into an NVSwitch or similar switch, as the closed forms assume."""
     return bool(np.isin(island.links.kind, _PORTS).any())
 
 
 def inside_bytes_per_s(island: Island, members: Sequence[int]) -> float:
     """Return the largest bandwidth of rings over some devices of an island, per direction; 0 for one device.
 
-    It is the smallest cut between two of them: of their ports into the NVSwitch; else of the NVLinks among them; else,
-    if NVLinks do not join them all, of NVLinks and the host's links. Rings use the members' links alone. Source: NCCL,
-    src/graph/search.cc: a ring's bandwidth is that of its slowest hop, and no GPU outside the communicator passes data
-    on.
+    It is the smallest cut between two of the devices: of their ports into the NVSwitch; without one, of the NVLinks
+    among them; if NVLinks do not join them all, of NVLinks and the host's links. Rings use the members' links alone.
+    Source: NCCL, src/graph/search.cc: a ring's bandwidth is that of its slowest hop, and no GPU outside the
+    communicator forwards data.
     """
     if len(members) < 2:
         return 0.0
@@ -86,6 +86,9 @@ def inside_bytes_per_s(island: Island, members: Sequence[int]) -> float:
 
 
 def _smallest_cut(links: Sequence[Flow], members: Sequence[int]) -> float:
-    """Return the least that flows between two of the members; links lead both ways, so the first stands for all."""
+    """Return the smallest maximum flow between two members.
+
+    Links go both ways, so only flows from the first are tried.
+    """
     first, infinite = members[0], float("inf")
     return min(max_flow(links, {first: infinite}, {other: infinite}) for other in members[1:])

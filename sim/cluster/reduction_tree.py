@@ -1,8 +1,9 @@
 """The links of a CollNet collective: trees of switches that reduce and multicast (SHARP).
 
-In networks with such switches a route depends on the target alone. So the routes of a column of members to one of them
-form a tree. Data climb the tree, are added up where they meet, and come down again. Every link carries a sum once each
-way.
+In networks with such switches a route depends on the target alone. So the routes from a column of members to one of
+them form a tree. Data flow up the tree, are added where they meet, and flow down again. Every link carries one sum in
+each direction.
+
 Source: Graham et al. 2016, Scalable Hierarchical Aggregation Protocol (SHARP), COM-HPC, section III.
 """
 
@@ -19,10 +20,12 @@ Floats = NDArray[np.float64]
 def reduction_trees(
     topology: Topology, kind: str, devices: Ints, ranks_per_node: tuple[int, ...]
 ) -> tuple[Ints, Ints, Floats]:
-    """Return what CollNet collectives put on the links between nodes, per byte of their payload.
+    """Return the load of CollNet collectives on the links between nodes, per byte of their payload.
 
-    ``devices`` [groups, members], node by node, as many of each node. Three columns: the group, a link, and the part
-    of the payload that it carries; a link that is in several trees comes once for each.
+    ``devices``: [groups, members], node by node, with equally many of each node.
+
+    Returns three columns: the group, a link, and the fraction of the payload on the link; a link in several trees has a
+    row for each tree.
     """
     groups, (members, trees) = len(devices), (len(ranks_per_node), ranks_per_node[0])
     columns = devices.reshape(groups, members, trees).transpose(0, 2, 1).reshape(groups * trees, members)

@@ -1,7 +1,7 @@
-"""Rings of a collective library in a node whose devices are joined by NVLinks without a switch.
+"""Rings of a collective library in a node whose NVLinks join devices without a switch.
 
-A library lays as many rings over the members as links allow, each over single links between neighbours, there and
-back (NCCL, src/graph/search.cc). A hybrid cube mesh of eight V100 has six, of four two there and back, of three one.
+A library forms as many rings over the members as links allow, each over single links between neighbours, in both
+directions (NCCL, src/graph/search.cc). A hybrid cube mesh has six rings over eight V100, two over four, one over three.
 """
 
 from collections import Counter
@@ -13,20 +13,21 @@ from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.nodes.island import Island
 
 MOST_MEMBERS: Final = 8
-"""More are not searched: no node without a switch joins more devices."""
+"""Largest group that is searched: no node without a switch joins more devices."""
 
 _MOST_TRIES: Final = 20_000
-"""The search for more rings ends after so many that do or do not fit."""
+"""Limit of the search for more rings: the number of rings tried, fitting or not."""
 
 Ring = tuple[int, ...]
-"""Positions among the members, in the order in which a ring visits them."""
+"""Positions among the members, in ring order."""
 
 
 def nvlink_rings(island: Island, members: Sequence[int]) -> tuple[tuple[Ring, ...], float]:
-    """Return rings over all of some devices of an island, and the bytes/s that each carries per direction.
+    """Return rings over all of some devices of an island, and the bytes/s of each ring per direction.
 
-    No link between two of them is in more rings than it has room for. None, and 0, where NVLinks make no ring or a
-    switch makes rings idle: for two devices, in an island with NVSwitch, and for more than eight.
+    No link between two members is in more rings than its bandwidth allows. Returns no rings and 0 where NVLinks form no
+    ring or a switch makes rings unnecessary: for two devices, in an island with NVSwitch, and for more than eight
+    devices.
     """
     place = {device: position for position, device in enumerate(members)}
     links = island.links
@@ -47,7 +48,7 @@ def nvlink_rings(island: Island, members: Sequence[int]) -> tuple[tuple[Ring, ..
 
 
 def _rings(room: Counter[tuple[int, int]], count: int) -> Iterator[Ring]:
-    """Yield every ring over all members once, in one of its two directions, from member 0."""
+    """Yield every ring over all members once, in one of its two directions, starting at member 0."""
 
     def longer(path: Ring) -> Iterator[Ring]:
         if len(path) == count:
@@ -62,7 +63,7 @@ def _rings(room: Counter[tuple[int, int]], count: int) -> Iterator[Ring]:
 
 
 def _most_rings(room: Counter[tuple[int, int]], rings: Sequence[Ring], count: int) -> tuple[Ring, ...]:
-    """Return the most rings that fit into the links together, the first such choice, as far as it was searched."""
+    """Return the largest set of rings that fit into the links together; the first such set found within the limit."""
     bound = min(sum(room[member, other] for other in range(count)) // 2 for member in range(count))
     best: tuple[Ring, ...] = ()
     tries = 0

@@ -1,4 +1,4 @@
-"""Put islands and a network together."""
+"""Build a topology from islands and a network."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,13 +18,13 @@ from sim.cluster.topology.nodes.island import Island
 from sim.cluster.topology.topology import Placement, Topology
 
 FabricOf = Callable[[Ports, bool], Fabric]
-"""What joins ports; the second argument says whether the ports are devices themselves."""
+"""A function from ports to the network that joins them; the second argument: the ports are devices themselves."""
 
 
 def build(groups: Sequence[tuple[Island, int]], fabric_of: FabricOf | None) -> Topology:
     """Return the cluster of some islands of each type, in this order, joined by a network.
 
-    Raises TopologyError where there is more than one island and no network, or islands have no way out to it.
+    Raises TopologyError for several islands without a network, and for islands without a port into it.
     """
     islands = tuple(island for island, _ in groups)
     layout = np.repeat(np.arange(len(islands)), [count for _, count in groups]).astype(np.int32)
@@ -68,7 +68,7 @@ def _place(islands: Sequence[Island], layout: IntArray) -> Placement:
 
 
 def _ports(islands: Sequence[Island], placement: Placement) -> Ports:
-    """Return all ways into the network, island by island."""
+    """Return all ports into the network, island by island."""
     node, rail, bandwidth, counts = [], [], [], []
     for island in islands:
         local = island.node_of_port
@@ -106,7 +106,7 @@ def _join(islands: Sequence[Island], ports: Ports, fabric_of: FabricOf | None) -
 def _links(
     islands: Sequence[Island], placement: Placement, ports: Ports, fabric: Fabric | None, first_switch: int
 ) -> LinkTable:
-    """Return all links: those inside islands, from all ports into the network, to all ports, inside the network."""
+    """Return all links: inside islands, from ports into the network, from the network to ports, inside the network."""
     tables = []
     for index, island in enumerate(islands):
         chosen = np.flatnonzero(placement.layout == index)
@@ -122,7 +122,7 @@ def _links(
 
 
 def _global(local: IntArray, island: Island, placement: Placement, chosen: AnyInts) -> AnyInts:
-    """Return the cluster's numbers of vertices of one type of island, for each such island in turn."""
+    """Return the cluster's vertex numbers for the local numbers of one type of island, for each such island in turn."""
     devices = placement.first_device[chosen][:, None]
     others = placement.first_vertex[chosen][:, None] - island.num_devices
     return np.where(local < island.num_devices, local + devices, local + others).ravel()

@@ -31,7 +31,7 @@ def load_node(name: str, where: str) -> Mapping[str, Any]:
 
 
 def based_on(description: object, where: str, load: Callable[[str, str], Mapping[str, Any]]) -> object:
-    """Return a description laid over the one that its key ``base`` names, mapping by mapping."""
+    """Return a description merged over the one named by its key ``base``, mapping by mapping."""
     if not isinstance(description, Mapping) or "base" not in description:
         return description
     base = based_on(load(str(description["base"]), dotted(where, "base")), where, load)

@@ -1,6 +1,6 @@
 """Errors of the topology room.
 
-TopologyError (ValueError)    a description that no cluster can be built of, or a device or link that is not there
+TopologyError (ValueError)    an impossible description, or a device or link that does not exist
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ MOST_SHOWN: Final = 80
 
 
 class TopologyError(ValueError):
-    """A broken rule, the key that breaks it (``fabric.spines``; empty: no key) and what to write instead."""
+    """A broken rule, its key (``fabric.spines``; empty: no key) and the remedy."""
 
     def __init__(self, key: str, rule: str, remedy: str) -> None:
         super().__init__(f"{key}: {rule}; {remedy}" if key else f"{rule}; {remedy}")
@@ -20,6 +20,6 @@ class TopologyError(ValueError):
 
 
 def quoted(value: object) -> str:
-    """Return a user's value for a message, in Python's notation; long ones are cut."""
+    """Return a user's value for a message, in Python's notation; long values are cut."""
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 4]} ..."

@@ -1,4 +1,4 @@
-"""What a cluster's topology amounts to: links by kind, bisection bandwidth, longest route."""
+"""Summary of a cluster's topology: links by kind, bisection bandwidth, longest route."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,12 +12,12 @@ from sim.cluster.topology.topology import Topology
 
 _ROUTES_AT_ONCE = 16_384
 ALL_PAIRS_UP_TO = 256
-"""Larger clusters have their longest route looked for from some islands, spread over the cluster."""
+"""Devices up to which the longest route is exact; beyond, routes from a few islands across the cluster are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFacts:
-    """Equal directed links: how many, and what each is like."""
+    """Equal directed links: their number and their properties."""
 
     kind: LinkKind
     count: int
@@ -28,8 +28,11 @@ class LinkFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyFacts:
-    """``bisection_bytes_per_s``: from one half of the cluster to the other; ``max_hops``: links of the longest
-    route; ``in_network_reduction``: whether the network's switches reduce and multicast.
+    """The summary of a topology.
+
+    ``bisection_bytes_per_s``: from one half of the cluster to the other.
+    ``max_hops``: links of the longest route.
+    ``in_network_reduction``: whether the network's switches reduce and multicast.
     """
 
     num_devices: int
@@ -45,7 +48,7 @@ class TopologyFacts:
 
 
 def describe(topology: Topology) -> TopologyFacts:
-    """Return what the topology amounts to."""
+    """Return the summary of a topology."""
     fabric = topology.fabric
     return TopologyFacts(
         num_devices=topology.num_devices,
@@ -64,9 +67,9 @@ def describe(topology: Topology) -> TopologyFacts:
 def bisection_bytes_per_s(topology: Topology) -> float:
     """Return the bisection bandwidth: the rate from one half of the devices to the other, in one direction.
 
-    The halves are the first half of the nodes (or domains; of an odd number the smaller half) against the others, in a
-    torus the two sides of the cheapest cut, in a single island the first half of its devices. Only links that routes
-    use count. Stragglers among the links of the network are left out.
+    The halves are the first half of the nodes (or domains; for an odd number the smaller half) and the others; in a
+    torus the two sides of the cheapest cut; in a single island the first half of its devices and the others. Only links
+    on routes count. Stragglers among the links of the network are ignored.
     """
     if topology.fabric is None:
         return _inside_bisection(topology)
@@ -74,7 +77,7 @@ def bisection_bytes_per_s(topology: Topology) -> float:
 
 
 def port_capacities(topology: Topology) -> FloatArray:
-    """Return bytes/s that each port carries, given how fast its island can feed all its ports together."""
+    """Return the bytes/s of each port, limited by the rate at which its island can feed all its ports together."""
     share = np.ones(len(topology.islands))
     for index, island in enumerate(topology.islands):
         if island.nic is not None:
@@ -85,7 +88,7 @@ def port_capacities(topology: Topology) -> FloatArray:
 
 
 def export_bytes_per_s(island: Island) -> float:
-    """Return the most that the devices of an island can bring to the network together."""
+    """Return the largest rate from all devices of an island to the network."""
     if island.nic is None:
         return float("inf")
     speed = island.nic.bandwidth_bytes_per_s
@@ -96,7 +99,7 @@ def export_bytes_per_s(island: Island) -> float:
 def max_hops(topology: Topology) -> int:
     """Return the number of links on the longest route.
 
-    Exact up to 256 devices; beyond, the longest route from the devices of four islands spread over the cluster.
+    Exact up to 256 devices; beyond, the longest route from the devices of four islands across the cluster.
     """
     everyone = np.arange(topology.num_devices)
     starts = everyone
@@ -115,7 +118,7 @@ def max_hops(topology: Topology) -> int:
 
 
 def _remote_devices(island: Island) -> set[int]:
-    """Return the first two devices of an island, and one that is farthest from its nearest port."""
+    """Return the first two devices of an island, and one device farthest from its nearest port."""
     found = {0, min(1, island.num_devices - 1)}
     if island.num_ports:
         near = island.out_paths[np.arange(island.num_devices), island.nearest_port]
@@ -132,14 +135,14 @@ def _inside_bisection(topology: Topology) -> float:
 
 
 def _used(island: Island, paths: IntArray) -> list[tuple[int, int, float]]:
-    """Return the links that some paths use, as (from, to, bytes/s)."""
+    """Return the links on some paths, as (from, to, bytes/s)."""
     used = np.unique(paths[paths != NONE])
     columns = (island.links.source, island.links.target, island.links.bandwidth_bytes_per_s)
     return list(zip(*(column[used].tolist() for column in columns), strict=True))
 
 
 def _link_facts(topology: Topology) -> tuple[LinkFacts, ...]:
-    """Return the links in groups of equal ones, kind by kind, the widest first; a device alone has none."""
+    """Return groups of equal links, kind by kind, the widest first; a single device has none."""
     links = topology.links
     if not len(links.kind):
         return ()

@@ -14,16 +14,16 @@ BoolArray = npt.NDArray[np.bool_]
 AnyInts = npt.NDArray[np.integer[Any]]
 
 NONE = -1
-"""Fills up rows of unequal length: no link here."""
+"""Padding of rows of unequal length: no link."""
 
 
 class LinkKind(IntEnum):
-    """The kind of a link: its technology, or the levels of a network that it joins."""
+    """The kind of a link: its technology, or the network levels that it joins."""
 
     NVLINK = 0
     NVSWITCH = 1
     PORT = 2
-    """A device's way into what joins the devices of its node, of any other technology: shared memory, PCIe, ..."""
+    """A device's link to the other devices of its node, of any other technology: shared memory, PCIe, ..."""
     PCIE = 3
     HOST = 4
     SOCKET = 5
@@ -36,7 +36,7 @@ class LinkKind(IntEnum):
 
     @property
     def words(self) -> str:
-        """Return what to call it for people."""
+        """Return the name of the kind for people."""
         return _WORDS[self]
 
 
@@ -58,14 +58,17 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cable:
-    """One direction of a link. ``message_s``: how long each message occupies it, whatever its size."""
+    """One direction of a link. ``message_s``: time for which each message occupies the link, whatever its size."""
 
     bandwidth_bytes_per_s: float
     latency_s: float = 0.0
     message_s: float = 0.0
 
     def times(self, count: float) -> "Cable":
-        """Return ``count`` of these side by side, as one: their bandwidths add up, their messages take turns less."""
+        """Return ``count`` parallel cables as one.
+
+        The bandwidths add up, and messages occupy it for 1/``count`` of the time.
+        """
         return Cable(
             bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * count,
             latency_s=self.latency_s,
@@ -75,7 +78,7 @@ class Cable:
 
 @dataclass(frozen=True, slots=True)
 class LinkTable:
-    """Columns of equal length, one row per directed link; ``source`` and ``target`` number some graph's vertices."""
+    """Columns of equal length, one row per directed link; ``source`` and ``target`` are vertex numbers of a graph."""
 
     source: IntArray
     target: IntArray
@@ -88,7 +91,7 @@ class LinkTable:
         return len(self.source)
 
     def moved(self, source: AnyInts, target: AnyInts) -> "LinkTable":
-        """Return the same links between other vertices; where these are longer, copies of the links in turn."""
+        """Return the links between other vertices; for more vertices than links, the links are repeated in order."""
         copies = len(source) // len(self) if len(self) else 0
         return LinkTable(
             np.asarray(source, np.int32),
@@ -101,7 +104,7 @@ class LinkTable:
 
 
 def one_way(source: AnyInts, target: AnyInts, kind: LinkKind, cable: Cable) -> LinkTable:
-    """Return equal links from each source to the target beside it."""
+    """Return equal links from each source to the target of the same index."""
     count = len(source)
     return LinkTable(
         np.asarray(source, np.int32),
@@ -114,7 +117,7 @@ def one_way(source: AnyInts, target: AnyInts, kind: LinkKind, cable: Cable) -> L
 
 
 def two_way(first: AnyInts, second: AnyInts, kind: LinkKind, cable: Cable) -> LinkTable:
-    """Return ``len(first)`` links there, then as many back, in the same order."""
+    """Return ``len(first)`` links from first to second, then as many back, in the same order."""
     return one_way(np.concatenate([first, second]), np.concatenate([second, first]), kind, cable)
 
 

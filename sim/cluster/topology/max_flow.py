@@ -1,4 +1,4 @@
-"""The most that can flow through a small network, exactly: for islands, and to check closed forms against."""
+"""The exact maximum flow of a small network: for islands, and for checks of closed forms."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ def max_flow(links: Iterable[Flow], sources: Mapping[int, float], sinks: Mapping
 def _shortest_path(
     left: Mapping[int, Mapping[int, float]], start: int, end: int, smallest: float
 ) -> list[tuple[int, int]]:
-    """Return the links of a shortest path that still has room, none if there is no such path."""
+    """Return the links of a shortest path with remaining capacity; empty if there is none."""
     came_from: dict[int, int] = {start: start}
     waiting = deque([start])
     while waiting and end not in came_from:

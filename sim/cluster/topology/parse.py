@@ -1,4 +1,4 @@
-"""Turn a description (plain values, quantities as text with units) into a topology."""
+"""Parse a topology from a description: plain values, with quantities as text with units."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -20,11 +20,14 @@ NODE_KEYS: Final = (
 
 
 def parse_topology(description: object, num_nodes: int) -> Topology:
-    """Return the topology of ``num_nodes`` nodes that a description gives.
+    """Return the described topology of ``num_nodes`` nodes.
+
+        topology = parse_topology({"nodes": "hgx-h100", "fabric": {"kind": "switch"}}, num_nodes=2)
 
     The description is a name of the catalogue, or a mapping with ``nodes`` (a name, a layout, or a list of groups
     ``{count, type}``), ``fabric``, ``stragglers``, and ``base``, a name of the catalogue whose keys it overrides.
-    Raises TopologyError naming key, rule and remedy.
+
+    Raises TopologyError with key, rule and remedy.
     """
     if isinstance(description, str):
         description = load_topology(description, "")
@@ -41,7 +44,7 @@ def parse_topology(description: object, num_nodes: int) -> Topology:
 
 
 def _refuse_misplaced(description: object) -> None:
-    """Raise TopologyError for a key of nodes or of the network that is written beside these."""
+    """Raise TopologyError for a key of nodes or of the network at the wrong level."""
     for key in description if isinstance(description, Mapping) else ():
         for section, known in (("nodes", NODE_KEYS), ("fabric", fabric_keys())):
             if key in known and key not in TOPOLOGY_KEYS:
@@ -49,7 +52,7 @@ def _refuse_misplaced(description: object) -> None:
 
 
 def _groups(section: Section, num_nodes: int) -> list[tuple[Island, int]]:
-    """Return the types of islands with how many there are of each."""
+    """Return the types of islands, and the number of islands of each."""
     nodes = section.get("nodes")
     if not isinstance(nodes, list):
         return [_islands(parse_node(nodes, "nodes"), num_nodes, "nodes")]
@@ -66,9 +69,9 @@ def _groups(section: Section, num_nodes: int) -> list[tuple[Island, int]]:
 
 
 def layout_names(description: object, num_nodes: int) -> list[tuple[str, int]]:
-    """Return the nodes of a description that ``parse_topology`` accepts, in order: a name, and how many nodes have it.
+    """Return the node layouts of a description that ``parse_topology`` accepts, in order: name and number of nodes.
 
-    The name is that of the catalogue's layout, or of the layout that the node's ``base`` names; empty where a node is
+    The name is that of the catalogue's layout, or of the layout that the node's ``base`` names; empty for a node
     written out in full.
     """
     if isinstance(description, str):

@@ -1,4 +1,4 @@
-"""Turn the description of a network between nodes into what builds it."""
+"""Parse the description of a network between nodes."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,7 +19,7 @@ _LEVELS: Final = ("oversubscription", "uplink", "core_oversubscription", "core_l
 
 
 def fabric_of(description: object) -> FabricOf:
-    """Return what builds the network. Its keys are checked here, what they make of the ports when it is built."""
+    """Return the builder of the network. Keys are checked here; whether the ports fit is checked when it is built."""
     kind = Section.of(description, "fabric", fabric_keys()).word("kind", tuple(_FABRICS))
     keys, read = _FABRICS[kind]
     return read(Section.of(description, "fabric", ("kind", *keys)))
@@ -111,7 +111,7 @@ def _rail_optimised(section: Section) -> FabricOf:
 
 
 def _level(section: Section, link: str, oversubscription: str) -> tuple[Cable | None, float]:
-    """Return the links up from a level and its oversubscription; only one of the two may fix the bandwidth."""
+    """Return the links up from a level and the level's oversubscription; only one of the two may fix the bandwidth."""
     cable = section.cable(link, sized=False)
     if cable and cable.bandwidth_bytes_per_s and oversubscription in section:
         rule = f"{link}.bandwidth already says how much goes up"

@@ -14,19 +14,19 @@ Word = TypeVar("Word", bound=str)
 
 CABLE_KEYS = ("bandwidth", "latency", "message")
 MOST = 1_000_000
-"""Counts beyond this are refused: nothing that large can be built, and it is most likely a slip."""
+"""Largest count: anything larger is most likely a typing error, and could not be built."""
 BANDWIDTHS = (1.0, 1e18)
-"""Bytes per second, from the slowest to the fastest link that is believed."""
+"""Bytes per second of the slowest and the fastest link that are accepted."""
 LONGEST_S = 3600.0
 MOST_TIMES = 1e6
-"""Limit of factors: the slowdown of a straggler, and oversubscription."""
+"""Largest factor: for the slowdown of a straggler, and for oversubscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A mapping and the key that it stands under. A value may be written as ``{value: ..., source: ...}``.
+    """A mapping and its key. A value may be written as ``{value: ..., source: ...}``.
 
-    ``or_base``: an example of the catalogue, where the key ``base`` may name an entry that has the keys missing here.
+    ``or_base``: an example of the catalogue, if the key ``base`` may name an entry that supplies missing keys.
     """
 
     where: str
@@ -57,14 +57,14 @@ class Section:
         return dotted(self.where, name)
 
     def get(self, key: str) -> Any:
-        """Return a value without its source. Raises TopologyError where there is none."""
+        """Return a value without its source. Raises TopologyError if it is missing."""
         if key not in self.entries:
             raise self._missing(key)
         value = self.entries[key]
         return value["value"] if isinstance(value, Mapping) and "value" in value else value
 
     def _missing(self, key: str) -> TopologyError:
-        """Return the error of a missing key: add it, or base the whole on an entry of the catalogue."""
+        """Return the error of a missing key. The remedy: add the key, or name an entry of the catalogue as base."""
         place = self.where or "the topology"
         base = f", or base: to change keys of the catalogue's, as in base: {self.or_base}" if self.or_base else ""
         return TopologyError(self.key(key), "the key is required and missing", f"add {key}: to {place}{base}")
@@ -110,9 +110,9 @@ class Section:
         raise TopologyError(self.key(key), f"there is no {quoted(value)}", f"{hint}known: {', '.join(choices)}")
 
     def cable(self, key: str, *, sized: bool = True) -> Cable | None:
-        """Return one direction of a link, None where the key is missing; ``sized``: it must state its bandwidth.
+        """Return one direction of a link, None if the key is missing; ``sized``: the bandwidth is required.
 
-        A bandwidth that may be missing, and is, is 0.
+        An optional bandwidth that is missing is 0.
         """
         if key not in self.entries:
             return None
@@ -131,14 +131,14 @@ class Section:
         return Cable(bandwidth_bytes_per_s=bandwidth, latency_s=latency, message_s=message)
 
     def needed_cable(self, key: str) -> Cable:
-        """Return one direction of a link that must be there."""
+        """Return one direction of a link whose key is required."""
         cable = self.cable(key)
         if cable is None:
             raise self._missing(key)
         return cable
 
     def quantity(self, key: str, dimension: Dimension) -> float:
-        """Return a quantity in SI units. One that states both directions together must state twice as much."""
+        """Return a quantity in SI units. A quantity for both directions together must be twice the value."""
         value = self.get(key)
         try:
             amount = parse_quantity(value, dimension)
@@ -155,5 +155,5 @@ class Section:
 
 
 def dotted(where: str, key: str) -> str:
-    """Return a key below another."""
+    """Return the full name of a key below another."""
     return f"{where}.{key}" if where else key

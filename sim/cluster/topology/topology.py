@@ -16,7 +16,7 @@ from sim.cluster.topology.nodes.island import Island
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """The links of many routes: route i crosses ``links[indptr[i]:indptr[i + 1]]``, in this order."""
+    """The links of many routes: route i has the links ``links[indptr[i]:indptr[i + 1]]``, in this order."""
 
     indptr: npt.NDArray[np.int64]
     links: IntArray
@@ -30,13 +30,13 @@ class Routes:
 
     @property
     def num_hops(self) -> npt.NDArray[np.int64]:
-        """Return how many links each route crosses; 0 from a device to itself."""
+        """Return the number of links of each route; 0 from a device to itself."""
         return np.diff(self.indptr)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where every island lies in the numbering: one row per island; ``layout`` numbers the types of islands."""
+    """The position of every island in the numbering, one row per island; ``layout`` is the type of island."""
 
     layout: IntArray
     first_device: IntArray
@@ -44,17 +44,18 @@ class Placement:
     first_port: IntArray
     first_link: IntArray
     first_vertex: IntArray
-    """Of the island's vertices that are no devices."""
+    """First vertex of the island that is no device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """Devices, what joins them, and routes.
+    """Devices, the links between them, and routes.
 
-    Vertices 0 to ``num_devices`` - 1 are the devices, then come the islands' other vertices, then the network's
-    switches. Link columns have one row per directed link. Bandwidth is in bytes/s in that direction. ``message_s`` is
-    the time of a message on the link beside that of its bytes. ``device_slowdown``: a factor on each device's times.
-    Arrays must not be written.
+    Vertices 0 to ``num_devices`` - 1 are the devices; then come the islands' other vertices, then the network's
+    switches. Link columns have one row per directed link. Arrays must not be written. Bandwidth: bytes/s in that
+    direction.
+    ``message_s``: time of a message on the link in addition to its bytes.
+    ``device_slowdown``: a factor on each device's times.
     """
 
     islands: tuple[Island, ...]
@@ -78,7 +79,7 @@ class Topology:
 
     @property
     def num_islands(self) -> int:
-        """Return the number of nodes, or of domains of nodes, that are joined inside without the network."""
+        """Return the number of islands: nodes, or domains of nodes, that are joined inside without the network."""
         return len(self.placement.layout)
 
     @property
@@ -88,32 +89,32 @@ class Topology:
 
     @property
     def source(self) -> IntArray:
-        """Return the vertex where each link begins."""
+        """Return the vertex at the beginning of each link."""
         return self.links.source
 
     @property
     def target(self) -> IntArray:
-        """Return the vertex where each link ends."""
+        """Return the vertex at the end of each link."""
         return self.links.target
 
     @property
     def kind(self) -> npt.NDArray[np.int8]:
-        """Return what each link is: a LinkKind."""
+        """Return the kind of each link: a LinkKind."""
         return self.links.kind
 
     @property
     def bandwidth_bytes_per_s(self) -> FloatArray:
-        """Return what each link carries."""
+        """Return the bandwidth of each link in bytes/s."""
         return self.links.bandwidth_bytes_per_s
 
     @property
     def latency_s(self) -> FloatArray:
-        """Return how long each link takes for a message without bytes."""
+        """Return the time of a message without bytes on each link, in seconds."""
         return self.links.latency_s
 
     @property
     def message_s(self) -> FloatArray:
-        """Return how long each message occupies each link beside its bytes."""
+        """Return the time for which each message occupies each link, in addition to its bytes, in seconds."""
         return self.links.message_s
 
     @property
@@ -127,7 +128,7 @@ class Topology:
         )  # fmt: skip
 
     def reverse_of(self, links: AnyInts) -> AnyInts:
-        """Return the links that lead back over the same cables; every link has one, and no two join the same ends."""
+        """Return the links of the opposite direction; every link has one, and no two links join the same ends."""
         source, target = self.source.astype(np.int64), self.target.astype(np.int64)
         there, back = source * self.num_vertices + target, target[links] * self.num_vertices + source[links]
         order = np.argsort(there)
@@ -135,7 +136,7 @@ class Topology:
         return found
 
     def node_of(self, devices: AnyInts) -> IntArray:
-        """Return the nodes that devices lie in."""
+        """Return the nodes of devices."""
         island = self.device_island[devices]
         local = devices - self.placement.first_device[island]
         found = np.empty(len(island), np.int32)
@@ -144,10 +145,10 @@ class Topology:
         return found
 
     def routes(self, sources: AnyInts, targets: AnyInts) -> Routes:
-        """Return the route from each source device to the target device beside it.
+        """Return the route from each source device to the target device of the same index.
 
-        Always the same, whatever else is asked for. Raises TopologyError for a device that is not there, and where one
-        array is longer than the other.
+        A route never depends on the other routes asked for. Raises TopologyError for a device that does not exist, and
+        for arrays of unequal length.
         """
         sources, targets = np.asarray(sources), np.asarray(targets)
         self._check_devices(sources, targets)
@@ -158,9 +159,7 @@ class Topology:
         return Routes(indptr, matrix[present])
 
     def host_routes(self, devices: AnyInts, *, to_host: bool) -> Routes:
-        """Return the route from each device to the socket that it hangs below, or back; without links where none are
-        drawn.
-        """
+        """Return the route from each device to its socket, or back; empty routes where the layout has no sockets."""
         island = self.device_island[devices]
         local = devices - self.placement.first_device[island]
         width = max(island.host_paths.shape[1] for island in self.islands)
@@ -183,7 +182,7 @@ class Topology:
             raise TopologyError("", rule, f"devices are 0 to {self.num_devices - 1}")
 
     def _columns(self, sources: IntArray, targets: IntArray) -> list[IntArray]:
-        """Return the links of routes as columns, -1 for none: inside the island, or out, across the network and in."""
+        """Return the links of routes as columns, -1 for none: inside the island; or out, across the network and in."""
         first, last = self.device_island[sources], self.device_island[targets]
         near = first == last
         columns = [self._inside(sources, targets, near)]
@@ -215,7 +214,7 @@ class Topology:
     def _choose_ports(self, sources: IntArray, targets: IntArray, fabric: Fabric) -> tuple[IntArray, IntArray]:
         """Return the ports by which traffic leaves and enters: the nearest ones.
 
-        Where the network keeps rails, it leaves by its own node's port on the target's rail.
+        If the network keeps rails, traffic leaves by its own node's port on the target's rail.
         """
         exits, entries = self._nearest_ports(sources), self._nearest_ports(targets)
         if fabric.keeps_rails:
@@ -258,7 +257,7 @@ class Topology:
         return np.concatenate([out[:, None], between, into[:, None]], axis=1).astype(np.int32, copy=False)
 
     def _by_layout(self, island: IntArray) -> list[tuple[int, npt.NDArray[np.int64] | slice]]:
-        """Return each type of island with the rows that lie on one of it."""
+        """Return, by type of island, the rows on islands of that type."""
         if len(self.islands) == 1:
             return [(0, slice(None))]
         layout = self.placement.layout[island]
@@ -324,7 +323,7 @@ class Topology:
         return f"{source} to {target.removeprefix(shared)}"
 
     def link_named(self, name: str) -> int:
-        """Return the link of a name. Raises TopologyError with the nearest names where there is none."""
+        """Return the link of a name. Raises TopologyError with the nearest names if there is none."""
         vertices = self.vertex_names()
         ends = zip(self.source.tolist(), self.target.tolist(), strict=True)
         names = {self._link_name(link, vertices[s], vertices[t]): link for link, (s, t) in enumerate(ends)}
@@ -342,7 +341,7 @@ class Topology:
         """Return the same cluster with stragglers: devices by number, links by name, each with its slowdown.
 
         A link that is f times slower has 1/f of the bandwidth, f times the latency and the occupancy per message.
-        Raises TopologyError for what is not there, and for a slowdown below 1.
+        Raises TopologyError for a device or link that does not exist, and for a slowdown below 1.
         """
         slowdown, factor = self.device_slowdown.copy(), np.ones(self.num_links)
         for device, times in (devices or {}).items():
@@ -361,12 +360,12 @@ class Topology:
         return replace(self, links=table, device_slowdown=slowdown)
 
     def kinds(self) -> Sequence[LinkKind]:
-        """Return the kinds of links that there are."""
+        """Return the kinds of links in the cluster."""
         return [LinkKind(kind) for kind in np.unique(self.kind).tolist()]
 
 
 def _moved(links: IntArray, first: AnyInts) -> IntArray:
-    """Return local link numbers [rows, links] as those of the whole cluster, leaving -1 as it is."""
+    """Return local link numbers [rows, links] as numbers of the whole cluster; -1 stays."""
     return np.where(links == NONE, NONE, links + first[:, None]).astype(np.int32, copy=False)
 
 

@@ -1,1 +1,1 @@
-"""Fabrics: networks between islands, as levels of switches, as a torus, as a dragonfly."""
+"""Fabrics: networks between islands as levels of switches, as a torus, or as a dragonfly."""

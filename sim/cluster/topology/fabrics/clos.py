@@ -1,10 +1,10 @@
 """Switches in levels: one switch, leaf-spine, rail-optimised, and the three-level fat tree.
 
-Routes go up no further than they must and come down again. Which spine and which core they take depends on the
-target alone: place of the target's port modulo the number of spines, that over the number of spines modulo the cores
-of a spine (D-mod-k: Zahavi 2012, Fat-tree routing and node ordering providing contention free traffic for MPI global
-collectives, J. Parallel Distrib. Comput. 72). A shift by any number of ports then never puts two routes on one link
-of a tree without oversubscription.
+Routes go up only as far as they must, and down again. Their spine and their core depend on the target alone: the place
+of the target's port modulo the number of spines, then that place over the number of spines, modulo the cores of a spine
+(D-mod-k: Zahavi 2012, Fat-tree routing and node ordering providing contention free traffic for MPI global collectives,
+J. Parallel Distrib. Comput. 72). A shift by any number of ports then never puts two routes on one link of a tree
+without oversubscription.
 """
 
 from dataclasses import dataclass
@@ -32,11 +32,15 @@ from sim.cluster.topology.links import (
 class ClosSpec:
     """A network of one, two or three levels.
 
-    ``leaf_ports``: ports that hang on a leaf; 0: all on one. ``spines``: of each pod. ``leaves_per_pod`` 0: one pod.
-    ``uplink`` and ``core_link`` are whole leaf-spine and spine-core links; their bandwidth of 0 stands for what the
-    oversubscription (bandwidth below over bandwidth above) leaves. ``most_pods`` 0: any number. ``rails``: a leaf holds
-    the ports of one rail of ``leaf_ports`` nodes, a pod the leaves of ``nodes_per_pod``. ``cross_rail``: from one rail
-    to another over NVLink first, or over the spines. ``reduces``: the switches do in-network reduction.
+    ``leaf_ports``: ports of a leaf; 0: all ports on one leaf.
+    ``spines``: spines of each pod.
+    ``leaves_per_pod``: 0 means one pod.
+    ``uplink`` and ``core_link``: whole leaf-spine and spine-core links; a bandwidth of 0 follows from the
+        oversubscription (bandwidth below over bandwidth above).
+    ``most_pods``: 0 means any number.
+    ``rails``: a leaf holds the ports of one rail of ``leaf_ports`` nodes, a pod the leaves of ``nodes_per_pod``.
+    ``cross_rail``: traffic between rails goes over NVLink first, or over the spines.
+    ``reduces``: the switches do in-network reduction.
     """
 
     leaf_ports: int = 0
@@ -56,7 +60,7 @@ class ClosSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clos:
-    """The network that a spec makes of some ports. ``address``: a port's place, leaf by leaf."""
+    """The network of a spec for some ports. ``address``: the place of each port, leaf by leaf."""
 
     attach: IntArray
     address: IntArray
@@ -79,11 +83,11 @@ class Clos:
 
     @property
     def num_switches(self) -> int:
-        """Return the number of switches: leaves, then the spines pod by pod, then cores spine by spine."""
+        """Return the number of switches. Their order: leaves, then spines pod by pod, then cores spine by spine."""
         return self.num_leaves + self.num_pods * self.spines + self.spines * self.cores_per_spine
 
     def routes(self, sources: IntArray, targets: IntArray) -> IntArray:
-        """Return links up and down, at most four."""
+        """Return the links of each route, up and down, at most four."""
         if not self.spines:
             return rows([], len(sources))
         leaf, last, address = self.attach[sources], self.attach[targets], self.address[targets]
@@ -113,15 +117,16 @@ class Clos:
         return f"core {spine - self.num_pods * self.spines}"
 
     def first_half(self, capacity_bytes_per_s: FloatArray) -> BoolArray:
-        """Return the ports of the first half of the islands, whatever they carry."""
+        """Return the ports of the first half of the islands; capacities do not matter here."""
         del capacity_bytes_per_s
         return self.islands_first_half
 
     def bisection_bytes_per_s(self, capacity_bytes_per_s: FloatArray) -> float:
         """Return the smallest cut between the first half of the islands and the others, exactly.
 
-        A switch with everything below it pays a cut of ``low`` where what is above it lies on the targets' side, and
-        ``high`` where it lies on the sources' side; it may always join the other side at the price of its uplinks.
+        Each subtree of a switch has two costs: ``low`` if the network above it is on the targets' side of the cut,
+        ``high`` if it is on the sources' side. The subtree's switch may always take the other side at the cost of its
+        uplinks.
         """
         half = self.islands_first_half
         low = np.bincount(self.attach, np.where(half, capacity_bytes_per_s, 0.0), self.num_leaves)
@@ -139,11 +144,11 @@ class Clos:
 
 
 def build_clos(spec: ClosSpec, ports: Ports) -> Clos:
-    """Return the network that joins the ports. Raises TopologyError where they do not fit on it."""
+    """Return the network that joins the ports. Raises TopologyError if the ports do not fit."""
     leaf, slot, leaf_ports = _leaves(spec, ports)
     num_leaves = int(leaf.max()) + 1
     keeps_rails = spec.rails and spec.cross_rail == "nvlink"
-    apart = keeps_rails and num_leaves <= int(ports.rail.max()) + 1  # each rail has its switch, and needs no other
+    apart = keeps_rails and num_leaves <= int(ports.rail.max()) + 1  # one switch per rail, and no other needed
     if num_leaves > 1 and not spec.spines and not apart:
         rule = f"{num_leaves} leaf switches need spines between them"
         raise TopologyError("fabric.spines", rule, "write spines: 1 or more")
@@ -178,7 +183,7 @@ def build_clos(spec: ClosSpec, ports: Ports) -> Clos:
 
 
 def _leaves_per_pod(spec: ClosSpec, ports: Ports, nodes_per_leaf: int) -> int:
-    """Return the leaves of a pod, 0 where all are of one."""
+    """Return the number of leaves of a pod, 0 if all leaves are in one pod."""
     if not spec.nodes_per_pod:
         return spec.leaves_per_pod
     if spec.nodes_per_pod % nodes_per_leaf:
@@ -188,7 +193,7 @@ def _leaves_per_pod(spec: ClosSpec, ports: Ports, nodes_per_leaf: int) -> int:
 
 
 def _sized(cable: Cable | None, bandwidth_bytes_per_s: float) -> Cable:
-    """Return the cable, with this bandwidth where it states none."""
+    """Return the cable, with this bandwidth if it states none."""
     if cable is None:
         return Cable(bandwidth_bytes_per_s=bandwidth_bytes_per_s)
     if cable.bandwidth_bytes_per_s:
@@ -197,7 +202,7 @@ def _sized(cable: Cable | None, bandwidth_bytes_per_s: float) -> Cable:
 
 
 def _leaves(spec: ClosSpec, ports: Ports) -> tuple[AnyInts, AnyInts, int]:
-    """Return each port's leaf, its place there, and how many places a leaf has."""
+    """Return each port's leaf, its place on the leaf, and the number of places of a leaf."""
     if not spec.rails:
         leaf_ports = spec.leaf_ports or len(ports)
         index = np.arange(len(ports))

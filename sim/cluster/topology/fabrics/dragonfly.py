@@ -1,7 +1,7 @@
-"""A dragonfly: groups of routers that are all joined, and a link between every two groups.
+"""A dragonfly: groups of fully connected routers, and a link between every two groups.
 
-Source: Kim, Dally, Scott, Abts 2008, Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA: a routers per
-group, p terminals and h links to other groups per router, at most a h + 1 groups.
+Source: Kim, Dally, Scott, Abts 2008, Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA: a routers per group,
+p terminals and h links to other groups per router, at most a h + 1 groups.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from sim.cluster.topology.links import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DragonflySpec:
-    """``routers_per_group`` a, ``ports_per_router`` p, ``global_links_per_router`` h, and the two kinds of link."""
+    """``routers_per_group`` a, ``ports_per_router`` p, ``global_links_per_router`` h, and the two types of link."""
 
     routers_per_group: int
     ports_per_router: int
@@ -38,10 +38,11 @@ class DragonflySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dragonfly:
-    """As many whole groups as the ports need.
+    """A dragonfly of as many whole groups as the ports need.
 
-    Group i reaches group j by its channel (j - i - 1) modulo the number of groups; channels lie on the group's routers
-    in order, evenly. Fewer groups than a h + 1 share the global links: several between two groups are one.
+    Group i reaches group j by its channel (j - i - 1) modulo the number of groups. A group's channels are spread evenly
+    over its routers, in order. With fewer than a h + 1 groups, the global links are divided among the pairs of groups,
+    and those of one pair form one link.
     """
 
     attach: IntArray
@@ -59,7 +60,7 @@ class Dragonfly:
         return self.num_groups * self.routers_per_group
 
     def routes(self, sources: IntArray, targets: IntArray) -> IntArray:
-        """Return the minimal route: to the router that has the link to the other group, over it, to the last router."""
+        """Return the minimal route: to the router with the link to the other group, over it, to the last router."""
         here, there = self.attach[sources], self.attach[targets]
         a, groups = self.routers_per_group, self.num_groups
         group, last = here // a, there // a
@@ -74,7 +75,7 @@ class Dragonfly:
         return rows([self._local(here, exit_router), over, self._local(entry_router, there)], len(sources))
 
     def _local(self, here: AnyInts, there: AnyInts) -> AnyInts:
-        """Return the links between routers of one group, -1 from a router to itself."""
+        """Return the links between routers of the same group, -1 from a router to itself."""
         a = self.routers_per_group
         to = there % a
         return np.where(here == there, NONE, here * (a - 1) + to - (to > here % a))
@@ -84,15 +85,16 @@ class Dragonfly:
         return f"group {switch // self.routers_per_group} router {switch % self.routers_per_group}"
 
     def first_half(self, capacity_bytes_per_s: FloatArray) -> BoolArray:
-        """Return the ports of the first half of the islands, whatever they carry."""
+        """Return the ports of the first half of the islands; capacities do not matter here."""
         del capacity_bytes_per_s
         return self.islands_first_half
 
     def bisection_bytes_per_s(self, capacity_bytes_per_s: FloatArray) -> float:
         """Return the smallest cut between the first half of the islands and the others.
 
-        Assumes that the links inside a group hold back nothing (the paper: a = 2p = 2h). A group then lies on one side
-        of the cut, and all groups with the same ports on the same side: the product of the sides' sizes is concave.
+        Assumes that the links inside a group limit nothing (the paper: a = 2p = 2h). Then each group is on one side of
+        the cut, and all groups with the same ports are on the same side, since the product of the sides' sizes is
+        concave.
         """
         half, group = self.islands_first_half, self.attach // self.routers_per_group
         ours = np.bincount(group, np.where(half, capacity_bytes_per_s, 0.0), self.num_groups)
@@ -109,12 +111,12 @@ class Dragonfly:
 
 
 def _router_of(channel: AnyInts, routers: int, groups: int) -> AnyInts:
-    """Return which router of a group a channel lies on."""
+    """Return the router of a group that holds a channel."""
     return channel * routers // max(1, groups - 1)
 
 
 def build_dragonfly(spec: DragonflySpec, ports: Ports) -> Dragonfly:
-    """Return the dragonfly that joins the ports. Raises TopologyError where they need too many groups."""
+    """Return the dragonfly that joins the ports. Raises TopologyError if the ports need too many groups."""
     a, h = spec.routers_per_group, spec.global_links_per_router
     attach = np.arange(len(ports)) // spec.ports_per_router
     groups = -(-(int(attach.max()) + 1) // a)

@@ -1,4 +1,4 @@
-"""What every network between islands offers: switches, links between them, and the links of any pairs of ports."""
+"""The interface of all networks between islands: switches, the links between them, routes between ports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ MOST_LINKS = 20_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """The ways into the network, one row each: island, node, place among its node's ports, bytes/s each way."""
+    """The ports into the network, one row each: island, node, place among its node's ports, bytes/s each way."""
 
     island: IntArray
     node: IntArray
@@ -27,10 +27,11 @@ class Ports:
 
 
 class Fabric(Protocol):
-    """A network. Switches and links are numbered from 0; a port hangs on switch ``attach[port]``.
+    """A network. Switches and links are numbered from 0; a port is on switch ``attach[port]``.
 
-    ``direct``: the ports are the switches (a torus of devices). ``keeps_rails``: traffic should enter on the rail
-    on which it leaves. ``reduces``: the switches add their inputs and multicast the sum.
+    ``direct``: the ports are the switches (a torus of devices).
+    ``keeps_rails``: traffic should enter on the rail on which it leaves.
+    ``reduces``: the switches add their inputs and multicast the sum.
     """
 
     @property
@@ -58,13 +59,13 @@ class Fabric(Protocol):
         """Return whether the switches reduce and multicast (in-network reduction)."""
 
     def routes(self, sources: IntArray, targets: IntArray) -> IntArray:
-        """Return the links between switches from each source port to the target port beside it, -1 for none."""
+        """Return the links between switches from each source port to the target port of the same index, -1 for none."""
 
     def switch_name(self, switch: int) -> str:
         """Return the name of a switch."""
 
     def first_half(self, capacity_bytes_per_s: FloatArray) -> BoolArray:
-        """Return which ports are on the one side of the bisection that ``bisection_bytes_per_s`` measures."""
+        """Return which ports are on the first side of the cut of ``bisection_bytes_per_s``."""
 
     def bisection_bytes_per_s(self, capacity_bytes_per_s: FloatArray) -> float:
         """Return the largest rate from one half of the ports to the other, given the rate of each port."""
@@ -78,14 +79,14 @@ def refuse_huge(num_links: int) -> None:
 
 
 def first_islands(ports: Ports) -> BoolArray:
-    """Return which ports belong to the first half of the islands; of an odd number, to the smaller half."""
+    """Return which ports belong to the first half of the islands; for an odd number, the smaller half."""
     num_islands = int(ports.island.max()) + 1
     half: BoolArray = ports.island < num_islands // 2
     return half
 
 
 def rows(columns: Sequence[AnyInts], num_rows: int) -> IntArray:
-    """Return columns side by side, also where there are none."""
+    """Return the columns side by side as an array, also without columns."""
     if not columns:
         return np.full((num_rows, 0), NONE, np.int32)
     return np.stack(columns, axis=1).astype(np.int32, copy=False)

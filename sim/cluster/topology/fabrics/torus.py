@@ -22,12 +22,12 @@ from sim.cluster.topology.links import (
 )
 
 MOST_HOPS: Final = 1000
-"""Routes are tables: longer ones are refused."""
+"""Longest route: routes are tables, so longer ones are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorusSpec:
-    """Routers along each dimension, the last one counted fastest, and one link between neighbours."""
+    """The routers along each dimension, the last dimension varying fastest, and the link between neighbours."""
 
     shape: tuple[int, ...]
     link: Cable
@@ -37,8 +37,10 @@ class TorusSpec:
 class Torus:
     """One router per node, with a link each way along every dimension.
 
-    A dimension of 2 has its two links to the same neighbour: one link of twice the bandwidth. One of 1 has none.
-    ``first_link``: of every dimension; links forward are numbered by their router, then those backward.
+    In a dimension of 2 both links have the same ends, and form one link of twice the bandwidth. A dimension of 1 has
+    none.
+    ``first_link``: the number of each dimension's first link; forward links are numbered by router, then backward
+        links.
     """
 
     attach: IntArray
@@ -55,9 +57,10 @@ class Torus:
         return prod(self.shape)
 
     def routes(self, sources: IntArray, targets: IntArray) -> IntArray:
-        """Return the links, first dimension first, the shorter way round each.
+        """Return the links of each route, first dimension first, the shorter way round each dimension.
 
-        Where both ways round are as long, routers of even coordinate go forward, others backward: this balances them.
+        If both ways are equally long, routers of even coordinate go forward and others backward, which balances the
+        links.
         """
         here, there = self.attach[sources], self.attach[targets]
         columns: list[AnyInts] = []
@@ -81,12 +84,12 @@ class Torus:
         return f"router {','.join(str(int(part)) for part in np.unravel_index(switch, self.shape))}"
 
     def first_half(self, capacity_bytes_per_s: FloatArray) -> BoolArray:
-        """Return the ports of half of the routers: those before the middle of the dimension that is cheapest to cut."""
+        """Return the ports of half of the routers: those before the middle of the dimension with the cheapest cut."""
         del capacity_bytes_per_s
         return self._cheapest_half()[self.attach]
 
     def bisection_bytes_per_s(self, capacity_bytes_per_s: FloatArray) -> float:
-        """Return the links from one half of the routers to the other, or the ports of a half where they carry less."""
+        """Return the bandwidth from one half of the routers to the other, or that of a half's ports if it is less."""
         half = self._cheapest_half()
         ports = half[self.attach]
         sides = (float(capacity_bytes_per_s[ports].sum()), float(capacity_bytes_per_s[~ports].sum()))
@@ -96,7 +99,7 @@ class Torus:
         return min((self._half_along(axis) for axis in range(len(self.shape))), key=self._cut)
 
     def _half_along(self, axis: int) -> BoolArray:
-        """Return the first half of the routers, counted with one dimension slowest."""
+        """Return the first half of the routers, with one dimension varying slowest."""
         numbered = np.moveaxis(np.arange(self.num_switches).reshape(self.shape), axis, 0).ravel()
         half = np.zeros(self.num_switches, bool)
         half[numbered[: self.num_switches // 2]] = True

@@ -1,7 +1,7 @@
-"""An island: the devices that reach each other without the network, and the way from each to the network adapters.
+"""An island: devices that reach each other without the network, and their paths to the network adapters.
 
-An island is one node, or several nodes in one NVSwitch domain. It is a small graph, laid out once per node type
-and used for every island of that type; its routes are tables, so the routes of any number of pairs are look-ups.
+An island is one node, or several nodes in one NVSwitch domain. It is a small graph, built once per node type and used
+for every island of that type. Its routes are tables, so routes of any number of pairs are look-ups.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from sim.cluster.topology.links import NONE, Cable, IntArray, LinkKind, LinkTable, joined, one_way
 
 Path = list[int]
-"""Links in the order in which they are crossed."""
+"""Links in path order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +20,10 @@ class Island:
     """A small graph with its routes. Vertices 0 to ``num_devices`` - 1 are devices; links are numbered from 0.
 
     ``port_vertices``: the network adapters. ``device_paths`` [devices, devices, longest], ``out_paths`` [devices,
-    ports, longest] and ``in_paths`` [ports, devices, longest] hold links, filled up with -1, and so do ``host_paths``
-    [devices, longest], up to the sockets, if those are drawn. An island of one device and no adapter is its own port,
-    and has no ``nic``.
+        ports, longest] and ``in_paths`` [ports, devices, longest]: links, padded with -1.
+    ``host_paths`` [devices, longest]: links to the sockets, padded with -1, if the layout has sockets.
+
+    An island of one device without adapter is its own port, and has no ``nic``.
     """
 
     name: str
@@ -48,13 +49,13 @@ class Island:
 
     @property
     def num_ports(self) -> int:
-        """Return the number of ways out to the network."""
+        """Return the number of ports into the network."""
         return len(self.port_vertices)
 
 
 @dataclass(slots=True)
 class Drawing:
-    """A graph while it is laid out. Every cable is two links; the one back has the next number."""
+    """A graph under construction. Every cable is two links; the backward link has the next number."""
 
     names: list[str] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
@@ -79,12 +80,12 @@ class Drawing:
 
 
 def back(path: Path) -> Path:
-    """Return the way back over the same cables."""
+    """Return the reverse path over the same cables."""
     return [link ^ 1 for link in reversed(path)]
 
 
 def path_table(paths: Sequence[Sequence[Path]]) -> IntArray:
-    """Return paths as one array [rows, columns, longest], filled up with -1."""
+    """Return paths as one array [rows, columns, longest], padded with -1."""
     longest = max((len(path) for row in paths for path in row), default=0)
     columns = len(paths[0]) if paths else 0
     filled = [link for row in paths for path in row for link in (*path, *[NONE] * (longest - len(path)))]

@@ -1,4 +1,4 @@
-"""What lies inside a node: NVLink between devices, the tree of PCIe, and the network adapters on it."""
+"""The inside of a node: NVLink between devices, the PCIe tree, and the network adapters on it."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -13,7 +13,7 @@ Inside = Literal["nvswitch", "nvlink-mesh", "hybrid-cube-mesh", "nvlink-pairs", 
 INSIDES: Final[tuple[Inside, ...]] = ("nvswitch", "nvlink-mesh", "hybrid-cube-mesh", "nvlink-pairs", "pcie")
 
 MOST_NVLINKS: Final = 1000
-"""Between two devices; an H100 has 18 in all."""
+"""Largest number of NVLinks between two devices; an H100 has 18 in all."""
 
 HYBRID_CUBE_MESH: Final = (
     (0, 1, 1),
@@ -36,7 +36,7 @@ HYBRID_CUBE_MESH: Final = (
 """The NVLinks of a DGX-1 with V100: device, device, links between them; six at every device.
 
 Source: the topology that NCCL reads from such a machine (NVIDIA/nccl issue 671, topo.xml) for GPUs 0 and 1, the other
-rows by the symmetry of the two quads; numbered otherwise, the graph is that of the SCCL tools' DGX-1 (Microsoft).
+rows by the symmetry of the two quads. Up to numbering, the graph is that of the SCCL tools' DGX-1 (Microsoft).
 """
 
 
@@ -44,12 +44,17 @@ rows by the symmetry of the two quads; numbered otherwise, the graph is that of 
 class NodeLayout:
     """One type of node.
 
-    ``inside``: how devices are joined. ``nvlink``: nvswitch, a device's way into the switch; nvlink-pairs, the whole
-    bond of two; the meshes, one link of ``nvlinks`` (device, device, number). ``nodes_per_domain``: nodes that
-    share one NVSwitch. ``port``: the kind of a device's way into the switch. ``host_link``: device to PCIe switch or
-    socket; ``pcie``: everything else of the tree. ``pcie_switches``: all of the node's; 0: devices hang on the sockets.
-    Two sockets are joined by ``socket_link``. ``relay``: the way of two devices that no NVLink joins: over one device
-    that both are joined to (as NCCL's NVB paths), or over the host.
+    ``inside``: how devices are joined.
+    ``nvlink``: for nvswitch, a device's link to the switch; for nvlink-pairs, all links of a pair together; for the
+        meshes, one link of ``nvlinks`` (device, device, number).
+    ``nodes_per_domain``: nodes that share one NVSwitch.
+    ``port``: the kind of a device's link to the switch.
+    ``host_link``: device to PCIe switch or socket.
+    ``pcie``: all other links of the PCIe tree.
+    ``pcie_switches``: of the whole node; 0: devices are below the sockets.
+    ``socket_link``: joins two sockets.
+    ``relay``: the path between two devices without NVLink: over one device joined to both (as NCCL's NVB paths), or
+        over the host.
     """
 
     name: str
@@ -71,7 +76,7 @@ class NodeLayout:
 
 
 def lay_out(layout: NodeLayout) -> Island:
-    """Return the island that a node type, or a domain of its nodes, makes. Raises TopologyError for a broken rule."""
+    """Return the island of a node type, or of a domain of its nodes. Raises TopologyError for a broken rule."""
     _check(layout)
     drawing = Drawing()
     per_node = layout.num_devices
@@ -116,12 +121,15 @@ def lay_out(layout: NodeLayout) -> Island:
 
 
 def _is_direct(layout: NodeLayout) -> bool:
-    """Return whether the device itself is what the network joins (a torus of devices)."""
+    """Return whether the network joins the devices themselves (a torus of devices)."""
     return layout.num_nics == 0 and layout.num_devices == 1 and layout.nodes_per_domain == 1
 
 
 def _near(layout: NodeLayout, device: int) -> int:
-    """Return which of its node's adapters is nearest to a device: neighbours share one, each has as many."""
+    """Return the index of the adapter nearest to a device.
+
+    Neighbours share an adapter, each has equally many devices.
+    """
     return device % layout.num_devices * max(1, layout.num_nics) // layout.num_devices
 
 
@@ -132,7 +140,7 @@ class _Tree:
         self.first_device = node * layout.num_devices
         self.up: dict[int, Path] = {}
         self.over: dict[int, int] = {}
-        """Of every vertex: the links up to its socket, and that socket's number."""
+        """By vertex: the links up to its socket, and the number of that socket."""
         self.nics: list[int] = []
         self.between_sockets = -1
         if layout.pcie is None:
@@ -167,7 +175,7 @@ class _Tree:
         self.over[vertex] = self.over[parent]
 
     def path(self, source: int, target: int) -> Path:
-        """Return the way between two vertices of the tree: no higher than needed."""
+        """Return the path between two vertices of the tree, only as far up as needed."""
         up, down = list(self.up[source]), back(self.up[target])
         if self.over[source] != self.over[target]:
             across = self.between_sockets ^ self.over[source]
@@ -179,7 +187,7 @@ class _Tree:
 
 
 def _switch_links(layout: NodeLayout, drawing: Drawing, cable: Cable) -> IntArray:
-    """Return the link of each device into an NVSwitch, or the like, that is added here."""
+    """Return the link of each device to an NVSwitch or similar switch, which is added here."""
     name = "nvswitch" if layout.port == LinkKind.NVSWITCH else "switch"
     switch = drawing.vertex(name, 0 if layout.nodes_per_domain == 1 else -1)
     count = layout.num_devices * layout.nodes_per_domain
@@ -189,9 +197,9 @@ def _switch_links(layout: NodeLayout, drawing: Drawing, cable: Cable) -> IntArra
 def _ways_over_switch(
     layout: NodeLayout, trees: list[_Tree], up: IntArray, near: list[int], own: list[Path]
 ) -> IntArray:
-    """Return the ways [devices, ports, longest] to a device's nearest adapter over PCIe, to others over NVLink first.
+    """Return the paths [devices, ports, longest]: over PCIe to a device's nearest adapter, over NVLink first to others.
 
-    Those go to the first device whose nearest adapter that is, and on from there (NCCL's PXN).
+    A path to another adapter goes over the first device whose nearest adapter that is (NCCL's PXN).
     """
     nics, per = layout.num_nics, layout.num_devices
     ports = range(nics * layout.nodes_per_domain)
@@ -207,7 +215,7 @@ def _ways_over_switch(
 
 
 def _mesh_paths(layout: NodeLayout, drawing: Drawing, trees: list[_Tree]) -> list[list[Path]]:
-    """Return the links between every two devices of a node without NVSwitch."""
+    """Return the paths between every two devices of a node without NVSwitch."""
     bonds = _bonds(layout)
     direct: dict[tuple[int, int], int] = {}
     for (first, second), cable in bonds.items():
@@ -219,7 +227,7 @@ def _mesh_paths(layout: NodeLayout, drawing: Drawing, trees: list[_Tree]) -> lis
 
 
 def _bonds(layout: NodeLayout) -> dict[tuple[int, int], Cable]:
-    """Return the NVLinks between two devices, all of a pair as one."""
+    """Return the NVLinks between each pair of devices, combined to one cable."""
     if layout.nvlink is None:
         return {}
     if layout.inside == "nvlink-pairs":
@@ -240,10 +248,10 @@ def _mesh_path(
     source: int,
     target: int,
 ) -> Path:
-    """Return the way between two devices: NVLink, else over a neighbour, else over the host.
+    """Return the path between two devices: over NVLink, else over a neighbour, else over the host.
 
-    Of several neighbours the one with the widest bottleneck is taken, then the one with the widest link to the target,
-    then the first. Source: the breadth-first search of NCCL's ncclTopoSetPaths (src/graph/paths.cc, NVB).
+    Of several neighbours it takes the one with the widest bottleneck; of equals, the one with the widest link to the
+    target, then the first. Source: the breadth-first search of NCCL's ncclTopoSetPaths (src/graph/paths.cc, NVB).
     """
     if source == target:
         return []
