@@ -34,11 +34,11 @@ class MeasuredRank:
 
 @dataclass(frozen=True, slots=True)
 class RankNodes:
-    """By row: the node at whose end it ends, and at whose end it starts (NO_NODE: ``lasting_s`` before its end)."""
+    """By row: the node at whose end it ends, and at whose end it starts (NO_NODE: ``duration_s`` before its end)."""
 
     end: Nodes
     arrival: Nodes
-    lasting_s: Floats
+    duration_s: Floats
 
 
 @dataclass(slots=True)
@@ -69,11 +69,11 @@ class ReplayGraph:
     def join(self, transfers: Sequence[Transfer], ranks: Sequence[RankNodes], names: Sequence[str]) -> None:
         """Make the rows of every transfer one; ``names`` are their kernels'."""
         for transfer, name in zip(transfers, names, strict=True):
-            lasting_s = self.split.changed_s(transfer.kind, transfer.duration_s, self.changes)
+            duration_s = self.split.changed_s(transfer.kind, transfer.duration_s, self.changes)
             members = [int(ranks[rank].end[row]) for rank, row in transfer.members]
             for node in members:
                 self.graph.joint_of[node] = len(self.graph.joints)
-            activity = Activity(latency_s=lasting_s / self.changes.of_kernel(name))
+            activity = Activity(latency_s=duration_s / self.changes.of_kernel(name))
             self.graph.joints.append(Joint(members, len(members), activity, shared=False))
 
     # --- the host ------------------------------------------------------------------------------------------
@@ -108,9 +108,9 @@ class ReplayGraph:
         own_s = (call.end_s - call.start_s) / speed
         return self._after(self._after(begin, own_s) if own_s else begin, 0.0)
 
-    def _after(self, before: int, lasting_s: float) -> int:
+    def _after(self, before: int, duration_s: float) -> int:
         """Add what lasts a while after a node; return its node."""
-        node = self.graph.add(NodeKind.FIXED, lasting_s)
+        node = self.graph.add(NodeKind.FIXED, duration_s)
         self.graph.link(before, node)
         return node
 
@@ -119,24 +119,24 @@ class ReplayGraph:
     def _add_rows(self, rank: MeasuredRank, shared: frozenset[int], changes: Changes) -> RankNodes:
         """Add the rows' nodes: one that waits out the delay and runs, or two where a transfer follows the delay."""
         size = len(rank.rows)
-        lasting_s = self._lasting_s(rank.rows, changes)
+        duration_s = self._duration_s(rank.rows, changes)
         end, arrival = np.empty(size, dtype=np.int64), np.full(size, NO_NODE, dtype=np.int64)
-        for row, (delay_s, own_s) in enumerate(zip(rank.order.delay_s, lasting_s.tolist(), strict=True)):
+        for row, (delay_s, own_s) in enumerate(zip(rank.order.delay_s, duration_s.tolist(), strict=True)):
             if row in shared:
                 arrival[row] = self.graph.add(NodeKind.FIXED, max(0.0, delay_s))
                 end[row] = self.graph.add(NodeKind.MEMBER)
                 self.graph.link(int(arrival[row]), int(end[row]))
             else:
                 end[row] = self.graph.add(NodeKind.FIXED, max(0.0, delay_s + own_s))
-        return RankNodes(end, arrival, lasting_s)
+        return RankNodes(end, arrival, duration_s)
 
-    def _lasting_s(self, rows: DeviceRows, changes: Changes) -> Floats:
+    def _duration_s(self, rows: DeviceRows, changes: Changes) -> Floats:
         """Return how long each row lasts by itself."""
-        lasting_s = rows.end_s - rows.start_s
+        duration_s = rows.end_s - rows.start_s
         speeds = np.array([changes.of_kernel(name) for name in rows.name.values] or [1.0])[rows.name.codes]
         by_class = {COMPUTE: changes.compute, MEMORY: changes.copies}
         kinds = np.array([by_class.get(CLASSES.get(kind, ""), 1.0) for kind in rows.kind.values] or [1.0])
         if changes.touches_network:
             for row, facts in rows.facts.items():
-                lasting_s[row] = self.split.changed_s(facts.kind, float(lasting_s[row]), changes)
-        return np.asarray(lasting_s / speeds / kinds[rows.kind.codes])
+                duration_s[row] = self.split.changed_s(facts.kind, float(duration_s[row]), changes)
+        return np.asarray(duration_s / speeds / kinds[rows.kind.codes])

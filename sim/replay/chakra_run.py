@@ -46,7 +46,7 @@ class _Builder:
     graph: Graph = field(default_factory=Graph)
     begin: dict[Place, int] = field(default_factory=dict)
     end: dict[Place, int] = field(default_factory=dict)
-    lasting_s: dict[Place, float] = field(default_factory=dict)
+    duration_s: dict[Place, float] = field(default_factory=dict)
     joined: list[list[Place]] = field(default_factory=list)
     messages: list[tuple[Place, Place]] = field(default_factory=list)
 
@@ -58,8 +58,8 @@ class _Builder:
             places = {node.id: place for place, node in enumerate(nodes)}
             for place, node in enumerate(nodes):
                 key = rank, place
-                self.lasting_s[key] = lasting_s = _lasting_s(node, split, changes)
-                self.begin[key] = self.end[key] = self.graph.add(NodeKind.FIXED, lasting_s)
+                self.duration_s[key] = duration_s = _duration_s(node, split, changes)
+                self.begin[key] = self.end[key] = self.graph.add(NodeKind.FIXED, duration_s)
                 if node.is_collective:
                     self.graph.durations_s[self.begin[key]] = 0.0
                     self.end[key] = self.graph.add(NodeKind.MEMBER)
@@ -106,8 +106,8 @@ class _Builder:
         ends = [self.end[place] for place in members]
         for end in ends:
             self.graph.joint_of[end] = len(self.graph.joints)
-        lasting_s = max(self.lasting_s[place] for place in members)
-        self.graph.joints.append(Joint(ends, len(ends), Activity(latency_s=lasting_s), shared=False))
+        duration_s = max(self.duration_s[place] for place in members)
+        self.graph.joints.append(Joint(ends, len(ends), Activity(latency_s=duration_s), shared=False))
         self.joined.append(members)
 
     def join_messages(self) -> None:
@@ -125,7 +125,7 @@ class _Builder:
                 rule = f"rank {channel[0]} sends {len(sent):,} messages with tag {channel[2]} to rank {channel[1]}, "
                 raise TraceError("", f"{rule}which receives {len(received):,}", _REMEDY)
             for one, other in zip(sent, received, strict=False):
-                journey = self.graph.add(NodeKind.FIXED, self.lasting_s[other])
+                journey = self.graph.add(NodeKind.FIXED, self.duration_s[other])
                 self.graph.link(self.end[one], journey)
                 self.graph.link(journey, self.end[other])
                 self.messages.append((one, other))
@@ -171,15 +171,15 @@ class _Builder:
         return split_network(sizes) if self.changes.touches_network else NetworkSplit({})
 
 
-def _lasting_s(node: Node, split: NetworkSplit, changes: Changes) -> float:
+def _duration_s(node: Node, split: NetworkSplit, changes: Changes) -> float:
     """Return how long a node lasts by itself, with what is changed; what only holds others up lasts what it did."""
-    lasting_s = node.duration_s
+    duration_s = node.duration_s
     if node.is_collective or node.is_message:
-        lasting_s = split.changed_s(node.kind, lasting_s, changes)
+        duration_s = split.changed_s(node.kind, duration_s, changes)
     elif node.kind in {"copy", "memcpy"}:
-        lasting_s /= changes.copies
+        duration_s /= changes.copies
     elif node.kind == HOST:
-        lasting_s /= changes.host
+        duration_s /= changes.host
     elif node.kind:
-        lasting_s /= changes.compute
-    return lasting_s / changes.of_kernel(node.name)
+        duration_s /= changes.compute
+    return duration_s / changes.of_kernel(node.name)

@@ -74,7 +74,7 @@ class _Orderer:
         delay_s, waited, num_inferred = [], [], 0
         for row, stream in enumerate(streams.codes.tolist()):
             found = [last[stream]] if stream in last else []
-            found += self._told(streams.values[stream], launch_s[row])
+            found += self._awaited(streams.values[stream], launch_s[row])
             free_s = max((self.end_s[other] for other in found), default=-np.inf)
             called_s, called_until_s = self._call(row)
             ready_s = max(free_s, called_s)
@@ -105,7 +105,7 @@ class _Orderer:
             numbers.append(row)
         return found
 
-    def _told(self, stream: str, launch_s: float) -> list[int]:
+    def _awaited(self, stream: str, launch_s: float) -> list[int]:
         """Return what a stream was told to wait for between its last row's launch and this one's."""
         pending, found = self.waits.get(stream, []), []
         while pending and pending[-1].called_s <= launch_s:

@@ -59,14 +59,14 @@ def read_host(rank: RankTrace, shift_s: float) -> Host:
     chosen = chosen[np.argsort(spans.start_s[chosen], kind="stable")]
     position_of = {int(spans.correlation[span]): at for at, span in enumerate(chosen.tolist()) if launches[span]}
     launch = [position_of.get(correlation, -1) for correlation in rows.correlation.tolist()]
-    waiting = _Waiting(rank)
+    waited = _WaitedRows(rank)
     calls: list[HostCall] = []
     last_of: dict[int, int] = {}
     for position, span in enumerate(chosen.tolist()):
         start_s, thread = float(spans.start_s[span]), int(spans.thread[span])
         before = _before(calls, last_of.get(thread, -1), start_s + shift_s)
         returned = before >= 0 and calls[before].end_s <= start_s + shift_s
-        held = waiting.rows(span)
+        held = waited.rows(span)
         calls.append(HostCall(start_s + shift_s, float(spans.end_s[span]) + shift_s, before, returned, held))
         last_of[thread] = position
     return Host(tuple(calls), launch)
@@ -86,7 +86,7 @@ def _before(calls: list[HostCall], own: int, start_s: float) -> int:
     return own if calls[last].start_s < calls[own].end_s <= start_s else last
 
 
-class _Waiting:
+class _WaitedRows:
     """Says which rows a call waited for."""
 
     def __init__(self, rank: RankTrace) -> None:

@@ -87,7 +87,7 @@ class Replayer:
         nothing = np.empty(0), np.empty(0, dtype=np.int64)
         for trace, part in zip(self.trace.ranks, nodes, strict=True):
             end_s = ends_s[part.end]
-            start_s = np.where(part.arrival >= 0, ends_s[part.arrival], end_s - part.lasting_s)
+            start_s = np.where(part.arrival >= 0, ends_s[part.arrival], end_s - part.duration_s)
             rows = replace(trace.rows, start_s=start_s, end_s=end_s)
             ranks.append(replace(trace, rows=rows, allocated=nothing))
         replayed = KinetoTrace(tuple(ranks), self.trace.matches, unmoved(len(ranks)), self.trace.warnings)

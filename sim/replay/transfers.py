@@ -87,6 +87,6 @@ def sizes_by_kind(trace: KinetoTrace, transfers: Sequence[Transfer]) -> dict[str
     for position, rank in enumerate(trace.ranks):
         for row, facts in rank.rows.facts.items():
             if (position, row) not in taken:
-                lasting_s = float(rank.rows.end_s[row] - rank.rows.start_s[row])
-                sizes[facts.kind].append((facts.num_bytes, lasting_s))
+                duration_s = float(rank.rows.end_s[row] - rank.rows.start_s[row])
+                sizes[facts.kind].append((facts.num_bytes, duration_s))
     return sizes
