@@ -1,1 +1,1 @@
-"""Days of training on hardware that fails: checkpoints, restarts, and how much of the time is training."""
+"""Long training runs on hardware that fails: checkpoints, restarts, and goodput."""

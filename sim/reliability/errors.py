@@ -7,8 +7,9 @@ ReliabilityError (ValueError)    failures or checkpoints that cannot be simulate
 class ReliabilityError(ValueError):
     """A reliability specification that breaks a rule.
 
-    ``key`` is the scenario key to change (``reliability.checkpoint.interval``), ``rule`` what it breaks with
-    both sides worked out, ``remedy`` what to write instead.
+    ``key``: the scenario key to change (``reliability.checkpoint.interval``).
+    ``rule``: the broken rule, with both sides worked out.
+    ``remedy``: the correction.
     """
 
     def __init__(self, key: str, rule: str, remedy: str) -> None:

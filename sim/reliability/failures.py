@@ -1,4 +1,4 @@
-"""When which component fails: one seeded, named generator per component and replication."""
+"""Times and components of failures: one seeded, named generator per component and replication."""
 
 import math
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from sim.reliability.spec import Component
 
 
 class Failures:
-    """The failures of one replication, in seconds of exposed time: time in which something can fail.
+    """The failures of one replication, in seconds of exposed time: time in which a component can fail.
 
-    Times between failures are exponential. Each component draws from its own generator, so another component, or
-    another checkpoint interval, leaves its failures as they are.
+    Times between failures are exponential. Each component draws from its own generator, so its failures do not depend
+    on other components or on the checkpoint interval.
     """
 
     def __init__(self, components: Sequence[Component], seed: int, replication: int) -> None:
@@ -23,9 +23,9 @@ class Failures:
         self._next_s = [self._draw_s(index) for index in range(len(components))]
 
     def within(self, length_s: float) -> tuple[float, int | None]:
-        """Return the exposed time until the next failure and the index of what fails, and go there.
+        """Advance to the next failure; return the exposed time until it and the index of the failed component.
 
-        Without a failure in the next ``length_s``: that length and None.
+        Without a failure in the next ``length_s``, advance by ``length_s``; return it and None.
         """
         index = min(range(len(self._next_s)), key=self._next_s.__getitem__)
         gap_s = self._next_s[index] - self._clock_s

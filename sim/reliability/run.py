@@ -1,7 +1,7 @@
 """One run of a training job on hardware that fails, as a SimPy process.
 
-Between two failures nothing is decided, so the time from a restart to the next failure is one event, and the
-checkpoints within it are counted by division. A test holds this equal to a run that takes every checkpoint for itself.
+Nothing is decided between two failures. So the time from a restart to the next failure is one event, and its
+checkpoints are counted by division. A test compares this with a run that simulates every checkpoint.
 """
 
 import math
@@ -15,14 +15,14 @@ from sim.reliability.failures import Failures
 from sim.reliability.spec import ReliabilitySpec
 
 Waiting = Generator[simpy.Event, Any, int | None]
-"""A part of the process; returns the index of the component that failed in it, None if none did."""
+"""A part of the process; returns the index of the component that failed during it, None without a failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cycle:
     """``num_steps`` training steps of ``step_s`` seconds each, then a checkpoint.
 
-    Training stands still for ``stall_s``; ``background_s`` later the checkpoint can be restarted from.
+    Training stops for ``stall_s``; the checkpoint is usable ``background_s`` later.
     """
 
     num_steps: int
@@ -43,11 +43,14 @@ class Cycle:
 
 @dataclass
 class Outcome:
-    """Where the time of one run went, in seconds. The five parts add up to ``elapsed_s``.
+    """The time of one run by purpose, in seconds. The five parts add up to ``elapsed_s``.
 
-    ``useful_s``: training whose result is kept; ``lost_s``: training that was done again, or would have to be;
-    ``checkpoint_s``: standing still to save, and the last save's time; ``restart_s``: from failures until training
-    went on; ``waiting_s``: for a spare node. ``interruptions``: failures by component, those during restarts too.
+    ``useful_s``: training whose result is kept.
+    ``lost_s``: training whose result was lost, and that was or would be done again.
+    ``checkpoint_s``: stops for checkpoints, and the time of the last checkpoint.
+    ``restart_s``: from failures until training resumed.
+    ``waiting_s``: for a spare node.
+    ``interruptions``: failures by component, including those during restarts.
     """
 
     interruptions: list[int]
@@ -60,12 +63,12 @@ class Outcome:
 
     @property
     def goodput(self) -> float:
-        """Return the fraction of the time that is training whose result is kept."""
+        """Return the goodput: the fraction of the time spent on training whose result is kept."""
         return self.useful_s / self.elapsed_s
 
 
 def run_once(spec: ReliabilitySpec, cycle: Cycle, failures: Failures) -> Outcome:
-    """Return one run of a job from its first step to its last, or to the end of its time on the machine."""
+    """Return one run of a job from its first step to its last, or to the end of its machine time."""
     environment = simpy.Environment()
     run = _Run(spec, cycle, failures, environment)
     environment.run(until=environment.process(run.live()))
@@ -75,7 +78,7 @@ def run_once(spec: ReliabilitySpec, cycle: Cycle, failures: Failures) -> Outcome
 
 @dataclass
 class _Run:
-    """The state of a run: ``kept_steps`` are in the last usable checkpoint."""
+    """The state of a run. ``kept_steps``: steps in the last usable checkpoint."""
 
     spec: ReliabilitySpec
     cycle: Cycle
@@ -92,7 +95,7 @@ class _Run:
             self.spares = simpy.Container(self.environment, init=self.spec.spares.num_nodes)
 
     def live(self) -> Generator[simpy.Event, Any, None]:
-        """Train, and after each failure replace what failed and restart, until the job or its time is over."""
+        """Train until the job or its machine time is over; after each failure replace the node and restart."""
         while not self.is_done:
             failed = yield from self._train()
             while failed is not None:
@@ -115,7 +118,7 @@ class _Run:
         return failed
 
     def _replace(self, failed: int) -> Generator[simpy.Event, Any, None]:
-        """Send the failed node to repair and wait for a spare one; nothing fails meanwhile."""
+        """Send the failed node to repair and wait for a spare one; nothing fails during the wait."""
         if self.spares is None or not self.spec.components[failed].takes_node:
             return
         begin_s = self.environment.now
@@ -129,7 +132,7 @@ class _Run:
         yield spares.put(1)
 
     def _exposed(self, length_s: float) -> Generator[simpy.Event, Any, tuple[float, int | None]]:
-        """Let time pass until the next failure, at most ``length_s``; return how much, and what failed."""
+        """Wait until the next failure, at most ``length_s``; return the elapsed time and the failed component."""
         elapsed_s, failed = self.failures.within(length_s)
         if failed is not None:
             self.outcome.interruptions[failed] += 1
@@ -137,11 +140,11 @@ class _Run:
         return elapsed_s, failed
 
     def _left_s(self) -> float:
-        """Return how long the job has the machine yet."""
+        """Return the remaining machine time of the job in seconds."""
         return math.inf if self.spec.duration_s is None else self.spec.duration_s - self.environment.now
 
     def _until_end(self) -> simpy.Event:
-        """Return an event at the end of the job's time, one that never comes if it has no end."""
+        """Return an event at the end of the machine time; it never occurs if the time is unlimited."""
         left_s = self._left_s()
         return self.environment.event() if math.isinf(left_s) else self.environment.timeout(left_s)
 
@@ -152,14 +155,17 @@ class _Run:
         return (self.spec.num_steps - self.kept_steps) * self.cycle.step_s
 
     def _time_to_finish_s(self) -> float:
-        """Return the time to the last step and until its checkpoint is usable, without failures."""
+        """Return the time until the checkpoint of the last step is usable, without failures, in seconds."""
         if self.spec.num_steps is None:
             return math.inf
         num_checkpoints = -(-(self.spec.num_steps - self.kept_steps) // self.cycle.num_steps)
         return self._remaining_s() + num_checkpoints * self.cycle.stall_s + self.cycle.background_s
 
     def _account(self, elapsed_s: float, *, failed: bool) -> None:
-        """Divide the time since training went on into its parts; after a failure, go back to what is saved."""
+        """Divide the time since training resumed into its parts.
+
+        After a failure, go back to the last usable checkpoint.
+        """
         cycle, outcome = self.cycle, self.outcome
         num_whole, rest_s = divmod(elapsed_s, cycle.period_s)
         trained_s = min(num_whole * cycle.work_s + min(rest_s, cycle.work_s), self._remaining_s())
@@ -170,7 +176,7 @@ class _Run:
         num_usable = max(0, math.floor((elapsed_s - cycle.background_s) / cycle.period_s))
         kept_steps = num_usable * cycle.num_steps
         if self.spec.num_steps is not None and kept_steps >= self.spec.num_steps - self.kept_steps:
-            kept_steps -= cycle.num_steps  # rounding: the last checkpoint is usable at the end, not before
+            kept_steps -= cycle.num_steps  # rounding: the last checkpoint is usable only at the end
         kept_s = kept_steps * cycle.step_s
         self.kept_steps += kept_steps
         outcome.useful_s += kept_s

@@ -1,6 +1,6 @@
 """Failure rates, checkpoints and restarts: the typed, checked input of a reliability study.
 
-Assumptions: failures are fail-stop, independent and exponential; one failure interrupts the whole job, because every
+Assumptions: failures are fail-stop, independent and exponential. One failure interrupts the whole job, because every
 rank takes part in every step.
 """
 
@@ -11,10 +11,9 @@ from sim.reliability.errors import ReliabilityError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """A kind of part that can fail: ``num_units`` of them, each with a mean time between failures of ``mtbf_s``.
+    """A type of component that can fail: ``num_units`` of them, each with mean time between failures ``mtbf_s``.
 
-    ``takes_node``: the failed part's node must be replaced; false for software and the network, which only need
-    a restart.
+    ``takes_node``: a failure requires another node; false for software and the network, which only need a restart.
     """
 
     name: str
@@ -24,17 +23,17 @@ class Component:
 
     @property
     def rate_per_s(self) -> float:
-        """Return how often one of the units fails, per second."""
+        """Return the failure rate of all units together, per second."""
         return self.num_units / self.mtbf_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSpec:
-    """How the state is saved.
+    """Checkpoints of the training state.
 
-    Training stands still for ``stall_s`` of each checkpoint; the checkpoint can be restarted from ``background_s``
-    after that. Synchronous saving has no background part. ``interval_s``: training time between two checkpoints;
-    None: the best.
+    Training stops for ``stall_s`` per checkpoint; the checkpoint is usable ``background_s`` after that. Synchronous
+    saving has no background part.
+    ``interval_s``: training time between two checkpoints; None: the best.
     """
 
     stall_s: float
@@ -59,7 +58,7 @@ class CheckpointSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpareNodes:
-    """Nodes that stand by. A failed node is back among them ``repair_s`` after it failed."""
+    """Spare nodes. A failed node is a spare again ``repair_s`` after its failure."""
 
     num_nodes: int
     repair_s: float
@@ -69,10 +68,11 @@ class SpareNodes:
 class ReliabilitySpec:
     """A long run of one training job.
 
-    Exactly one of ``duration_s`` (how long the job has the machine) and ``num_steps`` (how much it has to do) is
-    given. ``restart_s``: from a failure until training goes on: detection, rescheduling and loading; a failure
-    meanwhile begins it anew. ``spares``: None if a replacement is always at hand. ``num_replications``: runs that
-    are simulated, each with failures of its own.
+    ``duration_s``: machine time of the job. ``num_steps``: steps to train. Exactly one of the two is given.
+    ``restart_s``: from a failure until training resumes: detection, rescheduling and loading. A failure in this time
+        begins it again.
+    ``spares``: None if a replacement is always available.
+    ``num_replications``: number of simulated runs, each with its own failures.
     """
 
     components: tuple[Component, ...]
@@ -100,5 +100,5 @@ class ReliabilitySpec:
 
     @property
     def mtbf_s(self) -> float:
-        """Return the mean time between failures of the whole job in seconds: the parts' rates add."""
+        """Return the mean time between failures of the whole job in seconds; the rates of components add."""
         return 1.0 / sum(component.rate_per_s for component in self.components)

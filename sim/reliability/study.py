@@ -19,12 +19,12 @@ from sim.reliability.run import Cycle, Outcome, run_once
 from sim.reliability.spec import ReliabilitySpec
 
 MAX_FAILURES: Final = 1_000_000
-"""Expected failures over all replications; more would take minutes."""
+"""Largest number of expected failures over all replications; more would take minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Mean over the replications, and the 5th and 95th percentile: nine runs of ten lie between the two."""
+    """Mean, 5th and 95th percentile over the replications; nine of ten runs lie between the percentiles."""
 
     mean: float
     low: float
@@ -33,7 +33,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """Expected values of the exact model. ``goodput`` is that of a long run; the other two are of the whole run."""
+    """Expected values of the exact model. ``goodput`` is for a long run; the other two are for the whole run."""
 
     goodput: float
     elapsed_s: float
@@ -42,10 +42,10 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """The results. ``expected`` is None with a pool of spare nodes, as there is no closed form.
+    """The results of a study. ``expected`` is None with a pool of spare nodes, which has no closed form.
 
-    ``best_s``, ``young_s``, ``daly_s``: best training time between checkpoints, in seconds, by the exact model and
-    two estimates of it; ``best_s`` is not yet a whole number of steps.
+    ``best_s``, ``young_s``, ``daly_s``: the best training time between checkpoints in seconds, by the exact model and
+        two estimates of it; ``best_s`` is not yet a whole number of steps.
     """
 
     cycle: Cycle
@@ -70,7 +70,9 @@ class Study:
 def study_reliability(spec: ReliabilitySpec, step_s: float, seed: int) -> Study:
     """Return the study of a job whose training step takes ``step_s`` seconds.
 
-    Raises ReliabilityError for runs that would not end, or not in bounded time.
+        study = study_reliability(spec, step_s=4.2, seed=0)
+
+    Raises ReliabilityError for runs that would not end, or would take too long.
     """
     cycle = choose_cycle(spec, step_s)
     _refuse_endless(spec, cycle)
@@ -90,9 +92,9 @@ def study_reliability(spec: ReliabilitySpec, step_s: float, seed: int) -> Study:
 
 
 def choose_cycle(spec: ReliabilitySpec, step_s: float) -> Cycle:
-    """Return the stated interval as the nearest whole number of steps, or the best such number.
+    """Return the checkpoint cycle: the stated interval as the nearest whole number of steps, or the best such number.
 
-    A checkpoint never begins before the one before it is saved, and there is no more than one per step.
+    A checkpoint begins only after the previous one is saved, and at most one per step.
     """
     checkpoint = spec.checkpoint
     least = max(1, math.ceil((checkpoint.background_s - checkpoint.stall_s) / step_s))
@@ -132,7 +134,7 @@ def _expected_run_s(spec: ReliabilitySpec, cycle: Cycle) -> float:
 
 
 def _best_s(spec: ReliabilitySpec) -> float:
-    """Return the best training time between checkpoints, in seconds, with time to save each before the next."""
+    """Return the best training time between checkpoints in seconds, at least the time to save a checkpoint."""
     checkpoint = spec.checkpoint
     return max(best_interval_s(spec.mtbf_s, checkpoint.stall_s), checkpoint.background_s - checkpoint.stall_s)
 
@@ -151,7 +153,7 @@ def _cycle(spec: ReliabilitySpec, step_s: float, num_steps: int) -> Cycle:
 
 
 def _refuse_endless(spec: ReliabilitySpec, cycle: Cycle) -> None:
-    """Raise ReliabilityError for a job that is expected to fail more often than can be simulated."""
+    """Raise ReliabilityError for a job with too many expected failures to simulate."""
     per_run = (spec.duration_s if spec.duration_s is not None else _expected_run_s(spec, cycle)) / spec.mtbf_s
     if per_run * spec.num_replications <= MAX_FAILURES:
         return
