@@ -1,1 +1,1 @@
-"""Replay of measured runs: a profile becomes a graph of dependencies, and its times may be changed."""
+"""Replay of measured runs: a profile becomes a graph of dependencies, whose times can be changed."""

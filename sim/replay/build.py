@@ -1,4 +1,4 @@
-"""Building the engine's graph from the dependencies of a profile."""
+"""The engine's graph from the dependencies of a profile."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ Nodes = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRank:
-    """A rank as measured, in seconds on the common clock from 0; ``released_s`` is when each row let others go on."""
+    """A measured rank, in seconds on the common clock from 0; ``released_s``: when each row released its dependents."""
 
     number: int
     rows: DeviceRows
@@ -34,7 +34,7 @@ class MeasuredRank:
 
 @dataclass(frozen=True, slots=True)
 class RankNodes:
-    """By row: the node at whose end it ends, and at whose end it starts (NO_NODE: ``duration_s`` before its end)."""
+    """By row: the node of its end, and the node of its start (NO_NODE: it starts ``duration_s`` before its end)."""
 
     end: Nodes
     arrival: Nodes
@@ -43,7 +43,7 @@ class RankNodes:
 
 @dataclass(slots=True)
 class ReplayGraph:
-    """Builds the graph of all ranks, changes included."""
+    """Builder of the graph of all ranks, changes included."""
 
     split: NetworkSplit
     changes: Changes
@@ -67,7 +67,7 @@ class ReplayGraph:
         return nodes
 
     def join(self, transfers: Sequence[Transfer], ranks: Sequence[RankNodes], names: Sequence[str]) -> None:
-        """Make the rows of every transfer one; ``names`` are their kernels'."""
+        """Join the rows of every transfer into one; ``names`` are the names of their kernels."""
         for transfer, name in zip(transfers, names, strict=True):
             duration_s = self.split.changed_s(transfer.kind, transfer.duration_s, self.changes)
             members = [int(ranks[rank].end[row]) for rank, row in transfer.members]
@@ -79,7 +79,7 @@ class ReplayGraph:
     # --- the host ------------------------------------------------------------------------------------------
 
     def _add_calls(self, rank: MeasuredRank, row_nodes: list[int], speed: float) -> list[int]:
-        """Add the calls; return the nodes at whose ends they begin."""
+        """Add the calls; return the nodes after which they begin."""
         calls, begins, returns = rank.host.calls, list[int](), dict[int, int]()
         for position, call in enumerate(calls):
             gap_s, after = call.start_s, NO_NODE
@@ -99,9 +99,10 @@ class ReplayGraph:
         return begins
 
     def _add_return(self, begin: int, call: HostCall, held_s: float, speed: float) -> int:
-        """Add the return of a call that waits for rows, over at ``held_s``; return its node.
+        """Add the return of a call that waits for rows, which end at ``held_s``; return its node.
 
-        A call that found them over has taken its own time; one that waited returns as soon after them as it did.
+        A call that did not have to wait keeps its own duration. A call that waited returns as long after the rows as it
+        did.
         """
         if held_s > call.start_s:
             return self._after(begin, max(0.0, call.end_s - held_s) / speed)
@@ -109,7 +110,7 @@ class ReplayGraph:
         return self._after(self._after(begin, own_s) if own_s else begin, 0.0)
 
     def _after(self, before: int, duration_s: float) -> int:
-        """Add what lasts a while after a node; return its node."""
+        """Add a node of some duration after another node; return it."""
         node = self.graph.add(NodeKind.FIXED, duration_s)
         self.graph.link(before, node)
         return node
@@ -117,7 +118,7 @@ class ReplayGraph:
     # --- the device ----------------------------------------------------------------------------------------
 
     def _add_rows(self, rank: MeasuredRank, shared: frozenset[int], changes: Changes) -> RankNodes:
-        """Add the rows' nodes: one that waits out the delay and runs, or two where a transfer follows the delay."""
+        """Add the rows' nodes: one for delay and run, or two for a row of a transfer, which follows the delay."""
         size = len(rank.rows)
         duration_s = self._duration_s(rank.rows, changes)
         end, arrival = np.empty(size, dtype=np.int64), np.full(size, NO_NODE, dtype=np.int64)
@@ -131,7 +132,7 @@ class ReplayGraph:
         return RankNodes(end, arrival, duration_s)
 
     def _duration_s(self, rows: DeviceRows, changes: Changes) -> Floats:
-        """Return how long each row lasts by itself."""
+        """Return the duration of each row in seconds, without waits."""
         duration_s = rows.end_s - rows.start_s
         speeds = np.array([changes.of_kernel(name) for name in rows.name.values] or [1.0])[rows.name.codes]
         by_class = {COMPUTE: changes.compute, MEMORY: changes.copies}

@@ -1,4 +1,4 @@
-"""A plan as a Chakra trace: every op of every rank, with its dependencies and its time alone."""
+"""A plan as a Chakra trace: every op of every rank, with its dependencies and its duration without contention."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,10 +17,11 @@ Channel = tuple[int, int, int]
 
 
 def chakra_trace(plan: Plan, pricing: Pricing) -> ChakraTrace:
-    """Return one step of a plan, all ranks, with the durations that ``pricing`` gives.
+    """Return one step of a plan, all ranks, with durations by ``pricing``.
 
-    An op's duration is that without others on its links and device: a Chakra trace says nothing of what ops share.
-    Raises PlanError for a plan whose steps do not wait for each other, as Chakra has no word for the step before.
+    An op's duration is its duration alone on its links and device, as a Chakra trace does not state what ops share.
+    Raises PlanError for a plan whose steps do not wait for each other, as Chakra cannot express a dependency on the
+    previous step.
     """
     if not plan.barrier or plan.num_steps > 1:
         rule = "the steps of this plan run into each other, and a Chakra trace holds one step alone"
@@ -33,7 +34,7 @@ def chakra_trace(plan: Plan, pricing: Pricing) -> ChakraTrace:
 
 @dataclass(slots=True)
 class _Writer:
-    """Names process groups and messages the same on all ranks."""
+    """Writer of all ranks' nodes, with consistent names of process groups and messages."""
 
     plan: Plan
     pricing: Pricing
@@ -42,7 +43,7 @@ class _Writer:
     journeys_s: dict[Channel, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def nodes(self, rank: int) -> Iterator[Node]:
-        """Yield the ops of a rank; how long messages travel is left to ``with_journeys``."""
+        """Yield the ops of a rank; ``with_journeys`` adds the travel times of messages."""
         program = self.plan.program_of(rank)
         known: dict[int, tuple[Node, Activity]] = {}
         instances = zip(dependencies(program), program.instances(), strict=True)
@@ -56,7 +57,7 @@ class _Writer:
             yield replace(node, id=place, name=_name(node.name, call), after=waits)
 
     def with_journeys(self, rank: int, nodes: list[Node]) -> Iterator[Node]:
-        """Yield the nodes, receives with the time that their messages travel."""
+        """Yield the nodes; receives get the travel times of their messages."""
         received: dict[Channel, int] = defaultdict(int)
         for node in nodes:
             if node.kind != "recv":

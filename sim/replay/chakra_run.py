@@ -1,4 +1,7 @@
-"""A run of a Chakra trace on the engine: ops begin when their dependencies have ended, at other speeds on request."""
+"""A replay of a Chakra trace on the engine.
+
+Ops begin when their dependencies have ended, at changed speeds if asked.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -19,10 +22,10 @@ _REMEDY = "export the traces of all ranks of one run"
 
 
 def replay_chakra(trace: ChakraTrace, changes: Changes) -> Timeline:
-    """Return the run of a trace as a timeline. Ranks do not share links: every op lasts its own duration.
+    """Return the replay of a trace as a timeline. Ranks do not share links: every op has its own duration.
 
-    Raises TraceError for dependencies on unknown nodes or in a circle, and for collectives and messages that do not
-    match.
+    Raises TraceError for dependencies on unknown nodes, for circular dependencies, and for collectives and messages
+    that do not match.
     """
     builder = _Builder(trace, changes)
     builder.add_ranks()
@@ -34,12 +37,12 @@ def replay_chakra(trace: ChakraTrace, changes: Changes) -> Timeline:
 
 
 Place = tuple[int, int]
-"""A rank, and a node's place in its trace."""
+"""A rank, and the index of a node in its trace."""
 
 
 @dataclass(slots=True)
 class _Builder:
-    """Builds the graph of all ranks, and from its times the timeline."""
+    """Builder of the graph of all ranks, and of the timeline from its times."""
 
     trace: ChakraTrace
     changes: Changes
@@ -51,7 +54,7 @@ class _Builder:
     messages: list[tuple[Place, Place]] = field(default_factory=list)
 
     def add_ranks(self) -> None:
-        """Add every node: a delay of nothing before what waits for other ranks, and the op itself."""
+        """Add every node: its op, and before an op that waits for other ranks a delay of zero."""
         split = self._split()
         for rank, nodes in self.trace.ranks.items():
             changes = self.changes.of_rank(rank)
@@ -76,7 +79,7 @@ class _Builder:
                     self.graph.link(self.end[rank, places[other]], self.begin[rank, place])
 
     def join_collectives(self) -> None:
-        """Make one of the k-th collectives of each process group; it lasts as long as its longest member says."""
+        """Join the k-th collectives of each process group into one, with the longest duration of its members."""
         issued: dict[str, dict[int, list[Place]]] = defaultdict(lambda: defaultdict(list))
         for rank, nodes in self.trace.ranks.items():
             for place, node in enumerate(nodes):
@@ -88,7 +91,7 @@ class _Builder:
                 self._join(group, list(members))
 
     def _refuse_unequal(self, group: str, counts: Mapping[int, int]) -> None:
-        """Raise TraceError where ranks issue others' collectives, or not as many as the other ranks of the group."""
+        """Raise TraceError if ranks outside a group issue its collectives, or its own ranks issue unequal numbers."""
         who = f"process group {group or 'of all'}"
         if strangers := counts.keys() - {*self.trace.groups.get(group, counts)}:
             raise TraceError(
@@ -111,7 +114,7 @@ class _Builder:
         self.joined.append(members)
 
     def join_messages(self) -> None:
-        """Make the k-th receive of a sender, receiver and tag wait for the k-th send and its journey."""
+        """Make the k-th receive of a sender, receiver and tag wait for the k-th send and its travel time."""
         sends, receives = defaultdict(list), defaultdict(list)
         for rank, nodes in self.trace.ranks.items():
             for place, node in enumerate(nodes):
@@ -131,7 +134,7 @@ class _Builder:
                 self.messages.append((one, other))
 
     def timeline(self, loop: EventLoop) -> Timeline:
-        """Return what ran when. Raises TraceError where something never ran."""
+        """Return the timeline of the replay. Raises TraceError if some node never ran."""
         stuck = [place for place, end in self.end.items() if loop.ends_s[end] < 0.0]
         if stuck:
             rank, place = stuck[0]
@@ -172,7 +175,7 @@ class _Builder:
 
 
 def _duration_s(node: Node, split: NetworkSplit, changes: Changes) -> float:
-    """Return how long a node lasts by itself, with what is changed; what only holds others up lasts what it did."""
+    """Return the duration of a node in seconds after changes, without waits; a node of no kind keeps its duration."""
     duration_s = node.duration_s
     if node.is_collective or node.is_message:
         duration_s = split.changed_s(node.kind, duration_s, changes)

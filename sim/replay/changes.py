@@ -12,7 +12,7 @@ from traces.kineto.breakdown import COMMUNICATION, COMPUTE, MEMORY
 
 
 class ChangeError(ValueError):
-    """A change that cannot be made: its key, the rule it breaks and what to write instead."""
+    """An impossible change: its key, the broken rule and the remedy."""
 
     def __init__(self, key: str, rule: str, remedy: str) -> None:
         super().__init__(f"{key}: {rule}; {remedy}")
@@ -21,7 +21,7 @@ class ChangeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RankChange:
-    """The speed of a part of some ranks; ``selection`` as the user wrote it: ``3`` or ``0-7,12``."""
+    """The speed of a part of some ranks; ``selection``: the ranks as the user wrote them, ``3`` or ``0-7,12``."""
 
     selection: str
     ranks: tuple[range, ...]
@@ -31,12 +31,14 @@ class RankChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """How many times as fast as measured each part is; 1: as measured. ``latency`` alone multiplies a time.
+    """The speed of each part relative to the measured one; 1: as measured. Only ``latency`` multiplies a time.
 
-    ``compute``: kernels other than communication; ``copies``: copies and fills of memory; ``bandwidth`` and
-    ``latency``: of the network; ``host``: everything the host does between and in its calls, waiting excepted.
-    ``kernels``: patterns of kernels' names (searched for, the first that fits counts), with a speed on top of these;
-    ``ranks``: speeds of some ranks' parts, on top of these, too.
+    ``compute``: kernels other than communication.
+    ``copies``: copies and fills of memory.
+    ``bandwidth`` and ``latency``: of the network.
+    ``host``: the host's own time between and in its calls, without waits.
+    ``kernels``: regular expressions for kernel names, each with a further speed; the first match counts.
+    ``ranks``: further speeds of some ranks' parts.
     """
 
     compute: float = 1.0
@@ -49,15 +51,15 @@ class Changes:
 
     @property
     def touches_network(self) -> bool:
-        """Return whether the network is another one."""
+        """Return whether the network changes."""
         return self.bandwidth != 1.0 or self.latency != 1.0
 
     def of_kernel(self, name: str) -> float:
-        """Return the speed that a kernel's name gives it."""
+        """Return the speed for a kernel's name."""
         return next((speed for pattern, speed in self.kernels if pattern.search(name)), 1.0)
 
     def of_rank(self, rank: int) -> "Changes":
-        """Return the changes on one rank."""
+        """Return the changes for one rank."""
         result = self
         for change in self.ranks:
             if any(rank in chosen for chosen in change.ranks):
@@ -89,9 +91,11 @@ _RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
 def parse_changes(assignments: tuple[str, ...]) -> Changes:
-    """Return the changes of ``KEY=FACTORx`` texts. Raises ChangeError for an unknown key or no factor above 0.
+    """Return the changes of ``KEY=FACTORx`` texts; of two changes of one key the later counts.
 
-    Of two changes of one key the later counts.
+        parse_changes(["cluster.device.compute=2x", "cluster.network.latency=0.5x"])
+
+    Raises ChangeError for an unknown key, and for a value that is no factor above 0.
     """
     values: dict[str, float] = {}
     kernels: dict[str, tuple[re.Pattern[str], float]] = {}
@@ -113,7 +117,7 @@ def parse_changes(assignments: tuple[str, ...]) -> Changes:
 
 
 def refuse_missing(changes: Changes, ranks: Collection[int], kernels: Collection[str]) -> None:
-    """Raise ChangeError for changes of ranks or kernels that a recorded run does not have: they would do nothing."""
+    """Raise ChangeError for changes of ranks or kernels that are missing from a recorded run."""
     for change in changes.ranks:
         absent = next((rank for chosen in change.ranks for rank in chosen if rank not in ranks), None)
         if absent is not None:
@@ -127,9 +131,9 @@ def refuse_missing(changes: Changes, ranks: Collection[int], kernels: Collection
 
 
 def refuse_without_effect(changes: Changes, classes: Collection[str]) -> None:
-    """Raise ChangeError for changes of a part of the device's work of which a run has none.
+    """Raise ChangeError for changes of a class of device activities that a run does not have.
 
-    ``classes``: those of the run's activities, as a breakdown counts them.
+    ``classes``: the classes of the run's activities, as a breakdown counts them.
     """
     for key, name in KEYS.items():
         if name in _CHANGES and getattr(changes, name) != 1.0 and (_CHANGES[name] not in classes):
@@ -173,7 +177,7 @@ def _pattern(key: str, text: str) -> re.Pattern[str]:
 
 
 def as_mapping(changes: Changes) -> dict[str, float]:
-    """Return the changes to the measured run, by the user's keys."""
+    """Return the changes by the user's keys."""
     given = {key: getattr(changes, name) for key, name in KEYS.items()}
     kernels = {f"kernels[{pattern.pattern}]": speed for pattern, speed in changes.kernels}
     parts = {field: part for part, field in RANK_KEYS.items()}

@@ -1,11 +1,13 @@
 """The activities of one rank's device, and their predecessors.
 
-An activity comes after the one before it on its stream, after the call that launched it, and after those of other
-streams that its stream had been told to wait for. Older profilers do not say the latter: there an activity that nothing
-else explains, and that starts right when one of another stream ends, is taken to have waited for that one.
-What is left between the last of these and its start is its own delay, and stays what it was. After an idle device that
-is the way from the call to the device; an activity that was waiting on its stream starts sooner after the one before.
-So of the first, only as much stays where the device is busy as the median of the second.
+An activity follows the previous activity of its stream, the call that launched it, and the activities of other streams
+that its stream was told to wait for. Older profilers do not record such waits. There an activity without other
+explanation that starts right when an activity of another stream ends is assumed to have waited for it.
+
+The time between the last predecessor and the activity's start is the activity's own delay, which a replay keeps. On an
+idle device this delay is the time from the call to the device. An activity that was queued on its stream starts sooner
+after its predecessor. So where a replay finds the device busy, an idle device's delay is cut to the median delay of
+queued activities.
 """
 
 from bisect import bisect_right
@@ -20,19 +22,19 @@ from traces.kineto.rank import EventWait, Indices, RankTrace
 from traces.timeline import Floats
 
 UNEXPLAINED_S: Final = 15e-6
-"""More than this after all that is known, a start has another reason: launching takes 5 to 15 us (Kineto traces)."""
+"""Delay after all known predecessors that needs another explanation: launching takes 5 to 15 us (Kineto traces)."""
 FOLLOWS_WITHIN_S: Final = 3e-6
-"""How soon an activity starts after what its stream waited for."""
+"""Longest time from the end of an activity to the start of an activity that waited for it."""
 _LEAST_FOR_A_GAP: Final = 8
-"""From as few activities that were waiting on their streams the gap between two is known."""
+"""Fewest queued activities from which the gap between two is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceOrder:
-    """By row: the rows it comes after, and its delay after them in seconds (below 0: clocks disagree).
+    """By row: its predecessors, and its delay after them in seconds (below 0: clocks disagree).
 
-    After its launch a row is delayed by ``launching_s`` more. ``num_inferred`` dependencies between streams were
-    inferred from times.
+    ``launching_s``: further delay of a row after its launch.
+    ``num_inferred``: number of dependencies between streams that were inferred from times.
     """
 
     before: list[tuple[int, ...]]
@@ -42,7 +44,10 @@ class DeviceOrder:
 
 
 def order_device(rank: RankTrace, host: Host, start_s: Floats, end_s: Floats) -> DeviceOrder:
-    """Return what a rank's rows came after; ``end_s`` is when each let others go on, both on the common clock."""
+    """Return the predecessors of a rank's rows.
+
+    ``end_s``: when each row released its dependents, on the common clock.
+    """
     orderer = _Orderer(rank, host, start_s.tolist(), end_s.tolist())
     return orderer.run()
 
@@ -90,12 +95,12 @@ class _Orderer:
         return DeviceOrder(before, *_split(np.array(delay_s), np.array(waited)), num_inferred)
 
     def _call(self, row: int) -> tuple[float, float]:
-        """Return from when to when the call lasted that launched a row; -inf where the trace does not say."""
+        """Return start and end of the call that launched a row; -inf if the trace does not state it."""
         call = self.host.launch[row]
         return (self.host.calls[call].start_s, self.host.calls[call].end_s) if call >= 0 else (-np.inf, -np.inf)
 
     def _launched(self) -> dict[str, tuple[list[float], list[int]]]:
-        """Return, by stream, when the host launched its rows, in order, and which they are."""
+        """Return, by stream, the launch times of its rows in order, and the rows."""
         rows = self.rank.rows
         found: dict[str, tuple[list[float], list[int]]] = {}
         known = np.flatnonzero(~np.isnan(rows.launch_s))
@@ -106,7 +111,7 @@ class _Orderer:
         return found
 
     def _awaited(self, stream: str, launch_s: float) -> list[int]:
-        """Return what a stream was told to wait for between its last row's launch and this one's."""
+        """Return the rows that a stream was told to wait for between its previous launch and this one."""
         pending, found = self.waits.get(stream, []), []
         while pending and pending[-1].called_s <= launch_s:
             wait = pending.pop()
@@ -116,7 +121,7 @@ class _Orderer:
         return found
 
     def _inferred(self, row: int, stream: int, ready_s: float) -> list[int]:
-        """Return the row of another stream at whose end a row starts that nothing else explains."""
+        """Return the row of another stream that an unexplained start followed, if any."""
         start_s = self.start_s[row]
         if start_s - ready_s <= UNEXPLAINED_S or ready_s == -np.inf:
             return []
@@ -131,8 +136,9 @@ class _Orderer:
 
 
 def _split(delay_s: Floats, waited: Indices) -> tuple[list[float], list[float]]:
-    """Return delays after other rows, and how much more after the launch; ``waited``: 1 for rows that were launched
-    while their stream was busy, -1 for those that an idle one waited for.
+    """Return the delays after predecessors, and the further delays after launches.
+
+    ``waited``: 1 for a row launched while its stream was busy, -1 for a row launched on an idle stream.
     """
     waiting_s = delay_s[waited > 0]
     gap_s = float(np.median(np.maximum(0.0, waiting_s))) if len(waiting_s) >= _LEAST_FOR_A_GAP else np.inf

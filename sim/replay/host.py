@@ -1,8 +1,8 @@
 """The calls of one rank's host that launched work on the device or waited for it, and their predecessors.
 
-A call comes after one other: the call before it on its own thread, or the last one that any thread began meanwhile (so
-the threads of forward and backward hand over to each other). What lies between is the host's own time. A call that
-waits for the device also comes after the last work that ended before the call returned.
+A call follows one other call: the previous call of its own thread, or the last call that any thread began since (so the
+threads of forward and backward hand over to each other). The time between the two is the host's own time. A call that
+waits for the device also follows the last work that ended before the call returned.
 """
 
 import re
@@ -20,13 +20,16 @@ WAITING: Final = re.compile(r"(Device|Stream|Event|Ctx)Synchronize")
 WHOLE_DEVICE: Final = re.compile(r"(Device|Ctx)Synchronize")
 COPY: Final = re.compile(r"Memcpy")
 RETURNS_WITHIN_S: Final = 50e-6
-"""A copy's call that returns after the copy has ended, by no more than this, waited for it."""
+"""Longest time from a copy's end to the return of a call that waited for the copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """A call, in seconds on the common clock: ``before`` is the call that it comes after (-1: none), ``returned``
-    whether after its return (else after its start). ``rows`` are those it waits for.
+    """A call, in seconds on the common clock.
+
+    ``before``: the call that it follows (-1: none).
+    ``returned``: it follows that call's return; else that call's start.
+    ``rows``: the rows that it waits for.
     """
 
     start_s: float
@@ -38,19 +41,19 @@ class HostCall:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Calls by start; ``launch[row]`` is the call that launched a row (-1: the trace does not say)."""
+    """Calls by start; ``launch[row]``: the call that launched a row (-1: the trace does not state it)."""
 
     calls: tuple[HostCall, ...]
     launch: list[int]
 
     def moved(self, by_s: float) -> "Host":
-        """Return the same calls on a clock that shows more."""
+        """Return the same calls with times shifted by ``by_s``."""
         calls = (HostCall(c.start_s + by_s, c.end_s + by_s, c.before, c.returned, c.rows) for c in self.calls)
         return Host(tuple(calls), self.launch)
 
 
 def read_host(rank: RankTrace, shift_s: float) -> Host:
-    """Return the calls that matter to a rank's rows; ``shift_s`` is added to its times."""
+    """Return the calls that launched a rank's rows or waited for them; ``shift_s`` is added to all times."""
     spans, rows = rank.launches, rank.rows
     waits = np.array([bool(WAITING.search(name)) for name in spans.name.values] or [False])[spans.name.codes]
     launches = np.isin(spans.correlation, rows.correlation) & (spans.correlation != NO_CORRELATION)
@@ -73,13 +76,16 @@ def read_host(rank: RankTrace, shift_s: float) -> Host:
 
 
 def _window(start_s: Floats, launches: Flags) -> tuple[float, float]:
-    """Return when the first and the last launch began: (inf, -inf) without any."""
+    """Return the starts of the first and the last launch; (inf, -inf) without launches."""
     chosen = start_s[launches]
     return (float(chosen.min()), float(chosen.max())) if len(chosen) else (np.inf, -np.inf)
 
 
 def _before(calls: list[HostCall], own: int, start_s: float) -> int:
-    """Return what the next call comes after: the last call, unless that began while the own thread's was not over."""
+    """Return the predecessor of the next call.
+
+    The last call, or the own thread's call if that outlasted the last's start.
+    """
     last = len(calls) - 1
     if own < 0 or last == own:
         return last
@@ -87,7 +93,7 @@ def _before(calls: list[HostCall], own: int, start_s: float) -> int:
 
 
 class _WaitedRows:
-    """Says which rows a call waited for."""
+    """The rows that calls waited for."""
 
     def __init__(self, rank: RankTrace) -> None:
         self._spans, self._rows = rank.launches, rank.rows
@@ -98,7 +104,7 @@ class _WaitedRows:
         self._streams = [_ByEnd.of(rank.rows, launched[codes == code]) for code in np.unique(codes).tolist()]
 
     def rows(self, span: int) -> tuple[int, ...]:
-        """Return the rows that a call waited for: none for a call that only launches."""
+        """Return the rows that a call waited for; empty for a call that only launches."""
         name, end_s = self._spans.name.at(span), float(self._spans.end_s[span])
         if WAITING.search(name):
             start_s = float(self._spans.start_s[span])
@@ -112,7 +118,7 @@ class _WaitedRows:
 
 @dataclass(frozen=True, slots=True)
 class _ByEnd:
-    """Rows by end, and when each ended and was launched."""
+    """Rows sorted by end, with their ends and launch times."""
 
     rows: list[int]
     end_s: list[float]
@@ -120,12 +126,12 @@ class _ByEnd:
 
     @classmethod
     def of(cls, rows: DeviceRows, chosen: Indices) -> "_ByEnd":
-        """Return the chosen rows by end; of those that end at once the first is the last."""
+        """Return the chosen rows sorted by end; of rows that end together, the first row comes last."""
         ordered = chosen[np.lexsort((-chosen, rows.end_s[chosen]))]
         return cls(ordered.tolist(), rows.end_s[ordered].tolist(), rows.launch_s[ordered].tolist())
 
     def last(self, called_s: float, until_s: float) -> int:
-        """Return the row that was launched before a call and ended last until a moment, -1 for none."""
+        """Return the row that ended last by ``until_s`` among those launched before a call, -1 for none."""
         place = bisect_right(self.end_s, until_s) - 1
         while place >= 0 and not self.launch_s[place] < called_s:
             place -= 1

@@ -1,4 +1,4 @@
-"""A profile in, the same run once more, with whatever is to be different."""
+"""A replay of a profile, with changes if asked."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,19 +19,21 @@ from traces.timeline import Floats
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What ran again: the trace with its new times, on one clock from 0, and the span from first start to last end."""
+    """A replayed run: the trace with its new times, on one clock from 0, and the span from first start to last end."""
 
     trace: KinetoTrace
     span_s: float
 
 
 class Replayer:
-    """A profile whose dependencies are read once; ``run`` plays it with changes.
+    """A profile whose dependencies are read once; ``run`` replays it with changes.
 
-    Assumes that the order of launches and what waits for what do not depend on time, that the delay after what an
-    activity waited for stays, and that kernels slow each other down as measured. ``measured_s`` is the measured span;
-    ``num_inferred`` counts dependencies between streams that the trace does not state; ``unsplit_kinds`` are kinds of
-    communication whose latency is unknown, as they come in one size: all their time depends on the bandwidth.
+    Assumptions: the order of launches and all dependencies do not depend on time; an activity's delay after its
+    predecessors stays; kernels slow each other down as measured.
+    ``measured_s``: the measured span in seconds.
+    ``num_inferred``: number of dependencies between streams that the trace does not state.
+    ``unsplit_kinds``: kinds of communication with one message size, whose latency is unknown; all their time scales
+        with the bandwidth.
     """
 
     def __init__(self, trace: KinetoTrace) -> None:
@@ -65,7 +67,7 @@ class Replayer:
         return self._split
 
     def run(self, changes: Changes) -> Replay:
-        """Return the run with changes. Raises TraceError where the trace's dependencies form a circle."""
+        """Return the run with changes. Raises TraceError for circular dependencies in the trace."""
         builder = ReplayGraph(self._split, changes)
         shared: list[set[int]] = [set() for _ in self._ranks]
         for transfer in self._transfers:
@@ -82,7 +84,7 @@ class Replayer:
         return self._result(nodes, np.array(loop.ends_s))
 
     def _result(self, nodes: Sequence[RankNodes], ends_s: Floats) -> Replay:
-        """Return the trace with the times at which nodes ended. The curve of allocated memory has no new times."""
+        """Return the trace with the replayed times. The curve of allocated memory has no new times."""
         ranks = []
         nothing = np.empty(0), np.empty(0, dtype=np.int64)
         for trace, part in zip(self.trace.ranks, nodes, strict=True):

@@ -1,4 +1,4 @@
-"""How long the network was busy with each collective, and how much of that is latency."""
+"""The time for which each collective uses the network, and the part of it that is latency."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,10 @@ from traces.timeline import Floats
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Rows that wait for each other, as (position of the rank, row): kind, bytes (-1: unknown), and from when, the last
-    having come, to when, in seconds on the common clock.
+    """Rows that wait for each other, as (index of the rank, row).
+
+    Fields: kind, bytes (-1: unknown), and start and end in seconds on the common clock; a transfer starts when its last
+    row does.
     """
 
     kind: str
@@ -27,14 +29,14 @@ class Transfer:
 
     @property
     def duration_s(self) -> float:
-        """Return how long it lasts once all have come; clocks that disagree do not make it negative."""
+        """Return the seconds from the last arrival to the end; never negative, even if clocks disagree."""
         return max(0.0, self.end_s - self.begin_s)
 
 
 def find_transfers(trace: KinetoTrace, start_s: Sequence[Floats], end_s: Sequence[Floats]) -> list[Transfer]:
-    """Return collectives and messages of several ranks that were read; times by rank and row, on the common clock.
+    """Return the collectives and messages among several ranks of a trace; times by rank and row, on the common clock.
 
-    Of a broadcast or a reduce some members leave early: these stay rows like any other.
+    Broadcasts and reduces are not returned, since some members leave early; their rows are treated like any other row.
     """
     shared = [(c.facts.kind, c.facts.num_bytes, c.members) for c in synchronising(trace.matches.collectives)]
     for (sender, sent), (receiver, received) in trace.matches.messages:
@@ -57,7 +59,7 @@ class NetworkSplit:
     latency_s: Mapping[str, float]
 
     def changed_s(self, kind: str, duration_s: float, changes: Changes) -> float:
-        """Return how long a transfer takes on another network."""
+        """Return the duration of a transfer on a changed network."""
         latency_s = min(duration_s, self.latency_s.get(kind, 0.0))
         return latency_s * changes.latency + (duration_s - latency_s) / changes.bandwidth
 
@@ -70,7 +72,7 @@ def split_network(sizes: Mapping[str, Sequence[tuple[int, float]]]) -> NetworkSp
         if len(np.unique(known[:, 0])) < 2:
             continue
         num_bytes, time_s = known.T
-        weights = 1.0 / np.maximum(time_s, 1e-9)  # relative errors count alike
+        weights = 1.0 / np.maximum(time_s, 1e-9)  # weigh relative errors
         scale = num_bytes.max()
         matrix = np.stack([weights, num_bytes / scale * weights], axis=1)
         solution, _ = nnls(matrix, time_s * weights)
@@ -79,7 +81,7 @@ def split_network(sizes: Mapping[str, Sequence[tuple[int, float]]]) -> NetworkSp
 
 
 def sizes_by_kind(trace: KinetoTrace, transfers: Sequence[Transfer]) -> dict[str, list[tuple[int, float]]]:
-    """Return bytes and seconds of all communication by kind: transfers, and the kernels of ranks read alone."""
+    """Return bytes and seconds of all communication by kind: transfers, and kernels of ranks that were read alone."""
     sizes: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for transfer in transfers:
         sizes[transfer.kind].append((transfer.num_bytes, transfer.duration_s))
