@@ -1,4 +1,4 @@
-"""Refuse plans that could not run, before anything runs."""
+"""Checks of a whole plan before it runs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Set
@@ -14,11 +14,11 @@ from sim.plan.words.program import Call, Plan, Program, Task
 from sim.plan.words.steps import drain, first_step, longest_lag
 
 _INSTANCED = (Scope.MICROBATCH, Scope.STEP)
-"""Scopes of buffers that hold nothing until something is written."""
+"""Scopes of buffers that have no content before the first write."""
 
 
 Channel = tuple[str, int, str, bool]
-"""Axis, offset, direction, and whether it is the sending end."""
+"""A queue of messages: axis, offset, direction, and whether it is the sending end."""
 
 
 class _Message(NamedTuple):
@@ -30,17 +30,17 @@ class _Message(NamedTuple):
 
 
 def check(plan: Plan) -> None:
-    """Raise CheckError, naming role, stream, op and peer, where a plan breaks a rule.
+    """Raise CheckError, with role, stream, op and peer, if a plan breaks a rule.
 
     The rules:
 
     * Every rank has one program, and every task has an op.
-    * Ops name buffers that exist. The buffers of an op lie in one tier of memory, except those of a copy.
+    * Ops name buffers that exist. The buffers of an op are in one tier of memory, except those of a copy.
     * Nothing is read before it is written, and no op is dead (see ``check_uses``).
     * Sends match receives in order, micro-batch and size. Messages of one channel share a stream, so none overtakes
       another.
     * A collective's buffers fit its kind. The members of a group issue the same collectives in the same order.
-    * Ops that meet complete the same step. So the rules hold also for the first step of a run and for its drain.
+    * Ops that meet complete the same step. So the rules also hold for the first step of a run and for its drain.
 
     A cycle between ranks is no error here; it shows as a deadlock when the plan runs.
     """
@@ -76,7 +76,7 @@ def _check_roles(plan: Plan) -> None:
 
 
 def _check_tasks(program: Program) -> None:
-    """Raise CheckError unless every call is of a task that the program has, and every task has an op."""
+    """Raise CheckError unless every call names a task of the program, and every task has an op."""
     for call in program.calls:
         if call.task not in program.tasks:
             raise CheckError(f"role {program.role_name}: call of unknown task {call.task!r}")
@@ -97,7 +97,7 @@ def _check_buffers(plan: Plan, program: Program) -> None:
 
 
 def _check_tiers(program: Program, op: Op) -> None:
-    """Raise CheckError unless a copy leads from one tier to another, and all but waiting stays in one."""
+    """Raise CheckError unless a copy goes from one tier to another, and every other op but a wait uses one tier."""
     if isinstance(op, Compute) and not op.writes:
         return
     reads, writes = ([program.buffers[name] for name in names] for names in (op.reads, op.writes))
@@ -130,7 +130,7 @@ def _check_reads(program: Program) -> None:
         for scope in _INSTANCED:
             instance = scope, call.microbatch if scope is Scope.MICROBATCH else None
             step = now[instance], call.task, scope
-            if step not in after:  # micro-batches to which the same has happened are looked at once
+            if step not in after:  # micro-batches with equal histories are checked together
                 written = histories[step[0]]
                 missing = needs[call.task][scope].keys() - written
                 if missing:
@@ -144,7 +144,7 @@ def _check_reads(program: Program) -> None:
 
 
 def _numbered(written: frozenset[str], histories: list[frozenset[str]]) -> int:
-    """Return the number of a history, that is of what has been written, and add it where it is new."""
+    """Return the index of a set of written buffers in ``histories``, which it joins if it is new."""
     if written not in histories:
         histories.append(written)
     return histories.index(written)
@@ -153,9 +153,9 @@ def _numbered(written: frozenset[str], histories: list[frozenset[str]]) -> int:
 def _needs_and_gives(
     program: Program, task: Task, shared: Set[str]
 ) -> tuple[dict[Scope, dict[str, Op]], dict[Scope, set[str]]]:
-    """Return what a task reads before writing it, and what it writes of the ``shared`` buffers, by scope.
+    """Return, by scope, the buffers that a task reads before it writes them, and the ``shared`` buffers that it writes.
 
-    ``shared``: buffers that more than one task touches.
+    ``shared``: buffers that several tasks use.
     """
     needs: dict[Scope, dict[str, Op]] = {scope: {} for scope in _INSTANCED}
     written: set[str] = set()
@@ -176,7 +176,7 @@ def _check_messages(plan: Plan) -> None:
         for (axis, offset, direction, is_send), issued in sequences[id(program)].items():
             peer = plan.program_of(plan.mesh.shift(rank, axis, offset))
             answers = sequences[id(peer)].get((axis, -offset, direction, not is_send), [])
-            if issued != answers:  # calls of the two sides may still have different parts of the same messages
+            if issued != answers:  # the same messages may still be divided among calls in different ways
                 _check_one_by_one(plan)
                 return
     for program in plan.programs:
@@ -184,7 +184,7 @@ def _check_messages(plan: Plan) -> None:
 
 
 def _call_by_call(program: Program) -> dict[Channel, list[tuple[int | None, int, tuple[int, ...]]]]:
-    """Return what calls issue on every channel: micro-batch, lag, and the bytes of their messages."""
+    """Return the messages of every channel by call: micro-batch, lag, and bytes of each."""
     found: dict[Channel, list[tuple[int | None, int, tuple[int, ...]]]] = defaultdict(list)
     sizes = {name: _sizes(program, task) for name, task in program.tasks.items()}
     for call in program.calls:
@@ -212,7 +212,7 @@ def _check_streams(program: Program) -> None:
 
 
 def _check_one_by_one(plan: Plan) -> None:
-    """Raise CheckError where a message meets one that it does not match."""
+    """Raise CheckError for a message that meets one it does not match."""
     ends = {id(program): _by_channel(program) for program in plan.programs}
     for program in plan.programs:
         rank = plan.ranks_of(program)[0]
@@ -226,7 +226,7 @@ def _check_one_by_one(plan: Plan) -> None:
                     f"peer, role {peer.role_name}, {other} {len(answers)}"
                 )
             for mine, theirs in zip(issued, answers, strict=True):
-                if _what_it_is(mine) != _what_it_is(theirs):
+                if _identity(mine) != _identity(theirs):
                     raise CheckError(_mismatch(program, peer, mine, theirs))
         _check_streams(program)
 
@@ -248,8 +248,8 @@ def _messages(program: Program, task: Task) -> Iterator[tuple[Channel, Send | Re
             yield (op.axis, op.offset, op.direction, isinstance(op, Send)), op, num_bytes
 
 
-def _what_it_is(message: _Message) -> tuple[int | None, int, int]:
-    """Return what both ends of a message must agree in."""
+def _identity(message: _Message) -> tuple[int | None, int, int]:
+    """Return the properties on which both ends of a message must agree."""
     return message.call.microbatch, message.call.lag, message.num_bytes
 
 

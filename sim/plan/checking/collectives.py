@@ -1,4 +1,4 @@
-"""Refuse collectives that do not fit their kind, or that the members of a group do not issue alike."""
+"""Checks of collectives: each fits its kind, and the members of a group issue the same ones."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ def where(program: Program, op: Op) -> str:
 
 
 def check_collective(plan: Plan, program: Program, op: Collective) -> None:
-    """Raise CheckError where options, buffers or shapes do not fit the kind; all buffers exist."""
+    """Raise CheckError if options, buffers or shapes do not fit the kind; the buffers are known to exist."""
     try:
         positions = _positions(plan, program, op)
         _check_options(op)
@@ -51,7 +51,7 @@ def _require(holds: bool, rule: str) -> None:
 
 
 def _positions(plan: Plan, program: Program, op: Collective) -> tuple[int, ...]:
-    """Return the group positions that the ranks of a program have, () where the rules need none."""
+    """Return the group positions of a program's ranks, () if the rules do not need them."""
     if not op.members and not op.sizes and op.kind not in _ROOTED:
         return ()
     found = [0]
@@ -124,7 +124,7 @@ def _check_reduce_scatter(program: Program, op: Collective, parts: int, position
 
 
 def _check_pieces(program: Program, op: Collective, parts: int, piece: Sequence[str], whole: Sequence[str]) -> None:
-    """Check that the pieces of ``parts`` ranks are the whole; a flat one may be padded, or lie in the whole."""
+    """Check that the pieces of ``parts`` ranks make up the whole; a flat piece may be padded, or lie in the whole."""
     if op.dim is None and op.reads == op.writes:
         return
     if op.dim is None:
@@ -174,7 +174,7 @@ def _check_all_to_all(program: Program, op: Collective, parts: int, positions: S
 
 
 def _check_table(op: Collective, parts: int, positions: Sequence[int], given: Shape, got: Shape) -> None:
-    """Check that buffers are as long as the table asks of the ranks of their role."""
+    """Check that buffers have the lengths that the table of sizes demands."""
     assert op.dim is not None
     square = len(op.sizes) == parts and all(len(row) == parts for row in op.sizes)
     _require(square, f"a group of {parts} needs {parts} x {parts} sizes")
@@ -234,7 +234,7 @@ def check_groups(plan: Plan) -> None:
 
 
 def _by_group(program: Program) -> GroupIssues:
-    """Return the collectives that span several roles; within one role all members run one program."""
+    """Return the collectives that span several roles; within one role all members run the same program."""
     groups: GroupIssues = defaultdict(list)
     spanning = {
         name: [op for op in task.ops if isinstance(op, Collective) and any(axis in program.role for axis in op.axes)]
@@ -247,7 +247,7 @@ def _by_group(program: Program) -> GroupIssues:
 
 
 def _member_programs(plan: Plan, rank: int, axes: tuple[str, ...], members: tuple[int, ...]) -> Iterator[Program]:
-    """Yield each program of a group once."""
+    """Yield each program of a group's members once."""
     group = plan.mesh.group(rank, axes)
     seen = set()
     for position in members or range(len(group)):
@@ -279,7 +279,7 @@ def _check_same(
 
 
 def _agreed(program: Program, op: Collective, lag: int) -> dict[str, Any]:
-    """Return what the members of a group must agree on; the buffers of an uneven exchange differ."""
+    """Return the properties on which the members of a group must agree; buffers of an uneven exchange may differ."""
     return {
         "kind": str(op.kind),
         "steps before": lag,

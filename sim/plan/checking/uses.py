@@ -10,11 +10,12 @@ _ABSTRACT_WORK = "delay"
 
 
 def check_uses(program: Program) -> None:
-    """Raise CheckError, naming task, stream, op and buffers, for an op that takes time and changes no result.
+    """Raise CheckError, with task, stream, op and buffers, for an op that takes time and changes no result.
 
     An op is used if it writes nothing (a wait), or a persistent buffer, or a buffer that is read later: by an op of its
-    task, or by a later call. Three kinds of op always count as used. The peer waits for a message. In a collective
-    among several roles another role may need the result. A ``delay`` kernel stands for time, not for values.
+    task, or by a later call. Three kinds of op always count as used: a message, since its peer waits for it; a
+    collective among several roles, since another role may need the result; and a ``delay`` kernel, which stands for
+    time and has no values.
     """
     unread = {name: _unread(program, task) for name, task in program.tasks.items()}
     used: set[int] = set()
@@ -47,7 +48,7 @@ def _sequences(program: Program, scope: Scope) -> set[tuple[str, ...]]:
 
 
 def _unread(program: Program, task: Task) -> list[Op]:
-    """Return the ops of a task of which another call must read a result for them to be used."""
+    """Return the ops of a task whose results only another call could use."""
     found: list[Op] = []
     read_later: set[str] = set()
     for op in reversed(task.ops):

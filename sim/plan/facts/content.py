@@ -16,10 +16,10 @@ _PLAIN: Final = frozenset({bool, int, float, str, bytes, type(None)})
 
 
 def content_digest(value: object) -> bytes:
-    """Return a digest of a value's content: equal for values that are made of equal parts in the same order.
+    """Return a digest of a value's content: equal for values of equal parts in the same order.
 
     Values are numbers, text, arrays, enums, sequences, sets, mappings and dataclasses. Fields whose names begin with an
-    underscore are caches, and do not count. Raises TypeError for other objects, whose content is not known.
+    underscore are caches, and do not count. Raises TypeError for other objects, whose content is unknown.
 
         content_digest(Mesh((("dp", 2),))) == content_digest(Mesh((("dp", 2),)))
     """
@@ -27,13 +27,13 @@ def content_digest(value: object) -> bytes:
 
 
 def plan_digest(plan: Plan) -> bytes:
-    """Return a digest of all of a plan but its name and its seed, which no time depends on."""
+    """Return a digest of a plan without its name and its seed, on which no time depends."""
     named = {field.name: getattr(plan, field.name) for field in fields(plan) if field.name not in {"name", "seed"}}
     return content_digest(named)
 
 
 class _Flat:
-    """Turns values into nested tuples of plain values. Parts that occur several times are turned once."""
+    """Converter of values into nested tuples of plain values; a part that occurs several times is converted once."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[object, Any]] = {}
@@ -48,11 +48,11 @@ class _Flat:
         if known is None:
             if kind not in self._parts:
                 self._parts[kind] = self._parts_of(kind)
-            known = self._known[id(value)] = value, self._parts[kind](value)  # kept, so that no other gets its identity
+            known = self._known[id(value)] = value, self._parts[kind](value)  # keep the value, so its id stays its own
         return known[1]
 
     def _parts_of(self, kind: type) -> Callable[[Any], Any]:
-        """Return the function that takes values of a type apart. Raises TypeError where the type is not known."""
+        """Return the function that converts values of a type. Raises TypeError for an unknown type."""
         if issubclass(kind, Enum):
             return lambda value: (kind.__qualname__, value.name)
         if is_dataclass(kind):

@@ -1,4 +1,4 @@
-"""Dependencies of every op of a program: the op before it on its stream, and earlier ops on the same buffers."""
+"""Dependencies of every op of a program: the previous op of its stream, and earlier ops on the same buffers."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from sim.plan.words.buffer import Scope
 from sim.plan.words.program import Program
 
 Instance = tuple[str, int | None]
-"""A buffer, and its micro-batch where it has an instance for each."""
+"""A buffer, and the micro-batch of its instance if it has one per micro-batch."""
 
 
 def dependencies(program: Program) -> Iterator[tuple[int, ...]]:
-    """Yield, for every op in issue order, the places in that order of the ops that must be over before it begins."""
+    """Yield, for every op in issue order, the indices in that order of the ops that must end before it begins."""
     tail: dict[str, int] = {}
     for place, (earlier, (_, _, _, op)) in enumerate(zip(hazards(program), program.instances(), strict=True)):
         before = tail.get(op.stream)
@@ -20,7 +20,7 @@ def dependencies(program: Program) -> Iterator[tuple[int, ...]]:
 
 
 def hazards(program: Program) -> Iterator[tuple[int, ...]]:
-    """Yield the same less the order of streams: read after write, write after read, write after write."""
+    """Yield the dependencies without those of streams: read after write, write after read, write after write."""
     writer: dict[Instance, int] = {}
     readers: dict[Instance, list[int]] = defaultdict(list)
     for place, (_, call, _, op) in enumerate(program.instances()):

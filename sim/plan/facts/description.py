@@ -12,9 +12,11 @@ from sim.plan.words.program import Program, Task
 
 @dataclass(frozen=True, slots=True)
 class OpDescription:
-    """``num_bytes``: what a kernel reads and writes, a collective's payload (all_reduce, broadcast, reduce: the tensor;
-    all_gather: the gathered; reduce_scatter: the un-scattered; all_to_all: the send buffer; barrier: 0), a message or a
-    copy between tiers.
+    """The description of an op in a timeline.
+
+    ``num_bytes``: bytes that a kernel reads and writes; or the bytes of a message or of a copy between tiers; or a
+        collective's payload (all_reduce, broadcast, reduce: the tensor; all_gather: the gathered tensor;
+        reduce_scatter: the tensor before it; all_to_all: the send buffer; barrier: 0).
     ``group``: the axes of a collective.
     """
 
@@ -40,7 +42,7 @@ def describe(program: Program, task: Task, op: Op) -> OpDescription:
 
 
 def kernel_work(program: Program, op: Compute, *, fused: bool = True) -> Work:
-    """Return the work of one call of a kernel. Without ``fused``: of a framework that has several kernels for it."""
+    """Return the work of one call of a kernel; without ``fused``, in a framework that uses several kernels for it."""
     inputs = [buffer_spec(program, name) for name in op.reads]
     outputs = [buffer_spec(program, name) for name in op.writes]
     attributes = op.attributes if fused else {**op.attributes, "fused": False}
@@ -58,7 +60,7 @@ def collective_bytes(program: Program, op: Collective) -> int:
 
 
 def pair_bytes(program: Program, op: Collective, order: Sequence[int]) -> list[list[int]]:
-    """Return the bytes from each member of an uneven all_to_all to each, for group positions in ``order``."""
+    """Return the bytes between each two members of an uneven all_to_all, by group positions in ``order``."""
     assert op.dim is not None
     buffer = program.buffers[op.reads[0]]
     row_bytes = BYTES_PER_ELEMENT[buffer.dtype] * prod(n for dim, n in enumerate(buffer.shape) if dim != op.dim)
@@ -71,6 +73,6 @@ def payload_bytes(program: Program, names: tuple[str, ...]) -> int:
 
 
 def buffer_spec(program: Program, name: str) -> TensorSpec:
-    """Return a buffer's shape and element type, as the cost models take them."""
+    """Return a buffer's shape and element type for the cost models."""
     buffer = program.buffers[name]
     return TensorSpec(buffer.shape, buffer.dtype)

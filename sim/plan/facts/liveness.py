@@ -1,8 +1,8 @@
-"""When buffers live: the one rule by which both backends count memory.
+"""Lifetimes of buffers: the rule by which both backends count memory.
 
-Memory is counted in issue order, as a caching allocator under an asynchronous device sees it: an instance is
-born just before the first op that writes it is issued, and dies just after the last op that touches it is.
-Persistent buffers always live.
+Memory is counted in issue order, as a caching allocator of an asynchronous device counts it. An instance is born just
+before the issue of the first op that writes it, and dies just after the issue of the last op that uses it. Persistent
+buffers always live.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,9 @@ from sim.plan.words.program import Program, Task
 
 @dataclass(frozen=True, slots=True)
 class CallLife:
-    """The buffers whose life begins, or ends, in one call: (op of the task, buffer), in issue order.
+    """The buffers that are born, and those that die, in one call: (op of the task, buffer), in issue order.
 
-    A MICROBATCH buffer is that of the call's micro-batch; a STEP buffer has one instance.
+    A MICROBATCH buffer belongs to the call's micro-batch; a STEP buffer has one instance.
     """
 
     births: tuple[tuple[int, str], ...] = ()
@@ -30,7 +30,7 @@ class _Touch:
 
 
 def lifetimes(program: Program) -> list[CallLife]:
-    """Return the buffers whose life begins, or ends, in every call of a program, in call order."""
+    """Return the births and deaths of buffers in every call of a program, in call order."""
     touches = {
         scope: {name: _touches(program, task, scope) for name, task in program.tasks.items()}
         for scope in (Scope.MICROBATCH, Scope.STEP)
@@ -55,7 +55,7 @@ def lifetimes(program: Program) -> list[CallLife]:
 
 
 def _touches(program: Program, task: Task, scope: Scope) -> dict[str, _Touch]:
-    """Return the first and the last op of a task that touch each of its buffers of a scope."""
+    """Return the first and the last op of a task that use each of its buffers of a scope."""
     found: dict[str, _Touch] = {}
     for j, op in enumerate(task.ops):
         for name in (*op.reads, *op.writes):
@@ -65,7 +65,7 @@ def _touches(program: Program, task: Task, scope: Scope) -> dict[str, _Touch]:
 
 
 def _lives_of_sequence(tasks: Sequence[str], touches: dict[str, dict[str, _Touch]]) -> list[CallLife]:
-    """Return births and deaths when these tasks are called in this order on the same instances."""
+    """Return the births and deaths for tasks that are called in this order on the same instances."""
     born: dict[str, int] = {}
     last: dict[str, int] = {}
     for position, task in enumerate(tasks):

@@ -11,14 +11,14 @@ from sim.plan.words.program import Plan, Program
 
 @dataclass(frozen=True, slots=True)
 class RankWork:
-    """``ops``: how many ops of each kind a rank ran. ``sent_bytes``: payload of its messages and collectives."""
+    """The work of a rank. ``ops``: number of ops by kind; ``sent_bytes``: payload of its messages and collectives."""
 
     ops: Mapping[str, int] = field(default_factory=dict)
     sent_bytes: int = 0
 
 
 def kind_of(op: Op) -> str:
-    """Return the kind under which an op is counted: ``compute``, ``copy``, ``send``, ``recv`` or a collective's own."""
+    """Return the kind of an op in the counts: ``compute``, ``copy``, ``send``, ``recv`` or the collective's own."""
     return str(op.kind) if isinstance(op, Collective) else type(op).__name__.lower()
 
 
@@ -51,7 +51,7 @@ def sent_bytes(op: Op, payload_bytes: Iterable[int], bytes_per_element: int, gro
 
 
 def program_work(plan: Plan, program: Program, calls: Mapping[str, int]) -> RankWork:
-    """Return the work of a rank that called the tasks of its program so many times each."""
+    """Return the work of a rank with these numbers of calls of its program's tasks."""
     ops: Counter[str] = Counter()
     total_bytes = 0
     for name, count in calls.items():

@@ -1,7 +1,7 @@
-"""What of a program repeats: calls that are made over and over in its middle, each time for later micro-batches.
+"""The repetition in a program: calls in its middle that recur, each time for later micro-batches.
 
-A program with fewer such repetitions is the same program of a step with fewer micro-batches. What a backend finds out
-about the short one holds for the long one as far as repetitions are alike.
+A program with fewer recurrences is the program of a step with fewer micro-batches. A backend's findings about the short
+program hold for the long one as far as the recurrences are equal.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ from sim.plan.words.program import Call, Program
 Ints = NDArray[np.int64]
 
 MOST_CALLS: Final = 4096
-"""A repetition has no more calls: what repeats less often is no steady state."""
+"""Most calls of a repetition: calls that recur less often are no steady state."""
 
 _NONE: Final = -1
-"""The micro-batch of calls that have none."""
+"""The micro-batch number of calls without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """Calls ``first`` to ``stop`` are the same ``num_calls`` calls over and over, perhaps not all of them at last.
+    """Calls ``first`` to ``stop`` are the same ``num_calls`` calls, over and over; the last time may be cut short.
 
-    Each time they are for micro-batches that are ``microbatches`` further on.
+    Each time the calls are for micro-batches ``microbatches`` later.
     """
 
     first: int
@@ -36,15 +36,15 @@ class Repetition:
 
     @property
     def num_times(self) -> int:
-        """Return how often all of the calls are made."""
+        """Return the number of complete recurrences."""
         return (self.stop - self.first) // self.num_calls
 
     def without(self, times: int) -> "Repetition":
-        """Return the repetition of a program that makes the calls so many times less."""
+        """Return the repetition of a program with so many recurrences less."""
         return replace(self, stop=self.stop - times * self.num_calls)
 
     def of_task(self, program: Program) -> Mapping[str, int]:
-        """Return how many calls of each task one repetition has."""
+        """Return the number of calls of each task in one recurrence."""
         found: dict[str, int] = {}
         for call in program.calls[self.first : self.first + self.num_calls]:
             found[call.task] = found.get(call.task, 0) + 1
@@ -52,7 +52,7 @@ class Repetition:
 
 
 def repetitions(programs: Sequence[Program]) -> list[Repetition] | None:
-    """Return what repeats in every program, for equally many micro-batches; None where that is not so.
+    """Return the repetition of every program, all by the same number of micro-batches; None if there is none.
 
     Of several repetitions it is the one of the fewest micro-batches.
     """
@@ -65,9 +65,9 @@ def repetitions(programs: Sequence[Program]) -> list[Repetition] | None:
 
 
 def shortened(program: Program, repetition: Repetition, times: int) -> Program | None:
-    """Return a program that makes the repeated calls so many times less; None where that is no program.
+    """Return a program with so many recurrences less; None if the result is no program.
 
-    Calls that follow are for micro-batches that many repetitions earlier.
+    Later calls move to the micro-batches that many recurrences earlier.
     """
     calls, by = program.calls, times * repetition.microbatches
     after = [_earlier(call, by) for call in calls[repetition.first + times * repetition.num_calls :]]
@@ -84,7 +84,7 @@ def _earlier(call: Call, microbatches: int) -> Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Coded:
-    """The calls of a program as numbers: task and micro-batch. ``middle``: the call that must repeat."""
+    """The calls of a program as numbers: task and micro-batch. ``middle``: the call whose recurrence is sought."""
 
     tasks: Ints
     microbatches: Ints
@@ -99,7 +99,7 @@ class _Coded:
         return cls(tasks, microbatches, int(numbered[len(numbered) // 2]) if len(numbered) else -1)
 
     def candidates(self) -> list[int]:
-        """Return for how many more micro-batches the middle call is made again, the fewest first."""
+        """Return the numbers of micro-batches after which the middle call recurs, the fewest first."""
         if self.middle < 0:
             return []
         later = slice(self.middle + 1, self.middle + 1 + MOST_CALLS)
@@ -108,7 +108,7 @@ class _Coded:
         return sorted({int(by) for by in ahead[ahead > 0]})
 
     def repetition(self, microbatches: int) -> Repetition | None:
-        """Return what repeats around the middle call, twice at least: most of what micro-batches call for."""
+        """Return the repetition around the middle call: at least twice, and most calls that have a micro-batch."""
         if self.middle < 0:
             return None
         wanted = (self.tasks == self.tasks[self.middle]) & (
@@ -118,18 +118,18 @@ class _Coded:
         num_calls = int(at[0]) - self.middle if len(at) == 1 else 0
         if num_calls < 1:
             return None
-        alike = self._alike(num_calls, microbatches)
-        unlike = np.flatnonzero(~alike)
-        place = int(np.searchsorted(unlike, self.middle))
-        first = int(unlike[place - 1]) + 1 if place else 0
-        stop = (int(unlike[place]) if place < len(unlike) else len(alike)) + num_calls
+        recurring = self._recurring(num_calls, microbatches)
+        ending = np.flatnonzero(~recurring)
+        place = int(np.searchsorted(ending, self.middle))
+        first = int(ending[place - 1]) + 1 if place else 0
+        stop = (int(ending[place]) if place < len(ending) else len(recurring)) + num_calls
         found = Repetition(first, stop, num_calls, microbatches)
         numbered = self.microbatches != _NONE
         is_most = 2 * np.count_nonzero(numbered[first:stop]) > np.count_nonzero(numbered)
-        return found if alike[self.middle] and found.num_times > 1 and is_most else None
+        return found if recurring[self.middle] and found.num_times > 1 and is_most else None
 
-    def _alike(self, num_calls: int, microbatches: int) -> NDArray[np.bool_]:
-        """Return which calls are made again so many calls later, for later micro-batches."""
+    def _recurring(self, num_calls: int, microbatches: int) -> NDArray[np.bool_]:
+        """Return which calls recur ``num_calls`` later, for later micro-batches."""
         tasks, now = self.tasks, self.microbatches
         later = np.where(now == _NONE, _NONE, now + microbatches)
         same: NDArray[np.bool_] = (tasks[num_calls:] == tasks[:-num_calls]) & (now[num_calls:] == later[:-num_calls])

@@ -1,4 +1,4 @@
-"""Which slice of a global tensor a rank holds."""
+"""The slice of a global tensor that a rank holds."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class Slice(NamedTuple):
 
 
 def local_slice(global_shape: Sequence[int], layout: Layout, mesh: Mesh, rank: int) -> Slice:
-    """Return the slice of a tensor of ``global_shape`` that a rank holds under a layout."""
+    """Return a rank's slice of a tensor of ``global_shape`` under a layout."""
     starts, sizes = [0] * len(global_shape), list(global_shape)
     for axis, placement in layout.placements:
         if isinstance(placement, Shard):
@@ -26,7 +26,7 @@ def local_slice(global_shape: Sequence[int], layout: Layout, mesh: Mesh, rank: i
 
 
 def buffer_slice(buffer: Buffer, mesh: Mesh, rank: int) -> Slice:
-    """Return the slice of its global tensor that a rank's buffer is."""
+    """Return the slice of its global tensor that a rank's buffer holds."""
     starts, sizes = (list(n) for n in local_slice(buffer.global_shape or buffer.shape, buffer.layout, mesh, rank))
     if buffer.part is not None:
         dim = buffer.part.dim

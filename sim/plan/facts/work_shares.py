@@ -1,9 +1,9 @@
 """The purpose of every op's work: the model, recomputation, empty slots of experts, or repetition on several ranks.
 
-Nothing is estimated: the shares follow from the ops. The reverse pass names the ops that it runs again. A dispatch
-knows its choices and its slots. Ranks repeat work if their values are equal. Values differ between ranks because
-parameters are sharded, samples are dealt out, and some kernels use the rank's place along an axis. Collectives make
-values equal, or different again.
+The shares are exact and follow from the ops. The reverse pass marks recomputed ops. A dispatch states its choices and
+its slots. Ranks repeat work if their values are equal. Values differ between ranks because parameters are sharded,
+samples are split over ranks, and some kernels use the rank's coordinate along an axis. Collectives make values equal,
+or different again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,23 +21,24 @@ from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Op
 from sim.plan.words.program import Plan, Program
 
 _SAMPLING: Final = "tokens"
-"""The kernel that makes a rank's own samples, out of nothing that it reads."""
+"""The kernel that creates a rank's own samples without reading any buffer."""
 _CLEARING: Final = frozenset({"zero", "zeros"})
-"""Kernels that make a rank's own memory ready: zeros are alike, and every rank needs its own."""
-_EACH_FOR_ITSELF: Final = frozenset({"scale", "zero"})
-"""Kernels that treat many buffers in one go, each by itself."""
+"""Kernels that clear a rank's own memory: the zeros are equal, but every rank needs its own."""
+_BUFFER_BY_BUFFER: Final = frozenset({"scale", "zero"})
+"""Kernels that process many buffers at once, independently of each other."""
 _FROM_SLOTS: Final = frozenset({"combine", "dispatch_backward", "grouped_matmul_weight_gradient"})
 """Kernels that read slots of experts, and write none."""
-_ALIKE: Final = frozenset({CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST})
-"""Collectives after which all members have the same."""
+_EQUALISING: Final = frozenset({CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST})
+"""Collectives after which all members hold equal values."""
 
 
 class WorkShares(NamedTuple):
     """Fractions of an op's work; they add up to 1.
 
-    ``needed``: one step of the model needs it. ``recomputed``: the op runs a part of the forward again.
-    ``empty_slots``: it is spent on slots of experts that hold no token. ``duplicated``: of n ranks that compute the
-    same on the same values, n - 1 in n.
+    ``needed``: work that one step of the model needs.
+    ``recomputed``: work that runs a part of the forward again.
+    ``empty_slots``: work on slots of experts without a token.
+    ``duplicated``: repeated work: if n ranks compute on the same values, (n - 1)/n of it.
     """
 
     needed: float = 1.0
@@ -48,35 +49,37 @@ class WorkShares(NamedTuple):
 
 RECOMPUTED: Final = WorkShares(needed=0.0, recomputed=1.0)
 TaskShares = Mapping[str, tuple[WorkShares, ...]]
-"""Of every task that a program calls, the shares of each op."""
+"""By task that a program calls: the shares of each of its ops."""
 
 
 def work_shares(plan: Plan, sample_axes: Sequence[str]) -> tuple[TaskShares, ...]:
     """Return the purposes of the ops of every program of a plan, in the order of the programs.
 
-    ``sample_axes``: the mesh axes over which samples are dealt out.
+    ``sample_axes``: the mesh axes that split the samples.
 
         shares = work_shares(plan, SAMPLE_AXES)[0]["backward.0"]
     """
     messages: _Messages = {}
     walks = [_Walk(plan, program, tuple(sample_axes), messages) for program in plan.programs]
-    while outdated := [walk for walk in walks if walk.is_outdated]:  # until no message differs along another axis
+    while outdated := [walk for walk in walks if walk.is_outdated]:  # until the axes of no message change
         for walk in outdated:
             walk.walk()
     return tuple(walk.shares for walk in walks)
 
 
 _Messages = dict[tuple[str, Direction], int]
-"""For the messages along an axis: the axes over which their contents differ."""
+"""By axis and direction of messages: the axes over which their contents differ."""
 
 
 @dataclass(slots=True)
 class _Walk:
-    """Goes through a program's tasks in the order of their first calls.
+    """A pass over a program's tasks in the order of their first calls.
 
-    Sets of mesh axes are numbers, a bit per axis; axes that the role fixes have none, as other roles run other
-    programs. ``differs``: the axes over which a buffer's values differ, so far. ``filled``: of buffers that are slots
-    of experts, the part that holds tokens. ``received``: the state of the messages that the last walk has seen.
+    Sets of mesh axes are numbers with one bit per axis. Axes that the role fixes have no bit, as other roles run other
+    programs.
+    ``differs``: by buffer, the axes over which its values differ so far.
+    ``filled``: by buffer of expert slots, the fraction of slots with tokens.
+    ``received``: the axes of the messages seen by the last walk.
     """
 
     plan: Plan
@@ -89,7 +92,7 @@ class _Walk:
     shares: TaskShares = field(init=False, default_factory=dict)
     received: _Messages | None = None
     _initial: dict[str, int] = field(init=False, default_factory=dict)
-    _num_alike: dict[int, int] = field(init=False, default_factory=dict)
+    _num_equal: dict[int, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         places = enumerate(self.plan.mesh.axes)
@@ -97,7 +100,7 @@ class _Walk:
 
     @property
     def is_outdated(self) -> bool:
-        """Return whether another walk would see other messages than the last one, or there was none."""
+        """Return whether there was no walk yet, or the messages have changed since the last one."""
         if self.received is None:
             return True
         return any(self.messages.get(key, 0) != differs for key, differs in self.received.items())
@@ -109,7 +112,7 @@ class _Walk:
         self.shares = {name: tuple([self._share(op) for op in self.program.tasks[name].ops]) for name in tasks}
 
     def _share(self, op: Op) -> WorkShares:
-        """Return an op's shares, once what it writes is known."""
+        """Return an op's shares, and record the state of the buffers that it writes."""
         differs = self._differing(op)
         self._write(op, differs)
         self._fill(op)
@@ -120,43 +123,49 @@ class _Walk:
         filled = 1.0
         if self.filled:
             filled = min([self.filled[name] for name in (*op.reads, *op.writes) if name in self.filled], default=1.0)
-        if differs not in self._num_alike:
-            alike = [self.plan.mesh.degree(axis) for axis, bit in self.bits.items() if not differs & bit]
-            self._num_alike[differs] = prod(alike)
-        once = filled / self._num_alike[differs]
+        if differs not in self._num_equal:
+            equal = [self.plan.mesh.degree(axis) for axis, bit in self.bits.items() if not differs & bit]
+            self._num_equal[differs] = prod(equal)
+        once = filled / self._num_equal[differs]
         return WorkShares(once, 0.0, 1.0 - filled, filled - once)
 
     def _differing(self, op: Op) -> int:
-        """Return the axes over which what an op computes, or carries, differs from rank to rank."""
+        """Return the axes over which the op's computation or message differs from rank to rank."""
         if isinstance(op, Recv):
             assert self.received is not None
             key = (op.axis, op.direction)
             return self.received.setdefault(key, self.messages.get(key, 0))
         differs = reduce(or_, map(self._known, op.reads), 0)
         if isinstance(op, Compute):
-            differs |= self._named(op.attributes)
+            differs |= self._axes_in(op.attributes)
             if op.kernel == _SAMPLING:
                 differs |= self._set(self.sample_axes)
         return differs
 
     def _write(self, op: Op, differs: int) -> None:
-        """Note over which axes what an op writes differs; of buffers that it treats one by one, each by itself."""
+        """Record the axes over which the op's outputs differ.
+
+        Buffers that it processes independently keep their own.
+        """
         if isinstance(op, Send):
             self.messages[op.axis, op.direction] = self.messages.get((op.axis, op.direction), 0) | differs
         one_by_one = op.reads == op.writes and (
-            isinstance(op, Collective) or (isinstance(op, Compute) and op.kernel in _EACH_FOR_ITSELF)
+            isinstance(op, Collective) or (isinstance(op, Compute) and op.kernel in _BUFFER_BY_BUFFER)
         )
         for name in op.writes:
             self.differs[name] = self._after(op, self._known(name) if one_by_one else differs)
 
     def _after(self, op: Op, differs: int) -> int:
-        """Return the axes over which something differs after an op, of those over which it did before."""
+        """Return the axes over which a value differs after an op, from those before it."""
         if not isinstance(op, Collective):
             return differs
-        return differs & ~self._set(op.axes) if op.kind in _ALIKE else differs | self._set(op.axes)
+        return differs & ~self._set(op.axes) if op.kind in _EQUALISING else differs | self._set(op.axes)
 
     def _fill(self, op: Op) -> None:
-        """Note how far the slots that an op writes are filled: as those that it reads, unless it fills them."""
+        """Record the filled fraction of the slots that an op writes.
+
+        That of the slots it reads, unless it fills slots.
+        """
         if isinstance(op, Compute) and op.kernel == "dispatch":
             choices = prod(self.program.buffers[op.reads[1]].shape)
             num_experts, capacity = op.attributes["num_experts"], op.attributes["capacity"]
@@ -169,7 +178,10 @@ class _Walk:
             self.filled.update(dict.fromkeys(slots, min(read)))
 
     def _known(self, name: str) -> int:
-        """Return the axes over which a buffer differs: a parameter as it lies, others as they start or were written."""
+        """Return the axes over which a buffer differs.
+
+        A parameter by its layout, others by first value or last write.
+        """
         differs = self.differs.get(name)
         if differs is not None:
             buffer = self.program.buffers[name]
@@ -182,16 +194,16 @@ class _Walk:
     def _set(self, axes: Sequence[str]) -> int:
         return reduce(or_, [self.bits.get(axis, 0) for axis in axes], 0)
 
-    def _named(self, value: Any) -> int:
-        """Return the axes that an attribute, or a part of it, names: there a kernel asks for the rank's place."""
+    def _axes_in(self, value: Any) -> int:
+        """Return the axes named in an attribute or its parts, along which a kernel uses the rank's coordinate."""
         if isinstance(value, str):
             return self.bits.get(value, 0)
         if isinstance(value, Mapping):
-            return reduce(or_, map(self._named, value.values()), 0)
-        return reduce(or_, map(self._named, value), 0) if isinstance(value, tuple | list) else 0
+            return reduce(or_, map(self._axes_in, value.values()), 0)
+        return reduce(or_, map(self._axes_in, value), 0) if isinstance(value, tuple | list) else 0
 
 
 def _initial_axes(buffer: Buffer) -> tuple[str, ...]:
-    """Return the axes over which a persistent buffer starts with other values."""
+    """Return the axes over which a persistent buffer has different initial values."""
     sharded = tuple(axis for axis, placement in buffer.layout.placements if isinstance(placement, Shard))
     return sharded + (buffer.initial.axes if buffer.initial else ())

@@ -1,1 +1,1 @@
-"""Steps that change: a policy decides, a builder writes the next plan, a session runs it."""
+"""Sessions of changing steps: a policy decides, a builder writes the next plan, a session runs it."""

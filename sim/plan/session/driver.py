@@ -1,4 +1,4 @@
-"""The loop of a policy: decide, build, run, see."""
+"""The loop of a policy: decide, build the plan, run it, observe."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

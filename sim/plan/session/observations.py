@@ -1,4 +1,4 @@
-"""Where a simulated session's observations come from: a seeded generator, or a recording."""
+"""Sources of a simulated session's observations: a seeded generator, or a recording."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,22 +16,22 @@ from sim.plan.words.program import Plan
 
 SCHEMA: Final = "meshtwin.recording/1"
 MOST_FILE_BYTES: Final = 1 << 26
-"""The largest recording that is read."""
+"""Size limit of a recording."""
 
 
 class Observations(Protocol):
     """A source of observations for simulated steps."""
 
     def seen(self, index: int, plan: Plan, duration_s: float) -> Seen:
-        """Return the observations of plan number ``index`` of the session, which took ``duration_s``."""
+        """Return the observations of plan number ``index`` of the session, which took ``duration_s`` seconds."""
         ...
 
 
 class Draw(Protocol):
-    """Makes up the value of an observed buffer."""
+    """A function that draws the values of an observed buffer."""
 
     def __call__(self, generator: np.random.Generator, name: str, rank: int, shape: tuple[int, ...], /) -> Array:
-        """Return values of this shape. The generator is the same on all ranks, and another in every step."""
+        """Return values of this shape. The generator is the same on all ranks, and different in every step."""
         ...
 
 
@@ -60,7 +60,7 @@ class NoObservations:
 
 @dataclass(frozen=True, slots=True)
 class SeededObservations:
-    """Draws observed values. The same seed, step, buffer and rank give the same values.
+    """Draws of observed values. The same seed, step, buffer and rank give the same values.
 
     SeededObservations(7, lambda generator, name, rank, shape: generator.uniform(size=shape))
     """
@@ -119,7 +119,7 @@ class Recording:
         return step.seen
 
     def write(self, path: Path) -> None:
-        """Write a file for ``read_recording``. If that fails, nothing half-written is left."""
+        """Write a file for ``read_recording``; a failure leaves no partial file."""
         document = _Document(SCHEMA, [_written(step) for step in self.steps])
         part = path.with_name(f"{path.name}.part")
         try:
@@ -135,7 +135,7 @@ def recording_of(plans: Iterable[Plan], seen: Iterable[Seen]) -> Recording:
 
 
 def read_recording(path: Path) -> Recording:
-    """Return the recording in a file. Raises RecordingError, naming file and rule, where there is none to read."""
+    """Return the recording in a file. Raises RecordingError, with file and rule, if it cannot be read."""
     try:
         with path.open("rb") as file:
             content = file.read(MOST_FILE_BYTES + 1)
@@ -159,7 +159,7 @@ def read_recording(path: Path) -> Recording:
 
 
 class _Values(msgspec.Struct, forbid_unknown_fields=True):
-    """An array, its elements in row-major order; what is no finite number is written in words."""
+    """An array as its elements in row-major order; numbers that are not finite are written in words."""
 
     shape: tuple[int, ...]
     values: list[float | str]

@@ -1,7 +1,7 @@
-"""Session, policy, and the values that pass between them.
+"""Session, policy, and the values that they exchange.
 
-A policy decides from its observations. A builder turns the decision into the next plan. A session runs that plan, in
-simulation or for real. Persistent buffers live on from plan to plan, by name and rank.
+A policy decides from its observations. A builder turns the decision into the next plan. A session runs that plan,
+simulated or on real devices. Persistent buffers survive from plan to plan, by name and rank.
 
     with SimulatedBackend(pricing).session(num_ranks=4) as session:
         turns = run_policy(session, policy, build, num_steps=6)
@@ -23,7 +23,7 @@ State = TypeVar("State")
 Decision_co = TypeVar("Decision_co", covariant=True)
 
 Array = NDArray[np.float64]
-"""The values of an observed buffer; one that lives per micro-batch has these as its first dimension."""
+"""The values of an observed buffer; if it exists per micro-batch, micro-batches are the first dimension."""
 Observed = Mapping[str, Mapping[int, Array]]
 """Values by buffer and by rank of the session."""
 
@@ -64,19 +64,19 @@ class Session(Protocol):
 
     @property
     def residents(self) -> Residents:
-        """Return which persistent buffers the plans so far have left on which rank."""
+        """Return the persistent buffers that earlier plans left on each rank."""
         ...
 
     def step(self, plan: Plan) -> StepResult:
         """Run a plan to its end and return the result.
 
-        Raises CheckError for a plan that cannot run, SessionError for a plan that does not fit the buffers left by
-        earlier plans.
+        Raises CheckError for an invalid plan, SessionError for a plan that does not fit the buffers left by earlier
+        plans.
         """
         ...
 
     def close(self) -> None:
-        """End the session. Its buffers are gone."""
+        """End the session and free its buffers."""
         ...
 
     def __enter__(self) -> Self:
@@ -91,10 +91,10 @@ class Session(Protocol):
 
 
 class Policy(Protocol[State, Decision_co]):
-    """Decides step by step from its observations; it knows neither a simulator nor a device.
+    """A function from observations to decisions, step by step; it knows neither simulator nor device.
 
-    It is pure: the same state and the same observations give the same decision. A policy that draws numbers keeps its
-    seed, or the state of its generator, in its state.
+    It is pure: the same state and observations give the same decision. A policy with random numbers keeps its seed, or
+    its generator's state, in its state.
     """
 
     def start(self) -> State:
@@ -102,5 +102,8 @@ class Policy(Protocol[State, Decision_co]):
         ...
 
     def decide(self, state: State, seen: Seen | None) -> tuple[State, Decision_co]:
-        """Return the next state and the decision on the next step. ``seen``: of the last step; None at the first."""
+        """Return the next state and the decision on the next step.
+
+        ``seen``: observations of the last step; None at first.
+        """
         ...

@@ -1,4 +1,4 @@
-"""The persistent buffers on every rank of a session, and whether the next plan fits them."""
+"""The persistent buffers on every rank of a session, and the check that the next plan fits them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from sim.plan.words.program import Plan, Program
 from sim.plan.words.steps import longest_lag
 
 MOST_OBSERVED_BYTES: Final = 1 << 20
-"""The largest buffer, all of its micro-batches together, that a plan may ask to see."""
+"""Size limit of an observed buffer, over all its micro-batches."""
 
 Place = tuple[object, ...]
-"""The identity of a buffer's contents: shape, type, tier, and slice. A buffer goes on from another of equal place."""
+"""The identity of a buffer's contents: shape, type, tier, and slice. Buffers of equal place hold the same contents."""
 
 
 class Held(NamedTuple):
-    """A persistent buffer on a rank, as declared by the program that left it there or needs it."""
+    """A persistent buffer on a rank, as declared by the program that left it or needs it."""
 
     program: Program
     mesh: Mesh
@@ -80,7 +80,7 @@ class Residents:
     num_steps: int = 0
 
     def find(self, rank: int, name: str) -> Held | None:
-        """Return a buffer that lies on a rank of the session, None where it does not."""
+        """Return a buffer on a rank of the session, None if it is not there."""
         for source in self.left.get(rank, ()):
             if name in source.names:
                 return Held(source.program, source.mesh, source.rank, name)
@@ -91,7 +91,7 @@ class Residents:
         return sorted(rank for rank, sources in self.left.items() if any(name in source.names for source in sources))
 
     def lacking(self, plan: Plan, rank: int) -> tuple[str, ...]:
-        """Return the buffers that a rank of the plan reads and no earlier plan left there, in order of first reads."""
+        """Return the buffers that a rank of the plan reads but lacks, in the order of first reads."""
         if not self.num_plans:
             return ()
         program = plan.program_of(rank)
@@ -103,7 +103,7 @@ class Residents:
             ranks = plan.ranks_of(program)
             names = _read_first(plan, program, ranks[0])
             for rank in ranks:
-                if _has_broadcast(program):  # its root reads what the others do not
+                if _has_broadcast(program):  # its root reads buffers that the other ranks do not
                     names = _read_first(plan, program, rank)
                 if lacking := self._missing(plan, program, rank, names):
                     yield rank, lacking
@@ -189,7 +189,7 @@ def check_observed(plan: Plan) -> None:
 
 
 def microbatches_of(program: Program, name: str) -> list[int | None]:
-    """Return the micro-batches of the calls that touch a buffer, in order."""
+    """Return the micro-batches of the calls that use a buffer, in order."""
     tasks = {task for task, content in program.tasks.items() if name in _names(content.ops)}
     found = {call.microbatch for call in program.calls if call.task in tasks}
     return sorted(found, key=lambda microbatch: -1 if microbatch is None else microbatch)
@@ -240,7 +240,7 @@ def _names(ops: Sequence[Op]) -> set[str]:
 
 
 def _named(program: Program) -> frozenset[str]:
-    """Return the buffers that the ops of a program name, in tasks that are called."""
+    """Return the buffers named by ops of called tasks."""
     called = dict.fromkeys(call.task for call in program.calls)
     return frozenset(name for task in called for name in _names(program.tasks[task].ops))
 
@@ -252,7 +252,7 @@ def _touched(program: Program) -> frozenset[str]:
 def _read_first(plan: Plan, program: Program, rank: int) -> tuple[str, ...]:
     """Return the persistent buffers that a rank reads before it writes them.
 
-    Of a broadcast only the root reads: what other ranks hold there before is of no use.
+    Only the root of a broadcast reads; what the other ranks hold before it does not matter.
     """
     persistent, found, written = _persistent(program), dict[str, None](), set[str]()
     for task in dict.fromkeys(call.task for call in program.calls):

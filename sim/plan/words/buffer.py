@@ -1,4 +1,4 @@
-"""Buffers, which operations read and write."""
+"""Buffers: the tensors that operations read and write."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ BYTES_PER_ELEMENT = {
 
 
 class Kind(StrEnum):
-    """The purpose of a buffer; the memory report adds up by kind."""
+    """The purpose of a buffer; the memory report has one sum per kind."""
 
     PARAMETER = "parameter"
     GRADIENT = "gradient"
@@ -23,14 +23,14 @@ class Kind(StrEnum):
 
 
 class Tier(StrEnum):
-    """Which memory a buffer lies in: the device's own, or that of the host that it shares with its neighbours."""
+    """The memory of a buffer: the device's own, or the memory of the host that several devices share."""
 
     DEVICE = "device"
     HOST = "host"
 
 
 class Scope(StrEnum):
-    """How many instances a buffer has, and how long they can live.
+    """The number of instances of a buffer, and their lifetime.
 
     ``PERSISTENT``: one, alive from before the first op to after the last.
     ``MICROBATCH``: one per micro-batch, alive from its first write to its last read.
@@ -44,12 +44,12 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Initial:
-    """How a persistent buffer starts: a pure function of the scenario's seed and ``source``.
+    """The initial value of a persistent buffer: a pure function of the scenario's seed and ``source``.
 
-    ``method``: ``zeros``, ``ones``, ``normal`` (mean 0, standard deviation ``scale``; the numbers depend
-    on seed and ``source`` alone, so every rank can cut its slice from the same global tensor) or
-    ``shard`` (this rank's piece of the flattened concatenation of the buffers in ``of``, split over ``axes``).
-    ``delay``: of weights that a rank keeps in two versions, how many steps this one lies behind.
+    ``method``: ``zeros``; ``ones``; ``normal`` (mean 0, standard deviation ``scale``; the numbers depend only on seed
+        and ``source``, so every rank can cut its slice from the same global tensor); or ``shard`` (this rank's piece of
+        the flattened concatenation of the buffers in ``of``, split over ``axes``).
+    ``delay``: for one of two kept versions of weights, its age in steps.
     """
 
     method: str = "zeros"
@@ -73,8 +73,9 @@ class Part:
 class Buffer:
     """One rank's piece of a tensor.
 
-    ``shape`` is local; ``global_shape`` with ``layout`` says which slice of which tensor it is
-    (for parameters and their gradients; empty elsewhere). ``part``: it is only that part of the slice.
+    ``shape``: the local shape.
+    ``global_shape`` and ``layout``: the tensor and the slice of it (for parameters and their gradients; else empty).
+    ``part``: the buffer is only that part of the slice.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How a tensor lies over the mesh: per axis sharded, replicated or partial (torch DTensor's words)."""
+"""The layout of a tensor over the mesh: per axis sharded, replicated or partial (torch DTensor's words)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from sim.plan.words.mesh import Mesh
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Each rank of the axis holds one equal slice along ``dim``."""
+    """Each rank of the axis holds an equal slice along ``dim``."""
 
     dim: int
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Each rank of the axis holds a term; the tensor is their sum."""
+    """Each rank of the axis holds a term of a sum, and the sum is the tensor."""
 
 
 PARTIAL = Partial()
@@ -26,14 +26,13 @@ PARTIAL = Partial()
 class Layout:
     """The axes over which a tensor is not replicated, in sharding order.
 
-    Where two axes shard one dimension, the one named first makes the larger slices.
-    An axis that is not named is replicated.
+    If two axes shard one dimension, the first makes the larger slices. The tensor is replicated over all other axes.
     """
 
     placements: tuple[tuple[str, Shard | Partial], ...] = ()
 
     def get(self, axis: str) -> Shard | Partial | None:
-        """Return the placement on an axis, None where the tensor is replicated."""
+        """Return the placement on an axis, None if the tensor is replicated over it."""
         return dict(self.placements).get(axis)
 
     def without(self, *axes: str) -> "Layout":
@@ -50,7 +49,7 @@ class Layout:
 
     @property
     def partial_axes(self) -> tuple[str, ...]:
-        """Return the axes over which the tensor is a sum still to be made."""
+        """Return the axes over which the tensor is still to be summed."""
         return tuple(axis for axis, placement in self.placements if isinstance(placement, Partial))
 
     def shard_axes(self, dim: int) -> tuple[str, ...]:
@@ -60,7 +59,7 @@ class Layout:
     def local_shape(self, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
         """Return the shape of one rank's slice of a tensor of global ``shape``.
 
-        Raises LayoutError where a sharded dimension does not divide evenly.
+        Raises LayoutError if a sharded dimension does not divide evenly.
         """
         local = list(shape)
         for axis, placement in self.placements:

@@ -14,12 +14,14 @@ Axes = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class Mesh:
-    """Ordered, named axes with degrees, as torch's DeviceMesh has them.
+    """Ordered, named axes with degrees, as in torch's DeviceMesh.
 
-    The axis order is the placement: the last axis varies fastest over ranks. With ``blocks``, sides of neighbouring
-    axes, the ranks of each block follow each other, and the blocks do: axes (a, 4), (b, 4) with blocks (a, 2), (b, 2)
-    have the ranks 0, 1, 2 and 3 at (0, 0), (0, 1), (1, 0) and (1, 1).
-    An axis that the mesh does not have counts as one of degree 1.
+        Mesh((("pp", 2), ("dp", 4), ("tp", 2)))
+
+    The axis order is the placement: the last axis varies fastest over ranks.
+    ``blocks``: sides of blocks along neighbouring axes. The ranks of a block are consecutive, and so are the blocks:
+        axes (a, 4), (b, 4) with blocks (a, 2), (b, 2) have ranks 0, 1, 2 and 3 at (0, 0), (0, 1), (1, 0) and (1, 1). An
+        absent axis counts as one of degree 1.
     """
 
     axes: Axes
@@ -54,7 +56,7 @@ class Mesh:
 
     @cached_property
     def _parts(self) -> dict[str, tuple[tuple[int, int], ...]]:
-        """Degree and stride of the parts of every axis: over blocks, and inside a block."""
+        """Return degree and stride of each axis' parts: over blocks, and inside a block."""
         sides, parts, stride = dict(self.blocks), defaultdict[str, list[tuple[int, int]]](list), 1
         for name, degree in reversed(self._parts_in_order(sides)):
             parts[name].insert(0, (degree, stride))
@@ -71,7 +73,7 @@ class Mesh:
         return prod(self._degrees.get(name, 1) for name in names)
 
     def steps(self, name: str) -> tuple[int, ...]:
-        """Return how many ranks after the first the ranks along an axis are ((0,) for an absent axis)."""
+        """Return the distances in ranks from the first rank to each rank along an axis; (0,) for an absent axis."""
         return self._steps.get(name, (0,))
 
     @cached_property
@@ -96,18 +98,18 @@ class Mesh:
         return {name: self.coordinate(rank, name) for name, _ in self.axes}
 
     def index(self, rank: int, names: tuple[str, ...]) -> int:
-        """Return a rank's position inside its group over ``names`` (the last name varies fastest)."""
+        """Return a rank's position in its group over ``names`` (the last name varies fastest)."""
         position = 0
         for name in names:
             position = position * self.degree(name) + self.coordinate(rank, name)
         return position
 
     def rank(self, coordinates: Mapping[str, int]) -> int:
-        """Return the rank at these coordinates; axes left out count as 0."""
+        """Return the rank at these coordinates; missing axes count as 0."""
         return sum(self.steps(name)[value] for name, value in coordinates.items() if name in self._degrees)
 
     def group(self, rank: int, names: tuple[str, ...]) -> tuple[int, ...]:
-        """Return the ranks that share ``rank``'s coordinates outside ``names``, in group order."""
+        """Return the ranks with ``rank``'s coordinates on all axes but ``names``, in group order."""
         steps = {name: self.steps(name) for name in names}
         ranks = [rank - sum(steps[name][self.coordinate(rank, name)] for name in names)]
         for name in names:

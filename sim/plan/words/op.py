@@ -1,4 +1,4 @@
-"""Operations of one stream of one rank, on buffers."""
+"""Operations on buffers, each on one stream of one rank."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from sim.plan.words.mesh import Mesh
 
 
 class CollectiveKind(StrEnum):
-    """torch.distributed's spellings."""
+    """The kinds of collective, in torch.distributed's spelling."""
 
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"
@@ -28,7 +28,7 @@ class Reduction(StrEnum):
 
 
 class Direction(StrEnum):
-    """Which traffic a message belongs to: a pipeline's, or that of state that moves. Each has streams of its own."""
+    """The traffic of a message: of the pipeline, or of moving state. Each has its own streams."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -37,9 +37,9 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Run a kernel: ``reads`` are its inputs in order, ``writes`` its outputs in order.
+    """A kernel: ``reads`` are its inputs in order, ``writes`` its outputs in order.
 
-    A buffer named in both is updated in place.
+    A buffer in both is updated in place.
     """
 
     name: str
@@ -52,23 +52,23 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Communicate within the group of ranks that share this rank's coordinates outside ``axes``.
+    """Communication in the group of ranks that differ from this rank only along ``axes``.
 
-    ``members`` limits the group to some of its positions; empty: all. For example, the tied embedding of first and last
-    stage is a group over ``pp`` with members 0 and P-1.
+    ``members``: the positions of the group that take part; empty: all. For example, the tied embedding of first and
+        last stage has a group over ``pp`` with members 0 and P-1.
 
     With ``dim``, one buffer is gathered or scattered along that dimension. Without it the buffers count as one flat
     vector, in order:
 
-    * all_reduce works in place (``reads == writes``). ``span``: it sums only these elements, (first, one past the
-      last), and keeps the others; None: all elements.
+    * all_reduce works in place (``reads == writes``). ``span``: the elements to sum, (first, one past the last); the
+      others stay; None: all elements.
     * reduce_scatter reads many buffers and writes this rank's flat piece, zero-padded to equal pieces. In place, this
-      rank's piece of the vector becomes the sum, and the other pieces are of no further use.
+      rank's piece of the vector becomes the sum, and the other pieces become undefined.
     * all_gather reads the flat piece and writes many buffers. In place, the other pieces come from their ranks.
 
     broadcast and reduce have a ``root``, a position in the group. broadcast writes the root's buffer on all ranks;
-    other ranks need not read. reduce writes the sum at the root and zeros elsewhere, so that each of the two is the
-    other's conjugate; other ranks need not write. ``root_only``: elsewhere the written buffers keep what they hold, so
+    other ranks need not read. reduce writes the sum at the root and zeros elsewhere, which makes the two conjugates of
+    each other; other ranks need not write. ``root_only``: the written buffers of other ranks keep their contents, so
     that reduces with other roots can fill the same buffer.
 
     all_to_all cuts its buffer along ``dim``, sends slice t to position t, and joins the received slices along
@@ -76,7 +76,7 @@ class Collective:
     ``sizes[s][t]`` rows of ``dim`` to position t. If positions of one role have different numbers of rows, its buffers
     have the largest number. Rows beyond a rank's own are not sent, and are zero after a receive.
 
-    A barrier moves nothing: no member's next op on this stream starts before all members have arrived.
+    A barrier moves no data: no member's next op on this stream starts before all members have arrived.
     """
 
     name: str
@@ -106,10 +106,9 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a buffer to the rank ``offset`` steps away along ``axis`` (wrapping around).
+    """A message to the rank ``offset`` steps away along ``axis`` (wrapping around).
 
-    The k-th send of a rank with one (axis, offset, direction) meets the k-th receive of the peer with
-    (axis, -offset, direction).
+    A rank's k-th send with one (axis, offset, direction) meets the peer's k-th receive with (axis, -offset, direction).
     """
 
     name: str
@@ -123,7 +122,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Recv:
-    """Receive a buffer from the rank ``offset`` steps away along ``axis`` (wrapping around)."""
+    """The receipt of a message from the rank ``offset`` steps away along ``axis`` (wrapping around)."""
 
     name: str
     axis: str
@@ -136,9 +135,10 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copy buffers from one tier of memory to another, over the link between device and host.
+    """A copy of buffers from one tier of memory to another, over the link between device and host.
 
-    The buffers read count as one flat vector, and so do those written. Both have the same length and type.
+    The buffers in ``reads`` count as one flat vector, and so do those in ``writes``. Both have the same length and
+    type.
     """
 
     name: str
@@ -163,6 +163,6 @@ def reads_from_outside(ops: Iterable[Op]) -> tuple[str, ...]:
 
 
 def on_other_buffers(op: Op, names: Mapping[str, str]) -> Op:
-    """Return an op on other buffers; those that ``names`` leaves out stay."""
+    """Return an op with buffers renamed by ``names``; other buffers stay."""
     reads, writes = (tuple(names.get(name, name) for name in side) for side in (op.reads, op.writes))
     return replace(op, reads=reads, writes=writes)

@@ -12,11 +12,11 @@ from sim.plan.words.op import Op
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Facts about a task that do not follow from its ops. A backend reads these facts, and no name of a phase.
+    """Properties of a task that do not follow from its ops. Backends read these properties and no phase names.
 
-    ``coalesces``: the task is a part of the main line of work, and one call of it may be simulated as one event.
-    ``opens`` / ``closes``: a call begins / ends the stay of a micro-batch on the task's stage. A task that does both
-    counts only on a stage where no other task opens, or closes, stays.
+    ``coalesces``: the task is part of the main line of work, and one call of it may be simulated as one event.
+        ``opens`` / ``closes``: a call begins / ends the stay of a micro-batch on the task's stage. A task that does
+        both counts only on a stage where no other task opens or closes stays.
     ``launched``: a host thread launches the ops one by one.
     ``derived``: a reverse pass derived the ops, so a framework launches them from its own loop.
     """
@@ -31,14 +31,14 @@ class Traits:
 class Phase(StrEnum):
     """The part of a step that a task belongs to: a label for timelines, with the traits of such tasks.
 
-    ``HEAD`` is a loss of a stage's own, forward and backward, as local updates have it. ``BACKWARD`` is the whole
-    backward, or its later part, for weights, where ``BACKWARD_INPUT`` is the earlier one.
+    ``HEAD``: the loss of a single stage, forward and backward, under local updates.
+    ``BACKWARD``: the whole backward, or the later part for weights where ``BACKWARD_INPUT`` is the earlier part.
     """
 
     traits: Traits
 
     def __new__(cls, label: str, traits: Traits | None = None) -> Self:
-        """Return the member with this label; without ``traits`` it has none of them."""
+        """Return the member with this label; without ``traits`` it has none."""
         member = str.__new__(cls, label)
         member._value_, member.traits = label, traits or Traits()
         return member
@@ -56,9 +56,9 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A straight list of ops, stored once and called once per micro-batch (or once per step).
+    """A list of ops without branches, stored once and called once per micro-batch (or once per step).
 
-    ``stage`` is the virtual stage that it belongs to, -1 where it belongs to none.
+    ``stage``: the virtual stage of the task, -1 for none.
     """
 
     name: str
@@ -73,15 +73,16 @@ class Task:
 
     @property
     def traits(self) -> Traits:
-        """Return the facts about the task that do not follow from its ops."""
+        """Return the properties of the task that do not follow from its ops."""
         return self.phase.traits
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Run a task; its MICROBATCH buffers are those of ``microbatch`` (None: the step's own).
+    """One run of a task.
 
-    ``lag``: the call completes the step that many before the one whose program it is in (see ``sim.plan.words.steps``).
+    ``microbatch``: the micro-batch whose MICROBATCH buffers it uses; None: the step's own.
+    ``lag``: the call completes the step that many steps earlier (see ``sim.plan.words.steps``).
     """
 
     task: str
@@ -93,8 +94,8 @@ class Call:
 class Program:
     """The program of every rank of one role: calls in issue order.
 
-    Order on a stream and buffer hazards are the only dependencies between the ops of a rank.
-    ``released``: persistent buffers that the rank gives up at the end of the plan, because another rank has them now.
+    Stream order and buffer hazards are the only dependencies between the ops of a rank.
+    ``released``: persistent buffers that the rank gives up at the end of the plan, because another rank now holds them.
     """
 
     role: Mapping[str, int]
@@ -120,17 +121,17 @@ class Program:
 class Plan:
     """One program per role over a mesh; a rank runs the program whose fixed coordinates it has.
 
-    A plan is one of many equal steps, or holds several. ``barrier``: no rank begins a step before all ranks have ended
-    the step before. Without it a rank's ops wait only for their dependencies.
+    A plan is one of many equal steps, or holds several steps.
+    ``barrier``: no rank begins a step before all ranks have ended the previous one. Without it a rank's ops wait only
+        for their dependencies.
+    ``num_steps``: optimizer steps in the plan. In a plan of several steps each has ``microbatches_per_step``
+        micro-batches, numbered consecutively over the steps. Calls at the end of a step have the number of its last
+        micro-batch.
 
-    ``num_steps``: the number of optimizer steps in the plan. In a plan of several steps each has
-    ``microbatches_per_step`` micro-batches, numbered on from those of the step before. Calls at the end of a step bear
-    the number of its last micro-batch.
-
-    In a session (``sim.plan.session``) plans run one after the other on the same ranks. ``ranks``: the rank of the
-    session for each rank of the mesh; empty: 0, 1, 2, ... The other ranks idle. ``leavers``: ranks of the session that
-    idle from now on and give up all their buffers. ``observed``: small buffers; every rank that has one reports its
-    values at the end of the plan.
+    In a session (``sim.plan.session``) plans run one after the other on the same ranks.
+    ``ranks``: the session rank of each mesh rank; empty: 0, 1, 2, ... Other session ranks idle.
+    ``leavers``: session ranks that idle from now on and give up all their buffers.
+    ``observed``: small buffers whose values every rank that has them reports at the end of the plan.
     """
 
     name: str
@@ -146,7 +147,7 @@ class Plan:
 
     @property
     def session_ranks(self) -> Sequence[int]:
-        """Return the rank of the session on which each rank of the mesh lies."""
+        """Return the session rank of each mesh rank."""
         return self.ranks or range(self.mesh.size)
 
     def program_of(self, rank: int) -> Program:

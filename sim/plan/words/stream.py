@@ -6,7 +6,7 @@ from typing import Literal
 
 
 class Purpose(StrEnum):
-    """The purpose of a stream: computing, the communication of one axis of the mesh, or copies."""
+    """The purpose of a stream: computing, the communication of one mesh axis, or copies."""
 
     COMPUTE = "compute"
     TENSOR = "tp"
@@ -22,10 +22,11 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream. ``purpose``: None if its name states none, as in recorded profiles.
+    """A stream of a rank.
 
-    ``direction``: of the pipeline's messages on it, if all go the same way. ``axis``: of tensor parallelism on a mesh,
-    the axis of the mesh along which it communicates.
+    ``purpose``: None if the name states none, as in recorded profiles.
+    ``direction``: of the pipeline messages on it, if all go the same way.
+    ``axis``: for tensor parallelism on a mesh, the mesh axis of its communication.
     """
 
     name: str
@@ -37,8 +38,8 @@ class Stream:
 def stream_of(name: str) -> Stream:
     """Return the stream of a name.
 
-    Plans, timelines and summaries hold names alone. A name's first word is the purpose, further words tell streams of
-    one purpose apart: ``pp_send_forward``. Nothing else in the project takes a name apart.
+    Plans, timelines and summaries hold only names. A name's first word is the purpose; further words distinguish
+    streams of one purpose: ``pp_send_forward``. Only this function parses a name.
     """
     first, *others = name.split("_")
     purpose = Purpose(first) if first in set(Purpose) else None
