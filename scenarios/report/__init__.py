@@ -1,1 +1,1 @@
-"""Reports that people read: blocks, the pages and consoles that show them, and pictures."""
+"""Reports for readers: blocks of content, the pages and consoles that show them, and pictures."""

@@ -7,9 +7,8 @@ A kind of work answers with a list of blocks::
         Section("By kind", (Table(("kind", "time"), (("gemm", "1.0 s"), ("all_reduce", "0.2 s"))),)),
     ]
 
-All texts are plain: a name with ``<b>`` in it is shown as it is. Charts are shown by pages and notebooks; a terminal
-leaves them out. The vocabulary is closed: a new block needs a template, a line in the terminal's table of printers, and
-nothing else.
+All texts are plain: ``<b>`` in a name is shown literally. Pages and notebooks show charts; a terminal leaves them out.
+The vocabulary is closed: a new block needs only a template and a line in the terminal's table of printers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +20,10 @@ from scenarios.report.charts.packed_lanes import OpLanes
 from scenarios.report.charts.svg_plot import Drawing
 
 Surface = Literal["page", "terminal"]
-"""Where blocks are shown. A notebook shows what a page shows."""
+"""The medium that shows blocks. A notebook shows the same as a page."""
 
 Look = Literal["plain", "strong", "soft", "good", "bad", "unusual", "warning", "code"]
-"""How a piece of text looks. Pages show ``strong``, ``code`` and ``bad``; the others are colours of a terminal."""
+"""The look of a piece of text. Pages show ``strong``, ``code`` and ``bad``; the others are colours of a terminal."""
 
 Figure = Mapping[str, Any]
 """A chart as plotly's ``data`` and ``layout``, of plain values."""
@@ -39,7 +38,7 @@ class Piece:
 
 
 Line = str | tuple[str | Piece, ...]
-"""A line of text; its parts may have looks of their own."""
+"""A line of text; its parts may have their own looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +61,10 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The title, and the answers.
+    """The title and the answers.
 
-    ``terminal_title``: what a terminal says in place of title and subtitle. ``facts``: what it says in place of the
-    cards; None: it says what the cards say.
+    ``terminal_title``: a terminal's replacement for title and subtitle.
+    ``facts``: a terminal's replacement for the cards; None: the content of the cards.
     """
 
     title: str
@@ -84,7 +83,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph. ``is_wrapped``: a terminal breaks it at its width, rather than leaving that to the reader's."""
+    """A paragraph. ``is_wrapped``: a terminal breaks it at its own width; else the reader's terminal does."""
 
     line: Line
     is_wrapped: bool = False
@@ -101,8 +100,8 @@ class Bar:
 class Column:
     """A column of a table.
 
-    ``overflow``: what a terminal does with a cell that is too long: break it between words (``words``) or anywhere
-    (``anywhere``), never break it (``whole``), or cut it after 60 characters (``cut``).
+    ``overflow``: a terminal's treatment of a cell that is too long: break it between words (``words``) or anywhere
+        (``anywhere``), never break it (``whole``), or cut it after 60 characters (``cut``).
     """
 
     name: str
@@ -115,11 +114,12 @@ Cell = Line | Bar
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. The first ``text_columns`` hold words, the others numbers; ``columns`` may say it one by one.
+    """A table. The first ``text_columns`` hold words, the others numbers; ``columns`` may state this per column.
 
-    ``breaks_words``: cells are long names, which a page breaks anywhere. ``caption``: small print of a terminal.
-    ``repeats``: where a terminal is too narrow for all columns, so many first ones are repeated with some of the others
-    below; no cell is cut.
+    ``breaks_words``: cells are long names, which a page breaks anywhere.
+    ``caption``: small print of a terminal.
+    ``repeats``: on a terminal too narrow for all columns, the number of first columns to repeat above each group of the
+        others; no cell is cut.
     """
 
     columns: Sequence[str | Column]
@@ -150,7 +150,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class SplitBar:
-    """A whole that is divided into parts; in a terminal a table. ``columns``: its heads, of the amounts too."""
+    """A whole divided into parts; in a terminal a table. ``columns``: heads of the parts and of their amounts."""
 
     parts: tuple[Part, ...]
     columns: tuple[str, ...]
@@ -158,14 +158,14 @@ class SplitBar:
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """Colours with their meaning: (words, colour)."""
+    """Colours with their meanings: (words, colour)."""
 
     entries: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A value that bars or lines should stay below, drawn as a dashed line."""
+    """An upper limit of bars or lines, drawn as a dashed line."""
 
     value: float
     words: str
@@ -173,7 +173,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values of one thing, with its name and colour. ``details``: more words on each value, shown on pointing at it."""
+    """A named, coloured series of values. ``details``: text for each value, shown on hover."""
 
     words: str
     colour: str
@@ -183,7 +183,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Stacked bars, one for each of ``rows``. ``axis``: the quantity of their length, with its unit."""
+    """Stacked bars, one per entry of ``rows``. ``axis``: quantity and unit of the bars' length."""
 
     id: str
     rows: Sequence[str]
@@ -195,7 +195,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line through points, with its name and colour."""
+    """A named, coloured line through points."""
 
     words: str
     colour: str
@@ -205,7 +205,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines that keep their value until the next point. ``x_axis``, ``y_axis``: quantities and units."""
+    """Step functions: each line keeps its value until the next point. ``x_axis``, ``y_axis``: quantities and units."""
 
     id: str
     curves: Sequence[Curve]
@@ -217,9 +217,10 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """How full something is over time, 0 to 1: a line of colours for each of ``rows``.
+    """Utilisation over time, 0 to 1: a line of colours per entry of ``rows``.
 
-    ``details``: more words on each row. ``time_axis``: unit, and the time from the left edge to the right one.
+    ``details``: text for each row.
+    ``time_axis``: the unit, and the time from the left edge to the right edge.
     """
 
     id: str
@@ -262,7 +263,7 @@ class LargePlot:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Two timelines under each other, op by op."""
+    """Two timelines, one below the other, op by op."""
 
     lanes: OpLanes
 
@@ -271,7 +272,7 @@ class Lanes:
 class Section:
     """A heading, an introduction, blocks, and small print. A terminal shows the blocks alone.
 
-    ``handling``: how to use a drawing that moves; a notebook shows still pictures and leaves it out.
+    ``handling``: instructions for an interactive drawing; a notebook shows still pictures and leaves them out.
     """
 
     heading: str
@@ -307,7 +308,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Blocks that one surface alone shows. In a terminal no blank line stands between them."""
+    """Blocks for one surface. A terminal puts no blank line between them."""
 
     surface: Surface
     blocks: "tuple[Block, ...]"

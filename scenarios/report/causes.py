@@ -1,4 +1,7 @@
-"""Words and colours for the parts of a rank's time and memory; a colour means one thing on all charts of a page."""
+"""Words and colours for the parts of a rank's time and memory.
+
+A colour has the same meaning on all charts of a page.
+"""
 
 from typing import Final
 
@@ -33,7 +36,7 @@ _MESH_COLOURS: Final = {
     "row": "#e3bd3f", "column": "#c79a1e", "depth": "#8f6d0c", "input": "#e3bd3f", "weight": "#c79a1e",
     "output": "#8f6d0c",
 }  # fmt: skip
-"""Of the axes of a mesh, of which one method has two or three."""
+"""Colours of mesh axes; a method has two or three axes."""
 _BUBBLE: Final = ("pipeline bubble", "#aab2bd")
 _MEMORY_COLOURS: Final = {
     "parameter": "#5b6fb5",
@@ -46,7 +49,7 @@ _ROLE_STOPS: Final = ((59, 190, 232), (91, 80, 170), (200, 150, 60))  # red, gre
 
 
 def cause_of(stream: str) -> tuple[str, str]:
-    """Return words and colour of a cause of waiting, given the stream that ran meanwhile (or ``bubble``)."""
+    """Return words and colour of a cause of waiting: the stream that ran during the wait, or ``bubble``."""
     purpose, axis = stream_of(stream).purpose, stream_of(stream).axis
     if axis:
         words, colour = _CAUSES[Purpose.TENSOR]

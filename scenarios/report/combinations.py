@@ -1,4 +1,4 @@
-"""The table of combinations in Markdown: a matrix of techniques, and the reasons against some pairs."""
+"""The table of combinations in Markdown: a matrix of techniques, and the reasons for refused pairs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -8,7 +8,7 @@ from sim.training.spec.techniques import TECHNIQUES
 
 BUILT: Final = ""
 NEVER: Final = "·"
-"""Cells of pairs that are built, and of two values of one key."""
+"""Cells of pairs that are built, and of two values of one key, which exclude each other."""
 
 
 def combination_lines() -> Iterator[str]:
@@ -41,7 +41,7 @@ def _names(refusal: Refusal) -> str:
 
 
 def _facts(refusal: Refusal) -> Mapping[str, str]:
-    """Return what a rule says of a job, where it is said of no particular one."""
+    """Return the facts in a rule's text for no particular job."""
     names = (*refusal.ones, *refusal.others)
     schedules = [TECHNIQUES[name].label for name in names if TECHNIQUES[name].choice == "schedule"]
     stages = [name.removeprefix("zero_") for name in names if name.startswith("zero_")]

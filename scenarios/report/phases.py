@@ -12,7 +12,7 @@ from traces.timeline import Words
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of the step: words for the legend, a colour, and whether it has the communication lane of its rank."""
+    """A part of the step: words for the legend, a colour, and whether it is drawn in its rank's communication lane."""
 
     key: str
     words: str
@@ -47,15 +47,15 @@ _PREFIXES: Final = {
 
 
 def task_of(name: str) -> str:
-    """Return the task of an op: the name up to the first slash."""
+    """Return the task of an op: its name up to the first slash."""
     return name.split("/", maxsplit=1)[0]
 
 
 def phase_of(name: str, stream: str = Purpose.COMPUTE) -> Phase:
-    """Return the phase that an op's or task's name begins with.
+    """Return the phase of an op or task, from the beginning of its name.
 
-    A pass waits for its tensor-parallel collectives and its experts' exchanges, so they are part of it. Whatever else a
-    task does on another stream than ``compute`` runs beside it: it gathers parameters, or synchronises gradients.
+    A pass waits for its tensor-parallel collectives and its experts' exchanges, so they belong to it. Other ops of a
+    task outside stream ``compute`` run beside the pass: they gather parameters or synchronise gradients.
     """
     task = task_of(name)
     phase = next((phase for prefix, phase in _PREFIXES.items() if task.startswith(prefix)), OTHER)
@@ -65,7 +65,7 @@ def phase_of(name: str, stream: str = Purpose.COMPUTE) -> Phase:
 
 
 def phase_codes(name: Words, stream: Words) -> NDArray[np.int64]:
-    """Return, for every row of the columns of names and streams, the position of its phase in ``PHASES``."""
+    """Return, for every row of the name and stream columns, the index of its phase in ``PHASES``."""
     pairs = name.codes.astype(np.int64) * len(stream.values) + stream.codes
     present, rows = np.unique(pairs, return_inverse=True)
     names_and_streams = (divmod(pair, len(stream.values)) for pair in present.tolist())

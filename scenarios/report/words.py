@@ -21,9 +21,9 @@ _BASES: Final = {
 }
 _MOST_RUNS: Final = 12
 _ROUNDING: Final = 1e-9
-"""Sums of times are exact to about this part of a step."""
+"""Relative rounding error of sums of times, as a part of the step."""
 _LEAST_SHARE: Final = 0.01
-"""Kinds of op with a smaller share of the critical path are not named."""
+"""Kinds of op below this share of the critical path are not named."""
 
 
 def spread_words(interval: Sequence[float] | None) -> str:
@@ -32,7 +32,7 @@ def spread_words(interval: Sequence[float] | None) -> str:
 
 
 def memory_words(summary: StepSummary) -> str:
-    """Return the fullest role's peak of its device's capacity; nothing for textbook workloads, which hold nothing."""
+    """Return the fullest role's peak and its device's capacity; empty for textbook workloads, which hold no memory."""
     fullest, capacity = fullest_row(summary)
     if not capacity:
         return ""
@@ -41,7 +41,7 @@ def memory_words(summary: StepSummary) -> str:
 
 
 def room_words(summary: StepSummary) -> str:
-    """Return how much the fullest role leaves free, or lacks, beside the reserve; nothing where none is known."""
+    """Return the free, or missing, memory of the fullest role beside the reserve; empty if unknown."""
     fullest, capacity = fullest_row(summary)
     if not capacity or summary.memory_reserve_bytes is None or summary.fits_memory is None:
         return ""
@@ -53,8 +53,9 @@ def room_words(summary: StepSummary) -> str:
 
 
 def detail_rows(summary: StepSummary) -> list[tuple[str, str]]:
-    """Return what else decides the step, each with its name: host memory, sharding, the fullest link, the critical
-    path, slices.
+    """Return further facts about the step, each with its name.
+
+    Host memory, sharding, fullest link, critical path, slices.
     """
     rows = []
     if summary.host_memory is not None:
@@ -75,7 +76,7 @@ def detail_rows(summary: StepSummary) -> list[tuple[str, str]]:
 
 
 def resolved_rows(resolved: Resolved, seed: int) -> list[tuple[str, str]]:
-    """Return what a result is of: the strategy, the model, and whose efficiencies its times have."""
+    """Return the inputs of a result: strategy, model, and the source of its efficiencies."""
     parts = [f"{name} {degree}" for name, degree in resolved.degrees.items() if degree > 1]
     if resolved.sequence_parallel:
         parts[0] += " with sequence parallelism"
@@ -98,7 +99,7 @@ def resolved_rows(resolved: Resolved, seed: int) -> list[tuple[str, str]]:
 
 
 def goal_words(goal: Goal) -> str:
-    """Return how long a number of tokens takes."""
+    """Return the time for a number of tokens."""
     words = f"{counted(goal.tokens)} tokens in {format_time(goal.time_s)}"
     if goal.time_interval_s is not None:
         words += f" (90 %: {' to '.join(map(format_time, goal.time_interval_s))})"
@@ -128,7 +129,7 @@ def path_words(seconds: Mapping[str, float]) -> str:
 
 
 def link_words(busiest_kind: LinksSummary) -> str:
-    """Return the fullest link, the number of equal links, and how full it is."""
+    """Return the fullest link, the number of equal links, and its utilisation."""
     link = busiest_kind.busiest
     others = f" and {link.count - 1:,} like it" if link.count > 1 else ""
     kind = "" if f" {busiest_kind.kind} " in f" {link.link} " else f" ({busiest_kind.kind})"
@@ -137,7 +138,7 @@ def link_words(busiest_kind: LinksSummary) -> str:
 
 
 def sharded_words(osdp: OperatorSharding) -> str:
-    """Return how many operators are sharded, and of which kinds: those of all layers together."""
+    """Return the number of sharded operators and their kinds, summed over layers."""
     kinds: dict[str, int] = {}
     for row in osdp.sharded:
         kind, z, g = row.operator.rpartition("layer")[2].lstrip("0123456789."), row.num_sharded, row.num_slices
@@ -149,7 +150,7 @@ def sharded_words(osdp: OperatorSharding) -> str:
 
 
 def slices_words(slices: Sequence[int]) -> str:
-    """Return the lengths of slices in tokens, equal ones that follow each other together: ``4 x 120, 64``."""
+    """Return the lengths of slices in tokens, with runs of equal ones combined: ``4 x 120, 64``."""
     runs = [(length, len(list(same))) for length, same in groupby(slices)]
     shown = [f"{length}" if count == 1 else f"{count} x {length}" for length, count in runs[:_MOST_RUNS]]
     return f"{len(slices)}: " + ", ".join(shown + ["..."] * (len(runs) > _MOST_RUNS))
@@ -158,7 +159,7 @@ def slices_words(slices: Sequence[int]) -> str:
 def time_parts(summary: StepSummary) -> list[tuple[tuple[str, str], float]]:
     """Return the parts of the mean rank's step: words and colour, and seconds; computing first, then waiting.
 
-    What a rank idles beyond that is not among them, so they add up to the step or less.
+    Further idle time is not included, so the parts add up to the step or less.
     """
     waiting: dict[tuple[str, str], float] = {}
     for stream, part_s in mean_exposed_s(summary.roles).items():

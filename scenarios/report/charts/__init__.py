@@ -1,1 +1,1 @@
-"""Parts of charts: what they show, and how they are drawn."""
+"""Parts of charts: their content and their drawing."""

@@ -8,7 +8,7 @@ _MEMORY_UNITS: Final = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 
 
 def time_unit(duration_s: float) -> tuple[str, float]:
-    """Return the unit, and its seconds, that suits an axis up to ``duration_s``."""
+    """Return the unit for an axis up to ``duration_s``, and the unit's seconds."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3)):
         if duration_s >= 2 * factor:
             return unit, factor
@@ -16,7 +16,7 @@ def time_unit(duration_s: float) -> tuple[str, float]:
 
 
 def memory_unit(num_bytes: float) -> tuple[str, float]:
-    """Return the unit, and its bytes, that suits an axis up to ``num_bytes``."""
+    """Return the unit for an axis up to ``num_bytes``, and the unit's bytes."""
     for unit, factor in _MEMORY_UNITS:
         if num_bytes >= factor:
             return unit, factor
@@ -24,7 +24,7 @@ def memory_unit(num_bytes: float) -> tuple[str, float]:
 
 
 def drawn_number(value: float, digits: int = 9) -> float:
-    """Return a number with few significant digits: enough to draw, and half as long to write."""
+    """Return a number rounded to a few significant digits, enough for a drawing, to save bytes."""
     return float(f"{value:.{digits}g}")
 
 

@@ -9,7 +9,7 @@ _LINE_INCHES: Final = 0.08
 
 
 def label_angle(label: str, width_inches: float, height_inches: float) -> int | None:
-    """Return the angle in degrees by which a number fits into a bar: 0, or 90 (read upwards); None where none does."""
+    """Return the angle in degrees at which a number fits into a bar: 0, or 90 (read upwards); None if neither fits."""
     length_inches = _INCHES_PER_DIGIT * (len(label) + 0.3)
     if not label:
         return None

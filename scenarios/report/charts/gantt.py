@@ -1,7 +1,7 @@
-"""Choose the bars of a pipeline picture: one per task call and lane, no more than can be drawn and read.
+"""The bars of a pipeline picture: one per task call and lane, no more than can be drawn and read.
 
-Ranks are picked evenly where there are too many; of a step with too many bars the beginning, some of the middle
-and the end are kept. What was left out is said in words.
+Of too many ranks an evenly spaced selection is drawn; of a step with too many bars the beginning, a part of the middle
+and the end. Omissions are stated in words.
 """
 
 from collections import Counter
@@ -20,17 +20,17 @@ from traces.unrolling import unrolled, with_count
 MAX_RANKS: Final = 16
 MAX_BARS: Final = 3_600
 VISIBLE: Final = 0.001
-"""Gaps of a smaller part of the step are less than a pixel or so, and not drawn."""
+"""Smallest drawn gap, as a fraction of the step: smaller gaps are less than about a pixel."""
 PAUSE: Final = 0.004
-"""The same for passes, which have a number to show."""
+"""Smallest drawn gap inside passes, whose bars have a number to show, as a fraction of the step."""
 
 MAIN_LANE: Final = (-0.09, 0.62)
 COMMUNICATION_LANE: Final = (0.36, 0.2)
 """Distance of a lane's middle from its rank's line, and its thickness, in ranks."""
 CHUNK_OPACITY: Final = (1.0, 0.68)
-"""Of a rank's virtual stages, those of even and of odd place."""
+"""Opacity of a rank's virtual stages of even and of odd index."""
 _PASSES: Final = 4
-"""Of so many passes of a period bars are made; what lasts longer than two passes less may be cut."""
+"""Passes of a period for which bars are made; a bar longer than two passes less than these may be cut."""
 _WINDOWS: Final = ("the beginning", "the middle", "the end")
 
 Floats = NDArray[np.float64]
@@ -38,9 +38,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Task calls of some ranks, as columns; ``lane`` is the position of the rank from the top.
+    """Task calls of some ranks, as columns.
 
-    ``chunk`` counts the virtual stages of a rank from 0.
+    ``lane``: the rank's index from the top; ``chunk``: its virtual stage from 0.
     """
 
     lane: Rows
@@ -68,7 +68,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of time and the bars in it."""
+    """A stretch of time, and the bars in it."""
 
     start_s: float
     end_s: float
@@ -77,7 +77,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """Windows of a step (one, or beginning, middle, end), the ranks drawn from top to bottom, and what is left out."""
+    """The windows of a step (one, or beginning, middle, end), the drawn ranks from top to bottom, and the omissions."""
 
     ranks: tuple[str, ...]
     windows: tuple[Window, ...]
@@ -96,16 +96,16 @@ def phase_legend(gantt: Gantt) -> list[tuple[str, str]]:
 
 
 def window_title(index: int, gantt: Gantt, unit: str) -> str:
-    """Return what an axis of time says: which window of the step, and the unit."""
+    """Return the title of a time axis: the window of the step, and the unit."""
     if len(gantt.windows) == 1:
         return f"time ({unit})"
     return f"{_WINDOWS[index]}: time ({unit})"
 
 
 def choose_bars(timeline: Timeline, max_ranks: int = MAX_RANKS, max_bars: int | None = MAX_BARS) -> Gantt:
-    """Return what to draw of a timeline, ``max_bars`` at the most (None: all). Times count from its first start.
+    """Return the bars to draw of a timeline, at most ``max_bars`` (None: all). Times count from its first start.
 
-    Of a folded timeline the bars of one pass are chosen, and repeated.
+    For a folded timeline, bars of one pass are chosen and repeated.
     """
     infos = [info for info in timeline.ranks if len(timeline.select(rank=info.rank))]
     chosen = evenly(infos, max_ranks)
@@ -134,14 +134,14 @@ def evenly(items: Sequence[Any], limit: int) -> list[Any]:
 
 
 def _short_label(role: str, rank: int, num_ranks: int, times_seen: int) -> str:
-    """Return the role, with the rank's number where several ranks of it are drawn, and how many it stands for."""
+    """Return the role, with the rank's number if several of its ranks are drawn, and the number of equal ranks."""
     number = f"rank {rank}"
     name = f"{role}, {number}" if role and times_seen > 1 else role or number
     return f"{name} ×{num_ranks:,}" if num_ranks > 1 else name
 
 
 def _task_codes(timeline: Timeline) -> tuple[Rows, tuple[str, ...]]:
-    """Return the task of every row, as codes, with their names."""
+    """Return the task of every row as a code, and the names of the codes."""
     names: dict[str, int] = {}
     by_name = [names.setdefault(task_of(value), len(names)) for value in timeline.name.values]
     return np.array(by_name or [0], dtype=np.int64)[timeline.name.codes], tuple(names)
@@ -150,8 +150,8 @@ def _task_codes(timeline: Timeline) -> tuple[Rows, tuple[str, ...]]:
 def _bars_of(timeline: Timeline, ranks: Sequence[int], begin_s: float) -> Bars:
     """Return all bars of some ranks by start, from ``begin_s`` on.
 
-    What a folded timeline repeats is drawn ``_PASSES`` times. The bars that begin in the last but one of these passes
-    are whole and have whole neighbours, so they are those of all passes that are left out.
+    The repeated part of a folded timeline is drawn ``_PASSES`` times. The bars of the last but one of these passes are
+    complete and have complete neighbours, so they stand for all omitted passes.
     """
     period, step_s = timeline.period, timeline.duration_s
     if period is not None:
@@ -166,7 +166,7 @@ def _bars_of(timeline: Timeline, ranks: Sequence[int], begin_s: float) -> Bars:
 
 
 def _repeated(bars: Bars, period: Period) -> Bars:
-    """Return the bars of all passes, from those of a step with ``_PASSES`` of them."""
+    """Return the bars of all passes, from the bars of a step with ``_PASSES`` passes."""
     drawn, left_out = replace(period, begin_s=period.begin_s + (_PASSES - 2) * period.length_s), period.count - _PASSES
     part = drawn.part(bars.start_s)
     during = np.flatnonzero(part == 1)
@@ -185,9 +185,9 @@ def _repeated(bars: Bars, period: Period) -> Bars:
 def _rank_bars(
     timeline: Timeline, rank: int, lane: int, step_s: float, phases: Rows, tasks: tuple[Rows, tuple[str, ...]]
 ) -> Bars:
-    """Return a bar per task call of a rank and lane, broken where nothing of the call runs for a visible time.
+    """Return a bar per task call of a rank and lane, broken at visible gaps in which none of the call's ops run.
 
-    ``step_s``: how long the picture is.
+    ``step_s``: the length of the picture in seconds.
     """
     rows = timeline.select(rank=rank)
     rows = rows[timeline.end_s[rows] > timeline.start_s[rows]]
@@ -214,11 +214,14 @@ def _rank_bars(
 
 
 def _bar_edges(calls: Rows, start_s: Floats, end_s: Floats, gap_s: Floats) -> Rows:
-    """Return where bars begin in rows that are sorted by call and start: at a new call, or after a longer gap."""
+    """Return the indices at which bars begin, in rows sorted by call and start.
+
+    At a new call, or after a longer gap.
+    """
     if not len(calls):
         return np.empty(0, dtype=np.int64)
     is_new = np.diff(calls, prepend=calls[0] - 1) != 0
-    beyond_s = (end_s.max() - start_s.min()) * np.cumsum(is_new)  # so that no call reaches into the next
+    beyond_s = (end_s.max() - start_s.min()) * np.cumsum(is_new)  # an offset per call, so that calls do not overlap
     reached_s = np.maximum.accumulate(end_s + beyond_s) - beyond_s
     is_gap = start_s > np.append(-np.inf, reached_s[:-1]) + gap_s
     return np.flatnonzero(is_new | is_gap)
@@ -254,7 +257,7 @@ def _three_windows(bars: Bars, duration_s: float, num_bars: int) -> list[Window]
 
 
 def _num_outside(bars: Bars, windows: Sequence[Window]) -> int:
-    """Return how many bars no window shows."""
+    """Return the number of bars in no window."""
     shown = np.zeros(len(bars), dtype=bool)
     for window in windows:
         shown |= (bars.end_s > window.start_s) & (bars.start_s < window.end_s)

@@ -1,4 +1,4 @@
-"""The colour of each op where two timelines are drawn: compute by its part of the step, the rest by its kind."""
+"""The colour of each op in drawings of two timelines: compute by its part of the step, other ops by kind."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -18,14 +18,14 @@ _MEMORY: Final = ("#7f8f4e", "#a3ad7a", "#5f6f3a")
 
 @dataclass(frozen=True, slots=True)
 class OpColours:
-    """Words and colours, and which of them belongs to each name and kind of op."""
+    """Legend entries (words and colours), and the entry of each name and kind of op."""
 
     legend: tuple[tuple[str, str], ...]
     by_name: NDArray[np.int64]
     by_kind: NDArray[np.int64]
 
     def of(self, side: Side) -> NDArray[np.int64]:
-        """Return the place in the legend of each row of a side."""
+        """Return the legend index of each row of a side."""
         chosen = self.by_kind[side.kind]
         return np.where(chosen >= 0, chosen, self.by_name[side.name])
 

@@ -1,4 +1,4 @@
-"""The kinds of op that a step spends longest on."""
+"""The kinds of op with the longest total time in a step."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _INDEX: Final = re.compile(r"\blayer\d+\.?|\.\d+\b")
 
 @dataclass(frozen=True, slots=True)
 class OpKind:
-    """All ops that are alike up to layer, stage and micro-batch; seconds, count and FLOP are means per rank."""
+    """All ops that are equal up to layer, stage and micro-batch; seconds, count and FLOP are means per rank."""
 
     name: str
     phase: str

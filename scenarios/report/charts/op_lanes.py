@@ -1,4 +1,4 @@
-"""Two timelines under each other, op by op: what ``op_lanes.js`` draws, as one packed block of data."""
+"""Data of two timelines, one below the other, op by op: one packed block for ``op_lanes.js`` to draw."""
 
 import base64
 import gzip
@@ -21,22 +21,22 @@ from traces.timeline import NO_INDEX, Floats, Rows
 
 MAX_PAIRS: Final = 8
 MAX_OPS: Final = 150_000
-"""Bars of both timelines that are drawn one by one (and what is aligned with them): about 2 MB of the page."""
+"""Largest number of bars drawn one by one, of both timelines and the ops aligned with them: about 2 MB of the page."""
 _ALONE: Final = ("a red edge: one timeline alone has it", "#c8402f")
 _MERGED: Final = ("several short ops", "#97a1ae")
 _NONE: Final = -1
 _HIDDEN: Final = -2
-"""The partner of an op that has none, and of one whose partner shares a bar with others."""
+"""Partner index of an op without a partner, or whose partner shares a bar with others."""
 _TICKS: Final = 1 << 31
 _RUNS: Final = 2_000
-"""A run of ops that share a bar ends where the next one starts later than this part of the axis."""
+"""Resolution of shared bars: a run of ops ends where the next op starts later by more than this part of the axis."""
 
 Columns = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """The ops of one stream of one rank on one side: positions in the side, by start."""
+    """The ops of one stream of one rank on one side: indices in the side, by start."""
 
     rank: str
     stream: str
@@ -45,9 +45,9 @@ class _Lane:
 
 
 def op_lanes(comparison: Comparison, names: tuple[str, str], max_ops: int = MAX_OPS) -> OpLanes:
-    """Return the drawing of a comparison; ``names`` are what the two timelines are called.
+    """Return the drawing of a comparison; ``names``: the names of the two timelines.
 
-    Of more than ``max_ops`` ops the longest are drawn one by one, and runs of the others as one bar each.
+    Of more than ``max_ops`` ops the longest are drawn one by one, and each run of the others as one bar.
     """
     both = comparison.sides
     present = [number for number in range(len(both.pairs)) if np.any(both.first.pair == number)
@@ -86,7 +86,7 @@ def op_lanes(comparison: Comparison, names: tuple[str, str], max_ops: int = MAX_
 
 
 def _marks(comparison: Comparison, num_merged: int) -> list[tuple[str, str]]:
-    """Return the legend of what bars may have besides their colour."""
+    """Return the legend of the marks that bars may have besides their colour."""
     alone = len(comparison.alignment.first_alone) + len(comparison.alignment.second_alone)
     return [*([_ALONE] if alone else []), *([_MERGED] if num_merged else [])]
 
@@ -109,14 +109,14 @@ def _by_stream(side: Side, number: int) -> dict[int, Rows]:
 
 
 def _short_names(names: tuple[str, str]) -> list[str]:
-    """Return two names without the words that both begin with."""
+    """Return two names without their common first words."""
     words = [re.split(r"(?<=[^A-Za-z0-9])", name) for name in names]
     same = list(takewhile(lambda pair: pair[0] == pair[1], zip(*(part[:-1] for part in words), strict=False)))
     return ["".join(part[len(same) :]) for part in words]
 
 
 def _pair_label(pair: RankPair) -> str:
-    """Return both ranks in words, once where they are one."""
+    """Return both ranks in words, or one if they are equal."""
     first, second = (info.label if info else "" for info in (pair.first, pair.second))
     if not (first and second) or first == second:
         return first or second
@@ -126,7 +126,7 @@ def _pair_label(pair: RankPair) -> str:
 def _columns(
     comparison: Comparison, lanes: Sequence[_Lane], colours: OpColours, max_ops: int
 ) -> tuple[Columns, list[tuple[int, int]], int]:
-    """Return the bars' columns, the first and last bar of each lane, and how many ops share a bar."""
+    """Return the bars' columns, the first and last bar of each lane, and the number of ops in shared bars."""
     both, alignment = comparison.sides, comparison.alignment
     partners = np.full(len(both.first), _NONE, dtype=np.int64), np.full(len(both.second), _NONE, dtype=np.int64)
     partners[0][alignment.first], partners[1][alignment.second] = alignment.second, alignment.first
@@ -161,7 +161,7 @@ def _columns(
 
 
 def _kept(comparison: Comparison, lanes: Sequence[_Lane], max_ops: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which ops of each side are drawn one by one: the longest, and what is aligned with them."""
+    """Return the ops of each side to draw one by one: the longest, and the ops aligned with them."""
     both, alignment = comparison.sides, comparison.alignment
     lasting = both.first.lasting_s, both.second.lasting_s
     longer = np.maximum(lasting[0][alignment.first], lasting[1][alignment.second])
@@ -180,7 +180,7 @@ def _kept(comparison: Comparison, lanes: Sequence[_Lane], max_ops: int) -> tuple
 
 
 def _whole(parts: Sequence[Columns], bar_of: tuple[Rows, Rows]) -> Columns:
-    """Return all lanes' bars in columns, with partners as numbers of bars."""
+    """Return the bars of all lanes as columns, with partners as bar numbers."""
     whole = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     partner = whole["partner"]
     known = partner >= 0
@@ -191,7 +191,7 @@ def _whole(parts: Sequence[Columns], bar_of: tuple[Rows, Rows]) -> Columns:
 
 
 def _packed(header: dict[str, Any], columns: Columns) -> str:
-    """Return header and columns as ``op_lanes.js`` reads them."""
+    """Return header and columns in the format of ``op_lanes.js``."""
     tick_s = header["tick_s"]
     ready: dict[str, tuple[str, NDArray[Any]]] = {
         "start": ("u4", _steps(_ticks(columns["start_s"], tick_s), header["lanes"])),
@@ -218,7 +218,7 @@ def _ticks(seconds: Floats, tick_s: float) -> NDArray[np.int64]:
 
 
 def _steps(ticks: NDArray[np.int64], lanes: Sequence[dict[str, Any]]) -> NDArray[np.uint32]:
-    """Return how much later each bar of a lane starts than the one before: small numbers pack well."""
+    """Return the start of each bar as its distance from the previous start: small numbers pack well."""
     steps = np.diff(ticks, prepend=0)
     first = [lane["begin"] for lane in lanes if lane["begin"] < lane["end"]]
     steps[first] = ticks[first]

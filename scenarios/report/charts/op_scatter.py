@@ -1,4 +1,4 @@
-"""One timeline's seconds over the other's, a point per aligned op."""
+"""A scatter plot of one timeline's seconds over the other's, a point per aligned op."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from costmodels.units import format_change, format_time
 from scenarios.report.charts.svg_plot import Drawing, Mark, Plot, log_axis
 
 BAND: Final = 0.2
-"""The part that a point may be off to lie in the band."""
+"""Half-width of the band, as a fraction."""
 _SIZE: Final = (720, 460)
 _BAND_CORNERS: Final = 65
 _RING: Final = {"fill": "none", "stroke-width": "1.5", "pointer-events": "all"}
@@ -18,7 +18,10 @@ _RING: Final = {"fill": "none", "stroke-width": "1.5", "pointer-events": "all"}
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An op, or a group of ops of one name (of one each side where not ``by_name``): seconds of both, positive."""
+    """An op, or a group of ops of one name (of one name per side if not ``by_name``).
+
+    Seconds of both sides, positive.
+    """
 
     words: str
     colour: str
@@ -28,7 +31,7 @@ class Point:
 
 
 def scatter(points: Sequence[Point], names: tuple[str, str]) -> Drawing:
-    """Return the drawing, both axes logarithmic: the second's seconds to the right, the first's upwards."""
+    """Return the drawing with logarithmic axes: the second timeline's seconds to the right, the first's upwards."""
     values = [value for point in points for value in (point.first_s, point.second_s)]
     first, second = names
     plot = Plot(log_axis(second, values, format_time), log_axis(first, values, format_time), *_SIZE)
@@ -45,5 +48,5 @@ def scatter(points: Sequence[Point], names: tuple[str, str]) -> Drawing:
 
 
 def in_band(points: Sequence[Point]) -> int:
-    """Return how many points lie in the band."""
+    """Return the number of points in the band."""
     return sum(abs(point.first_s / point.second_s - 1) <= BAND for point in points)

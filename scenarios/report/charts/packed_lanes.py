@@ -1,11 +1,11 @@
-"""The drawing of two timelines, as a page holds it."""
+"""The packed drawing of two timelines in a page."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class OpLanes:
-    """What ``op_lanes.js`` draws, packed; the colours of its kinds, and what is not drawn."""
+    """Packed data for ``op_lanes.js``, the colours of its kinds, and a note on omissions."""
 
     data: str
     legend: tuple[tuple[str, str], ...]

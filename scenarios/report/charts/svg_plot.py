@@ -1,6 +1,6 @@
-"""Plots that need no script: two axes, and dots, lines and areas between them. Thousands of dots stay small.
+"""Plots without scripts: two axes, and dots, lines and areas between them. Thousands of dots take little space.
 
-A plot gives marks as shapes of SVG, in data; ``templates`` says how they are written.
+A plot gives its marks as data of SVG shapes; ``templates`` holds their markup.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,22 +16,22 @@ Array = NDArray[np.float64]
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 14, 10, 46
 _MOST_TICKS: Final = 6
 _FEW_DECADES: Final = 2.2
-"""An axis of fewer has ticks between the powers of ten."""
+"""Decades below which an axis also has ticks between the powers of ten."""
 _MARGIN: Final = 1.25
 _LEAST_TICKS: Final = 2
 _DIGITS: Final = ((1,), (1, 2, 5), (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9))
-"""Of ticks, coarse to fine; the last ones lie closer than any axis is short, twice the margin."""
+"""Digits of ticks, coarse to fine; neighbours of the finest are closer than twice the margin of the shortest axis."""
 _RASTER: Final = 2
-"""Dots lie on a grid so wide, in the drawing's units: however many there are, no more are drawn than fit."""
+"""Grid spacing of dots in the drawing's units, which limits the number of dots."""
 _CROWDS: Final = ((1, 0.55), (3, 0.8), (8, 1.0))
-"""Opacity of dots that stand for at least so many points."""
+"""Opacity of a dot by the least number of points it stands for."""
 _TICK_GAP: Final = 18
 _TITLE_GAP: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A logarithmic or linear axis from ``low`` to ``high``, with words at some ``ticks``."""
+    """A logarithmic or linear axis from ``low`` to ``high``, with labels at some ``ticks``."""
 
     title: str
     low: float
@@ -41,7 +41,7 @@ class Axis:
     is_log: bool = True
 
     def part(self, values: Sequence[float] | Array) -> Array:
-        """Return where values lie, 0 at the low end and 1 at the high one; what is beyond lies on the edge."""
+        """Return the positions of values, 0 at the low end and 1 at the high end; values beyond are on the edge."""
         inside = np.clip(np.asarray(values, dtype=np.float64), self.low, self.high)
         if self.is_log:
             found: Array = np.log(inside / self.low) / np.log(self.high / self.low)
@@ -50,7 +50,7 @@ class Axis:
 
 
 def log_axis(title: str, values: Sequence[float] | Array, words: Callable[[float], str]) -> Axis:
-    """Return an axis that reaches a little beyond positive values, with ticks at round numbers."""
+    """Return an axis a little longer than the range of positive values, with ticks at round numbers."""
     low, high = float(np.min(values)) / _MARGIN, float(np.max(values)) * _MARGIN
     decades = range(floor(log10(low)), ceil(log10(high)) + 1)
     ticks: list[float] = []
@@ -62,12 +62,12 @@ def log_axis(title: str, values: Sequence[float] | Array, words: Callable[[float
 
 
 Look = Mapping[str, str]
-"""Attributes of a shape: its class on the page, or its own colours."""
+"""Attributes of a shape: its class on the page, or explicit colours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A line, or an area, or dots: SVG's path data."""
+    """A line, an area, or dots, as SVG path data."""
 
     data: str
     look: Look
@@ -75,7 +75,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Circle:
-    """A circle that says its words where it is pointed at."""
+    """A circle that shows its words on hover."""
 
     x: str
     y: str
@@ -85,7 +85,7 @@ class Circle:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Words of an axis. ``anchor``: which part of them stands at the place."""
+    """A label of an axis. ``anchor``: the part of the text at the given place."""
 
     x: str
     y: str
@@ -99,7 +99,7 @@ Mark = Path | Circle
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A whole plot, ready to be written. ``label``: what it shows, for those who cannot see."""
+    """A complete plot. ``label``: a description for readers who cannot see it."""
 
     label: str
     width: int
@@ -111,7 +111,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """The place of a plot's marks, in the units of its drawing."""
+    """The area of a plot's marks, in the units of its drawing."""
 
     x: Axis
     y: Axis
@@ -119,12 +119,12 @@ class Plot:
     height: int = 320
 
     def places(self, xs: Sequence[float] | Array, ys: Sequence[float] | Array) -> tuple[Array, Array]:
-        """Return where points lie in the drawing."""
+        """Return the positions of points in the drawing."""
         right, low = self.width - _RIGHT, self.height - _BOTTOM
         return _LEFT + self.x.part(xs) * (right - _LEFT), low - self.y.part(ys) * (low - _TOP)
 
     def dots(self, xs: Sequence[float] | Array, ys: Sequence[float] | Array, look: Look) -> list[Mark]:
-        """Return a dot per place of a grid that some point falls on, the stronger the more do."""
+        """Return a dot per grid place with points, the more opaque the more points it has."""
         raster = np.rint(np.column_stack(self.places(xs, ys)) / _RASTER).astype(int) * _RASTER
         found, counts = np.unique(raster, axis=0, return_counts=True)
         paths: list[Mark] = []

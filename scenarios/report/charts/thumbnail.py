@@ -15,9 +15,11 @@ MAX_BARS: Final = 2_400
 
 @dataclass(frozen=True, slots=True)
 class Thumbnail:
-    """The bars of a pipeline as columns: rank's line, position in ``PHASES``, whether a second virtual stage, times.
+    """The bars of a small picture as columns.
 
-    All bars that start before ``complete_s`` are there.
+    Line of the rank, index in ``PHASES``, second virtual stage or not, times.
+
+    All bars that start before ``complete_s`` are included.
     """
 
     num_lanes: int
@@ -30,7 +32,7 @@ class Thumbnail:
 
 
 def thumbnail(timeline: Timeline) -> Thumbnail:
-    """Return the first bars of a timeline's pipeline, messages left out."""
+    """Return the first bars of a timeline's pipeline, without messages."""
     gantt = choose_bars(timeline, max_ranks=MAX_RANKS, max_bars=None)
     bars = gantt.windows[0].bars
     rows = np.flatnonzero(bars.phase != PHASES.index(MESSAGE))

@@ -1,4 +1,4 @@
-"""Advice in words: what would help most, why a step is slow, and what was tried and not."""
+"""Advice in words: the changes that help most, the causes of a slow step, and the changes that were tried."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -14,7 +14,7 @@ _COLUMNS: Final = ("change", "time per step", "throughput", "peak memory", "")
 
 
 def advice_facts(advice: AdviceSummary) -> tuple[Fact, ...]:
-    """Return the advice as names with lines, for a page."""
+    """Return the advice as named lines for a page."""
     return tuple(Fact(name, line) for name, line in _lines(advice))
 
 
@@ -41,7 +41,7 @@ def options_of(change: Sequence[str]) -> str:
 
 
 def effect_of(change: TriedChange) -> str:
-    """Return the effect of a change: its time, its gain, and whether it fits."""
+    """Return the effect of a change: its time, its gain, and whether it fits in memory."""
     if change.fits_memory is False:
         peak = "" if change.peak_memory_bytes is None else f": {format_bytes(change.peak_memory_bytes)}"
         return f"not enough alone to fit in memory{peak}"
@@ -52,7 +52,7 @@ def effect_of(change: TriedChange) -> str:
 
 
 def _lines(advice: AdviceSummary) -> Iterator[tuple[str, Line]]:
-    """Yield name and line of each part of the advice that there is."""
+    """Yield name and line of each part of the advice."""
     yield _HELP, _best(advice)
     if advice.causes:
         causes = (f"{cause.cause} costs {format_percent(cause.fraction)} of the step" for cause in advice.causes)
@@ -82,7 +82,7 @@ def _counted(number: int) -> str:
 
 
 def grouped(changes: Sequence[Sequence[str]]) -> str:
-    """Return changes in few words, by the key that leads each: ``data.zero_stage 1, 2; tensor.degree 4``."""
+    """Return changes in few words, grouped by their first key: ``data.zero_stage 1, 2; tensor.degree 4``."""
     values: dict[str, list[str]] = {}
     for change in changes:
         key, _, value = change[0].partition("=")

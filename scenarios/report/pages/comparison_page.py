@@ -1,4 +1,4 @@
-"""The page of two timelines side by side: how far apart, both under each other, what explains it, op by op."""
+"""The page that compares two timelines: their difference, both drawn, the causes of the difference, op by op."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ MAX_NAME: Final = 160
 """Characters of an op's name in a table: the names of templated kernels have thousands."""
 
 Names = tuple[str, str]
-"""What the two timelines are called."""
+"""Names of the two timelines."""
 
 _PARTS: Final[Sequence[tuple[str, str]]] = (
     ("compute_s", "computing"),
@@ -56,9 +56,10 @@ def comparison_blocks(
     explanation: Explanation | None = None,
     notes: tuple[str, str] = ("", ""),
 ) -> tuple[Block, ...]:
-    """Return the blocks of a comparison's page; ``difference_blocks`` are those of a terminal.
+    """Return the blocks of a comparison's page; a terminal shows ``difference_blocks`` instead.
 
-    ``explanation``: what decides between two simulated steps. ``notes``: why a side's times may be off, or empty.
+    ``explanation``: the links that decide between two simulated steps.
+    ``notes``: the reason why a side's times may be off, or empty.
     """
     lanes = op_lanes(comparison, names)
     handling = "One axis of time, from each timeline's first start. Point at an op to see its partner."
@@ -77,12 +78,12 @@ def comparison_blocks(
 
 
 _STEP_LEAD: Final = (
-    "The mean rank's step. A moment is compute's where compute runs, else communication's, else that of copies and "
+    "The mean rank's step. Each moment counts as compute if compute runs, else as communication, else as copies and "
     "fills."
 )
 _PATH_NOTE: Final = (
-    "The critical path is derived from times: the predecessor of an op is the op of its rank that ended last, and of a "
-    "collective or a message its last rank to come, where the file says which. Its parts add up to the step."
+    "The critical path is derived from times. An op's predecessor is the op of its rank that ended last; a collective "
+    "or message waits for its last rank to arrive, if the file states it. The path's parts add up to the step."
 )
 _TOTALS_LEAD: Final = "All ops, aligned or not; seconds are summed over ranks."
 
@@ -112,19 +113,19 @@ def _cards(comparison: Comparison, names: Names, notes: tuple[str, str]) -> tupl
 
 
 def _explained(comparison: Comparison, names: Names) -> Section:
-    """Return the largest contributions to the steps' difference, and what all others come to."""
+    """Return the largest contributions to the steps' difference, and the sum of all others."""
     explained = comparison.explained
     entries = sorted((*explained.ops, explained.idle), key=lambda share: share[1], reverse=True)
     rows = [_contribution(*share) for share in entries if share[0].difference_s]
     if not rows:
-        return Section("What explains the difference", lead="No op took another time.")
+        return Section("What explains the difference", lead="All ops took equal times.")
     if explained.num_others:
         others, fraction = explained.others
         rows.append(_contribution(replace(others, key=f"{explained.num_others:,} others"), fraction))
     columns = ("op", "ops", *names, "difference", "of all")
     lead = (
-        "What each op has of the mean rank's step: time that nothing of more weight hides. The differences add up to "
-        f"that of the steps, {_difference(difference_s(comparison.first_s, comparison.second_s))}."
+        "Each op's exposed time in the mean rank's step. The differences add up to that of the steps, "
+        f"{_difference(difference_s(comparison.first_s, comparison.second_s))}."
     )
     return Section("What explains the difference", (Table(columns, rows, breaks_words=True),), lead)
 
@@ -135,7 +136,7 @@ def _contribution(entry: Totals, share_fraction: float) -> tuple[str, ...]:
 
 
 def _counts(entry: Totals) -> str:
-    """Return how many ops of each side an entry sums up, once where they are as many."""
+    """Return the number of ops of an entry on each side, or one number if they are equal."""
     if entry.num_first == entry.num_second:
         return f"{entry.num_first:,}" if entry.num_first else ""
     return f"{entry.num_first:,} | {entry.num_second:,}"
@@ -160,7 +161,7 @@ def _side_times(first_s: float, second_s: float) -> tuple[str, ...]:
 
 
 def _scatter(comparison: Comparison, names: Names) -> list[Section]:
-    """Return mean seconds per name of aligned ops, first over second; nothing where no op is aligned."""
+    """Return mean seconds per name of aligned ops, first over second; empty if no op is aligned."""
     colours = op_colours(comparison.sides)
     alignment, first = comparison.alignment, comparison.sides.first
     colour_of = dict(
@@ -185,7 +186,7 @@ def _scatter(comparison: Comparison, names: Names) -> list[Section]:
         "of their seconds."
     )
     if not all(point.by_name for point in drawn):
-        lead += " Rings are ops that have another name on each side, aligned by kind and place."
+        lead += " Rings are ops with different names on the two sides, aligned by kind and place."
     note = f"The {MAX_POINTS:,} longest of {len(points):,} are drawn." if len(points) > MAX_POINTS else ""
     heading = f"Op by op: {names[0]} against {names[1]}"
     return [Section(heading, (Legend(colours.legend), LargePlot(scatter(drawn, names))), lead, note)]

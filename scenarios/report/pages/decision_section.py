@@ -1,4 +1,4 @@
-"""Which links decide between two simulated steps, for the comparison page."""
+"""The links that decide between two simulated steps, for the comparison page."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,7 +12,7 @@ MAX_OPS: Final = 12
 
 
 def decision_section(explanation: Explanation) -> Section:
-    """Return the verdict, and the parts of the step, ops and links that differ (see ``comparing.explanation``)."""
+    """Return the verdict, and the differing parts of the step, ops and links (see ``comparing.explanation``)."""
     names = (explanation.first, explanation.second)
     causes = Table(
         ("the mean rank's step", *names, "first less second"),
@@ -38,7 +38,7 @@ def decision_section(explanation: Explanation) -> Section:
         ],
         text_columns=3,
     )
-    note = "Ops that differ. Full: the fullest link of a kind on an op's way, while its bytes move."
+    note = "Only ops that differ. Full: utilisation of the fullest link on an op's route, while its bytes move."
     blocks = Columns((Group((causes,)), Group((links,)))), ops
     return Section("What decides", blocks, explanation.verdict, note)
 
@@ -49,7 +49,7 @@ def _times(row: CauseDifference | OpDifference) -> tuple[str, str, str]:
 
 
 def _bound(bound_s: Mapping[str, float], fullest: Mapping[str, float]) -> str:
-    """Return what held an op back, as parts of its time, and how full that was."""
+    """Return the links that limited an op, as parts of its time, and their utilisation."""
     whole_s = sum(bound_s.values())
     parts = sorted(bound_s.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(

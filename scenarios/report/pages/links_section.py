@@ -1,4 +1,4 @@
-"""The use of links over the step: the busiest of each kind."""
+"""The utilisation of links over the step: the busiest of each kind."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -20,21 +20,21 @@ NUM_PARTS: Final = 240
 
 
 def links_section(use: LinkUse, communication: Sequence[CommunicationSummary]) -> Section:
-    """Return the heat map, a line per class of equal links, and the table of links that held communication back.
+    """Return the heat map, with a line per class of equal links, and the table of links that limited communication.
 
     ``communication``: the ops of every kind on every stream.
     """
     rows = chosen_rows(use)
-    lead = "A line is a link, or ×n that carry the same; its colour shows the fraction of its bandwidth in use. "
-    lead += "At the left, the share of the step."
+    lead = "Each line is a link, or ×n links of equal load; its colour shows the fraction of its bandwidth in use. "
+    lead += "The share of the step in use is at the left."
     left_out = len(use.example) - len(rows)
     note = f"{left_out:,} less busy classes of links are not drawn." if left_out else ""
     blocks = Only("page", (_bound_table(communication),)), _heat_map(use, rows)
-    return Section("What is full, and when", blocks, lead, note)
+    return Section("Link utilisation over time", blocks, lead, note)
 
 
 def _bound_table(communication: Sequence[CommunicationSummary]) -> Table:
-    """Return a line per kind of communication: its time, and what that went to."""
+    """Return a row per kind of communication: its time, and the parts of that time."""
     columns = ("communication", "held back by", "per rank", "of it latency")
     rows = [
         (
@@ -50,13 +50,13 @@ def _bound_table(communication: Sequence[CommunicationSummary]) -> Table:
 
 
 def _direction(stream: str) -> str:
-    """Return which way messages of a stream go, nothing for other communication."""
+    """Return the direction of a stream's messages, empty for other communication."""
     direction = stream_of(stream).direction
     return f", {direction}" if direction else ""
 
 
 def chosen_rows(use: LinkUse) -> list[int]:
-    """Return the rows of the busiest links, at least some of every kind; kind by kind, the busiest of each first."""
+    """Return the rows of the busiest links, with at least some of every kind; kind by kind, the busiest first."""
     by_use = np.lexsort((use.example, -np.round(use.busy_fraction, 9))).tolist()
     kinds = sorted({int(kind) for kind in use.kind}, key=lambda kind: -use.busy_fraction[use.kind == kind].max())
     of_kind = {kind: [row for row in by_use if use.kind[row] == kind] for kind in kinds}
@@ -69,7 +69,7 @@ def chosen_rows(use: LinkUse) -> list[int]:
 
 
 def link_words(use: LinkUse, row: int) -> str:
-    """Return the name of a row's first link, and how many are like it."""
+    """Return the name of a row's first link, and the number of equal links."""
     count = int(use.count[row])
     return use.topology.name_of(int(use.example[row])) + (f" ×{count:,}" if count > 1 else "")
 

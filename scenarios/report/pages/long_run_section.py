@@ -1,4 +1,4 @@
-"""The long run in a report: goodput over the checkpoint interval, and the table of the simulated runs."""
+"""The long run in a report: goodput over the checkpoint interval, and the table of simulated runs."""
 
 import math
 from typing import Final
@@ -15,13 +15,13 @@ from sim.reliability.closed_forms import ExactModel
 
 _NUM_POINTS: Final = 161
 _SPAN: Final = 12.0
-"""The curve reaches from a twelfth of the interval to twelve times it."""
+"""Range of the curve: from a twelfth of the interval to twelve times it."""
 
 _CURVE, _DOT = "#4a7fd6", "#d9822b"
 
 
 def long_run_card(reliability: StudySummary) -> Card:
-    """Return the goodput, and how often the run is interrupted."""
+    """Return the goodput, and the number of interruptions."""
     goodput, interruptions = reliability.goodput, reliability.interruptions.mean
     return Card("Goodput of the long run", format_percent(goodput.mean), f"{interruptions:,.0f} interruptions")
 
@@ -44,7 +44,7 @@ def long_run_section(reliability: StudySummary) -> Section:
 
 
 def _goodput_chart(reliability: StudySummary) -> Chart:
-    """Return the exact goodput over the interval, with the simulated one and its spread at the interval used."""
+    """Return the chart of exact goodput over the interval, with the simulated goodput and spread at the used one."""
     chosen_s, goodput = reliability.interval_s, reliability.goodput
     lowest_s = max(chosen_s / _SPAN, reliability.background_s - reliability.stall_s)
     highest_s = max(chosen_s, reliability.best_interval_s) * _SPAN

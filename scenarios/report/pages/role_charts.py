@@ -1,4 +1,4 @@
-"""Charts with a bar or a line per role: parts of its time, and its memory over time."""
+"""Charts with a bar or a line per role: the parts of its time, and its memory over time."""
 
 from typing import Final
 
@@ -75,7 +75,7 @@ def _capacity(capacity_bytes: float | None, factor: float) -> Limit | None:
 
 
 def _rank_label(timeline: Timeline, info: RankInfo) -> str:
-    """Return a rank's role, with its number where the role has several."""
+    """Return a rank's role, with its number if the role has several ranks."""
     if not info.role:
         return f"rank {info.rank}"
     is_class = sum(other.role == info.role for other in timeline.ranks) > 1
@@ -83,7 +83,7 @@ def _rank_label(timeline: Timeline, info: RankInfo) -> str:
 
 
 def _rows(summary: StepSummary) -> tuple[list[str], list[RoleSummary]]:
-    """Return at most MAX_ROLES of the roles, or classes of one, with labels that tell them apart."""
+    """Return at most MAX_ROLES roles, or classes of a role's ranks, with distinct labels."""
     roles = summary.roles
     labels = [
         f"{name} ×{role.num_ranks:,}" if role.num_ranks > 1 else name

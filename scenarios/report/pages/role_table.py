@@ -1,4 +1,4 @@
-"""The table of roles that a terminal shows in place of the charts."""
+"""The table of roles, which a terminal shows in place of the charts."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -34,7 +34,7 @@ def role_table(summary: StepSummary) -> Table:
 
 
 def _shown_roles(roles: Sequence[RoleSummary]) -> list[tuple[str, RoleSummary]]:
-    """Return at most MAX_ROLES roles, or classes of one, with their names, in their order."""
+    """Return at most MAX_ROLES roles, or classes of a role's ranks, with their names, in their order."""
     named = list(zip(row_names(roles, "all"), roles, strict=True))
     if len(roles) <= MAX_ROLES:
         return named

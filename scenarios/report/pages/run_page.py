@@ -19,21 +19,21 @@ from sim.engine.findings.link_use import LinkUse
 from traces.timeline import Timeline
 
 SMALLEST_PEAK: Final = 0.15
-"""Peaks of a smaller fraction of the capacity are drawn without it."""
+"""Peaks below this fraction of the capacity are drawn without it."""
 
 _OP_COLUMNS: Final = ("kind", "part of the step", "stream", "", "per rank", "of the time", "ops per rank", "rate")
 
 _ZOOMING: Final = "Drag to zoom, double-click for all of it."
 
 _SEVERAL: Final = 1.5
-"""A longer timeline than so many steps shows several of them."""
+"""Timelines longer than this number of steps show several steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundStep:
     """The result of a simulation: summary (the keys of summary.json), timeline, and use of links.
 
-    What is None is left out; a terminal needs no timeline.
+    Parts that are None are left out of the report; a terminal needs no timeline.
     """
 
     summary: StepSummary
@@ -42,7 +42,7 @@ class FoundStep:
 
 
 def textbook_blocks(found: FoundStep) -> tuple[Block, ...]:
-    """Return the blocks of a textbook schedule, whose times are stated and which holds no memory."""
+    """Return the blocks of a textbook schedule, which has stated times and no memory."""
     return (*_opening(found), *_links(found), *_ops(found))
 
 
@@ -52,14 +52,14 @@ def training_blocks(found: FoundStep) -> tuple[Block, ...]:
 
 
 def long_run_blocks(found: FoundStep) -> tuple[Block, ...]:
-    """Return the blocks of a training step that a long run repeats on hardware that fails."""
+    """Return the blocks of a long run: a training step repeated on hardware that fails."""
     study = found.summary.reliability
     long_run = () if study is None else (long_run_section(study),)
     return (*_opening(found), *_links(found), *_memory(found), *long_run, *_ops(found))
 
 
 def _opening(found: FoundStep) -> tuple[Block, ...]:
-    """Return the answer, the pipeline, and where the time goes."""
+    """Return the answer, the pipeline, and the parts of the time."""
     summary = found.summary
     return (
         Headline(
@@ -87,12 +87,12 @@ def closing_block(summary: StepSummary) -> Block:
 def _subtitle(summary: StepSummary, timeline: Timeline | None) -> str:
     what = "one training step"
     if timeline is not None and timeline.duration_s > _SEVERAL * summary.iteration_time_s:
-        what = "training steps without a flush between them, answers for a steady one"
+        what = "training steps without a flush between them; answers are for a steady one"
     source = f", {timeline.source}" if timeline is not None else ""
     words = [f"{summary.world_size:,} ranks", f"{what}{source}"]
     fold = summary.fold
     if fold.simulated < fold.ranks:
-        words.append(f"{fold.simulated:,} of them simulated; the others are equal to these")
+        words.append(f"{fold.simulated:,} of them simulated; the others are equal to them")
     words.append(f"seed {summary.seed}")
     return " · ".join(words)
 
@@ -103,7 +103,7 @@ def _pipeline(timeline: Timeline | None) -> tuple[Section, ...]:
     gantt = choose_bars(timeline)
     lead = "Each line is a rank: computing above, communication below it. Numbers are micro-batches."
     if any("×" in label for label in gantt.ranks):
-        lead += " ×n: the rank stands for n that are alike."
+        lead += " ×n: the rank stands for n equal ranks."
     if any(window.bars.chunk.any() for window in gantt.windows):
         lead += " Every second virtual stage of a rank is fainter."
     where = "All of it is in timeline.json.gz" if timeline.period is None else "--detail op writes all of it"
@@ -124,7 +124,7 @@ def _links(found: FoundStep) -> tuple[Section, ...]:
 
 
 def _memory(found: FoundStep) -> tuple[Section, ...]:
-    """Return memory over the step, and what its peak is made of."""
+    """Return memory over the step, and the parts of its peak."""
     summary, timeline = found.summary, found.timeline
     if not summary.memory_capacity_bytes:
         return ()
@@ -141,7 +141,7 @@ def _memory(found: FoundStep) -> tuple[Section, ...]:
 
 
 def _capacity_to_draw(summary: StepSummary) -> float | None:
-    """Return the device's capacity, None where there is none or the peak would be too small to see beside it."""
+    """Return the device's capacity, None if it is unknown or much larger than the peak."""
     capacity = summary.memory_capacity_bytes
     peak = max(role.peak_memory_bytes for role in summary.roles)
     return float(capacity) if capacity and peak > SMALLEST_PEAK * capacity else None

@@ -1,4 +1,4 @@
-"""How far two timelines lie apart, in the lines of a terminal: of ``execute`` and of ``compare``."""
+"""The difference of two timelines, in the lines of a terminal: for ``execute`` and for ``compare``."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
@@ -37,12 +37,12 @@ def execution_blocks(summary: ExecutionSummary) -> tuple[Block, ...]:
 
 
 def notes_of(summary: ExecutionSummary) -> tuple[str, str]:
-    """Return why the simulated and the executed time may be off, or nothing."""
+    """Return why the simulated and the executed time may be off, or empty texts."""
     return simulated_note(summary.profile_basis), executed_note(summary.world_size, summary.num_cores)
 
 
 def difference_blocks(summary: ComparisonSummary) -> tuple[Block, ...]:
-    """Return how two timelines differ: the first less the second, as a part of the second."""
+    """Return the difference of two timelines: the first less the second, as a part of the second."""
     names = summary.names
     sides = (f"{name}, {note}" if note else name for name, note in zip(names, summary.notes, strict=True))
     times = " against ".join(
@@ -106,7 +106,7 @@ def _change(error: float) -> str:
 
 
 def _aligned(counts: AlignedOps, names: Sequence[str]) -> str:
-    """Return how many ops were aligned how."""
+    """Return the numbers of ops by the way they were aligned."""
     words = [f"{counts.by_name:,} ops by name"]
     words += [f"{counts.by_kind:,} by kind and place"] if counts.by_kind else []
     alone = counts.first_alone, counts.second_alone
@@ -115,14 +115,14 @@ def _aligned(counts: AlignedOps, names: Sequence[str]) -> str:
 
 
 def _step_parts(summary: ComparisonSummary) -> Table:
-    """Return where the step goes on both sides, of the mean rank and on the critical path."""
+    """Return the parts of the step on both sides, of the mean rank and on the critical path."""
     rows = [(row.part.replace("_", " "), *_both(row)) for row in summary.step_time if row.first_s or row.second_s]
     rows += [(f"critical path: {row.kind}", *_both(row)) for row in summary.critical_path]
     return Table(("what the mean rank does", *summary.names, _LESS), rows)
 
 
 def _largest(summary: ComparisonSummary) -> Table:
-    """Return the ops that explain most of the difference; with idle and all others they add up to it."""
+    """Return the ops that explain most of the difference; with idle time and all others they add up to it."""
     name = Column("what explains the difference", is_number=False, overflow="cut")
     rows = []
     for row in (*summary.rows, summary.others, summary.idle):
@@ -136,11 +136,11 @@ class _BothSides(Protocol):
 
     @property
     def first_s(self) -> float:
-        """Return those of the first."""
+        """Return the first side's seconds."""
 
     @property
     def second_s(self) -> float:
-        """Return those of the second."""
+        """Return the second side's seconds."""
 
 
 def _both(row: _BothSides) -> tuple[str, str, str]:
@@ -157,14 +157,14 @@ def _more(longer_s: float) -> str:
 
 
 def _bound(bound_s: Mapping[str, float]) -> str:
-    """Return what held an op back, as parts of its time, the largest first."""
+    """Return the limits of an op's speed, as parts of its time, the largest first."""
     whole_s = sum(bound_s.values())
     parts = sorted(bound_s.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{kind} {format_percent(part / whole_s, 0)}" for kind, part in parts if part > 0.005 * whole_s)
 
 
 def _step_time(summary: ExecutionSummary) -> Line:
-    """Return the executed step's time, beside the simulated one's and what that lies in in 90 % of cases."""
+    """Return the executed step's time, with the simulated time and its 90 % interval."""
     executed_s, simulated_s = summary.iteration_time_s, summary.simulated_iteration_time_s
     known = [format_change((simulated_s - executed_s) / executed_s)] if executed_s else []
     interval = spread_words(summary.simulated_iteration_time_interval_s)
@@ -174,7 +174,7 @@ def _step_time(summary: ExecutionSummary) -> Line:
 
 
 def _peak_memory(summary: ExecutionSummary) -> Line:
-    """Return the fullest role's peak, and whether all roles have the simulated one."""
+    """Return the fullest role's peak, and whether all roles have the simulated peak."""
     fullest = max(summary.roles, key=lambda role: role.peak_memory_bytes)
     peak = f"{format_bytes(fullest.peak_memory_bytes)} on {fullest.role or 'every rank'}: "
     if summary.same_peak_memory:
@@ -191,7 +191,7 @@ def _work(same_work: bool, mismatches: Mapping[str, int], ops: int) -> Line:
 
 
 def _check(check: CheckedNumbers, algorithm: str) -> Line:
-    """Return how near the tensors came to those of a dense autograd run."""
+    """Return the largest deviation of the tensors from those of a dense autograd run."""
     verdict = Piece("passed", "good") if check.check_passed else Piece("FAILED", "bad")
     error = check.max_relative_error
     off = "no finite number" if error is None else f"{error:.1g} off"
@@ -203,5 +203,5 @@ def _check(check: CheckedNumbers, algorithm: str) -> Line:
 
 
 def _reference(algorithm: str) -> str:
-    """Return what a check compares with."""
+    """Return the name of a check's reference."""
     return f"dense autograd{f' of {algorithm}' if algorithm_words(algorithm) else ''}"

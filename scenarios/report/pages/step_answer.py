@@ -15,7 +15,7 @@ _DAY_S: Final = 86_400.0
 
 
 def answer_cards(summary: StepSummary) -> tuple[Card, ...]:
-    """Return step time, throughput, utilisation, memory against capacity, and goodput; those that the summary has."""
+    """Return the summary's step time, throughput, utilisation, memory against capacity, and goodput, if present."""
     interval = spread_words(summary.iteration_time_interval_s)
     cards = [Card("Time per step", format_time(summary.iteration_time_s), interval)]
     if other := algorithm_words(summary.algorithm):
@@ -62,7 +62,7 @@ def spending_section(summary: StepSummary) -> Section:
 
 
 def _utilisation(summary: StepSummary) -> tuple[str, str, str] | None:
-    """Return model FLOP/s per device, MFU and HFU in words; None where nothing is computed."""
+    """Return model FLOP/s per device, MFU and HFU in words; None without compute."""
     flop_per_s, mfu, hfu = summary.model_flop_per_s_per_device, summary.mfu, summary.hfu
     if not flop_per_s or mfu is None or hfu is None:
         return None
@@ -74,7 +74,7 @@ def _details(summary: StepSummary) -> list[Fact]:
 
 
 def _time_line(summary: StepSummary) -> Line:
-    """Return the step time, and the interval that holds it in 90 % of cases where there is one."""
+    """Return the step time, and its 90 % interval if there is one."""
     time = Piece(format_time(summary.iteration_time_s), "strong")
     interval = spread_words(summary.iteration_time_interval_s)
     return (time, f" ({interval})") if interval else (time,)
@@ -93,7 +93,7 @@ def _memory_line(summary: StepSummary) -> Line:
 
 
 def _memory_cards(summary: StepSummary) -> list[Card]:
-    """Return the fullest role's peak against capacity, nothing for textbook jobs that hold nothing."""
+    """Return the fullest role's peak against capacity, empty for textbook jobs, which hold no memory."""
     fullest, capacity = fullest_row(summary)
     peak = fullest.peak_memory_bytes
     if not peak or not capacity:

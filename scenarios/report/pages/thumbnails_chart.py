@@ -54,7 +54,7 @@ def thumbnails_chart(chart_id: str, pictures: Sequence[tuple[str, Thumbnail]], e
 
 
 def thumbnails_legend(pictures: Sequence[Thumbnail]) -> list[tuple[str, str]]:
-    """Return words and colours of what the pictures show."""
+    """Return words and colours of the phases in the pictures."""
     present = {code for picture in pictures for code in np.unique(picture.phase).tolist()}
     return [(phase.words, phase.colour) for index, phase in enumerate(PHASES) if index in present]
 
@@ -82,7 +82,7 @@ def _traces(picture: Thumbnail, suffix: str, factor: float, end_s: float) -> lis
 
 
 def _outlines(left: Columns, right: Columns, top: Columns, bottom: Columns) -> tuple[list[Any], list[Any]]:
-    """Return closed rectangles one after the other, None between them."""
+    """Return closed rectangles one after the other, separated by None."""
     x: list[Any] = []
     y: list[Any] = []
     for a, b, c, d in zip(left.tolist(), right.tolist(), top.tolist(), bottom.tolist(), strict=True):
@@ -92,5 +92,5 @@ def _outlines(left: Columns, right: Columns, top: Columns, bottom: Columns) -> t
 
 
 def _short(value: float) -> float:
-    """Return a value with six significant digits: enough for a small picture."""
+    """Return a value rounded to six significant digits, enough for a small picture."""
     return float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""Write drawings into one picture, one below the other: SVG, PNG or PDF by the ending of the name."""
+"""Drawings in one picture file, one below the other: SVG, PNG or PDF by the ending of the file name."""
 
 import warnings
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ SUFFIXES: Final = (".svg", ".png", ".pdf")
 
 
 class Drawing(Protocol):
-    """What can be drawn on a figure of a certain size."""
+    """A drawing of a certain size on a matplotlib figure."""
 
     @property
     def size_inches(self) -> tuple[float, float]:
@@ -27,7 +27,7 @@ class Drawing(Protocol):
 
 
 def write_picture(drawings: Sequence[Drawing], path: Path) -> None:
-    """Write the picture. Identical drawings give identical bytes. Raises OSError where it cannot be written."""
+    """Write the picture. Identical drawings give identical bytes. Raises OSError if the file cannot be written."""
     widths, heights = zip(*(drawing.size_inches for drawing in drawings), strict=True)
     with rc_context({"svg.hashsalt": "meshtwin", "svg.fonttype": "none"}):
         figure = Figure(figsize=(max(widths), sum(heights)), dpi=110, layout="constrained")
@@ -35,15 +35,15 @@ def write_picture(drawings: Sequence[Drawing], path: Path) -> None:
             drawing.draw(part)
         dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {"Software": None})
         for text in figure.findobj(Text):
-            text.set_parse_math(False)  # a name with dollars is a name
+            text.set_parse_math(False)  # a dollar sign in a name is no mathematics
             text.set_text(printable(text.get_text()))
         with replacing(path) as temporary, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing")  # signs that the font lacks are drawn as boxes
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # characters missing in the font are drawn as boxes
             figure.savefig(temporary, format=path.suffix.lower()[1:], metadata=dated)
 
 
 def _parts(figure: Any, widths: Sequence[float], heights: Sequence[float]) -> list[Any]:
-    """Return a part of the figure per drawing: one below the other, each as wide as it should be."""
+    """Return a part of the figure per drawing: one below the other, each of its own width."""
     if len(widths) == 1:
         return [figure]
     parts = []

@@ -1,4 +1,4 @@
-"""A picture of a pipeline for documents: the same bars as in the report."""
+"""A picture of a pipeline for documents, with the same bars as the report."""
 
 from io import BytesIO
 from pathlib import Path
@@ -19,13 +19,13 @@ _WIDTH_INCHES: Final = 11.0
 _TITLE_INCHES: Final = 0.3
 _ROW_INCHES: Final = 0.52
 _LEAST_EDGED_INCHES: Final = 0.04
-"""Narrower bars get no white edge: it would be all that is seen of them."""
+"""Narrower bars get no white edge, which would cover them."""
 
 
 class PipelineFigure(Figure):
-    """A matplotlib figure that a notebook shows where it is the last line of a cell, with any backend.
+    """A matplotlib figure that a notebook shows as the last line of a cell, with any backend.
 
-    Notebooks learn to show matplotlib's own figures when ``pyplot`` draws the first one, which it does not do here.
+    Notebooks can show matplotlib's own figures only after ``pyplot`` has drawn one, and ``pyplot`` is not used here.
     """
 
     def _repr_png_(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Draw a topology: the network between nodes beside the inside of a node."""
+"""The drawing of a topology: the network between nodes beside the inside of a node."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def lay_out_topology(topology: Topology, *, title: str) -> TopologyDrawing:
 
 
 def _span(picture: Picture) -> tuple[float, float, float, float]:
-    """Return left, right, bottom and top of what a picture holds, with room around it and for the titles of rows."""
+    """Return left, right, bottom and top of a picture's content, with margins and room for the titles of rows."""
     points = [box.at for box in picture.boxes] or [(0.0, 0.0)]
     words = max((len(box.label) for box in picture.boxes if box.look == "words"), default=0)
     left, right = min(x for x, _ in points), max(x for x, _ in points)
@@ -123,7 +123,7 @@ def _draw_box(plot: Any, box: Box) -> None:
 
 
 def _legend(lines: list[Line]) -> list[Line2D]:
-    """Return one line for each kind and bandwidth that is drawn, at most eight."""
+    """Return one line for each drawn kind and bandwidth, at most eight."""
     different = sorted({(line.kind, -line.bandwidth_bytes_per_s) for line in lines})
     return [
         Line2D(

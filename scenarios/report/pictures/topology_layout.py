@@ -1,4 +1,4 @@
-"""Where the parts of a topology stand in a picture. Large clusters are abbreviated to what a page can show."""
+"""The positions of a topology's parts in a picture. Large clusters are abbreviated to fit on a page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,15 +20,14 @@ MAX_SIDE: Final = (6, 5, 3)
 MAX_GROUPS: Final = 9
 MAX_ROUTERS: Final = 16
 STUB: Final = 0.5
-"""How long the end of a cable is that leaves the picture."""
+"""Drawn length of a cable that leaves the picture."""
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A labelled part; ``look``: device, switch, nic, host, node, gap (three dots), words (that end here) or
-    words-middle."""
+    """A labelled box. ``look``: device, switch, nic, host, node, gap (dots), words (ending here), words-middle."""
 
     at: Point
     label: str
@@ -37,7 +36,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A cable. ``bend``: how far it curves upwards, as a part of its length."""
+    """A cable. ``bend``: its upward curve, as a fraction of its length."""
 
     start: Point
     end: Point
@@ -56,7 +55,7 @@ class Picture:
 
 
 def lay_out_network(topology: Topology) -> Picture | None:
-    """Return the picture of the network between nodes, None where there is one node or domain only."""
+    """Return the picture of the network between nodes, None for a single node or domain."""
     match topology.fabric:
         case Clos() as fabric:
             return _tiers(topology, fabric)
@@ -68,17 +67,17 @@ def lay_out_network(topology: Topology) -> Picture | None:
 
 
 def lay_out_islands(topology: Topology) -> list[Picture]:
-    """Return a picture of the inside of each type of node, at most three; none of nodes that are single devices."""
+    """Return a picture of the inside of each type of node, at most three; empty for nodes that are single devices."""
     return [_inside(island) for island in topology.islands[:3] if len(island.links)]
 
 
 def shown(count: int, most: int) -> list[int]:
-    """Return the indices to show of a row: all, or the first ones and the last."""
+    """Return the indices of a row to show: all, or the first ones and the last."""
     return list(range(count)) if count <= most else [*range(most - 1), count - 1]
 
 
 def _row(indices: Sequence[int], width: float) -> tuple[dict[int, float], list[float]]:
-    """Return where each index stands along a row, and where something is left out between two of them."""
+    """Return the position of each index along a row, and the positions of gaps."""
     gaps = [place for place in range(1, len(indices)) if indices[place] != indices[place - 1] + 1]
     slots = len(indices) + len(gaps)
     at, left_out, slot = {}, [], 0
@@ -94,9 +93,10 @@ def _row(indices: Sequence[int], width: float) -> tuple[dict[int, float], list[f
 def _place(
     picture: Picture, indices: Sequence[int], size: Point, look: str, name: str, first: int = 0, end: int = 0
 ) -> dict[int, Point]:
-    """Put a row of boxes into the picture, with its title at the left, and return where each index stands.
+    """Put a row of boxes into the picture, with its title at the left; return the position of each index.
 
-    ``size``: width of the row, and how high it stands; the row shows some of the numbers from ``first`` to ``end``.
+    ``size``: width of the row, and its height in the picture. The row shows some of the numbers from ``first`` to
+        ``end``.
     """
     width, height = size
     along, left_out = _row(indices, width)
@@ -142,7 +142,7 @@ def _beside(point: Point, direction: int) -> Point:
 
 
 def _loose_ends(links: LinkTable, at: Mapping[int, Point]) -> list[Line]:
-    """Return a short end for each switch whose cables upwards, or downwards, all leave the picture."""
+    """Return a short cable end for each switch whose upward, or downward, cables all leave the picture."""
     lines: list[Line] = []
     for vertex, point in at.items():
         mine = np.flatnonzero(links.source == vertex)
@@ -160,7 +160,7 @@ def _counted(count: int, name: str) -> str:
 
 
 def _some_hosts(topology: Topology, fabric: Clos, leaves: Sequence[int]) -> list[int]:
-    """Return islands of which every shown leaf has some, as many as fit into a row."""
+    """Return islands from every shown leaf, as many as fit into a row."""
     hosts: set[int] = set()
     for leaf in leaves:
         below = np.unique(topology.ports.island[fabric.attach == leaf]).tolist()
@@ -170,7 +170,7 @@ def _some_hosts(topology: Topology, fabric: Clos, leaves: Sequence[int]) -> list
 
 
 def _cables(links: LinkTable, at: Mapping[int, Point]) -> list[Line]:
-    """Return the cables between vertices that are in the picture, each once."""
+    """Return the cables between vertices in the picture, each once."""
     inside = np.isin(links.source, list(at)) & np.isin(links.target, list(at)) & (links.source < links.target)
     columns = (links.source, links.target, links.kind, links.bandwidth_bytes_per_s)
     rows = zip(*(column[inside].tolist() for column in columns), strict=True)
@@ -178,7 +178,7 @@ def _cables(links: LinkTable, at: Mapping[int, Point]) -> list[Line]:
 
 
 def _grid(fabric: Torus) -> Picture:
-    """Return the first routers of at most three dimensions; links that leave the picture are left out."""
+    """Return the first routers of at most three dimensions, without links that leave the picture."""
     shape = [*fabric.shape, 1, 1][: max(3, len(fabric.shape))]
     sides = [min(size, most) for size, most in zip(shape, MAX_SIDE, strict=False)]
     whole = " x ".join(map(str, fabric.shape))
@@ -238,7 +238,7 @@ def _inside(island: Island) -> Picture:
         "socket": "host",
     }  # fmt: skip
     at: dict[int, Point] = {}
-    for name, row in sorted(rows.items(), key=lambda entry: entry[0] == "socket"):  # sockets make way for switches
+    for name, row in sorted(rows.items(), key=lambda entry: entry[0] == "socket"):  # switches are placed before sockets
         along, left_out = _row(row if name == "gpu" else list(range(len(row))), width)
         picture.boxes += [Box((place, heights[name]), "", "gap") for place in left_out]
         for vertex, place in zip(row, along.values(), strict=True):

@@ -1,1 +1,1 @@
-"""Blocks as a page."""
+"""Renderers of blocks: pages, notebooks and short texts."""

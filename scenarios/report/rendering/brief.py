@@ -1,4 +1,4 @@
-"""Blocks in a few lines: what an interactive Python shows of a result."""
+"""Blocks in a few lines: the text that an interactive Python shows for a result."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -13,9 +13,9 @@ _WANTED: Final = ("step time", "memory")
 
 
 def brief_text(what: str, blocks: Sequence[Block]) -> str:
-    """Return the title after a word that says what the result is, and below it the time of a step and the memory.
+    """Return ``what`` with the title, and below it the time of a step and the memory.
 
-    Blocks without these two give their first two answers.
+    Without these two facts, the first two answers of the blocks are shown.
     """
     every = list(chain(every_block("page", blocks), every_block("terminal", blocks)))
     headline = next((block for block in every if isinstance(block, Headline)), Headline(""))

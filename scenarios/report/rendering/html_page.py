@@ -1,8 +1,8 @@
 """Rendering of blocks as one self-contained HTML page, with plotly.js inside; it needs no network.
 
-The templates say all that is HTML. What they write is escaped, and characters that steer a reader are shown as escapes:
-``<b>`` in a name is shown, not obeyed. Only the style, the scripts and their data stand in a page as they are; they
-come from files of this package, or are JSON that is safe inside a script.
+All HTML is in the templates. Their values are escaped, and control characters are shown as escapes, so ``<b>`` in a
+name is shown literally. Only the style, the scripts and their data are inserted unescaped; they come from files of this
+package, or are JSON that is safe inside a script.
 """
 
 import json
@@ -55,18 +55,18 @@ TEMPLATE_OF: Final[Mapping[type, str]] = {
 """The template of each block, in ``templates/blocks``."""
 
 _IN_SCRIPTS: Final = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"})
-"""Signs that end a script, or begin what a browser takes for a comment in it; JSON has them in strings alone."""
+"""Characters that could end a script, or begin a comment in it for a browser; in JSON they occur only in strings."""
 
 
 def write_page(path: Path, blocks: Sequence[Block]) -> None:
-    """Write blocks, the first of them a headline, as a page. Identical blocks give identical bytes."""
+    """Write blocks as a page; the first block is a headline. Identical blocks give identical bytes."""
     text = page_text(blocks)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def page_text(blocks: Sequence[Block]) -> str:
-    """Return blocks, the first of them a headline, as a page; with plotly.js if one of them is a chart."""
+    """Return blocks as a page; the first block is a headline. The page has plotly.js if a block is a chart."""
     shown = list(shown_on("page", blocks))
     title = next(block.title for block in shown if isinstance(block, Headline))
     style = Markup(_file("page.css") + _file("blocks.css"))
@@ -74,22 +74,22 @@ def page_text(blocks: Sequence[Block]) -> str:
 
 
 def render(template: str, blocks: Sequence[Block], **values: object) -> str:
-    """Return a template of ``templates`` filled with blocks and other values."""
+    """Return a template of ``templates``, filled with blocks and other values."""
     return _environment().get_template(template).render(blocks=blocks, **values)
 
 
 def style_of_blocks() -> Markup:
-    """Return the style of blocks, for what shows them elsewhere than on a page of their own."""
+    """Return the style of blocks, for use outside a page of their own."""
     return Markup(_file("blocks.css"))
 
 
 def script_json(value: Any) -> str:
-    """Return plain values as JSON that may stand inside ``script``. Raises ValueError for numbers that JSON lacks."""
+    """Return plain values as JSON that is safe inside ``script``. Raises ValueError for numbers that JSON lacks."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_IN_SCRIPTS)
 
 
 def _scripts(shown: Sequence[Block]) -> list[Markup]:
-    """Return what draws charts and lanes, nothing where there are none: plotly.js is most of a page."""
+    """Return the scripts that draw charts and lanes, none if there are none: plotly.js is most of a page."""
     found = list(every_block("page", shown))
     figures: dict[str, Figure] = {c.id: c.figure for block in found if (c := plotly_chart(block)) is not None}
     scripts = []
@@ -105,7 +105,7 @@ def _file(name: str) -> str:
 
 
 def _environment() -> Environment:
-    """Return the template engine: everything that it writes is escaped."""
+    """Return the template engine, which escapes all values."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, finalize=_finalized,
         trim_blocks=True, lstrip_blocks=True,
@@ -132,7 +132,7 @@ def _pieces(line: Line) -> list[Piece]:
 
 
 def _legend_of(block: Block) -> list[tuple[str, str]]:
-    """Return words and colours of a chart that has its legend above it."""
+    """Return words and colours of a chart whose legend is above it."""
     match block:
         case Bars():
             return [(series.words, series.colour) for series in block.series]

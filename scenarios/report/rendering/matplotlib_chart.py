@@ -1,4 +1,4 @@
-"""Charts as still pictures, for notebooks: the figures that pages hand to plotly, drawn with matplotlib."""
+"""Charts as still pictures for notebooks: the plotly figures of pages, drawn with matplotlib."""
 
 import html
 import re
@@ -25,7 +25,7 @@ Colour = tuple[float, float, float, float]
 
 
 def chart_png(chart: Chart, width: int = _WIDTH_PIXELS) -> bytes:
-    """Return a chart as a PNG, ``width`` pixels wide. Raises ValueError for a kind of mark that it cannot draw."""
+    """Return a chart as a PNG, ``width`` pixels wide. Raises ValueError for an unknown type of mark."""
     canvas = Canvas(figsize=(width / _DPI, chart.height / _DPI), dpi=_DPI, layout="constrained")
     draw_chart(chart.figure, canvas)
     picture = BytesIO()
@@ -34,7 +34,7 @@ def chart_png(chart: Chart, width: int = _WIDTH_PIXELS) -> bytes:
 
 
 def draw_chart(figure: Figure, canvas: Canvas) -> None:
-    """Draw a chart on an empty matplotlib figure. Raises ValueError for a kind of mark that it cannot draw."""
+    """Draw a chart on an empty matplotlib figure. Raises ValueError for an unknown type of mark."""
     layout = figure["layout"]
     plots = _plots(layout, canvas)
     for suffix, plot in plots.items():
@@ -50,11 +50,11 @@ def draw_chart(figure: Figure, canvas: Canvas) -> None:
         handles, labels = next(iter(plots.values())).get_legend_handles_labels()
         canvas.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8)
     for text in canvas.findobj(Text):
-        text.set_parse_math(False)  # a name with dollars is a name
+        text.set_parse_math(False)  # a dollar sign in a name is no mathematics
 
 
 def _plots(layout: Mapping[str, Any], canvas: Canvas) -> dict[str, Any]:
-    """Return a plot for each horizontal axis, by the end of that axis' name; they stand in rows and columns."""
+    """Return a plot per horizontal axis, by the number at the end of the axis' name, in rows and columns."""
     places: dict[str, tuple[float, float]] = {}
     for key in [key for key in layout if re.fullmatch(r"xaxis\d*", key)]:
         anchor = layout[key].get("anchor", "y").replace("y", "yaxis", 1)
@@ -101,7 +101,7 @@ def _bars(plot: Any, trace: Mapping[str, Any], rows: Mapping[str, int], ends: An
 
 
 def _number_bars(plot: Any, trace: Mapping[str, Any], bars: tuple[Any, Any, Any]) -> None:
-    """Write the words of bars inside them, where there is room."""
+    """Write the labels of bars inside them, if they fit."""
     pixels = 0.9 * plot.get_window_extent().width / max(float((bars[0] + bars[1]).max(initial=0.0)), 1e-300)
     for start, length, place, words in zip(*bars, trace.get("text", [""] * len(bars[0])), strict=True):
         if words and length * pixels > _DIGIT_PIXELS * len(words):
@@ -146,7 +146,7 @@ def _heat_map(plot: Any, trace: Mapping[str, Any], rows: Mapping[str, int], _end
 
 
 def _dress(plot: Any, way: str, axis: Mapping[str, Any]) -> None:
-    """Give an axis its scale, its range, its ticks and its title."""
+    """Set the scale, range, ticks and title of an axis."""
 
     def set_of(what: str) -> Callable[..., None]:
         found: Callable[..., None] = getattr(plot, f"set_{way}{what}")
@@ -172,7 +172,7 @@ def _dress(plot: Any, way: str, axis: Mapping[str, Any]) -> None:
 
 
 def _mark(plot: Any, layout: Mapping[str, Any]) -> None:
-    """Draw lines at limits, with their words."""
+    """Draw lines at limits, with their labels."""
     for shape in layout.get("shapes", ()):
         draw, at = (plot.axvline, shape["x0"]) if shape["x0"] == shape["x1"] else (plot.axhline, shape["y0"])
         draw(at, color=_colour(shape["line"]["color"]), linewidth=1.2, linestyle="--")
@@ -184,7 +184,7 @@ def _mark(plot: Any, layout: Mapping[str, Any]) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return a text of a chart as it is read."""
+    """Return a chart's text without markup."""
     return html.unescape(text)
 
 

@@ -1,6 +1,6 @@
-"""Blocks in a notebook: the parts of a page, its charts as still pictures.
+"""Blocks in a notebook: the parts of a page, with charts as still pictures.
 
-What draws the pictures is imported when a notebook shows the first: simulating must not need matplotlib.
+matplotlib is imported when a notebook shows the first chart, since simulating must not need it.
 """
 
 from base64 import b64encode
@@ -14,7 +14,7 @@ from scenarios.report.rendering.surfaces import every_block, shown_on
 
 
 def notebook_html(blocks: Sequence[Block]) -> str:
-    """Return blocks as a part of a page that needs no script."""
+    """Return blocks as a part of a page without scripts."""
     shown = list(shown_on("page", blocks))
     charts = [chart for block in every_block("page", shown) if (chart := plotly_chart(block)) is not None]
     return render("notebook.html", shown, style=style_of_blocks(), pictures=_pictures(charts) if charts else {})

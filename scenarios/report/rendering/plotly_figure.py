@@ -1,4 +1,4 @@
-"""Charts as plotly's plain ``data`` and ``layout``. Colours of text and grid come with the page."""
+"""Charts as plotly's plain ``data`` and ``layout``. The colours of text and grid come with the page."""
 
 from typing import Any, Final
 
@@ -19,11 +19,11 @@ from traces.timeline import NO_INDEX
 
 _GAP: Final = 0.02
 _LEAST_EDGED: Final = 0.003
-"""Bars that are a smaller part of the picture get no white edge: it would be all that is seen of them."""
+"""Bars below this part of the picture get no white edge, which would cover them."""
 _LEGEND_LINE: Final = 20
-"""Pixels of an entry of plotly's legend: a chart that is lower scrolls it."""
+"""Height in pixels of an entry of plotly's legend; a lower chart scrolls its legend."""
 _ROOM_ABOVE: Final = 1.04
-"""An axis reaches so far beyond a limit that is marked on it."""
+"""Upper end of an axis, relative to a limit marked on it."""
 HEAT_SCALE: Final = (
     (0.0, "rgba(128,140,160,0.10)"),
     (0.15, "rgba(228,180,80,0.5)"),
@@ -31,11 +31,11 @@ HEAT_SCALE: Final = (
     (0.7, "rgba(221,115,55,1)"),
     (1.0, "rgba(179,38,30,1)"),
 )
-"""Colours from idle to full, as visible on white as on black."""
+"""Colours from idle to full, equally visible on white and on black."""
 
 
 def plotly_chart(block: Block) -> Chart | None:
-    """Return the chart of a block with its figure and height, None for blocks that are no charts."""
+    """Return a block's chart with figure and height, None for a block that is no chart."""
     match block:
         case Chart():
             return block
@@ -168,7 +168,7 @@ def _timeline(gantt: Gantt) -> Figure:
 
 
 def _bar_trace(bars: TaskBars, phase: Phase, axis: str, scale: tuple[float, float]) -> dict[str, Any]:
-    """Return the bars of a phase; ``scale``: the seconds of the axis' unit, and from which length bars have an edge."""
+    """Return the bars of a phase. ``scale``: seconds of the axis' unit, and the least length of a bar with an edge."""
     factor, edged_s = scale
     offset, thickness = COMMUNICATION_LANE if phase.is_communication else MAIN_LANE
     numbers = [str(number) if number != NO_INDEX else "" for number in bars.microbatch.tolist()]

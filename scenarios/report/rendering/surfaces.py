@@ -1,4 +1,4 @@
-"""Which blocks a surface shows."""
+"""The choice of blocks for a surface."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,7 +6,7 @@ from scenarios.report.blocks import Block, Columns, Fold, Group, Only, Section, 
 
 
 def shown_on(surface: Surface, blocks: Sequence[Block]) -> Iterator[Block]:
-    """Yield the blocks of a surface; those of ``Only`` one by one."""
+    """Yield the blocks of a surface, with blocks inside ``Only`` unpacked."""
     for block in blocks:
         if not isinstance(block, Only):
             yield block
@@ -15,7 +15,7 @@ def shown_on(surface: Surface, blocks: Sequence[Block]) -> Iterator[Block]:
 
 
 def every_block(surface: Surface, blocks: Sequence[Block]) -> Iterator[Block]:
-    """Yield the blocks that a surface shows, and those inside them, in the order of reading."""
+    """Yield the blocks of a surface and the blocks inside them, in reading order."""
     for block in shown_on(surface, blocks):
         yield block
         match block:

@@ -1,1 +1,1 @@
-"""Slot diagrams of pipeline schedules: chosen, printed and drawn."""
+"""Slot diagrams of pipeline schedules: selection, text and drawing."""

@@ -1,4 +1,4 @@
-"""A pipeline schedule as commands show it: its words, and the slots of a simulated run of it."""
+"""A pipeline schedule for commands to show: its words, and the slots of a simulated run."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from scenarios.report.slots.slot_diagram import SlotDiagram
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownSchedule:
-    """``words``: the schedule and its numbers. ``what``: what the slots are of, a step or several in a row."""
+    """A schedule. ``words``: the schedule and its numbers; ``what``: whether the slots show one step or several."""
 
     name: str
     num_microbatches: int
@@ -18,7 +18,7 @@ class ShownSchedule:
     slots: SlotDiagram
 
     def as_json(self) -> dict[str, Any]:
-        """Return schedule and slots as JSON has them; ``slots`` holds what is drawn, rank by rank."""
+        """Return schedule and slots for JSON; ``slots`` holds the drawn slots, rank by rank."""
         return {
             "name": self.name,
             "num_microbatches": self.num_microbatches,

@@ -1,4 +1,4 @@
-"""Choose what a slot diagram of a pipeline shows: a line per rank, a box per forward and backward, as in papers."""
+"""The slot diagram of a pipeline: a line per rank, a box per forward and backward, as in papers."""
 
 from dataclasses import dataclass
 from statistics import median
@@ -19,9 +19,9 @@ MAX_RANKS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One task call of a rank: ``lane`` counts ranks from the top, ``chunk`` the rank's virtual stages.
+    """One task call of a rank. ``lane``: the rank from the top; ``chunk``: the rank's virtual stage.
 
-    ``microbatch`` is -1 for what is done once a step.
+    ``microbatch``: -1 for a task that runs once per step.
     """
 
     lane: int
@@ -34,12 +34,12 @@ class Slot:
 
     @property
     def duration_s(self) -> float:
-        """Return how long it takes."""
+        """Return the duration in seconds."""
         return self.end_s - self.start_s
 
     @property
     def label(self) -> str:
-        """Return the number of a pass's micro-batch, and of the token slice where it is one; or nothing."""
+        """Return the number of a pass's micro-batch, and of its token slice if it is one; else empty."""
         part = self.task.partition("@")[2]
         return (
             ""
@@ -54,8 +54,10 @@ class Slot:
 class SlotDiagram:
     """The slots of a step by start, and the ranks from top to bottom.
 
-    ``boxes`` compute, ``lines`` communicate (messages at their receiver, gradient synchronisation). ``unit_s``: the
-    shortest typical pass. ``hidden_ranks``: ranks that are left out.
+    ``boxes``: compute.
+    ``lines``: communication (messages at their receiver, gradient synchronisation).
+    ``unit_s``: the shortest typical pass.
+    ``hidden_ranks``: number of ranks left out.
     """
 
     ranks: tuple[str, ...]
@@ -67,7 +69,7 @@ class SlotDiagram:
 
     @property
     def idle_fraction(self) -> float:
-        """Return the part of the step in which the shown ranks run no box, mean over them."""
+        """Return the fraction of the step in which the shown ranks run no box, averaged over ranks."""
         busy_s = sum(slot.duration_s for slot in self.boxes)
         return 1.0 - busy_s / (self.end_s * len(self.ranks)) if self.end_s else 0.0
 
@@ -84,7 +86,10 @@ class SlotDiagram:
 
 
 def choose_slots(timeline: Timeline, max_ranks: int = MAX_RANKS) -> SlotDiagram:
-    """Return what to draw of a timeline; of many ranks some, evenly spaced. A message is drawn at its receiver."""
+    """Return the slots of a timeline; of many ranks an evenly spaced selection.
+
+    Messages are drawn at their receivers.
+    """
     gantt = choose_bars(timeline, max_ranks=max_ranks, max_bars=None)
     slots = [slot for slot in _slots(gantt.windows[0].bars) if not slot.task.startswith("send")]
     boxes = tuple(slot for slot in slots if not slot.phase.is_communication)
@@ -94,7 +99,7 @@ def choose_slots(timeline: Timeline, max_ranks: int = MAX_RANKS) -> SlotDiagram:
 
 
 def is_backward_message(slot: Slot) -> bool:
-    """Return whether a message carries a gradient, to the stage before."""
+    """Return whether a message carries a gradient to the previous stage."""
     return slot.phase == MESSAGE and "backward" in slot.task
 
 
@@ -110,7 +115,7 @@ def _slots(bars: Bars) -> list[Slot]:
 
 
 def _unit_s(boxes: tuple[Slot, ...], end_s: float) -> float:
-    """Return the shortest of the passes' typical durations, at least a quarter of the longest one's."""
+    """Return the shortest of the typical durations of passes, but at least a quarter of the longest."""
     durations = {phase.key: [slot.duration_s for slot in boxes if slot.phase == phase] for phase in PASSES}
     typical = [median(found) for found in durations.values() if found]
     return max(min(typical), max(typical) / 4) if typical else end_s

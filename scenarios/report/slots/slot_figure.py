@@ -20,11 +20,11 @@ _LEAST_INCHES: Final = 8.0
 _MOST_INCHES: Final = 40.0
 _ROW_INCHES: Final = 0.34
 _BOX_HEIGHT: Final = 0.7
-"""Of a row."""
+"""Height of a box, as a fraction of a row."""
 _LEAST_EDGED_INCHES: Final = 0.04
-"""Narrower boxes get no white edge: it would be all that is seen of them."""
+"""Narrower boxes get no white edge, which would cover them."""
 MAX_SLOTS: Final = 4_000
-"""Of a longer step the beginning is drawn."""
+"""Largest number of slots drawn; of a longer step the beginning is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class SlotDrawing:
 
     @property
     def size_inches(self) -> tuple[float, float]:
-        """Return width and height: as wide as its boxes need, within bounds."""
+        """Return width and height in inches: the width that the boxes need, within bounds."""
         units = self._end_s / self.diagram.unit_s if self.diagram.unit_s else 1.0
         width = min(_MOST_INCHES, max(_LEAST_INCHES, _UNIT_INCHES * units + 1.2))
         return width, 1.6 + _ROW_INCHES * len(self.diagram.ranks) * (1.4 if self.diagram.lines else 1.0)
@@ -68,7 +68,7 @@ class SlotDrawing:
 
     @property
     def _end_s(self) -> float:
-        """Return where the picture ends: with the step, or before the first box too many."""
+        """Return the end of the picture: that of the step, or the start of the first box beyond the largest number."""
         boxes = self.diagram.boxes
         return self.diagram.end_s if len(boxes) <= MAX_SLOTS else boxes[MAX_SLOTS].start_s
 
@@ -85,7 +85,7 @@ class SlotDrawing:
         return notes
 
     def _draw_bars(self, plot: Any, factor: float) -> None:
-        """Draw all boxes of a lane and colour at once, messages and synchronisation as thin lines below them."""
+        """Draw the boxes of a lane and colour together; messages and synchronisation are thin lines below them."""
         alike: dict[tuple[Phase, int, int, bool], list[tuple[float, float]]] = {}
         for slot in (*self.diagram.boxes, *self.diagram.lines):
             if slot.start_s < self._end_s:

@@ -1,4 +1,4 @@
-"""A slot diagram for the terminal: a line of characters per rank, as wide as there is room for."""
+"""A slot diagram for the terminal: a line of characters per rank, as wide as the terminal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,17 +13,17 @@ from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, HEAD, OP
 from scenarios.report.slots.slot_diagram import Slot, SlotDiagram, is_backward_message, is_sync
 
 _BEGINNING: Final = 0.62
-"""Of a diagram that is cut: the part of the room that its beginning gets; the end gets the rest."""
+"""Fraction of the room for the beginning of a cut diagram; the end gets the rest."""
 _LETTERS: Final = {FORWARD.key: "F", HEAD.key: "H", BACKWARD.key: "B", BACKWARD_WEIGHT.key: "W", OPTIMIZER.key: "O"}
 _PALER: Final = 0.42
 _CUT: Final = " ... "
 _ON_COLUMN: Final = 1e-3
 _LEAST_CELLS: Final = 0.3
-"""Messages that would fill less of a character than this are not drawn."""
+"""Messages below this fraction of a character are not drawn."""
 
 
 def print_slots(diagram: SlotDiagram, console: Console) -> None:
-    """Print the diagram, its axis and legend, and what was left out."""
+    """Print the diagram, its axis and legend, and a note on omissions."""
     drawing = _Drawing(diagram, console)
     for line in (*drawing.rows(), drawing.axis(), drawing.legend()):
         console.print(line, soft_wrap=True)
@@ -38,10 +38,10 @@ _DIM: Final = Style(dim=True)
 
 @dataclass(slots=True)
 class _Drawing:
-    """A diagram on a console. ``spans``: the columns that are shown, one run or the beginning and the end.
+    """A diagram on a console. ``spans``: the shown columns, one run or the beginning and the end.
 
-    A column is a stretch of time. Where the console shows colours a box has the number of its micro-batch, as in
-    papers; elsewhere also a letter, small for every other virtual stage of a rank.
+    A column is a stretch of time. On a console with colours a box shows the number of its micro-batch, as in papers;
+    without colours also a letter, in lower case for every other virtual stage of a rank.
     """
 
     diagram: SlotDiagram
@@ -62,9 +62,10 @@ class _Drawing:
             self.spans = [(0, beginning), (total - (room - len(_CUT) - beginning), total)]
 
     def _scale(self, width: int) -> float:
-        """Return the columns per second with which the shortest typical pass has at least ``width`` columns.
+        """Return the columns per second at which the shortest typical pass has at least ``width`` columns.
 
-        One more where passes do not begin at multiples of a column: rounding takes one from some of them.
+        If passes do not begin at multiples of a column, it has one more, since rounding takes a column from some
+        passes.
         """
         unit_s = self.diagram.unit_s
         if not unit_s:
@@ -82,7 +83,7 @@ class _Drawing:
         return ("." if self.console.options.ascii_only else "·"), _DIM
 
     def rows(self) -> list[Text]:
-        """Return a line per rank, and below it one with its messages and synchronisation where any are to be seen."""
+        """Return a line per rank, followed by a line of its visible messages and synchronisation, if any."""
         lanes = range(len(self.diagram.ranks))
         boxes = [
             self._line(name, self.diagram.boxes, lane, self._ground) for lane, name in enumerate(self.diagram.ranks)
@@ -94,7 +95,7 @@ class _Drawing:
         return [line for pair in zip(boxes, below, strict=True) for line in pair]
 
     def axis(self) -> Text:
-        """Return the times at both ends of what is shown."""
+        """Return the times at both ends of the shown part."""
         parts = []
         for first, last in self.spans:
             begin, end = (
@@ -104,7 +105,7 @@ class _Drawing:
         return Text(" " * self.margin + _CUT.join(parts), style="dim")
 
     def legend(self) -> Text:
-        """Return what the colours, or letters, stand for."""
+        """Return the meaning of the colours or letters."""
         text = Text(" " * self.margin)
         for phase in self.diagram.phases:
             if phase.is_communication:
@@ -120,7 +121,7 @@ class _Drawing:
         return text
 
     def notes(self) -> list[str]:
-        """Return what the drawing does not say by itself."""
+        """Return notes on the drawing: shading, cuts and hidden ranks."""
         notes = []
         if self.diagram.has_chunks:
             other = "paler" if self._coloured else "in small letters"
@@ -148,7 +149,7 @@ class _Drawing:
         return text
 
     def _put(self, cells: list[Cell], slot: Slot, first: int) -> None:
-        """Write a slot over the cells from column ``first`` on."""
+        """Write a slot into the cells from column ``first`` on."""
         begin = self._column(slot.start_s)
         width = max(1, self._column(slot.end_s) - begin)
         if begin + width <= first or begin >= first + len(cells):
@@ -159,7 +160,7 @@ class _Drawing:
                 cells[begin + offset - first] = cell
 
     def _cells(self, slot: Slot, width: int, *, has_label: bool) -> list[Cell]:
-        """Return the characters of a slot; one that is cut has no number, of which only some digits could be seen."""
+        """Return the characters of a slot; a cut slot has no number, since only some digits would be visible."""
         if slot.phase.is_communication:
             sign = "=" if is_sync(slot) else "<" if is_backward_message(slot) else ">"
             return [(sign, Style(color=slot.phase.colour))] * width
@@ -175,7 +176,7 @@ class _Drawing:
         return self._letter(slot) + slot.label
 
     def _letter(self, slot: Slot) -> str:
-        """Return the letter of a slot's phase; nothing where colours tell."""
+        """Return the letter of a slot's phase; empty on a console with colours."""
         if self._coloured:
             return ""
         letter = _LETTERS.get(slot.phase.key, "*")
