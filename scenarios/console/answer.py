@@ -1,4 +1,4 @@
-"""The readable output of ``simulate`` and ``validate``: the answer first, then where the time goes, then advice."""
+"""The readable output of ``simulate`` and ``validate``: the answer, then the parts of the time, then advice."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from scenarios.summaries.as_json import as_json
 from scenarios.summaries.measured.validation import ValidatedTable, Validation
 
 _LEAST_PERCENT = 5e-4
-"""Smaller shares of one would round to no per cent at all, and are shown as they are."""
+"""Smaller fractions would round to 0 %, and are shown unrounded."""
 
 
 def print_validation(summary: Validation, console: Console) -> None:
@@ -23,7 +23,7 @@ def print_validation(summary: Validation, console: Console) -> None:
 
 
 def validation_block(entry: ValidatedTable) -> Block:
-    """Return predicted against measured of one table of measurements, with the verdict and the citation."""
+    """Return predicted against measured values of one table of measurements, with the verdict and the citation."""
     most, coverage = entry.thresholds, entry.coverage
     mean = f"mean absolute error {format_percent(entry.mean_absolute_error)} (at most {format_percent(most.mean)})"
     worst = f"worst {format_percent(entry.worst)} (at most {format_percent(most.worst)})"
@@ -42,20 +42,20 @@ def validation_block(entry: ValidatedTable) -> Block:
 
 
 def _without_empty(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows without the columns that none of them has anything in."""
+    """Return rows without the columns that are empty in all of them."""
     kept = [key for key in rows[0] if any(row[key] is not None for row in rows)]
     return [{key: row[key] for key in kept} for row in rows]
 
 
 def _records(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return records as a table, a column per key of the first."""
+    """Return records as a table, with a column per key of the first record."""
     keys = list(rows[0]) if rows else []
     columns = [Column(key, is_number=not isinstance(rows[0][key], str)) for key in keys]
     return Table(columns, [[_shown(key, row.get(key)) for key in keys] for row in rows])
 
 
 def _shown(key: str, value: object) -> str:
-    """Return a value in the unit that its key's name ends in."""
+    """Return a value in the unit of its key's last word."""
     if value is None:
         return "-"
     if isinstance(value, bool):

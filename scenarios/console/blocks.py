@@ -1,4 +1,4 @@
-"""Blocks in a terminal: what a page shows of them too, but for charts. A blank line stands between two of them."""
+"""Blocks in a terminal: the contents of a page without its charts, with a blank line between blocks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -42,11 +42,11 @@ _GAP: Final = 2
 """Blanks between two columns."""
 
 Printed = tuple[RenderableType, bool]
-"""What is printed, and whether its lines are broken at the width of the terminal."""
+"""A printed part, and whether its lines are broken at the width of the terminal."""
 
 
 def print_blocks(blocks: Sequence[Block], console: Console) -> None:
-    """Print blocks, those that a terminal shows."""
+    """Print the blocks that a terminal shows."""
     parts = [part for block in blocks if (part := list(_printed(block, console.width)))]
     for index, part in enumerate(parts):
         if index:
@@ -62,7 +62,7 @@ def print_written(out: Path | None, console: Console) -> None:
 
 
 def _printed(block: Block, width: int) -> Iterator[Printed]:
-    """Yield what a terminal shows of a block, nothing of a chart."""
+    """Yield the printed parts of a block, none for a chart."""
     match block:
         case Headline():
             yield Words(block.terminal_title or block.title, style="bold"), True
@@ -128,7 +128,7 @@ def _table(block: Table) -> Grid:
 
 
 def _tables(block: Table, width: int) -> Iterator[Printed]:
-    """Yield a table: one whose first columns may be repeated in parts that fit, or a line per row where few would."""
+    """Yield a table: in parts that fit, with its first columns repeated; or a line per row if few columns would fit."""
     if not block.repeats:
         yield _table(block), True
         return
@@ -143,7 +143,7 @@ def _tables(block: Table, width: int) -> Iterator[Printed]:
 
 
 def _fitting(block: Table, width: int) -> list[list[int]]:
-    """Return the columns of each part of a table, the first ones repeated; nothing where one does not fit."""
+    """Return the columns of each part of a table, the first ones repeated; empty if some column does not fit."""
     widths = [max(cell_len(words_of(cell).plain) for cell in column) + _GAP for column in _columns(block)]
     keys, others = list(range(block.repeats)), range(block.repeats, len(widths))
     room = width + _GAP - sum(widths[: block.repeats])

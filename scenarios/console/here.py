@@ -1,4 +1,4 @@
-"""What a validation on this machine found out, for people."""
+"""The results of a validation on this machine, for a terminal."""
 
 from pathlib import Path
 

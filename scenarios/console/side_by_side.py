@@ -1,4 +1,4 @@
-"""The readable output of ``compare``: how far two timelines of one plan lie apart."""
+"""The readable output of ``compare``: the difference of two timelines of one plan."""
 
 from pathlib import Path
 
@@ -10,6 +10,6 @@ from scenarios.summaries.comparing.comparison import ComparisonSummary
 
 
 def print_comparison(summary: ComparisonSummary, console: Console, out: Path | None = None) -> None:
-    """Print how two timelines differ: the first less the second, as a part of the second."""
+    """Print the difference of two timelines: the first less the second, as a part of the second."""
     print_blocks(difference_blocks(summary), console)
     print_written(out, console)

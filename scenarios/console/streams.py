@@ -1,7 +1,7 @@
-"""Standard output and standard error, made safe: whatever is printed passes here on its way to a terminal.
+"""Safe standard output and standard error: everything printed passes here on its way to a terminal.
 
-Names come from files of other people, and a terminal obeys some characters (colours, titles, text that runs
-backwards). They are written as escapes (``\\x1b``), as are characters that the terminal's encoding lacks.
+Names come from files of other people, and a terminal obeys some characters (colours, titles, text that runs backwards).
+Such characters are written as escapes (``\\x1b``), and so are characters that the terminal's encoding lacks.
 """
 
 import os
@@ -14,12 +14,12 @@ from typing import Any, Final, TextIO
 from scenarios.errors import printable
 
 READER_GONE: Final = 128 + getattr(signal, "SIGPIPE", 13)
-"""The exit code of a program whose reader goes away, as ``head`` does: what shells say of one that SIGPIPE ends."""
+"""The exit code of a program whose reader goes away, as ``head`` does: the code that shells report for SIGPIPE."""
 _STANDARD: Final = (0, 1, 2)
 
 
 class SafeStream:
-    """A text stream that writes characters which are not to be printed as escapes.
+    """A text stream that writes unprintable characters as escapes.
 
     ``rich_proxied_file`` is the stream itself, under the name by which rich looks for it: the escapes of a console are
     colours, and ``Terminal`` cleans the texts that it prints.
@@ -29,12 +29,12 @@ class SafeStream:
         self.rich_proxied_file = stream
 
     def __getattr__(self, name: str) -> Any:
-        if name == "buffer":  # bytes would pass unseen
+        if name == "buffer":  # bytes would pass unchecked
             raise AttributeError(name)
         return getattr(self.rich_proxied_file, name)
 
     def write(self, text: str) -> int:
-        """Write text; where nobody reads any more, end the program."""
+        """Write text; end the program if the reader is gone."""
         if not isinstance(text, str):
             message = f"text belongs here, not {type(text).__name__}"
             raise TypeError(message)
@@ -45,7 +45,7 @@ class SafeStream:
         return len(text)
 
     def flush(self) -> None:
-        """Pass on what is held back; where nobody reads any more, end the program."""
+        """Flush buffered text; end the program if the reader is gone."""
         try:
             self.rich_proxied_file.flush()
         except BrokenPipeError:
@@ -53,7 +53,7 @@ class SafeStream:
 
 
 def leave_quietly() -> None:
-    """End the program without a word: nobody reads what it writes."""
+    """End the program silently, as its reader is gone."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # not every stream has a file
@@ -63,7 +63,7 @@ def leave_quietly() -> None:
 
 
 def _is_broken(stream: TextIO) -> bool:
-    """Return whether nobody reads what is written to a stream; what it holds back is tried."""
+    """Return whether the reader of a stream is gone; buffered text is flushed to find out."""
     try:
         getattr(stream, "rich_proxied_file", stream).flush()
     except BrokenPipeError:
@@ -73,7 +73,7 @@ def _is_broken(stream: TextIO) -> bool:
 
 @contextmanager
 def safe_streams() -> Iterator[None]:
-    """Make standard output and standard error safe. A closed one stays closed, and no file gets its number."""
+    """Make standard output and standard error safe. A closed stream stays closed, and no file gets its number."""
     _occupy_closed()
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (_safe(stream) for stream in before)
@@ -84,7 +84,7 @@ def safe_streams() -> Iterator[None]:
 
 
 def _safe(stream: Any) -> Any:
-    """Return a stream that escapes what must not, or cannot, be printed; None for one that is closed."""
+    """Return a stream that escapes unprintable characters; None for a closed stream."""
     if stream is None or isinstance(stream, SafeStream):
         return stream
     if getattr(stream, "errors", "") in {"strict", "surrogateescape"} and hasattr(stream, "reconfigure"):
@@ -93,7 +93,7 @@ def _safe(stream: Any) -> Any:
 
 
 def _occupy_closed() -> None:
-    """Open the null device in the place of closed standard streams, whose numbers the next files would get."""
+    """Open the null device in place of closed standard streams, whose numbers the next files would get."""
     for number in _STANDARD:
         try:
             os.fstat(number)

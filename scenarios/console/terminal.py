@@ -1,4 +1,4 @@
-"""The one console that commands print to: it shows texts as they are, and lets none of them steer the terminal."""
+"""The console of all commands: it shows texts literally, and no text can control the terminal."""
 
 from collections.abc import Iterable
 from itertools import accumulate
@@ -12,14 +12,14 @@ from scenarios.console.streams import leave_quietly
 from scenarios.errors import printable
 
 PLAIN_WIDTH: Final = 120
-"""Columns where there is no terminal."""
+"""Columns without a terminal."""
 
 
 class Terminal(Console):
-    """A rich console whose texts have no markup, and no characters that are not to be printed.
+    """A rich console for texts without markup and without unprintable characters.
 
-    All texts, those of tables too, become segments in ``render``: there they are cleaned. Colours and the movements of
-    a progress bar are no text, and stay.
+    All texts, those of tables too, become segments in ``render`` and are cleaned there. Colours and the movements of a
+    progress bar are no text, and stay.
     """
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
@@ -27,7 +27,7 @@ class Terminal(Console):
 
     @property
     def file(self) -> IO[str]:
-        """Return the stream itself, whatever stands before it: here texts are clean, and colours are wanted."""
+        """Return the stream without its safe wrapper: the texts here are clean, and colours are wanted."""
         stream = super().file
         while (behind := getattr(stream, "rich_proxied_file", None)) is not None:
             stream = behind
@@ -43,13 +43,13 @@ class Terminal(Console):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
-        """End the program: nobody reads what it prints."""
+        """End the program, as its reader is gone."""
         self.quiet = True
         leave_quietly()
 
 
 def open_console(*, stderr: bool = False, plain_width: int = PLAIN_WIDTH) -> Terminal:
-    """Return standard output (or error): as wide as the terminal, ``plain_width`` columns where there is none."""
+    """Return standard output (or error), as wide as the terminal; without a terminal, ``plain_width`` columns."""
     console = Terminal(stderr=stderr)
     return console if console.is_terminal else Terminal(stderr=stderr, width=plain_width)
 
