@@ -1,4 +1,4 @@
-"""The files of a run: all of them whole, or none."""
+"""The files of a run: all of them complete, or none."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ def write_execution(
 ) -> None:
     """Write an execution's summary.json, timeline.json.gz, timeline.parquet and report.html (both timelines).
 
-    ``notes``: why simulated and executed times may be off, or empty.
+    ``notes``: reasons why simulated and executed times may be off, or empty.
     """
     with all_or_none(out) as staging:
         write_summary(summary, staging)
@@ -66,7 +66,7 @@ def write_summary(summary: Mapping[str, Any], folder: Path) -> None:
 def all_or_none(out: Path) -> Iterator[Path]:
     """Yield a temporary folder inside ``out``, and move its files into ``out`` at the end.
 
-    After an error or a signal nothing is left behind: no file, and no folder that was not there before.
+    After an error or a signal nothing is left: no file, and no new folder.
     """
     new_parents = [folder for folder in (out, *out.parents) if not folder.exists()]
     with temporary_folder(out, ".meshtwin-", new_parents=new_parents) as folder:
@@ -76,7 +76,7 @@ def all_or_none(out: Path) -> Iterator[Path]:
 
 
 def _move(files: Sequence[Path], out: Path) -> None:
-    """Rename files into ``out``. Raises OSError, before the first, where a directory has the name of one."""
+    """Rename files into ``out``. Raises OSError, before the first, if a directory has the name of a file."""
     for path in files:
         if (out / path.name).is_dir():
             raise IsADirectoryError(EISDIR, f"{path.name} is a directory there")

@@ -1,4 +1,4 @@
-"""Make sure, before any work is done, that results can be written."""
+"""Check, before any work is done, that results can be written."""
 
 import tempfile
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from traces.signals import undisturbed
 
 MAX_SHOWN: Final = 300
 PAGE: Final = "report.html"
-"""The page of a result, of whatever command."""
+"""The page of a result, for all commands."""
 
 
 def refuse_unwritable(folder: Path) -> None:
     """Raise ScenarioError unless files can be written to ``folder``, which need not exist. Leaves nothing behind.
 
-    Tries it: permissions alone do not tell of read-only or full file systems.
+    It writes a file to find out: permissions alone do not show read-only or full file systems.
     """
     existing = folder.absolute()
     try:
@@ -38,7 +38,7 @@ def refuse_unwritable(folder: Path) -> None:
 
 
 def refuse_beside_page(folder: Path) -> None:
-    """Raise ScenarioError for a folder with the page of another result, which one without a page would leave."""
+    """Raise ScenarioError for a folder with the page of another result, if the new result has no page to replace it."""
     if (folder / PAGE).exists():
         raise _refusal(
             folder, f"{PAGE} there belongs to another result, and would stay beside this one", "name another directory"
@@ -46,7 +46,7 @@ def refuse_beside_page(folder: Path) -> None:
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether a file, directory or link of this name exists. Raises OSError for a name that none can have."""
+    """Return whether a file, directory or link of this name exists. Raises OSError for an impossible name."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -56,7 +56,7 @@ def _is_there(path: Path) -> bool:
 
 @contextmanager
 def writing_to(folder: Path) -> Iterator[None]:
-    """Turn what the file system refuses while results are written (a full disk, say) into a ScenarioError."""
+    """Turn errors of the file system while results are written, such as a full disk, into a ScenarioError."""
     try:
         yield
     except OSError as error:
@@ -74,6 +74,6 @@ def _refusal(folder: Path, rule: str, remedy: str) -> ScenarioError:
 
 
 def _shown(path: Path) -> str:
-    """Return a path for a message, its end cut off where it is very long."""
+    """Return a path for a message, cut off if it is very long."""
     text = str(path)
     return f"{text[:MAX_SHOWN]}..." if len(text) > MAX_SHOWN else text

@@ -14,7 +14,7 @@ from traces.timeline import Timeline
 
 
 def write_outcome(summary: Mapping[str, Any], timeline: Timeline | None, blocks: Sequence[Block], out: Path) -> None:
-    """Write summary.json, report.html, and of a timeline timeline.json.gz and timeline.parquet; all or none."""
+    """Write summary.json, report.html, and for a timeline timeline.json.gz and timeline.parquet; all files or none."""
     with all_or_none(out) as staging:
         write_summary(summary, staging)
         if timeline is not None:

@@ -1,4 +1,4 @@
-"""What writes files is imported when files are asked for: a terminal needs neither templates nor Parquet."""
+"""Lazy import of the writer of files: a terminal needs neither templates nor Parquet."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -9,7 +9,7 @@ from scenarios.report.blocks import Block
 from traces.timeline import Timeline
 
 WriteOutcome = Callable[[Mapping[str, Any], Timeline | None, Sequence[Block], Path], None]
-"""Writes summary, timeline and blocks into a folder; see ``scenarios.results.outcome_files``."""
+"""A writer of summary, timeline and blocks into a folder; see ``scenarios.results.outcome_files``."""
 
 
 def load_writer() -> WriteOutcome:

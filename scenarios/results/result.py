@@ -1,4 +1,4 @@
-"""What ``--out`` left behind, or the PyTorch profiler recorded: a timeline, and what is known beside it."""
+"""A timeline with the facts beside it: the files of ``--out``, or a profile of the PyTorch profiler."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +27,10 @@ _SIDE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A timeline, what a simulation's summary beside it says of the step, and whether a profiler recorded it.
+    """A timeline, the step's summary if a simulation wrote one, and whether a profiler recorded it.
 
-    ``warnings``: what was left out of a profile on the way, with counts. ``note``: why times may be off, or empty.
+    ``warnings``: parts of a profile that were left out, with counts.
+    ``note``: the reason why times may be off, or empty.
     """
 
     timeline: Timeline
@@ -40,14 +41,14 @@ class Result:
 
 
 def timeline_path(path: Path) -> Path:
-    """Return the timeline that a folder of results holds, or the file itself."""
+    """Return the timeline in a folder of results, or the file itself."""
     return path / TIMELINE if path.is_dir() else path
 
 
 def read_result(path: Path, window: StepWindow | None = None) -> Result:
-    """Return a result: timeline.parquet or the folder of one, or a profile (its steps in ``window``; None: all).
+    """Return the result at a path: timeline.parquet or its folder, or a profile (its steps in ``window``; None: all).
 
-    Raises TraceError for a file that is no timeline, and for a summary that is not this timeline's.
+    Raises TraceError for a file that is no timeline, and for a summary of another timeline.
     """
     if is_profile(path):
         trace = load(path, window)
@@ -73,7 +74,7 @@ def read_result(path: Path, window: StepWindow | None = None) -> Result:
 
 
 def refuse_other_files(path: Path) -> None:
-    """Raise TraceError for what by its name, or by what a folder holds, is neither a timeline nor a profile."""
+    """Raise TraceError for a path that, by name or contents, is neither a timeline nor a profile."""
     if path.is_dir():
         if not (path / TIMELINE).exists():
             inner = next((entry for entry in sorted(path.iterdir()) if entry.is_dir() and _is_result(entry)), None)
@@ -91,10 +92,10 @@ def _is_result(folder: Path) -> bool:
 
 
 def refuse_result(path: Path) -> None:
-    """Raise TraceError for what ``--out`` wrote, where a profile belongs."""
+    """Raise TraceError for files of ``--out`` in the place of a profile."""
     try:
         is_result = (path / TIMELINE).is_file()
-    except OSError:  # whoever reads it says why
+    except OSError:  # the reader of the file reports the error
         return
     if is_result:
         rule = f"this is what simulate wrote with --out ({TIMELINE}), not what the PyTorch profiler recorded"
@@ -104,7 +105,7 @@ def refuse_result(path: Path) -> None:
 
 
 def is_profile(path: Path) -> bool:
-    """Return whether a path is to be read as a profile: by a file's name, or a folder's lack of a timeline."""
+    """Return whether a path is to be read as a profile: by a file's name, or a folder without a timeline."""
     try:
         if path.is_dir():
             return not (path / TIMELINE).exists() and any(entry.name.endswith(SUFFIXES) for entry in path.iterdir())
@@ -115,7 +116,7 @@ def is_profile(path: Path) -> bool:
 
 
 def names_of(first: Path, second: Path) -> tuple[str, str]:
-    """Return what to call two results: their files or folders, where these have different names."""
+    """Return names for two results: their files or folders, if these have different names."""
     names = [path.name.split(".")[0] if is_profile(path) else timeline_path(path).absolute().parent.name
              for path in (first, second)]  # fmt: skip
     return (names[0], names[1]) if names[0] != names[1] and all(names) else ("first", "second")

@@ -1,4 +1,4 @@
-"""summary.json of a simulated step: what a comparison reads of it, held to its form before it is read."""
+"""summary.json of a simulated step: the parts that a comparison reads, validated first."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ REMEDY: Final = "write both again with simulate SCENARIO.yaml --out"
 
 
 def read_json(path: Path) -> Any:
-    """Return what a summary's file holds. Raises TraceError for one that cannot be read, or is too large."""
+    """Return the contents of a summary file. Raises TraceError for a file that is unreadable or too large."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_SUMMARY_BYTES + 1)
@@ -28,13 +28,13 @@ def read_json(path: Path) -> Any:
 
 
 class ExecutedMachine(msgspec.Struct):
-    """Where an executed step ran."""
+    """The machine of an executed step."""
 
     num_cores: int | None = None
 
 
 def executed_cores(path: Path, summary: Any) -> int | None:
-    """Return how many cores an executed step's ranks shared; None on GPUs. Raises TraceError as ``simulated_step``."""
+    """Return the number of cores shared by an executed step's ranks; None on GPUs. Raises TraceError as below."""
     try:
         return msgspec.convert(summary, ExecutedMachine).num_cores
     except msgspec.ValidationError as error:
@@ -43,9 +43,9 @@ def executed_cores(path: Path, summary: Any) -> int | None:
 
 
 def simulated_step(path: Path, summary: Any) -> ComparedStep:
-    """Return what a comparison reads of a simulated step's summary.
+    """Return the parts of a simulated step's summary that a comparison reads.
 
-    Raises TraceError for a summary that is not as simulate writes it.
+    Raises TraceError for a summary in another form than simulate writes.
     """
     try:
         found = msgspec.convert(summary, ComparedStep)
