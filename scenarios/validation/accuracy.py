@@ -1,4 +1,4 @@
-"""How accurate predictions are, as Markdown: what ``simulate validate --markdown`` prints.
+"""The accuracy of predictions as Markdown: the output of ``simulate validate --markdown``.
 
 docs/accuracy.md holds all of it, the README the verdicts of whole steps.
 """
@@ -9,7 +9,7 @@ from scenarios.summaries.measured.validation import ValidatedTable, Validation
 
 
 def markdown_lines(summary: Validation) -> Iterator[str]:
-    """Yield a table of tables, then every row of each, or group of rows where there are; ``summary`` of ``run``."""
+    """Yield the table of tables, then the rows of each table, or its groups of rows; ``summary`` is that of ``run``."""
     tables = summary.tables
     yield from verdict_lines(summary)
     for table in tables:
@@ -29,7 +29,7 @@ def verdict_lines(summary: Validation) -> Iterator[str]:
 
 
 def verdict_line(table: ValidatedTable) -> str:
-    """Return one table's row: errors, thresholds, how many rows lie inside their intervals, whether it passed."""
+    """Return one table's row: errors, thresholds, the number of rows inside their intervals, and the verdict."""
     allowed = f"{table.thresholds.mean:.0%}, {table.thresholds.worst:.0%}"
     errors = f"{table.mean_absolute_error:.1%} | {table.worst:.1%}"
     inside = "" if table.coverage is None else f"{table.coverage:.0%}"

@@ -1,4 +1,4 @@
-"""Predict one measured collective or message: a table's row, without a model around it."""
+"""Prediction of one measured collective or message: a table's row without a model."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,19 +16,24 @@ from scenarios.errors import Origin, ScenarioError, suggestion
 KEYS: Final = ("node", "num_nodes", "num_devices", "collective", "bytes", "nic", "network", "issue")
 _NIC: Final = ("bandwidth", "latency", "per_node")
 _SPELLINGS: Final = {"alltoall": "all_to_all"}
-"""nccl-tests writes some names in its own way."""
+"""nccl-tests' own spellings of some names."""
 
 
 def collective_time_s(
     entry: Mapping[str, Any], path: Path, where: str, calibrated: CalibratedProfile | None = None
 ) -> float:
-    """Return the seconds that a collective, or a message (``send_recv``), takes alone on a cluster.
+    """Return the seconds of a collective, or a message (``send_recv``), alone on a cluster.
 
-    Keys of ``entry``: node (of the catalogue), num_nodes, num_devices (of the group, as many per node), collective,
-    bytes (as ``collective_cost`` counts them), and optionally nic (bandwidth, latency, per_node: what a cluster has in
-    place of the node's adapters), network (as in a profile, in place of the generation's) and issue (the time in which
-    the host issues a collective: none ends sooner). ``calibrated``: a profile in the place of the generation's.
-    Raises ScenarioError for an unknown or missing key, and for values that the cost models refuse.
+    Keys of ``entry``:
+    ``node``: of the catalogue.
+    ``num_nodes``, ``num_devices``: of the group, equally many per node.
+    ``collective``, ``bytes``: as ``collective_cost`` counts them.
+    ``nic``: optional: bandwidth, latency, per_node, in place of the node's adapters.
+    ``network``: optional: as in a profile, in place of the generation's.
+    ``issue``: optional: the host's time to issue a collective, the least that any takes.
+
+    ``calibrated``: a profile in place of the generation's. Raises ScenarioError for an unknown or missing key, and for
+        values that the cost models refuse.
     """
     origin = Origin(option=where) if where else Origin(str(path))
     for key in ("nic", "network"):
@@ -62,7 +67,7 @@ def _alone_s(kind: str, num_bytes: int, group: tuple[int, ...], network: Network
 
 
 def _with_adapters(node: NodeSpec, nic: Mapping[str, Any], origin: Origin) -> NodeSpec:
-    """Return the node with a cluster's own adapters where it has others."""
+    """Return the node with a cluster's own adapters, if it has any."""
     _check_keys(nic, _NIC, _NIC, origin, "nic.")
     link, count = node.nic, node.nics_per_node
     if "bandwidth" in nic:

@@ -1,4 +1,4 @@
-"""Predict published measurements, and say how far off the predictions are."""
+"""Predictions of published measurements, and their errors."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -37,17 +37,21 @@ from traces.published import UNITS, PublishedRow, PublishedTable, load_table, pu
 
 
 class Prediction(NamedTuple):
-    """A predicted value in SI units, and what holds it in 90 % of cases, where the models' errors say so."""
+    """A predicted value in SI units, and its 90 % interval if the models' errors are known."""
 
     value: float
     interval: Interval | None = None
 
 
 def run(tables: tuple[Path, ...] = (), data: Path | None = None) -> Validation:
-    """Return every table's rows, measured and predicted, and whether they are within its thresholds.
+    """Return the measured and predicted rows of every table, and whether they are within its thresholds.
 
-    No table named: all that come with meshtwin. ``data``: a CSV with other rows for the one table named. Values are
-    in the table's unit, errors are fractions of the measured value, negative where the prediction is less.
+        validation = run(["megatron_sc21_table1"])
+
+    ``tables``: empty means all that come with meshtwin.
+    ``data``: a CSV with other rows for the one table named.
+
+    Values are in the table's unit. Errors are fractions of the measured value, negative if the prediction is less.
     Raises TraceError for a bad table, ScenarioError for a row that is no scenario.
     """
     loaded = [load_table(path, data) for path in tables or published_tables()]
@@ -90,7 +94,7 @@ def _validate(table: PublishedTable) -> ValidatedTable:
 
 
 def coverage(inside: Sequence[bool | None]) -> float | None:
-    """Return the fraction of the values with an interval that lie inside it, None where no value has one."""
+    """Return the fraction of values inside their intervals, among those with an interval; None without any."""
     known = [is_inside for is_inside in inside if is_inside is not None]
     return fmean(known) if known else None
 
@@ -123,7 +127,7 @@ def _figures(rows: Sequence[PredictedRow]) -> _Figures:
 
 @collector_paused()
 def predicted(table: PublishedTable, row: PublishedRow) -> Prediction:
-    """Return what a row is predicted to be, in SI units."""
+    """Return the prediction of a row in SI units."""
     if table.prediction == "collective_time_s":
         return Prediction(collective_time_s(entry_of(table, row), table.path, where_of(table, row)))
     scenario = step_from_mapping(entry_of(table, row), table.path, where_of(table, row)).decided()
@@ -148,7 +152,7 @@ def _predict(table: PublishedTable, row: PublishedRow) -> PredictedRow:
 
 
 def where_of(table: PublishedTable, row: PublishedRow) -> str:
-    """Return where a row stands, for errors."""
+    """Return the position of a row for error messages."""
     return f"{table.data}:{row.line}: row {row.name!r} of {table.path.name}"
 
 
@@ -177,14 +181,14 @@ def _rate(key: str) -> Callable[[StepScenario], Prediction]:
 
 
 def _interval(run: SimulatedRun, pricing: Pricing) -> Interval | None:
-    """Return what holds the step time in 90 % of cases, None where times are stated."""
+    """Return the 90 % interval of the step time, None if times are stated."""
     if not isinstance(pricing, ClusterPricing):
         return None
     return step_time_interval(critical_path(run), errors_of(pricing)).bounds
 
 
 def _activation_bytes(scenario: StepScenario) -> Prediction:
-    """Return what the first stage's layers keep for backward between two calls, when they hold most."""
+    """Return the peak bytes that the first stage's layers keep for backward between two calls."""
     program = plan_of(scenario).programs[0]
     of_layers = _touched_by_layers(program)
     kept = kept_bytes(program, {n for n in of_layers if program.buffers[n].kind is Kind.ACTIVATION})
@@ -198,12 +202,12 @@ def _touched_by_layers(program: Program) -> set[str]:
 
 
 def _peak_memory_bytes(scenario: StepScenario) -> Prediction:
-    """Return the peak memory of the rank that needs most."""
+    """Return the largest peak memory of any rank."""
     return Prediction(float(max(memory_use(program).peak_bytes for program in plan_of(scenario).programs)))
 
 
 def _busy_fraction(scenario: StepScenario) -> Prediction:
-    """Return the part of a step in which a rank computes, mean over ranks."""
+    """Return the fraction of a step in which a rank computes, averaged over ranks."""
     run = simulate(plan_of(scenario), scenario.pricing())
     summary = summarise(scenario, run)
     idle = summary.bubble_fraction + summary.exposed_communication_fraction
