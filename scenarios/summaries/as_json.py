@@ -5,13 +5,13 @@ from dataclasses import Field, fields, is_dataclass
 from typing import Any, Final
 
 ABSENT: Final = {"absent": True}
-"""Metadata of a field that has no key in JSON where it is None; other fields are null then."""
+"""Metadata of a field whose key is absent from JSON if the value is None; other fields become null."""
 INLINE: Final = {"inline": True}
-"""Metadata of a field with no key of its own in JSON: the keys of its value stand there instead, none for None."""
+"""Metadata of a field without its own key in JSON: its value's keys take its place, none for None."""
 
 
 def as_json(value: Any) -> Any:
-    """Return a result as JSON holds it: dataclasses and mappings as mappings, their fields in order."""
+    """Return a result as JSON values: dataclasses and mappings become mappings, with fields in order."""
     if is_dataclass(value) and not isinstance(value, type):
         found: dict[str, Any] = {}
         for each in fields(value):
@@ -25,7 +25,7 @@ def as_json(value: Any) -> Any:
 
 
 def _keys(each: Field[Any], held: Any) -> dict[str, Any]:
-    """Return the keys that a field has in JSON, with their values."""
+    """Return the JSON keys and values of a field."""
     if held is None and (each.metadata.get("absent") or each.metadata.get("inline")):
         return {}
     if each.metadata.get("inline"):

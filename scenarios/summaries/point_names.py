@@ -1,4 +1,4 @@
-"""What the points of a sweep are called: the values in which they differ."""
+"""Names of a sweep's points: the values in which they differ."""
 
 import json
 import re
@@ -12,7 +12,7 @@ _WORD: Final = re.compile(r"[\w.-]+")
 
 
 def varied(summary: SweepSummary[Any]) -> dict[str, str]:
-    """Return the keys with several values, each with its shortest name that no other key has: its last part."""
+    """Return the keys with several values, each with its shortest unique name: its last parts."""
     keys = [setting.key for setting in summary.settings if len(setting.values) > 1]
     return {key: _short(key, keys) for key in keys}
 
@@ -27,13 +27,13 @@ def _short(key: str, keys: Sequence[str]) -> str:
 
 
 def written(value: Any) -> str:
-    """Return a value as YAML has it, in one line that is safe to print."""
+    """Return a value as in YAML, in one line that is safe to print."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return printable(text).replace("\n", "\\n")
 
 
 def label(summary: SweepSummary[Any], values: Mapping[str, Any]) -> str:
-    """Return a point's name: its words alone, numbers and the like with their key."""
+    """Return a point's name: words alone, other values with their key."""
     named = []
     for key, short in varied(summary).items():
         value = written(values[key])

@@ -1,4 +1,4 @@
-"""What a comparison reads of the summary.json of a simulated step, held to its form and to bounds."""
+"""The parts of a simulated step's summary.json that a comparison reads, validated and bounded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRole:
-    """Ranks that are alike, and what their time goes to; seconds per step."""
+    """Equal ranks, and the parts of their time; seconds per step."""
 
     num_ranks: Count
     busy_s: Mapping[str, Amount]
@@ -33,7 +33,7 @@ class ComparedCommunication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedLink:
-    """The link of a kind that is busy longest: the part of the step in which it is busy."""
+    """The link of a kind with the longest busy time: the fraction of the step in which it is busy."""
 
     busy_fraction: Amount
 
@@ -48,14 +48,14 @@ class ComparedLinks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedResolved:
-    """What the times rest on."""
+    """The source of a step's times."""
 
     profile_basis: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedStep:
-    """A simulated step: its seconds, its roles, and what held its communication back."""
+    """A simulated step: its seconds, its roles, and the limits of its communication."""
 
     iteration_time_s: Annotated[float, msgspec.Meta(gt=0, le=1e18)]
     roles: Annotated[tuple[ComparedRole, ...], msgspec.Meta(min_length=1)]

@@ -1,4 +1,4 @@
-"""How two timelines differ: the classes behind comparison.json. Seconds are those of the mean rank's step."""
+"""The difference of two timelines: the classes behind comparison.json. Seconds are those of the mean rank's step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from scenarios.summaries.recorded.recording_warning import RecordingWarning
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlignedOps:
-    """How many ops have a partner by name, how many by kind and place, and how many of each side have none."""
+    """Numbers of ops with a partner by name, of ops with a partner by kind and place, and of ops alone on each side."""
 
     by_name: int
     by_kind: int
@@ -38,7 +38,7 @@ class PathPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpShare:
-    """An op of the mean rank's step on both sides: how many, seconds, and its share of the steps' difference."""
+    """An op of the mean rank's step on both sides: counts, seconds, and its share of the steps' difference."""
 
     op: str
     first_count: int
@@ -51,7 +51,7 @@ class OpShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideWarning:
-    """What is doubtful about one side's recording. In JSON the keys of the warning stand beside ``side``, its name."""
+    """A doubt about one side's recording. In JSON the keys of the warning stand beside ``side``, its name."""
 
     side: str
     warning: RecordingWarning = field(metadata=INLINE)
@@ -59,11 +59,12 @@ class SideWarning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSummary:
-    """How two timelines differ. Errors are those of the first side, as fractions of the second.
+    """The difference of two timelines. Errors are those of the first side, as fractions of the second.
 
-    ``notes``: why a side's times may be off, or empty (see ``notes.py``). ``rows``, ``others`` and ``idle`` add up to
-    the difference of the steps. ``explanation`` is None where a side is no simulation. ``mismatches``: counts of
-    different work by what differs.
+    ``notes``: reasons why a side's times may be off, or empty (see ``notes.py``).
+    ``rows``, ``others`` and ``idle``: they add up to the difference of the steps.
+    ``explanation``: None if a side is no simulation.
+    ``mismatches``: counts of unequal work, by property.
     """
 
     names: tuple[str, str]

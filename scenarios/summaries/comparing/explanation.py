@@ -18,8 +18,9 @@ class CauseDifference:
 class OpDifference:
     """The ops of one kind on one stream on both sides, in seconds of the mean rank; first less second.
 
-    ``first_bound_s``: seconds by kind of link that held them back, and ``latency``. ``first_fullest_fraction``: the
-    part of the bandwidth that is used of the fullest link of each kind. Both are empty where a side has no such ops.
+    ``first_bound_s``: seconds by kind of link that limited the ops, and ``latency``.
+    ``first_fullest_fraction``: by kind of link, the used fraction of the fullest link's bandwidth. Both are empty for a
+        side without such ops.
     """
 
     stream: str
@@ -35,7 +36,10 @@ class OpDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkDifference:
-    """The busiest link of a kind on both sides: the part of the step in which it is busy; 0 where a side has none."""
+    """The busiest link of a kind on both sides: the fraction of the step in which it is busy.
+
+    0 for a side without any.
+    """
 
     kind: str
     first_busy_fraction: float
@@ -45,9 +49,10 @@ class LinkDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Where two simulated steps differ, each part with the largest difference first.
+    """The differences of two simulated steps, the largest first.
 
-    ``causes`` add up to the difference of the steps. ``verdict``: the same in words.
+    ``causes``: they add up to the difference of the steps.
+    ``verdict``: the same in words.
     """
 
     first: str

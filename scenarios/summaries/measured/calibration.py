@@ -1,4 +1,4 @@
-"""How a profile was fitted: the classes behind the section ``calibration`` of its file, which --json prints."""
+"""The fit of a profile: the classes behind the section ``calibration`` of its file, which --json prints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from scenarios.summaries.as_json import ABSENT, INLINE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredMachine:
-    """The names that a machine gives itself: kind of device, processor, usable cores, memory with its unit."""
+    """A machine's description of itself: kind of device, processor, usable cores, memory with its unit."""
 
     device: str
     processor: str
@@ -27,16 +27,17 @@ class CountedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredDrive:
-    """The rates of a drive; None where it had no room for a file."""
+    """The rates of a drive; None if it had no room for a file."""
 
     storage: Storage | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineOrigin:
-    """How a machine was measured. ``measured``: number of benchmarks, runs and seconds, in words.
+    """The way a machine was measured.
 
-    ``drive`` is None where no folder was named.
+    ``measured``: number of benchmarks, runs and seconds, in words.
+    ``drive``: None if no folder was named.
     """
 
     measured: str
@@ -50,7 +51,7 @@ class MachineOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesOrigin:
-    """Measured tables; whose rows of tables of collectives count, and where the tables come from, if stated."""
+    """Measured tables; the system whose rows of collectives count, and the tables' source, if stated."""
 
     tables: tuple[str, ...]
     system: str | None = field(default=None, metadata=ABSENT)
@@ -59,10 +60,10 @@ class TablesOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyResiduals:
-    """A family's errors, as fractions, of the rows that were fitted, and of the rows that were held out.
+    """A family's errors, as fractions, on fitted and on held-out rows.
 
-    ``p50``, ``p90``: half, and nine of ten errors are below. ``sigma``: the root mean square of
-    log(measured/predicted). Figures are None where there are no rows.
+    ``p50``, ``p90``: half, and nine of ten errors are below.
+    ``sigma``: the root mean square of log(measured/predicted). Figures are None without rows.
     """
 
     points: int
@@ -97,9 +98,10 @@ class Certainty:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationSummary:
-    """How a profile was fitted: to which measurements, how well it predicts them, how sure its parameters are.
+    """The fit of a profile: its measurements, its errors, and the uncertainty of its parameters.
 
-    ``held_out``: the rows that were kept from the fit, in words. ``residuals``: errors by family.
+    ``held_out``: the rows that were kept from the fit, in words.
+    ``residuals``: errors by family.
     """
 
     origin: MachineOrigin | TablesOrigin = field(metadata=INLINE)

@@ -1,4 +1,4 @@
-"""What a run of a plan with torch measured: the classes behind an execution's summary.json."""
+"""The measurements of a plan that ran with torch: the classes behind an execution's summary.json."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ EXECUTION_SCHEMA: Final = "meshtwin.execution/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutedRole:
-    """The ranks of a role, the peak memory of the first of them, and the peak that the simulation says."""
+    """The ranks of a role, the peak memory of its first rank, and the simulated peak."""
 
     role: str
     num_ranks: int
@@ -23,7 +23,7 @@ class ExecutedRole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutedWork:
-    """Whether the ops, their order on each stream and their bytes are the simulated ones, with what differs."""
+    """Whether the ops, their order on each stream and their bytes equal the simulated ones, and the differences."""
 
     ops: int
     same_work: bool
@@ -32,9 +32,9 @@ class ExecutedWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedNumbers:
-    """How near the tensors came to those of a dense autograd run.
+    """The deviation of tensors from those of a dense autograd run.
 
-    ``max_relative_error``: that of the worst tensor, None where it is no finite number.
+    ``max_relative_error``: that of the worst tensor, None if it is no finite number.
     """
 
     check_passed: bool
@@ -46,11 +46,12 @@ class CheckedNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSummary:
-    """The answer of an execution, beside what the simulation of the same plan says.
+    """The result of an execution, beside the simulation of the same plan.
 
-    ``collectives``: the algorithm of each kind, or ``native``. ``num_cores``: of this machine, which the ranks share;
-    None on GPUs. ``profile_basis``: what the simulated times rest on (see ``Resolved``). ``work`` and ``check`` are
-    None where nothing was compared; their keys stand among the others in JSON.
+    ``collectives``: the algorithm of each kind, or ``native``.
+    ``num_cores``: cores of this machine, which the ranks share; None on GPUs.
+    ``profile_basis``: the source of the simulated times (see ``Resolved``).
+    ``work`` and ``check``: None if nothing was compared; in JSON their keys stand among the others.
     """
 
     schema: str = EXECUTION_SCHEMA

@@ -10,7 +10,7 @@ FIT_SCHEMA: Final = "meshtwin.fit/1"
 class FittedConstant:
     """A constant: its start, the fitted value and the relative standard error.
 
-    The standard error is None where the fit ended at a limit (``at_limit``) or the steps do not settle the value.
+    The standard error is None if the fit ended at a limit (``at_limit``) or the steps do not determine the value.
     """
 
     name: str

@@ -30,10 +30,7 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """The number of compared pairs, and of those that are predicted in the measured order, and their fraction.
-
-    The fraction is 1 where there is no pair.
-    """
+    """The number of compared pairs, the number predicted in the measured order, and its fraction; 1 without pairs."""
 
     pairs: int
     right: int
@@ -42,8 +39,10 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """``mean`` and ``worst``: the largest absolute relative errors that pass; ``ranking``: the least part of pairs that
-    must be in the right order.
+    """Limits of a passing validation.
+
+    ``mean`` and ``worst``: the largest absolute relative errors.
+    ``ranking``: the least fraction of pairs in the right order.
     """
 
     mean: float

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyErrors:
-    """The errors of a family's calls that took longer than a limit, as fractions of the measured time.
+    """The errors of a family's calls longer than a limit, as fractions of the measured time.
 
-    ``bias``: the mean error with its sign. ``coverage``: the fraction of calls inside their 90 % intervals, None where
-    the profile states none.
+    ``bias``: the mean error with its sign.
+    ``coverage``: the fraction of calls inside their 90 % intervals, None if the profile states none.
     """
 
     family: str
@@ -35,7 +35,7 @@ class JudgedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileErrors:
-    """The errors of a profile on measured tables, by family and length of call, and the calls that are farthest off."""
+    """The errors of a profile on measured tables, by family and length of call, and the worst calls."""
 
     node: str
     profile: str

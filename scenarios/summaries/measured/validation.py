@@ -36,7 +36,7 @@ class GroupErrors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorThresholds:
-    """The largest errors with which a table passes, as fractions; ``percentile_95`` is None without such a limit."""
+    """The largest errors of a passing table, as fractions; ``percentile_95`` is None without such a limit."""
 
     mean: float
     worst: float

@@ -1,4 +1,4 @@
-"""What is doubtful about a recording, as summaries hold it."""
+"""Doubts about a recording, as summaries hold them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A recording that ran again at other speeds: the classes behind ``simulate replay --json``."""
+"""A recording replayed at other speeds: the classes behind ``simulate replay --json``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,9 +31,10 @@ class ReplayedRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySummary:
-    """All figures of a replay. ``span_ratio`` is the new time over the measured one.
+    """The figures of a replay. ``span_ratio``: the new time over the measured one.
 
-    ``changes``: speeds by the user's keys. ``latency_s``: the latency that was found for each kind of collective.
+    ``changes``: speeds by the user's keys.
+    ``latency_s``: the estimated latency of each kind of collective.
     """
 
     schema: str = REPLAY_SCHEMA

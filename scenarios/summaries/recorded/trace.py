@@ -13,9 +13,11 @@ TRACE_SCHEMA: Final = "meshtwin.trace/1"
 class RecordedRank:
     """The figures of one rank's file.
 
-    ``span_s`` is from the first activity to the last. ``overlap_s``: compute and communication at the same time;
-    ``overlap_fraction``: as a part of the communication, None without communication. ``peak_allocated_bytes`` is None
-    where the profiler recorded no memory. The residuals of the clock are None for a rank without matched collectives.
+    ``span_s``: from the first activity to the last.
+    ``overlap_s``: compute and communication at the same time; ``overlap_fraction``: as a fraction of communication,
+        None without communication.
+    ``peak_allocated_bytes``: None if the profiler recorded no memory. The residuals of the clock are None for a rank
+        without matched collectives.
     """
 
     rank: int
@@ -40,7 +42,7 @@ class RecordedRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCollective:
-    """Equal collectives of one group. ``num_ranks``, ``bytes`` and bandwidths are None where the files do not say.
+    """Equal collectives of one group. ``num_ranks``, ``bytes`` and bandwidths are None if the files do not state them.
 
     ``num_seen``: the ranks of the group that were read.
     """
@@ -68,7 +70,7 @@ class AlignedClocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSummary:
-    """All figures of a profile. ``steps``: the value of ``--steps``; ``world_size`` is None where no file says it."""
+    """The figures of a profile. ``steps``: the value of ``--steps``; ``world_size``: None if no file states it."""
 
     schema: str = TRACE_SCHEMA
     path: str

@@ -6,16 +6,18 @@ from typing import Literal
 from scenarios.summaries.as_json import ABSENT
 
 AdviceLevel = Literal["quick", "full"]
-"""How much is tried: what a bounded predicted time allows, or all."""
+"""The amount of trials: those within a limit on predicted time, or all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedChange:
     """A change of the scenario, and the step with it.
 
-    ``set``: overrides, ``key=value``, that go together. ``gain``: the fraction that they add to the throughput. Time
-    and gain are None where only the memory was looked at, as it does not fit. ``fits_memory`` and the fullest rank's
-    peak are None where nothing is held. ``estimated``: the time follows from steps with fewer micro-batches.
+    ``set``: overrides, ``key=value``, applied together.
+    ``gain``: the increase of the throughput, as a fraction. Time and gain are None if the change does not fit in memory
+        and only its memory was computed.
+    ``fits_memory``: this and the fullest rank's peak are None if the job holds no memory.
+    ``estimated``: the time is extrapolated from steps with fewer micro-batches.
     """
 
     set: tuple[str, ...]
@@ -28,7 +30,7 @@ class TriedChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UntriedChange:
-    """A change that was not tried, and how many seconds its simulation is predicted to take."""
+    """A change that was not tried, and the predicted seconds of its simulation."""
 
     set: tuple[str, ...]
     predicted_s: float
@@ -45,9 +47,10 @@ class ReducedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """A reason of lost time that was found by a simulation without it.
+    """A cause of lost time, found by a simulation without it.
 
-    ``fraction``: the part of the step that it costs. ``iteration_time_s``: of the step without it.
+    ``fraction``: the part of the step that it costs.
+    ``iteration_time_s``: the step time without it.
     """
 
     cause: str
@@ -57,9 +60,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceSummary:
-    """What would help. ``best`` is None where nothing that was tried does.
+    """The advice. ``best``: None if no tried change helps.
 
-    ``tried``: the fastest first, those that do not fit last. ``causes``: the greatest first.
+    ``tried``: the fastest first, those that do not fit last.
+    ``causes``: the greatest first.
     """
 
     level: AdviceLevel

@@ -1,4 +1,4 @@
-"""The training algorithm of a job: what it computes, not how."""
+"""The training algorithm of a job: its mathematics, apart from how it is computed."""
 
 from sim.training.pipeline.spec import PipelineSpec
 from sim.training.spec.method import LocalUpdate, Method
@@ -15,7 +15,7 @@ def algorithm_name(method: Method, update: LocalUpdate, pipeline: PipelineSpec) 
 
 
 def algorithm_words(name: str) -> str:
-    """Return how an algorithm differs from backpropagation; empty for backpropagation."""
+    """Return the algorithm's difference from backpropagation; empty for backpropagation."""
     return {
         "local updates, greedy": "every block learns from its own loss; NOT the gradients of backpropagation",
         DELAYED: "asynchronous: W(t+1) = W(t) - update(g(W(t-1))), staleness 1; NOT synchronous SGD",

@@ -1,4 +1,4 @@
-"""How long training takes to a number of tokens: the ``goal`` object of summary.json."""
+"""The training time to a number of tokens: the ``goal`` object of summary.json."""
 
 from dataclasses import dataclass, field
 
@@ -9,8 +9,8 @@ from scenarios.summaries.as_json import ABSENT
 class Goal:
     """Whole steps to ``tokens``, and their time.
 
-    ``time_interval_s``: with the 90 % interval of a step; None where none is known. ``elapsed_s``: with interruptions
-    and checkpoints, over the mean goodput of the long run; absent where the scenario asks for none.
+    ``time_interval_s``: by the 90 % interval of a step; None if it is unknown.
+    ``elapsed_s``: with interruptions and checkpoints, by the mean goodput of the long run; absent without a long run.
     """
 
     tokens: int

@@ -19,7 +19,7 @@ TIME_WORDS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One quantity: its mean, that as a part of the run's time, and where nine runs of ten lie."""
+    """One quantity: its mean, the mean as a fraction of the run's time, and the range of nine in ten runs."""
 
     name: str
     mean: str

@@ -1,4 +1,4 @@
-"""Seconds of a step that the mean rank spends, from its roles: each counts as often as it has ranks."""
+"""The mean rank's seconds per step, from its roles, each weighted by its number of ranks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
@@ -6,11 +6,11 @@ from typing import Final, Protocol
 from scenarios.summaries.steps.step import RoleSummary
 
 RECOMPUTED: Final = "recomputed"
-"""The purpose in ``computing_s`` of what is computed again."""
+"""The key of recomputation in ``computing_s``."""
 
 
 class RoleTimes(Protocol):
-    """Ranks that are alike, and what their time goes to; seconds per step."""
+    """Equal ranks, and the parts of their time; seconds per step."""
 
     @property
     def num_ranks(self) -> int:
@@ -22,7 +22,7 @@ class RoleTimes(Protocol):
 
     @property
     def exposed_s(self) -> Mapping[str, float]:
-        """Return the seconds of waiting, by the stream that ran meanwhile."""
+        """Return the seconds of waiting, by the stream that ran during the wait."""
 
 
 def mean_busy_s(roles: Sequence[RoleTimes]) -> dict[str, float]:
@@ -31,7 +31,7 @@ def mean_busy_s(roles: Sequence[RoleTimes]) -> dict[str, float]:
 
 
 def mean_exposed_s(roles: Sequence[RoleTimes]) -> dict[str, float]:
-    """Return the seconds that the mean rank waits, by the stream that ran meanwhile."""
+    """Return the mean rank's seconds of waiting, by the stream that ran during the wait."""
     return _mean([(role.num_ranks, role.exposed_s) for role in roles])
 
 
@@ -41,7 +41,7 @@ def mean_computing_s(roles: Sequence[RoleSummary]) -> dict[str, float]:
 
 
 def _mean(rows: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """Return the mean seconds by name; each row counts as often as its number of ranks says."""
+    """Return the mean seconds by name, with rows weighted by their numbers of ranks."""
     num_ranks = sum(count for count, _ in rows)
     total: dict[str, float] = {}
     for count, seconds_of in rows:

@@ -1,4 +1,4 @@
-"""What a result is of: the sizes and choices that a scenario comes to, with what it leaves open filled in."""
+"""The inputs of a result: the sizes and choices of a scenario, with its defaults filled in."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 class Resolved:
     """A training step as it was simulated.
 
-    ``degrees``: of parallelism, by the name of the section of ``parallel``. ``num_microbatches``: of one replica.
-    ``sequence_length_from``: where the length was stated. ``profile``: whose efficiencies the times have;
-    ``profile_basis``: ``measured``, or ``roofline`` where no kernel of the device was measured.
+    ``degrees``: of parallelism, by section of ``parallel``.
+    ``num_microbatches``: of one replica.
+    ``sequence_length_from``: the place where the length was stated.
+    ``profile``: the profile of the efficiencies; ``profile_basis``: ``measured``, or ``roofline`` if no kernel of the
+        device was measured.
     ``tensor_mesh``: ranks along each side of a method on a mesh, else empty.
     """
 

@@ -1,4 +1,4 @@
-"""What to call the rows of a summary: roles, and classes of ranks where a role has several."""
+"""Names of the rows of a summary: roles, and classes of ranks of a role with several classes."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def row_name(roles: Sequence[RoleSummary], role: RoleSummary, alone: str) -> str
 
 
 def fullest_row(summary: StepSummary) -> tuple[RoleSummary, int | None]:
-    """Return the row whose peak is the largest part of its device's memory, and that memory; None without devices."""
+    """Return the row with the largest peak relative to its device's memory, and that memory; None without devices."""
     capacity = summary.memory_capacity_bytes
     fullest = max(
         summary.roles, key=lambda role: role.peak_memory_bytes / (_own_bytes(role, capacity) or 1)

@@ -101,7 +101,7 @@ class Folded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineWork:
-    """The cost of the simulation, and what it saved: periods of the run that it did not pass through one by one."""
+    """The cost of the simulation, and its savings: periods of the run that were not simulated one by one."""
 
     events: int
     wall_time_s: float
