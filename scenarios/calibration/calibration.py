@@ -1,4 +1,4 @@
-"""Fit a profile to measurements, and say how well it fits."""
+"""The fit of a profile to measurements, and its errors."""
 
 import platform
 from collections import defaultdict
@@ -30,13 +30,13 @@ from scenarios.summaries.measured.calibration import (
 )
 
 MAX_FIT_ROWS: Final = 8000
-"""Rows of one table that a fit takes, of those not held out."""
+"""Largest number of rows of one table in a fit, not counting held-out rows."""
 KERNEL_FAMILIES: Final = ("gemm", "attention", "attention_backward", "decode", "elementwise", "optimizer")
-"""Families of kernels in the order that they are told in."""
+"""Families of kernels, in the order of reports."""
 NETWORK_FAMILIES: Final = (*TRAFFIC, MESSAGE)
-"""Kinds of collectives, and messages, in that order."""
+"""Kinds of collectives, then messages, in the order of reports."""
 _LEAST_POINTS: Final = 10
-"""Measurements that a section is fitted from, at least; with fewer it keeps what it started from."""
+"""Fewest measurements for the fit of a section; with fewer it keeps its start."""
 SPREAD_SOURCE: Final = (
     "log(measured/predicted) of what nothing was fitted to: the root mean square, by predicted time; what calls share: "
     "least squares to mean products of pairs"
@@ -45,7 +45,7 @@ SPREAD_SOURCE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measurement beside what the fitted profile predicts."""
+    """One measurement beside the prediction of the fitted profile."""
 
     sample: Sample
     predicted_s: float
@@ -58,25 +58,25 @@ class Point:
 
     @property
     def words(self) -> str:
-        """Return what was measured, for people."""
+        """Return a description of the measured call, for people."""
         return self.sample.label or self.sample.key
 
     @property
     def spread_family(self) -> str:
-        """Return the family whose errors the measured call's are of."""
+        """Return the family of errors that the measured call belongs to."""
         return NETWORK if isinstance(self.sample, CollectiveSample) else spread_family(self.sample.family)
 
     @property
     def measured_s(self) -> float:
-        """Return the seconds that were measured."""
+        """Return the measured seconds."""
         return self.sample.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fitted profile as the mapping that its file holds, how it was fitted, and measurements beside predictions.
+    """A fitted profile as the mapping of its file, the facts of its fit, and measurements beside predictions.
 
-    ``step_times_s``: of plans that ran between the measurements, a figure per quiet round.
+    ``step_times_s``: the times of plans that ran between the measurements, one per quiet round.
     """
 
     entry: Mapping[str, Any]
@@ -112,10 +112,13 @@ def calibrated(
     *,
     fit_rates: bool,
 ) -> Calibration:
-    """Return a profile fitted to the samples but one of ``one_in``, which are kept to check it.
+    """Return a profile fitted to the samples, without one in ``one_in``, which are held out to check it.
 
-    ``start``: what sections without enough samples keep. ``origin``: where the measurements come from.
-    ``fit_rates``: the node's rates are themselves unknown. Raises ScenarioError where no section has enough samples.
+    ``start``: the profile of sections without enough samples.
+    ``origin``: the source of the measurements.
+    ``fit_rates``: the node's rates are unknown too.
+
+    Raises ScenarioError if no section has enough samples.
     """
     fitted = fit_sections(_thinned(samples, one_in), start, fit_rates=fit_rates)
     if not fitted.sections:
@@ -149,7 +152,7 @@ def calibrated(
 
 
 def _thinned(samples: Sequence[Sample], one_in: int) -> list[Sample]:
-    """Return what is fitted: nothing that is held out, and at most MAX_FIT_ROWS of each section, spread evenly."""
+    """Return the samples of a fit: none held out, and at most MAX_FIT_ROWS of each section, spread evenly."""
     sections: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         if not is_held_out(sample.key, one_in):
@@ -170,7 +173,7 @@ def points_of(samples: Sequence[Sample], fitted: Fitted, one_in: int) -> Iterabl
 
 
 def _certainty(fitted: Fitted) -> Certainty:
-    """Return the relative standard error of every fitted parameter that has one, and why the others have none."""
+    """Return the relative standard errors of fitted parameters, and the reasons for parameters without one."""
     without = {path: e.at_limit for path, e in fitted.estimates.items() if e.standard_error is None}
     return Certainty(
         standard_errors={
@@ -186,7 +189,7 @@ def _certainty(fitted: Fitted) -> Certainty:
 
 
 def measured_spreads(points: Sequence[Point]) -> dict[str, Spread]:
-    """Return how far what was held out lies from its prediction, by family; a family without such points is missing.
+    """Return the spread of held-out measurements around their predictions, by family; families without any are missing.
 
     Collectives and messages are one family.
     """
@@ -194,7 +197,7 @@ def measured_spreads(points: Sequence[Point]) -> dict[str, Spread]:
 
 
 def held_out_calls(points: Sequence[Point]) -> dict[str, list[Erred]]:
-    """Return what was held out by family, as ``spread_of`` takes it."""
+    """Return held-out calls by family, in the form of ``spread_of``."""
     calls: dict[str, list[Erred]] = defaultdict(list)
     for point in points:
         if point.held_out:
@@ -218,13 +221,13 @@ def _spread_source(family: str, measured: Mapping[str, Spread], packaged: Mappin
 
 
 def families_of(points: Sequence[Point]) -> list[str]:
-    """Return the families and kinds that there are points of: kernels first, then the network's."""
+    """Return the families and kinds of the points: kernels first, then the network's."""
     known = {family: place for place, family in enumerate((*KERNEL_FAMILIES, *NETWORK_FAMILIES))}
     return sorted(dict.fromkeys(p.family for p in points), key=known.__getitem__)
 
 
 def residuals(points: Sequence[Point]) -> dict[str, FamilyResiduals]:
-    """Return per family how far the fit is from what it was fitted to, and from what was held out."""
+    """Return the errors of the fit by family, on fitted and on held-out points."""
     return {family: _residuals([p for p in points if p.family == family]) for family in families_of(points)}
 
 
@@ -250,7 +253,7 @@ def _residuals(points: Sequence[Point]) -> FamilyResiduals:
 
 
 def _figure(errors: Residuals, value: float) -> float | None:
-    """Return a figure as a profile's file states it, None where it is of no points."""
+    """Return a figure as a profile's file states it, None without points."""
     return round(value, 4) if errors.num_points else None
 
 

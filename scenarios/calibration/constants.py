@@ -1,6 +1,6 @@
-"""Constants that step times settle: a framework's (``software.launch``), a profile's (``profile.gemm.step``).
+"""Constants that step times can determine: a framework's (``software.launch``), a profile's (``profile.gemm.step``).
 
-They are named as a scenario's section ``software`` and a profile's file name them.
+Their names are the keys of a scenario's section ``software`` and of a profile's file.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ SOFTWARE: Final = "software"
 PROFILE: Final = "profile"
 _UNITS: Final = ("", "_s", "_bytes", "_bytes_per_s")
 _AT_MOST_1: Final = ("fraction", "quantisation")
-"""How fields of a profile end that are parts of something."""
+"""Last words of fields that are fractions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +30,26 @@ class Constant:
 
     @property
     def name(self) -> str:
-        """Return what the command line calls it."""
+        """Return the constant's name on the command line."""
         return f"{PROFILE}.{self.section}.{self.key}" if self.section else f"{SOFTWARE}.{self.key}"
 
     @property
     def most(self) -> float:
-        """Return its upper limit."""
+        """Return the constant's upper limit."""
         return 1.0 if self.section and self.field.endswith(_AT_MOST_1) else float("inf")
 
     def value(self, software: Software, profile: Profile) -> float:
-        """Return it as a scenario has it; 0 where it has none."""
+        """Return the constant's value in a scenario; 0 if it has none."""
         part = getattr(profile, self.section) if self.section else software
         return float(getattr(part, self.field) or 0.0)
 
     def text(self, value: float) -> str:
-        """Return a value of it as a file holds it."""
+        """Return a value of the constant in the notation of files."""
         return format_time(value) if self.field.endswith("_s") and "per_s" not in self.field else f"{value:.4g}"
 
 
 def parse_constant(name: str) -> Constant:
-    """Return the constant of a name. Raises ScenarioError where there is none."""
+    """Return the constant of a name. Raises ScenarioError for an unknown name."""
     known = {constant.name: constant for constant in _known()}
     if name not in known:
         close = nearest(name, known)
@@ -60,7 +60,7 @@ def parse_constant(name: str) -> Constant:
 
 
 def _listed(constants: Iterable[Constant]) -> str:
-    """Return all names, those of one place together: ``software.(launch, rank_skew)``."""
+    """Return all names, grouped by place: ``software.(launch, rank_skew)``."""
     places: dict[str, list[str]] = {}
     for constant in constants:
         place, _, key = constant.name.rpartition(".")
@@ -69,9 +69,9 @@ def _listed(constants: Iterable[Constant]) -> str:
 
 
 def applied(pricing: ClusterPricing, constants: Mapping[Constant, float]) -> ClusterPricing:
-    """Return the prices with other constants; one of the framework only where the scenario has it at all.
+    """Return the prices with other constants; a framework's constant is set only if the scenario has it.
 
-    So tables that are fitted together may share some and have others of their own.
+    So tables that are fitted together may share some constants and have others of their own.
     """
     own = pricing.software
     software: dict[str, Any] = {
@@ -86,7 +86,7 @@ def applied(pricing: ClusterPricing, constants: Mapping[Constant, float]) -> Clu
 
 
 def _known() -> list[Constant]:
-    """Return all constants that there are, a framework's first."""
+    """Return all constants, a framework's first."""
     names = [field.name for field in fields(Software) if field.type is not bool]
     found = [_constant("", name) for name in names if name != "step_spread"]
     for section in fields(Profile):

@@ -1,4 +1,4 @@
-"""Measure this machine, deciding between sessions what to measure next, and fit a profile to it."""
+"""Calibration of this machine: sessions of measurements, each planned from the last fit, and the fitted profile."""
 
 import os
 import platform
@@ -30,19 +30,21 @@ from sim.training.spec.job import Precision
 
 Device = Literal["cpu", "cuda"]
 HELD_OUT_MEASURED: Final = 5
-"""Of our own measurements, one in so many is kept from the fit."""
+"""Of the machine's own measurements, one in this many is held out of the fit."""
 _STORAGE_SHARE: Final = 0.05
 _MOST_STORAGE_S: Final = 6.0
-"""The part of the budget that goes to the drive, and the most that it gets."""
+"""Limit of the drive's part of the budget, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRequest:
-    """What to measure of this machine.
+    """The measurements to make on this machine.
 
-    ``processes``: how many measure at the same time. ``sessions``: how often processes are started anew; between them
-    the fit decides what is measured next. ``precisions``: those wanted; none: all that the device is calibrated for.
-    ``steps``: plans that run in every round, between the measurements. ``folder``: on the drive to measure, too.
+    ``processes``: number that measure at the same time.
+    ``sessions``: number of restarts of the processes; between sessions the fit decides the next measurements.
+    ``precisions``: empty: all for which the device is calibrated.
+    ``steps``: plans that run in every round, between the measurements.
+    ``folder``: a folder on a drive to measure too.
     """
 
     device: Device
@@ -56,7 +58,7 @@ class MachineRequest:
 
 
 class Named(NamedTuple):
-    """What the keys of figures stand for."""
+    """The benchmarks behind the keys of figures."""
 
     calls: Mapping[str, KernelCall]
     network: Mapping[str, WindowBenchmark]
@@ -65,12 +67,14 @@ class Named(NamedTuple):
 def calibrate_machine(
     node: NodeSpec, request: MachineRequest, *, measuring: Callable[[float], Any] = nullcontext
 ) -> Calibration:
-    """Return a profile fitted to what this machine does, measured with as many processes at once as a job has.
+    """Return a profile fitted to this machine, measured with as many processes at once as a job has.
 
-    Sessions share the budget: the first takes the smallest and the largest training steps of all kinds, and all
-    communication; later ones the steps nearest to where the fit so far is worst. On a CPU the node's rates are fitted
-    too, on a GPU the data sheet's hold. ``measuring``: of its seconds, makes a context in which a session runs.
-    Raises ScenarioError where too little was measured, ExecutionError where a process fails.
+    Sessions share the budget. The first measures the smallest and the largest training steps of all kinds, and all
+    communication. Later sessions measure steps near the largest misfit so far. On a CPU the node's rates are fitted
+    too; on a GPU those of the data sheet hold.
+    ``measuring``: a function from a session's seconds to the context in which it runs.
+
+    Raises ScenarioError for too few measurements, ExecutionError if a process fails.
     """
     backend, device, processes = load_torch_backend(), request.device, request.processes
     network = network_benchmarks(device, processes)
@@ -111,7 +115,7 @@ def _storage_budget_s(request: MachineRequest) -> float:
 
 
 def _drive(request: MachineRequest) -> MeasuredDrive | None:
-    """Return what a profile says of the drive, None if it is not asked for."""
+    """Return the measured rates of the drive, None if they are not asked for."""
     if request.folder is None:
         return None
     found = measure_storage(request.folder, _storage_budget_s(request))
@@ -122,12 +126,12 @@ def _drive(request: MachineRequest) -> MeasuredDrive | None:
 
 
 def _short(value: float) -> float:
-    """Return a figure with the three digits that a profile states."""
+    """Return a figure with the three digits of a profile."""
     return float(f"{value:.3g}")
 
 
 def coarse(jobs: Iterable[StepKernels]) -> list[StepKernels]:
-    """Return the smallest and the largest step of every kind; ``jobs`` come with smaller ones first."""
+    """Return the smallest and the largest step of every kind; ``jobs`` are sorted by size, smallest first."""
     kinds: dict[tuple[Hashable, ...], list[StepKernels]] = defaultdict(list)
     for job in jobs:
         kinds[job.kind].append(job)
@@ -136,10 +140,10 @@ def coarse(jobs: Iterable[StepKernels]) -> list[StepKernels]:
 
 
 def refined(jobs: Sequence[StepKernels], samples: Iterable[Sample], fitted: Fitted) -> list[StepKernels]:
-    """Return all steps: those not measured yet first, and of both those whose neighbours are fitted worst.
+    """Return all steps: unmeasured ones first, and among both those with the worst fit nearby.
 
-    A step's misfit is the mean over its kernels of |log(predicted/measured)|, those that are kept from the fit left
-    out; one that was not measured has that of the nearest of its kind.
+    A step's misfit is the mean over its fitted kernels of |log(predicted/measured)|; an unmeasured step has the misfit
+    of the nearest of its kind.
     """
     kernels = [s for s in samples if isinstance(s, KernelSample)]
     predicted = predict_kernels(kernels, fitted.node, fitted.profile)
@@ -158,7 +162,7 @@ def refined(jobs: Sequence[StepKernels], samples: Iterable[Sample], fitted: Fitt
 
 
 def _by_family(runs: Sequence[Run], named: Named) -> Iterable[Mapping[str, Sequence[float]]]:
-    """Yield of every quiet run of a training step what each rank's kernels took, by family."""
+    """Yield, for every quiet run of a training step, the seconds of each rank's kernels by family."""
     for run in quiet(runs):
         families: dict[str, list[float]] = {}
         for key in (key for key in run.figures if key in named.calls):
@@ -168,12 +172,12 @@ def _by_family(runs: Sequence[Run], named: Named) -> Iterable[Mapping[str, Seque
 
 
 def _is_kept(key: str) -> bool:
-    """Return whether a measurement is kept from the fit, and from what it decides."""
+    """Return whether a measurement is held out of the fit and of its decisions."""
     return is_held_out(key, HELD_OUT_MEASURED)
 
 
 def _in_turn(benchmarks: Iterable[Benchmark]) -> list[Benchmark]:
-    """Return benchmarks of all kinds by turns, so that whatever time is too short for is not of one kind."""
+    """Return benchmarks of all kinds in turn, so that a lack of time does not hit one kind alone."""
     kinds: dict[str, list[Benchmark]] = defaultdict(list)
     for benchmark in benchmarks:
         if isinstance(benchmark, CollectiveBenchmark):
@@ -195,7 +199,7 @@ def _usual_count(figures: Mapping[str, Sequence[float]]) -> int:
 
 
 def _samples(figures: Mapping[str, Sequence[float]], named: "Named") -> list[Sample]:
-    """Return the measurements as the fit takes them."""
+    """Return the measurements as samples for the fit."""
     if not figures:
         return []
     handoff_s, found = _handoff_s(figures), list[Sample | None]()
@@ -209,7 +213,7 @@ def _samples(figures: Mapping[str, Sequence[float]], named: "Named") -> list[Sam
 
 
 def machine(device: Device) -> MeasuredMachine:
-    """Return what this machine calls itself: processor, usable cores, memory."""
+    """Return this machine's description of itself: processor, usable cores, memory."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():

@@ -1,4 +1,4 @@
-"""Steps that others measured, ready to be simulated with one set of constants after the other."""
+"""Published step times, ready for simulation with varying constants."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,17 +23,17 @@ from sim.plan.words.program import Plan
 from traces.published import PublishedRow, PublishedTable, load_table
 
 FITTED: Final = "fitted"
-"""What the group is called that constants are fitted to, in tables whose rows are grouped."""
+"""Name of the group of rows to which constants are fitted, in tables with groups."""
 OF_STEPS: Final = frozenset(
     {"iteration_time_s", "tokens_per_s", "model_flop_per_s_per_device", "hardware_flop_per_s_per_device"}
 )
-"""What of a step tells how long it takes."""
+"""Predictions that are times or rates of steps."""
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class StepFacts:
-    """A measured step: how long it took, whether constants are fitted to it, and what it has for constants."""
+    """A measured step: its time, whether constants are fitted to it, and its values of the constants."""
 
     name: str
     measured_s: float
@@ -44,7 +44,7 @@ class StepFacts:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A measured step with what was run, on what. It keeps what its plan is compiled to, and its last prediction."""
+    """A measured step with its plan and cluster. It caches its compiled plan and its last prediction."""
 
     facts: StepFacts
     simulation: Simulation
@@ -53,7 +53,7 @@ class MeasuredStep:
 
     @property
     def plan(self) -> Plan:
-        """Return what was run."""
+        """Return the plan of the step."""
         return self.simulation.plan
 
     def predicted_s(self, constants: Mapping[Constant, float]) -> float:
@@ -74,7 +74,7 @@ class StepsHere:
 
     @property
     def facts(self) -> list[StepFacts]:
-        """Return what is known of every step."""
+        """Return the facts of every step."""
         return [step.facts for step in self.steps]
 
     def predicted_s(self, constants: Mapping[Constant, float], which: Sequence[int]) -> Array:
@@ -87,8 +87,10 @@ def measured_steps(
 ) -> list[MeasuredStep]:
     """Return the steps of tables of step times or rates, or a part of them. Without groups all rows are fitted.
 
-    ``profile``: what takes the place of the rows' own. Raises TraceError for a bad table, ScenarioError for one named
-    twice or of other measurements, for a row that is no scenario, and for one of another machine than the profile's.
+    ``profile``: a profile in place of the rows' own.
+
+    Raises TraceError for a bad table. Raises ScenarioError for a table named twice or of other measurements, for a row
+    that is no scenario, and for a row of another machine than the profile's.
     """
     refuse_twice(tables)
     loaded = [load_table(path) for path in tables]
@@ -119,7 +121,7 @@ def _step(table: PublishedTable, row: PublishedRow, profile: CalibratedProfile |
 
 
 def refuse_other_machine(profile: CalibratedProfile, node: str, table: PublishedTable, row: PublishedRow) -> None:
-    """Raise ScenarioError for a row of a machine that a profile does not hold for."""
+    """Raise ScenarioError for a row of a machine for which a profile does not hold."""
     if not profile.holds_for(node):
         rule = f"the row is of {node}, and {profile.profile.name} is a profile of {profile.node}"
         raise ScenarioError(Origin(option=where_of(table, row)), "", rule, "name tables of the profile's machine")

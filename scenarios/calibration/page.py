@@ -1,4 +1,4 @@
-"""The page of a calibration: how well each family is predicted, what was fitted and how surely, and where it was."""
+"""The page of a calibration: errors by family, fitted parameters with uncertainty, origin of the measurements."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -71,7 +71,7 @@ _LEAD: Final = (
 
 
 def write_calibration_page(calibration: Calibration, path: Path, command: str) -> None:
-    """Write the page of a calibration that a command made."""
+    """Write the page of a calibration. ``command``: the command that made it."""
     summary, points = calibration.summary, calibration.points
     fitted = parse_calibrated("fitted", calibration.entry)
     spread = fitted.profile.spread
@@ -101,7 +101,7 @@ def _of(family: str, points: Sequence[Point]) -> list[Point]:
 
 
 def _cards(points: Sequence[Point]) -> tuple[Card, ...]:
-    """Return a card per family: the mean error on what nothing was fitted to."""
+    """Return a card per family: the mean error on held-out points."""
     cards = []
     for words, families in _CARDS.items():
         ours = [p for p in points if p.family in families]
@@ -155,7 +155,7 @@ def _family(family: str, points: Sequence[Point], spread: Spread | None) -> Sect
 
 
 def _farthest(points: Sequence[Point]) -> Fold:
-    """Return the points that are farthest off, folded away."""
+    """Return the points with the largest errors, folded away."""
     chosen = sorted(points, key=lambda p: -abs(error_of(p)))[:_FARTHEST]
     rows = [
         (
@@ -187,14 +187,14 @@ def _collectives(points: Sequence[Point], calibrated: CalibratedProfile) -> Sect
 
 
 def _storage_words(storage: Storage) -> str:
-    """Return how fast the drive is, and what was kept from answering in its place."""
+    """Return the rates of the drive, and the caches that were bypassed."""
     written, read = (format_rate(rate, "B/s") for rate in (storage.write_bytes_per_s, storage.read_bytes_per_s))
     where = f" on {storage.filesystem}" if storage.filesystem else ""
     return f"{written} written and {read} read{where}, by one process; bypassed: {storage.bypassed}"
 
 
 def _origin(summary: CalibrationSummary, command: str) -> Section:
-    """Return where and how the measurements came about."""
+    """Return the origin of the measurements."""
     origin = summary.origin
     measured = _tables_rows(origin) if isinstance(origin, TablesOrigin) else _machine_rows(origin)
     rows: list[tuple[str, Line]] = [

@@ -1,4 +1,4 @@
-"""The parameters of a calibrated profile as tables: as packaged, as fitted, and how surely."""
+"""Tables of a calibrated profile's parameters: packaged values, fitted values, and uncertainty."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
@@ -29,7 +29,7 @@ _QUANTITIES: Final[Mapping[Dimension, Callable[[float], str]]] = {
     Dimension.BYTES: lambda size: format_rate(size, "B"),
 }
 _WHOLE: Final = 1e4
-"""Numbers from here on are shown to the last digit before the point: areas of tiles are whole."""
+"""Numbers from here on are shown without decimals: areas of tiles are whole."""
 _LEAD: Final = (
     "Standard errors (±) are relative, with the other parameters of the section free. There is none where a fit ended "
     "at a limit of what the parameter may be, and where the measurements do not settle it."
@@ -39,7 +39,7 @@ _LEAD: Final = (
 def parameter_sections(
     entry: Mapping[str, Any], fitted_sections: Collection[str], certainty: Certainty
 ) -> list[Section]:
-    """Return a table per fitted section of a profile's file: what it had before, what it has, and the uncertainty."""
+    """Return a table per fitted section of a profile's file: packaged values, fitted values, and uncertainty."""
     node = load_node(entry["node"])
     before = {**packaged_entry(node.device.profile), "measured": rates_entry(node)}
     names = [name for name in ("measured", *fitted_sections) if name in entry and name != "kernels"]
@@ -72,7 +72,7 @@ def _kernels(kernels: Mapping[str, Any], certainty: Certainty) -> Table:
 
 
 def _error_words(path: str, certainty: Certainty) -> str:
-    """Return the standard error of a parameter, or why it has none; nothing where it was not fitted."""
+    """Return the standard error of a parameter, or the reason for having none; empty if it was not fitted."""
     if path in certainty.standard_errors:
         error = certainty.standard_errors[path]
         return format_percent(error, 0 if error >= 0.1 else 1)
@@ -82,7 +82,7 @@ def _error_words(path: str, certainty: Certainty) -> str:
 
 
 def _flat(part: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Return the values of a section as (dots that lead there, words); protocols go by their names."""
+    """Yield the values of a section as (dotted path, words); protocols are named."""
     if isinstance(part, Mapping):
         for key, inner in part.items():
             if key not in {"source", "name"}:

@@ -20,17 +20,17 @@ from traces.kineto.statistics import bus_factor
 FITTED: Final = ("fitted", "#4a7fd6")
 HELD_OUT: Final = ("held out", "#d9822b")
 GROUP_COLOURS: Final = ("#3a9b6e", "#9a63c9", "#c8402f", "#2f9fb8", "#b8860b", "#8a93a0")
-"""Of groups of 2, 4, 8, 16, 32 ranks, and of more."""
+"""Colours of groups of 2, 4, 8, 16, 32 ranks, and of more."""
 
 MOST_TITLED: Final = 600
-"""Of so many points every one says what it is; more are dots, and only the farthest off say it."""
+"""Largest number of points that are all labelled on hover; of more points only the worst are."""
 _TITLED_OF_MANY: Final = 40
 _LEAST_LIMIT: Final = log(1.15)
 _MOST_LIMIT: Final = log(100.0)
 _BINS: Final = (10, 48)
 _CURVE_POINTS: Final = 81
 _LEAST_APART: Final = 0.16
-"""Words such as +100 % have room where their ticks are so much of an axis from each other."""
+"""Distance of ticks, as a fraction of an axis, at which labels such as +100 % fit."""
 _RATIOS: Final = (1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0, 30.0, 100.0)
 
 
@@ -40,7 +40,7 @@ def error_of(point: Point) -> float:
 
 
 def against_plot(points: Sequence[Point]) -> Drawing:
-    """Return predicted over measured seconds, with the line where they are equal."""
+    """Return predicted over measured seconds, with the line of equality."""
     seconds = [value for p in points for value in (p.measured_s, p.predicted_s)]
     plot = Plot(log_axis("measured", seconds, format_time), log_axis("predicted", seconds, format_time))
     ends = [plot.x.low, plot.x.high]
@@ -64,7 +64,7 @@ def error_plot(points: Sequence[Point], spread: Spread | None) -> Drawing:
 
 
 def distribution_plot(points: Sequence[Point], spread: Spread | None) -> Drawing:
-    """Return how errors are distributed, those fitted and those held out, with the bell that the profile states."""
+    """Return the distribution of errors, fitted and held out, with the profile's normal distribution."""
     axis = _error_axis(points, "predicted / measured")
     num_bins = int(np.clip(2 * sqrt(len(points)), *_BINS)) // 2 * 2
     edges = np.linspace(log(axis.low), log(axis.high), num_bins + 1)
@@ -89,26 +89,26 @@ def distribution_plot(points: Sequence[Point], spread: Spread | None) -> Drawing
 
 
 def _bell(places: Array, deviations: Sequence[float]) -> Array:
-    """Return the density at some places of errors that are normal, each with its own deviation."""
+    """Return the density of normal errors at some places, each error with its own deviation."""
     own = np.maximum(np.array(deviations), 1e-6)[:, None]
     densities: Array = (np.exp(-((places / own) ** 2) / 2) / (own * sqrt(2 * pi))).mean(axis=0)
     return densities
 
 
 def halves_legend(points: Sequence[Point]) -> list[tuple[str, str]]:
-    """Return words and colours of the halves that there are points of."""
+    """Return words and colours of the halves, fitted or held out, that have points."""
     return [half for half, _ in _halves(points)]
 
 
 def group_words(group: Sequence[int]) -> str:
-    """Return how many ranks a group has on how many nodes."""
+    """Return the number of ranks and nodes of a group in words."""
     if len(group) == 1:
         return f"{group[0]} ranks"
     return f"{len(group)} nodes x {group[0]}" if len(set(group)) == 1 else f"{sum(group)} ranks, {len(group)} nodes"
 
 
 def collective_plot(points: Sequence[Point], node: NodeSpec, profile: Profile, *, is_rate: bool) -> Drawing:
-    """Return seconds, or bus bandwidth, of one kind of collective over bytes: measured, and the fitted curves."""
+    """Return seconds, or bus bandwidth, of one kind of collective over bytes: measured points and fitted curves."""
     curves, rings, heights = [], [], list[float]()
     for group, ours in _by_group(points).items():
         curve = _curve(ours, node, profile)
@@ -132,7 +132,7 @@ def groups_of(points: Sequence[Point]) -> list[tuple[int, ...]]:
 
 
 def group_colour(group: Sequence[int]) -> str:
-    """Return the colour of groups of a size: by how often it doubles two ranks."""
+    """Return the colour of groups of a size: by the number of doublings from two ranks."""
     return GROUP_COLOURS[min(max(sum(group).bit_length() - 2, 0), len(GROUP_COLOURS) - 1)]
 
 
@@ -149,7 +149,7 @@ def _by_group(points: Sequence[Point]) -> Mapping[tuple[int, ...], list[Point]]:
 
 
 def _curve(points: Sequence[Point], node: NodeSpec, profile: Profile) -> list[tuple[CollectiveSample, float]]:
-    """Return samples over the sizes that a group was measured at, with their predicted seconds."""
+    """Return samples over the measured sizes of a group, with their predicted seconds."""
     samples = [s for p in points for s in _collective(p)]
     sizes = [s.num_bytes for s in samples]
     found = [replace(samples[0], num_bytes=round(size)) for size in np.geomspace(min(sizes), max(sizes), _CURVE_POINTS)]
@@ -176,7 +176,7 @@ def _rings(plot: Plot, points: Sequence[Point], heights: Sequence[float], colour
 
 
 def _clouds(plot: Plot, points: Sequence[Point], height: Callable[[Point], float]) -> list[Mark]:
-    """Return the points of both halves; few say what they are where pointed at, of many those farthest off."""
+    """Return the points of both halves; few points are all labelled on hover, of many only the worst."""
     marks: list[Mark] = []
     for (_, colour), ours in _halves(points):
         titled = sorted(ours, key=lambda p: -abs(error_of(p)))
@@ -202,13 +202,13 @@ def _words(point: Point) -> str:
 
 
 def percent_off(ratio: float) -> str:
-    """Return how far predicted is from measured, with its sign."""
+    """Return the deviation of predicted from measured, with its sign."""
     off = ratio - 1
     return format_change(off, 0 if abs(off) >= 0.1 else 1).replace("-", "−") if abs(off) >= 0.0005 else "0 %"
 
 
 def _error_axis(points: Sequence[Point], title: str) -> Axis:
-    """Return an axis of predicted/measured that all but one point in 200 lie within."""
+    """Return an axis of predicted/measured that holds all but one in 200 points."""
     sizes = np.abs([error_of(p) for p in points])
     limit = min(max(1.1 * float(np.quantile(sizes, 0.995)), _LEAST_LIMIT), _MOST_LIMIT)
     apart = 2 * limit * _LEAST_APART

@@ -1,4 +1,4 @@
-"""What ``simulate calibrate`` is asked for, checked before any work, and the files of profiles that are written."""
+"""The checked options of ``simulate calibrate``, and the files of profiles."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ BUDGETS_S: Final = (2.0, 3600.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineOptions:
-    """How a machine is measured; ``budget``: a time with its unit; ``processes``: None for as many as fit it."""
+    """Options of a machine's calibration. ``budget``: a time with its unit; ``processes``: None for as many as fit."""
 
     device: Literal["cpu", "cuda"]
     budget: str
@@ -32,49 +32,49 @@ class MachineOptions:
 
     @property
     def words(self) -> str:
-        """Return them as the command line has them."""
+        """Return the options as on the command line."""
         return f"--device {self.device} --budget {self.budget!r}"
 
 
 def write_profile(entry: Mapping[str, Any], path: Path, command: str) -> None:
-    """Write a profile under the command that made it, whole or not at all.
+    """Write a profile, headed by its command, completely or not at all.
 
-    Raises ScenarioError where the file system refuses.
+    Raises ScenarioError for errors of the file system.
     """
     text = f"# Written by: {command}\n" + yaml.safe_dump(dict(entry), sort_keys=False, width=120, allow_unicode=True)
-    parse_calibrated(path.stem, yaml.safe_load(text))  # what is written can be read
+    parse_calibrated(path.stem, yaml.safe_load(text))  # check that the text can be read
     with writing_to(path.parent), replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_section(before: str, path: Path, name: str, section: Mapping[str, Any], out: Path) -> None:
-    """Write a profile to ``out`` with another section of this name; every other line stays as it is.
+    """Write a profile to ``out`` with another section of this name; every other line stays.
 
-    ``before``: the text of the profile, which was read from ``path``. Raises ScenarioError where the section is not
-    written as a block of lines, and where the file system refuses.
+    ``before``: the text of the profile, read from ``path``. Raises ScenarioError if the section is not written as a
+        block of lines, and for errors of the file system.
     """
     block = yaml.safe_dump({name: dict(section)}, sort_keys=False, width=120, allow_unicode=True)
     after, count = re.subn(rf"^{name}:[ ]*\n(?:[ ].*(?:\n|\Z))*", lambda _: block, before, flags=re.MULTILINE)
     if count != 1 or not _is_changed(document_of(before, path), after, name, section):
         rule = "the section is not written as a line with its name and indented lines below it"
         raise ScenarioError(Origin(str(path)), name, rule, "write it so")
-    profile_of(document_of(after, out))  # what is written can be read
+    profile_of(document_of(after, out))  # check that the text can be read
     with writing_to(out.parent), replacing(out) as temporary:
         temporary.write_text(after, encoding="utf-8")
 
 
 def _is_changed(before: Document, after: str, name: str, section: Mapping[str, Any]) -> bool:
-    """Return whether a text says what a file says, but for one section, which has these keys."""
+    """Return whether a text equals a file except for one section, which has these keys."""
     try:
         found = document_of(after, before.source).data
-    except ScenarioError:  # lines of the section before are left
+    except ScenarioError:  # lines of the section remain
         return False
     others = [{key: value for key, value in data.items() if key != name} for data in (before.data, found)]
     return others[0] == others[1] and found[name].keys() == section.keys()
 
 
 def refuse_unwritable_files(path: Path, *others: Path) -> None:
-    """Raise ScenarioError, before any work, unless a YAML file can be written at ``path``, and all others beside it."""
+    """Raise ScenarioError, before any work, unless a YAML file can be written at ``path``, and others beside it."""
     option = Origin(option=f"--out {path}")
     if path.suffix not in {".yaml", ".yml"}:
         raise ScenarioError(option, "", "a profile is a YAML file", "name a file that ends in .yaml")
@@ -91,9 +91,9 @@ def refuse_unwritable_files(path: Path, *others: Path) -> None:
 
 
 def checked_node(name: str | None, device: str, *, from_tables: bool) -> NodeSpec:
-    """Return the node of the catalogue whose profile is made.
+    """Return the node of the catalogue for a profile.
 
-    Raises ScenarioError for an unknown node, one of another kind of device, or none where there is no default.
+    Raises ScenarioError for an unknown node, a node of another kind of device, and a missing name without a default.
     """
     option = Origin(option="--node")
     if name is None and (from_tables or device != "cpu"):
@@ -112,5 +112,5 @@ def checked_node(name: str | None, device: str, *, from_tables: bool) -> NodeSpe
 
 
 def budget_seconds(text: str) -> float:
-    """Return the seconds of a --budget. Raises ScenarioError for one without a unit, or out of its limits."""
+    """Return the seconds of a --budget. Raises ScenarioError for one without a unit, or outside its limits."""
     return option_seconds("--budget", text, BUDGETS_S, "measuring takes")

@@ -1,4 +1,4 @@
-"""How far a profile is from measured kernels and collectives, with nothing fitted to them."""
+"""The errors of a profile on measured kernels and collectives, without any fit to them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from scenarios.reading.clusters.profile_file import read_profile
 from scenarios.summaries.measured.residuals import FamilyErrors, JudgedCall, ProfileErrors
 
 LONGER_THAN_S: Final = (0.0, 10e-6, 100e-6, 1e-3)
-"""Calls are judged all together, and those that were measured to take longer than each of these."""
+"""Thresholds on measured time: calls are judged all together, and again above each threshold."""
 NUM_WORST: Final = 10
 
 
@@ -28,7 +28,8 @@ NUM_WORST: Final = 10
 class TablesAsked:
     """Measured tables to judge a profile by. ``profile``: its file, None for the packaged one of the node's devices.
 
-    ``system``: whose rows of tables of collectives. ``held_out``: only the rows that a fit to these tables leaves out.
+    ``system``: the system whose rows of collectives count.
+    ``held_out``: only rows that a fit to these tables holds out.
     """
 
     tables: tuple[Path, ...]
@@ -39,10 +40,10 @@ class TablesAsked:
 
 
 def judge(asked: TablesAsked, fail_above: float | None = None) -> ProfileErrors:
-    """Return the errors of a profile on measured tables, by family and length of call, and the calls worst predicted.
+    """Return the errors of a profile on measured tables, by family and length of call, and the worst calls.
 
-    Errors are fractions of the measured time, negative where the prediction is less. ``passed``: no family's mean is
-    above ``fail_above``. Raises ScenarioError for tables or a profile that cannot be used.
+    Errors are fractions of the measured time, negative if the prediction is less. ``passed``: no family's mean is above
+    ``fail_above``. Raises ScenarioError for an unusable table or profile.
     """
     start = _profile_and_node(asked)
     samples = read_tables(asked.tables, asked.system)
@@ -64,7 +65,7 @@ def judge(asked: TablesAsked, fail_above: float | None = None) -> ProfileErrors:
 
 
 def _profile_and_node(asked: TablesAsked) -> Fitted:
-    """Return the profile, and the node with the rates that its file measured in place of the catalogue's."""
+    """Return the profile, and the node with the rates measured in its file in place of the catalogue's."""
     if asked.profile is None:
         return Fitted(load_profile(asked.node.device.profile), asked.node)
     found = read_profile(asked.profile)
@@ -75,7 +76,7 @@ def _profile_and_node(asked: TablesAsked) -> Fitted:
 
 
 def _families(points: Sequence[Point], spread_of: Callable[[str], Spread | None]) -> Iterator[FamilyErrors]:
-    """Yield the errors of every family's calls, and of those longer than each length that some are."""
+    """Yield the errors of every family's calls: of all, and of those above each threshold that some exceed."""
     for family in families_of(points):
         for least_s in LONGER_THAN_S:
             if ours := [p for p in points if p.family == family and p.measured_s > least_s]:
@@ -107,7 +108,7 @@ def _error(point: Point) -> float:
 
 
 def _is_inside(point: Point, spread: Spread) -> bool:
-    """Return whether a call lies in the interval that holds 90 % of its family's."""
+    """Return whether a call is inside its family's 90 % interval."""
     return abs(log(point.measured_s / point.predicted_s)) <= NORMAL_90 * spread.at(point.predicted_s)
 
 

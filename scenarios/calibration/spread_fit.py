@@ -1,4 +1,4 @@
-"""What a profile says of its errors, estimated from measurements; nothing else of it is fitted."""
+"""The fit of a profile's error model to measurements; the profile's other parameters stay."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
@@ -47,16 +47,16 @@ _STEP_SOURCE: Final = "What {tables} are off (root mean square; {constants} fitt
 
 _SIDECARS: Final = frozenset({".yaml", ".yml"})
 _FRACTIONS: Final = (log(0.01), log(100.0))
-"""Logarithms of the least and the largest fraction of the bandwidth that is looked at."""
+"""Logarithms of the smallest and the largest fraction of the bandwidth that are tried."""
 _NUM_CHOSEN: Final[Mapping[str, int]] = {"elementwise": 1}
-"""Constants that are chosen anew for a family's calls: the fraction of the bandwidth that a trace shows."""
+"""Number of constants refitted for a family's calls: the fraction of the bandwidth in a trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpreadRequest:
-    """What ``simulate spread`` is asked to hold a profile against: tables of any kind, and a trace.
+    """The measurements for ``simulate spread``: tables of any kind, and a trace.
 
-    ``system``: whose rows of a CSV of collectives count. The rest: see ``StepTables`` and ``Evidence``.
+    ``system``: the system whose rows of a CSV of collectives count. Other fields: see ``StepTables`` and ``Evidence``.
     """
 
     tables: tuple[Path, ...] = ()
@@ -69,10 +69,10 @@ class SpreadRequest:
 
 @dataclass(frozen=True, slots=True)
 class StepTables:
-    """Tables of steps, to which so many constants were fitted.
+    """Tables of steps, and the number of constants that were fitted to them.
 
-    Of those whose rows are grouped, rows of the group that constants were fitted to count: the others are there to
-    judge intervals, too. ``all_groups``: they count as well.
+    In tables with groups only the fitted group's rows count; the others also judge intervals.
+    ``all_groups``: all groups count.
     """
 
     paths: Sequence[Path]
@@ -82,10 +82,11 @@ class StepTables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Measurements that a profile is held against.
+    """Measurements by which a profile is judged.
 
-    ``samples``: kernels and collectives, of which one in ``HELD_OUT_TABLES`` counts. ``collectives``, ``steps``: tables
-    with a sidecar. ``trace``: a profile of the PyTorch profiler with shapes, recorded on ``trace_node``.
+    ``samples``: kernels and collectives, of which one in ``HELD_OUT_TABLES`` counts.
+    ``collectives``, ``steps``: tables with a sidecar.
+    ``trace``: a profile of the PyTorch profiler with shapes, recorded on ``trace_node``.
     """
 
     samples: Sequence[Sample] = field(default=(), repr=False)
@@ -96,9 +97,9 @@ class Evidence:
 
 
 def read_evidence(request: SpreadRequest) -> Evidence:
-    """Return the measurements of tables (YAML: sidecars; else as ``read_samples`` takes them) and of a trace.
+    """Return the measurements of tables (YAML: sidecars; others as in ``read_samples``) and of a trace.
 
-    Raises ScenarioError for none at all, and TraceError or ScenarioError for a table that cannot be used.
+    Raises ScenarioError without any measurement, and TraceError or ScenarioError for an unusable table.
     """
     tables = request.tables
     if not tables and request.trace is None:
@@ -126,11 +127,11 @@ def read_evidence(request: SpreadRequest) -> Evidence:
 
 
 def measured_families(calibrated: CalibratedProfile, evidence: Evidence) -> dict[str, dict[str, Any]]:
-    """Return what measurements say of a profile's errors, by family and ``step``, as its section ``spread`` has it.
+    """Return a profile's error model, by family and for ``step``, as its section ``spread`` holds it.
 
-    Steps are held against the families as they are then. Raises ScenarioError for what was measured on another machine,
-    for rows of which none is held out, and for no more steps than constants fitted to them, TraceError for a trace
-    without kernels of known shapes.
+    Steps are judged with the families' new errors. Raises ScenarioError for measurements of another machine, for tables
+    without held-out rows, and for no more steps than fitted constants; TraceError for a trace without kernels of known
+    shapes.
     """
     calls, sources = _calls(calibrated, evidence)
     spreads = {family: spread_of(ours, _NUM_CHOSEN.get(family, 0)) for family, ours in calls.items()}
@@ -148,7 +149,7 @@ def measured_families(calibrated: CalibratedProfile, evidence: Evidence) -> dict
 def _calls(
     calibrated: CalibratedProfile, evidence: Evidence
 ) -> tuple[Mapping[str, list[Erred]], Mapping[str, list[str]]]:
-    """Return measured calls by family, and where those of each come from. Raises ScenarioError where none count."""
+    """Return measured calls by family, and the sources of each family. Raises ScenarioError if none count."""
     calls, sources = defaultdict[str, list[Erred]](list), defaultdict[str, list[str]](list)
 
     def add(family: str, found: Sequence[Erred], source: str) -> None:
@@ -175,7 +176,7 @@ def _calls(
 
 
 def _trace_node(name: str, calibrated: CalibratedProfile) -> NodeSpec:
-    """Return the node that a trace was recorded on. Raises ScenarioError for one with other devices."""
+    """Return the node on which a trace was recorded. Raises ScenarioError for a node with other devices."""
     option = Origin(option=f"--recorded-on {name}")
     try:
         node = load_node(name)
@@ -189,12 +190,14 @@ def _trace_node(name: str, calibrated: CalibratedProfile) -> NodeSpec:
 
 
 def pointwise_calls(node: NodeSpec, profile: Profile, trace: Path) -> list[Erred]:
-    """Return memory-bound kernels of a recorded profile beside any one fraction of a device's bandwidth for all.
+    """Return memory-bound kernels of a recorded profile beside predictions with one fraction of the bandwidth for all.
 
-    The fraction, fitted to steps, stands for those of another mix: so it is chosen anew, such that operators' mean
-    error is none, and what is left is how operators and sizes differ. Calls of one operator and size count once, by
-    their median. ``node``: what the trace was recorded on. Raises TraceError for a trace without such kernels, and for
-    one of other devices.
+    The profile's fraction was fitted to steps with another mix of operators. So it is refitted here to make the
+    operators' mean error zero; the remaining errors are the differences between operators and sizes. Calls of one
+    operator and size count once, by their median.
+    ``node``: the node on which the trace was recorded.
+
+    Raises TraceError for a trace without such kernels, and for a trace of other devices.
     """
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
     for kernel in pointwise_kernels(trace, node.device.generation):
@@ -224,7 +227,7 @@ def pointwise_calls(node: NodeSpec, profile: Profile, trace: Path) -> list[Erred
 
 
 def _mean_error(calls: Sequence[Erred]) -> float:
-    """Return the mean of log(measured/predicted), every series counting alike."""
+    """Return the mean of log(measured/predicted), with equal weight for every series."""
     errors: dict[Hashable, list[float]] = defaultdict(list)
     for call in calls:
         errors[call.place.series].append(log(call.measured_s / call.predicted_s))
@@ -232,10 +235,10 @@ def _mean_error(calls: Sequence[Erred]) -> float:
 
 
 def network_calls(calibrated: CalibratedProfile, tables: Sequence[PublishedTable]) -> list[Erred]:
-    """Return measured collectives and messages of tables beside what a profile predicts.
+    """Return measured collectives and messages of tables beside a profile's predictions.
 
     A series is a kind and a group in one publication. Raises ScenarioError for rows of another machine, and for a table
-    with a network of its own, which says nothing of the profile's.
+    with its own network, whose rows cannot judge the profile's.
     """
     return [_network_call(calibrated, table, row) for table in tables for row in table.rows]
 
@@ -252,12 +255,14 @@ def _network_call(calibrated: CalibratedProfile, table: PublishedTable, row: Pub
 
 
 def step_spread(tables: StepTables, calibrated: CalibratedProfile | None = None) -> float:
-    """Return what of measured steps' deviation is left beside what kernels and network explain, 0 where nothing is.
+    """Return the deviation of measured steps that kernels and network do not explain, 0 if they explain all of it.
 
-    The variance of n steps with p constants fitted to them is the mean square of log(measured/predicted) times
-    n / (n - p), for what the fit has taken away, as wide as so few steps need (``widened``), less the mean of the
-    variances that the models' errors explain to first order. ``calibrated``: a profile in the place of the rows' own.
-    Raises ScenarioError where there are no more steps than constants.
+    The variance of n steps with p constants fitted to them is the mean square of log(measured/predicted), times n / (n
+    - p) for the fitted constants, times the widening for few steps (``widened``), less the mean variance that the
+    models' errors explain to first order.
+    ``calibrated``: a profile in place of the rows' own.
+
+    Raises ScenarioError for no more steps than constants.
     """
     steps = [step for step in measured_steps(tables.paths, calibrated) if step.facts.fitted or tables.all_groups]
     freedom = len(steps) - tables.num_constants

@@ -1,4 +1,4 @@
-"""Fit constants of a framework or a profile to measured steps: on the rows of one group, judged on the others."""
+"""The fit of a framework's or a profile's constants to measured steps: fitted to one group, judged on the others."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from scenarios.errors import Origin, ScenarioError
 from scenarios.summaries.measured.fit import FitErrors, FitRow, FitSummary, FittedConstant
 
 OUTLIER: Final = 0.01
-"""Residuals beyond it weigh as absolute ones (soft l1): tables are judged by their mean absolute error."""
+"""Residual above which the loss is absolute (soft l1), as tables are judged by their mean absolute error."""
 _REACH: Final = 5.0
-"""How far from its start the logarithm of a constant may go."""
+"""Largest change of a constant's logarithm from its start."""
 _STEP: Final = 0.05
-"""Derivatives are over so much of a logarithm: launches decide some steps and others not, which is no smooth thing."""
+"""Step of finite differences, in logarithms: wide, as the time is not smooth where launches decide only some steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepFit:
-    """What a fit began with and found, constant by constant, and log(predicted/measured) of every step with that."""
+    """Start and result of a fit, constant by constant, and log(predicted/measured) of every step with the result."""
 
     steps: Sequence[StepFacts]
     starts: Mapping[Constant, float]
@@ -33,7 +33,7 @@ class StepFit:
     residuals: Array
 
     def errors(self, *, fitted: bool) -> Array:
-        """Return the relative errors of the steps that were fitted, or of those that were not."""
+        """Return the relative errors of the fitted steps, or of the other steps."""
         errors: Array = np.expm1(self.logarithms(fitted=fitted))
         return errors
 
@@ -50,11 +50,13 @@ def fit_steps(
     every: int = 1,
     progress: Callable[[str], object] = lambda _: None,
 ) -> StepFit:
-    """Return the constants, of those named, that fit the fitted steps best, from those of the first step that has them.
+    """Return the named constants that fit the fitted steps best, starting from the first step that has each.
 
-    ``every``: take one fitted step of so many, for speed. Least squares of logarithms up to 1 %, beyond it least
-    absolute ones (soft l1), in the logarithms of the constants. Raises ScenarioError for a constant that there is not,
-    that starts at 0, and where there are fewer steps than constants.
+    ``every``: fit one step in this many, for speed.
+
+    The loss is soft l1 of the logarithms of time ratios: squared up to 1 %, absolute beyond; the variables are the
+    constants' logarithms. Raises ScenarioError for an unknown constant, for one that starts at 0, and for fewer steps
+    than constants.
     """
     facts = steps.facts
     starts = {constant: _start(facts, constant) for constant in map(parse_constant, dict.fromkeys(names))}
@@ -126,7 +128,7 @@ def summarise_fit(fit: StepFit) -> FitSummary:
 
 
 def _errors(logarithms: Array) -> FitErrors | None:
-    """Return how many rows there are and how far they are off, None where there are none."""
+    """Return the number of rows and their errors, None without rows."""
     if not len(logarithms):
         return None
     off = np.abs(np.expm1(logarithms))

@@ -1,4 +1,4 @@
-"""Measured steps spread over processes, each of which keeps what it has compiled of its own."""
+"""Measured steps distributed over processes, each of which caches its compiled plans."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
@@ -14,15 +14,15 @@ from scenarios.calibration.constants import Constant
 from scenarios.calibration.measured_steps import Array, StepFacts, StepsHere, measured_steps
 
 _FAILED: Final = None
-"""What a process answers in the place of an error."""
+"""A process' answer in place of an error."""
 
 
 class Steps(Protocol):
-    """Measured steps, wherever they are simulated."""
+    """Measured steps, simulated in this process or in others."""
 
     @property
     def facts(self) -> Sequence[StepFacts]:
-        """Return what is known of every step."""
+        """Return the facts of every step."""
         ...
 
     def predicted_s(self, constants: Mapping[Constant, float], which: Sequence[int]) -> Array:
@@ -32,23 +32,23 @@ class Steps(Protocol):
 
 @contextmanager
 def steps_in_processes(tables: Sequence[Path], num_jobs: int) -> Iterator[Steps]:
-    """Yield the steps of tables, simulated by so many processes, or by this one.
+    """Yield the steps of tables, simulated by ``num_jobs`` processes, or by this one.
 
-    Raises as ``measured_steps``, and BrokenExecutor where a process ends before its work is done.
+    Raises the errors of ``measured_steps``, and BrokenExecutor if a process ends early.
     """
     if num_jobs == 1:
         yield StepsHere(measured_steps(tables))
         return
     with local_processes(num_jobs) as processes:
         for job, process in enumerate(processes):
-            with suppress(EOFError):  # that it ended shows when its answer is received
+            with suppress(EOFError):  # an early end is noticed when the answer is received
                 process.begin(_serve, tables, slice(job, None, num_jobs))
         yield _StepsInProcesses.of([process.line for process in processes], tables)
 
 
 @dataclass(frozen=True, slots=True)
 class _StepsInProcesses:
-    """Steps of which process k of n has every n-th, from k on."""
+    """Steps in n processes; process k has every n-th step, from the k-th on."""
 
     workers: Sequence[Line]
     tables: Sequence[Path]
@@ -64,7 +64,7 @@ class _StepsInProcesses:
         """Return the times of some of the steps with these constants."""
         num = len(self.workers)
         for job, worker in enumerate(self.workers):
-            with suppress(EOFError):  # that it ended shows when its answer is received
+            with suppress(EOFError):  # an early end is noticed when the answer is received
                 worker.send((constants, [place // num for place in which if place % num == job]))
         parts: list[Sequence[float]] = _received(
             self.workers, lambda: StepsHere(measured_steps(self.tables)).predicted_s(constants, which)
@@ -74,7 +74,10 @@ class _StepsInProcesses:
 
 
 def _received(workers: Sequence[Line], same_here: Callable[[], object]) -> list[Any]:
-    """Return what the processes answer. Where one failed, do the same here to raise its error: not all can be sent."""
+    """Return the answers of the processes.
+
+    After a failure, repeat the work here to raise its error, as not all errors can be sent.
+    """
     try:
         answers = [worker.receive() for worker in workers]
     except EOFError as error:
@@ -87,7 +90,7 @@ def _received(workers: Sequence[Line], same_here: Callable[[], object]) -> list[
 
 
 def _serve(parent: Line, tables: Sequence[Path], part: slice) -> None:
-    """Send the facts of a part of the steps, then predictions, as long as they are asked for."""
+    """Send the facts of a part of the steps, then predictions until no more are requested."""
     try:
         steps = StepsHere(measured_steps(tables, part=part))
         parent.send(steps.facts)

@@ -1,4 +1,4 @@
-"""Measured tables, and a profile fitted to them: kernels as Parquet, collectives as CSV."""
+"""Measured tables, and profiles fitted to them: kernels as Parquet, collectives as CSV."""
 
 import math
 import os
@@ -27,27 +27,27 @@ from scenarios.summaries.measured.calibration import TablesOrigin
 from traces.bounded_parquet import TooLargeError, read_bounded
 
 HELD_OUT_TABLES: Final = 2
-"""Of the rows of tables, one in so many is kept from the fit."""
+"""Of the rows of tables, one in this many is held out of the fit."""
 _GEMM: Final = ("m", "n", "k", "time_s")
 _ATTENTION: Final = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "time_s")
 _COLLECTIVES: Final = ("system", "collective", "n_gpus", "n_nodes", "bytes", "kind", "time_s")
 _SPELLINGS: Final = {"alltoall": "all_to_all"}
 _DTYPE, _ELEMENT_BYTES = "bfloat16", 2
 _PAGE: Final = 64
-"""Tokens of a page of the cache of keys and values."""
+"""Tokens of a page of the key-value cache."""
 _MAX_ROWS: Final = 5_000_000
 _MAX_BYTES: Final = 1 << 29
 _WORDS: Final = frozenset({"system", "collective", "kind"})
 _MOST: Final = 1 << 48
-"""No size and no count of any machine is more."""
+"""Upper limit of sizes and counts."""
 _SHORTEST_S: Final = 1e-12
 _LONGEST_S: Final = 1e9
-"""No measured time is shorter than a picosecond or longer than 30 years; quotients of such times are finite."""
+"""Measured times are between a picosecond and 30 years, so that quotients of times are finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTables:
-    """Tables to fit to; ``system``: whose rows of those of collectives; ``source``: where they come from."""
+    """Tables for a fit. ``system``: the system whose rows of collectives count; ``source``: the tables' origin."""
 
     tables: tuple[Path, ...]
     system: str | None = None
@@ -55,9 +55,9 @@ class MeasuredTables:
 
 
 def calibrate_tables(node: NodeSpec, measured: MeasuredTables, seed: int = 0) -> Calibration:
-    """Return a profile of a node fitted to one half of measured tables, checked on the other.
+    """Return a profile of a node, fitted to one half of measured tables and checked on the other.
 
-    Sections that no table speaks of stay as they are. Raises ScenarioError for tables that cannot be used.
+    Sections without measurements stay. Raises ScenarioError for unusable tables.
     """
     tables, system, source = measured.tables, measured.system, measured.source
     samples = read_tables(tables, system)
@@ -69,7 +69,7 @@ def calibrate_tables(node: NodeSpec, measured: MeasuredTables, seed: int = 0) ->
 def read_tables(paths: Sequence[Path], system: str | None) -> list[Sample]:
     """Return the measurements of all tables.
 
-    Raises ScenarioError for a table named twice, and for a system where none of them has any.
+    Raises ScenarioError for a table named twice, and for a system if no table has systems.
     """
     refuse_twice(paths)
     samples = list(chain.from_iterable(read_samples(path, system) for path in paths))
@@ -91,10 +91,11 @@ def read_samples(path: Path, system: str | None) -> list[Sample]:
 
     Parquet with columns m, n, k, time_s: matrix products [m, k] x [k, n] of bfloat16. Parquet with batch_size, isl,
     step, num_heads, num_key_value_heads, head_dim, time_s: causal attention of bfloat16 over isl new tokens after
-    ``step`` old ones; one new token after some is decoding. CSV with system, collective, n_gpus, n_nodes, bytes, kind,
-    time_s: collectives and messages (send_recv) of the rows whose system is ``system`` and whose kind is ``measured``,
-    but those of one GPU, which moves nothing.
-    Raises ScenarioError for a file that is none of these, an unknown system, and a row that cannot be.
+    ``step`` old ones; one new token after old ones is decoding. CSV with system, collective, n_gpus, n_nodes, bytes,
+    kind, time_s: collectives and messages (send_recv), of rows whose system is ``system`` and whose kind is
+    ``measured``, without rows of one GPU, which move no data.
+
+    Raises ScenarioError for a file of another format, an unknown system, and an impossible row.
     """
     table = _read(path)
     if table.columns.has_duplicates:
@@ -110,7 +111,7 @@ def read_samples(path: Path, system: str | None) -> list[Sample]:
 
 
 def _unknown_columns(path: Path, found: Sequence[str]) -> ScenarioError:
-    """Return the error of a table without some column that it needs: of the kind that it is most like."""
+    """Return the error of a table that lacks columns of the most similar format."""
     origin = Origin(str(path), 1 if path.suffix == ".csv" else 0)
     listed = ", ".join(found[:12]) + (", ..." if len(found) > 12 else "")
     if len(found) == 1 and any(mark in found[0] for mark in ";\t"):
@@ -129,15 +130,15 @@ def _read(path: Path) -> pd.DataFrame:
     readers: dict[str, Callable[[IO[bytes]], pd.DataFrame]] = {".parquet": _read_parquet, ".csv": _read_csv}
     try:
         _refuse_no_table(path, origin, readers)
-    except OSError as error:  # a name that is too long, say
+    except OSError as error:  # for example, a name that is too long
         reason = (error.strerror or str(error)).lower()
         raise ScenarioError(origin, "", f"this cannot be read: {reason}", "check the path") from error
     try:
-        with path.open("rb") as file:  # opened here: pyarrow takes no name but of UTF-8
+        with path.open("rb") as file:  # opened here, since pyarrow accepts only names in UTF-8
             table = readers[path.suffix](file)
     except TooLargeError as error:
         raise ScenarioError(origin, "", f"the table has {error}", "check that this is the file, or split it") from error
-    except Exception as error:  # pandas and pyarrow raise many kinds for files that are not what they seem
+    except Exception as error:  # pandas and pyarrow raise many kinds of errors for files in another format
         reason = str(error).split("\n", 1)[0][:200]
         raise ScenarioError(origin, "", f"the table cannot be read: {reason}", "check that this is the file") from error
     if not 0 < len(table) <= _MAX_ROWS:
@@ -147,7 +148,7 @@ def _read(path: Path) -> pd.DataFrame:
 
 
 def _refuse_no_table(path: Path, origin: Origin, suffixes: Collection[str]) -> None:
-    """Raise ScenarioError for what is no file of a known kind, or is larger than any that is read."""
+    """Raise ScenarioError for a path that is no file of a known kind, or a file that is too large."""
     if path.is_dir():
         inside = next((entry for entry in sorted(path.iterdir()) if entry.suffix in suffixes), None)
         remedy = f"name a file in it, for example {inside}" if inside else "name a .parquet or .csv"
@@ -171,14 +172,14 @@ def _read_parquet(file: IO[bytes]) -> pd.DataFrame:
 
 
 def _read_csv(file: IO[bytes]) -> pd.DataFrame:
-    """Return a table, and of one with too many rows one row too many."""
+    """Return a table; of a table with too many rows, one row more than allowed."""
     return pd.read_csv(file, nrows=_MAX_ROWS + 1, low_memory=False)
 
 
 def _with_numbers(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Return the table with its times as floats, its sizes and counts as whole numbers, whatever they are written as.
+    """Return the table with times as floats, and with sizes and counts as whole numbers.
 
-    Raises ScenarioError for the first time that is none, and the first size or count that is no whole number.
+    Raises ScenarioError for the first invalid time, and the first size or count that is no whole number.
     """
     numbers: dict[str, pd.Series[float] | pd.Series[int]] = {}
     for column in columns:
@@ -201,7 +202,7 @@ def _numbers(cells: "pd.Series[Any]") -> "pd.Series[float]":
     """Return cells as numbers, NaN where they are none."""
     try:
         return pd.to_numeric(cells, errors="coerce")
-    except OverflowError:  # of a whole number that no float holds
+    except OverflowError:  # a whole number too large for a float
         return cells.map(_number)
 
 
@@ -213,7 +214,7 @@ def _number(cell: Any) -> float:
 
 
 def _bad_row(path: Path, table: pd.DataFrame, column: str, good: "pd.Series[bool]", remedy: str) -> ScenarioError:
-    """Return the error of the first row that is not good."""
+    """Return the error of the first bad row."""
     row = int((~good).to_numpy().argmax())
     return ScenarioError(Origin(str(path)), column, f"row {row + 1} has {str(table[column].iloc[row])!r}", remedy)
 
@@ -232,8 +233,8 @@ def _gemm_samples(_path: Path, table: pd.DataFrame, _system: str | None) -> list
 def _attention_samples(path: Path, table: pd.DataFrame, _system: str | None) -> list[Sample]:
     """Return attention of whole sequences, and of single new tokens (decoding), each in its own family.
 
-    The tables' op of whole sequences first writes queries, keys and values in the layout of the library's cache, whose
-    pages hold _PAGE tokens.
+    The tables' op of whole sequences first writes queries, keys and values into the library's cache, in pages of _PAGE
+    tokens.
     """
     samples: list[Sample] = []
     rows = table.loc[:, list(_ATTENTION)]
@@ -254,7 +255,7 @@ def _attention_samples(path: Path, table: pd.DataFrame, _system: str | None) -> 
             continue
         pages = _ELEMENT_BYTES * (kv + 2 * batch * (-keys % _PAGE) * kv_heads * size)
         flop = 4.0 * batch * heads * new * keys * size
-        seen = old + new / 2  # what the causal mask leaves of the keys, on average
+        seen = old + new / 2  # keys that the causal mask leaves, on average
         written = _ELEMENT_BYTES * queries + 4 * batch * heads * new
         shape = GemmShape(new, keys, size, batch * heads)
         work = Work(flop, flop * seen / keys, _ELEMENT_BYTES * queries + pages, written, shape)
@@ -298,7 +299,7 @@ def _collective_samples(path: Path, table: pd.DataFrame, system: str | None) -> 
 
 
 def _unknown_system(path: Path, system: str | None, known: Sequence[str]) -> ScenarioError:
-    """Return the error of a table of several systems of which none that it has was named."""
+    """Return the error of a table with several systems and none chosen that it has."""
     if not known:
         rule, remedy = "no row is of the kind 'measured'", "name another table"
         return ScenarioError(Origin(str(path)), "kind", rule, remedy)
@@ -310,7 +311,7 @@ def _unknown_system(path: Path, system: str | None, known: Sequence[str]) -> Sce
 
 
 def _label(what: str, columns: Sequence[str], values: Sequence[int]) -> str:
-    """Return a row for people: what it is of, and its numbers under the names of their columns."""
+    """Return a description of a row for people: its subject, and its numbers under the names of their columns."""
     return " ".join([what, *(f"{column}={value}" for column, value in zip(columns, values, strict=False))])
 
 
@@ -319,4 +320,4 @@ _FORMATS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Path, pd.DataFrame
     "attention": (_ATTENTION, _attention_samples),
     "collectives": (_COLLECTIVES, _collective_samples),
 }
-"""What tables may be of: the columns that they need, and how their rows are taken."""
+"""Formats of tables: the required columns, and the reader of their rows."""
