@@ -34,7 +34,7 @@ class ExecutedMachine(msgspec.Struct):
 
 
 def executed_cores(path: Path, summary: Any) -> int | None:
-    """Return the number of cores shared by an executed step's ranks; None on GPUs. Raises TraceError as below."""
+    """Return the number of cores shared by an executed step's ranks; None on GPUs. Raises TraceError."""
     try:
         return msgspec.convert(summary, ExecutedMachine).num_cores
     except msgspec.ValidationError as error:

@@ -46,9 +46,9 @@ class Prediction(NamedTuple):
 def run(tables: tuple[Path, ...] = (), data: Path | None = None) -> Validation:
     """Return the measured and predicted rows of every table, and whether they are within its thresholds.
 
-        validation = run(["megatron_sc21_table1"])
+        validation = run()
 
-    ``tables``: empty means all that come with meshtwin.
+    ``tables``: sidecars; empty means all that come with meshtwin.
     ``data``: a CSV with other rows for the one table named.
 
     Values are in the table's unit. Errors are fractions of the measured value, negative if the prediction is less.
