@@ -4,6 +4,8 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from scenarios.reading.schema.described import DescribedSchema
+
 MAX_WORLD_SIZE: Final = 1_000_000
 MAX_TOKENS: Final = 10_000_000
 MAX_MICROBATCHES: Final = 1_000_000
@@ -14,10 +16,10 @@ Spread = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
-    """A mapping of a scenario file."""
+    """A mapping of a scenario file. The docstring of a field describes its key in the JSON Schema."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, protected_namespaces=()
+        frozen=True, extra="forbid", strict=True, defer_build=True, protected_namespaces=()
     )
 
 
@@ -32,7 +34,8 @@ class ScenarioSection(Section):
 
 def json_schema_of(section: type[Section]) -> dict[str, Any]:
     """Return the JSON Schema of a section, its own sections under ``$defs``."""
-    schema: dict[str, Any] = _without_null(section.model_json_schema(ref_template="#/$defs/{model}"))
+    written = section.model_json_schema(ref_template="#/$defs/{model}", schema_generator=DescribedSchema)
+    schema: dict[str, Any] = _without_null(written)
     return schema
 
 
