@@ -1,5 +1,6 @@
-"""A recorded run again: its summary, and the timeline of what would have been."""
+"""A recorded run again: its summary, and the timelines of what was and of what would have been."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from scenarios.recorded.replay_summary import summarise, summarise_chakra
@@ -16,7 +17,16 @@ from traces.kineto.trace import load, to_timeline
 from traces.timeline import Timeline
 
 
-def profile_again(path: Path, changes: Changes, window: StepWindow | None) -> tuple[ReplaySummary, Timeline]:
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A replay: its summary, the timeline as measured, and the timeline with changes."""
+
+    summary: ReplaySummary
+    measured: Timeline
+    timeline: Timeline
+
+
+def profile_again(path: Path, changes: Changes, window: StepWindow | None) -> Replayed:
     """Return what the PyTorch profiler recorded, with changes. Raises ChangeError for some of nothing."""
     trace = load(path, window)
     names = {name for rank in trace.ranks for name in rank.rows.name.values}
@@ -26,10 +36,11 @@ def profile_again(path: Path, changes: Changes, window: StepWindow | None) -> tu
     replayer = Replayer(trace)
     unchanged = replayer.run(Changes())
     replay = replayer.run(changes) if as_mapping(changes) else unchanged
-    return summarise(path, replayer, (unchanged, replay), changes), to_timeline(replay.trace)
+    summary = summarise(path, replayer, (unchanged, replay), changes)
+    return Replayed(summary, to_timeline(trace), to_timeline(replay.trace))
 
 
-def chakra_again(path: Path, changes: Changes, window: StepWindow | None) -> tuple[ReplaySummary, Timeline]:
+def chakra_again(path: Path, changes: Changes, window: StepWindow | None) -> Replayed:
     """Return the run of a folder of Chakra traces, with changes.
 
     Raises TraceError for chosen steps, of which they hold one, and ChangeError for changes of what they do not have.
@@ -47,4 +58,4 @@ def chakra_again(path: Path, changes: Changes, window: StepWindow | None) -> tup
         runs = replay_chakra(trace, Changes()), replay_chakra(trace, changes)
     except TraceError as error:
         raise TraceError(str(path), error.rule, error.remedy) from error
-    return summarise_chakra(path, trace, runs, changes), runs[1]
+    return Replayed(summarise_chakra(path, trace, runs, changes), *runs)

@@ -1,13 +1,9 @@
-"""A replayed recording in figures: its summary, and a terminal's tables of it."""
+"""A replayed recording in figures."""
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from costmodels.units import format_change, format_time
 from scenarios.summaries.recorded.recording_warning import warnings_of
@@ -15,7 +11,6 @@ from scenarios.summaries.recorded.replay import RankParts, ReplayedRank, ReplayS
 from sim.replay.changes import Changes, as_mapping
 from sim.replay.run import Replay, Replayer
 from traces.chakra.node import ChakraTrace
-from traces.comparison.compare import difference_s
 from traces.doubt import Doubt
 from traces.kineto.breakdown import Breakdown, break_down
 from traces.kineto.doubts import job_size
@@ -23,14 +18,6 @@ from traces.timeline import Timeline
 
 REPRODUCED_WITHIN: Final = 0.03
 """What an unchanged replay may be off by before its figures are doubtful."""
-_PARTS: Final[Sequence[tuple[str, Callable[[RankParts], float]]]] = (
-    ("compute", lambda parts: parts.compute_s),
-    ("exposed communication", lambda parts: parts.exposed_communication_s),
-    ("memory", lambda parts: parts.memory_s),
-    ("idle", lambda parts: parts.idle_s),
-    ("span of a rank", lambda parts: parts.span_s),
-)
-"""The rows of the table, each with its seconds of a rank."""
 
 
 def summarise(path: Path, replayer: Replayer, runs: tuple[Replay, Replay], changes: Changes) -> ReplaySummary:
@@ -106,37 +93,3 @@ def _doubts(replayer: Replayer, changes: Changes, unchanged_s: float) -> list[Do
     if changes.touches_network and replayer.unsplit_kinds:
         doubts.append(Doubt("one_size", len(replayer.unsplit_kinds), ", ".join(replayer.unsplit_kinds)))
     return doubts
-
-
-def print_replay(summary: ReplaySummary, console: Console, out: Path | None = None) -> None:
-    """Print a replay's figures for people."""
-    count = summary.num_ranks
-    console.print(Text(f"{summary.path}, {count:,} rank{'s' if count != 1 else ''}", style="bold"), soft_wrap=True)
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row("measured", format_time(summary.measured_s))
-    change = format_change(round(summary.span_ratio - 1, 4) + 0.0, 2)
-    grid.add_row("replayed", Text(f"{format_time(summary.replayed_s)} ({change})", style="bold"))
-    said = ", ".join(f"{key}={value:g}x" for key, value in summary.changes.items())
-    grid.add_row("changed", Text(said) if said else "nothing: how well the replay reproduces the run")
-    console.print(grid)
-    console.print()
-    console.print(_parts_table(summary.ranks))
-    if out is not None:
-        console.print()
-        console.print(Text(f"written to {out}"), soft_wrap=True)
-
-
-def _parts_table(ranks: Sequence[ReplayedRank]) -> Table:
-    """Return where the time went before and after, mean over ranks."""
-    table = Table("mean over ranks", "measured", "replayed", "change", box=None, header_style="bold", pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for label, part_s in _PARTS:
-        before_s = sum(part_s(rank.measured) for rank in ranks) / len(ranks)
-        after_s = sum(part_s(rank.replayed) for rank in ranks) / len(ranks)
-        table.add_row(label, format_time(before_s), format_time(after_s), _signed(difference_s(after_s, before_s)))
-    return table
-
-
-def _signed(time_s: float) -> str:
-    return f"{'-' if time_s < 0 else '+'}{format_time(abs(time_s))}"

@@ -1,24 +1,16 @@
-"""A profile of the PyTorch profiler in figures: its summary, and a terminal's tables of it."""
+"""A profile of the PyTorch profiler in figures."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from costmodels.units import format_bytes, format_percent, format_rate, format_time
 from scenarios.summaries.recorded.recording_warning import warnings_of
 from scenarios.summaries.recorded.trace import AlignedClocks, RecordedCollective, RecordedRank, TraceSummary
 from traces.kineto.breakdown import break_down
-from traces.kineto.statistics import CollectiveRate, KernelTotal, collective_rates, longest_kernels
+from traces.kineto.statistics import CollectiveRate, collective_rates, longest_kernels
 from traces.kineto.trace import KinetoTrace
 
 MAX_KERNELS: Final = 10
-MAX_ROWS: Final = 16
-_MAX_NAME: Final = 60
 
 
 def summarise(path: Path, steps: str, trace: KinetoTrace) -> TraceSummary:
@@ -93,88 +85,3 @@ def _collective(rate: CollectiveRate) -> RecordedCollective:
         algorithm_bandwidth_bytes_per_s=rate.algorithm_bandwidth_bytes_per_s,
         bus_bandwidth_bytes_per_s=rate.bus_bandwidth_bytes_per_s,
     )
-
-
-def print_trace(summary: TraceSummary, console: Console, out: Path | None = None) -> None:
-    """Print a profile's figures for people."""
-    shown = f"{summary.num_ranks:,} rank{'s' if len(summary.ranks) != 1 else ''}"
-    console.print(Text(f"{summary.path}, {shown}", style="bold"), soft_wrap=True)
-    console.print(_answer(summary))
-    for table in (_rank_table(summary.ranks), _kernel_table(summary.kernels), _collective_table(summary.collectives)):
-        if table.row_count:
-            console.print()
-            console.print(table)
-    if out is not None:
-        console.print()
-        console.print(Text(f"written to {out}"), soft_wrap=True)
-
-
-def _answer(summary: TraceSummary) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row("span", Text(format_time(summary.span_s), style="bold"))
-    steps = summary.recorded_steps
-    recorded = f"{steps[0]} to {steps[-1]} recorded" if steps else "none recorded"
-    grid.add_row("steps", f"{summary.steps} ({recorded})")
-    grid.add_row("activities", f"{summary.num_activities:,} on devices, of {summary.num_events:,} events")
-    clock = summary.clock
-    if clock.worst_residual_s is not None:
-        moved = max(abs(rank.clock_offset_s) for rank in summary.ranks)
-        within = format_time(clock.worst_residual_s)
-        used = f"on {clock.num_collectives:,} collectives, which then end within {within}"
-        drift = max(abs(rank.clock_drift_ppm) for rank in summary.ranks)
-        freed = f", freed of up to {drift:.3g} ppm of drift," if drift else ""
-        grid.add_row("clocks", f"moved by at most {format_time(moved)}{freed} {used}")
-    return grid
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(first, *others, box=None, header_style="bold", pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    return table
-
-
-def _rank_table(ranks: Sequence[RecordedRank]) -> Table:
-    table = _table("rank", "span", "compute", "communication", "of it hidden", "memory", "idle", "peak allocated")
-    for rank in ranks[:MAX_ROWS]:
-        parts = (_part(part_s, rank.span_s) for part_s in (rank.compute_s, rank.communication_s))
-        others = (_part(part_s, rank.span_s) for part_s in (rank.memory_s, rank.idle_s))
-        hidden, held = rank.overlap_fraction, rank.peak_allocated_bytes
-        table.add_row(
-            str(rank.rank), format_time(rank.span_s), *parts, "-" if hidden is None else format_percent(hidden),
-            *others, "-" if held is None else format_bytes(held),
-        )  # fmt: skip
-    return _captioned(table, len(ranks), "ranks")
-
-
-def _part(part_s: float, whole_s: float) -> str:
-    return f"{format_time(part_s)} ({format_percent(part_s / whole_s)})" if whole_s else format_time(part_s)
-
-
-def _kernel_table(kernels: Sequence[KernelTotal]) -> Table:
-    table = _table("longest on all devices", "kind", "count", "time", "of all")
-    for kernel in kernels:
-        name = kernel.name if len(kernel.name) <= _MAX_NAME else kernel.name[: _MAX_NAME - 3] + "..."
-        share = format_percent(kernel.fraction)
-        table.add_row(Text(name), kernel.kind, f"{kernel.count:,}", format_time(kernel.total_s), share)
-    return table
-
-
-def _collective_table(rates: Sequence[RecordedCollective]) -> Table:
-    table = _table("collective", "ranks", "type", "size", "count", "time", "bus bandwidth")
-    for rate in rates[:MAX_ROWS]:
-        bandwidth, size = rate.bus_bandwidth_bytes_per_s, rate.bytes
-        bound = "" if rate.num_seen == rate.num_ranks else "at least "
-        seen = f"{rate.num_seen} of {rate.num_ranks or '?'}"
-        table.add_row(
-            Text(f"{rate.kind} {rate.group}".strip()), seen, rate.dtype or "-",
-            "-" if size is None else format_bytes(size), f"{rate.count:,}", format_time(rate.time_s),
-            "-" if bandwidth is None else bound + format_rate(bandwidth, "B/s"),
-        )  # fmt: skip
-    return _captioned(table, len(rates), "kinds of collectives")
-
-
-def _captioned(table: Table, total: int, words: str) -> Table:
-    if total > MAX_ROWS:
-        table.caption, table.caption_justify = f"{MAX_ROWS} of {total} {words}; all with --json", "left"
-    return table

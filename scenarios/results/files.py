@@ -49,14 +49,6 @@ def write_compared(found: Mapping[str, Any], blocks: Sequence[Block], out: Path)
         write_page(staging / PAGE, blocks)
 
 
-def write_trace(summary: Mapping[str, Any], timeline: Timeline, out: Path) -> None:
-    """Write a profile's summary.json, timeline.json.gz (Perfetto) and timeline.parquet into ``out``."""
-    with all_or_none(out) as staging:
-        write_summary(summary, staging)
-        write_perfetto(timeline, staging / "timeline.json.gz")
-        write_timeline(timeline, staging / "timeline.parquet")
-
-
 def write_summary(summary: Mapping[str, Any], folder: Path) -> None:
     """Write summary.json."""
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

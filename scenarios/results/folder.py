@@ -37,14 +37,6 @@ def refuse_unwritable(folder: Path) -> None:
         raise _unwritable(folder, existing, error) from error
 
 
-def refuse_beside_page(folder: Path) -> None:
-    """Raise ScenarioError for a folder with the page of another result, if the new result has no page to replace it."""
-    if (folder / PAGE).exists():
-        raise _refusal(
-            folder, f"{PAGE} there belongs to another result, and would stay beside this one", "name another directory"
-        )
-
-
 def _is_there(path: Path) -> bool:
     """Return whether a file, directory or link of this name exists. Raises OSError for an impossible name."""
     try:

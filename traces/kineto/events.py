@@ -83,6 +83,11 @@ def sort_out(events: Sequence[Event], *, with_operators: bool = False) -> Sorted
     return found
 
 
+def count_operators(events: Sequence[Event]) -> int:
+    """Return the number of torch's operators on the host."""
+    return sum(isinstance(event.cat, str) and _category(event.cat) in _OPERATORS for event in events)
+
+
 def kind_of_activity(event: Event) -> str:
     """Return what the device does: ``compute``, ``memcpy``, ``memset``, or SYNC where it only waits."""
     return _DEVICE[_category(event.cat)]

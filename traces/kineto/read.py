@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, get_args
 
 import numpy as np
@@ -19,7 +19,15 @@ from traces.kineto.collective import (
     kernel_facts,
 )
 from traces.kineto.document import MAX_WHOLE, Arguments, Event, Source, correlation_of, decode, whole
-from traces.kineto.events import ON_THE_DEVICE, Sorted, enclosing, kind_of_activity, queue_of, sort_out
+from traces.kineto.events import (
+    ON_THE_DEVICE,
+    Sorted,
+    count_operators,
+    enclosing,
+    kind_of_activity,
+    queue_of,
+    sort_out,
+)
 from traces.kineto.rank import (
     SYNC,
     US,
@@ -49,7 +57,7 @@ def read_rank(source: Source) -> RankTrace:
             raise TraceError(
                 source.name, rule, "simulate compare takes the timeline.parquet beside it; Perfetto opens it"
             )
-        raise _no_activity(source.name, found.problems)
+        raise _no_activity(source.name, document.events or [], found.problems)
     origin_us = math.floor(min(event.ts for event in found.device))
     rank, world_size = _identity(document.distributed)
     steps = sorted(found.steps.items())
@@ -69,12 +77,15 @@ def read_rank(source: Source) -> RankTrace:
     )
 
 
-def _no_activity(file: str, problems: Counter[str]) -> TraceError:
+def _no_activity(file: str, events: Sequence[Event], problems: Counter[str]) -> TraceError:
     """Return the refusal of a trace without device activity that is of use, with what is wrong with most of it."""
     rule, remedy = (
         "the trace has no device activity",
         "record with torch.profiler.ProfilerActivity.CUDA, where a GPU is",
     )
+    if num_operators := count_operators(events):
+        rule = f"this is a trace of the CPU alone: {num_operators:,} of the host's operators, and no device activity"
+        remedy += "; simulate execute --out records a step on CPUs, for simulate compare"
     if problems:
         rule += f"; {problems.total():,} broken events were left out"
     on_device = Counter({problem: count for problem, count in problems.items() if problem.startswith(ON_THE_DEVICE)})

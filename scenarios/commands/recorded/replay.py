@@ -8,15 +8,17 @@ import click
 from scenarios.commands.recorded.step_window import steps_option, window_of
 from scenarios.commands.shared.options import Folder, NamedPath, json_option
 from scenarios.commands.shared.refusals import BadInput, refusing_bad_input
+from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
 from scenarios.recorded.replay_again import chakra_again, profile_again
-from scenarios.recorded.replay_summary import print_replay
-from scenarios.results.files import write_trace
-from scenarios.results.folder import refuse_beside_page, refuse_unwritable, writing_to
+from scenarios.report.pages.replay_page import replay_blocks
+from scenarios.results.folder import refuse_unwritable, writing_to
+from scenarios.results.outcome_files import write_outcome
 from scenarios.results.result import refuse_result
 from scenarios.summaries.as_json import as_json as to_json
 from sim.replay.changes import ChangeError, parse_changes
 from traces.chakra.file import is_chakra
+from traces.comparison.compare import compare
 
 
 @click.command("replay")
@@ -31,7 +33,9 @@ from traces.chakra.file import is_chakra
     "(ranks[0-7].device.compute), kernels[PATTERN].",
 )
 @steps_option
-@click.option("--out", type=Folder(), metavar="DIR", help="Folder for summary.json and the timeline's files.")
+@click.option(
+    "--out", type=Folder(), metavar="DIR", help="Folder for report.html, summary.json and the timeline's files."
+)
 @json_option
 def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | None, as_json: bool) -> None:
     """Run a recording of the PyTorch profiler, or Chakra execution traces, again at other speeds.
@@ -41,19 +45,23 @@ def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | No
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
-            refuse_beside_page(out)
         refuse_result(path)
         again = chakra_again if is_chakra(path) else profile_again
         try:
-            summary, timeline = again(path, parse_changes(assignments), window_of(steps))
+            replayed = again(path, parse_changes(assignments), window_of(steps))
         except ChangeError as error:
             raise BadInput(f"--set {error.key}: {error.rule};\n    {error.remedy}") from error
         if out is not None:
+            blocks = replay_blocks(replayed.summary, compare(replayed.timeline, replayed.measured))
             with writing_to(out):
-                write_trace(to_json(summary), timeline, out)
+                write_outcome(to_json(replayed.summary), replayed.timeline, blocks, out)
     if as_json:
-        click.echo(json.dumps(to_json(summary), indent=2))
+        click.echo(json.dumps(to_json(replayed.summary), indent=2))
         return
-    for warning in summary.warnings:
+    for warning in replayed.summary.warnings:
         click.echo(f"warning: {warning.text}", err=True)
-    print_replay(summary, open_console(), out)
+    console = open_console()
+    print_blocks(replay_blocks(replayed.summary), console)
+    if out is not None:
+        console.print()
+        print_written(out, console)

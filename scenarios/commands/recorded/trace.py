@@ -8,10 +8,12 @@ import click
 from scenarios.commands.recorded.step_window import steps_option, window_of
 from scenarios.commands.shared.options import Folder, NamedPath, json_option
 from scenarios.commands.shared.refusals import refusing_bad_input
+from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
-from scenarios.recorded.trace_summary import print_trace, summarise
-from scenarios.results.files import write_trace
-from scenarios.results.folder import refuse_beside_page, refuse_unwritable, writing_to
+from scenarios.recorded.trace_summary import summarise
+from scenarios.report.pages.trace_page import trace_blocks
+from scenarios.results.folder import refuse_unwritable, writing_to
+from scenarios.results.outcome_files import write_outcome
 from scenarios.results.result import refuse_result
 from scenarios.summaries.as_json import as_json as to_json
 from traces.chakra.file import is_chakra
@@ -22,14 +24,15 @@ from traces.kineto.trace import load, to_timeline
 @click.command("trace")
 @click.argument("path", type=NamedPath())
 @steps_option
-@click.option("--out", type=Folder(), metavar="DIR", help="Folder for summary.json and the timeline's files.")
+@click.option(
+    "--out", type=Folder(), metavar="DIR", help="Folder for report.html, summary.json and the timeline's files."
+)
 @json_option
 def command(path: Path, steps: str, out: Path | None, as_json: bool) -> None:
     """Summarise traces of the PyTorch profiler: one trace, or a folder or tar archive with one per rank."""
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
-            refuse_beside_page(out)
         refuse_result(path)
         if is_chakra(path):
             remedy = "simulate replay takes them; here name what the PyTorch profiler recorded"
@@ -37,11 +40,16 @@ def command(path: Path, steps: str, out: Path | None, as_json: bool) -> None:
         trace = load(path, window_of(steps))
         summary = summarise(path, steps, trace)
         if out is not None:
+            timeline = to_timeline(trace)
             with writing_to(out):
-                write_trace(to_json(summary), to_timeline(trace), out)
+                write_outcome(to_json(summary), timeline, trace_blocks(summary, timeline), out)
     if as_json:
         click.echo(json.dumps(to_json(summary), indent=2))
         return
     for warning in summary.warnings:
         click.echo(f"warning: {warning.text}", err=True)
-    print_trace(summary, open_console(), out)
+    console = open_console()
+    print_blocks(trace_blocks(summary), console)
+    if out is not None:
+        console.print()
+        print_written(out, console)

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from scenarios.report.charts.gantt import evenly
 from scenarios.report.charts.op_colours import OpColours, op_colours
 from scenarios.report.charts.packed_lanes import OpLanes
+from traces.comparison.alignment import Alignment
 from traces.comparison.compare import Comparison
-from traces.comparison.sides import RankPair, Side
-from traces.timeline import NO_INDEX, Floats, Rows
+from traces.comparison.sides import RankPair, Side, Sides, sides
+from traces.timeline import NO_INDEX, Floats, Rows, Timeline, TimelineBuilder
 
 MAX_PAIRS: Final = 8
 MAX_OPS: Final = 150_000
@@ -44,23 +45,48 @@ class _Lane:
     positions: Rows
 
 
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What is drawn: the rows of both timelines, their alignment, and how long the axis is.
+
+    ``names``: what the timelines are called; one name where there is only the first.
+    """
+
+    sides: Sides
+    alignment: Alignment
+    names: tuple[str, ...]
+    duration_s: float
+
+
 def op_lanes(comparison: Comparison, names: tuple[str, str], max_ops: int = MAX_OPS) -> OpLanes:
     """Return the drawing of a comparison; ``names``: the names of the two timelines.
 
     Of more than ``max_ops`` ops the longest are drawn one by one, and each run of the others as one bar.
     """
-    both = comparison.sides
+    longer_s = max(comparison.first_s, comparison.second_s)
+    return _drawing(_Drawn(comparison.sides, comparison.alignment, _short_names(names), longer_s), max_ops)
+
+
+def timeline_lanes(timeline: Timeline, max_ops: int = MAX_OPS) -> OpLanes:
+    """Return the drawing of one timeline, a lane per stream; ``max_ops`` as in ``op_lanes``."""
+    both, none = sides(timeline, TimelineBuilder().build()), np.empty(0, dtype=np.int64)
+    alone = Alignment(none, none, none.astype(np.bool_), np.arange(len(both.first)), none)
+    return _drawing(_Drawn(both, alone, ("",), timeline.duration_s), max_ops)
+
+
+def _drawing(drawn: _Drawn, max_ops: int) -> OpLanes:
+    both = drawn.sides
     present = [number for number in range(len(both.pairs)) if np.any(both.first.pair == number)
                or np.any(both.second.pair == number)]  # fmt: skip
     chosen = evenly(present, MAX_PAIRS)
-    lanes = [lane for number in chosen for lane in _lanes(comparison, number)]
-    ticks_s = max(comparison.first_s, comparison.second_s) / _TICKS or 1.0
+    lanes = [lane for number in chosen for lane in _lanes(drawn, number)]
+    ticks_s = drawn.duration_s / _TICKS or 1.0
     colours = op_colours(both)
-    columns, edges, num_merged = _columns(comparison, lanes, colours, max_ops)
+    columns, edges, num_merged = _columns(drawn, lanes, colours, max_ops)
     header = {
         "ticks": _TICKS,
         "tick_s": ticks_s,
-        "sides": _short_names(names),
+        "sides": list(drawn.names),
         "names": list(both.names),
         "colours": [colour for _, colour in colours.legend],
         "lanes": [
@@ -80,23 +106,23 @@ def op_lanes(comparison: Comparison, names: tuple[str, str], max_ops: int = MAX_
     note = "; ".join(left_out)
     return OpLanes(
         data=_packed(header, columns),
-        legend=(*colours.legend, *_marks(comparison, num_merged)),
+        legend=(*colours.legend, *_marks(drawn, num_merged)),
         note=f"{note[0].upper()}{note[1:]}." if note else "",
     )
 
 
-def _marks(comparison: Comparison, num_merged: int) -> list[tuple[str, str]]:
+def _marks(drawn: _Drawn, num_merged: int) -> list[tuple[str, str]]:
     """Return the legend of the marks that bars may have besides their colour."""
-    alone = len(comparison.alignment.first_alone) + len(comparison.alignment.second_alone)
+    alone = len(drawn.names) > 1 and len(drawn.alignment.first_alone) + len(drawn.alignment.second_alone)
     return [*([_ALONE] if alone else []), *([_MERGED] if num_merged else [])]
 
 
-def _lanes(comparison: Comparison, number: int) -> list[_Lane]:
+def _lanes(drawn: _Drawn, number: int) -> list[_Lane]:
     """Return a lane per stream and side of one pair of ranks."""
-    both, lanes = comparison.sides, []
+    both, lanes = drawn.sides, []
     by_stream = [_by_stream(side, number) for side in (both.first, both.second)]
     for code in sorted(by_stream[0].keys() | by_stream[1].keys()):
-        for index in range(2):
+        for index in range(len(drawn.names)):
             positions = by_stream[index].get(code, np.empty(0, dtype=np.int64))
             lanes.append(_Lane(_pair_label(both.pairs[number]), both.streams[code], index, positions))
     return lanes
@@ -108,11 +134,11 @@ def _by_stream(side: Side, number: int) -> dict[int, Rows]:
     return {int(code): positions[side.stream[positions] == code] for code in np.unique(side.stream[positions])}
 
 
-def _short_names(names: tuple[str, str]) -> list[str]:
+def _short_names(names: tuple[str, str]) -> tuple[str, ...]:
     """Return two names without their common first words."""
     words = [re.split(r"(?<=[^A-Za-z0-9])", name) for name in names]
     same = list(takewhile(lambda pair: pair[0] == pair[1], zip(*(part[:-1] for part in words), strict=False)))
-    return ["".join(part[len(same) :]) for part in words]
+    return tuple("".join(part[len(same) :]) for part in words)
 
 
 def _pair_label(pair: RankPair) -> str:
@@ -124,16 +150,16 @@ def _pair_label(pair: RankPair) -> str:
 
 
 def _columns(
-    comparison: Comparison, lanes: Sequence[_Lane], colours: OpColours, max_ops: int
+    drawn: _Drawn, lanes: Sequence[_Lane], colours: OpColours, max_ops: int
 ) -> tuple[Columns, list[tuple[int, int]], int]:
     """Return the bars' columns, the first and last bar of each lane, and the number of ops in shared bars."""
-    both, alignment = comparison.sides, comparison.alignment
+    both, alignment = drawn.sides, drawn.alignment
     partners = np.full(len(both.first), _NONE, dtype=np.int64), np.full(len(both.second), _NONE, dtype=np.int64)
     partners[0][alignment.first], partners[1][alignment.second] = alignment.second, alignment.first
     named = np.zeros(len(both.first), dtype=np.bool_), np.zeros(len(both.second), dtype=np.bool_)
     named[0][alignment.first], named[1][alignment.second] = alignment.by_name, alignment.by_name
-    kept = _kept(comparison, lanes, max_ops)
-    least_gap_s = max(comparison.first_s, comparison.second_s) / _RUNS
+    kept = _kept(drawn, lanes, max_ops)
+    least_gap_s = drawn.duration_s / _RUNS
     parts: list[Columns] = []
     bar_of = np.full(len(both.first), _HIDDEN, dtype=np.int64), np.full(len(both.second), _HIDDEN, dtype=np.int64)
     edges, num_bars, num_merged = [], 0, 0
@@ -160,15 +186,15 @@ def _columns(
     return _whole(parts, bar_of), edges, num_merged
 
 
-def _kept(comparison: Comparison, lanes: Sequence[_Lane], max_ops: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _kept(drawn: _Drawn, lanes: Sequence[_Lane], max_ops: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the ops of each side to draw one by one: the longest, and the ops aligned with them."""
-    both, alignment = comparison.sides, comparison.alignment
+    both, alignment = drawn.sides, drawn.alignment
     lasting = both.first.lasting_s, both.second.lasting_s
     longer = np.maximum(lasting[0][alignment.first], lasting[1][alignment.second])
     lasting[0][alignment.first], lasting[1][alignment.second] = longer, longer
-    drawn = np.concatenate([lasting[lane.side][lane.positions] for lane in lanes])
-    chosen = np.zeros(len(drawn), dtype=np.bool_)
-    chosen[np.argsort(-drawn, kind="stable")[:max_ops]] = True
+    lengths_s = np.concatenate([lasting[lane.side][lane.positions] for lane in lanes])
+    chosen = np.zeros(len(lengths_s), dtype=np.bool_)
+    chosen[np.argsort(-lengths_s, kind="stable")[:max_ops]] = True
     kept = np.zeros(len(lasting[0]), dtype=np.bool_), np.zeros(len(lasting[1]), dtype=np.bool_)
     begin = 0
     for lane in lanes:

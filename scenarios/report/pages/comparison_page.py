@@ -61,20 +61,29 @@ def comparison_blocks(
     ``explanation``: the links that decide between two simulated steps.
     ``notes``: the reason why a side's times may be off, or empty.
     """
-    lanes = op_lanes(comparison, names)
-    handling = "One axis of time, from each timeline's first start. Point at an op to see its partner."
     blocks: tuple[Block, ...] = (
         Headline(title, _subtitle(comparison), _cards(comparison, names, notes)),
         *([decision_section(explanation)] if explanation else []),
-        Section("Both timelines, op by op", (Lanes(lanes),), note=lanes.note, handling=handling),
-        _explained(comparison, names),
-        Section("Where the step goes", (_step_tables(comparison, names),), _STEP_LEAD, _PATH_NOTE),
-        *_scatter(comparison, names),
-        Section("By kind", (_totals_table("kind", comparison.by_kind, names),), _TOTALS_LEAD),
-        Section("By stream", (_totals_table("stream", comparison.by_stream, names),)),
-        *([] if comparison.same_work else [_mismatches(comparison, names)]),
+        *comparison_sections(comparison, names),
     )
     return (Only("page", blocks),)
+
+
+def comparison_sections(comparison: Comparison, names: Names) -> tuple[Block, ...]:
+    """Return what a page says of a comparison below its answers: both timelines, what differs, and why."""
+    lanes = op_lanes(comparison, names)
+    handling = "One axis of time, from each timeline's first start. Point at an op to see its partner."
+    return (
+        Only("page", (
+            Section("Both timelines, op by op", (Lanes(lanes),), note=lanes.note, handling=handling),
+            _explained(comparison, names),
+            Section("Where the step goes", (_step_tables(comparison, names),), _STEP_LEAD, _PATH_NOTE),
+            *_scatter(comparison, names),
+            Section("By kind", (_totals_table("kind", comparison.by_kind, names),), _TOTALS_LEAD),
+            Section("By stream", (_totals_table("stream", comparison.by_stream, names),)),
+            *([] if comparison.same_work else [_mismatches(comparison, names)]),
+        )),
+    )  # fmt: skip
 
 
 _STEP_LEAD: Final = (

@@ -1,4 +1,4 @@
-// Two timelines under each other on one axis of time: a lane per stream and side, a bar per op.
+// A timeline, or two under each other, on one axis of time: a lane per stream and side, a bar per op.
 // The data block "op-lanes-data" is base64 of gzip of: length of the header (4 bytes), the header (JSON), the columns.
 (async () => {
   const root = document.getElementById("op-lanes");
@@ -8,7 +8,7 @@
   const NONE = -1; // the partner of an op that has none; less: one that is not drawn by itself
 
   const { header, column } = await decode(document.getElementById("op-lanes-data").textContent);
-  const { lanes, colours, names, sides } = header;
+  const { lanes, colours, names, sides } = header, isPair = sides.length > 1;
   const start = summed(column("start")), length = column("length"), name = column("name"), colour = column("colour");
   const partner = column("partner"), byName = column("by_name"), count = column("count"), batch = column("microbatch");
   const laneOf = new Uint16Array(start.length), reached = new Float64Array(start.length);
@@ -46,7 +46,7 @@
     for (const lane of lanes) {
       if (lane.rank !== rank) { y += RANK_GAP; rank = lane.rank; lane.heading = y - 7; }
       lane.y = y;
-      y += BAR + (lane.side === 0 ? SIDE_GAP : STREAM_GAP);
+      y += BAR + (isPair && lane.side === 0 ? SIDE_GAP : STREAM_GAP);
     }
     return y + 4;
   }
@@ -131,7 +131,7 @@
       pen.fillStyle = count[op] > 1 ? merged : colours[colour[op]];
       const gap = right - left > 4 ? 0.6 : 0;
       pen.fillRect(left, lane.y, right - left - gap, BAR);
-      if (partner[op] === NONE && count[op] === 1) {
+      if (isPair && partner[op] === NONE && count[op] === 1) {
         pen.fillStyle = line;
         pen.fillRect(left, lane.side === 0 ? lane.y : lane.y + BAR - 3, right - left - gap, 3);
       }
@@ -179,7 +179,7 @@
       }
       pen.font = "12px system-ui, sans-serif";
       pen.fillStyle = css("--soft");
-      if (lane.side === 0) pen.fillText(shortened(lane.stream, 22), 8, lane.y + BAR + SIDE_GAP / 2 + 4);
+      if (lane.side === 0) pen.fillText(shortened(lane.stream, isPair ? 22 : 34), 8, lane.y + BAR + (isPair ? SIDE_GAP / 2 + 4 : -4));
       pen.textAlign = "right";
       pen.fillText(shortened(sides[lane.side], 13), GUTTER - 8, lane.y + BAR - 4);
     }
@@ -199,7 +199,9 @@
   function describe(op) {
     const lines = [], lane = lanes[laneOf[op]];
     if (count[op] > 1) {
-      lines.push(`${count[op]} short ops`, `within ${inWords(length[op])}, ${sides[lane.side]}`);
+      lines.push(`${count[op]} short ops`, `within ${inWords(length[op])}${isPair ? `, ${sides[lane.side]}` : ""}`);
+    } else if (!isPair) {
+      lines.push(names[name[op]], `${inWords(length[op])}, from ${inWords(start[op])}`);
     } else if (partner[op] < 0) {
       lines.push(names[name[op]], `${sides[lane.side]}: ${inWords(length[op])}, from ${inWords(start[op])}`);
       lines.push(partner[op] === NONE ? "the other timeline has no such op" : "its partner is in a grey bar");

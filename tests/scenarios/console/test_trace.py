@@ -1,8 +1,10 @@
 """``simulate trace``: what it prints, writes and refuses."""
 
+import base64
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -97,12 +99,39 @@ def test_a_missing_rank_makes_a_bandwidth_a_bound(profile: Path) -> None:
     assert "1 of 2 ranks has no file here (1)" in done.stderr
 
 
+def test_a_page_draws_what_was_recorded(profile: Path, tmp_path: Path) -> None:
+    """The page of a recording has its parts, kernels, collectives, doubts, and one drawing with a lane per stream."""
+    assert run(profile, "--out", tmp_path / "out").exit_code == 0
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    for words in ("Where the time goes", "Longest on all devices", "all_reduce 0,1", "Op by op", "step 3, the last"):
+        assert words in page
+    [packed] = re.findall(r'id="op-lanes-data">([^<]+)<', page)
+    raw = gzip.decompress(base64.b64decode(packed))
+    header = json.loads(raw[4 : 4 + int.from_bytes(raw[:4], "little")])
+    assert header["sides"] == [""]
+    assert [(lane["rank"], lane["end"] - lane["begin"]) for lane in header["lanes"]] == [
+        ("rank 0", 2), ("rank 0", 2), ("rank 1", 2), ("rank 1", 2),
+    ]  # fmt: skip
+
+
+def test_a_replay_draws_both_runs(profile: Path, tmp_path: Path) -> None:
+    """The page of a replay holds the recording and the changed run side by side, and what explains the difference."""
+    changed = ("--set", "cluster.device.compute=2x", "--out", str(tmp_path / "out"))
+    assert CliRunner().invoke(group, ["replay", str(profile), *changed]).exit_code == 0
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    for words in ("Measured", "cluster.device.compute=2x", "Both timelines, op by op", "What explains the difference"):
+        assert words in page
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "report.html", "summary.json", "timeline.json.gz", "timeline.parquet",
+    }  # fmt: skip
+
+
 def test_written_timelines_compare(profile: Path, tmp_path: Path) -> None:
     """``--out`` writes a timeline that Perfetto opens and ``simulate compare`` reads; two runs write the same bytes."""
     for name in ("a", "b"):
         assert run(profile, "--out", tmp_path / name).exit_code == 0
     names = {path.name for path in (tmp_path / "a").iterdir()}
-    assert names == {"summary.json", "timeline.json.gz", "timeline.parquet"}
+    assert names == {"report.html", "summary.json", "timeline.json.gz", "timeline.parquet"}
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     opened = json.loads(gzip.decompress((tmp_path / "a" / "timeline.json.gz").read_bytes()))

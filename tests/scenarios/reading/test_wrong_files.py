@@ -260,14 +260,3 @@ def test_sides_are_called_by_their_names(here: Path) -> None:
     assert done.exit_code == 0, done.stderr
     for words in ("1 s (result) against 30 us (profile)", "first less second", f"written to {here / 'both'}"):
         assert words in " ".join(done.stdout.split())
-
-
-@pytest.mark.parametrize("command", ["trace", "replay"])
-def test_a_profile_is_not_written_beside_another_results_page(here: Path, command: str) -> None:
-    """The page would tell of other numbers than the files beside it."""
-    Path("result/report.html").write_text("of the result", encoding="utf-8")
-    before = files_in(here)
-    done = run(command, "profile", "--out", "result")
-    assert done.exit_code == 2
-    assert "report.html there belongs to another result" in done.stderr
-    assert files_in(here) == before

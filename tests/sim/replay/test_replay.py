@@ -387,7 +387,7 @@ def test_a_replay_that_does_not_reproduce_the_run_says_so(tmp_path: Path) -> Non
         activity("k", 1110.0, 50.0, correlation=1), activity("alone", 1160.0, 5.0, correlation=3),
     ]  # fmt: skip
     path = write(tmp_path / "t.json", document(events))
-    summary, _ = profile_again(path, Changes(), None)
+    summary = profile_again(path, Changes(), None).summary
     assert summary.replayed_s < 0.9 * summary.measured_s
     assert any(warning.text.startswith("unchanged, the replay takes") for warning in summary.warnings)
     assert any(warning.text.startswith("1 device activity has no launch") for warning in summary.warnings)

@@ -51,6 +51,11 @@ def changed(**changes: object) -> dict:
         ("a.json", b'{"schemaVersion": 1}', "there is no traceEvents"),
         ("a.json", b'{"traceEvents": []}', "traceEvents is empty"),
         ("a.json", b'{"traceEvents": [{"ph": "M", "name": "process_name"}]}', "no device activity"),
+        (
+            "a.json",
+            b'{"traceEvents": [{"cat": "cpu_op", "name": "aten::mm"}]}',
+            "the CPU alone: 1 of the host's operators",
+        ),
         ("a.json", b"\x1f\x8b\x08\x00nonsense-nonsense", "the gzip file"),
         ("a.json.gz", gzip.compress(b'{"traceEvents": []}' * 99, mtime=0)[:-9], "the gzip file is not whole"),
         ("a.tar.gz", b"no archive", "no whole tar archive"),
