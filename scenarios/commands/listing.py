@@ -14,7 +14,7 @@ from costmodels.units import format_bytes, format_rate
 from scenarios.commands.shared.options import json_option
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
-from scenarios.library.shipped import FOLDER, scenario_names
+from scenarios.library.shipped import FOLDER, RECORDINGS, recording_names, scenario_names
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.reading.models.model_presets import load_presets
 from scenarios.reading.schema.training import TrainingSection
@@ -23,14 +23,17 @@ from sim.cluster.topology.catalogue import list_topologies, load_topology
 from sim.training.pipeline.rules import TRAITS
 from sim.training.spec.precision import PRECISIONS
 
-KINDS = ("workloads", "scenarios", "nodes", "topologies", "presets", "schedules", "recompute", "precisions", "kernels")
+KINDS = (
+    "workloads", "scenarios", "recordings", "nodes", "topologies", "presets", "schedules", "recompute", "precisions",
+    "kernels",
+)  # fmt: skip
 
 
 @click.command("list")
 @click.argument("kinds", nargs=-1, type=click.Choice(KINDS), metavar=f"[{'|'.join(KINDS)}]...")
 @json_option
 def command(kinds: tuple[str, ...], as_json: bool) -> None:
-    """List kinds of work, scenarios, nodes, topologies, presets, schedules, recomputation, precisions and kernels."""
+    """List what there is to name: scenarios, recordings, nodes, topologies, presets, schedules, kernels, ..."""
     with refusing_bad_input():
         records = {kind: _RECORDS[kind]() for kind in kinds or KINDS}
     if as_json:
@@ -45,6 +48,12 @@ def command(kinds: tuple[str, ...], as_json: bool) -> None:
 def _scenarios() -> list[dict[str, Any]]:
     """Return the scenarios that come with the program: what the command line calls them, and what they are."""
     return [{"name": name, "what": read_document(FOLDER / f"{name}.yaml").data["name"]} for name in scenario_names()]
+
+
+def _recordings() -> list[dict[str, Any]]:
+    """Return the recordings that come with the program: their names, what they show, and where they are from."""
+    sources = read_document(RECORDINGS / "sources.yaml").data
+    return [{"name": name, **{key: sources[name][key] for key in ("what", "source")}} for name in recording_names()]
 
 
 def _nodes() -> list[dict[str, Any]]:
@@ -123,6 +132,7 @@ def _table(kind: str, rows: list[dict[str, Any]]) -> Table | Text:
 _RECORDS: Final[dict[str, Callable[[], list[dict[str, Any]]]]] = {
     "workloads": lambda: [{"name": kind.name, "what": kind.what} for kind in registry.WORKLOADS],
     "scenarios": _scenarios,
+    "recordings": _recordings,
     "nodes": _nodes,
     "topologies": _topologies,
     "presets": _presets,

@@ -1,4 +1,4 @@
-"""The scenarios that come with the program: found by name, wherever it is installed."""
+"""The scenarios and recordings that come with the program: found by name, wherever it is installed."""
 
 from pathlib import Path
 from typing import Final
@@ -8,6 +8,9 @@ from scenarios.errors import nearest
 FOLDER: Final = Path(__file__).parent
 _ALIKE: Final = 0.7
 """How like a scenario's name another name must be to be taken for it, 0 to 1."""
+RECORDINGS: Final = FOLDER / "recordings"
+RECORDED: Final = ".json.gz"
+"""How the name of a recording's file ends."""
 PARTS: Final = ("", "clusters", "papers")
 """Folders that hold scenarios, below the package."""
 
@@ -15,6 +18,22 @@ PARTS: Final = ("", "clusters", "papers")
 def scenario_names() -> list[str]:
     """Return the names of all scenarios: ``quickstart``, ``clusters/rails``, ``papers/fold3d-gpt-6b``, ..."""
     return [f"{part}/{path.stem}".lstrip("/") for part in PARTS for path in sorted((FOLDER / part).glob("*.yaml"))]
+
+
+def recording_names() -> list[str]:
+    """Return the names of all recordings of a profiler: ``resnet-ddp-a100``."""
+    return sorted(path.name.removesuffix(RECORDED) for path in RECORDINGS.glob(f"*{RECORDED}"))
+
+
+def found_recording(path: Path) -> Path:
+    """Return a path as it is where something lies there, else the recording that it names, if it names one."""
+    name = path.as_posix()
+    return path if name not in recording_names() or path.exists() else RECORDINGS / f"{name}{RECORDED}"
+
+
+def named_recording(path: Path) -> Path:
+    """Return what to call a recording: its name where it comes with the program, else its path."""
+    return Path(path.name.removesuffix(RECORDED)) if path.parent == RECORDINGS else path
 
 
 def near_scenario(path: Path) -> str:

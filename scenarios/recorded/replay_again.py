@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from scenarios.library.shipped import named_recording
 from scenarios.recorded.replay_summary import summarise, summarise_chakra
 from scenarios.summaries.recorded.replay import ReplaySummary
 from sim.replay.chakra_run import replay_chakra
@@ -36,7 +37,7 @@ def profile_again(path: Path, changes: Changes, window: StepWindow | None) -> Re
     replayer = Replayer(trace)
     unchanged = replayer.run(Changes())
     replay = replayer.run(changes) if as_mapping(changes) else unchanged
-    summary = summarise(path, replayer, (unchanged, replay), changes)
+    summary = summarise(named_recording(path), replayer, (unchanged, replay), changes)
     return Replayed(summary, to_timeline(trace), to_timeline(replay.trace))
 
 

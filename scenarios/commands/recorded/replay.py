@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from scenarios.commands.recorded.step_window import steps_option, window_of
-from scenarios.commands.shared.options import Folder, NamedPath, json_option
+from scenarios.commands.shared.options import Folder, RecordingPath, json_option
 from scenarios.commands.shared.refusals import BadInput, refusing_bad_input
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
@@ -22,7 +22,7 @@ from traces.comparison.compare import compare
 
 
 @click.command("replay")
-@click.argument("path", type=NamedPath())
+@click.argument("path", type=RecordingPath())
 @click.option(
     "--set",
     "assignments",
@@ -40,7 +40,8 @@ from traces.comparison.compare import compare
 def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | None, as_json: bool) -> None:
     """Run a recording of the PyTorch profiler, or Chakra execution traces, again at other speeds.
 
-    PATH: one trace, or a folder or tar archive with one per rank.
+    PATH: one trace, or a folder or tar archive with one per rank, or the name of a recording that comes with the
+    program: simulate list recordings.
     """
     with refusing_bad_input():
         if out is not None:

@@ -6,10 +6,11 @@ from pathlib import Path
 import click
 
 from scenarios.commands.recorded.step_window import steps_option, window_of
-from scenarios.commands.shared.options import Folder, NamedPath, json_option
+from scenarios.commands.shared.options import Folder, RecordingPath, json_option
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
+from scenarios.library.shipped import named_recording
 from scenarios.recorded.trace_summary import summarise
 from scenarios.report.pages.trace_page import trace_blocks
 from scenarios.results.folder import refuse_unwritable, writing_to
@@ -22,14 +23,17 @@ from traces.kineto.trace import load, to_timeline
 
 
 @click.command("trace")
-@click.argument("path", type=NamedPath())
+@click.argument("path", type=RecordingPath())
 @steps_option
 @click.option(
     "--out", type=Folder(), metavar="DIR", help="Folder for report.html, summary.json and the timeline's files."
 )
 @json_option
 def command(path: Path, steps: str, out: Path | None, as_json: bool) -> None:
-    """Summarise traces of the PyTorch profiler: one trace, or a folder or tar archive with one per rank."""
+    """Summarise traces of the PyTorch profiler: one trace, or a folder or tar archive with one per rank.
+
+    PATH may be the name of a recording that comes with the program: simulate list recordings.
+    """
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
@@ -38,7 +42,7 @@ def command(path: Path, steps: str, out: Path | None, as_json: bool) -> None:
             remedy = "simulate replay takes them; here name what the PyTorch profiler recorded"
             raise TraceError(str(path), "these are Chakra execution traces", remedy)
         trace = load(path, window_of(steps))
-        summary = summarise(path, steps, trace)
+        summary = summarise(named_recording(path), steps, trace)
         if out is not None:
             timeline = to_timeline(trace)
             with writing_to(out):

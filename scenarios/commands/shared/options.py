@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from scenarios.library.shipped import found
+from scenarios.library.shipped import found, found_recording
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -57,6 +57,16 @@ class ProfileFile(NamedPath):
     """The name of a file for a profile."""
 
     remedy = "name a file, as in --out my-profile.yaml"
+
+
+class RecordingPath(NamedPath):
+    """The path of a recording, or the name of one that comes with the program."""
+
+    name = "recording"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        return found_recording(super().convert(value, param, ctx))
 
 
 class ScenarioPath(click.ParamType[Path]):

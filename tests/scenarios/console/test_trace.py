@@ -233,3 +233,31 @@ def test_shares_of_all_differences_add_up_to_one(tmp_path: Path) -> None:
     assert compared["others"]["difference_s"] == pytest.approx(0.0)
     assert compared["others"]["share_fraction"] == pytest.approx(30 / 40)
     assert sum(row["share_fraction"] for row in rows) == pytest.approx(1.0)
+
+
+def test_a_recording_comes_with_the_program() -> None:
+    """It is listed with its source, found by its name, and replayed as measured; a faster host would halve its time."""
+    recorded = CliRunner().invoke(group, ["list", "recordings", "--json"])
+    [record] = json.loads(recorded.stdout)["recordings"]
+    assert record["name"] == "resnet-ddp-a100"
+    assert "HolisticTraceAnalysis" in record["source"]
+    summary = json.loads(run(record["name"], "--json").stdout)
+    assert summary["path"] == record["name"]
+    assert (summary["num_activities"], summary["world_size"], summary["recorded_steps"]) == (1258, 2, [5])
+    replayed = CliRunner().invoke(group, ["replay", record["name"], "--set", "cluster.host.speed=2x", "--json"])
+    answer = json.loads(replayed.stdout)
+    assert answer["measured_s"] == pytest.approx(summary["span_s"])
+    assert answer["span_ratio"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_the_recording_is_an_excerpt_of_the_whole_trace() -> None:
+    """What the whole trace says of this step, the excerpt says too."""
+    whole = json.loads(run(shared_trace("ddp_a100_collective_arguments.json.gz"), "--steps", "5", "--json").stdout)
+    excerpt = json.loads(run("resnet-ddp-a100", "--json").stdout)
+    assert excerpt["span_s"] == pytest.approx(whole["span_s"], rel=1e-12)
+    for key in ("name", "count"):
+        assert [kernel[key] for kernel in excerpt["kernels"]] == [kernel[key] for kernel in whole["kernels"]]
+    sizes = [
+        [(rate["kind"], rate["bytes"], rate["count"]) for rate in each["collectives"]] for each in (excerpt, whole)
+    ]
+    assert sizes[0] == sizes[1]
