@@ -1,4 +1,4 @@
-"""Data of two timelines, one below the other, op by op: one packed block for ``op_lanes.js`` to draw."""
+"""Data of one timeline, or of two below each other, op by op: one packed block for ``op_lanes.js`` to draw."""
 
 import base64
 import gzip

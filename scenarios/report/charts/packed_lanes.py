@@ -1,4 +1,4 @@
-"""The packed drawing of two timelines in a page."""
+"""The packed drawing of one timeline or two in a page."""
 
 from dataclasses import dataclass
 
