@@ -63,10 +63,17 @@ WIDE_JOBS: Mapping[str, DenseTraining] = {
 
 MANY_JOBS: Mapping[str, DenseTraining] = {
     "2d 3x3": training(model=THREES, tensor=mesh("2d", 3, 3), batch=(3, 3)),
-    "2d 3x3, prefetch": training(model=THREES, tensor=mesh("2d", 3, 3, overlap="prefetch"), batch=(6, 3)),
+    "2d 3x3, prefetch, recompute full": training(
+        model=THREES, tensor=mesh("2d", 3, 3, overlap="prefetch"), batch=(6, 3), recompute="full"
+    ),
     "2d 4x4": training(model=SHORT, tensor=mesh("2d", 4, 4), batch=(4, 4)),
-    "2d x dp2 zero1, llama": training(
-        model=SHORT_LLAMA, tensor=SQUARE, data_degree=2, zero_stage=1, batch=(8, 2), bucket_bytes=4000
+    "2d 4x4, recompute full": training(model=SHORT, tensor=mesh("2d", 4, 4), batch=(4, 4), recompute="full"),
+    "2d x dp2 zero1, llama, recompute full": training(
+        model=SHORT_LLAMA, tensor=SQUARE, data_degree=2, zero_stage=1, batch=(8, 2), bucket_bytes=4000,
+        recompute="full",
+    ),
+    "2d x pp2 1f1b, recompute full": training(
+        model=SHORT, tensor=SQUARE, pipeline={"degree": 2}, batch=(4, 2), recompute="full"
     ),
     "2d x pp2 zb_h1, recompute full": training(
         model=SHORT, tensor=SQUARE_AHEAD, pipeline={"degree": 2, "schedule": "zb_h1"}, batch=(6, 2), recompute="full"
@@ -91,14 +98,17 @@ MANY_JOBS: Mapping[str, DenseTraining] = {
     ),
     "2.5d, prefetch, per step": training(model=SHORT, tensor=DEEP_BY_STEP, batch=(8, 4)),
     "2.5d, llama, recompute full": training(model=SHORT_LLAMA, tensor=DEEP, batch=(8, 4), recompute="full"),
-    "2.5d, llama, per step, gradients assigned": training(
-        model=CUBE_LLAMA, tensor=DEEP_BY_STEP, batch=(8, 4), numbers={"set_gradients_to_none": True}
+    "2.5d, llama, per step, recompute full, gradients assigned": training(
+        model=CUBE_LLAMA, tensor=DEEP_BY_STEP, batch=(8, 4), recompute="full", numbers={"set_gradients_to_none": True}
     ),
     "2.5d x pp2, tied": training(model=SHORT, tensor=DEEP, pipeline={"degree": 2}, batch=(8, 4)),
-    "2.5d x pp2, tied, per step": training(model=SHORT, tensor=DEEP_BY_STEP, pipeline={"degree": 2}, batch=(8, 4)),
+    "2.5d x pp2, tied, per step, recompute full": training(
+        model=SHORT, tensor=DEEP_BY_STEP, pipeline={"degree": 2}, batch=(8, 4), recompute="full"
+    ),
     "2.5d x dp2 zero1": training(model=SHORT, tensor=DEEP, data_degree=2, zero_stage=1, batch=(16, 4)),
-    "2.5d x dp2 zero1, per step, llama": training(
-        model=SHORT_LLAMA, tensor=DEEP_BY_STEP, data_degree=2, zero_stage=1, batch=(16, 4), bucket_bytes=4000
+    "2.5d x dp2 zero1, per step, llama, recompute full": training(
+        model=SHORT_LLAMA, tensor=DEEP_BY_STEP, data_degree=2, zero_stage=1, batch=(16, 4), bucket_bytes=4000,
+        recompute="full",
     ),
     "2.5d, depth 3": training(model=SHORT, tensor=mesh("2.5d", 2, 2, 3), batch=(6, 6)),
     "3d, gathered again": training(model=SHORT, tensor=CUBE_AGAIN, batch=(8, 4)),
@@ -108,8 +118,8 @@ MANY_JOBS: Mapping[str, DenseTraining] = {
         numbers={"set_gradients_to_none": True},
     ),
     "3d x dp2": training(model=SHORT, tensor=CUBE, data_degree=2, batch=(8, 4)),
-    "3d x dp2 zero1, gathered again": training(
-        model=SHORT, tensor=CUBE_AGAIN, data_degree=2, zero_stage=1, batch=(16, 4), bucket_bytes=4000
+    "3d x dp2 zero1, gathered again, recompute full": training(
+        model=SHORT, tensor=CUBE_AGAIN, data_degree=2, zero_stage=1, batch=(16, 4), bucket_bytes=4000, recompute="full"
     ),
     "3d x pp2 zb_h1, tied": training(
         model=SHORT, tensor=CUBE, pipeline={"degree": 2, "schedule": "zb_h1"}, batch=(8, 4)
