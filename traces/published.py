@@ -15,6 +15,8 @@ The sidecar's keys:
       unit        of the measured columns: one of ``UNITS``
       columns     a list of measurements: column (its name), label (optional; told in the row's name) and
                   scenario (optional; further keys for this measurement: value)
+      speedup_of  optional: {column: value}, which name one row. Compared is how many times as fast as every other row
+                  that row is. So constants that all rows share, and that nobody published, cancel
     thresholds  mean and worst: the largest absolute relative errors, as fractions, that pass; optional percentile_95:
                 the largest error of 95 % of the rows (of every group, if there are groups)
 
@@ -71,6 +73,7 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = MappingProxyType(
 )
 """Units of measured columns: dimension, and factor to SI."""
 
+_SPEEDS: Final = frozenset({"time", "token rate", "FLOP rate"})
 _LEAST: Final = 1e-30
 _MOST: Final = 1e30
 """Measured numbers, in whatever unit: what is less, or more, was not measured."""
@@ -118,6 +121,13 @@ class PublishedTable:
     worst_threshold: float
     percentile_95_threshold: float | None
     rows: tuple[PublishedRow, ...]
+    reference: PublishedRow | None = None
+    """The row whose speed over that of each row is compared; None: the rows' own values are."""
+
+    def speedup(self, of_row: float, of_reference: float) -> float:
+        """Return how many times as fast as a row the reference is, given the values of both."""
+        is_time = PREDICTIONS[self.prediction] == "time"
+        return of_row / of_reference if is_time else of_reference / of_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +148,7 @@ class _Mapping:
     measurements: tuple[_Measurement, ...]
     factor: float
     group_column: str
+    speedup_of: Mapping[str, str]
     equal: Mapping[str, tuple[str, ...]]
     holds: ast.expr | None
 
@@ -146,7 +157,7 @@ class _Mapping:
         """Return the columns that a CSV must have."""
         named = [column for expression in self.columns.values() for column in columns_of(expression)]
         measured = [measurement.column for measurement in self.measurements]
-        chosen = [*self.equal, *(columns_of(self.holds) if self.holds else ())]
+        chosen = [*self.equal, *self.speedup_of, *(columns_of(self.holds) if self.holds else ())]
         group = [self.group_column] if self.group_column else []
         return tuple(dict.fromkeys([*self.name_columns, *group, *chosen, *named, *measured]))
 
@@ -155,6 +166,10 @@ class _Mapping:
         if any(texts[column].strip() not in wanted for column, wanted in self.equal.items()):
             return False
         return self.holds is None or bool(evaluate(self.holds, values))
+
+    def is_reference(self, texts: Mapping[str, str]) -> bool:
+        """Return whether a row is the one whose speed is compared."""
+        return bool(self.speedup_of) and all(texts[c].strip() == value for c, value in self.speedup_of.items())
 
 
 def published_tables() -> tuple[Path, ...]:
@@ -176,10 +191,11 @@ def load_table(path: Path, data: Path | None = None) -> PublishedTable:
         raise TraceError(str(path), f"this is no table of measurements: it has none of the keys {keys}", _REMEDY)
     root.refuse_unknown(_KEYS)
     measured, thresholds = root.section("measured"), root.section("thresholds")
-    measured.refuse_unknown(("prediction", "unit", "columns"))
+    measured.refuse_unknown(("prediction", "unit", "columns", "speedup_of"))
     thresholds.refuse_unknown(("mean", "worst", "percentile_95"))
     mapping = _mapping(root, measured)
     source = data or path.parent / (root.get("data", str) if "data" in root.values else f"{path.stem}.csv")
+    rows, reference = _read_rows(source, mapping)
     return PublishedTable(
         name=path.stem,
         path=path,
@@ -195,7 +211,8 @@ def load_table(path: Path, data: Path | None = None) -> PublishedTable:
         percentile_95_threshold=(
             _fraction(thresholds, "percentile_95") if "percentile_95" in thresholds.values else None
         ),
-        rows=_read_rows(source, mapping),
+        rows=rows,
+        reference=reference,
     )
 
 
@@ -216,7 +233,8 @@ def _mapping(root: Section, measured: Section) -> _Mapping:
     columns = root.section("columns")
     expressions = {key: _expression(columns, key) for key in columns.values}
     group = root.get("group", str) if "group" in root.values else ""
-    return _Mapping(_names(root), expressions, measurements, factor, group, *_choice(root))
+    speedup_of = _reference(measured)
+    return _Mapping(_names(root), expressions, measurements, factor, group, speedup_of, *_choice(root))
 
 
 def _names(root: Section) -> tuple[str, ...]:
@@ -225,6 +243,17 @@ def _names(root: Section) -> tuple[str, ...]:
     if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
         return tuple(names)
     return (root.get("row", str),)
+
+
+def _reference(measured: Section) -> Mapping[str, str]:
+    """Return the texts of the row whose speed is compared; none where values are."""
+    if "speedup_of" not in measured.values:
+        return {}
+    prediction = measured.get("prediction", str)
+    if PREDICTIONS[prediction] not in _SPEEDS:
+        fitting = [name for name, kind in PREDICTIONS.items() if kind in _SPEEDS]
+        raise measured.refusal(f"{prediction} is no speed", f"compare {', '.join(fitting)}", "speedup_of")
+    return {column: str(value) for column, value in measured.section("speedup_of").values.items()}
 
 
 def _choice(root: Section) -> tuple[Mapping[str, tuple[str, ...]], ast.expr | None]:
@@ -267,23 +296,29 @@ def _known(names: Sequence[str] | Mapping[str, object]) -> str:
     return f"known: {', '.join(names)}"
 
 
-def _read_rows(path: Path, mapping: _Mapping) -> tuple[PublishedRow, ...]:
-    """Return the measurements of a CSV."""
+def _read_rows(path: Path, mapping: _Mapping) -> tuple[tuple[PublishedRow, ...], PublishedRow | None]:
+    """Return the measurements of a CSV, and the one whose speed is compared with theirs, if there is one."""
     text = read_text(path, "name a CSV with a line of column names and a line per row")
     reader = csv.reader(text.splitlines(), strict=True)
+    rows: list[PublishedRow] = []
+    references: list[PublishedRow] = []
     try:
         header = [name.strip() for name in next(reader, [])]
         _check_header(path, header, mapping)
-        rows: list[PublishedRow] = []
         for cells in reader:
             if cells:
-                rows += _row(path, reader.line_num, header, cells, mapping)
+                is_reference = mapping.is_reference(dict(zip(header, cells, strict=False)))
+                (references if is_reference else rows).extend(_row(path, reader.line_num, header, cells, mapping))
     except csv.Error as error:
         rule = f"this is not CSV: {error}"
         raise TraceError(str(path), rule, "write cells with commas between", line=reader.line_num) from error
     if not rows:
         raise TraceError(str(path), "no row has a measured value", "add a row with one")
-    return tuple(rows)
+    if mapping.speedup_of and len(references) != 1:
+        named = ", ".join(f"{column} {value}" for column, value in mapping.speedup_of.items())
+        rule = f"measured.speedup_of names one measured value, and {len(references)} have {named}"
+        raise TraceError(str(path), rule, "name columns that tell the row from all others")
+    return tuple(rows), references[0] if references else None
 
 
 def _check_header(path: Path, header: Sequence[str], mapping: _Mapping) -> None:

@@ -67,7 +67,7 @@ class _Figures(NamedTuple):
 
 
 def _validate(table: PublishedTable) -> ValidatedTable:
-    rows = tuple(_predict(table, row) for row in table.rows)
+    rows = _speedups(table) if table.reference else tuple(_predict(table, row) for row in table.rows)
     figures, groups = _figures(rows), _groups(table, rows)
     means = (figures.mean, *(group.mean_absolute_error for group in groups))
     percentiles = (figures.percentile_95, *(group.percentile_95 for group in groups))
@@ -77,7 +77,7 @@ def _validate(table: PublishedTable) -> ValidatedTable:
         table=table.name,
         citation=table.citation,
         prediction=table.prediction,
-        unit=table.unit,
+        unit=f"speed of {table.reference.name} over the row's" if table.reference else table.unit,
         rows=rows,
         groups=groups,
         mean_absolute_error=figures.mean,
@@ -149,6 +149,22 @@ def _predict(table: PublishedTable, row: PublishedRow) -> PredictedRow:
         interval=(interval.low / factor, interval.high / factor) if interval else None,
         inside=interval.low <= row.measured <= interval.high if interval else None,
     )
+
+
+def _speedups(table: PublishedTable) -> tuple[PredictedRow, ...]:
+    """Return how many times as fast as each row the table's reference is; errors that all rows share cancel."""
+    reference = table.reference
+    assert reference is not None
+    value, _ = predicted(table, reference)
+    rows = []
+    for row in table.rows:
+        measured = table.speedup(row.measured, reference.measured)
+        ratio = table.speedup(predicted(table, row).value, value)
+        error = ratio / measured - 1.0
+        rows.append(
+            PredictedRow(name=row.name, measured=measured, predicted=ratio, error=error, interval=None, inside=None)
+        )
+    return tuple(rows)
 
 
 def where_of(table: PublishedTable, row: PublishedRow) -> str:

@@ -234,3 +234,32 @@ def test_bad_choice_is_refused(write: Write, choice: str, problem: str) -> None:
     """A choice or a group that names no column, holds for no row or has no value is refused."""
     with pytest.raises(TraceError, match=problem):
         load_table(write(("row: model\n", f"row: model\n{choice}")))
+
+
+def test_one_row_may_be_compared_with_all_others(write: Write) -> None:
+    """Of times, the speedup is the row's over the reference's; of rates, the other way round."""
+    column = ("    - {column: none}\n", "  speedup_of: {model: large}\n")
+    table = load_table(write(column))
+    assert table.reference is not None
+    assert ([row.name for row in table.rows], table.reference.name) == (
+        ["small, full recompute"],
+        "large, full recompute",
+    )
+    assert table.speedup(6.0, 2.0) == 3.0
+    rates = ("prediction: iteration_time_s\n  unit: ms", "prediction: tokens_per_s\n  unit: tokens/s")
+    assert load_table(write(column, rates)).speedup(2.0, 6.0) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("replacement", "words"),
+    [
+        (("    - {column: none}\n", "  speedup_of: {model: huge}\n"), "names one measured value, and 0 have model"),
+        (("    - {column: none}\n", "  speedup_of: {name: large}\n"), "column name is missing"),
+        (("  unit: ms\n", "  unit: ms\n  speedup_of: {model: small}\n"), "and 2 have model small"),
+        (("iteration_time_s\n  unit: ms", "peak_memory_bytes\n  unit: B\n  speedup_of: {model: large}"), "is no speed"),
+    ],
+)  # fmt: skip
+def test_a_wrong_reference_is_refused(write: Write, replacement: tuple[str, str], words: str) -> None:
+    """The row exists, is one alone, and its value is a speed."""
+    with pytest.raises(TraceError, match=words):
+        load_table(write(replacement))
