@@ -10,10 +10,22 @@ from costmodels.calibration.measured import MeasuredNode, catalogue_rates, parse
 from costmodels.collectives import Protocol
 from costmodels.errors import CatalogueError, CostModelError, shown
 from costmodels.hardware import NodeSpec, load_node
-from costmodels.profile import FLOAT8, SECTIONS, SPREAD, SPREAD_SECTION, STEP, Profile, parse_profile
+from costmodels.profile import (
+    FLOAT8,
+    SECTIONS,
+    SPREAD,
+    SPREAD_SECTION,
+    STEP,
+    Profile,
+    load_profile,
+    packaged_entry,
+    parse_profile,
+)
 from costmodels.spread import Spread
 
 SCHEMA: Final = "meshtwin.profile/1"
+PACKAGED: Final = "packaged"
+"""The key of a profile that names the packaged one with all that it leaves out."""
 _DIGITS: Final = 6
 
 
@@ -81,7 +93,7 @@ def profile_entry(
 def parse_calibrated(name: str, entry: Mapping[str, Any]) -> CalibratedProfile:
     """Return the profile that a mapping holds. Raises CatalogueError where it breaks a rule, naming section and key."""
     known = {"schema", "node", "measured", "kernels", SPREAD_SECTION, "jitter", FLOAT8, *SECTIONS}
-    unknown = sorted(set(entry) - known - {"calibration"})
+    unknown = sorted(set(entry) - known - {"calibration", PACKAGED})
     if unknown:
         message = f"a profile has no section {shown(unknown[0])}; it has {', '.join(sorted(known))}"
         raise CatalogueError(message, path=(unknown[0],))
@@ -95,13 +107,32 @@ def parse_calibrated(name: str, entry: Mapping[str, Any]) -> CalibratedProfile:
             rule = f"the section {section!r} must be a mapping, got {shown(entry[section])}"
             raise CatalogueError(rule, path=(section,))
     try:
-        profile = parse_profile(name, entry)
+        profile = parse_profile(name, _on_packaged(entry))
         measured = parse_measured(entry["measured"]) if "measured" in entry else None
     except CatalogueError:
         raise
     except (CostModelError, ValueError, TypeError, AttributeError) as error:
         raise CatalogueError(f"profile {name}: {error}") from error
     return CalibratedProfile(profile, entry["node"], measured)
+
+
+def _on_packaged(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a profile with all that it leaves out as the packaged profile that it names has it.
+
+    A section that it has needs a source of its own. Raises CatalogueError for an unknown profile, or without a source.
+    """
+    if PACKAGED not in entry:
+        return entry
+    load_profile(str(entry[PACKAGED]))
+    merged = dict(packaged_entry(str(entry[PACKAGED])))
+    for key, section in entry.items():
+        if isinstance(section, Mapping) and key in SECTIONS:
+            if not str(section.get("source", "")).strip():
+                raise CatalogueError(f"section {key!r} needs a source", path=(key,))
+            merged[key] = {**merged[key], **section}
+        else:
+            merged[key] = section
+    return merged
 
 
 def rates_entry(node: NodeSpec) -> dict[str, Any]:

@@ -129,6 +129,7 @@ KEYS = {
     *("training.whole_embedding_gradient", "training.prescale_gradients", "training.check_gradients"),
     *("parallel.tensor.method", "parallel.tensor.degree", "parallel.tensor.sequence_parallel"),
     *("parallel.tensor.collective_matmul", "parallel.tensor.mesh", "parallel.tensor.overlap"),
+    "parallel.tensor.distribute_saved_activations",
     *(
         "parallel.tensor.axis_order",
         "parallel.tensor.node_block",

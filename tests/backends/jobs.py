@@ -37,7 +37,7 @@ LLAMA: Mapping[str, Any] = {
 
 _TENSOR_KEYS = {
     "tensor_degree": "degree", "sequence_parallel": "sequence_parallel", "collective_matmul": "collective_matmul",
-    "overlap_tensor_backward": "overlap_backward",
+    "overlap_tensor_backward": "overlap_backward", "distribute_saved_activations": "distribute_saved_activations",
 }  # fmt: skip
 
 
@@ -226,6 +226,7 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
     "zb_v, scatter-gather, pp2 x tp2": {
         "tensor_degree": 2, "recompute": "full", "numbers": {"checkpoint_early_stop": True},
         "pipeline": {"degree": 2, "schedule": "zb_v", "virtual_stages": 2, "scatter_gather": True},
+        "distribute_saved_activations": True,
     },
     "dualpipe_v, pp2 x dp2 zero1": {
         "data_degree": 2, "zero_stage": 1, "batch": (10, 1),

@@ -47,7 +47,13 @@ _TRAINING_KEYS = {
     "method", "local_update",
 }  # fmt: skip
 _MESH_KEYS = ("mesh", "overlap", "depth_sync", "save_gathered", "tensor_axis_order", "node_block")
-_TENSOR_KEYS = {"sequence_parallel", "overlap_backward", "collective_matmul", *_MESH_KEYS}
+_TENSOR_KEYS = {
+    "sequence_parallel",
+    "overlap_backward",
+    "collective_matmul",
+    "distribute_saved_activations",
+    *_MESH_KEYS,
+}
 _PIPELINE_KEYS = {
     "schedule",
     "virtual_stages",

@@ -84,6 +84,8 @@ class TensorSection(Section):
     """Communicate a product's input gradient while its weight gradient is computed; false: afterwards."""
     collective_matmul: bool = False
     """sequence_parallel: gather inputs and scatter sums in pieces, each beside the products of the others."""
+    distribute_saved_activations: bool = False
+    """1d, recompute full: a rank keeps a part of the tokens of every layer's input; backward gathers them."""
 
 
 class ContextSection(Section):

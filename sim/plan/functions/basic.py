@@ -6,6 +6,7 @@ bias or a norm) is born ``Partial`` over that dimension's axes.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -135,6 +136,19 @@ def slice_(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
     y = _sliced(t, x, axis, dim, Kind.ACTIVATION)
     t.record((x,), (y,), lambda r, gradients: [r.gather(only(gradients), axis, dim, Kind.WORKSPACE)])
     return y
+
+
+def keep_slice(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
+    """Return a replicated x of which backward finds only slices along ``dim``, and gathers them."""
+    own = _sliced(t, x, axis, dim, Kind.ACTIVATION)
+    regather = partial(_gathered_again, own, axis, dim)
+    y = Tensor(x.name, x.shape, x.dtype, x.layout, regather)
+    t.record((x,), (y,), lambda _, gradients: gradients, settles=False)
+    return y
+
+
+def _gathered_again(own: Tensor, axis: str, dim: int, r: TaskTracer) -> Tensor:
+    return r.gather(own, axis, dim, Kind.WORKSPACE, "regather")
 
 
 def _sliced(t: TaskTracer, x: Tensor, axis: str, dim: int, kind: Kind) -> Tensor:

@@ -61,7 +61,7 @@ class TrainingJob:
             per_round = training.microbatch_size * parallel.data_degree
             raise error.naming("training.global_batch_size", error.num_valid * per_round) from error
         layers = split_layers(model.num_layers, parallel.pipeline)
-        _check_recompute(training, parallel.pipeline)
+        _check_recompute(training, parallel)
         _check_recomputed_layers(training, parallel.pipeline, layers)
 
     def _check_degrees(self) -> None:
@@ -191,8 +191,10 @@ def check_token_slices(model: TransformerSpec, parallel: ParallelSpec) -> None:
         )
 
 
-def _check_recompute(training: TrainingSpec, pipeline: PipelineSpec) -> None:
+def _check_recompute(training: TrainingSpec, parallel: ParallelSpec) -> None:
     """Raise SpecError where some stages are named, but not all, and for an option without effect."""
+    pipeline, option = parallel.pipeline, parallel.tensor.option_of_recomputation
+    recomputed = {*(pipeline.recompute_per_stage or (training.recompute,))}
     given, stages = len(pipeline.recompute_per_stage), pipeline.num_virtual_stages
     if given not in {0, stages}:
         raise SpecError(
@@ -200,7 +202,10 @@ def _check_recompute(training: TrainingSpec, pipeline: PipelineSpec) -> None:
             f"{given} stages are named, where there are {stages} virtual stages",
             f"list {stages} of none, selective, full",
         )
-    if training.checkpoint_early_stop and {*(pipeline.recompute_per_stage or (training.recompute,))} == {"none"}:
+    if option and "full" not in recomputed:
+        rule = "it shares out what layers keep that are recomputed whole, and none is"
+        raise SpecError(f"parallel.tensor.{option}", rule, "leave it out, or write training.recompute: full")
+    if training.checkpoint_early_stop and recomputed == {"none"}:
         raise SpecError(
             "training.checkpoint_early_stop",
             "it changes the end of recomputation, and nothing is recomputed",

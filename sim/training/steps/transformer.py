@@ -95,6 +95,7 @@ class TransformerBuilder(LayerBuilder):
         for begin in range(0, len(indices), size):
             together = tuple(indices[begin : begin + size])
             if self._recomputes(begin):
+                x = self.tensor.saved_for_recomputation(t, x)
                 x = self.checkpointed(t, partial(self._several, together), (x,))
             else:
                 x = self._several(together, t, (x,))

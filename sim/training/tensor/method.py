@@ -115,6 +115,11 @@ class TensorMethod(ABC):
         """Return whether products are made in pieces, beside the communication of the others (collective matmul)."""
         return False
 
+    @property
+    def option_of_recomputation(self) -> str:
+        """Return the option that is used and has an effect on recomputed layers alone; empty: none is."""
+        return ""
+
     # --- layouts -------------------------------------------------------------------------------------------
 
     @property
@@ -154,6 +159,10 @@ class TensorMethod(ABC):
 
     def leave(self, t: TaskTracer, x: Tensor) -> Tensor:
         """Return the result of a row-parallel product in the layout of the residual stream; here as it lies."""
+        return x
+
+    def saved_for_recomputation(self, t: TaskTracer, x: Tensor) -> Tensor:
+        """Return the input of a recomputed function as it is kept until backward; here as it lies."""
         return x
 
     @abstractmethod

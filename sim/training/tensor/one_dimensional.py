@@ -37,6 +37,8 @@ class OneDimensional(TensorMethod):
     """Sum a product's input gradient over the ranks while its weight gradient is computed."""
     collective_matmul: bool = False
     """Gather and scatter sequence-parallel tensors piece by piece, during the products of the other pieces."""
+    distribute_saved_activations: bool = False
+    """Of what recomputed layers keep, a rank keeps its part of the tokens; backward gathers it."""
 
     name: ClassVar[str] = "1d"
 
@@ -54,7 +56,8 @@ class OneDimensional(TensorMethod):
 
     def check(self, sizes: Sizes, *, scatters: bool) -> None:
         """Raise SpecError where the ranks do not divide heads, widths or words, and for options without effect."""
-        sequence = ("model.sequence_length",) if self.sequence_parallel or scatters else ()
+        cuts_tokens = self.sequence_parallel or self.distribute_saved_activations or scatters
+        sequence = ("model.sequence_length",) if cuts_tokens else ()
         for key in (*_CUT, *sequence, *_CUT_OF_EXPERTS):
             if sizes.get(key, 0) % self.degree:
                 raise SpecError(
@@ -75,9 +78,17 @@ class OneDimensional(TensorMethod):
                 "leave it out, or write sequence_parallel: true and a tensor degree of 2 or more",
             )
 
+        if self.distribute_saved_activations and (self.sequence_parallel or self.degree == 1):
+            raise SpecError(
+                "parallel.tensor.distribute_saved_activations",
+                "no rank keeps what another one keeps: sequence parallelism cuts it" if self.sequence_parallel
+                else "it shares out what tensor-parallel ranks keep, and there is only one",
+                "leave it out",
+            )  # fmt: skip
+
     def token_multiple(self, *, scatters: bool) -> int:
-        """Return the degree where tokens are cut: in the residual stream, or between stages."""
-        return self.degree if self.sequence_parallel or scatters else 1
+        """Return the degree where tokens are cut: in the residual stream, in what is kept, or between stages."""
+        return self.degree if self.sequence_parallel or self.distribute_saved_activations or scatters else 1
 
     # --- options that others ask for -----------------------------------------------------------------------
 
@@ -95,6 +106,11 @@ class OneDimensional(TensorMethod):
     def splits_products(self) -> bool:
         """Return whether products are made in pieces."""
         return self.collective_matmul
+
+    @property
+    def option_of_recomputation(self) -> str:
+        """Return the option by which ranks share out what recomputed layers keep, if they do."""
+        return "distribute_saved_activations" if self.distribute_saved_activations else ""
 
     # --- layouts -------------------------------------------------------------------------------------------
 
@@ -138,6 +154,10 @@ class OneDimensional(TensorMethod):
         if self.degree == 1:
             return x
         return f.reduce_scatter(t, x, AXIS, 0) if self.sequence_parallel else f.all_reduce(t, x, AXIS)
+
+    def saved_for_recomputation(self, t: TaskTracer, x: Tensor) -> Tensor:
+        """Return x, of which only a part of the tokens is kept where parts are (Megatron-LM's option of this name)."""
+        return f.keep_slice(t, x, AXIS, 0) if self.distribute_saved_activations else x
 
     def multiply(
         self,

@@ -48,6 +48,20 @@ def test_activations_of_a_layer_equal_korthikantis_formulas(
     assert held[1] - held[0] == pytest.approx(expected, rel=1e-3)
 
 
+def test_ranks_share_out_what_recomputed_layers_keep() -> None:
+    """A layer keeps 2sbh/t bytes of its input, which backward gathers."""
+    s, b, h, t = 2048, 4, 6144, 8
+    model = GPT | {"hidden_size": h, "num_heads": 64, "num_kv_heads": 64, "sequence_length": s}
+    held = [
+        held_bytes(program)
+        for n in (2, 3)
+        for program in dense_plan(
+            tp=t, recompute="full", distribute_saved_activations=True, b=b, model=model | {"num_layers": n}
+        ).programs
+    ]
+    assert held[1] - held[0] == pytest.approx(2 * s * b * h / t, rel=1e-3)
+
+
 @pytest.mark.parametrize("tp", [1, 8])
 def test_the_model_ends_keep_embedding_mask_final_norm_and_logits(tp: int) -> None:
     """Beside its layers a lone sequence-parallel stage keeps the published extras, and ids, labels and row sums.
