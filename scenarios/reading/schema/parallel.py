@@ -85,7 +85,7 @@ class TensorSection(Section):
     collective_matmul: bool = False
     """sequence_parallel: gather inputs and scatter sums in pieces, each beside the products of the others."""
     distribute_saved_activations: bool = False
-    """1d, recompute full: a rank keeps a part of the tokens of every layer's input; backward gathers them."""
+    """1d, recompute full: of every layer's input a rank keeps its part; backward gathers it."""
 
 
 class ContextSection(Section):

@@ -38,7 +38,7 @@ class OneDimensional(TensorMethod):
     collective_matmul: bool = False
     """Gather and scatter sequence-parallel tensors piece by piece, during the products of the other pieces."""
     distribute_saved_activations: bool = False
-    """Of what recomputed layers keep, a rank keeps its part of the tokens; backward gathers it."""
+    """Of what recomputed layers keep, a rank keeps its part of the hidden states; backward gathers it."""
 
     name: ClassVar[str] = "1d"
 
@@ -56,9 +56,9 @@ class OneDimensional(TensorMethod):
 
     def check(self, sizes: Sizes, *, scatters: bool) -> None:
         """Raise SpecError where the ranks do not divide heads, widths or words, and for options without effect."""
-        cuts_tokens = self.sequence_parallel or self.distribute_saved_activations or scatters
-        sequence = ("model.sequence_length",) if cuts_tokens else ()
-        for key in (*_CUT, *sequence, *_CUT_OF_EXPERTS):
+        sequence = ("model.sequence_length",) if self.sequence_parallel or scatters else ()
+        hidden = ("model.hidden_size",) if self.distribute_saved_activations else ()
+        for key in (*_CUT, *sequence, *hidden, *_CUT_OF_EXPERTS):
             if sizes.get(key, 0) % self.degree:
                 raise SpecError(
                     "parallel.tensor.degree",
@@ -87,8 +87,8 @@ class OneDimensional(TensorMethod):
             )  # fmt: skip
 
     def token_multiple(self, *, scatters: bool) -> int:
-        """Return the degree where tokens are cut: in the residual stream, in what is kept, or between stages."""
-        return self.degree if self.sequence_parallel or self.distribute_saved_activations or scatters else 1
+        """Return the degree where tokens are cut: in the residual stream, or between stages."""
+        return self.degree if self.sequence_parallel or scatters else 1
 
     # --- options that others ask for -----------------------------------------------------------------------
 
@@ -156,8 +156,8 @@ class OneDimensional(TensorMethod):
         return f.reduce_scatter(t, x, AXIS, 0) if self.sequence_parallel else f.all_reduce(t, x, AXIS)
 
     def saved_for_recomputation(self, t: TaskTracer, x: Tensor) -> Tensor:
-        """Return x, of which only a part of the tokens is kept where parts are (Megatron-LM's option of this name)."""
-        return f.keep_slice(t, x, AXIS, 0) if self.distribute_saved_activations else x
+        """Return x, of which only a part is kept where ranks share that out (Megatron-LM's option of this name)."""
+        return f.keep_slice(t, x, AXIS, 2) if self.distribute_saved_activations else x
 
     def multiply(
         self,

@@ -345,3 +345,15 @@ def test_damaged_profile_is_refused(change: dict[str, object], problem: str) -> 
     with pytest.raises(CatalogueError) as raised:
         parse_calibrated("mine", entry)
     assert problem in str(raised.value)
+
+
+def test_a_profile_may_begin_from_a_packaged_one() -> None:
+    """What it leaves out is as packaged, whole sections and single keys; a section that it changes says why."""
+    entry: dict[str, object] = {"schema": "meshtwin.profile/1", "node": GPU.name, "packaged": "a100"}
+    changed = parse_calibrated("mine", entry | {"network": {"source": "fitted to rows", "inter_fraction": 0.5}}).profile
+    assert changed.network == replace(load_profile("a100").network, inter_fraction=0.5)
+    assert changed.gemm == load_profile("a100").gemm
+    with pytest.raises(CatalogueError, match="section 'network' needs a source"):
+        parse_calibrated("mine", entry | {"network": {"inter_fraction": 0.5}})
+    with pytest.raises(CatalogueError, match="there is no profile 'a200'"):
+        parse_calibrated("mine", entry | {"packaged": "a200"})

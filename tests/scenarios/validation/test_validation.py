@@ -75,7 +75,9 @@ def only_table(*args: Any) -> ValidatedTable:
 QUICK = {
     "megatron_deepspeed_a100_multi_node": r"^\d+,[\d.]+,(64|256),",
     "megatron_deepspeed_a100_single_node": r"^\d*4,",
+    "optimus_weak_scaling": "^.d,(4|16),",
     "terapipe_table1": "GPT3-13B,",
+    "tesseract_strong_scaling": "^(1d|2.5d),64,",
     "terapipe_slices": "GPT3-44B.*,4,1",
     "zero_bubble_rates": "1.5B,.*,24,",
     "zero_bubble_rates_searched": "1.5B,.*,24,",
@@ -86,6 +88,7 @@ QUICK = {
 LOOSER = {
     "mlperf_gpt3_h100": (0.12, 0.12),
     "megatron_b200_step_time": (0.05, 0.12),
+    "bian3d_weak_scaling": (0.15, 0.25),
     "megatron_b200_deepseek_step_time": (0.05, 0.08),
 }
 """Tables of steps that promise less: mean and worst."""
