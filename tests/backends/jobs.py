@@ -12,6 +12,7 @@ from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
 from sim.training.pipeline.actions import parse_orders
 from sim.training.pipeline.spec import Recompute
+from sim.training.sequence.registry import sequence_method
 from sim.training.spec.job import (
     DenseTraining,
     OpenTraining,
@@ -41,6 +42,9 @@ _TENSOR_KEYS = {
 }  # fmt: skip
 
 
+_CONTEXT_KEYS = {"context_degree", "context_method"}
+
+
 def training(
     *,
     model: Mapping[str, Any] = GPT,
@@ -58,6 +62,8 @@ def training(
     """
     options = {key: parallel.pop(long) for long, key in _TENSOR_KEYS.items() if long in parallel}
     tensor = parallel.pop("tensor", None) or OneDimensional(**options)
+    shared = {key.removeprefix("context_"): parallel.pop(key) for key in _CONTEXT_KEYS & parallel.keys()}
+    sequence = sequence_method(shared.pop("method", "p2p"), shared.pop("degree", 1), shared)
     return stated_training(
         model=TransformerSpec(**model),
         training=TrainingSpec(
@@ -67,7 +73,7 @@ def training(
             recompute=recompute,
             **(numbers or {}),
         ),
-        parallel=ParallelSpec(tensor=tensor, pipeline=PipelineSpec(**(pipeline or {})), **parallel),
+        parallel=ParallelSpec(tensor=tensor, sequence=sequence, pipeline=PipelineSpec(**(pipeline or {})), **parallel),
         seed=3,
     )
 

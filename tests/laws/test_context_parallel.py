@@ -11,6 +11,7 @@ from sim.plan.checking.check import check
 from sim.plan.facts.description import collective_bytes, kernel_work, payload_bytes
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Send
 from sim.plan.words.program import Plan, Program
+from sim.training.sequence.unshared import Unshared
 from sim.training.spec.job import DenseTraining
 from sim.training.steps.builder import build_dense_training
 from tests.sim.jobs import dense_job
@@ -44,7 +45,7 @@ def work(program: Program) -> dict[str, tuple[float, float]]:
 def test_ranks_share_the_work_of_the_dense_plan_evenly(job: DenseTraining) -> None:
     """Every kernel's FLOP, counted and executed, are those of the plan without it, a share on each rank."""
     degree = job.parallel.context_degree
-    (whole,) = checked_plan(replace(job, parallel=replace(job.parallel, context_degree=1))).programs
+    (whole,) = checked_plan(replace(job, parallel=replace(job.parallel, sequence=Unshared()))).programs
     expected = work(whole)
     (program,) = checked_plan(job).programs
     own = work(program)

@@ -13,6 +13,7 @@ from sim.engine.prices.textbook import TextbookPricing
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import simulate
 from sim.plan.words.program import Plan
+from sim.training.sequence.registry import sequence_method
 from sim.training.spec.job import (
     DelaySpec,
     DenseTraining,
@@ -54,6 +55,7 @@ _TENSOR_KEYS = {
     "distribute_saved_activations",
     *_MESH_KEYS,
 }
+_CONTEXT_KEYS = {"context_degree", "context_method"}
 _PIPELINE_KEYS = {
     "schedule",
     "virtual_stages",
@@ -85,10 +87,12 @@ def job_parts(
     options = {key.removeprefix("tensor_"): keys.pop(key) for key in _TENSOR_KEYS & keys.keys()}
     tensor = tensor_method(keys.pop("tensor_method", "1d"), tp, options)
     pipeline_spec = PipelineSpec(degree=pp, **pipeline)
+    shared = {key.removeprefix("context_"): keys.pop(key) for key in _CONTEXT_KEYS & keys.keys()}
+    sequence = sequence_method(shared.pop("method", "p2p"), shared.pop("degree", 1), shared)
     return {
         "model": TransformerSpec(**(model or GPT)),
         "training": TrainingSpec(global_batch_size=m * b * dp, microbatch_size=b, **training),
-        "parallel": ParallelSpec(tensor=tensor, data_degree=dp, pipeline=pipeline_spec, **keys),
+        "parallel": ParallelSpec(tensor=tensor, sequence=sequence, data_degree=dp, pipeline=pipeline_spec, **keys),
     }
 
 

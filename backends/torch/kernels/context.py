@@ -42,11 +42,21 @@ class KernelContext:
         """Return the rank's position in its group over ``axes``, the last one varying fastest."""
         return self.rank.mesh.index(self.rank.rank, tuple(axes))
 
-    def positions(self, num_rows: int, axes: Sequence[str] = (), *, start: int = 0, dealt_over: str = "") -> Tensor:
+    def positions(
+        self,
+        num_rows: int,
+        axes: Sequence[str] = (),
+        *,
+        start: int = 0,
+        dealt_over: str = "",
+        cut_over: Sequence[str] = (),
+    ) -> Tensor:
         """Return the positions, int64, of this rank's rows where ``axes`` share out rows in order.
 
         All of them are neighbours from ``start`` on, or the two chunks of a sequence that is ``dealt_over`` an axis.
+        ``cut_over``: more axes that share out rows, in larger parts than ``axes``.
         """
+        axes = (*cut_over, *axes)
         first, total = self.index(axes) * num_rows, num_rows * self.rank.mesh.degree(*axes)
         rows = torch.arange(first, first + num_rows, dtype=torch.int64, device=self.rank.device)
         if not dealt_over:
@@ -76,7 +86,7 @@ Attributes = Mapping[str, Any]
 
 def rows_of(attributes: Attributes) -> Attributes:
     """Return what ``positions`` is told of an op's rows."""
-    return {name: attributes[name] for name in ("start", "dealt_over") if name in attributes}
+    return {name: attributes[name] for name in ("start", "dealt_over", "cut_over") if name in attributes}
 
 
 KernelFunction = Callable[[KernelContext, Sequence[Tensor], Attributes], tuple[Tensor, ...]]

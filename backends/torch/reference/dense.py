@@ -208,7 +208,7 @@ class DenseModel:
                 y, balance = through_experts(
                     self._spec, self.parameters, f"layer{i}", normed,
                     microbatch_size=self.job.training.microbatch_size,
-                    context_degree=self.job.parallel.context_degree,
+                    chunks=self.job.parallel.sequence.chunks,
                 )  # fmt: skip
                 self.balance.append(balance)
                 x = x + self._dropped(self._post_norm(y, f"layer{i}.post_norm2"), f"layer{i}.mlp_out", batch_dim=1)

@@ -4,7 +4,7 @@ Slots are counted where the plan counts them, in one rank's tokens of one micro-
 of a micro-batch, those are of so many samples in a row: all tokens, or where ranks share sequences two chunks of them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -39,16 +39,17 @@ def through_experts(
     x: Tensor,
     *,
     microbatch_size: int,
-    context_degree: int,
+    chunks: Sequence[Sequence[int]],
 ) -> tuple[Tensor, Tensor]:
     """Return what a layer's experts make of x[s, b, h], of all samples of a global batch.
 
     Beside it what they add to the loss, the mean over micro-batches and the ranks that share their sequences.
+    ``chunks``: which equal chunks of a sequence each of these ranks has.
     """
     assert model.experts is not None
     p = {name.removeprefix(f"{layer}."): value for name, value in parameters.items() if name.startswith(f"{layer}.")}
     activation = {"gelu": _gelu, "swiglu": _swiglu, "geglu": _geglu}[model.activation]
-    owned = _tokens_of_ranks(x.shape[0], context_degree)
+    owned = _tokens_of_ranks(x.shape[0], chunks)
     in_order = torch.cat(owned).argsort()
     columns, balances = [], []
     for samples in torch.split_with_sizes(x, [microbatch_size] * (x.shape[1] // microbatch_size), 1):
@@ -62,10 +63,10 @@ def through_experts(
     return y, model.experts.balance_loss * torch.stack(balances).mean()
 
 
-def _tokens_of_ranks(num_tokens: int, context_degree: int) -> list[Tensor]:
-    """Return the tokens of a sequence that each rank has: chunks i and 2n-1-i of 2n, all where nobody shares it."""
-    chunks = torch.arange(num_tokens).tensor_split(2 * context_degree)
-    return [torch.cat([chunks[index], chunks[-1 - index]]) for index in range(context_degree)]
+def _tokens_of_ranks(num_tokens: int, chunks: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Return the tokens of a sequence that each rank has, given its chunks."""
+    tokens = torch.arange(num_tokens).tensor_split(sum(map(len, chunks)))
+    return [torch.cat([tokens[index] for index in own]) for own in chunks]
 
 
 def _routed(spec: ExpertsSpec, p: Mapping[str, Tensor], x: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:

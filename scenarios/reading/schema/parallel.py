@@ -8,7 +8,7 @@ from scenarios.reading.quantities import Bytes, Degree, FractionOrAuto, SwitchOr
 from scenarios.reading.schema.values import MAX_TOKENS, MAX_WORLD_SIZE, MicrobatchCount, Section
 from sim.training.pipeline.rules import Schedule
 from sim.training.pipeline.spec import Recompute
-from sim.training.spec.parallelism.context import ContextMethod
+from sim.training.sequence.registry import SequenceMethodName
 from sim.training.spec.parallelism.sharding import GradientSync, Offload
 from sim.training.tensor.registry import TensorMethodName
 from sim.training.tensor.two_and_a_half_dimensional import DepthSync
@@ -92,7 +92,7 @@ class ContextSection(Section):
     """Context parallelism: ranks share a sequence, and attention exchanges keys and values."""
 
     degree: Degree = 1
-    method: ContextMethod = "p2p"
+    method: SequenceMethodName = "p2p"
     """`p2p`: keys and values go around a ring while attention is computed; `all_gather`: all are gathered before it."""
 
 

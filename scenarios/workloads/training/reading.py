@@ -21,6 +21,7 @@ from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
 from scenarios.workloads.workload import Workload
 from sim.reliability.spec import ReliabilitySpec
+from sim.training.sequence.registry import sequence_method
 from sim.training.spec.job import OsdpSpec, ParallelSpec, ShardingSpec, TrainingSpec, stated_training
 from sim.training.spec.method import Method
 from sim.training.spec.models.experts import ExpertsSpec
@@ -171,12 +172,12 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
             options["sequence_parallel"] = shares_sequence(section, degrees, sequence_length)
     with located(document):
         tensor = tensor_method(section.tensor.method, degrees["tensor"], options)
+    shared = section.context.model_dump(exclude={"method", "degree"}, exclude_defaults=True)
     multiple = tensor.token_multiple(scatters=section.pipeline.scatter_gather)
     with located(document):
         return ParallelSpec(
             tensor=tensor,
-            context_degree=degrees["context"],
-            context_method=section.context.method,
+            sequence=sequence_method(section.context.method, degrees["context"], shared),
             pipeline=pipeline_spec(
                 document, section.pipeline, degrees["pipeline"], _method(checked), (sequence_length, multiple)
             ),

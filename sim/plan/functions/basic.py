@@ -222,7 +222,9 @@ def _dropout_attributes(
     t: TaskTracer, x: Tensor, probability: float, salt: str, batch_dim: int, spans: Spans
 ) -> Mapping[str, Any]:
     """Return what makes a mask a function of global positions; the batch goes by sample number, not by axis."""
-    axes = tuple(() if dim == batch_dim else _axes_within(x, dim, spans.get(dim)) for dim in range(len(x.shape)))
+    dealt = {spans[dim].dealt_over for dim in spans}
+    shards = (() if dim == batch_dim else x.layout.shard_axes(dim) for dim in range(len(x.shape)))
+    axes = tuple(tuple(axis for axis in found if axis not in dealt) for found in shards)
     shape = tuple(n * (1 if dim == batch_dim else t.mesh.degree(*axes[dim])) for dim, n in enumerate(x.shape))
     attributes = {"probability": probability, "salt": salt, "shape": shape, "axes": axes, "batch_dim": batch_dim}
     attributes |= _shared_batch(x.layout.shard_axes(batch_dim))
@@ -236,12 +238,6 @@ def _dropout_attributes(
 def _shared_batch(axes: Sequence[str]) -> dict[str, Any]:
     """Return the attribute of a micro-batch that several ranks share, by whose places samples are numbered."""
     return {"batch_axes": tuple(axes)} if len(axes) > 1 else {}
-
-
-def _axes_within(x: Tensor, dim: int, rows: Rows | None) -> tuple[str, ...]:
-    """Return the axes that share out the rows that a task has, along a dimension."""
-    axes = x.layout.shard_axes(dim)
-    return axes if rows is None else tuple(axis for axis in axes if axis not in rows.axes)
 
 
 def dropout(
@@ -478,7 +474,8 @@ def embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter, *, whole_
 
 def add_positions(t: TaskTracer, name: str, x: Tensor, table: Parameter, rows: Rows) -> Tensor:
     """Return x[s, b, h] plus its rows of the learned positions table[S, h]."""
-    attributes: dict[str, Any] = {"sequence_axes": _axes_within(x, 0, rows), **rows.attributes}
+    within = tuple(axis for axis in x.layout.shard_axes(0) if axis not in rows.axes)
+    attributes: dict[str, Any] = {"sequence_axes": within, **rows.attributes}
     (y,) = t.compute(name, "add_positions", (x, table.value), (x.layout,), **attributes)
     t.program.set_gradient_layout(table, summed_layout(table, x))
 

@@ -1,16 +1,10 @@
-"""Attention over sequences that ranks share: context parallelism.
-
-A sequence is cut into two chunks per rank. Rank i of n has chunks i and 2n-1-i, so under the causal mask all ranks
-compute the same number of scores. Everything but attention is computed on the rank of its tokens (Megatron-LM, context
-parallelism; Grattafiori et al. 2024, Llama 3, section 3.3.2). Kernels learn a rank's chunks from its place along the
-axis, so all ranks run one program.
-"""
+"""Attention to gathered keys and values, of sequences that ranks share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sim.plan.functions import basic as f
-from sim.plan.functions.rows import Rows
 from sim.plan.functions.tracing import Gradients, TaskTracer, Tensor
 from sim.plan.words.buffer import Kind
 from sim.plan.words.layout import PARTIAL
@@ -18,16 +12,10 @@ from sim.plan.words.layout import PARTIAL
 
 @dataclass(frozen=True, slots=True)
 class SharedSequence:
-    """A sequence of ``num_total`` tokens in 2 x ``degree`` chunks, of which each rank along ``axis`` has two."""
+    """A sequence in 2 x ``degree`` chunks, of which rank i along ``axis`` has chunks i and 2 ``degree`` - 1 - i."""
 
     axis: str
     degree: int
-    num_total: int
-
-    @property
-    def rows(self) -> Rows:
-        """Return which tokens a rank has."""
-        return Rows(self.num_total // self.degree, self.num_total, dealt_over=self.axis)
 
 
 def gathering_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared: SharedSequence) -> Tensor:
@@ -39,7 +27,8 @@ def gathering_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared:
     """
     q, k, v = qkv
     everything = [_gathered(t, x, shared, Kind.ACTIVATION, "all_gather") for x in (k, v)]
-    layouts, dealt = (q.layout, f.heads_layout(q)), shared.rows.attributes
+    layouts = (q.layout, f.heads_layout(q))
+    dealt: dict[str, Any] = {"dealt_over": shared.axis}
     result = t.compute(name, "flash_attention", (q, *everything), layouts, labels=("result", "lse"), **dealt)
     y = _copied(t, f"{name}.output", result[0], Kind.ACTIVATION)
 

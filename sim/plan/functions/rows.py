@@ -7,25 +7,26 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """``num_tokens`` of the ``num_total`` tokens of a sequence: from ``start`` on, or a rank's chunks.
+    """``num_tokens`` of the ``num_total`` tokens of a sequence: from ``start`` on, or a rank's part.
 
     ``dealt_over``: a mesh axis of n ranks. The sequence has 2n equal chunks, and rank i has chunks i and 2n-1-i.
-    Other axes of a layout share out these rows, in order.
+    ``cut_over``: mesh axes that share out these chunks, or the whole sequence, in order: the i-th of n ranks has the
+    i-th of n blocks. Other axes of a layout share out a rank's rows, in order.
     """
 
     num_tokens: int
     num_total: int
     start: int = 0
     dealt_over: str = ""
+    cut_over: tuple[str, ...] = ()
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Return the mesh axes that deal out the sequence."""
-        return (self.dealt_over,) if self.dealt_over else ()
+        """Return the mesh axes that share out the sequence, those with larger parts first."""
+        return (*([self.dealt_over] if self.dealt_over else []), *self.cut_over)
 
     @property
     def attributes(self) -> Mapping[str, Any]:
         """Return the attributes with the rows' positions; empty if they count from 0."""
-        if self.dealt_over:
-            return {"dealt_over": self.dealt_over}
-        return {"start": self.start} if self.start else {}
+        named = {"start": self.start, "dealt_over": self.dealt_over, "cut_over": self.cut_over}
+        return {name: value for name, value in named.items() if value}

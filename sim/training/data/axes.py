@@ -7,16 +7,16 @@ Axes of a mesh, from the slowest to the fastest:
 ``dp_local``: the neighbours of a group on an axis of their own; the axis before it then counts the sets of neighbours.
 ``ep``: the ranks of an expert-parallel group, each with its part of the experts; the axes before it count these groups.
 
-Layouts of activations name ``dp`` for all of these axes. With ``cp`` the ranks of a replica split its sequences. They
-hold the same parameters, so gradients are also summed over ``cp``, and sharded state is sharded over ``cp`` too
-(Megatron-LM's distributed optimizer; PyTorch's FSDP as torchtitan runs it, on one flat mesh of both axes).
+Layouts of activations name ``dp`` for all of these axes. Along the axes of context
+parallelism the ranks of a replica split its sequences. They hold the same parameters, so gradients are also summed over
+these axes, and sharded state is sharded over them too (Megatron-LM's distributed optimizer; PyTorch's FSDP as torchtitan runs it, on one flat mesh of both axes).
 """
 
 from collections.abc import Iterator
 from typing import Final
 
 from sim.plan.words.mesh import Axes, Mesh
-from sim.training.spec.parallelism.mesh_axes import CONTEXT_AXIS, DATA_AXIS, EXPERT_AXIS
+from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, EXPERT_AXIS, context_axes
 
 SHARD_AXIS = "dp_shard"
 LOCAL_AXIS = "dp_local"
@@ -58,7 +58,7 @@ def sum_axes(mesh: Mesh, *, of_experts: bool = False) -> tuple[str, ...]:
 
     ``of_experts``: for gradients of experts that are split over ``ep``.
     """
-    axes = (axis for axis in (*SAMPLE_AXES, CONTEXT_AXIS) if not (of_experts and axis == EXPERT_AXIS))
+    axes = (axis for axis in (*SAMPLE_AXES, *context_axes(mesh)) if not (of_experts and axis == EXPERT_AXIS))
     return tuple(axis for axis in axes if mesh.degree(axis) > 1) or (DATA_AXIS,)
 
 
@@ -71,7 +71,7 @@ def shard_hops(mesh: Mesh, *, of_experts: bool = False) -> tuple[tuple[str, ...]
     ``of_experts``: for shards of experts that are already split over ``ep``.
     """
     base = SHARD_AXIS if _has_groups(mesh) else DATA_AXIS
-    others = (CONTEXT_AXIS,) if of_experts else (EXPERT_AXIS, CONTEXT_AXIS)
+    others = context_axes(mesh) if of_experts else (EXPERT_AXIS, *context_axes(mesh))
     if mesh.degree(LOCAL_AXIS) > 1:
         return _present(mesh, (LOCAL_AXIS, *others)), (base,)
     return (_present(mesh, (base, *others)) or (base,),)

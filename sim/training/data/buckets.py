@@ -6,7 +6,7 @@ from itertools import chain
 
 from sim.plan.functions.tracing import Parameter
 from sim.plan.words.buffer import BYTES_PER_ELEMENT
-from sim.training.spec.parallelism.mesh_axes import CONTEXT_AXIS, DATA_AXIS, EXPERT_AXIS
+from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, EXPERT_AXIS, is_context
 
 TIED_SOURCE = "embedding.word"
 
@@ -65,7 +65,8 @@ def make_buckets(
 
 def other_axes(parameter: Parameter) -> tuple[str, ...]:
     """Return the axes over which a gradient must still be summed, without those of data and context parallelism."""
-    return tuple(axis for axis in parameter.gradient.layout.partial_axes if axis not in (DATA_AXIS, CONTEXT_AXIS))
+    partial = parameter.gradient.layout.partial_axes
+    return tuple(axis for axis in partial if axis != DATA_AXIS and not is_context(axis))
 
 
 def _by_other_axes(parameters: Iterable[Parameter]) -> dict[tuple[str, ...], list[Parameter]]:

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from sim.plan.functions import basic as f
 from sim.plan.functions import token_slices as sliced
-from sim.plan.functions.context import gathering_attention
-from sim.plan.functions.ring_attention import ring_attention
 from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.training.layers.latent_attention import latent_qkv
 from sim.training.layers.layer import LayerBuilder
+from sim.training.sequence.method import Scoring
 
 
 def attention(b: LayerBuilder, t: TaskTracer, index: int, x: Tensor) -> Tensor:
@@ -51,12 +50,6 @@ def attend(b: LayerBuilder, t: TaskTracer, name: str, qkv: Sequence[Tensor], win
             return sliced.flash_attention(tracer, name, inputs, b.part)
         if b.part:
             return sliced.core_attention(tracer, name, inputs, dropout, b.part)
-        if b.shared:
-            exchanging = ring_attention if b.context_method == "p2p" else gathering_attention
-            return exchanging(tracer, name, inputs, b.shared)
-        q, k, v = inputs
-        if flash:
-            return f.flash_attention(tracer, name, q, k, v, window=window)
-        return f.core_attention(tracer, name, q, k, v, dropout, window=window, cap=b.model.score_cap)
+        return b.sequence.attention(tracer, name, inputs, Scoring(flash, dropout, window, b.model.score_cap))
 
     return b.checkpointed(t, scored, qkv) if b.recompute == "selective" else scored(t, qkv)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sim.plan.functions import basic as f
-from sim.plan.functions.context import SharedSequence
 from sim.plan.functions.gradients import checkpoint
 from sim.plan.functions.linear import Products
 from sim.plan.functions.rows import Rows
@@ -13,8 +12,9 @@ from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.buffer import Part
 from sim.plan.words.layout import REPLICATED, Layout
 from sim.training.pipeline.spec import Recompute, RecomputeMethod
+from sim.training.sequence.method import SequenceMethod
+from sim.training.sequence.unshared import Unshared
 from sim.training.spec.models.model import TransformerSpec
-from sim.training.spec.parallelism.context import ContextMethod
 from sim.training.tensor.method import TensorMethod
 
 
@@ -23,8 +23,8 @@ class LayerBuilder:
     """Writes the pieces of a layer of one model under one strategy.
 
     ``slices``: into how many parts the weight of a linear layer, by name, is split along its input; one if left out.
-    ``part``: the tokens of every sequence that a task computes; ``shared``: how ranks share sequences; None: all, not.
-    ``context_method``: how attention gets the keys and values of the others. ``products``: how the layers' are made.
+    ``part``: the tokens of every sequence that a task computes; None: all that its rank has. ``sequence``: how ranks
+    share sequences. ``products``: how the layers' are made.
     ``whole_embedding_gradient``: backward makes that of all rows before it is added.
     """
 
@@ -36,8 +36,7 @@ class LayerBuilder:
     products: Products
     slices: Mapping[str, int] = field(default_factory=dict)
     part: TokenSlice | None = None
-    shared: SharedSequence | None = None
-    context_method: ContextMethod = "p2p"
+    sequence: SequenceMethod = field(default_factory=Unshared)
     whole_embedding_gradient: bool = False
     recompute_num_layers: int | None = None
     recompute_method: RecomputeMethod = "block"
@@ -53,8 +52,7 @@ class LayerBuilder:
     @property
     def rows(self) -> Rows:
         """Return which tokens of a sequence a task computes."""
-        part = self.part or self.shared
-        return part.rows if part else Rows(self.model.sequence_length, self.model.sequence_length)
+        return self.part.rows if self.part else self.sequence.rows(self.model.sequence_length)
 
     @property
     def biased(self) -> bool:

@@ -18,7 +18,7 @@ from sim.training.spec.method import Method as Method
 from sim.training.spec.method import check_method
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.openings import Opening, opening_of
-from sim.training.spec.parallelism.context import check_axis, check_chunks
+from sim.training.spec.parallelism.context import check_shared_sequences
 from sim.training.spec.parallelism.expert_rules import check_expert_degree
 from sim.training.spec.parallelism.parallel import ParallelSpec as ParallelSpec
 from sim.training.spec.parallelism.shard_rules import check_options, check_shard_degrees
@@ -54,7 +54,8 @@ class TrainingJob:
         check_options(parallel)
         check_expert_degree(model, parallel.expert_degree, parallel.data_degree)
         check_combinations(Strategy(model, training, parallel))
-        self._check_degrees()
+        check_shared_sequences(model, parallel)
+        check_shard_degrees(parallel)
         try:
             check_schedule(self.num_microbatches, parallel.pipeline)
         except MicrobatchError as error:
@@ -63,14 +64,6 @@ class TrainingJob:
         layers = split_layers(model.num_layers, parallel.pipeline)
         _check_recompute(training, parallel)
         _check_recomputed_layers(training, parallel.pipeline, layers)
-
-    def _check_degrees(self) -> None:
-        """Raise SpecError where ranks do not share out sequences or shards evenly."""
-        model, parallel = self.model, self.parallel
-        if parallel.context_degree > 1:
-            check_axis(parallel.axis_order)
-            check_chunks(model.sequence_length, parallel.context_degree, parallel.token_multiple)
-        check_shard_degrees(parallel)
 
     @property
     def gradient_scale(self) -> float:

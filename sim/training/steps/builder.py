@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sim.plan.functions.assigned_gradients import assign_gradients
-from sim.plan.functions.context import SharedSequence
 from sim.plan.functions.float8 import Float8Products, cast_weights
 from sim.plan.functions.gradients import backpropagate
 from sim.plan.functions.linear import Products, WeightGradient
@@ -27,7 +26,7 @@ from sim.training.pipeline.schedules import orders, placement
 from sim.training.pipeline.split import split_backward
 from sim.training.pipeline.token_slices import slice_calls
 from sim.training.spec.job import DenseTraining, split_layers
-from sim.training.spec.parallelism.mesh_axes import CONTEXT_AXIS, DATA_AXIS, PIPELINE_AXIS
+from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, PIPELINE_AXIS
 from sim.training.steps.countable import refuse_uncountable
 from sim.training.steps.transformer import TransformerBuilder
 from sim.training.tensor.boundary import Boundary
@@ -97,20 +96,11 @@ class StageProgramBuilder:
                     placeholder="kept" if job.training.gradient_placeholders else "none",
                 )
             ),
-            shared=self._shared,
-            context_method=job.parallel.context_method,
+            sequence=job.parallel.sequence,
             slices={name: choice.num_slices for name, choice in job.operator_choices.items()},
             whole_embedding_gradient=job.training.whole_embedding_gradient,
             checkpoint_early_stop=job.training.checkpoint_early_stop,
         )
-
-    @property
-    def _shared(self) -> SharedSequence | None:
-        """Return how ranks share every sequence; None: they do not."""
-        parallel, num_tokens = self.job.parallel, self.job.model.sequence_length
-        if parallel.context_degree == 1:
-            return None
-        return SharedSequence(CONTEXT_AXIS, parallel.context_degree, num_tokens)
 
     def build(self, pipeline_calls: Sequence[Call]) -> Program:
         """Return the program with these forwards, backwards and messages."""

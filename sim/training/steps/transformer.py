@@ -137,5 +137,5 @@ class TransformerBuilder(LayerBuilder):
 
     @property
     def _spans(self) -> f.Spans:
-        """Return which part of a whole [sequence, batch, hidden] a task has."""
-        return {0: self.rows} if self.part or self.shared else {}
+        """Return which part of a whole [sequence, batch, hidden] a task has, where its layout does not say it."""
+        return {0: self.rows} if self.part or self.rows.dealt_over else {}

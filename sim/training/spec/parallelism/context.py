@@ -1,39 +1,29 @@
-"""How ranks share sequences: typed, checked input."""
+"""Checks of context parallelism in a job: what its method shares out, and its place among the mesh axes."""
 
-from collections.abc import Sequence
-from typing import Literal
+from math import prod
 
 from sim.training.errors import SpecError
-from sim.training.spec.parallelism.mesh_axes import AXIS_ORDER, CONTEXT_AXIS
-
-DEGREE_KEY = "parallel.context.degree"
-
-ContextMethod = Literal["p2p", "all_gather"]
-"""How attention gets the keys and values of other ranks."""
+from sim.training.sequence.method import Shares
+from sim.training.spec.models.model import TransformerSpec
+from sim.training.spec.parallelism.mesh_axes import AXIS_ORDER, CONTEXT_PLACE
+from sim.training.spec.parallelism.parallel import ParallelSpec
 
 
-def check_chunks(sequence_length: int, context_degree: int, multiple: int) -> None:
-    """Raise SpecError unless a sequence makes two chunks per rank, and a rank's two are a multiple of ``multiple``."""
-    if sequence_length % (2 * context_degree):
-        raise SpecError(
-            DEGREE_KEY,
-            f"sequence_length {sequence_length} does not divide into 2 x {context_degree} chunks, two per rank",
-            f"choose a degree whose double divides {sequence_length}, or change model.sequence_length",
-        )
-    tokens = sequence_length // context_degree
-    if tokens % multiple:
-        raise SpecError(
-            DEGREE_KEY,
-            f"a rank's {tokens} tokens do not divide over {multiple} tensor-parallel ranks",
-            f"choose degrees for which sequence_length / context degree is a multiple of {multiple}",
-        )
-
-
-def check_axis(axis_order: Sequence[str]) -> None:
-    """Raise SpecError where the order of axes leaves that of context parallelism out."""
-    if CONTEXT_AXIS not in axis_order:
+def check_shared_sequences(model: TransformerSpec, parallel: ParallelSpec) -> None:
+    """Raise SpecError where ranks do not share out sequences evenly, or their axis has no place in the mesh."""
+    if parallel.context_degree == 1:
+        return
+    if CONTEXT_PLACE not in parallel.axis_order:
         raise SpecError(
             "parallel.axis_order",
-            f"context parallelism lies along the axis {CONTEXT_AXIS}, which is not listed",
+            f"context parallelism lies along the axis {CONTEXT_PLACE}, which is not listed",
             f"leave axis_order out, or list {', '.join(AXIS_ORDER)}",
         )
+    degrees = dict(parallel.tensor.axes)
+    head_ranks = prod(degrees[axis] for axis in parallel.tensor.column_layout(1).shard_axes(1))
+    parallel.sequence.check(
+        Shares(
+            model.sequence_length, model.num_heads // head_ranks, model.num_kv_heads // head_ranks,
+            parallel.token_multiple, fused=model.attention == "flash",
+        )
+    )  # fmt: skip

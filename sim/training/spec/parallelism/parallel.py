@@ -5,7 +5,8 @@ from math import prod
 
 from sim.plan.words.mesh import Axes
 from sim.training.pipeline.spec import PipelineSpec
-from sim.training.spec.parallelism.context import ContextMethod
+from sim.training.sequence.method import SequenceMethod
+from sim.training.sequence.unshared import Unshared
 from sim.training.spec.parallelism.mesh_axes import AXIS_ORDER, mesh_axes
 from sim.training.spec.parallelism.sharding import OsdpSpec, ShardingSpec
 from sim.training.tensor.method import TensorMethod
@@ -17,9 +18,8 @@ class ParallelSpec:
     """How the work lies over the mesh. ``axis_order``: last varies fastest over ranks."""
 
     tensor: TensorMethod = field(default_factory=OneDimensional)
-    context_degree: int = 1
-    """Ranks that share every sequence."""
-    context_method: ContextMethod = "p2p"
+    sequence: SequenceMethod = field(default_factory=Unshared)
+    """How ranks share every sequence."""
     pipeline: PipelineSpec = field(default_factory=PipelineSpec)
     data_degree: int = 1
     expert_degree: int = 1
@@ -48,15 +48,20 @@ class ParallelSpec:
         return prod(degree for _, degree in self.mesh_axes)
 
     @property
+    def context_degree(self) -> int:
+        """Return the number of ranks that share every sequence."""
+        return self.sequence.degree
+
+    @property
     def num_replicas(self) -> int:
         """Return how many ranks hold the same parameters, but for experts that are shared out."""
         return self.data_degree * self.context_degree
 
     @property
     def mesh_axes(self) -> Axes:
-        """Return names and degrees of the mesh's axes, in order; that of context parallelism only where it is used."""
+        """Return names and degrees of the mesh's axes, in order; those of context parallelism only where it is used."""
         return mesh_axes(
-            self.axis_order, pipeline=self.pipeline.degree, data=self.data_degree, context=self.context_degree,
+            self.axis_order, pipeline=self.pipeline.degree, data=self.data_degree, context=self.sequence.axes,
             tensor=self.tensor.axes,
         )  # fmt: skip
 

@@ -1,7 +1,8 @@
-"""Only a tensor-parallel method names its mesh axes.
+"""Only a method of tensor or context parallelism names its mesh axes.
 
 The rule: no module of ``sim/training`` or ``backends`` holds the string of such an axis, or imports it by name, but the
-methods themselves (``sim/training/tensor``) and the order of axes that a scenario states (``mesh_axes.py``).
+methods themselves (``sim/training/tensor``, ``sim/training/sequence``) and the order of axes that a scenario states
+(``sim/training/spec/parallelism``).
 What users write (``axis_order``) and what results show (streams by name) are words of ``scenarios`` and
 ``sim/engine/findings``, which build no plan; there the names may stand.
 """
@@ -12,23 +13,29 @@ from typing import get_args
 
 import pytest
 
-from scenarios.reading.schema.parallel import TensorSection
+from scenarios.reading.schema.parallel import ContextSection, TensorSection
 from sim.plan.words.stream import Purpose, stream_of
+from sim.training.sequence.registry import SEQUENCE_METHODS, SequenceMethodName, sequence_method
 from sim.training.tensor.one_dimensional import OneDimensional
 from sim.training.tensor.registry import TENSOR_METHODS, TensorMethodName
 
-HOME = ("sim/training/tensor/", "sim/training/spec/parallelism/mesh_axes.py")
+HOME = ("sim/training/tensor/", "sim/training/sequence/", "sim/training/spec/parallelism/")
 ROOMS = ("sim/training/", "backends/")
-NAMES = {"TENSOR_AXIS", "TENSOR_PLACE"}
+NAMES = {"TENSOR_AXIS", "TENSOR_PLACE", "CONTEXT_AXIS", "CONTEXT_PLACE"}
 
 
 def axes_of_methods() -> set[str]:
-    """Return the names of the axes of all methods that are built."""
+    """Return the names of the axes of all tensor-parallel methods that are built."""
     return {axis for make in TENSOR_METHODS.values() for axis, _ in make().axes}
 
 
+def axes_of_sequences() -> set[str]:
+    """Return the names of the axes of all methods that share sequences."""
+    return {axis for make in SEQUENCE_METHODS.values() for axis, _ in make(degree=4).axes}
+
+
 def named_axes(tree: ast.AST, axes: set[str]) -> list[int]:
-    """Return the lines where code names a tensor-parallel axis: as a string, or by a constant that holds it."""
+    """Return the lines where code names an axis of a method: as a string, or by a constant that holds it."""
     lines = []
     for node in ast.walk(tree):
         is_string = isinstance(node, ast.Constant) and node.value in axes
@@ -41,18 +48,26 @@ def named_axes(tree: ast.AST, axes: set[str]) -> list[int]:
 
 def test_only_methods_name_their_axes(modules) -> None:
     """Builders, data parallelism, pipelines and both backends get a method's axes from the method."""
-    axes = axes_of_methods()
+    axes = axes_of_methods() | axes_of_sequences()
     asked = [m for m in modules if m.name.startswith(ROOMS) and not m.name.startswith(HOME)]
     assert {m.name: lines for m in asked if (lines := named_axes(m.tree, axes))} == {}
 
 
 @pytest.mark.parametrize(
     "code",
-    ["f(x, 'tp')", "from a import TENSOR_AXIS", "g(TENSOR_PLACE)", "axes.TENSOR_AXIS", "order = ('pp', 'dp', 'tp')"],
+    [
+        "f(x, 'cp')",
+        "g(CONTEXT_PLACE)",
+        "f(x, 'tp')",
+        "from a import TENSOR_AXIS",
+        "g(TENSOR_PLACE)",
+        "axes.TENSOR_AXIS",
+        "order = ('pp', 'dp', 'tp')",
+    ],
 )
 def test_the_rule_sees_what_it_forbids(code: str) -> None:
     """Each way of naming an axis is found."""
-    assert named_axes(ast.parse(code), axes_of_methods()) == [1]
+    assert named_axes(ast.parse(code), axes_of_methods() | axes_of_sequences()) == [1]
 
 
 def test_the_registry_holds_what_scenarios_may_choose() -> None:
@@ -70,6 +85,16 @@ def test_a_method_and_its_keys_have_the_same_defaults() -> None:
         assert own.items() <= keys.items()
 
 
-def test_an_axis_is_named_for_tensor_parallelism() -> None:
+def test_the_registry_of_sequences_holds_what_scenarios_may_choose() -> None:
+    """The choices of parallel.context.method are the registry's names; options and keys have the same defaults."""
+    assert set(get_args(SequenceMethodName)) == set(SEQUENCE_METHODS)
+    assert {name: sequence_method(name, 4, {}).name for name in SEQUENCE_METHODS} == {n: n for n in SEQUENCE_METHODS}
+    keys = {name: field.default for name, field in ContextSection.model_fields.items()}
+    for make in SEQUENCE_METHODS.values():
+        assert {name: option.default for name, option in signature(make).parameters.items()}.items() <= keys.items()
+
+
+def test_an_axis_is_named_for_its_purpose() -> None:
     """Streams are named by axes, and reports read the purpose of a stream from its first word."""
     assert {stream_of(axis).purpose for axis in axes_of_methods()} == {Purpose.TENSOR}
+    assert {stream_of(axis).purpose for axis in axes_of_sequences()} == {Purpose.CONTEXT}

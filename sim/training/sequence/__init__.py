@@ -1,0 +1,1 @@
+"""How ranks share sequences: one class per method of context parallelism."""

@@ -1,0 +1,36 @@
+"""The methods that share sequences, by their names in scenarios."""
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Final, Literal
+
+from sim.training.errors import SpecError
+from sim.training.sequence.key_exchange import AllGather, PointToPoint
+from sim.training.sequence.method import SequenceMethod
+from sim.training.sequence.unshared import Unshared
+
+SequenceMethodName = Literal["p2p", "all_gather"]
+"""The choices of ``parallel.context.method``; a test holds them to the registry."""
+
+SEQUENCE_METHODS: Final[Mapping[SequenceMethodName, Callable[..., SequenceMethod]]] = {
+    "p2p": PointToPoint,
+    "all_gather": AllGather,
+}
+"""The class of each method; it takes the degree and the method's own options."""
+
+
+def sequence_method(name: SequenceMethodName, degree: int, options: Mapping[str, object]) -> SequenceMethod:
+    """Return the method of a name: ``sequence_method("p2p", 8, {})``; of degree 1 nobody shares sequences.
+
+    Raises SpecError for an option that the method does not have.
+    """
+    make = SEQUENCE_METHODS[name]
+    own = signature(make).parameters
+    for option in options:
+        if option not in own:
+            raise SpecError(
+                f"parallel.context.{option}",
+                f"method {name} has no such option",
+                "leave it out, or write another method",
+            )
+    return make(degree=degree, **options) if degree > 1 else Unshared()

@@ -1,0 +1,47 @@
+"""Sequences that nobody shares."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sim.plan.functions import basic as f
+from sim.plan.functions.rows import Rows
+from sim.plan.functions.tracing import TaskTracer, Tensor
+from sim.plan.words.mesh import Axes
+from sim.training.sequence.method import Scoring, SequenceMethod, Shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unshared(SequenceMethod):
+    """Every rank has all tokens of its sequences."""
+
+    name: ClassVar[str] = "none"
+
+    @property
+    def axes(self) -> Axes:
+        """Return none."""
+        return ()
+
+    def rows(self, num_tokens: int) -> Rows:
+        """Return all tokens."""
+        return Rows(num_tokens, num_tokens)
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Return the whole sequence."""
+        return ((0,),)
+
+    def check(self, shares: Shares) -> None:
+        """Accept all sizes."""
+
+    def attention(self, t: TaskTracer, name: str, qkv: Sequence[Tensor], scoring: Scoring) -> Tensor:
+        """Return attention to a rank's own keys and values."""
+        return whole_attention(t, name, qkv, scoring)
+
+
+def whole_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], scoring: Scoring) -> Tensor:
+    """Return attention of all queries to all keys and values of a sequence, which a rank has."""
+    q, k, v = qkv
+    if scoring.fused:
+        return f.flash_attention(t, name, q, k, v, window=scoring.window)
+    return f.core_attention(t, name, q, k, v, scoring.dropout, window=scoring.window, cap=scoring.cap)
