@@ -27,9 +27,10 @@ from tests.backends.latent_runs import LATENT_JOBS, latent_requests
 from tests.backends.local_runs import local_requests
 from tests.backends.mesh_runs import MESH_JOBS, SQUARE, wrong_roots
 from tests.backends.plans import collective_plan, ring_plan, textbook_plan
+from tests.backends.sequence_runs import SEQUENCE_JOBS
 from tests.backends.variation_runs import VARIATION_JOBS
 
-JOBS = checked_trainings() | LATENT_JOBS | EXPERTS | VARIATION_JOBS | MESH_JOBS
+JOBS = checked_trainings() | LATENT_JOBS | EXPERTS | VARIATION_JOBS | MESH_JOBS | SEQUENCE_JOBS
 LOWER_PRECISIONS = {
     name: with_few_layers(training(tensor_degree=2, data_degree=2, zero_stage=stage, precision=precision))
     for name, precision, stage in (

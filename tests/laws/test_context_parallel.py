@@ -18,7 +18,7 @@ from tests.sim.jobs import dense_job
 from tests.sim.strategies import context_keys
 
 
-def context_jobs(methods: tuple[str, ...] = ("p2p", "all_gather")) -> st.SearchStrategy[DenseTraining]:
+def context_jobs(methods: tuple[str, ...] = ("p2p", "all_gather", "ulysses")) -> st.SearchStrategy[DenseTraining]:
     """Draw small jobs, of one stage, whose sequences ranks share."""
     return context_keys(methods, most_stages=1).map(lambda keys: dense_job(**keys))
 

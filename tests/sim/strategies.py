@@ -119,8 +119,9 @@ def context_keys(
     draw: Any, methods: tuple[str, ...] = ("p2p", "all_gather"), most_stages: int = 2, *, may_have_experts: bool = False
 ) -> dict[str, Any]:
     """Draw the keys of a small job whose sequences ranks share, with other ways to share work beside it."""
-    degree, tp, pp = draw(st.sampled_from([2, 3, 4])), draw(st.sampled_from([1, 2])), draw(st.integers(1, most_stages))
+    method, tp, pp = draw(st.sampled_from(methods)), draw(st.sampled_from([1, 2])), draw(st.integers(1, most_stages))
     base = draw(st.sampled_from([GPT | {"attention": "flash", "dropout": 0.0}, LLAMA]))
+    degree = draw(st.sampled_from([2, 3, 4] if method != "ulysses" else [2] if base is LLAMA else [2, 4]))
     length = 2 * degree * tp * draw(st.integers(1, 3))
     schedules = ["gpipe", "1f1b", *(["zb_h1"] if pp > 1 else [])]
     order, dp = draw(st.permutations(["pp", "dp", "cp", "tp"])), draw(st.sampled_from([1, 2]))
@@ -129,7 +130,7 @@ def context_keys(
         base = base | {"experts": ExpertsSpec(num_experts=4, top_k=2, ffn_hidden_size=16)}
     return {
         "model": base | {"num_layers": draw(st.integers(pp, 3)), "sequence_length": length},
-        "context_degree": degree, "context_method": draw(st.sampled_from(methods)), "axis_order": tuple(order),
+        "context_degree": degree, "context_method": method, "axis_order": tuple(order),
         "tp": tp, "sequence_parallel": tp > 1, "pp": pp, "schedule": draw(st.sampled_from(schedules)),
         "dp": dp, "expert_degree": draw(st.sampled_from([1, dp])) if has_experts else 1,
         "m": pp * draw(st.integers(1, 2)), "b": draw(st.integers(1, 2)),

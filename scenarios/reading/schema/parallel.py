@@ -89,11 +89,14 @@ class TensorSection(Section):
 
 
 class ContextSection(Section):
-    """Context parallelism: ranks share a sequence, and attention exchanges keys and values."""
+    """Context parallelism: ranks share a sequence, and attention exchanges what it needs."""
 
     degree: Degree = 1
     method: SequenceMethodName = "p2p"
-    """`p2p`: keys and values go around a ring while attention is computed; `all_gather`: all are gathered before it."""
+    """`p2p`: keys and values go around a ring while attention is computed; `all_gather`: all are gathered before it.
+
+    `ulysses`: tokens are exchanged for heads before attention, and back after it.
+    """
 
 
 class PipelineSection(Section):

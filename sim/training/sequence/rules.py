@@ -3,6 +3,7 @@
 from typing import Final
 
 from sim.training.errors import SpecError
+from sim.training.sequence.method import Shares
 
 DEGREE_KEY: Final = "parallel.context.degree"
 
@@ -25,3 +26,23 @@ def check_tokens(tokens: int, multiple: int) -> None:
             f"a rank's {tokens} tokens do not divide over {multiple} tensor-parallel ranks",
             f"choose degrees for which sequence_length / context degree is a multiple of {multiple}",
         )
+
+
+def check_blocks(num_tokens: int, degree: int) -> None:
+    """Raise SpecError unless a sequence makes one block per rank."""
+    if num_tokens % degree:
+        raise SpecError(
+            DEGREE_KEY,
+            f"sequence_length {num_tokens} does not divide into {degree} blocks, one per rank",
+            f"choose a degree that divides {num_tokens}, or change model.sequence_length",
+        )
+
+
+def check_heads(key: str, degree: int, shares: Shares) -> None:
+    """Raise SpecError unless ranks share out the heads of keys and values that one tensor-parallel rank has."""
+    if shares.num_kv_heads % degree:
+        best = max(n for n in range(1, degree + 1) if shares.num_kv_heads % n == 0)
+        has = f"{shares.num_kv_heads} head{'s' * (shares.num_kv_heads > 1)} of keys and values"
+        rule = f"{degree} ranks do not share out evenly the {has} of a tensor-parallel rank"
+        others = "method: p2p, which cuts no heads"
+        raise SpecError(key, rule, f"write {best}, or {others}" if best > 1 else f"write {others}")

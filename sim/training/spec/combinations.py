@@ -48,24 +48,28 @@ class Refusal:
 _SHARDED: Final = ("zero_2", "zero_3")
 _IN_PARTS: Final = ("split_backward", "sliced")
 
+_EXCHANGING: Final = ("p2p", "all_gather")
+"""Methods in which keys and values of other ranks come to a rank's queries."""
+_SHARING: Final = (*_EXCHANGING, "ulysses")
+
 _OF_CONTEXT: Final = (
     Refusal(
-        ("context",), ("core_attention",), "model.attention",
-        "context parallelism is built for fused attention, which keeps no scores",
-        "write attention: flash, or leave parallel.context out",
+        _EXCHANGING, ("core_attention",), "model.attention",
+        "keys and values of other ranks come to fused attention, which keeps no scores",
+        "write attention: flash, or method: ulysses",
     ),
     Refusal(
-        ("context",), ("token_slices",), SCHEDULE_KEY,
-        "token slices and the chunks of context parallelism cut the same sequences, and are not built together",
+        _SHARING, ("token_slices",), SCHEDULE_KEY,
+        "token slices and context parallelism cut the same sequences, and are not built together",
         "write schedule: 1f1b, or leave parallel.context out",
     ),
     Refusal(
-        ("context",), ("local",), SCHEDULE_KEY,
+        _SHARING, ("local",), SCHEDULE_KEY,
         "local is not built for context parallelism",
         "write schedule: 1f1b, or leave parallel.context out",
     ),
     Refusal(
-        ("context",), ("osdp",), f"{_DATA}.osdp",
+        _SHARING, ("osdp",), f"{_DATA}.osdp",
         "osdp weighs operators over data-parallel ranks alone, not over those that share sequences",
         "write zero_stage: 3 without osdp, or leave parallel.context out",
     ),
@@ -73,9 +77,9 @@ _OF_CONTEXT: Final = (
 
 _OF_WINDOWS: Final = (
     Refusal(
-        ("sliding_window",), ("context",), "parallel.context.degree",
-        "ranks that share a sequence exchange the keys of all of it, and sliding windows hide most of them",
-        "leave parallel.context out, or write model.sequence_length no larger than the window and no sliding_window",
+        ("sliding_window",), _EXCHANGING, "parallel.context.method",
+        "ranks exchange the keys of whole sequences, and sliding windows hide most of them",
+        "write method: ulysses, or model.sequence_length no larger than the window and no sliding_window",
     ),
     Refusal(
         ("sliding_window", "score_cap"), ("token_slices",), SCHEDULE_KEY,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from sim.training.pipeline.rules import SLICED_SCHEDULES, Schedule
+from sim.training.sequence.registry import SequenceMethodName
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.parallelism.parallel import ParallelSpec
 from sim.training.spec.training import TrainingSpec
@@ -55,6 +56,11 @@ def _in_blocks(method: TensorMethodName) -> Technique:
     return Technique(f"{method} tensor parallelism", lambda s: s.parallel.tensor.name == method, _METHOD)
 
 
+def _shared_by(method: SequenceMethodName, *needed: str) -> Technique:
+    label = f"context parallelism by {method}"
+    return Technique(label, lambda s: s.parallel.sequence.name == method, "context method", (needed,))
+
+
 _IN_BLOCKS: Final[tuple[TensorMethodName, ...]] = ("2d", "2.5d", "3d")
 
 TECHNIQUES: Final[Mapping[str, Technique]] = {
@@ -66,7 +72,9 @@ TECHNIQUES: Final[Mapping[str, Technique]] = {
     ),
     **{f"tensor_{name.replace('.', '_')}": _in_blocks(name) for name in _IN_BLOCKS},
     "scatter_gather": Technique("scattered boundaries", lambda s: s.parallel.pipeline.scatter_gather),
-    "context": Technique("context parallelism", lambda s: s.parallel.context_degree > 1),
+    "p2p": _shared_by("p2p"),
+    "all_gather": _shared_by("all_gather"),
+    "ulysses": _shared_by("ulysses"),
     "latent_attention": Technique("latent attention", lambda s: s.model.latent_attention is not None),
     "sliding_window": Technique("sliding windows", lambda s: s.model.sliding_window is not None),
     "score_cap": Technique("capped scores", lambda s: s.model.score_cap > 0.0, needs=(("core_attention",),)),

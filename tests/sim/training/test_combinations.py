@@ -28,7 +28,9 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "tensor_2_5d": {"tensor_method": "2.5d", "tp": 8, "mesh": (2, 2, 2), "b": 4},
     "tensor_3d": {"tensor_method": "3d", "tp": 8, "mesh": (2, 2, 2), "b": 4},
     "scatter_gather": {"scatter_gather": True},
-    "context": {"context_degree": 2},
+    "p2p": {"context_degree": 2},
+    "all_gather": {"context_degree": 2, "context_method": "all_gather"},
+    "ulysses": {"context_degree": 2, "context_method": "ulysses"},
     "latent_attention": {
         "num_kv_heads": 8,
         "latent_attention": LatentAttention(kv_rank=16, head_size=8, rotary_head_size=4, value_head_size=8),

@@ -113,5 +113,6 @@ def _of_messages(parallel: ParallelSpec) -> Iterator[Change]:
     if parallel.tensor.degree > 1 and parallel.pipeline.degree > 1 and not parallel.pipeline.scatter_gather:
         yield Change(("parallel.pipeline.scatter_gather=true",), {"pp": 0.6})
     if parallel.context_degree > 1:
-        other = "all_gather" if parallel.sequence.name == "p2p" else "p2p"
-        yield Change((f"parallel.context.method={other}",), {"cp": 0.5})
+        for other in ("p2p", "all_gather", "ulysses"):
+            if other != parallel.sequence.name:
+                yield Change((f"parallel.context.method={other}",), {"cp": 0.5})

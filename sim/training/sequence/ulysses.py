@@ -1,0 +1,54 @@
+"""DeepSpeed-Ulysses: attention has all tokens of some heads, all else some tokens of all heads (Jacobs et al. 2023).
+
+Rank i of n has block i of n of every sequence. One all_to_all each of queries, keys and values brings the tokens of all
+ranks together, for 1/n of the heads. One of the result brings it back. So attention sees whole sequences, as without
+sharing, and a rank sends 4 (n - 1) / n of a tensor of its own tokens. Tensor parallelism cuts the heads first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from sim.plan.functions import basic as f
+from sim.plan.functions.rows import Rows
+from sim.plan.functions.tracing import TaskTracer, Tensor
+from sim.plan.words.mesh import Axes
+from sim.training.sequence.method import AXIS, Scoring, SequenceMethod, Shares
+from sim.training.sequence.rules import DEGREE_KEY, check_blocks, check_heads, check_tokens
+from sim.training.sequence.unshared import whole_attention
+
+_TOKENS: Final = 0
+_HEADS: Final = 2
+"""The dimensions of [s, b, n, d] that ranks share out, in turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ulysses(SequenceMethod):
+    """Ranks that share out tokens, and in attention heads."""
+
+    name: ClassVar[str] = "ulysses"
+
+    @property
+    def axes(self) -> Axes:
+        """Return the one axis."""
+        return ((AXIS, self.degree),)
+
+    def rows(self, num_tokens: int) -> Rows:
+        """Return a rank's block."""
+        return Rows(num_tokens // self.degree, num_tokens, cut_over=(AXIS,))
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Return block i of rank i."""
+        return tuple((index,) for index in range(self.degree))
+
+    def check(self, shares: Shares) -> None:
+        """Raise SpecError unless the ranks divide the tokens, and the heads of keys and values."""
+        check_blocks(shares.num_tokens, self.degree)
+        check_tokens(shares.num_tokens // self.degree, shares.token_multiple)
+        check_heads(DEGREE_KEY, self.degree, shares)
+
+    def attention(self, t: TaskTracer, name: str, qkv: Sequence[Tensor], scoring: Scoring) -> Tensor:
+        """Return attention of all tokens in 1/n of the heads, exchanged before and after."""
+        own = [f.all_to_all(t, x, AXIS, _HEADS) for x in qkv]
+        return f.all_to_all(t, whole_attention(t, name, own, scoring), AXIS, _TOKENS)

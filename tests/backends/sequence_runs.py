@@ -1,0 +1,51 @@
+"""Real runs of methods that share sequences among ranks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.training.spec.job import DenseTraining
+from sim.training.spec.models.window import SlidingWindow
+from tests.backends.jobs import GPT, LLAMA, training
+
+SHORT: Mapping[str, Any] = {**GPT, "num_layers": 2}
+SHORT_LLAMA: Mapping[str, Any] = {**LLAMA, "num_layers": 2}
+WIDE_LLAMA: Mapping[str, Any] = {**SHORT_LLAMA, "num_kv_heads": 4}
+
+SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
+    "ulysses on 4": training(model=WIDE_LLAMA, context_degree=4, context_method="ulysses", batch=(2, 1)),
+    "tp2 sp x ulysses": training(
+        model=WIDE_LLAMA, tensor_degree=2, sequence_parallel=True, context_degree=2, context_method="ulysses",
+        batch=(2, 1), recompute="selective",
+    ),
+}  # fmt: skip
+"""On four processes, with all others."""
+
+MANY_SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
+    "ulysses on 4, recompute full": training(
+        model=WIDE_LLAMA, context_degree=4, context_method="ulysses", batch=(2, 1), recompute="full"
+    ),
+    "ulysses on 4, scores kept, dropout": training(
+        model=SHORT, context_degree=4, context_method="ulysses", batch=(2, 1)
+    ),
+    "ulysses, windows, cap": training(
+        model={**SHORT_LLAMA, "attention": "core", "score_cap": 3.0, "sliding_window": SlidingWindow(size=3)},
+        context_degree=2, context_method="ulysses", batch=(2, 1), recompute="selective",
+        numbers={"set_gradients_to_none": True},
+    ),
+    "ulysses x pp2 zb_h1 x dp2 zero1": training(
+        model=SHORT, context_degree=2, context_method="ulysses", data_degree=2, zero_stage=1, batch=(8, 1),
+        pipeline={"degree": 2, "schedule": "zb_h1"}, axis_order=("pp", "cp", "dp", "tp"),
+    ),
+    "ulysses x tp2 x dp2 zero3": training(
+        model=WIDE_LLAMA, context_degree=2, context_method="ulysses", data_degree=2, zero_stage=3, batch=(4, 1),
+        tensor_degree=2,
+    ),
+}  # fmt: skip
+"""On as many ranks as they need, all in one process."""
+
+MUTED_SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
+    "ulysses": training(
+        model={**LLAMA, "num_layers": 1}, context_degree=2, context_method="ulysses", batch=(1, 1)
+    ),
+}  # fmt: skip
+"""Each kind of communication of theirs is silenced alone, in one process."""

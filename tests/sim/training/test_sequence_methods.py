@@ -1,0 +1,100 @@
+"""Methods that share sequences: bytes per rank against closed forms, memory, and wrong numbers of ranks.
+
+The bytes are those of a prototype in numpy whose ranks passed real messages: attention of 2 sequences of 32 tokens, 8
+heads of 4 channels, over 4 ranks in float64, forward and backward, against dense attention.
+"""
+
+from typing import Any
+
+import pytest
+
+from sim.plan.facts.description import collective_bytes, payload_bytes
+from sim.plan.words.op import Collective, CollectiveKind, Op, Send
+from sim.plan.words.program import Phase, Plan, Program
+from sim.training.errors import SpecError
+from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan
+
+MODEL = GPT | {
+    "num_layers": 1, "hidden_size": 32, "num_heads": 8, "num_kv_heads": 8, "ffn_hidden_size": 128,
+    "sequence_length": 32, "dropout": 0.0,
+}  # fmt: skip
+BATCH, RANKS = 2, 4
+A = BATCH * 32 * 32 * 8
+"""Bytes of one activation of all ranks."""
+
+
+def layer_plan(attention: str = "flash", **keys: Any) -> Plan:
+    """Return the plan of a model of one layer whose sequences four ranks share, in float64."""
+    keys = {"model": MODEL | {"attention": attention}, "b": BATCH, "precision": "fp64", "context_degree": RANKS} | keys
+    return dense_plan(**keys)
+
+
+def sent_bytes(plan: Plan, program: Program, op: Op) -> float:
+    """Return the bytes that a rank sends in an op of context parallelism, collectives as rings."""
+    if isinstance(op, Send) and op.axis.startswith("cp"):
+        return payload_bytes(program, op.reads)
+    if isinstance(op, Collective) and op.stream.startswith("cp"):
+        passes, group = 2 if op.kind is CollectiveKind.ALL_REDUCE else 1, op.group_size(plan.mesh)
+        return passes * (group - 1) / group * collective_bytes(program, op)
+    return 0.0
+
+
+def sent(plan: Plan) -> tuple[float, float]:
+    """Return what every rank sends for a layer forward and backward."""
+    found = set()
+    for program in plan.programs:
+        of_phase = dict.fromkeys((Phase.FORWARD, Phase.BACKWARD), 0.0)
+        for task in program.tasks.values():
+            for op in task.ops:
+                if task.phase in of_phase:
+                    of_phase[task.phase] += sent_bytes(plan, program, op)
+        found.add((of_phase[Phase.FORWARD], of_phase[Phase.BACKWARD]))
+    (only,) = found
+    return only
+
+
+def test_ulysses_sends_the_bytes_of_its_closed_form() -> None:
+    """Four exchanges of a rank's own tokens forward and four backward: 4(N-1)/N^2 A each; scores kept or not."""
+    for attention in ("flash", "core"):
+        assert sent(layer_plan(attention, context_method="ulysses")) == (12288, 12288)
+    assert 4 * (RANKS - 1) / RANKS**2 * A == 12288
+
+
+def test_a_ring_sends_the_bytes_of_its_closed_form() -> None:
+    """Keys and values go forward N-1 times, and with the sums of their gradients back as often.
+
+    The prototype began the sums at their own rank, so they took N steps home: 2/N A more, 57344. Here backward begins
+    with the block that a rank held last, and the sums are home one step earlier.
+    """
+    forward, backward = sent(layer_plan(context_method="p2p"))
+    assert forward == 24576 == 2 * (RANKS - 1) / RANKS * A
+    assert backward + 2 / RANKS * A == 57344
+    assert backward == 4 * (RANKS - 1) / RANKS * A
+
+
+def test_gathering_sends_the_bytes_of_its_closed_form() -> None:
+    """Two gathers forward; in backward two gathers and two reduce_scatters."""
+    forward, backward = sent(layer_plan(context_method="all_gather"))
+    assert forward == 2 * (RANKS - 1) / RANKS * A
+    assert backward == 2 * forward
+
+
+@pytest.mark.parametrize(("tp", "kv", "degree", "remedy"), [
+    (1, 2, 4, "write 2, or"), (2, 4, 4, "write 2, or"), (1, 3, 2, "write method: p2p"), (4, 4, 2, "write method: p2p"),
+])  # fmt: skip
+def test_ulysses_refuses_more_ranks_than_heads_of_keys(tp: int, kv: int, degree: int, remedy: str) -> None:
+    """The heads of one tensor-parallel rank are shared out; the error names the largest degree that divides them."""
+    model = LLAMA | {"num_heads": 12, "num_kv_heads": kv, "hidden_size": 96, "attention": "flash"}
+    with pytest.raises(SpecError, match=f"{degree} ranks do not share out evenly the {kv // tp} head.*{remedy}"):
+        dense_job(model=model, tp=tp, context_degree=degree, context_method="ulysses")
+
+
+def test_ulysses_refuses_blocks_that_are_not_equal() -> None:
+    """A sequence makes one block per rank, and a block is shared out to the ranks of sequence parallelism."""
+    with pytest.raises(SpecError, match="sequence_length 30 does not divide into 4 blocks, one per rank"):
+        dense_job(model=MODEL | {"sequence_length": 30}, context_degree=4, context_method="ulysses")
+    with pytest.raises(SpecError, match="a rank's 3 tokens do not divide over 2 tensor-parallel ranks"):
+        dense_job(
+            model=MODEL | {"sequence_length": 6}, tp=2, sequence_parallel=True, context_degree=2,
+            context_method="ulysses",
+        )  # fmt: skip
