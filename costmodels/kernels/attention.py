@@ -17,6 +17,7 @@ With ``ring``, they are another rank's, and half of the scores are seen, whole (
 the mirror image of that block too, which nobody computes. Which scores are seen depends on the rank, how many does not.
 A step of a ring is priced as where the keys are an earlier rank's in the sequence: all queries see one chunk. Where
 they are a later one's, the second chunk of queries sees both: as many scores, and fewer bytes of queries.
+``mirrored``: all queries see all keys, those of an earlier rank's block; ``flop`` counts the mirror image as well.
 
 With ``window``, a query sees at most so many keys, its own and those before it (Beltagy et al. 2020, Longformer;
 Jiang et al. 2023, Mistral 7B). ``flop`` then counts so many keys per query, and fused kernels execute no others; the
@@ -221,7 +222,8 @@ def _flash_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], att
     keys, widths = _fused_keys(q, k, attributes), (q.shape[3], v.shape[3])
     scores = q.like(q.shape[1], q.shape[2], q.shape[0], keys)
     causal = _is_causal(attributes)
-    rows, read = _counted_keys(k, attributes) if causal else 2 * keys, [_touched(x, keys, attributes) for x in (k, v)]
+    mirrored = "ring" in attributes or "mirrored" in attributes
+    rows, read = 2 * keys if mirrored else _counted_keys(k, attributes), [_touched(x, keys, attributes) for x in (k, v)]
     work = _products(1, scores, sum(widths), (q, *read), outputs, rows)
     executed = work.executed_flop * (_causal_fraction(q.shape[0], keys, _window(attributes)) if causal else 1.0)
     return Work(work.flop, executed, work.bytes_read, work.bytes_written, _fused_shape(q, keys, widths, attributes))

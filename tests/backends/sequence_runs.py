@@ -13,6 +13,9 @@ WIDE_LLAMA: Mapping[str, Any] = {**SHORT_LLAMA, "num_kv_heads": 4}
 
 SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
     "ulysses on 4": training(model=WIDE_LLAMA, context_degree=4, context_method="ulysses", batch=(2, 1)),
+    "contiguous ring on 4": training(
+        model=SHORT_LLAMA, context_degree=4, context_layout="contiguous", batch=(2, 1), recompute="selective"
+    ),
     "tp2 sp x ulysses": training(
         model=WIDE_LLAMA, tensor_degree=2, sequence_parallel=True, context_degree=2, context_method="ulysses",
         batch=(2, 1), recompute="selective",
@@ -21,6 +24,22 @@ SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
 """On four processes, with all others."""
 
 MANY_SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
+    "contiguous ring on 4, recompute full": training(
+        model={**SHORT, "attention": "flash"}, context_degree=4, context_layout="contiguous", batch=(2, 1),
+        recompute="full", numbers={"checkpoint_early_stop": True},
+    ),
+    "contiguous ring x pp2 x dp2 zero1": training(
+        model=SHORT_LLAMA, context_degree=2, context_layout="contiguous", data_degree=2, zero_stage=1, batch=(4, 1),
+        pipeline={"degree": 2},
+    ),
+    "contiguous gathers on 4, recompute selective": training(
+        model=SHORT_LLAMA, context_degree=4, context_method="all_gather", context_layout="contiguous", batch=(2, 1),
+        recompute="selective",
+    ),
+    "contiguous gathers x tp2 sp x dp2 zero3": training(
+        model=SHORT_LLAMA, context_degree=2, context_method="all_gather", context_layout="contiguous", data_degree=2,
+        zero_stage=3, tensor_degree=2, sequence_parallel=True, batch=(4, 1),
+    ),
     "ulysses on 4, recompute full": training(
         model=WIDE_LLAMA, context_degree=4, context_method="ulysses", batch=(2, 1), recompute="full"
     ),
@@ -44,6 +63,13 @@ MANY_SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
 """On as many ranks as they need, all in one process."""
 
 MUTED_SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
+    "contiguous ring": training(
+        model={**LLAMA, "num_layers": 1}, context_degree=4, context_layout="contiguous", batch=(1, 1)
+    ),
+    "contiguous gathers": training(
+        model={**LLAMA, "num_layers": 1}, context_degree=2, context_method="all_gather", context_layout="contiguous",
+        batch=(1, 1),
+    ),
     "ulysses": training(
         model={**LLAMA, "num_layers": 1}, context_degree=2, context_method="ulysses", batch=(1, 1)
     ),

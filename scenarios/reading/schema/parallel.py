@@ -8,6 +8,7 @@ from scenarios.reading.quantities import Bytes, Degree, FractionOrAuto, SwitchOr
 from scenarios.reading.schema.values import MAX_TOKENS, MAX_WORLD_SIZE, MicrobatchCount, Section
 from sim.training.pipeline.rules import Schedule
 from sim.training.pipeline.spec import Recompute
+from sim.training.sequence.key_exchange import SequenceLayout
 from sim.training.sequence.registry import SequenceMethodName
 from sim.training.spec.parallelism.sharding import GradientSync, Offload
 from sim.training.tensor.registry import TensorMethodName
@@ -97,6 +98,8 @@ class ContextSection(Section):
 
     `ulysses`: tokens are exchanged for heads before attention, and back after it.
     """
+    layout: SequenceLayout = "zigzag"
+    """p2p, all_gather: two chunks of a sequence per rank, which share out the causal mask evenly, or one block each."""
 
 
 class PipelineSection(Section):

@@ -1,6 +1,11 @@
-"""Attention to gathered keys and values, of sequences that ranks share."""
+"""Attention to gathered keys and values, of sequences that ranks share.
 
-from collections.abc import Sequence
+Of a sequence in two chunks per rank, all ranks run one program: kernels learn a rank's chunks from its place along the
+axis. Of a sequence in one block per rank, the causal mask leaves rank i only the keys of i + 1 ranks, so every place
+along the axis has a program of its own.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +17,22 @@ from sim.plan.words.layout import PARTIAL
 
 @dataclass(frozen=True, slots=True)
 class SharedSequence:
-    """A sequence in 2 x ``degree`` chunks, of which rank i along ``axis`` has chunks i and 2 ``degree`` - 1 - i."""
+    """A sequence whose tokens lie over ``degree`` = n ranks along ``axis``.
+
+    ``zigzag``: in 2n chunks, of which rank i has chunks i and 2n-1-i. Otherwise in n blocks, of which it has the i-th.
+    """
 
     axis: str
     degree: int
+    zigzag: bool = True
+
+    def place(self, t: TaskTracer) -> int:
+        """Return the place along the axis of the ranks that run a program, which must be theirs alone."""
+        return t.program.role[self.axis]
+
+    def mask(self, t: TaskTracer, own_tokens: int) -> Mapping[str, Any]:
+        """Return what kernels are told of the gathered keys that a rank's queries see."""
+        return {"dealt_over": self.axis} if self.zigzag else {"context": self.place(t) * own_tokens}
 
 
 def gathering_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared: SharedSequence) -> Tensor:
@@ -27,16 +44,15 @@ def gathering_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared:
     """
     q, k, v = qkv
     everything = [_gathered(t, x, shared, Kind.ACTIVATION, "all_gather") for x in (k, v)]
-    layouts = (q.layout, f.heads_layout(q))
-    dealt: dict[str, Any] = {"dealt_over": shared.axis}
-    result = t.compute(name, "flash_attention", (q, *everything), layouts, labels=("result", "lse"), **dealt)
+    layouts, mask = (q.layout, f.heads_layout(q)), shared.mask(t, q.shape[0])
+    result = t.compute(name, "flash_attention", (q, *everything), layouts, labels=("result", "lse"), **mask)
     y = _copied(t, f"{name}.output", result[0], Kind.ACTIVATION)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         again = [_gathered(r, x, shared, Kind.WORKSPACE, "regather") for x in (k, v)]
-        sums = [_zeros_like(r, f"{name}.{label}_gradient", x) for label, x in zip("kv", again, strict=True)]
+        sums = [zeros_like(r, f"{name}.{label}_gradient", x) for label, x in zip("kv", again, strict=True)]
         operands = (f.only(gradients), q, *again, *result)
-        part = r.compute_and_update(f"{name}.backward", "flash_attention_backward", operands, sums, q.layout, **dealt)
+        part = r.compute_and_update(f"{name}.backward", "flash_attention_backward", operands, sums, q.layout, **mask)
         dq = _copied(r, f"{name}.q_gradient", part, Kind.WORKSPACE)
         return [dq, *(_own_sum(r, x, like, shared) for x, like in zip(sums, (k, v), strict=True))]
 
@@ -47,6 +63,8 @@ def gathering_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared:
 def _gathered(t: TaskTracer, x: Tensor, shared: SharedSequence, kind: Kind, label: str) -> Tensor:
     """Return x of all ranks in the order of the sequence."""
     dealt = t.gather(x, shared.axis, 0, kind, label)
+    if not shared.zigzag:
+        return dealt
     order = [0] * (2 * shared.degree)
     for index in range(shared.degree):
         order[index], order[-1 - index] = 2 * index, 2 * index + 1
@@ -55,8 +73,10 @@ def _gathered(t: TaskTracer, x: Tensor, shared: SharedSequence, kind: Kind, labe
 
 def _own_sum(r: TaskTracer, gradient: Tensor, like: Tensor, shared: SharedSequence) -> Tensor:
     """Return the sum over ranks of this rank's chunks of a gradient in the order of the sequence."""
-    order = [chunk for index in range(shared.degree) for chunk in (index, 2 * shared.degree - 1 - index)]
-    dealt = _reordered(r, gradient.relaid(like.layout.with_(shared.axis, PARTIAL)), order, Kind.WORKSPACE)
+    dealt = gradient.relaid(like.layout.with_(shared.axis, PARTIAL))
+    if shared.zigzag:
+        order = [chunk for index in range(shared.degree) for chunk in (index, 2 * shared.degree - 1 - index)]
+        dealt = _reordered(r, dealt, order, Kind.WORKSPACE)
     return r.scatter_sum(dealt, shared.axis, 0, like.layout, Kind.WORKSPACE)
 
 
@@ -71,6 +91,7 @@ def _copied(t: TaskTracer, name: str, x: Tensor, kind: Kind) -> Tensor:
     return y
 
 
-def _zeros_like(t: TaskTracer, name: str, x: Tensor) -> Tensor:
+def zeros_like(t: TaskTracer, name: str, x: Tensor) -> Tensor:
+    """Return zeros in the form of x, to which a backward adds."""
     (y,) = t.compute(name, "zeros", (), (x.layout,), kind=Kind.WORKSPACE, shapes=(x.shape,), dtype=x.dtype)
     return y

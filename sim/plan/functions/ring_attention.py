@@ -5,13 +5,16 @@ rank j places before it. If that rank is earlier in the sequence, all queries se
 sees the second. If it is later, only the second chunk of queries sees its keys. Either way half of the scores remain,
 without a mask (Transformer Engine, AttnFuncWithCPAndKVP2P). The kernel learns the half from the rank's place and the
 step. Results and gradients have a row for each of the rank's tokens; rows without scores in this step are zero.
+
+A sequence in one block per rank shows what this avoids. Keys of a later rank are seen by no query, so rank i computes
+in i + 1 of the n steps, and the last rank's time is the ring's (Brandon et al. 2023, Striped Attention, section 2).
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.plan.functions import basic as f
-from sim.plan.functions.context import SharedSequence
+from sim.plan.functions.context import SharedSequence, zeros_like
 from sim.plan.functions.ring import Ring
 from sim.plan.functions.tracing import Gradients, TaskTracer, Tensor
 from sim.plan.words.buffer import Kind
@@ -35,13 +38,13 @@ def ring_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared: Shar
         coming = held
         if step + 1 < shared.degree:
             coming = _passed(around, t, label, held, 1, Kind.ACTIVATION)
-        result = t.compute(
-            label, "flash_attention", (q, *held), layouts, labels=("", "lse"), **_attributes(shared, step)
-        )
-        if step == 0:
-            y, lse = result
-        else:
-            t.update(f"{label}.merge", "merge_attention", result, (y, lse))
+        mask = _mask(t, shared, step)
+        if mask is not None:
+            result = t.compute(label, "flash_attention", (q, *held), layouts, labels=("", "lse"), **mask)
+            if step:
+                t.update(f"{label}.merge", "merge_attention", result, (y, lse))
+            else:
+                y, lse = result
         last, held = held, coming
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
@@ -55,6 +58,7 @@ def _backward(r: TaskTracer, name: str, shared: SharedSequence, saved: Sequence[
     """Return the gradients of q, k and v, of what the forward's last step read and what all of it gave.
 
     Sums of the gradients of keys and values follow these one step behind: they are needed once a step is computed.
+    A rank that sees none of the first keys begins their sums with zeros.
     """
     dy, q, *held, y, lse = saved
     back, sums = _ring(shared, Direction.FORWARD), _ring(shared, Direction.BACKWARD)
@@ -64,13 +68,17 @@ def _backward(r: TaskTracer, name: str, shared: SharedSequence, saved: Sequence[
     for step in reversed(range(shared.degree)):
         label = _label(name, step)
         coming = _passed(back, r, label, held, -1, Kind.WORKSPACE) if step else held
-        own, *parts = r.compute(
-            label, "flash_attention_backward", (dy, q, *held, y, lse), layouts, labels=("q", "k", "v"),
-            kind=Kind.WORKSPACE, **_attributes(shared, step),
-        )  # fmt: skip
-        dq = _added(r, label, (own,), dq, "q")
+        mask, parts = _mask(r, shared, step), list[Tensor]()
+        if mask is not None:
+            own, *parts = r.compute(
+                label, "flash_attention_backward", (dy, q, *held, y, lse), layouts, labels=("q", "k", "v"),
+                kind=Kind.WORKSPACE, **mask,
+            )  # fmt: skip
+            dq = _added(r, label, (own,), dq, "q")
         if totals:
             totals = sums.receive(r, f"{label}.sum.recv", held, _KEYS_AND_VALUES, 1, Kind.WORKSPACE)
+        elif mask is None:
+            totals = [zeros_like(r, f"{label}.sum.{what}", x) for what, x in zip("kv", held, strict=True)]
         totals = _added(r, label, parts, totals, "kv")
         if step:
             sums.send(r, f"{_label(name, step - 1)}.sum", totals, -1)
@@ -88,9 +96,13 @@ def _label(name: str, step: int) -> str:
     return f"{name}.{step}" if step else name
 
 
-def _attributes(shared: SharedSequence, step: int) -> Mapping[str, Any]:
-    """Return what the attention kernels are told: own keys are causal, of others' half is seen."""
-    return {"causal": False, "ring": shared.axis, "step": step} if step else {}
+def _mask(t: TaskTracer, shared: SharedSequence, step: int) -> Mapping[str, Any] | None:
+    """Return what kernels are told of the keys of a step: own ones are causal; None: no query sees them."""
+    if step == 0:
+        return {}
+    if shared.zigzag:
+        return {"causal": False, "ring": shared.axis, "step": step}
+    return {"causal": False, "mirrored": True} if step <= shared.place(t) else None
 
 
 def _passed(ring: Ring, t: TaskTracer, name: str, held: Sequence[Tensor], ahead: int, kind: Kind) -> list[Tensor]:

@@ -4,7 +4,7 @@ A ``ProgramTracer`` collects the buffers, tasks and parameters of one program; a
 ops of one task and, while it records, a tape from which ``sim.plan.functions.gradients`` derives the backward task.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -74,11 +74,15 @@ class Record:
 
 @dataclass(slots=True)
 class ProgramTracer:
-    """Collects the mesh, buffers and parameters of one program, which its tasks share."""
+    """Collects the mesh, buffers and parameters of one program, which its tasks share.
+
+    ``role``: the coordinates of the ranks that run it; empty: all ranks do.
+    """
 
     mesh: Mesh
     parameter_dtype: str
     gradient_dtype: str
+    role: Mapping[str, int] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     parameters: dict[str, Parameter] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)

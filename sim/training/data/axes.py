@@ -7,9 +7,10 @@ Axes of a mesh, from the slowest to the fastest:
 ``dp_local``: the neighbours of a group on an axis of their own; the axis before it then counts the sets of neighbours.
 ``ep``: the ranks of an expert-parallel group, each with its part of the experts; the axes before it count these groups.
 
-Layouts of activations name ``dp`` for all of these axes. Along the axes of context
-parallelism the ranks of a replica split its sequences. They hold the same parameters, so gradients are also summed over
-these axes, and sharded state is sharded over them too (Megatron-LM's distributed optimizer; PyTorch's FSDP as torchtitan runs it, on one flat mesh of both axes).
+Layouts of activations name ``dp`` for all of these axes. Along the axes of context parallelism the ranks of a replica
+split its sequences. They hold the same parameters, so gradients are also summed over these axes, and state is sharded
+over them too (Megatron-LM's distributed optimizer; PyTorch's FSDP as torchtitan runs it, on one flat mesh of both
+axes).
 """
 
 from collections.abc import Iterator

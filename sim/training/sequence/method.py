@@ -75,6 +75,14 @@ class SequenceMethod(ABC):
     def chunks(self) -> tuple[tuple[int, ...], ...]:
         """Return which of a sequence's equal chunks, in order, each rank along the axes has."""
 
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Return the coordinates of ranks that run one program: none where all ranks along the axes do.
+
+        The program's tracer knows its role. A method whose ranks compute different amounts has several.
+        """
+        return ({},)
+
     @abstractmethod
     def check(self, shares: Shares) -> None:
         """Raise SpecError, with the nearest valid choice, where the ranks do not divide what they share."""

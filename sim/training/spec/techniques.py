@@ -75,6 +75,11 @@ TECHNIQUES: Final[Mapping[str, Technique]] = {
     "p2p": _shared_by("p2p"),
     "all_gather": _shared_by("all_gather"),
     "ulysses": _shared_by("ulysses"),
+    "contiguous": Technique(
+        "sequences in contiguous blocks",
+        lambda s: len(s.parallel.sequence.roles) > 1,
+        needs=(("p2p",), ("all_gather",)),
+    ),
     "latent_attention": Technique("latent attention", lambda s: s.model.latent_attention is not None),
     "sliding_window": Technique("sliding windows", lambda s: s.model.sliding_window is not None),
     "score_cap": Technique("capped scores", lambda s: s.model.score_cap > 0.0, needs=(("core_attention",),)),

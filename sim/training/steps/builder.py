@@ -35,9 +35,9 @@ MAIN_STREAM = "compute"
 
 
 def build_dense_training(job: DenseTraining, name: str, only: int | None = None) -> Plan:
-    """Return the plan of one training step: one program per pipeline rank.
+    """Return the plan of one training step: one program per pipeline rank, or several if sharers of a sequence differ.
 
-    ``only``: the pipeline rank whose program alone is built.
+    ``only``: the pipeline rank whose programs alone are built.
     """
     pipeline, sharding = job.parallel.pipeline, job.parallel.sharding
     axes, experts = job.parallel.mesh_axes, job.parallel.expert_degree
@@ -52,7 +52,8 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None)
         if only not in (None, rank):
             continue
         splits = frozenset(action.stage for action in order if action.kind == "W")
-        programs.append(StageProgramBuilder(job, mesh, place, rank, splits).build(calls[rank]))
+        for sharer in job.parallel.sequence.roles:
+            programs.append(StageProgramBuilder(job, mesh, place, rank, splits, sharer).build(calls[rank]))
     return Plan(name, mesh, tuple(programs), job.seed, barrier=pipeline.has_barrier)
 
 
@@ -61,6 +62,7 @@ class StageProgramBuilder:
     """Builds the program of one pipeline rank: its virtual stages, their backward, the end of the step.
 
     ``splits``: stages that run backwards in two parts. Both copies of a bidirectional pipeline are virtual stages.
+    ``sharer``: the coordinates of the ranks along the axes of context parallelism, if those run other programs.
     Where sequences go through the pipeline in slices, each slice has tasks of its own. ``idle``: tasks that would have
     no ops, as a stage has no layers; they are neither written nor called.
     """
@@ -70,6 +72,7 @@ class StageProgramBuilder:
     place: Placement
     rank: int
     splits: frozenset[int]
+    sharer: Mapping[str, int] = field(default_factory=dict)
     tracer: ProgramTracer = field(init=False)
     model: TransformerBuilder = field(init=False)
     forwards: "dict[Pass, _Forward]" = field(init=False)
@@ -80,7 +83,8 @@ class StageProgramBuilder:
     def __post_init__(self) -> None:
         job, precision = self.job, self.job.training.types
         self.forwards, self.input_gradients = {}, {}
-        self.tracer = ProgramTracer(self.mesh, precision.parameter, precision.gradient)
+        role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
+        self.tracer = ProgramTracer(self.mesh, precision.parameter, precision.gradient, {**role, **self.sharer})
         self.model = TransformerBuilder(
             job.model,
             job.training.microbatch_size,
@@ -115,9 +119,8 @@ class StageProgramBuilder:
 
     def program(self, tasks: Mapping[str, Task], calls: Sequence[Call]) -> Program:
         """Return the rank's program of these tasks, its gradients assigned or cleared as the job wants it."""
-        role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
         refuse_uncountable(self.tracer.buffers.values(), calls)
-        program = Program(role, dict(self.tracer.buffers), dict(tasks), tuple(calls))
+        program = Program(dict(self.tracer.role), dict(self.tracer.buffers), dict(tasks), tuple(calls))
         return assign_gradients(program) if self.job.training.set_gradients_to_none else program
 
     def _write_stages(self) -> dict[int, list[Parameter]]:

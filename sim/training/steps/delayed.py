@@ -27,12 +27,14 @@ from sim.training.steps.textbook import RankWriter
 
 
 def build_delayed_training(job: DenseTraining, name: str) -> Plan:
-    """Return the plan of a run of steps: one program per pipeline rank."""
+    """Return the plan of a run of steps: one program per pipeline rank, or per sharer of a sequence too."""
     parallel, place = job.parallel, placement(job.parallel.pipeline)
     mesh = Mesh(parallel.mesh_axes, parallel.tensor.blocks)
     calls = pipeline_calls(orders(parallel.pipeline, job.num_microbatches), place)
     programs = [
-        DelayedProgramBuilder(job, mesh, place, rank, frozenset()).build(calls[rank]) for rank in range(place.num_ranks)
+        DelayedProgramBuilder(job, mesh, place, rank, frozenset(), sharer).build(calls[rank])
+        for rank in range(place.num_ranks)
+        for sharer in parallel.sequence.roles
     ]
     return Plan(name, mesh, tuple(programs), job.seed, num_steps=NUM_STEPS, microbatches_per_step=job.num_microbatches)
 

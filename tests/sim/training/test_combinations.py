@@ -31,6 +31,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "p2p": {"context_degree": 2},
     "all_gather": {"context_degree": 2, "context_method": "all_gather"},
     "ulysses": {"context_degree": 2, "context_method": "ulysses"},
+    "contiguous": {"context_layout": "contiguous"},
     "latent_attention": {
         "num_kv_heads": 8,
         "latent_attention": LatentAttention(kv_rank=16, head_size=8, rotary_head_size=4, value_head_size=8),

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from sim.plan.facts.description import collective_bytes, payload_bytes
-from sim.plan.words.op import Collective, CollectiveKind, Op, Send
+from sim.engine.findings.breakdown import breakdown
+from sim.engine.running.simulate import simulate
+from sim.plan.facts.description import collective_bytes, kernel_work, payload_bytes
+from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Send
 from sim.plan.words.program import Phase, Plan, Program
 from sim.training.errors import SpecError
-from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan
+from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
 
 MODEL = GPT | {
     "num_layers": 1, "hidden_size": 32, "num_heads": 8, "num_kv_heads": 8, "ffn_hidden_size": 128,
@@ -77,6 +79,51 @@ def test_gathering_sends_the_bytes_of_its_closed_form() -> None:
     forward, backward = sent(layer_plan(context_method="all_gather"))
     assert forward == 2 * (RANKS - 1) / RANKS * A
     assert backward == 2 * forward
+
+
+def attention_work(program: Program) -> tuple[float, float]:
+    """Return the FLOP of a step's attention kernels, counted and executed."""
+    works = [
+        kernel_work(program, op)
+        for _, _, _, op in program.instances()
+        if isinstance(op, Compute) and op.kernel.startswith("flash_attention")
+    ]
+    return sum(work.flop for work in works), sum(work.executed_flop for work in works)
+
+
+@pytest.mark.parametrize("method", ["p2p", "all_gather"])
+def test_blocks_share_out_a_causal_mask_unevenly(method: str) -> None:
+    """Of n ranks with a block each, rank i computes i + 1/2 of the n^2/2 blocks that the mask leaves.
+
+    Chunks in zigzag give every rank n/2 of them, so the last rank takes (2n - 1)/n as long. The counted FLOP are those
+    of the full square in all, and what is sent does not change.
+    """
+    even = layer_plan(context_method=method)
+    plan = layer_plan(context_method=method, context_layout="contiguous")
+    assert [program.role for program in plan.programs] == [{"cp": index} for index in range(RANKS)]
+    counted, executed = zip(*map(attention_work, plan.programs), strict=True)
+    of_all = [RANKS * work for work in attention_work(even.programs[0])]
+    assert sum(counted) == pytest.approx(of_all[0])
+    assert executed == pytest.approx([(2 * index + 1) / RANKS**2 * of_all[1] for index in range(RANKS)])
+    assert executed[-1] * RANKS / of_all[1] == pytest.approx((2 * RANKS - 1) / RANKS)
+    assert sent(plan) == sent(even)
+
+
+@pytest.mark.parametrize("method", ["p2p", "all_gather"])
+def test_ranks_with_early_blocks_wait_for_the_last(method: str) -> None:
+    """Where attention is most of the work, blocks make a step longer than zigzag does, and early ranks idle more."""
+    model = LLAMA | {"num_layers": 1, "hidden_size": 256, "sequence_length": 65536}
+    keys: dict[str, Any] = {"model": model, "context_degree": 4, "context_method": method, "precision": "bf16"}
+    runs = [
+        simulate(dense_plan(**keys, context_layout=layout), pricing_on("hgx-h100", 4, devices_per_node=4))
+        for layout in ("zigzag", "contiguous")
+    ]
+    even, uneven = (run.iteration_time_s for run in runs)
+    assert 1.3 * even < uneven < 1.75 * even
+    computing = [breakdown(runs[1], rank).busy_s["compute"] for rank in range(4)]
+    assert computing == sorted(computing)
+    assert computing[0] < 0.5 * computing[-1]
+    assert computing[-1] > 0.9 * uneven
 
 
 @pytest.mark.parametrize(("tp", "kv", "degree", "remedy"), [
