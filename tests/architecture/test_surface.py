@@ -164,6 +164,10 @@ SUMMARY = {
     *("model_flop_per_s_per_device", "hardware_flop_per_s_per_device", "mfu", "hfu"),
     *("bubble_fraction", "exposed_communication_fraction", "fits_memory", "memory_capacity_bytes", "critical_path_s"),
     "memory_reserve_bytes",
+    *(
+        f"tensor_axes.{key}"
+        for key in ("axis", "degree", "ranks_per_node", "sent_bytes_per_rank", "busy_s", "exposed_s")
+    ),
     *(f"resolved.{key}" for key in ("version", "nodes", "devices_per_node", "profile", "profile_basis")),
     *(f"resolved.{key}" for key in ("num_parameters", "sequence_length", "sequence_length_from", "tokens_per_step")),
     *(f"resolved.{key}" for key in ("global_batch_size", "microbatch_size", "num_microbatches", "degrees")),

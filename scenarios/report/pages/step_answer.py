@@ -3,7 +3,7 @@
 from typing import Final
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
-from scenarios.report.blocks import Card, Fact, Facts, Line, Only, Part, Piece, Section, SplitBar
+from scenarios.report.blocks import Card, Fact, Facts, Line, Only, Part, Piece, Section, SplitBar, Table
 from scenarios.report.pages.advice_section import advice_facts
 from scenarios.report.pages.long_run_section import long_run_card
 from scenarios.report.words import counted, detail_rows, memory_words, room_words, spread_words, time_parts
@@ -58,7 +58,21 @@ def spending_section(summary: StepSummary) -> Section:
     advice = () if summary.advice is None else advice_facts(summary.advice)
     rows = (*_details(summary), *advice)
     lead = "The mean over all ranks. What is not computing is waiting."
-    return Section("What a rank spends the step on", (bar, Only("page", (Facts(rows),))), lead)
+    blocks = (bar, *_tensor_axes(summary), Only("page", (Facts(rows),)))
+    return Section("What a rank spends the step on", blocks, lead)
+
+
+def _tensor_axes(summary: StepSummary) -> tuple[Table, ...]:
+    """Return what each axis of a tensor-parallel mesh costs; nothing of other methods."""
+    rows = [
+        (
+            entry.axis.removeprefix("tp_"), str(entry.degree), str(entry.ranks_per_node),
+            format_bytes(entry.sent_bytes_per_rank), format_time(entry.busy_s), format_time(entry.exposed_s),
+        )
+        for entry in summary.tensor_axes or ()
+    ]  # fmt: skip
+    columns = ("tensor axis", "ranks", "on a node", "sent per rank", "communication", "exposed")
+    return (Table(columns, rows),) if rows else ()
 
 
 def _utilisation(summary: StepSummary) -> tuple[str, str, str] | None:

@@ -65,6 +65,22 @@ class CommunicationSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TensorAxis:
+    """The communication along an axis of a tensor-parallel mesh, of the mean rank and per step.
+
+    ``ranks_per_node``: how many ranks of a group along it share a node, at most. ``exposed_s``: of ``busy_s``, the
+    time in which the rank computes nothing.
+    """
+
+    axis: str
+    degree: int
+    ranks_per_node: int
+    sent_bytes_per_rank: float
+    busy_s: float
+    exposed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
     """Use of a node's own memory by its ranks."""
 
@@ -138,6 +154,7 @@ class StepSummary:
     memory_reserve_bytes: int | None = field(default=None, metadata=ABSENT)
     host_memory: HostMemory | None = field(default=None, metadata=ABSENT)
     token_slices: tuple[int, ...] | None = field(default=None, metadata=ABSENT)
+    tensor_axes: tuple[TensorAxis, ...] | None = field(default=None, metadata=ABSENT)
     roles: tuple[RoleSummary, ...]
     links: tuple[LinksSummary, ...]
     communication: tuple[CommunicationSummary, ...]

@@ -13,6 +13,7 @@ from scenarios.report.pages.run_page import FoundStep, closing_block
 from scenarios.summaries.steps.advice import AdviceSummary
 from scenarios.summaries.steps.step import StepSummary
 from scenarios.summaries.steps.step_row import StepRow
+from scenarios.workloads.steps.findings.tensor_axes import tensor_axes_of
 from scenarios.workloads.steps.intervals import errors_of
 from scenarios.workloads.steps.pricing import locating_algorithms
 from scenarios.workloads.steps.row import row_of
@@ -81,6 +82,7 @@ def simulate(
     links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
     errors = errors_of(pricing) if isinstance(pricing, ClusterPricing) else None
     found = scenario.with_findings(summarise(scenario, run, links, errors), plan)
+    found = replace(found, tensor_axes=tensor_axes_of(run, pricing))
     return SimulatedStep(scenario, run, pricing, found, detail, links)
 
 
