@@ -158,16 +158,14 @@ KEYS = {
     *("reliability.spares.num_nodes", "reliability.spares.repair", "reliability.replications"),
 }
 
+TENSOR_AXIS = {"axis", "degree", "ranks_per_node", "sent_bytes_per_rank", "busy_s", "exposed_s"}
+
 SUMMARY = {
     *("schema", "scenario", "seed", "algorithm", "world_size", "iteration_time_s", "tokens_per_s"),
     *("makespan_s", "max_rank_span_s"),
     *("model_flop_per_s_per_device", "hardware_flop_per_s_per_device", "mfu", "hfu"),
     *("bubble_fraction", "exposed_communication_fraction", "fits_memory", "memory_capacity_bytes", "critical_path_s"),
     "memory_reserve_bytes",
-    *(
-        f"tensor_axes.{key}"
-        for key in ("axis", "degree", "ranks_per_node", "sent_bytes_per_rank", "busy_s", "exposed_s")
-    ),
     *(f"resolved.{key}" for key in ("version", "nodes", "devices_per_node", "profile", "profile_basis")),
     *(f"resolved.{key}" for key in ("num_parameters", "sequence_length", "sequence_length_from", "tokens_per_step")),
     *(f"resolved.{key}" for key in ("global_batch_size", "microbatch_size", "num_microbatches", "degrees")),
@@ -303,6 +301,14 @@ def test_summary_keys_are_the_stated_ones(root: Path) -> None:
     assert summary["schema"] == "meshtwin.summary/1"
 
 
+def test_keys_of_tensor_axes_are_the_stated_ones() -> None:
+    """Methods on a mesh have an entry for each of its axes."""
+    mesh = ("parallel.data={degree: auto}", "parallel.pipeline={degree: 1}", "training.microbatch_size=4")
+    tensor = "parallel.tensor={method: 2d, degree: 4, mesh: [2, 2]}"
+    summary = simulate(load_scenario(FOLDER / "tiny-gpt-2x2.yaml", [*mesh, tensor])).as_json()
+    assert [set(entry) for entry in summary["tensor_axes"]] == [TENSOR_AXIS, TENSOR_AXIS]
+
+
 def test_reliability_keys_are_the_stated_ones(root: Path) -> None:
     """The ``reliability`` object of ``summary.json``, there only where a scenario asks for it, has these keys."""
     scenario = load_scenario(FOLDER / "llama3-405b-54-days.yaml", ["reliability.replications=2"])
@@ -365,7 +371,10 @@ def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> Non
 
 def test_every_key_and_option_is_documented(manual: str) -> None:
     """Whatever may be written or comes out is named in the README or a page of docs."""
-    words = {f"`{key.rsplit('.', 1)[-1]}`" for key in KEYS | SUMMARY | RELIABILITY | ADVICE | OSDP | SWEEP | TRACE}
+    words = {
+        f"`{key.rsplit('.', 1)[-1]}`"
+        for key in KEYS | SUMMARY | TENSOR_AXIS | RELIABILITY | ADVICE | OSDP | SWEEP | TRACE
+    }
     words |= {f"`{column}`" for column in COLUMNS}
     words |= {option for options in OPTIONS.values() for option in options if option.startswith("--")}
     assert sorted(word for word in words if word not in manual) == []
