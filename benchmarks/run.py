@@ -42,6 +42,21 @@ LONG_SEQUENCES = [
     for word in ("--set", change)
 ]  # fmt: skip
 """Of a scenario of Llama 3 405B: as many tokens a step, in sequences sixteen times as long."""
+def _set(*changes: str) -> list[str]:
+    return [word for change in changes for word in ("--set", change)]
+
+
+_OF_4096 = ("cluster.num_nodes=1024", "model.num_layers=24")
+MESHES = {
+    "2.5D, mesh 4 x 4 x 4, x 64 replicas": _set(
+        *_OF_4096, "training.global_batch_size=1024", "parallel.data={degree: 64}",
+    ),
+    "3D, mesh 16 x 16 x 16": _set(
+        *_OF_4096, "training.global_batch_size=256", "training.microbatch_size=256", "model.vocab_size=4096",
+        "parallel.tensor={method: 3d, degree: 4096, mesh: [16, 16, 16]}",
+    ),
+}  # fmt: skip
+"""Of the scenario of Tesseract on 64 A100: the same model, with 24 layers, on 4,096."""
 HEAVY = ("torch", "pandas", "matplotlib", "pyarrow", "plotly", "scipy", "simpy")
 
 
@@ -96,6 +111,13 @@ def large_rows() -> Iterator[Row]:
         measured = f"{cost.wall_s:.1f} s, {cost.peak_bytes / MIB:.0f} MiB"
         met = cost.wall_s <= most_s and cost.peak_bytes <= 2048 * MIB
         yield Row(f"{words}: whole command", measured, f"{most_s:.0f} s, 2048 MiB", met)
+
+
+def mesh_rows() -> Iterator[Row]:
+    """Yield what whole commands cost with tensor parallelism on meshes of 4,096 ranks in all."""
+    for words, options in MESHES.items():
+        cost = command_cost([COMMAND, str(SCENARIOS / "papers/tesseract-64-a100.yaml"), "--json", *options])
+        yield Row(f"{words}, 4,096 A100: whole command", f"{cost.wall_s:.1f} s", "5 s", cost.wall_s <= 5.0)
 
 
 def rate_rows() -> Iterator[Row]:
@@ -181,7 +203,7 @@ def main() -> int:
     """Print the machine and the table; return the exit code."""
     load = f", load before {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {os.cpu_count()} cores{load}\n")
-    commands = [*command_rows(), *large_rows(), *profile_rows(COMMAND), *help_rows()]
+    commands = [*command_rows(), *large_rows(), *mesh_rows(), *profile_rows(COMMAND), *help_rows()]
     repeated = [*repricing_rows(SCENARIOS), *step_times_rows(SCENARIOS)]
     rows = [*rate_rows(), *engine_rows(), *repeated, *topology_rows(), *folding_rows(), *commands]
     print(markdown(rows))
