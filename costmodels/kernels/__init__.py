@@ -14,6 +14,7 @@ from costmodels.kernels.gemm_pieces import GEMM_PIECE_KERNELS
 from costmodels.kernels.latent import LATENT_KERNELS
 from costmodels.kernels.model_ends import MODEL_END_KERNELS
 from costmodels.kernels.moe import MOE_KERNELS
+from costmodels.kernels.ring_scores import RING_SCORE_KERNELS
 from costmodels.kernels.tensor import BYTES_PER_ELEMENT, Attributes, Family, GemmShape, Kernel, TensorSpec, Work
 
 KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
@@ -30,6 +31,7 @@ KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
             *LATENT_KERNELS,
             *MODEL_END_KERNELS,
             *MOE_KERNELS,
+            *RING_SCORE_KERNELS,
         )
     }
 )

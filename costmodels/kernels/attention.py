@@ -6,7 +6,8 @@ rule e is d (not so in DeepSeek-AI 2024, DeepSeek-V2, section 2.1).
 The separate kernels also execute the full square; the fused ones skip what the causal mask hides, about half,
 and the fused backward computes the scores again: 5 products instead of 4 (Dao 2023, FlashAttention-2, section 3.1).
 The fused softmax reads the lower triangle only and writes the whole square
-(Megatron-LM, scaled_upper_triang_masked_softmax).
+(Megatron-LM, scaled_upper_triang_masked_softmax). With ``cut_over`` ranks share out its rows, and each is priced as
+the mean of them.
 
 A slice of a sequence: ``context`` tokens of it come before the queries, and keys and values are the first rows of
 caches for the whole sequence. Scores are then [b, n, s, context + s], which the separate kernels execute, while
@@ -140,7 +141,7 @@ def _same(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]
 
 def _softmax_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
     queries, keys = outputs[0].shape[2:]
-    part = _causal_fraction(queries, keys, _window(attributes))
+    part = 0.5 if "cut_over" in attributes else _causal_fraction(queries, keys, _window(attributes))
     executed = part * _SOFTMAX_FLOP_PER_SCORE * outputs[0].num_elements
     return Work(0.0, executed, int(part * total_bytes(inputs)), total_bytes(outputs))
 

@@ -16,6 +16,9 @@ SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
     "contiguous ring on 4": training(
         model=SHORT_LLAMA, context_degree=4, context_layout="contiguous", batch=(2, 1), recompute="selective"
     ),
+    "ring self-attention on 4": training(
+        model=SHORT, context_degree=4, context_method="ring_self_attention", batch=(2, 1)
+    ),
     "tp2 sp x ulysses": training(
         model=WIDE_LLAMA, tensor_degree=2, sequence_parallel=True, context_degree=2, context_method="ulysses",
         batch=(2, 1), recompute="selective",
@@ -40,6 +43,17 @@ MANY_SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
         model=SHORT_LLAMA, context_degree=2, context_method="all_gather", context_layout="contiguous", data_degree=2,
         zero_stage=3, tensor_degree=2, sequence_parallel=True, batch=(4, 1),
     ),
+    "ring self-attention on 4, llama, recompute full": training(
+        model={**SHORT_LLAMA, "attention": "core", "score_cap": 3.0}, context_degree=4,
+        context_method="ring_self_attention", batch=(2, 1), recompute="full",
+    ),
+    "ring self-attention x tp2 sp x dp2 zero1, recompute selective": training(
+        model=SHORT, context_degree=2, context_method="ring_self_attention", tensor_degree=2, sequence_parallel=True,
+        data_degree=2, zero_stage=1, batch=(4, 1), recompute="selective",
+    ),
+    "ring self-attention x pp2": training(
+        model=SHORT, context_degree=2, context_method="ring_self_attention", pipeline={"degree": 2}, batch=(2, 1)
+    ),
     "ulysses on 4, recompute full": training(
         model=WIDE_LLAMA, context_degree=4, context_method="ulysses", batch=(2, 1), recompute="full"
     ),
@@ -63,6 +77,9 @@ MANY_SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
 """On as many ranks as they need, all in one process."""
 
 MUTED_SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
+    "ring self-attention": training(
+        model={**GPT, "num_layers": 1}, context_degree=2, context_method="ring_self_attention", batch=(1, 1)
+    ),
     "contiguous ring": training(
         model={**LLAMA, "num_layers": 1}, context_degree=4, context_layout="contiguous", batch=(1, 1)
     ),

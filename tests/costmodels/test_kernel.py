@@ -41,6 +41,7 @@ E, K, C = 4, 2, 10
 SCORED, SLOTS = f32(S, B, E), TensorSpec((S, B, K), "int32")
 
 RING = {"causal": False, "ring": "cp", "step": 1}
+BLOCKS = {"ring": "cp", "step": 1, "blocks": 3, "factor": 1.0}
 PIECE = {"size": 2, "num_gradients": 2, "num_parameters": 2}
 """Seven parameters in two tensors, of which a rank updates two."""
 
@@ -213,6 +214,12 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("flash_attention_backward", [Q, Q, KV, KV, Q, f32(B, N, S)], RING, [Q, KV, KV]),
     ("merge_attention", [Q, f32(B, N, S), Q, f32(B, N, S)], {}, [Q, f32(B, N, S)]),
     ("take_chunks", [KV], {"order": (1, 0)}, [KV]),
+    ("ring_scores", [t(3, B, N, D), KV], BLOCKS, [t(B, N, 3, 3 * S)]),
+    ("ring_scores", [t(3, B, N, D), KV, t(B, N, 3, 3 * S)], BLOCKS, [t(B, N, 3, 3 * S)]),
+    ("ring_context", [t(B, N, 3, 3 * S), KV], BLOCKS, [t(3, B, N, D)]),
+    ("ring_context", [t(B, N, 3, 3 * S), KV, t(3, B, N, D)], BLOCKS, [t(3, B, N, D)]),
+    ("transposed_context", [t(B, N, 3, S), t(3, B, N, D)], {"groups": G, "factor": 1.0}, [KV]),
+    ("causal_softmax", [t(B, N, 3, S)], {"cut_over": ("cp",)}, [t(B, N, 3, S)]),
     ("attention_scores", [t(3, B, N, D), KV], {"context": 2}, [t(B, N, 3, 5)]),
     ("attention_scores_backward", [t(B, N, 3, 5), t(3, B, N, D), KV, KV], {"context": 2}, [t(3, B, N, D), KV]),
     ("attention_context", [t(B, N, 3, 5), KV], {"context": 2}, [t(3, B, N, D)]),
@@ -314,6 +321,11 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("flash_attention", [t(4, B, N, D), KV, KV], RING),
         ("flash_attention", [t(5, B, N, D), t(5, B, G, D), t(5, B, G, D)], RING),
         ("take_chunks", [KV], {"order": (1, 1)}),
+        ("ring_scores", [t(3, B, N, D + 1), KV], BLOCKS),
+        ("ring_scores", [t(3, B, N, D), KV, t(B, N, 3, 2 * S)], BLOCKS),
+        ("ring_context", [t(B, N, 3, 2 * S), KV], BLOCKS),
+        ("ring_context", [t(B, N, 3, 3 * S), KV, t(3, B, G, D)], BLOCKS),
+        ("transposed_context", [t(B, N, 3, S), t(3, B, N, D)], {"groups": 4, "factor": 1.0}),
         ("take_chunks", [KV], {"order": (2, 0, 1, 3, 4)}),
         ("attention_scores", [t(3, B, N, D), KV], {"context": 6}),
         ("attention_scores_backward", [t(B, N, 3, 5), t(3, B, N, D), KV], {"context": 2}),

@@ -15,6 +15,7 @@ from backends.torch.kernels.gemm_pieces import GEMM_PIECE_KERNELS
 from backends.torch.kernels.latent import LATENT_KERNELS
 from backends.torch.kernels.model_ends import MODEL_END_KERNELS
 from backends.torch.kernels.moe import MOE_KERNELS
+from backends.torch.kernels.ring_scores import RING_SCORE_KERNELS
 
 KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
     {
@@ -28,6 +29,7 @@ KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         **LATENT_KERNELS,
         **MODEL_END_KERNELS,
         **MOE_KERNELS,
+        **RING_SCORE_KERNELS,
     }
 )
 

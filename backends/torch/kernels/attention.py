@@ -23,33 +23,33 @@ _QUERY_BLOCK: Final = 256
 """Queries that the fused kernels take at a time: memory grows with block x sequence, not with its square."""
 
 
-def _grouped(x: Tensor, kv: Tensor) -> Tensor:
-    """Return x[s, b, n, d] as [b, g, r, s, d], grouped by the kv heads of kv[s, b, g, d]."""
+def query_groups(x: Tensor, keys: Tensor) -> Tensor:
+    """Return x[s, b, n, d] as [b, g, r, s, d], grouped by the kv heads of keys[s, b, g, d]."""
     s, b, n, d = x.shape
-    groups = kv.shape[2]
+    groups = keys.shape[2]
     return x.reshape(s, b, groups, n // groups, d).permute(1, 2, 3, 0, 4)
 
 
-def _ungrouped(x: Tensor) -> Tensor:
+def merged_groups(x: Tensor) -> Tensor:
     """Return x[b, g, r, s, d] as [s, b, n, d]."""
     b, g, r, s, d = x.shape
     return x.permute(3, 0, 1, 2, 4).reshape(s, b, g * r, d).contiguous()
 
 
-def _kv(x: Tensor) -> Tensor:
+def kv_groups(x: Tensor) -> Tensor:
     """Return x[s, b, g, d] as [b, g, 1, s, d]."""
     return x.permute(1, 2, 0, 3).unsqueeze(2)
 
 
-def _un_kv(x: Tensor) -> Tensor:
+def summed_over_group(x: Tensor) -> Tensor:
     """Return x[b, g, r, s, d], summed over r, as [s, b, g, d]."""
     return x.sum(2).permute(2, 0, 1, 3).contiguous()
 
 
-def _by_group(scores: Tensor, kv: Tensor) -> Tensor:
+def score_groups(scores: Tensor, keys: Tensor) -> Tensor:
     """Return scores[b, n, s, t] as [b, g, r, s, t]."""
     b, n, s, t = scores.shape
-    return scores.reshape(b, kv.shape[2], n // kv.shape[2], s, t)
+    return scores.reshape(b, keys.shape[2], n // keys.shape[2], s, t)
 
 
 def _seen(q: Tensor, kv: Tensor, attributes: Attributes) -> Tensor:
@@ -66,13 +66,14 @@ def _summed(gradients: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tenso
     return tuple(given)
 
 
-def _masked(scores: Tensor, window: int = 0) -> Tensor:
+def _masked(scores: Tensor, window: int = 0, later: int = 0) -> Tensor:
     """Return scores[..., queries, keys], minus infinity for keys after the query; the last query sees the last key.
 
-    Where there is a window, keys before it are hidden too.
+    Where there is a window, keys before it are hidden too. ``later``: keys after those of the last query.
     """
     queries, keys = scores.shape[-2:]
     every = torch.ones((queries, keys), dtype=torch.bool, device=scores.device)
+    keys -= later
     hidden = every.triu(1 + keys - queries)
     if window:
         hidden |= every.tril(keys - queries - window)
@@ -87,22 +88,27 @@ def _window(attributes: Attributes) -> int:
 def attention_scores(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return q k^T / sqrt(d) as [b, n, queries, keys]."""
     q, k = inputs
-    scores = _grouped(q, k) @ _kv(_seen(q, k, attributes)).transpose(-1, -2)
+    scores = query_groups(q, k) @ kv_groups(_seen(q, k, attributes)).transpose(-1, -2)
     return (scores.flatten(1, 2) / sqrt(q.shape[-1]),)
 
 
 def attention_scores_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return the gradients of q and k."""
     dscores, q, k, *given = inputs
-    grouped = _by_group(dscores, k) / sqrt(q.shape[-1])
-    dk = _un_kv(grouped.transpose(-1, -2) @ _grouped(q, k))
-    return _ungrouped(grouped @ _kv(_seen(q, k, attributes))), *_summed((dk,), given)
+    grouped = score_groups(dscores, k) / sqrt(q.shape[-1])
+    dk = summed_over_group(grouped.transpose(-1, -2) @ query_groups(q, k))
+    return merged_groups(grouped @ kv_groups(_seen(q, k, attributes))), *_summed((dk,), given)
 
 
-def causal_softmax(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return softmax over the keys up to the query's own, or of its window; others get 0."""
+def causal_softmax(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return softmax over the keys up to the query's own, or of its window; others get 0.
+
+    ``cut_over``: mesh axes that share out the queries of a sequence, in order.
+    """
     (scores,) = inputs
-    return (_masked(wide(scores), _window(attributes)).softmax(-1).to(scores.dtype),)
+    axes, queries = attributes.get("cut_over", ()), scores.shape[-2]
+    later = (context.rank.mesh.degree(*axes) - 1 - context.index(axes)) * queries if axes else 0
+    return (_masked(wide(scores), _window(attributes), later).softmax(-1).to(scores.dtype),)
 
 
 def causal_softmax_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
@@ -115,7 +121,7 @@ def causal_softmax_backward(_: KernelContext, inputs: Sequence[Tensor], _attribu
 def attention_context(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
     """Return probs v as [s, b, n, d]."""
     probs, v = inputs
-    return (_ungrouped(_by_group(probs, v) @ _kv(v[: probs.shape[-1]])),)
+    return (merged_groups(score_groups(probs, v) @ kv_groups(v[: probs.shape[-1]])),)
 
 
 def attention_context_backward(
@@ -123,15 +129,15 @@ def attention_context_backward(
 ) -> tuple[Tensor, ...]:
     """Return the gradients of probs and v."""
     dy, probs, v, *given = inputs
-    grouped = _grouped(dy, v)
-    dprobs = (grouped @ _kv(v[: probs.shape[-1]]).transpose(-1, -2)).flatten(1, 2)
-    return dprobs, *_summed((_un_kv(_by_group(probs, v).transpose(-1, -2) @ grouped),), given)
+    grouped = query_groups(dy, v)
+    dprobs = (grouped @ kv_groups(v[: probs.shape[-1]]).transpose(-1, -2)).flatten(1, 2)
+    return dprobs, *_summed((summed_over_group(score_groups(probs, v).transpose(-1, -2) @ grouped),), given)
 
 
 def flash_attention(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return causal attention and the log-sum-exp of its scores, a block of queries at a time."""
     q, k, v = inputs
-    queries, keys, values = _grouped(q, k), _kv(k), _kv(v)
+    queries, keys, values = query_groups(q, k), kv_groups(k), kv_groups(v)
     b, groups, heads, s, _ = queries.shape
     y = values.new_zeros((b, groups, heads, s, v.shape[3]))
     sums = wide(values).new_full((b, groups, heads, s), -torch.inf)
@@ -140,7 +146,7 @@ def flash_attention(context: KernelContext, inputs: Sequence[Tensor], attributes
         lse = scores.logsumexp(-1)
         probs = torch.exp(scores - lse.unsqueeze(-1)).to(v.dtype)
         y[..., rows, :], sums[..., rows] = probs @ values[..., seen, :], lse
-    return _ungrouped(y), sums.flatten(1, 2)
+    return merged_groups(y), sums.flatten(1, 2)
 
 
 def flash_attention_backward(
@@ -148,7 +154,7 @@ def flash_attention_backward(
 ) -> tuple[Tensor, ...]:
     """Return the gradients of q, k and v, scores computed again (Dao 2023, FlashAttention-2, algorithm 2)."""
     dy, q, k, v, y, lse, *given = inputs
-    queries, keys, values, grouped = _grouped(q, k), _kv(k), _kv(v), _grouped(dy, v)
+    queries, keys, values, grouped = query_groups(q, k), kv_groups(k), kv_groups(v), query_groups(dy, v)
     row_sums = (wide(dy) * wide(y)).sum(-1).permute(1, 2, 0)
     b, n, s = row_sums.shape
     row_sums, lse = (x.reshape(b, k.shape[2], n // k.shape[2], s, 1) for x in (row_sums, lse))
@@ -163,14 +169,14 @@ def flash_attention_backward(
         dv[..., seen, :] += probs.to(dy.dtype).transpose(-1, -2) @ grouped[rows]
         dk[..., seen, :] += dscores.transpose(-1, -2) @ queries[rows]
         dq[rows] = dscores @ keys[..., seen, :]
-    return _ungrouped(dq), *_summed((_un_kv(dk).to(k.dtype), _un_kv(dv).to(v.dtype)), given)
+    return merged_groups(dq), *_summed((summed_over_group(dk).to(k.dtype), summed_over_group(dv).to(v.dtype)), given)
 
 
 def decode_attention(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
     """Return the attention of one new token per sequence to all keys."""
     q, k, v = inputs
-    scores = wide(_grouped(q, k) @ _kv(k).transpose(-1, -2)) / sqrt(q.shape[-1])
-    return (_ungrouped(torch.softmax(scores, -1).to(v.dtype) @ _kv(v)),)
+    scores = wide(query_groups(q, k) @ kv_groups(k).transpose(-1, -2)) / sqrt(q.shape[-1])
+    return (merged_groups(torch.softmax(scores, -1).to(v.dtype) @ kv_groups(v)),)
 
 
 def _blocks(context: KernelContext, q: Tensor, k: Tensor, attributes: Attributes) -> Iterator[tuple[slice, slice]]:

@@ -97,6 +97,7 @@ class ContextSection(Section):
     """`p2p`: keys and values go around a ring while attention is computed; `all_gather`: all are gathered before it.
 
     `ulysses`: tokens are exchanged for heads before attention, and back after it.
+    `ring_self_attention`: keys, then values go around a ring, and scores are kept.
     """
     layout: SequenceLayout = "zigzag"
     """p2p, all_gather: two chunks of a sequence per rank, which share out the causal mask evenly, or one block each."""

@@ -69,7 +69,7 @@ def all_gather(t: TaskTracer, x: Tensor, axis: str, dim: int, *, regather: bool 
         if isinstance(dy.layout.get(axis), Partial):
             layout = dy.layout.without(axis).with_(axis, Shard(dim))
             return [r.scatter_sum(dy, axis, dim, layout, Kind.WORKSPACE)]
-        return [_sliced(r, dy, axis, dim, Kind.WORKSPACE)]
+        return [sliced(r, dy, axis, dim, Kind.WORKSPACE)]
 
     t.record((x,), (y,), backward, settles=False)
     return y
@@ -133,14 +133,14 @@ def reduce(t: TaskTracer, x: Tensor, axis: str, root: int, dim: int) -> Tensor:
 
 def slice_(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
     """Replicated to sharded along ``dim``, without communication; backward gathers."""
-    y = _sliced(t, x, axis, dim, Kind.ACTIVATION)
+    y = sliced(t, x, axis, dim, Kind.ACTIVATION)
     t.record((x,), (y,), lambda r, gradients: [r.gather(only(gradients), axis, dim, Kind.WORKSPACE)])
     return y
 
 
 def keep_slice(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
     """Return a replicated x of which backward finds only slices along ``dim``, and gathers them."""
-    own = _sliced(t, x, axis, dim, Kind.ACTIVATION)
+    own = sliced(t, x, axis, dim, Kind.ACTIVATION)
     regather = partial(_gathered_again, own, axis, dim)
     y = Tensor(x.name, x.shape, x.dtype, x.layout, regather)
     t.record((x,), (y,), lambda _, gradients: gradients, settles=False)
@@ -151,7 +151,8 @@ def _gathered_again(own: Tensor, axis: str, dim: int, r: TaskTracer) -> Tensor:
     return r.gather(own, axis, dim, Kind.WORKSPACE, "regather")
 
 
-def _sliced(t: TaskTracer, x: Tensor, axis: str, dim: int, kind: Kind) -> Tensor:
+def sliced(t: TaskTracer, x: Tensor, axis: str, dim: int, kind: Kind) -> Tensor:
+    """Return a rank's slice along ``dim`` of a tensor that is replicated over ``axis``."""
     layout = x.layout.without(axis).with_(axis, Shard(dim))
     (y,) = t.compute(
         f"{x.name}.slice", "slice", (x,), (layout,), kind=kind, dim=dim, axes=(axis,), parts=t.mesh.degree(axis)
@@ -347,17 +348,21 @@ def heads_layout(q: Tensor) -> Layout:
     return Layout(tuple((a, dims[p.dim]) for a, p in q.layout.placements if isinstance(p, Shard)))
 
 
-def causal_softmax(t: TaskTracer, name: str, scores: Tensor, window: int = 0) -> Tensor:
+def causal_softmax(
+    t: TaskTracer, name: str, scores: Tensor, window: int = 0, *, cut_over: tuple[str, ...] = ()
+) -> Tensor:
     """Return softmax over the keys up to each query's own, of scores[b, n, queries, keys].
 
-    ``window``: a query sees at most so many keys, the last ones; 0: all.
+    ``window``: a query sees at most so many keys, the last ones; 0: all. ``cut_over``: mesh axes that share out the
+    queries of a sequence, in order.
     """
-    (probabilities,) = t.compute(name, "causal_softmax", (scores,), (scores.layout,), **_windowed(window))
+    seen = _windowed(window) | ({"cut_over": cut_over} if cut_over else {})
+    (probabilities,) = t.compute(name, "causal_softmax", (scores,), (scores.layout,), **seen)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
             f"{name}.backward", "causal_softmax_backward", (only(gradients), probabilities), (scores.layout,),
-            kind=Kind.WORKSPACE, **_windowed(window),
+            kind=Kind.WORKSPACE, **seen,
         )  # fmt: skip
 
     t.record((scores,), (probabilities,), backward)

@@ -7,16 +7,18 @@ from typing import Final, Literal
 from sim.training.errors import SpecError
 from sim.training.sequence.key_exchange import AllGather, PointToPoint
 from sim.training.sequence.method import SequenceMethod
+from sim.training.sequence.ring_self_attention import RingSelfAttention
 from sim.training.sequence.ulysses import Ulysses
 from sim.training.sequence.unshared import Unshared
 
-SequenceMethodName = Literal["p2p", "all_gather", "ulysses"]
+SequenceMethodName = Literal["p2p", "all_gather", "ulysses", "ring_self_attention"]
 """The choices of ``parallel.context.method``; a test holds them to the registry."""
 
 SEQUENCE_METHODS: Final[Mapping[SequenceMethodName, Callable[..., SequenceMethod]]] = {
     "p2p": PointToPoint,
     "all_gather": AllGather,
     "ulysses": Ulysses,
+    "ring_self_attention": RingSelfAttention,
 }
 """The class of each method; it takes the degree and the method's own options."""
 

@@ -38,6 +38,16 @@ def check_blocks(num_tokens: int, degree: int) -> None:
         )
 
 
+def check_keeps_scores(name: str, shares: Shares) -> None:
+    """Raise SpecError for fused attention, which keeps no scores, where a method needs them."""
+    if shares.fused:
+        raise SpecError(
+            "model.attention",
+            f"method {name} keeps the scores of all keys, and fused attention keeps none",
+            "write attention: core, or parallel.context.method: p2p",
+        )
+
+
 def check_heads(key: str, degree: int, shares: Shares) -> None:
     """Raise SpecError unless ranks share out the heads of keys and values that one tensor-parallel rank has."""
     if shares.num_kv_heads % degree:

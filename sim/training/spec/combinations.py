@@ -50,13 +50,13 @@ _IN_PARTS: Final = ("split_backward", "sliced")
 
 _EXCHANGING: Final = ("p2p", "all_gather")
 """Methods in which keys and values of other ranks come to a rank's queries."""
-_SHARING: Final = (*_EXCHANGING, "ulysses")
+_SHARING: Final = (*_EXCHANGING, "ulysses", "ring_self_attention")
 
 _OF_CONTEXT: Final = (
     Refusal(
         _EXCHANGING, ("core_attention",), "model.attention",
         "keys and values of other ranks come to fused attention, which keeps no scores",
-        "write attention: flash, or method: ulysses",
+        "write attention: flash, or method: ulysses or ring_self_attention",
     ),
     Refusal(
         _SHARING, ("token_slices",), SCHEDULE_KEY,
@@ -77,7 +77,7 @@ _OF_CONTEXT: Final = (
 
 _OF_WINDOWS: Final = (
     Refusal(
-        ("sliding_window",), _EXCHANGING, "parallel.context.method",
+        ("sliding_window",), (*_EXCHANGING, "ring_self_attention"), "parallel.context.method",
         "ranks exchange the keys of whole sequences, and sliding windows hide most of them",
         "write method: ulysses, or model.sequence_length no larger than the window and no sliding_window",
     ),

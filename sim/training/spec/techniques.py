@@ -75,6 +75,7 @@ TECHNIQUES: Final[Mapping[str, Technique]] = {
     "p2p": _shared_by("p2p"),
     "all_gather": _shared_by("all_gather"),
     "ulysses": _shared_by("ulysses"),
+    "ring_self_attention": _shared_by("ring_self_attention", "core_attention"),
     "contiguous": Technique(
         "sequences in contiguous blocks",
         lambda s: len(s.parallel.sequence.roles) > 1,

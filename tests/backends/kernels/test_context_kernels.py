@@ -107,6 +107,43 @@ def test_steps_of_a_ring_merge_into_attention(degree: int) -> None:
         assert_close(totals[rank], [shared.of(rank, x) for x in grads])
 
 
+@pytest.mark.parametrize("degree", DEGREES)
+def test_blocks_of_keys_that_pass_by_make_the_products_with_all_keys(degree: int) -> None:
+    """Scores, results and gradients of each rank's rows are those of products with all keys, whatever the order."""
+    shared = Shared(degree)
+    q, k, v, dy = shared.tensors()
+    blocks = [[x.chunk(degree)[rank].contiguous() for x in (q, k, v, dy)] for rank in range(degree)]
+    repeats = N // G
+    scores = torch.einsum("sbnd,tbnd->bnst", q, k.repeat_interleave(repeats, 2))
+    weights = scores.softmax(-1)
+    y = torch.einsum("bnst,tbne->sbne", weights, v.repeat_interleave(repeats, 2))
+    dv = torch.einsum("bnst,sbne->tbne", weights, dy).unflatten(2, (G, repeats)).sum(3)
+    total = torch.zeros_like(v)
+    for rank, (own_q, _, _, own_dy) in enumerate(blocks):
+        made: dict[str, tuple[Tensor, ...]] = {"ring_scores": (), "ring_context": ()}
+        rows = weights.chunk(degree, 2)[rank].contiguous()
+        for step in range(degree):
+            _, held_k, held_v, _ = blocks[(rank - step) % degree]
+            told = {"ring": "cp", "step": step, "blocks": degree, "factor": 0.5}
+            for kernel, inputs in (("ring_scores", (own_q, held_k)), ("ring_context", (rows, held_v))):
+                given = made[kernel]
+                made[kernel] = tuple(shared.run(rank, kernel, *inputs, *given, **told))
+                assert not given or made[kernel][0] is given[0]
+        assert_close(made["ring_scores"], [0.5 * scores.chunk(degree, 2)[rank]])
+        assert_close(made["ring_context"], [0.5 * y.chunk(degree)[rank]])
+        total += shared.run(rank, "transposed_context", rows, own_dy, groups=G, factor=1.0)[0]
+    assert_close([total], [dv])
+
+
+@pytest.mark.parametrize("degree", DEGREES)
+def test_the_rows_of_all_ranks_make_the_causal_softmax(degree: int) -> None:
+    """A rank's queries see the keys up to their own places in the sequence."""
+    shared, scores = Shared(degree), random(2, N, 2 * degree * CHUNK, 2 * degree * CHUNK)
+    whole = run("causal_softmax", scores)[0].chunk(degree, 2)
+    for rank, rows in enumerate(scores.chunk(degree, 2)):
+        assert_close(shared.run(rank, "causal_softmax", rows.contiguous(), cut_over=("cp",)), [whole[rank]])
+
+
 def test_take_chunks_changes_the_order_of_rows() -> None:
     """Chunks of two rows each, the last one first."""
     x = random(6, 2, G, D)

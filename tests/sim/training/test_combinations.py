@@ -31,6 +31,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "p2p": {"context_degree": 2},
     "all_gather": {"context_degree": 2, "context_method": "all_gather"},
     "ulysses": {"context_degree": 2, "context_method": "ulysses"},
+    "ring_self_attention": {"context_degree": 2, "context_method": "ring_self_attention"},
     "contiguous": {"context_layout": "contiguous"},
     "latent_attention": {
         "num_kv_heads": 8,

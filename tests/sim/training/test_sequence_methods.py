@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from sim.engine.findings.breakdown import breakdown
+from sim.engine.running.memory import memory_use
 from sim.engine.running.simulate import simulate
 from sim.plan.facts.description import collective_bytes, kernel_work, payload_bytes
+from sim.plan.words.buffer import Kind
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Send
 from sim.plan.words.program import Phase, Plan, Program
 from sim.training.errors import SpecError
@@ -81,6 +83,35 @@ def test_gathering_sends_the_bytes_of_its_closed_form() -> None:
     assert backward == 2 * forward
 
 
+def test_ring_self_attention_sends_the_bytes_of_its_closed_form() -> None:
+    """Keys and values around the ring forward and backward, and an all_reduce each of their whole gradients."""
+    forward, backward = sent(layer_plan("core", context_method="ring_self_attention"))
+    assert forward == 24576 == 2 * (RANKS - 1) / RANKS * A
+    assert backward == 73728 == 6 * (RANKS - 1) / RANKS * A
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_ring_self_attention_keeps_a_share_of_the_scores(dropout: float) -> None:
+    """A rank keeps b a s^2 / N probabilities a layer, dropped ones and a mask of a byte each, as Ulysses' heads do.
+
+    Another layer takes 1/N of the activations that it takes alone, but for what lives at one moment of the peak.
+    """
+
+    def grown(degree: int, method: str = "p2p") -> int:
+        keys = {"context_degree": degree, "context_method": method, "zero_stage": 0}
+        plans = [
+            layer_plan(model=MODEL | {"attention": "core", "num_layers": n, "dropout": dropout}, **keys) for n in (1, 2)
+        ]
+        kept = [memory_use(plan.programs[0]).peak_by_kind_bytes[Kind.ACTIVATION] for plan in plans]
+        return kept[1] - kept[0]
+
+    own, scores = grown(RANKS, "ring_self_attention"), BATCH * 8 * 32 * 32 // RANKS
+    assert own == grown(RANKS, "ulysses") == pytest.approx(grown(1) / RANKS, rel=0.02)
+    assert own > scores * (8 + 8 + 1 if dropout else 8)
+    (program,) = layer_plan("core", context_method="ring_self_attention").programs
+    assert program.buffers["layer0.attention.softmax"].num_bytes == 8 * scores
+
+
 def attention_work(program: Program) -> tuple[float, float]:
     """Return the FLOP of a step's attention kernels, counted and executed."""
     works = [
@@ -134,6 +165,12 @@ def test_ulysses_refuses_more_ranks_than_heads_of_keys(tp: int, kv: int, degree:
     model = LLAMA | {"num_heads": 12, "num_kv_heads": kv, "hidden_size": 96, "attention": "flash"}
     with pytest.raises(SpecError, match=f"{degree} ranks do not share out evenly the {kv // tp} head.*{remedy}"):
         dense_job(model=model, tp=tp, context_degree=degree, context_method="ulysses")
+
+
+def test_ring_self_attention_refuses_fused_attention() -> None:
+    """It keeps scores, of which fused attention keeps none."""
+    with pytest.raises(SpecError, match=r"model.attention: .* keeps the scores of all keys.*write attention: core"):
+        dense_job(model=LLAMA, context_degree=2, context_method="ring_self_attention")
 
 
 def test_ulysses_refuses_blocks_that_are_not_equal() -> None:

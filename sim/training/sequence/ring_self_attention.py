@@ -1,0 +1,47 @@
+"""Sequence parallelism of Li et al. 2021: ring self-attention, with the scores of all keys kept.
+
+Rank i of n has block i of n of every sequence and of its scores 1/n of the rows. It cuts no heads, so the number of
+ranks has no other limit than tokens. Nothing is skipped under the causal mask, so all ranks compute the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sim.plan.functions.ring_self_attention import ring_self_attention
+from sim.plan.functions.rows import Rows
+from sim.plan.functions.tracing import TaskTracer, Tensor
+from sim.plan.words.mesh import Axes
+from sim.training.sequence.method import AXIS, Scoring, SequenceMethod, Shares
+from sim.training.sequence.rules import check_blocks, check_keeps_scores, check_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingSelfAttention(SequenceMethod):
+    """Keys, then values go around a ring."""
+
+    name: ClassVar[str] = "ring_self_attention"
+
+    @property
+    def axes(self) -> Axes:
+        """Return the one axis."""
+        return ((AXIS, self.degree),)
+
+    def rows(self, num_tokens: int) -> Rows:
+        """Return a rank's block."""
+        return Rows(num_tokens // self.degree, num_tokens, cut_over=(AXIS,))
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Return block i of rank i."""
+        return tuple((index,) for index in range(self.degree))
+
+    def check(self, shares: Shares) -> None:
+        """Raise SpecError unless the ranks divide the tokens, and scores are kept."""
+        check_keeps_scores(self.name, shares)
+        check_blocks(shares.num_tokens, self.degree)
+        check_tokens(shares.num_tokens // self.degree, shares.token_multiple)
+
+    def attention(self, t: TaskTracer, name: str, qkv: Sequence[Tensor], scoring: Scoring) -> Tensor:
+        """Return attention by kept scores of all keys."""
+        return ring_self_attention(t, name, qkv, AXIS, dropout=scoring.dropout, cap=scoring.cap)
