@@ -70,6 +70,7 @@ bench: setup  ## measure speed, memory and agreement; the tables of BENCHMARKS.m
 
 docs: setup  ## draw the pictures of the README and of docs/python.md and put today's results into the pages
 	$(BIN)/python docs/refresh.py
+	$(BIN)/python -m docs.run_blocks docs/recipes.md
 	$(BIN)/python docs/run_notebooks.py notebooks/01-first-steps.ipynb
 
 clean:  ## remove what the other targets made

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.run_blocks import printed_by
 from scenarios.cli import COMMANDS
 from scenarios.library.shipped import scenario_names
 
@@ -24,6 +25,26 @@ def test_first_scenario_is_shown_as_it_is(root: Path, readme: str) -> None:
     """The scenario that the README explains is scenarios/library/quickstart.yaml, word for word."""
     lines = (root / "scenarios" / "library" / "quickstart.yaml").read_text(encoding="utf-8").splitlines()
     assert "\n".join(f"    {line}" for line in lines) in readme
+
+
+def test_other_commands_run(readme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every ``simulate`` of the README runs; what the first one prints has a test of its own."""
+    monkeypatch.chdir(tmp_path)
+    first, *others = re.findall(r"^    (simulate .+)$", readme, re.M)
+    assert first == "simulate scenarios/library/quickstart.yaml"
+    assert [line.split()[1] for line in others] == ["quickstart", "sweep", "new"]
+    for line in others:
+        assert printed_by(line), line
+    assert {path.name for path in (tmp_path / "out" / "tp4").iterdir()} >= {"report.html", "summary.json"}
+    assert (tmp_path / "my.yaml").is_file()
+
+
+def test_targets_of_make_exist(root: Path, readme: str) -> None:
+    """Every ``make`` of the README is a target of the Makefile."""
+    targets = set(re.findall(r"^([a-z]+):", (root / "Makefile").read_text(encoding="utf-8"), re.M))
+    asked = re.findall(r"^    make (\w+)", readme, re.M)
+    assert asked
+    assert set(asked) <= targets
 
 
 def test_first_output_is_todays(root: Path, readme: str) -> None:

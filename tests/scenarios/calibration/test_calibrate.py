@@ -1,6 +1,7 @@
 """simulate calibrate, and cluster.profile: end to end, from tables, and refusals."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from costmodels.calibration.kernels import Fitted, predict_kernels
 from costmodels.calibration.measured import catalogue_rates
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile, packaged_entry
+from docs.run_blocks import Command, printed_by, steps_of
 from scenarios.calibration.machine import coarse, refined
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
@@ -22,7 +24,8 @@ from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
 from tests.scenarios.calibration.measured_tables import two_systems
 
-TINY = Path(__file__).parents[3] / "scenarios" / "library" / "tiny-gpt-2x2.yaml"
+ROOT = Path(__file__).parents[3]
+TINY = ROOT / "scenarios" / "library" / "tiny-gpt-2x2.yaml"
 
 ATTENTION = "batch_size,isl,step,num_heads,num_key_value_heads,head_dim,time_s"
 COLLECTIVES = "system,collective,n_gpus,n_nodes,bytes,kind,time_s"
@@ -44,16 +47,21 @@ def products(tmp_path: Path) -> Path:
     return path
 
 
-def test_this_machine_is_calibrated_in_seconds(tmp_path: Path) -> None:
-    """A short run measures, fits, writes a profile that loads, and a scenario with it has another answer."""
-    out = tmp_path / "mine.yaml"
-    result = run("--budget", "4 s", "--processes", 2, "--out", out, "--json")
+def test_this_machine_is_calibrated_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe measures in a short run, fits, and writes a profile that loads and gives another answer."""
+    recipes = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    recipe, using = (step for step in steps_of(recipes) if isinstance(step, Command) and "this-machine" in step.line)
+    monkeypatch.chdir(tmp_path)
+    _, command, *arguments = shlex.split(recipe.line)
+    assert command == "calibrate"
+    out = tmp_path / "this-machine.yaml"
+    result = run(*arguments, "--budget", "4 s", "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.output)
     assert told["processes"] == 2
     assert told["fitted_sections"]
     assert told["storage"]["write_bytes_per_s"] > 1e6
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.html", "mine.yaml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["this-machine.html", "this-machine.yaml"]
     profile = read_profile(out)
     assert profile.measured is not None
     assert 0.0 < profile.profile.jitter["gemm"] < 1.0
@@ -61,6 +69,7 @@ def test_this_machine_is_calibrated_in_seconds(tmp_path: Path) -> None:
     after = simulate(load_scenario(TINY, [f"cluster.profile={out}"])).as_json()["iteration_time_s"]
     assert after > 0
     assert after != before
+    assert printed_by(using.line)[1].startswith("step time")
 
 
 def test_tables_are_fitted_and_checked_on_the_other_half(tmp_path: Path, products: Path) -> None:

@@ -40,15 +40,20 @@ _SPLITTING: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """What simulations of a scenario cost; ``ranks_per_program``: simulated ones. ``uneven``: some parts are slow."""
+    """What simulations of a scenario cost; ``ranks_per_program``: simulated ones. ``uneven``: some parts are slow.
+
+    ``repeats``: steps of many micro-batches come back to the state they were in, so that shorter ones stand for them.
+    """
 
     ranks_per_program: float
     uneven: bool
+    repeats: bool = True
 
     @classmethod
     def of(cls, run: SimulatedRun, *, uneven: bool) -> "CostModel":
         """Return the model for plans like that of a run."""
-        return cls(len(run.programs) / len(run.plan.programs), uneven)
+        repeats = run.repeated is not None or not Shorter(run.plan).times
+        return cls(len(run.programs) / len(run.plan.programs), uneven, repeats)
 
     def building_s(self, plan: Plan) -> float:
         """Return the seconds to lay out and check a plan, and to follow its memory."""
@@ -58,7 +63,8 @@ class CostModel:
     def simulating_s(self, plan: Plan, schedule: str) -> float:
         """Return the seconds to simulate a plan that is built."""
         compiling_s = _COMPILING_S * self.ranks_per_program * _num_ops(plan.programs)
-        nodes = sum(_num_nodes(program) for program in _simulated(plan, schedule))
+        simulated = _simulated(plan, schedule) if self.repeats else plan.programs
+        nodes = sum(_num_nodes(program) for program in simulated)
         if any(_in_single_ops(task) for program in plan.programs for task in program.tasks.values()) and self.uneven:
             nodes *= _SPLITTING
         forms = _FORMS if schedule in _REPEATING and Shorter(plan).times else 1

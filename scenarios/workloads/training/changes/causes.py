@@ -32,7 +32,7 @@ def counterfactuals_of(
 def _stragglers(key: str, entries: Sequence[Mapping[str, Any]], topology: Topology | None) -> Iterator[Counterfactual]:
     names = [_name(entry, topology) for entry in entries]
     if len(names) > 1:
-        yield Counterfactual(f"{len(names)} slow parts together", (f"{key}=[]",))
+        yield Counterfactual(f"having {len(names)} slow parts", (f"{key}=[]",))
     for index, name in enumerate(names if len(names) <= _MOST_SLOW_PARTS else ()):
         others = [entry for place, entry in enumerate(entries) if place != index]
         yield Counterfactual(name, (f"{key}={json.dumps(others)}",))
