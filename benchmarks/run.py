@@ -42,6 +42,8 @@ LONG_SEQUENCES = [
     for word in ("--set", change)
 ]  # fmt: skip
 """Of a scenario of Llama 3 405B: as many tokens a step, in sequences sixteen times as long."""
+
+
 def _set(*changes: str) -> list[str]:
     return [word for change in changes for word in ("--set", change)]
 

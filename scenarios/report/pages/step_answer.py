@@ -3,7 +3,7 @@
 from typing import Final
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
-from scenarios.report.blocks import Card, Fact, Facts, Line, Only, Part, Piece, Section, SplitBar, Table
+from scenarios.report.blocks import Block, Card, Fact, Facts, Line, Only, Part, Piece, Section, SplitBar, Table
 from scenarios.report.pages.advice_section import advice_facts
 from scenarios.report.pages.long_run_section import long_run_card
 from scenarios.report.words import counted, detail_rows, memory_words, room_words, spread_words, time_parts
@@ -58,7 +58,7 @@ def spending_section(summary: StepSummary) -> Section:
     advice = () if summary.advice is None else advice_facts(summary.advice)
     rows = (*_details(summary), *advice)
     lead = "The mean over all ranks. What is not computing is waiting."
-    blocks = (bar, *_tensor_axes(summary), Only("page", (Facts(rows),)))
+    blocks: tuple[Block, ...] = (bar, *_tensor_axes(summary), Only("page", (Facts(rows),)))
     return Section("What a rank spends the step on", blocks, lead)
 
 
