@@ -15,12 +15,12 @@ _MOST_SHOWN: Final = 200
 
 
 def shown(value: object) -> str:
-    """Return a value for a message, its end cut off where it is long."""
+    """Return a value for a message, cut off if it is long."""
     return _cut(repr(value))
 
 
 def listed(names: Iterable[object]) -> str:
-    """Return names for a message, the last left out where there are many; ``nothing`` where there are none."""
+    """Return names for a message, without the last ones if there are many; ``nothing`` if there are none."""
     return _cut(", ".join(map(str, names))) or "nothing"
 
 
@@ -29,7 +29,7 @@ def _cut(text: str) -> str:
 
 
 class CostModelError(ValueError):
-    """An input that no cost can be given for."""
+    """An input without a cost."""
 
 
 class UnitError(CostModelError):
@@ -37,10 +37,10 @@ class UnitError(CostModelError):
 
 
 class CatalogueError(CostModelError):
-    """A name that the catalogue does not have, or an entry that breaks its rules.
+    """A name missing from the catalogue, or an entry that breaks its rules.
 
-    ``nearest``: the known names that look most like the one asked for, best first; empty for a bad entry. ``path``: the
-    keys, and places in lists, that lead to what is wrong within an entry; empty where it is not one place.
+    ``nearest``: the most similar known names, best first; empty for a bad entry.
+    ``path``: the keys and list indices of the error within an entry; empty if it is not in one place.
     """
 
     def __init__(self, message: str, nearest: tuple[str, ...] = (), path: tuple[str | int, ...] = ()) -> None:

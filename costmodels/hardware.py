@@ -12,7 +12,7 @@ from costmodels.units import Dimension, parse_quantity
 
 _KINDS: Final = ("gpu", "cpu")
 _MOST: Final = 1e21
-"""The largest quantity of hardware in SI units, FLOP/s, that is believed."""
+"""Largest accepted quantity of hardware in SI units, FLOP/s."""
 _MOST_PARTS: Final = 1_000_000
 
 
@@ -47,7 +47,7 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpec:
-    """One end of a link: per direction, per device (or per adapter), and one hop's latency."""
+    """One end of a link: bandwidth per direction and per device (or per adapter), and one hop's latency."""
 
     kind: str
     bandwidth_bytes_per_s: float
@@ -56,10 +56,9 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpec:
-    """The node's own memory and cores, and the links to its devices: per device and direction.
+    """The node's own memory and cores, and the links to its devices, per device and direction.
 
-    ``memory_attained`` and ``device_attained``: the fractions of these bandwidths that streaming, and large copies,
-    reach.
+    ``memory_attained`` and ``device_attained``: fractions of these bandwidths that streaming and large copies reach.
     """
 
     memory_bytes: int
@@ -105,7 +104,7 @@ def load_node(name: str) -> NodeSpec:
 
 
 def parse_device(name: str, entry: Mapping[str, Any]) -> DeviceSpec:
-    """Return the device that a catalogue entry describes. Raises CatalogueError where it breaks a rule."""
+    """Return the device of a catalogue entry. Raises CatalogueError for a broken rule."""
     where = f"device {name}"
     kind, peak = _word(entry, "kind", where), _get(entry, "peak", where)
     if kind not in _KINDS:
@@ -127,7 +126,7 @@ def parse_device(name: str, entry: Mapping[str, Any]) -> DeviceSpec:
 
 
 def parse_node(name: str, entry: Mapping[str, Any]) -> NodeSpec:
-    """Return the node that a catalogue entry describes. Raises CatalogueError where it breaks a rule."""
+    """Return the node of a catalogue entry. Raises CatalogueError for a broken rule."""
     where = f"node {name}"
     host = _get(entry, "host", where)
     return NodeSpec(
@@ -150,7 +149,10 @@ def parse_node(name: str, entry: Mapping[str, Any]) -> NodeSpec:
 
 
 def nearest_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Return up to three known names that look most like ``name``, best first; those that hold it before all others."""
+    """Return up to three known names most similar to ``name``, best first.
+
+    Names that contain it come before all others.
+    """
     word, names = name.lower(), sorted(known)
     holding = [known_name for known_name in names if word and word in known_name]
     close = difflib.get_close_matches(word, names, n=3, cutoff=0.4)

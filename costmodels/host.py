@@ -9,10 +9,10 @@ from costmodels.hardware import HostSpec
 
 
 def copy_s(num_bytes: float, host: HostSpec) -> float:
-    """Return how long a copy has the link of its device to itself, in one direction, in seconds; without latency."""
+    """Return the seconds of a copy alone on its device's link, in one direction, without latency."""
     return num_bytes / (host.device_bandwidth_bytes_per_s * host.device_attained)
 
 
 def streaming_s(num_bytes: float, host: HostSpec, num_ranks: int) -> float:
-    """Return how long a rank takes to read or write bytes of host memory, in seconds, one of so many on the host."""
+    """Return the seconds for a rank to read or write bytes of host memory; ``num_ranks`` share it evenly."""
     return num_bytes * num_ranks / (host.memory_bandwidth_bytes_per_s * host.memory_attained)

@@ -10,7 +10,7 @@ import yaml
 def packaged_yaml(folder: str, name: str) -> Mapping[str, Any]:
     """Return a packaged YAML file of a folder, e.g. ``packaged_yaml("catalogue", "nodes")``.
 
-    It is read by libyaml where PyYAML was built with it: several times as fast as in Python, with the same result.
+    If PyYAML has libyaml, it reads the file several times as fast as Python would, with the same result.
     """
     text = resources.files("costmodels").joinpath(folder, f"{name}.yaml").read_text(encoding="utf-8")
     loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader

@@ -1,4 +1,7 @@
-"""Efficiency profiles: what a device generation attains of its data sheet. One YAML per generation, with provenance."""
+"""Efficiency profiles: the fractions of its data sheet that a device generation attains.
+
+One YAML each, with sources.
+"""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -20,19 +23,19 @@ from costmodels.timing.streaming import KernelProfile, StreamProfile
 from costmodels.units import Dimension, parse_quantity
 
 Basis = Literal["measured", "assumed", "roofline"]
-"""Kernels of such a device were measured; orders of magnitude were assumed; typical fractions of a data sheet were."""
+"""Source of the efficiencies: measured kernels, assumed orders of magnitude, or typical fractions of a data sheet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SustainedProfile:
-    """What a device holds hour after hour under its power limit, as a fraction of its clock in micro-benchmarks."""
+    """The clock that a device sustains under its power limit, as a fraction of its clock in micro-benchmarks."""
 
     clock_fraction: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float8Profile:
-    """Products of operands of eight bits: as the others are at the peak for eight bits, and this fraction of that."""
+    """Products of 8-bit operands: like other products, at this fraction of the peak for 8 bits."""
 
     peak_fraction: float = 1.0
 
@@ -41,7 +44,7 @@ class Float8Profile:
 class NetworkProfile:
     """Collectives: the fraction of link bandwidth inside and between nodes, fixed times, protocols.
 
-    ``compute_share``: part of a device's arithmetic that a collective takes from it while its bytes move.
+    ``compute_share``: fraction of a device's arithmetic that a collective takes while its bytes move.
     """
 
     intra_fraction: float
@@ -57,10 +60,11 @@ class NetworkProfile:
 class Profile:
     """All efficiencies of one device generation. Compared by identity: loading twice gives the same object.
 
-    ``basis``: what the efficiencies rest on. ``kernels``: by name, kernels that were measured to differ from their
-    family. ``spread``: by family, how far measurements lie from predictions; ``step_spread``: standard deviation of the
-    logarithm of measured over predicted steps, beside what the families explain. ``jitter``: by family, the standard
-    deviation of the logarithm of the times of devices of one type; missing where it is not known.
+    ``basis``: the source of the efficiencies.
+    ``kernels``: by name, kernels measured to differ from their family.
+    ``spread``: by family, the errors of predictions.
+    ``step_spread``: standard deviation of log(measured/predicted) of steps, beside the errors of the families.
+    ``jitter``: by family, standard deviation of log(time) over devices of one type; missing if unknown.
     """
 
     name: str
@@ -90,7 +94,7 @@ def load_profile(name: str) -> Profile:
 
 
 def packaged_entry(name: str) -> Mapping[str, Any]:
-    """Return a packaged profile as its YAML file has it."""
+    """Return the contents of a packaged profile's YAML file."""
     return packaged_yaml("profiles", name)
 
 
@@ -101,7 +105,7 @@ def list_profiles() -> tuple[str, ...]:
 
 
 def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
-    """Return the profile that a YAML mapping describes. Raises CatalogueError where it breaks a rule."""
+    """Return the profile of a YAML mapping. Raises CatalogueError for a broken rule."""
     sections = {key: _Section(f"profile {name} {key}", _section(entry, key, name), (key,)) for key in SECTIONS}
     float8 = _section(entry, FLOAT8, name) if FLOAT8 in entry else {"peak_fraction": 1.0}
     own = _Section(f"profile {name} kernels", entry.get("kernels", {}), ("kernels",))
@@ -128,7 +132,7 @@ def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:
 
 
 def _basis(name: str, entry: Mapping[str, Any]) -> Basis:
-    """Return what a profile rests on: measurements, unless it says otherwise."""
+    """Return the basis of a profile: measured, unless it states another."""
     basis = entry.get("basis", "measured")
     if basis not in get_args(Basis):
         raise CatalogueError(
@@ -218,7 +222,7 @@ def _kernel(kernel: "_Section") -> KernelProfile:
 
 
 def _spread(family: "_Section") -> Spread:
-    """Return a family's errors: a deviation, or several by predicted time, and what calls have in common of them."""
+    """Return a family's errors: a deviation, or several by predicted time, and their correlation between calls."""
     stated = _sourced(family).get("deviation")
     by_length = _Section(
         f"{family.where} deviation",
@@ -253,7 +257,7 @@ def _sourced(section: "_Section") -> "_Section":
 
 
 def network_parameters(node: NodeSpec, profile: Profile) -> NetworkParameters:
-    """Return what the links of a cluster of such nodes attain under a profile."""
+    """Return the attained rates of the links in a cluster of such nodes, under a profile."""
     return NetworkParameters(
         intra_bandwidth_bytes_per_s=node.intra.bandwidth_bytes_per_s * profile.network.intra_fraction,
         intra_latency_s=node.intra.latency_s,
@@ -268,7 +272,7 @@ def network_parameters(node: NodeSpec, profile: Profile) -> NetworkParameters:
 
 
 def parse_network(name: str, entry: Mapping[str, Any]) -> NetworkProfile:
-    """Return the network part that a YAML mapping describes. Raises CatalogueError where it breaks a rule."""
+    """Return the network part of a YAML mapping. Raises CatalogueError for a broken rule."""
     return _network(name, _Section(f"{name} network", entry))
 
 
@@ -289,29 +293,29 @@ def _network(name: str, network: "_Section") -> NetworkProfile:
 SECTIONS: Final = ("gemm", "attention", "decode", "elementwise", "optimizer", "sustained", "network")
 SPREAD_SECTION: Final = "spread"
 SPREAD: Final = ("gemm", "attention", "decode", "elementwise", "optimizer", NETWORK)
-"""Families whose errors every profile states, measured or assumed. Backward attention errs as attention does."""
+"""Families whose errors every profile states, measured or assumed. Backward attention has the errors of attention."""
 _FARTHEST: Final = 50.0
-"""The largest standard deviation of a logarithm: of larger ones no error could be written as a number."""
+"""Largest standard deviation of a logarithm: larger errors could not be written as numbers."""
 _STEEPEST: Final = 10.0
 _SHARPEST: Final = 40.0
-"""The largest exponents: of larger ones no power could be written as a number."""
+"""Largest exponent: larger powers could not be written as numbers."""
 _LONGEST_S: Final = 1e6
 _RATES: Final = (1.0, 1e18)
-"""Bytes per second, the fewest and the most that are believed."""
+"""Least and most bytes per second that are accepted."""
 _MOST_BYTES: Final = 1e18
 _MOST: Final = 1e9
-"""The largest number without a unit."""
+"""Largest number without a unit."""
 _MOST_TILE: Final = 1 << 16
-"""Rows or columns of the largest tile, and parts of the most that a product is split into."""
+"""Most rows or columns of a tile, and most parts of a split product."""
 _PAIR: Final = 2
 _MOST_ITEMS: Final = 1_000
 _ALGORITHMS: Final = TUNED_ALGORITHMS | {"exchange"}
 _ONE: Final = 1.002
-"""What two parts of a whole may come to, as they are written: rounded."""
+"""Largest sum of two parts of a whole, allowing for rounding."""
 STEP: Final = "step"
-"""What the errors of whole steps are called among the families'."""
+"""The name of whole steps among the families of errors."""
 FLOAT8: Final = "float8"
-"""A section that a profile has where the device's products of eight bits attain less of their peak than others do."""
+"""The section of a profile whose device attains less of its peak with 8-bit products than with others."""
 
 
 def _section(entry: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:
@@ -343,12 +347,12 @@ def _protocol(name: str, network: "_Section", place: int) -> Protocol:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """One mapping of a profile, read with errors that say where."""
+    """One mapping of a profile, with errors that name the place."""
 
     where: str
     entry: Mapping[str, Any]
     path: tuple[str | int, ...] = ()
-    """The keys, and places in lists, that lead to it in the profile."""
+    """The keys and list indices of the mapping in the profile."""
 
     def get(self, key: str) -> Any:
         if key not in self.entry:
@@ -370,7 +374,7 @@ class _Section:
         return self.number(key, least, 1.0)
 
     def count(self, key: str) -> int:
-        """Return a whole number of 1 or more, of which a machine has no more than a tile has rows."""
+        """Return a whole number from 1 to the most rows of a tile."""
         return self._whole(key, self.get(key))
 
     def counts(self, key: str) -> tuple[int, ...]:
@@ -378,7 +382,7 @@ class _Section:
         return tuple(self._whole(key, item) for item in self.items(key))
 
     def pairs(self, key: str, least: int = 1) -> tuple[tuple[int, int], ...]:
-        """Return a list of at least so many pairs of such numbers."""
+        """Return a list of at least ``least`` pairs of such numbers."""
         found = []
         for item in self.items(key, least):
             if not isinstance(item, list | tuple) or len(item) != _PAIR:
@@ -393,7 +397,7 @@ class _Section:
         return value
 
     def words(self, key: str, known: Iterable[str]) -> tuple[str, ...]:
-        """Return a list of one or more words that are known."""
+        """Return a list of one or more known words."""
         items, names = self.items(key), sorted(known)
         for item in items:
             if item not in names:
@@ -401,7 +405,7 @@ class _Section:
         return tuple(items)
 
     def items(self, key: str, least: int = 1) -> list[Any]:
-        """Return a list of at least so many values, and not of very many."""
+        """Return a list of at least ``least`` values, bounded in length."""
         value = self.get(key)
         if not isinstance(value, list | tuple) or not least <= len(value) <= _MOST_ITEMS:
             raise self.refusal(key, f" must be a list of {least} to {_MOST_ITEMS:,} items, got {shown(value)}")

@@ -1,7 +1,7 @@
-"""How long a kernel takes: fixed time, seconds of the arithmetic units, seconds of the memory.
+"""The time of a kernel: fixed time, seconds of the arithmetic units, seconds of the memory.
 
-Alone, a kernel lasts ``latency + max(compute, memory)`` (Williams et al. 2009, roofline). What the device attains
-of its data sheet comes from a profile (``profile.py``); the families' models are in ``timing``.
+Alone, a kernel lasts ``latency + max(compute, memory)`` (Williams et al. 2009, roofline). The attained fractions of the
+data sheet come from a profile (``profile.py``); the families' models are in ``timing``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ class KernelTime:
 
     @property
     def alone_s(self) -> float:
-        """Return how long the kernel lasts with the device to itself."""
+        """Return the seconds of the kernel alone on the device."""
         return self.latency_s + max(self.compute_s, self.memory_s)
 
 
@@ -41,8 +41,8 @@ def kernel_time(
 ) -> KernelTime:
     """Return the time of one kernel call whose operands have ``dtype``.
 
-    ``kernel``: its name, for what the profile knows of that kernel alone.
-    Raises KernelError for an unknown family, CatalogueError for a dtype that the device has no rate for.
+    ``kernel``: its name, for parameters of that kernel alone. Raises KernelError for an unknown family, CatalogueError
+        for a dtype that the device has no rate for.
     """
     if family in _UNTIMED:
         return KernelTime(work.duration_s, 0.0, 0.0)
@@ -52,7 +52,7 @@ def kernel_time(
 
 
 def scattered_additions_per_s(device: DeviceSpec) -> float:
-    """Return how many elements a second a device adds one by one to where they belong, by atomic operations."""
+    """Return the rate of a device's atomic additions of single elements, per second."""
     return _SCATTERED_ADDITIONS_PER_CLOCK * device.num_multiprocessors * device.clock_hz
 
 

@@ -1,8 +1,8 @@
-"""What a training framework adds to the device's own times: launches, members that come late, slow paths of libraries.
+"""Overheads of a training framework: launches, late members of collectives, slow paths of libraries.
 
-An eager framework launches every kernel from a host thread that runs ahead of the device. Where kernels are short, the
-device waits for the thread. Kernels of another library, or on other data, than those that a profile was fitted to
-differ from it by a factor.
+An eager framework launches every kernel from a host thread that runs ahead of the device. If kernels are short, the
+device waits for the thread. Kernels of another library, or on other data, than those behind a profile differ from it by
+a factor.
 """
 
 from collections.abc import Mapping
@@ -133,9 +133,9 @@ class Software:
         return replace(time, compute_s=time.compute_s * factor, memory_s=time.memory_s * factor)
 
     def waiting_s(self, group_size: int) -> float:
-        """Return how much later than its mean member the last of a group comes.
+        """Return the expected delay of a group's last member after its mean member, in seconds.
 
-        The expected largest of n normal deviates, by Blom's approximation (1958).
+        It is the expected largest of n normal deviates, by Blom's approximation (1958).
         """
         if self.rank_skew_s == 0.0 or group_size < 2:
             return 0.0

@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from costmodels.kernels.tensor import Work
 
 NETWORK: Final = "network"
-"""The family of what moves bytes: collectives, messages, copies."""
+"""The family of data movement: collectives, messages, copies."""
 NORMAL_90: Final = 1.6448536269514722
-"""Standard deviations on either side that hold 90 % of a normal distribution."""
+"""Standard deviations on either side of the mean that contain 90 % of a normal distribution."""
 _ALIKE: Final = {"attention_backward": "attention"}
-"""Families that err as another does."""
+"""Families with the errors of another family."""
 
 
 class Place(NamedTuple):
-    """Where a call stands in its family: its series, and in it the base-two logarithms of what its shape is made of."""
+    """The coordinates of a call in its family: its series, and the base-two logarithms of its shape's numbers."""
 
     series: Hashable
     octaves: tuple[float, ...]
@@ -39,9 +39,11 @@ class Place(NamedTuple):
 class Spread:
     """Errors of a family's calls.
 
-    ``deviation``: predicted seconds and the standard deviation there, by seconds; between these it goes with the
-    logarithm of the seconds, and beyond them it stays. ``common``, ``near``: parts of the variance, from 0 to 1
-    together; ``octaves``: the distance at which e times less of ``near`` is shared. The rest is of a kernel and shape.
+    ``deviation``: pairs of predicted seconds and standard deviation, by seconds; interpolated in the logarithm of the
+        seconds, and constant beyond the ends.
+    ``common``, ``near``: parts of the variance, from 0 to 1 together.
+    ``octaves``: the distance at which the shared part of ``near`` falls by a factor of e. The rest of the variance
+        belongs to a kernel and shape.
     """
 
     deviation: tuple[tuple[float, float], ...]
@@ -51,16 +53,16 @@ class Spread:
 
     @property
     def own(self) -> float:
-        """Return the part of the variance that a call shares only with those of its kernel and shape."""
+        """Return the part of the variance that only calls of the same kernel and shape share."""
         return max(1.0 - self.common - self.near, 0.0)
 
     def at(self, predicted_s: float) -> float:
-        """Return the standard deviation of a call that is predicted to take so many seconds."""
+        """Return the standard deviation of a call with this predicted time."""
         seconds, deviations = zip(*self.deviation, strict=True)
         return float(np.interp(np.log(max(predicted_s, 1e-12)), np.log(seconds), deviations))
 
     def correlation(self, places: Sequence[Place]) -> NDArray[np.float64]:
-        """Return the correlations of what ``near`` is between calls at places, all with all."""
+        """Return the correlation matrix of the ``near`` part between calls at these places."""
         series = {name: number for number, name in enumerate(dict.fromkeys(place.series for place in places))}
         found = np.zeros((len(places), len(places)))
         for number in range(len(series)):
@@ -70,7 +72,7 @@ class Spread:
 
 
 def spread_family(family: str) -> str:
-    """Return whose errors a family of kernels has: of some its own are not told apart."""
+    """Return the family whose errors a kernel family has; some families share one."""
     return _ALIKE.get(family, family)
 
 
@@ -88,7 +90,7 @@ def transfer_place(kind: Hashable, num_bytes: int) -> Place:
 
 
 def distances(places: Sequence[Place]) -> NDArray[np.float64]:
-    """Return how far apart places of one series are, in octaves, all from all."""
+    """Return the matrix of distances between places of one series, in octaves."""
     octaves = np.array([place.octaves for place in places])
     found: NDArray[np.float64] = np.sqrt(((octaves[:, None] - octaves[None]) ** 2).sum(axis=-1))
     return found

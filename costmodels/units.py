@@ -1,7 +1,7 @@
-"""Physical quantities: text with a unit in, SI numbers out; and SI numbers in, readable text out.
+"""Physical quantities: from text with a unit to SI numbers, and from SI numbers to readable text.
 
-Inside the program everything is seconds, bytes, bytes/s, FLOP/s and Hz. Bits exist only in the unit
-``bit/s`` of line rates, and are never mixed with bytes. GB is 10^9 bytes, GiB is 2^30 bytes.
+Inside the program all quantities are seconds, bytes, bytes/s, FLOP/s and Hz. Bits exist only in the unit ``bit/s`` of
+line rates, and are never mixed with bytes. GB is 10^9 bytes, GiB is 2^30 bytes.
 """
 
 import math
@@ -23,7 +23,7 @@ _BITS_PER_S: Final = {f"{prefix}bit/s": factor / 8 for prefix, factor in _DECIMA
 
 
 class Dimension(StrEnum):
-    """What a quantity measures."""
+    """The dimension of a quantity."""
 
     TIME = "time"
     BYTES = "size in bytes"
@@ -49,11 +49,11 @@ _EXAMPLES: Final = {
 MULTIPLE: Final = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*x")
 """A multiple of another value: ``2x``, ``0.5x``."""
 LARGEST_MULTIPLE: Final = 1e9
-"""Times that are changed by more are lost beside the others, or endless."""
+"""Largest factor on a time: a larger one would make times vanish or never end."""
 _ROUNDED_UP: Final = 0.99995
-"""From here on four digits are those of 1."""
+"""From this fraction of a unit on, four digits round to the next unit."""
 _LARGER_UNIT: Final = 1024
-"""So many of a binary unit of bytes are one of the next."""
+"""Ratio of neighbouring binary units of bytes."""
 _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*?)?\s*")
 
 
@@ -91,7 +91,7 @@ def format_time(duration_s: float) -> str:
 
 
 def format_bytes(num_bytes: float) -> str:
-    """Return a size for people, in the largest of GiB (2^30 bytes), MiB, KiB and B that it has at least one of."""
+    """Return a size for people, in the largest of GiB (2^30 bytes), MiB, KiB and B that is not above it."""
     shown, unit = float(num_bytes), "B"
     for larger in ("KiB", "MiB", "GiB"):
         if abs(round(shown, 2)) < _LARGER_UNIT:

@@ -1,4 +1,4 @@
-"""Samples of kernels as arrays: a fit predicts them hundreds of times."""
+"""Samples of kernels as arrays, since a fit predicts them hundreds of times."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from costmodels.timing.times import Array, Calls
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Samples of one family, dtype and kernel. ``rows``: where they stand among all samples."""
+    """Samples of one family, dtype and kernel. ``rows``: their indices among all samples."""
 
     family: Family
     dtype: str
@@ -28,7 +28,7 @@ class Batch:
     rows: NDArray[np.int64]
 
     def seconds(self, node: NodeSpec, profile: Profile) -> Array:
-        """Return what each call takes alone, at the clock of a micro-benchmark: ``sustained`` does not count."""
+        """Return the seconds of each call alone, at the clock of a micro-benchmark: ``sustained`` does not count."""
         alone_s = family_times(self.calls, self.family, self.dtype, node.device, profile, self.kernel).alone_s
         if not self.staged_bytes.any():
             return alone_s
@@ -53,7 +53,7 @@ def batches(samples: Sequence[KernelSample]) -> list[Batch]:
 
 
 def predict(ours: Sequence[Batch], node: NodeSpec, profile: Profile) -> Array:
-    """Return the seconds of all samples, in the order in which ``batches`` had them."""
+    """Return the seconds of all samples, in the order before ``batches``."""
     seconds = np.zeros(sum(len(batch.rows) for batch in ours))
     for batch in ours:
         seconds[batch.rows] = batch.seconds(node, profile)

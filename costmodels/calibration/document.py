@@ -1,4 +1,4 @@
-"""A calibrated profile as a mapping for YAML, and back: parameters, residuals, and where they come from."""
+"""A calibrated profile as a mapping for YAML, and back: parameters, residuals, and sources."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,8 +31,10 @@ _DIGITS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class CalibratedProfile:
-    """A profile from a file. ``node``: the catalogue's node that it was measured as; ``measured``: rates that take the
-    place of the catalogue's, None where the catalogue's hold.
+    """A profile from a file.
+
+    ``node``: the catalogue's node that was measured.
+    ``measured``: rates in place of the catalogue's, None if the catalogue's hold.
     """
 
     profile: Profile
@@ -40,12 +42,14 @@ class CalibratedProfile:
     measured: MeasuredNode | None = None
 
     def node_spec(self, node: NodeSpec) -> NodeSpec:
-        """Return the catalogue's node with the measured rates, if there are some."""
+        """Return the catalogue's node, with measured rates if there are any."""
         return node if self.measured is None else self.measured.applied_to(node)
 
     def holds_for(self, node: str) -> bool:
-        """Return whether it may be taken for a node of the catalogue: the very one that it was measured on, or, where
-        the catalogue's rates hold, any with devices of the same generation, as packaged profiles are.
+        """Return whether the profile holds for a node of the catalogue.
+
+        With measured rates it holds only for the measured node. With the catalogue's rates it holds for all nodes with
+        devices of the same generation, as packaged profiles do.
         """
         alike = self.measured is None and load_node(node).device.generation == load_node(self.node).device.generation
         return node == self.node or alike
@@ -62,9 +66,10 @@ def profile_entry(
 ) -> dict[str, Any]:
     """Return the mapping that ``parse_calibrated`` reads.
 
-    ``sources``: of every section, where its numbers come from. ``measured``: write the node's own rates too.
-    ``calibration``: whatever else tells how the numbers came about; plain values. ``kept``: sections that are written
-    as they stand here, their own sources in them.
+    ``sources``: by section, the source of its numbers.
+    ``measured``: write the node's own rates too.
+    ``calibration``: further facts about the fit; plain values.
+    ``kept``: sections to write unchanged, with their own sources.
     """
     entry: dict[str, Any] = {"schema": SCHEMA, "node": node.name}
     if measured:
@@ -91,7 +96,7 @@ def profile_entry(
 
 
 def parse_calibrated(name: str, entry: Mapping[str, Any]) -> CalibratedProfile:
-    """Return the profile that a mapping holds. Raises CatalogueError where it breaks a rule, naming section and key."""
+    """Return the profile in a mapping. Raises CatalogueError, with section and key, for a broken rule."""
     known = {"schema", "node", "measured", "kernels", SPREAD_SECTION, "jitter", FLOAT8, *SECTIONS}
     unknown = sorted(set(entry) - known - {"calibration", PACKAGED})
     if unknown:
@@ -136,7 +141,7 @@ def _on_packaged(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def rates_entry(node: NodeSpec) -> dict[str, Any]:
-    """Return a node's rates as the section ``measured`` of a profile has them."""
+    """Return a node's rates in the form of a profile's section ``measured``."""
     rates = catalogue_rates(node)
     return {
         "peak": {dtype: f"{_short(rate / 1e9)} GFLOP/s" for dtype, rate in rates.peak_flop_per_s.items()},
@@ -147,7 +152,7 @@ def rates_entry(node: NodeSpec) -> dict[str, Any]:
 
 
 def spread_entry(spread: Spread, source: str) -> dict[str, Any]:
-    """Return a family's errors as the section ``spread`` of a profile has them."""
+    """Return a family's errors in the form of a profile's section ``spread``."""
     if len(spread.deviation) == 1:
         deviation: Any = _round(spread.deviation[0][1])
     else:
@@ -190,7 +195,7 @@ def _protocol_entry(protocol: Protocol) -> dict[str, Any]:
 
 
 def _parameters(section: Any) -> dict[str, Any]:
-    """Return a section's parameters as YAML has them: rates, sizes and times with a unit, tuples as lists."""
+    """Return a section's parameters for YAML: rates, sizes and times with a unit, tuples as lists."""
     return dict(_plain(key, value) for key, value in asdict(section).items())
 
 
@@ -208,7 +213,7 @@ def _plain(key: str, value: Any) -> tuple[str, Any]:
 
 
 def file_key(parameter: str) -> str:
-    """Return what a file calls a parameter: its name without the unit, which files write at the value."""
+    """Return a parameter's name in files: without the unit, which files write at the value."""
     for unit in ("_bytes_per_s", "_bytes", "_s"):
         if parameter.endswith(unit):
             return parameter.removesuffix(unit)
@@ -220,7 +225,7 @@ def _time(seconds: float) -> str:
 
 
 def _round(value: float) -> float:
-    """Return an estimate to as many digits as it is known to, at most."""
+    """Return an estimate rounded to its known digits."""
     return float(f"{value:.3g}")
 
 

@@ -1,4 +1,4 @@
-"""Least squares on logarithms of times: a factor of two too long weighs as much as one too short."""
+"""Least squares on logarithms of times: twice as long weighs as much as half as long."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from costmodels.calibration.uncertainty import Estimate, estimates
 from costmodels.errors import CostModelError
 
 _OUTLIER: Final = 0.3
-"""Residuals of the logarithm beyond this weigh less and less (soft l1): noise of a shared machine has a long tail."""
+"""Scale of the soft-l1 loss of logarithms: noise of a shared machine has a long tail, so large residuals weigh less."""
 
 
 class CalibrationError(CostModelError):
-    """Measurements that nothing can be fitted to."""
+    """Measurements without enough information for a fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A positive number to be fitted, where the search starts, and its limits."""
+    """A positive number to be fitted, with the start of the search and its limits."""
 
     name: str
     start: float
@@ -35,9 +35,10 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """How far predictions lie from measurements: |relative error| over some samples, and its signed mean.
+    """Errors of predictions: the distribution of |relative error| over some samples, and the signed mean.
 
-    ``sigma``: the root mean square of log(measured/predicted), weighted by measured seconds: long calls make up a step.
+    ``sigma``: the root mean square of log(measured/predicted), weighted by measured seconds, since long calls make up a
+        step.
     """
 
     num_points: int
@@ -72,12 +73,14 @@ def fit(
     by_length: bool = False,
     weights: Sequence[float] | NDArray[np.float64] | None = None,
 ) -> dict[str, Estimate]:
-    """Return the parameters under which ``predict`` comes nearest to the measured seconds, with their standard errors.
+    """Return the parameters that bring ``predict`` closest to the measured seconds, with their standard errors.
 
     Minimises the sum of soft-l1 losses of log(predicted/measured) over the logarithms of the parameters, within their
-    limits (trust region reflective). ``by_length``: a sample weighs as the root of its seconds, between alike and by
-    what it adds to a step. ``weights``: of the samples, as factors of their distances. Raises CalibrationError with
-    fewer samples than parameters, or for seconds that are not positive.
+    limits (trust region reflective).
+    ``by_length``: a sample's weight is the root of its seconds, between equal weights and weights by share of a step.
+    ``weights``: factors of the samples' residuals.
+
+    Raises CalibrationError for fewer samples than parameters, and for seconds that are not positive.
     """
     if len(seconds) < len(parameters):
         names = ", ".join(p.name for p in parameters)
@@ -107,7 +110,7 @@ def fit(
 
 
 def values_of(found: Mapping[str, Estimate]) -> dict[str, float]:
-    """Return the fitted numbers alone."""
+    """Return the fitted values without their errors."""
     return {name: estimate.value for name, estimate in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""How much devices of one type differ at random."""
+"""Random differences between devices of one type."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,10 +9,10 @@ import numpy as np
 
 
 def device_jitter(rounds: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, float]:
-    """Return by family the standard deviation of the logarithm of devices' times for the same work at the same time.
+    """Return, by family, the standard deviation of log(time) over devices that do the same work at the same time.
 
-    ``rounds``: seconds that every device spent on each family's kernels in one step. What slows all of them in a
-    round counts for nothing; a family that two devices or more have never run together is left out.
+    ``rounds``: seconds of every device on each family's kernels in one step. A slowdown common to all devices of a
+        round does not count. Families that two or more devices never ran together are left out.
     """
     found: dict[str, list[float]] = defaultdict(list)
     for families in rounds:

@@ -21,16 +21,19 @@ _LEAST_FRACTION: Final = 0.01
 _LEAST_LATENCY_S: Final = 1e-8
 _MOST_LATENCY_S: Final = 0.1
 _OUTLIER: Final = 0.05
-"""Of a data sheet's device: libraries choose kernels by rules of their own, which leaves residuals with a long tail."""
+"""Scale of the loss for a device with a data sheet.
+
+Libraries choose kernels by unknown rules, so residuals have long tails.
+"""
 _STREAMS: Final = ("elementwise", "optimizer")
 _CACHE: Final = {"cache_bytes": (1e3, 1e9), "cache_speedup": (1.01, 30.0)}
 _ALTERNATIONS: Final = 2
-"""The cache shows between sizes of one kernel: it is fitted again once kernels have their own parameters, in turn."""
+"""Number of alternations: cache effects between sizes of one kernel are refitted once kernels have own parameters."""
 _LEAST_OF_KERNEL: Final = 4
-"""Measurements of one kernel from which it gets its own two parameters."""
+"""Fewest measurements of one kernel for two parameters of its own."""
 
 _SCORE_S: Final = (1e-11, 1e-7)
-"""Of a processor's softmax, per score."""
+"""Limits of a processor's softmax time per score."""
 _ATTENTION: Final = {
     "peak_fraction": (0.2, 1.0), "throttle": (1e-3, 0.6), "throttle_after_s": (1e-5, 0.1), "step_s": (1e-9, 3e-6),
     "tail": (1e-3, 1.0), "memory_fraction": (0.05, 1.0), "cache_fraction": (0.01, 4.0), "cache_speedup": (1.01, 8.0),
@@ -41,15 +44,15 @@ _DECODE: Final = {
     "block_bandwidth_bytes_per_s": (3e9, 3e11), "memory_fraction": (0.2, 1.0), "query_passes": (0.1, 60.0),
     "wave_quantisation": (0.01, 1.0), "overlap": (1.0, 20.0), "latency_s": (5e-7, 2.5e-5),
 }  # fmt: skip
-"""What is fitted on a device whose rates are the data sheet's: least and most of every parameter."""
+"""Limits of every fitted parameter on a device with the rates of its data sheet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A profile, the node whose rates its fractions are of, and the sections that were fitted.
+    """A profile, the node to whose rates its fractions refer, and the fitted sections.
 
-    ``estimates``: every fitted parameter, by the dots that lead to it in the profile's file. Its standard error is
-    with all others of its section free, and those of other sections as they were found.
+    ``estimates``: every fitted parameter by its dotted path in the profile's file. Its standard error treats all other
+        parameters of its section as free, and those of other sections as known.
     """
 
     profile: Profile
@@ -58,28 +61,29 @@ class Fitted:
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
 
     def with_section(self, section: str, estimates: Mapping[str, Estimate]) -> "Fitted":
-        """Return this with a section more that was fitted, and its estimates."""
+        """Return the result with one more fitted section and its estimates."""
         sections = tuple(dict.fromkeys((*self.sections, section)))
         return replace(self, sections=sections, estimates={**self.estimates, **estimates})
 
 
 def predict_kernels(samples: Sequence[KernelSample], node: NodeSpec, profile: Profile) -> list[float]:
-    """Return the seconds that the simulator gives each kernel with the device to itself."""
+    """Return the simulator's seconds for each kernel alone on the device."""
     found: list[float] = predict(batches(samples), node, profile).tolist()
     return found
 
 
 def section_of(sample: KernelSample) -> str:
-    """Return the section of a profile that a sample's family has its parameters in."""
+    """Return the profile's section with the parameters of a sample's family."""
     return "attention" if sample.family == "attention_backward" else str(sample.family)
 
 
 def fit_kernels(samples: Sequence[KernelSample], start: Fitted, *, fit_rates: bool) -> Fitted:
-    """Return ``start`` with every kernel section fitted that there are samples for.
+    """Return ``start`` with every kernel section fitted that has samples.
 
-    ``fit_rates``: the node's peaks (per dtype) and memory bandwidth are themselves unknown, and are fitted: the
-    fractions are then of the rates found. Else the node's rates are taken as they are. Kernels that were measured by
-    name get parameters of their own, on top of their family's.
+    ``fit_rates``: the node's peaks (per dtype) and memory bandwidth are unknown and fitted too; fractions then refer to
+        the fitted rates. Otherwise the node's rates stay. Kernels measured by name get parameters of their own, on top
+        of their family's.
+
     Raises CalibrationError for a section with fewer samples than parameters.
     """
     by_section: dict[str, list[KernelSample]] = {name: [] for name in _FITS}
@@ -104,7 +108,7 @@ def fit_kernels(samples: Sequence[KernelSample], start: Fitted, *, fit_rates: bo
 
 
 def _with_bandwidth(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
-    """Return ``start`` with the most bytes per second that any memory-bound kernel moved, cache or not.
+    """Return ``start`` with the largest memory rate of any memory-bound kernel, cached or not.
 
     The fractions are rescaled, so that sections without samples keep their bytes per second.
     """
@@ -122,7 +126,7 @@ def _with_bandwidth(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
 
 
 def _fit_gemm(samples: Sequence[KernelSample], start: Fitted, fit_rates: bool) -> Fitted:
-    """Return the fit of matrix products; of a GPU's, also which tiles and splits its library is seen to use."""
+    """Return the fit of matrix products; on a GPU it includes the library's tiles and splits."""
     if fit_rates:
         return _fit_core(samples, start)
     try:
@@ -133,7 +137,7 @@ def _fit_gemm(samples: Sequence[KernelSample], start: Fitted, fit_rates: bool) -
 
 
 def _fit_core(samples: Sequence[KernelSample], start: Fitted) -> Fitted:
-    """Return the fit of matrix products on a CPU core: a peak per dtype, of which the fraction is 1."""
+    """Return the fit of matrix products on a CPU core: a peak per dtype, with a fraction of 1."""
     gemm, dtypes = start.profile.gemm, sorted({s.dtype for s in samples})
     best = {d: max(s.work.executed_flop / s.seconds for s in samples if s.dtype == d) for d in dtypes}
     parameters = [
@@ -168,7 +172,7 @@ def _fit_attention(samples: Sequence[KernelSample], start: Fitted, fit_rates: bo
 def _fit_section(
     section: str, limits: Mapping[str, tuple[float, float]]
 ) -> Callable[[Sequence[KernelSample], Fitted, bool], Fitted]:
-    """Return the fit of some parameters of a section, from where they stand."""
+    """Return a function that fits some parameters of a section, starting from their values."""
 
     def fit_section(samples: Sequence[KernelSample], start: Fitted, _: bool) -> Fitted:
         before = getattr(start.profile, section)
@@ -204,7 +208,7 @@ def _fit_stream(section: str) -> Callable[[Sequence[KernelSample], Fitted, bool]
 
 
 def _with_kernels(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
-    """Return ``start`` with a slowdown and a fixed time for every kernel that was measured often enough by name."""
+    """Return ``start`` with a slowdown and a fixed time for every kernel with enough measurements by name."""
     by_kernel: dict[str, list[KernelSample]] = {}
     for sample in samples:
         if sample.kernel:
@@ -233,7 +237,7 @@ def _fit_kernel(kernel: str, samples: Sequence[KernelSample], start: Fitted) -> 
 
 
 def _latency(start_s: float, samples: Sequence[KernelSample]) -> Parameter:
-    """Return the fixed time, which is no longer than any call lasted by much."""
+    """Return the fixed time as a parameter; its limit is little above the shortest call."""
     shortest_s = min(s.seconds for s in samples)
     return Parameter("latency_s", min(start_s, shortest_s) or shortest_s, _LEAST_LATENCY_S, _MOST_LATENCY_S)
 
@@ -262,7 +266,7 @@ def _fit(
 
 
 def _by_path(section: str, found: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """Return estimates by the dots that lead to them in the profile's file."""
+    """Return estimates by their dotted paths in the profile's file."""
     return {name if "." in name else f"{section}.{file_key(name)}": e for name, e in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""What a machine was measured to reach, where no data sheet says it: it takes the place of the catalogue's figures."""
+"""Measured rates of a machine without a data sheet, in place of the catalogue's figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,15 +9,15 @@ from costmodels.hardware import NodeSpec
 from costmodels.units import Dimension, parse_quantity
 
 _FASTEST: Final = 1e21
-"""FLOP or bytes per second of the fastest device that is believed."""
+"""Largest accepted rate, in FLOP or bytes per second."""
 _SLOWEST_S: Final = 3_600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredNode:
-    """Rates of one device and of the link between two of a node; the fractions of its profile are of these.
+    """Rates of one device and of the link between two devices of a node; the profile's fractions refer to these rates.
 
-    ``peak_flop_per_s`` by dtype; dtypes that were not measured keep the catalogue's rate.
+    ``peak_flop_per_s``: by dtype; dtypes without a measurement keep the catalogue's rate.
     """
 
     peak_flop_per_s: Mapping[str, float]
@@ -49,8 +49,9 @@ def catalogue_rates(node: NodeSpec) -> MeasuredNode:
 
 
 def parse_measured(entry: Mapping[str, Any]) -> MeasuredNode:
-    """Return the rates of a profile's ``measured`` section. Raises CatalogueError for a missing key or a bad value,
-    UnitError for a value without its unit.
+    """Return the rates of a profile's ``measured`` section.
+
+    Raises CatalogueError for a missing key or a bad value, UnitError for a value without its unit.
     """
     missing = [key for key in ("peak", "memory_bandwidth", "intra_bandwidth", "intra_latency") if key not in entry]
     if missing or not isinstance(entry["peak"], Mapping):

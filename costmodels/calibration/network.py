@@ -24,11 +24,11 @@ MESSAGE: Final = "send_recv"
 _BANDWIDTH, _LATENCY = "measured.intra_bandwidth", "measured.intra_latency"
 _LEAST_S, _MOST_S = 1e-9, 0.1
 _LEAST_OF_KIND: Final = 3
-"""Measurements of a kind of collective from which it gets a protocol of its own: one more than that has parameters."""
+"""Fewest measurements for a protocol per kind of collective: one more than its parameters."""
 
 
 def predict_collectives(samples: Sequence[CollectiveSample], node: NodeSpec, profile: Profile) -> list[float]:
-    """Return the seconds that the simulator gives each collective or message alone on its links."""
+    """Return the simulator's seconds for each collective or message alone on its links."""
     network = network_parameters(node, profile)
     return [_alone_s(sample, network) for sample in samples]
 
@@ -46,10 +46,12 @@ def _alone_s(sample: CollectiveSample, network: NetworkParameters) -> float:
 def fit_network(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates: bool) -> Fitted:
     """Return ``start`` with its network section fitted.
 
-    ``fit_rates``: the bandwidth and latency of the link between two devices are themselves unknown; the fraction is
-    then 1, each kind of collective that was measured enough has a protocol of its own, and what it takes of its ranks'
-    processors meanwhile is known. Only what the samples can tell is fitted: nothing between nodes without a sample of
-    several nodes. Raises CalibrationError for too few samples.
+    ``fit_rates``: bandwidth and latency of the link between two devices are unknown too. The fraction is then 1, each
+        kind of collective with enough measurements has a protocol of its own, and the processor share that a collective
+        takes from its ranks is known. Parameters without relevant samples stay: nothing between nodes is fitted without
+        a sample of several nodes.
+
+    Raises CalibrationError for too few samples.
     """
     if fit_rates:
         start = _with_kinds(samples, start)
@@ -67,9 +69,10 @@ def fit_network(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates
 
 
 def _with_kinds(samples: Sequence[CollectiveSample], start: Fitted) -> Fitted:
-    """Return ``start`` with a protocol per kind of collective, and the mean share of the processor over all seconds.
+    """Return ``start`` with a protocol per kind of collective, and the mean processor share over all seconds.
 
-    Kinds with fewer than _LEAST_OF_KIND measurements go with all_gather, which adds nothing up, or with the first.
+    Kinds with fewer than _LEAST_OF_KIND measurements share the protocol of all_gather, which reduces nothing, or the
+    first.
     """
     collectives = [s for s in samples if s.kind != MESSAGE]
     kinds = sorted(kind for kind, number in Counter(s.kind for s in collectives).items() if number >= _LEAST_OF_KIND)
@@ -102,7 +105,7 @@ def _parameters(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates
     if len(inside) < len(samples):
         found.append(Parameter("network.inter_fraction", network.inter_fraction, 0.01, 1.0))
     for protocol in network.protocols if collectives else ():
-        if COLLNET.issuperset(protocol.algorithms):  # no sample says whether switches reduced
+        if COLLNET.issuperset(protocol.algorithms):  # no sample states whether switches reduced
             continue
         found.append(_time(_of(protocol, "base_latency"), protocol.base_latency_s))
         if fit_rates:
@@ -115,7 +118,7 @@ def _parameters(samples: Sequence[CollectiveSample], start: Fitted, *, fit_rates
 
 
 def _fitted(values: Mapping[str, float], start: Fitted) -> Fitted:
-    """Return ``start`` with the values put in; with a fitted link the protocols' own hops inside a node are in it."""
+    """Return ``start`` with the values; a fitted link includes the protocols' own hops inside a node."""
     network, node, fits_link = start.profile.network, start.node, _BANDWIDTH in values
     protocols = tuple(
         replace(
@@ -141,7 +144,7 @@ def _fitted(values: Mapping[str, float], start: Fitted) -> Fitted:
 
 
 def _of(protocol: Protocol, parameter: str) -> str:
-    """Return the name of a protocol's parameter."""
+    """Return the path of a protocol's parameter."""
     return f"network.protocols.{protocol.name}.{parameter}"
 
 

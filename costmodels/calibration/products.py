@@ -1,7 +1,7 @@
-"""Fit matrix products on a device whose rates are the data sheet's: numbers, tiles, splits, and the library's ranking.
+"""The fit of matrix products on a device with a data sheet: numbers, tiles, splits, and the library's ranking.
 
-Which kernel a call runs depends on the numbers, and jumps; the numbers are fitted to the kernels that the library is
-taken to have chosen, and both take turns. So no derivative crosses a jump.
+The kernel of a call depends on the numbers, and changes in jumps. So two fits alternate: of the numbers for fixed
+kernels, and of the library's choice of kernels. No derivative crosses a jump.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,30 +29,30 @@ LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "cache_fraction": (0.02, 4.0), "cache_speedup": (1.0, 8.0),
     "overlap": (1.0, 20.0), "memory_overlap": (1.0, 20.0), "latency_s": (5e-7, 1.5e-5),
 }  # fmt: skip
-"""Least and most of every number that is fitted."""
+"""Limits of every fitted number."""
 _OUTLIER: Final = 0.03
-"""Libraries choose kernels by rules of their own, which leaves residuals with a long tail."""
+"""Scale of the loss: libraries choose kernels by unknown rules, so residuals have a long tail."""
 _LONG_S: Final = 10e-6
 _LONG_WEIGHT: Final = 6.0
-"""Shorter calls are fixed time above all, and make up little of a step; they weigh a sixth of the others."""
+"""Weight of long calls: short calls are mostly fixed time and a small part of a step, so they weigh a sixth."""
 _LEAST_FOR_CHOICE: Final = 500
-"""Measurements from which the library's tiles, splits and ranking are chosen; with fewer they stay as they are."""
+"""Fewest measurements for a choice of the library's tiles, splits and ranking; with fewer these stay."""
 _NUM_STARTS: Final = 8
 _TILES_AT_START: Final = 8
-"""The search ends where no small change helps, so it begins several times, each time from other tiles."""
+"""Number of random tiles at a start: the search ends at a local optimum, so it is run from several starts."""
 _TURNS: Final = 8
 _EVALUATIONS: Final = 12
 _LAST_EVALUATIONS: Final = 60
-"""Of a turn's fit, which the next goes on from, and of the last."""
+"""Evaluations of the last fit; the fits before are shorter, as the next one continues from them."""
 
 
 def fit_products(
     samples: Sequence[KernelSample], device: DeviceSpec, gemm: GemmProfile
 ) -> tuple[GemmProfile, Mapping[str, Estimate]]:
-    """Return the section of matrix products fitted to the samples, from where it stands, and its numbers' estimates.
+    """Return the section of matrix products fitted to the samples, and the estimates of its numbers.
 
-    The estimates' standard errors are with each call's kernel as the library is taken to have chosen it.
-    Raises CalibrationError with fewer samples than numbers.
+    The estimates' standard errors treat the library's choice of kernels as known. Raises CalibrationError for fewer
+    samples than numbers.
     """
     ours, seconds = batches(samples), np.array([s.seconds for s in samples])
     weights = np.where(seconds > _LONG_S, _LONG_WEIGHT, 1.0)
@@ -63,7 +63,7 @@ def fit_products(
 
 
 def _starts(gemm: GemmProfile, num_samples: int) -> Iterator[GemmProfile]:
-    """Yield where the search begins: where the section stands, and with random tiles, rankings as honest as may be."""
+    """Yield starts of the search: the section as it is, and random tiles with rankings close to the real times."""
     yield gemm
     random = np.random.default_rng(_NUM_STARTS)
     for _ in range(_NUM_STARTS if num_samples >= _LEAST_FOR_CHOICE else 0):
@@ -75,7 +75,7 @@ def _starts(gemm: GemmProfile, num_samples: int) -> Iterator[GemmProfile]:
 def _taken_turns(
     ours: Sequence[Batch], seconds: Array, weights: Array, device: DeviceSpec, gemm: GemmProfile
 ) -> GemmProfile:
-    """Return the best of some turns, each of the library's choice and then of the numbers."""
+    """Return the best result of alternating fits of the library's choice and of the numbers."""
     turns = [gemm]
     for _ in range(_TURNS):
         if len(seconds) >= _LEAST_FOR_CHOICE:
@@ -94,7 +94,7 @@ def _error(ours: Sequence[Batch], seconds: Array, weights: Array, device: Device
 def _fit_numbers(
     ours: Sequence[Batch], seconds: Array, weights: Array, device: DeviceSpec, gemm: GemmProfile, num_evaluations: int
 ) -> tuple[GemmProfile, Mapping[str, Estimate]]:
-    """Return the profile with the numbers fitted that hold for the kernels as chosen before, and their estimates."""
+    """Return the profile with its numbers fitted for the kernels chosen before, and their estimates."""
     kernels = _chosen(ours, device, gemm)
     parameters = [Parameter(name, getattr(gemm, name), *limits) for name, limits in LIMITS.items()]
 
@@ -112,7 +112,7 @@ def _chosen(ours: Sequence[Batch], device: DeviceSpec, gemm: GemmProfile) -> lis
 
 
 def _seconds(ours: Sequence[Batch], kernels: Sequence[Kernels], device: DeviceSpec, gemm: GemmProfile) -> Array:
-    """Return the seconds of all samples, each with its kernel, in the order in which ``batches`` had them."""
+    """Return the seconds of all samples, each with its kernel, in the order before ``batches``."""
     seconds = np.zeros(sum(len(batch.rows) for batch in ours))
     for batch, chosen in zip(ours, kernels, strict=True):
         _, whole_s = kernel_times(batch.calls, chosen, device.peak(batch.dtype), device, gemm)

@@ -1,4 +1,4 @@
-"""Measurements as numbers: what was asked of a device or a network, and how long it took."""
+"""Measurements as numbers: calls of a device or a network, and their durations."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -8,13 +8,14 @@ from costmodels.kernels.tensor import Family, Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSample:
-    """One kernel call, alone or as busy as the job keeps the machine.
+    """One kernel call, alone or while the job keeps the machine busy.
 
-    ``key``: the text whose hash splits rows. ``label``: the same for people, each number with its name; empty: the key.
-
-    ``dtype``: of the first operand with a floating-point type, as in the simulator's prices. ``kernel``: its name, if
-    one kernel was measured. ``staged_bytes``: bytes that the measured op moved before, in a kernel of its own (fused
-    attention of serving libraries first writes queries, keys and values in the layout of its cache).
+    ``key``: the text whose hash splits rows.
+    ``label``: a description for people, each number with its name; empty: the key.
+    ``dtype``: of the first operand with a floating-point type, as in the simulator's prices.
+    ``kernel``: its name, if one kernel was measured.
+    ``staged_bytes``: bytes that the op first moved in a separate kernel (fused attention of serving libraries first
+        writes queries, keys and values in the layout of its cache).
     """
 
     key: str
@@ -29,11 +30,11 @@ class KernelSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveSample:
-    """One collective of a group with so many ranks on each node; ``kind`` ``send_recv`` for a message.
+    """One collective of a group with these numbers of ranks on its nodes; ``kind`` ``send_recv`` for a message.
 
-    ``num_bytes`` as ``collective_cost`` counts them. A message has one rank on each of two nodes, or two on one.
-    ``compute_share``: part of its processor that a rank gave to it meanwhile, None where that is not known. ``key`` and
-    ``label`` as of a kernel's.
+    ``num_bytes``: as ``collective_cost`` counts them. A message has one rank on each of two nodes, or two on one node.
+    ``compute_share``: fraction of its processor that a rank spent on the collective, None if unknown.
+    ``key`` and ``label``: as for a kernel.
     """
 
     key: str
@@ -49,5 +50,5 @@ Sample = KernelSample | CollectiveSample
 
 
 def is_held_out(key: str, one_in: int) -> bool:
-    """Return whether a sample is kept from the fit, to check it: one in ``one_in``, by a hash of its key."""
+    """Return whether a sample is held out of the fit for checks: one in ``one_in``, by a hash of its key."""
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") % one_in == 0

@@ -1,4 +1,4 @@
-"""Estimate how far a family's calls lie from their predictions, and how alike neighbours err, from measured ones."""
+"""Estimate of a family's prediction errors, and of their correlation between similar calls, from measured calls."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from scipy.special import ndtri, stdtrit
 from costmodels.spread import Place, Spread, distances
 
 LEAST: Final = 30
-"""Calls from which it is estimated how alike they err, and in each part of the lengths how far off they are."""
+"""Fewest calls for an estimate of the correlation, and for each range of lengths with its own deviation."""
 FEW: Final = 0.5
-"""Assumption: of fewer calls half of the variance is common."""
+"""Assumption for fewer calls: half of the variance is common."""
 _PER_DECADE: Final = 2
 _EDGES: Final = np.array([0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
-"""Distances, in octaves, from each of which to the next pairs are taken together."""
+"""Edges of the distance classes of pairs, in octaves."""
 _OCTAVES: Final = (0.1, 16.0)
-"""The least and the largest distance at which e times less is shared."""
+"""Limits of the distance at which the shared part falls by a factor of e."""
 _MOST: Final = 4000
-"""Calls whose pairs are looked at: 16 million."""
+"""Largest number of calls whose pairs are examined: 16 million pairs."""
 Floats = NDArray[np.float64]
 
 
@@ -61,16 +61,16 @@ def spread_of(calls: Sequence[Erred], num_fitted: int = 0) -> Spread:
 
 
 def widened(deviation: float, freedom: float) -> float:
-    """Return a deviation widened for few errors: the normal variable's with the same 90 % interval.
+    """Return a deviation widened for few errors: that of the normal variable with the same 90 % interval.
 
     ``deviation``: the root mean square of errors with that many degrees of freedom. A further error over it has
-    Student's distribution. Its 95 % quantile is 2.0 at 5 degrees; at very many it is the normal distribution's, 1.65.
+        Student's distribution. Its 95 % quantile is 2.0 at 5 degrees, and approaches the normal distribution's 1.65.
     """
     return deviation * float(stdtrit(freedom, 0.95) / ndtri(0.95))
 
 
 def _deviations(predicted_s: Floats, errors: Floats, weights: Floats) -> tuple[tuple[float, float], ...]:
-    """Return of every part of the lengths its geometric mean and how far off calls are there."""
+    """Return, for every range of lengths, its geometric mean and the deviation of its calls."""
     half_decades = np.floor(np.log10(predicted_s) * _PER_DECADE).astype(int)
     parts: list[list[int]] = [[]]
     for half_decade in np.unique(half_decades):
@@ -90,14 +90,14 @@ def _deviations(predicted_s: Floats, errors: Floats, weights: Floats) -> tuple[t
 
 
 def _deviation(errors: Floats, weights: Floats) -> float:
-    """Return the root mean square of errors, widened for as many as weigh alike (Kish's effective number)."""
+    """Return the root mean square of errors, widened for the effective number of errors (Kish)."""
     effective = float(weights.sum() ** 2 / np.square(weights).sum())
     return widened(float(np.sqrt(np.average(errors**2, weights=weights))), effective)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """Of pairs about as far ``apart`` (those of two series endlessly), the mean of their products."""
+    """Mean products of pairs by distance ``apart``; pairs of two series have infinite distance."""
 
     apart: Floats
     products: Floats
@@ -130,9 +130,9 @@ def _mean_products(places: Sequence[Place], scaled: Floats, weights: Floats) -> 
 
 
 def _correlation(pairs: _Pairs) -> dict[str, float]:
-    """Return the parts of the variance, and the distance, that come nearest to mean products of errors.
+    """Return the parts of the variance, and the distance, that fit the mean products of errors best.
 
-    The distance is at least that of the nearest pairs, which is as near as is known.
+    The distance is at least that of the nearest pairs, since closer pairs are unknown.
     """
 
     def residuals(parameters: Floats) -> Floats:

@@ -1,8 +1,8 @@
-"""The search for the tiles, splits and ranking of a library's matrix products: those that predict best.
+"""The search for a library's tiles, splits and ranking of matrix products: those that predict best.
 
-A library has compiled kernels for some tiles only, and takes the first by an estimate of its own; neither is on a data
-sheet. The search is greedy, over short lists. It adds, removes or exchanges one tile or split at a time, and raises or
-lowers one number of the ranking at a time, as long as that helps.
+A library has compiled kernels for some tiles only, and runs the first by its own estimate; neither is on a data sheet.
+The search is greedy, over short lists. It adds, removes or exchanges one tile or split at a time, and raises or lowers
+one number of the ranking at a time, as long as that helps.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,9 +22,9 @@ _SHAPES: Final = tuple(
     for columns in (32, 64, 96, 128, 192, 256)
     if 1024 <= rows * columns <= 32768
 )
-"""Tiles whose sums fit into the registers of a multiprocessor, and that are worth a kernel."""
+"""Tiles whose accumulators fit into the registers of a multiprocessor, and that are large enough for a kernel."""
 TILES: Final = tuple((shape, sharing) for sharing in (1, 2) for shape in _SHAPES)
-"""Each alone, and with blocks in pairs that share an operand."""
+"""All tiles, with single blocks and with pairs of blocks that share an operand."""
 SPLITS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 RANKING: Final[Mapping[str, tuple[float, float]]] = {
     "ranked_quantisation": (0.01, 1.0),
@@ -32,19 +32,19 @@ RANKING: Final[Mapping[str, tuple[float, float]]] = {
     "ranked_split": (0.05, 20.0),
     "shallow_area": (1024.0, 32768.0),
 }
-"""Least and most of the numbers that the library ranks by."""
+"""Limits of the numbers of the library's ranking."""
 _FACTORS: Final = (2.0, 1.5, 1.2, 1.1)
-"""By how much a number of the ranking rises or falls at a time."""
+"""Factors by which the search raises or lowers a number of the ranking."""
 _LEAST_GAIN: Final = 1e-5
 _PRICE: Final = 1e-4
-"""What one more tile or split must gain in mean error; it keeps the lists short."""
+"""Least gain in mean error from one more tile or split; it keeps the lists short."""
 _MOST_ROWS: Final = 2000
 
 Choice = tuple[frozenset[int], frozenset[int]]
 
 
 def offered(gemm: GemmProfile) -> range:
-    """Return the places of the tiles in ``TILES`` that a library may have: pairs only where the profile has some.
+    """Return the indices in ``TILES`` that a library may have: pairs only if the profile has some.
 
     Devices before Hopper run no blocks in pairs.
     """
@@ -52,7 +52,7 @@ def offered(gemm: GemmProfile) -> range:
 
 
 def with_tiles(gemm: GemmProfile, chosen: Collection[int]) -> GemmProfile:
-    """Return the profile with some of ``TILES``, by their places."""
+    """Return the profile with some of ``TILES``, by their indices."""
     alone, paired = (
         tuple(shape for i, (shape, sharing) in enumerate(TILES) if i in chosen and sharing == blocks)
         for blocks in (1, 2)
@@ -62,14 +62,14 @@ def with_tiles(gemm: GemmProfile, chosen: Collection[int]) -> GemmProfile:
 
 @dataclass(frozen=True, slots=True)
 class _Errors:
-    """Of every call, tile and split: where the library ranks it, |predicted/measured - 1|, and the call's weight."""
+    """By call, tile and split: the library's ranking, |predicted/measured - 1|, and the call's weight."""
 
     ranked_s: Array
     error: Array
     weight: Array
 
     def mean(self, choice: Choice) -> float:
-        """Return the mean error where the first of the chosen in the ranking is taken, plus the choice's price."""
+        """Return the mean error of the best-ranked kernels among the chosen, plus the choice's price."""
         tiles, splits = (sorted(part) for part in choice)
         ranked_s, error = (table[:, tiles][:, :, splits] for table in (self.ranked_s, self.error))
         count = len(self.weight)
@@ -77,20 +77,20 @@ class _Errors:
         return float(np.average(taken, weights=self.weight)) + _PRICE * (len(tiles) + len(splits))
 
     def with_other_tile(self, choice: Choice) -> Choice:
-        """Return the best choice with a tile more, less or in the place of another."""
+        """Return the best choice with one tile added, removed or exchanged."""
         tiles, splits = choice
         ranked_s, error = (table[:, :, sorted(splits)].swapaxes(1, 2) for table in (self.ranked_s, self.error))
         return _exchanged(*_first(ranked_s, error), self.weight, tiles, tiles), splits
 
     def with_other_split(self, choice: Choice) -> Choice:
-        """Return the best choice with a split more, less or in the place of another; k as a whole always stays."""
+        """Return the best choice with one split added, removed or exchanged; the whole k always stays."""
         tiles, splits = choice
         ranked_s, error = (table[:, sorted(tiles)] for table in (self.ranked_s, self.error))
         return tiles, _exchanged(*_first(ranked_s, error), self.weight, splits, splits - {0})
 
 
 def _first(ranked_s: Array, error: Array) -> tuple[Array, Array]:
-    """Return the least of the ranking along the second axis, and the error there."""
+    """Return the minimum of the ranking along the second axis, and the error there."""
     at = ranked_s.argmin(axis=1)[:, None]
     return np.take_along_axis(ranked_s, at, axis=1)[:, 0], np.take_along_axis(error, at, axis=1)[:, 0]
 
@@ -98,10 +98,10 @@ def _first(ranked_s: Array, error: Array) -> tuple[Array, Array]:
 def _exchanged(
     ranked_s: Array, error: Array, weight: Array, members: frozenset[int], may_go: frozenset[int]
 ) -> frozenset[int]:
-    """Return the members with one more, less or exchanged (or as they are) under which the mean error is least.
+    """Return the members with one added, removed or exchanged, or unchanged, at the least mean error.
 
-    ``ranked_s``, ``error``: of shape (calls, candidates). Who is a member already never beats the first of them in the
-    ranking, so to put one in the place of another is also to leave that one out.
+    ``ranked_s``, ``error``: of shape (calls, candidates). A member never ranks before the members' first, so exchanging
+        one also removes it.
     """
     found = [(np.inf, members)]
     for gone in [frozenset[int](), *(frozenset({member}) for member in sorted(may_go) if len(members) > 1)]:
@@ -116,10 +116,10 @@ def _exchanged(
 def with_chosen_kernels(
     ours: Sequence[Batch], seconds: Array, weights: Array, device: DeviceSpec, gemm: GemmProfile
 ) -> GemmProfile:
-    """Return the profile with the ranking, tiles and splits under which the mean error against ``seconds`` is least.
+    """Return the profile with the ranking, tiles and splits of the least mean error against ``seconds``.
 
-    The other parameters stay. ``weights``: of the measurements, of which at most _MOST_ROWS, spread evenly, are looked
-    at; one block without split is always among the choices.
+    The other parameters stay. One block without split is always among the choices.
+    ``weights``: of the measurements, of which at most _MOST_ROWS, spread evenly, are used.
     """
     every = -(-len(seconds) // _MOST_ROWS)
 
@@ -134,7 +134,7 @@ def with_chosen_kernels(
 def _errors(
     ours: Sequence[Batch], seconds: Array, weights: Array, every: int, device: DeviceSpec, gemm: GemmProfile
 ) -> _Errors:
-    """Return what is known of every so many-th call, by tile and by split."""
+    """Return the errors of every ``every``-th call, by tile and by split."""
     kernels, shape = library_kernels(gemm), (-1, len(gemm.tiles) + len(gemm.paired_tiles), len(gemm.splits))
     tables = []
     for batch in ours:
@@ -147,7 +147,7 @@ def _errors(
 
 
 def _with_ranking(errors: Callable[[GemmProfile], _Errors], gemm: GemmProfile) -> GemmProfile:
-    """Return the profile with the numbers of the ranking that predict best, its tiles and splits as they are."""
+    """Return the profile with the best predicting numbers of the ranking; its tiles and splits stay."""
     num_tiles = len(gemm.tiles) + len(gemm.paired_tiles)
     whole = (frozenset(range(num_tiles)), frozenset(range(len(gemm.splits))))
     error = errors(gemm).mean(whole)
@@ -163,7 +163,7 @@ def _with_ranking(errors: Callable[[GemmProfile], _Errors], gemm: GemmProfile) -
 
 
 def _with_lists(errors: _Errors, gemm: GemmProfile) -> GemmProfile:
-    """Return the profile with the tiles and splits that predict best, from those that it has."""
+    """Return the profile with the best predicting tiles and splits, searched from its own."""
     ours = {*((tile, 1) for tile in gemm.tiles), *((tile, 2) for tile in gemm.paired_tiles)}
     tiles = frozenset(i for i, tile in enumerate(TILES) if tile in ours) or frozenset(offered(gemm))
     splits = frozenset(i for i, split in enumerate(SPLITS) if split in gemm.splits) | {0}

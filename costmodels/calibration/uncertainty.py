@@ -1,4 +1,4 @@
-"""How well measurements settle the parameters that were fitted to them: standard errors, or why there are none."""
+"""Standard errors of fitted parameters, or the reasons for having none."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,23 +10,24 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _STEP: Final = 1e-3
-"""Derivatives are over so much of a parameter's logarithm, to either side."""
+"""Step of finite differences, in a parameter's logarithm, to either side."""
 _AT_LIMIT: Final = 2e-3
-"""A parameter this close to a limit, of the distance between both, lies on it: the search never arrives there."""
+"""A parameter counts as at its limit within this fraction of the range, since the search never quite arrives."""
 _FLAT: Final = 1e-9
-"""Directions in which the loss bends less than this part of the most are flat: derivatives are no more exact."""
+"""Directions with less than this fraction of the largest curvature are flat, within the accuracy of derivatives."""
 _TOUCHED: Final = 0.05
-"""A parameter with a larger share in a flat direction is not settled."""
+"""A parameter with a larger share in a flat direction is undetermined."""
 _LOOSE: Final = 0.25
-"""Standard errors beyond this part of the distance between the limits say no more than the limits do."""
+"""Largest meaningful standard error, as a fraction of the range between limits."""
 _LEAST_LEFT: Final = 1e-3
-"""What a fit leaves of a residual that it follows, at least: no division by nothing."""
+"""Smallest remaining fraction of a residual that a fit follows; it avoids a division by zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A fitted positive number. ``standard_error``: of its logarithm, so about relative; None for one that is
-    ``at_limit``, and for one that the measurements do not settle.
+    """A fitted positive number.
+
+    ``standard_error``: of its logarithm, so about relative; None for a number that is ``at_limit`` or undetermined.
     """
 
     value: float
@@ -37,11 +38,12 @@ class Estimate:
 def estimates(
     residuals: Callable[[Array], Array], logs: Array, low: Array, high: Array, outlier: float
 ) -> list[Estimate]:
-    """Return the parameters that a fit found, with their standard errors.
+    """Return the parameters of a fit with their standard errors.
 
-    ``residuals``: of the logarithms of all parameters; ``logs``: those found, between the limits ``low`` and ``high``;
-    ``outlier``: the scale of the soft-l1 loss that the fit minimised. Parameters at one of their limits count as known
-    while the others' errors are found.
+    ``residuals``: of the logarithms of all parameters.
+    ``logs``: the fitted logarithms, between the limits ``low`` and ``high``.
+    ``outlier``: the scale of the soft-l1 loss of the fit. Parameters at a limit count as known for the errors of the
+        others.
     """
     distances, width = residuals(logs), high - low
     at_limit = np.minimum(logs - low, high - logs) <= _AT_LIMIT * width
@@ -60,10 +62,10 @@ def estimates(
 def standard_errors(slopes: Array, residuals: Array, outlier: float) -> Array:
     """Return the standard error of every parameter; NaN where no residual depends on it, alone or with others.
 
-    ``slopes``: of each residual (row) over each parameter. The estimate is the sandwich of Huber (1967) for the loss
-    soft l1 with the scale ``outlier``: residuals may vary in size from one to the next; they are taken to be
-    independent of each other, and the model to be right. Each counts as far off as it would be without its own pull on
-    the fit (MacKinnon and White 1985, HC3), which keeps the errors of few measurements from being too small.
+    ``slopes``: derivative of each residual (row) by each parameter. The estimate is Huber's sandwich (1967) for the
+        soft-l1 loss with the scale ``outlier``. Residuals may differ in size; they are assumed independent, and the
+        model correct. Each residual is enlarged to its value without its own pull on the fit (MacKinnon and White 1985,
+        HC3), which keeps the errors of few measurements from being too small.
     """
     spread = 1.0 + (residuals / outlier) ** 2
     bent = slopes * (spread**-0.75)[:, None]

@@ -1,4 +1,4 @@
-"""Collectives: what they ask of a network (closed forms), and how they do it (step lists)."""
+"""Collectives: their cost on a network (closed forms), and their messages (step lists)."""
 
 from costmodels.collectives.catalogue import STEP_LISTS, collective_steps
 from costmodels.collectives.cost import collective_cost, exclusive_seconds, lower_bound_bytes, point_to_point_cost

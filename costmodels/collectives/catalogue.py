@@ -1,4 +1,4 @@
-"""Every algorithm that has a step list, by collective and by the name that the cost models know it by."""
+"""All algorithms with a step list, by collective and by their name in the cost models."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,7 +13,7 @@ Builder = Callable[[tuple[int, ...]], StepList]
 
 
 def _flat(build: Callable[[int], StepList]) -> Builder:
-    """Return a builder for an algorithm that does not look at nodes."""
+    """Return a builder for an algorithm that ignores nodes."""
     return lambda ranks_per_node: build(sum(ranks_per_node))
 
 

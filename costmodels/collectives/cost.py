@@ -12,7 +12,10 @@ from costmodels.collectives.traffic import LIBRARY, TRAFFIC, Traffic
 from costmodels.errors import AlgorithmError, CollectiveError
 
 _LEAST_IN_SWITCH: Final = 3
-"""Two ranks exchange directly, as NCCL does: the switch would save nothing."""
+"""Fewest ranks for in-switch reduction.
+
+Two ranks exchange directly, as in NCCL, since the switch would save nothing.
+"""
 
 _MOST_IN_COLLNET: Final = 8
 """NCCL, src/init.cc: CollNet is disabled beyond NCCL_MAX_DIRECT_ARITY + 1 GPUs per node."""
@@ -24,16 +27,17 @@ _FAN_S: Final = 0.4e-6
 def collective_cost(
     kind: str, num_bytes: int, ranks_per_node: tuple[int, ...], network: NetworkParameters, algorithm: str = "auto"
 ) -> CollectiveCost:
-    """Return latency and bytes of one collective in a group with so many ranks on each of its nodes.
+    """Return latency and bytes of one collective in a group with these numbers of ranks on its nodes.
 
     ``num_bytes``: the full tensor (all_reduce, broadcast, reduce), the gathered output (all_gather), the un-scattered
-    input (reduce_scatter), one rank's send buffer (all_to_all), 0 (barrier).
-    ``algorithm``: a name that ``traffic.TRAFFIC`` has for the kind, or ``auto``, the one of NCCL's own that alone on
-    its links ends first. ``why_not`` has the groups that algorithms of switches do not serve. CollNet is about the
-    network between nodes: in a group within one node it stands for ``auto``. The protocol is always the one that ends
-    first among those that take the payload.
-    Raises AlgorithmError for an algorithm that the kind does not have or that cannot serve this group here,
-    CollectiveError for an unknown kind, a negative payload, a barrier with a payload, or a node without a rank.
+        input (reduce_scatter), one rank's send buffer (all_to_all), 0 (barrier).
+    ``algorithm``: a name of ``traffic.TRAFFIC`` for the kind, or ``auto``: NCCL's fastest algorithm alone on its links.
+
+    ``why_not`` states which groups the algorithms of switches cannot serve. CollNet concerns the network between nodes:
+    in a group within one node it means ``auto``. The protocol is always the fastest of those that allow the payload.
+
+    Raises AlgorithmError for an algorithm that the kind lacks or that cannot serve this group, CollectiveError for an
+    unknown kind, a negative payload, a barrier with a payload, or a node without a rank.
     """
     _check(kind, num_bytes, ranks_per_node, algorithm)
     if sum(ranks_per_node) == 1 or (num_bytes == 0 and kind != "barrier"):
@@ -44,7 +48,7 @@ def collective_cost(
 
 
 def why_not(kind: str, algorithm: str, ranks_per_node: tuple[int, ...], network: NetworkParameters) -> str:
-    """Return why an algorithm cannot serve a group on a network, in words; empty where it can.
+    """Return why an algorithm cannot serve a group on a network, in words; empty if it can.
 
     Sources: NCCL, src/init.cc and src/graph/tuning.cc: NVLS within one node; CollNet between nodes of equally many
     ranks, at most 8, and for all_gather and reduce_scatter with an adapter for each.
@@ -67,7 +71,7 @@ def why_not(kind: str, algorithm: str, ranks_per_node: tuple[int, ...], network:
 
 
 def point_to_point_cost(num_bytes: int, same_node: bool, network: NetworkParameters) -> CollectiveCost:
-    """Return latency and bytes of one message between two devices: alpha + n/B, B what one message reaches."""
+    """Return latency and bytes of one message between two devices: alpha + n/B, with B the rate of a single message."""
     if num_bytes < 0:
         raise CollectiveError(f"a message cannot have {num_bytes} bytes")
     hop_s = network.intra_latency_s if same_node else network.inter_latency_s
@@ -78,9 +82,9 @@ def point_to_point_cost(num_bytes: int, same_node: bool, network: NetworkParamet
 
 
 def exclusive_seconds(cost: CollectiveCost, ranks_per_node: tuple[int, ...], network: NetworkParameters) -> float:
-    """Return how long a collective lasts alone on its links: latency + max(port, adapters).
+    """Return the seconds of a collective alone on its links: latency + max(port, adapters).
 
-    A group reaches as many adapters of a node as it has ranks there, at most all of them.
+    A group uses as many adapters of a node as it has ranks there, at most all of them.
     """
     port_s = cost.port_bytes / network.intra_bandwidth_bytes_per_s
     nic_s = cost.nic_bytes / (network.inter_bandwidth_bytes_per_s * network.adapters(ranks_per_node))
@@ -88,7 +92,7 @@ def exclusive_seconds(cost: CollectiveCost, ranks_per_node: tuple[int, ...], net
 
 
 def lower_bound_bytes(kind: str, num_bytes: int, num_ranks: int) -> float:
-    """Return the bytes that some rank must send, whatever the algorithm, when ranks alone reduce (no switch)."""
+    """Return the least bytes that some rank must send under any algorithm in which only ranks reduce (no switch)."""
     share = (num_ranks - 1) / num_ranks * num_bytes
     whole = float(num_bytes) if num_ranks > 1 else 0.0
     return {"all_reduce": 2 * share, "broadcast": whole, "reduce": whole}.get(kind, share)
@@ -160,7 +164,7 @@ def _with_protocol(
 def _waiting_s(
     traffic: Traffic, protocol: Protocol, ranks_per_node: tuple[int, ...], network: NetworkParameters
 ) -> float:
-    """Return how long the busiest link waits for other links and for messages' fixed costs."""
+    """Return the time that the busiest link waits for other links and for messages' fixed costs."""
     port_s = protocol.port_overhead / network.intra_bandwidth_bytes_per_s
     nic_s = protocol.wire_overhead / network.inter_bandwidth_bytes_per_s
     adapters = network.adapters(ranks_per_node)
@@ -176,7 +180,7 @@ def _waiting_s(
 def _in_turn_s(
     traffic: Traffic, protocol: Protocol, ranks_per_node: tuple[int, ...], network: NetworkParameters
 ) -> float:
-    """Return how long the busiest link waits for others that work in turn with it, at the links' full rates."""
+    """Return the time that the busiest link waits for links that work before or after it, at the links' full rates."""
     adapters = network.adapters(ranks_per_node)
     port_s = protocol.wire_overhead / network.intra_bandwidth_bytes_per_s
     nic_s = protocol.wire_overhead / network.inter_bandwidth_bytes_per_s

@@ -31,7 +31,7 @@ from costmodels.errors import CollectiveError
 _RING_PASSES: Final = {"all_reduce": 2, "barrier": 2, "all_gather": 1, "reduce_scatter": 1}
 _CHAINS: Final = ("broadcast", "reduce")
 _TOGETHER: Final = ("ring", "in_switch", "direct", *COLLNET)
-"""Algorithms all of whose rounds load links alike, or that have one round."""
+"""Algorithms with one round, or with equal link loads in all rounds."""
 
 
 Floats = NDArray[np.float64]
@@ -93,7 +93,7 @@ def _flows(parts: dict[tuple[int, int], float]) -> Flows:
 def _neighbours(
     ranks_per_node: tuple[int, ...], part: float, *, back: float = 0.0, rings: tuple[tuple[int, ...], ...] = ()
 ) -> Flows:
-    """Return rings in which every member sends so much to the next, and to the one before."""
+    """Return rings in which every member sends ``part`` to the next member, and ``back`` to the previous one."""
     channels = [[list(ring)] for ring in rings] or _channels(ranks_per_node)
     parts: dict[tuple[int, int], float] = defaultdict(float)
     for channel in channels:
@@ -106,7 +106,7 @@ def _neighbours(
 
 
 def _chains(ranks_per_node: tuple[int, ...], rings: tuple[tuple[int, ...], ...], *, reducing: bool) -> Flows:
-    """Return rings cut before rank 0, which carry the payload away from it, or to it."""
+    """Return rings cut before rank 0, which carry the payload from rank 0, or to it if ``reducing``."""
     flows = _neighbours(ranks_per_node, 1.0, rings=rings)
     kept = flows.targets != 0
     ends = (flows.sources[kept], flows.targets[kept])
@@ -114,16 +114,19 @@ def _chains(ranks_per_node: tuple[int, ...], rings: tuple[tuple[int, ...], ...],
 
 
 def _everyone(num_ranks: int, part: float) -> Flows:
-    """Return so much from every member to every other."""
+    """Return flows of ``part`` from every member to every other."""
     sources, targets = np.divmod(np.arange(num_ranks * num_ranks, dtype=np.int64), num_ranks)
     apart = sources != targets
     return Flows(sources[apart], targets[apart], np.full(int(apart.sum()), part))
 
 
 def _inside_nodes(ranks_per_node: tuple[int, ...], passes: float, *, chain: bool) -> Flows:
-    """Return so many times 1/G of the payload from every member to each other of its node; along chains, on the way.
+    """Return ``passes`` times 1/G of the payload from every member to each other of its node.
 
-    A chain per part ends at its owner and starts at the next rank around the node: all but one part pass neighbours.
+    With ``chain``, along chains.
+
+    A chain per part ends at its owner and starts at the next rank around the node, so all but one part pass each
+    neighbour.
     """
     found, first = [], 0
     for count in ranks_per_node:
@@ -137,10 +140,11 @@ def _inside_nodes(ranks_per_node: tuple[int, ...], passes: float, *, chain: bool
 
 
 def switch_parts(kind: str, below: Floats, ranks_per_node: tuple[int, ...]) -> tuple[Floats, Floats]:
-    """Return what links of a tree of switches carry up and down, per byte of the payload of a CollNet collective.
+    """Return the load of links in a tree of switches, up and down, per byte of payload of a CollNet collective.
 
-    One tree per place in a node joins the members of that place in all nodes; ``below`` of them are below each link.
-    A reduction carries one sum up and one down; a gather up what is below and down what is not; a scatter the reverse.
+    One tree per place in a node joins the members of that place in all nodes; ``below`` of them are below each link. A
+    reduction carries one sum up and one down. A gather carries up the data below and down the rest; a scatter the
+    reverse.
     """
     members, trees = len(ranks_per_node), ranks_per_node[0]
     if kind == "all_reduce":
@@ -152,7 +156,7 @@ def switch_parts(kind: str, below: Floats, ranks_per_node: tuple[int, ...]) -> t
 
 @lru_cache(maxsize=512)
 def phased_flows(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> Phased | None:
-    """Return flows by phase, per byte of payload, or None where all run together.
+    """Return flows by phase, per byte of payload, or None if all run together.
 
     A phase is a round of the step list; the trees over nodes of ``hierarchical_tree``, a pipeline, are one phase.
     Raises CollectiveError for an unknown kind or algorithm.
@@ -182,7 +186,7 @@ def step_flows(steps: StepList, chunk_bytes: Sequence[float]) -> Phased:
 
 @lru_cache(maxsize=512)
 def tree_flows(ranks_per_node: tuple[int, ...]) -> Flows:
-    """Return the flows of a double binary tree all_reduce where its edges lie, in as many channels as a ring has."""
+    """Return the flows of a double binary tree all_reduce along its real edges, in as many channels as a ring has."""
     steps = collective_steps("all_reduce", "tree", ranks_per_node)
     channels = _channels(ranks_per_node)
     parts: dict[tuple[int, int], float] = defaultdict(float)
@@ -211,7 +215,7 @@ def _chunks_of_payload(kind: str, num_ranks: int, num_chunks: int) -> int:
 
 
 def _channels(ranks_per_node: tuple[int, ...]) -> list[list[list[int]]]:
-    """Return, for each channel, the ranks of every node in the order in which it visits them."""
+    """Return, for each channel, the ranks of every node in visiting order."""
     ends = list(accumulate(ranks_per_node))
     nodes = [list(range(end - count, end)) for end, count in zip(ends, ranks_per_node, strict=True)]
     num_channels = min(ranks_per_node) if len(nodes) > 1 else 1

@@ -1,4 +1,4 @@
-"""What a collective's cost is made of: a network's parameters, a library's protocols, and the cost itself."""
+"""The inputs of a collective's cost, a network's parameters and a library's protocols, and the cost itself."""
 
 import math
 from dataclasses import dataclass
@@ -7,17 +7,20 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """How a collective library moves one hop's data.
+    """A collective library's way of moving one hop's data.
 
-    ``base_latency_s`` once per collective; ``intra_hop_s`` and ``inter_hop_s`` per hop on top of the link's own
-    latency; ``wire_overhead``: bytes on the wire per byte of payload (NCCL's LL sends a flag with every word: 2);
-    ``port_fraction``: of a port's rate, what its channels and its synchronisation let it reach at most.
-    ``limit_bytes``: the library does not use it for a larger payload; ``inter_least_bytes``: nor for a smaller one
-    between nodes of several ranks each (its tuner takes the many hops for slow, and stays with LL). ``own_share``: a
-    ring and an exchange also take a rank's own n/g through its port's engine (copied to the output, or received last
-    with nothing left to send), for this fraction of the time that sending n/g takes. ``algorithms``: which of the
-    library's own can use it (ring, tree, in_switch, collnet_direct, collnet_chain; exchange: all_to_all's grouped
-    sends); every other algorithm goes by the protocols of the ring. ``kinds``: the collectives that use it, none: all.
+    ``base_latency_s``: once per collective.
+    ``intra_hop_s`` and ``inter_hop_s``: per hop, in addition to the link's own latency.
+    ``wire_overhead``: bytes on the wire per byte of payload (NCCL's LL sends a flag with every word: 2).
+    ``port_fraction``: largest fraction of a port's rate, limited by channels and synchronisation.
+    ``limit_bytes``: largest payload for which the library uses it.
+    ``inter_least_bytes``: smallest payload for which the library uses it between nodes of several ranks each (its tuner
+        overestimates the many hops, and stays with LL).
+    ``own_share``: a ring and an exchange also pass a rank's own n/g through its port's engine (copied to the output, or
+        received last without a send), for this fraction of the time of sending n/g.
+    ``algorithms``: the library's algorithms that can use it (ring, tree, in_switch, collnet_direct, collnet_chain;
+        exchange: all_to_all's grouped sends); all other algorithms use the protocols of the ring.
+    ``kinds``: the collectives that use it; empty: all.
     """
 
     name: str
@@ -39,22 +42,22 @@ class Protocol:
 
 
 COLLNET: Final = frozenset({"collnet_direct", "collnet_chain"})
-"""What the switches between nodes reduce or multicast."""
+"""Algorithms in which the switches between nodes reduce or multicast."""
 
 TUNED_ALGORITHMS: Final = frozenset({"ring", "tree", "in_switch"}) | COLLNET
-"""What NCCL's tuner knows of each protocol; other algorithms are built of the same messages as its ring."""
+"""Algorithms that NCCL's tuner knows for each protocol; others consist of the same messages as its ring."""
 
 IDEAL_PROTOCOL: Final = Protocol(name="ideal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkParameters:
-    """What a cluster's links attain, per direction: per device inside a node, per adapter between nodes.
+    """Attained rates of a cluster's links, per direction: per device inside a node, per adapter between nodes.
 
-    ``intra_message_s`` and ``inter_message_s``: what each message of an all_to_all occupies its device's port or an
-    adapter with, besides its bytes (doorbell, rendezvous); other collectives send few messages, and long ones.
-    ``message_adapter_fraction``: of an adapter's rate, what a single message between two devices reaches.
-    ``in_network_reduction``: the switches between nodes add up what comes in and multicast what goes out (SHARP).
+    ``intra_message_s`` and ``inter_message_s``: time for which each message of an all_to_all occupies its device's port
+        or an adapter, besides its bytes (doorbell, rendezvous); other collectives send few, long messages.
+    ``message_adapter_fraction``: fraction of an adapter's rate that a single message between two devices reaches.
+    ``in_network_reduction``: the switches between nodes add their inputs and multicast the sum (SHARP).
     """
 
     intra_bandwidth_bytes_per_s: float
@@ -73,9 +76,10 @@ class NetworkParameters:
     def protocols_for(
         self, kind: str, algorithm: str, num_bytes: float, ranks_per_node: tuple[int, ...], *, named: bool = False
     ) -> tuple[Protocol, ...]:
-        """Return the protocols that take a payload by an algorithm; an exchange without its own takes the ring's.
+        """Return the protocols that allow a payload by an algorithm; an exchange without its own uses the ring's.
 
-        So does a tree or CollNet that is asked for by name of a library that has none: it is made of the same messages.
+        A tree or CollNet that is requested by name from a library without one also uses the ring's: it has the same
+        messages.
         """
         spread = len(ranks_per_node) > 1 and max(ranks_per_node) > 1
         ours = tuple(protocol for protocol in self.protocols if not protocol.kinds or kind in protocol.kinds)
@@ -92,7 +96,7 @@ class NetworkParameters:
         )
 
     def adapters(self, ranks_per_node: tuple[int, ...]) -> int:
-        """Return how many adapters of a node a group reaches: as many as it has ranks there, at most all of them."""
+        """Return the number of a node's adapters that a group uses: one per rank there, at most all of them."""
         return min(*ranks_per_node, self.nics_per_node)
 
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 
 class Step(NamedTuple):
-    """In ``round``, ``source`` sends ``chunks`` to ``target``, which adds them to its own if ``reduce``."""
+    """A message: in ``round``, ``source`` sends ``chunks`` to ``target``, which adds them to its own if ``reduce``."""
 
     source: int
     target: int
@@ -55,13 +55,13 @@ class StepList:
 def step_list(
     kind: str, num_ranks: int, num_chunks: int, steps: Iterable[Step], root: int = 0, num_switches: int = 0
 ) -> StepList:
-    """Return steps in order as a step list; steps that send nothing are dropped."""
+    """Return steps in order as a step list; steps without chunks are dropped."""
     ordered = sorted((step for step in steps if step.chunks), key=itemgetter(4, 0, 1))
     return StepList(kind, num_ranks, num_chunks, tuple(ordered), root, num_switches)
 
 
 def relabelled(steps: Iterable[Step], ranks: Sequence[int], chunks: Sequence[int], delay: int = 0) -> list[Step]:
-    """Return steps with rank r called ranks[r] and chunk c called chunks[c], ``delay`` rounds later."""
+    """Return steps with rank r renamed ranks[r] and chunk c renamed chunks[c], ``delay`` rounds later."""
     return [
         Step(ranks[s.source], ranks[s.target], tuple(chunks[c] for c in s.chunks), s.reduce, s.round + delay)
         for s in steps
@@ -83,14 +83,14 @@ def reversed_in_time(steps: Iterable[Step], *, reduce: bool) -> list[Step]:
 
 
 def all_gather_ring(num_ranks: int) -> StepList:
-    """Return g-1 rounds in which every rank passes on what it got last (Thakur et al. 2005)."""
+    """Return g-1 rounds in which every rank forwards the chunk it received last (Thakur et al. 2005)."""
     g = num_ranks
     steps = (Step(r, (r + 1) % g, ((r - s) % g,), False, s) for s in range(g - 1) for r in range(g))
     return step_list("all_gather", g, g, steps)
 
 
 def reduce_scatter_ring(num_ranks: int) -> StepList:
-    """Return g-1 rounds in which every rank adds to a chunk and passes it on (Thakur et al. 2005)."""
+    """Return g-1 rounds in which every rank adds its term to a chunk and forwards it (Thakur et al. 2005)."""
     g = num_ranks
     steps = (Step(r, (r + 1) % g, ((r - 1 - s) % g,), True, s) for s in range(g - 1) for r in range(g))
     return step_list("reduce_scatter", g, g, steps)
@@ -147,7 +147,7 @@ def reduce_scatter_direct(num_ranks: int) -> StepList:
 
 
 def reduce_scatter_recursive_halving(num_ranks: int) -> StepList:
-    """Return log2 rounds in which partners at distance 1, 2, ..., p/2 exchange half of what they are left with.
+    """Return log2 rounds in which partners at distance 1, 2, ..., p/2 exchange half of their remaining chunks.
 
     The reverse of recursive doubling: near partners come first, with most to send.
     """
@@ -176,7 +176,7 @@ def all_reduce_ring(num_ranks: int, channels: int = 1) -> StepList:
 
 
 def all_reduce_direct(num_ranks: int) -> StepList:
-    """Return two rounds: everybody sends everybody its chunk, then its sum."""
+    """Return two rounds: every rank sends every other its chunk, then its sum."""
     g = num_ranks
     return step_list("all_reduce", g, g, _scatter_then_gather(reduce_scatter_direct(g), all_gather_direct(g)))
 
@@ -266,7 +266,7 @@ def broadcast_store_forward(num_ranks: int, root: int = 0) -> StepList:
 
 
 def broadcast_tree(ranks_per_node: tuple[int, ...], root: int = 0) -> StepList:
-    """Return binomial trees: all that have the vector send it to one that has not, node by node, then inside nodes."""
+    """Return binomial trees: in each round every rank with the vector sends it to one without; first between nodes."""
     nodes, g = _nodes(ranks_per_node), sum(ranks_per_node)
     teams = [_cycle_to(root, list(node)) if root in node else list(node) for node in nodes]
     leaders = _cycle_to(root, [team[0] for team in teams])
@@ -309,7 +309,7 @@ def _nodes(ranks_per_node: tuple[int, ...]) -> list[range]:
 
 
 def _from_round_zero(steps: list[Step]) -> list[Step]:
-    """Return the steps with empty rounds taken out (no rank to fold, no second node)."""
+    """Return the steps without empty rounds (no rank to fold, no second node)."""
     number = {old: new for new, old in enumerate(sorted({step.round for step in steps if step.chunks}))}
     return [step._replace(round=number[step.round]) for step in steps if step.chunks]
 
@@ -338,13 +338,13 @@ def _dissemination(g: int) -> list[Step]:
 
 
 def _cycle_to(first: int, ranks: list[int]) -> list[int]:
-    """Return ranks in their order, around from ``first``."""
+    """Return the ranks in cyclic order, starting at ``first``."""
     start = ranks.index(first)
     return ranks[start:] + ranks[:start]
 
 
 def _binomial(team: list[int], delay: int) -> list[Step]:
-    """Return ceil(log2) rounds in which a team's first rank reaches all of it, the far half first."""
+    """Return ceil(log2) rounds in which a team's first rank reaches all members, the far half first."""
     rounds = (len(team) - 1).bit_length()
     return [
         Step(team[i], team[i + (1 << k)], (0,), False, delay + rounds - 1 - k)

@@ -1,8 +1,8 @@
-"""Step lists in which a switch takes part: it adds up what it gets (Graham et al. 2016, SHARP), and multicasts.
+"""Step lists with a switch that adds up its inputs (Graham et al. 2016, SHARP) and multicasts.
 
-The switch is number g, after the ranks: it holds nothing at the start and owes nothing at the end. All switches of a
-network are one here; which of their links a reduction takes is the topology's word. Processes have no such switch, so
-these lists price and prove, and are not executed. Chunks are those of ``collectives.steps``.
+The switch has number g, after the ranks: it holds nothing at the start and nothing is required of it at the end. All
+switches of a network are one here; the topology decides which links a reduction uses. Processes have no such switch, so
+these lists serve prices and proofs, and are not executed. Chunks are those of ``collectives.steps``.
 """
 
 from collections.abc import Callable, Mapping
@@ -80,11 +80,11 @@ IN_NETWORK_STEPS: Final[Mapping[str, Mapping[str, Builder]]] = MappingProxyType(
         "reduce_scatter": {"collnet_direct": reduce_scatter_collnet_direct},
     }
 )
-"""Every algorithm that needs a switch to compute, by collective."""
+"""All algorithms in which a switch computes, by collective."""
 
 
 def _equal_nodes(ranks_per_node: tuple[int, ...]) -> tuple[list[range], int]:
-    """Return the ranks of each node, and their number, which is the switch's."""
+    """Return the ranks of each node, and the switch's number, which is the number of ranks."""
     most = ranks_per_node[0]
     if set(ranks_per_node) != {most}:
         raise CollectiveError(f"CollNet needs as many ranks on every node, got {ranks_per_node}")
@@ -92,7 +92,7 @@ def _equal_nodes(ranks_per_node: tuple[int, ...]) -> tuple[list[range], int]:
 
 
 def _there_and_back(up: list[Step]) -> list[Step]:
-    """Return sums on their way to the switch, and the results back the same ways."""
+    """Return sums on their way to the switch, and the results back on the reverse way."""
     up = [step for step in up if step.source != step.target]
     first = min((step.round for step in up), default=0)
     up = [step._replace(round=step.round - first) for step in up]

@@ -1,4 +1,4 @@
-"""The cost of a step list round by round: the yardstick of the closed forms, and the model of uneven exchanges."""
+"""The cost of a step list round by round: the check of the closed forms, and the model of uneven exchanges."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ _OWN_SHARE: Final = frozenset({"ring", "direct", "pairwise"})
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """What steps put on the busiest port and the busiest node's adapters, in or out, and by how many senders there."""
+    """Load of steps on the busiest port and the busiest node's adapters, in or out, and the number of senders there."""
 
     port_bytes: float
     port_messages: int
@@ -30,7 +30,7 @@ class _Load:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What a step list asks of a network: of each round, of all of them, of the busiest reduction and of own shares."""
+    """Load of a step list: of each round, of all rounds, of the busiest reduction and of own shares."""
 
     algorithm: str
     kind: str
@@ -47,11 +47,11 @@ def steps_cost(
     ranks_per_node: tuple[int, ...],
     network: NetworkParameters,
 ) -> CollectiveCost:
-    """Return the cost of a step list whose rounds follow each other, with the protocol that ends first.
+    """Return the cost of a step list with consecutive rounds, with the fastest protocol.
 
     A round lasts one hop and its busiest port or adapter. Every rank that sends out of its node has an adapter, as far
-    as there are some; steps without bytes are left out, but for a barrier's. Raises CollectiveError where the
-    chunks, ranks or protocols do not fit the list.
+    as there are enough. Steps without bytes are left out, except a barrier's. Raises CollectiveError if the chunks,
+    ranks or protocols do not fit the list.
     """
     if len(chunk_bytes) != case.num_chunks or sum(ranks_per_node) != case.num_ranks or min(chunk_bytes, default=0) < 0:
         raise CollectiveError(
@@ -95,7 +95,7 @@ def uneven_all_to_all_cost(
 
 
 def split_bytes(num_bytes: int, num_chunks: int) -> tuple[int, ...]:
-    """Return chunk sizes that add up to num_bytes and differ by one byte at most, larger ones first."""
+    """Return chunk sizes that add up to num_bytes and differ by at most one byte, larger ones first."""
     size, larger = divmod(num_bytes, num_chunks)
     return (size + 1,) * larger + (size,) * (num_chunks - larger)
 

@@ -81,14 +81,14 @@ class Traffic:
 TrafficForm = Callable[[float, tuple[int, ...]], Traffic]
 
 TREE_BANDWIDTH_FRACTION: Final = 0.92
-"""NCCL, src/graph/tuning.cc: bus bandwidth of the tree algorithm against the ring's."""
+"""NCCL, src/graph/tuning.cc: bus bandwidth of the tree algorithm relative to the ring's."""
 
 
 # --- what NCCL uses ------------------------------------------------------------------------------------------------
 
 
 def _ring_passes(passes: int, *, reducing: bool) -> TrafficForm:
-    """Return the traffic of a ring that sends (g-1)/g of the payload, and goes g-1 hops, ``passes`` times."""
+    """Return the traffic of a ring that ``passes`` times sends (g-1)/g of the payload over g-1 hops."""
 
     def traffic(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
         ranks, nodes = sum(ranks_per_node), len(ranks_per_node)
@@ -126,7 +126,7 @@ def _double_binary_tree(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Tr
 
 
 def _in_switch(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
-    """Return the traffic of a reduction inside the node's switch: n to the switch, the reduced n/g to everybody."""
+    """Return the traffic of a reduction inside the node's switch: n to the switch, the reduced n/g to all ranks."""
     return Traffic(port_bytes=(1 + 1 / ranks_per_node[0]) * num_bytes, intra_hops=2.0)
 
 
@@ -152,7 +152,10 @@ def _collnet_all_reduce(*, chain: bool) -> TrafficForm:
 
 
 def _collnet_gather(*, reducing: bool) -> TrafficForm:
-    """Return the traffic of each chunk going once into the network and out to every other node, or of the reverse."""
+    """Return the traffic of a gather, in which each chunk enters the network once and goes to every other node.
+
+    Or reverse.
+    """
 
     def traffic(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
         nodes, most = len(ranks_per_node), ranks_per_node[0]
@@ -391,7 +394,10 @@ def _leader_all_to_all(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Tra
 
 
 def _chain(*, pipelined: bool, reducing: bool) -> TrafficForm:
-    """Return the traffic of a chain, in so many chunks that filling it costs only latency, or rank after rank."""
+    """Return the traffic of a chain.
+
+    Pipelined in so many chunks that filling costs only latency, or rank after rank.
+    """
 
     def traffic(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
         ranks, nodes = sum(ranks_per_node), len(ranks_per_node)
@@ -410,7 +416,10 @@ def _chain(*, pipelined: bool, reducing: bool) -> TrafficForm:
 
 
 def _binomial_tree(*, reducing: bool) -> TrafficForm:
-    """Return the traffic of doubling the ranks that have the vector, over nodes first, then inside them."""
+    """Return the traffic of a binomial tree, in which the ranks with the vector double.
+
+    Over nodes first, then inside.
+    """
 
     def traffic(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
         inside = (max(ranks_per_node) - 1).bit_length()
@@ -428,7 +437,7 @@ def _binomial_tree(*, reducing: bool) -> TrafficForm:
 
 
 def _dissemination(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
-    """Return the hops of a barrier in ceil(log2 g) rounds; nothing but their arrival matters of its messages."""
+    """Return the hops of a barrier in ceil(log2 g) rounds; its messages have no size."""
     intra, inter = _hops((sum(ranks_per_node) - 1).bit_length(), ranks_per_node)
     return Traffic(port_bytes=float(num_bytes), intra_hops=intra, inter_hops=inter)
 
@@ -437,7 +446,7 @@ def _dissemination(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic
 
 
 def _hops(rounds: int, ranks_per_node: tuple[int, ...]) -> tuple[float, float]:
-    """Return hops inside and between nodes of rounds that, on several nodes, all cross between them somewhere."""
+    """Return hops inside and between nodes of rounds that, on several nodes, all cross between nodes somewhere."""
     return (float(rounds), 0.0) if len(ranks_per_node) == 1 else (0.0, float(rounds))
 
 
@@ -451,7 +460,7 @@ def _powers(ranks_per_node: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _recursive_hops(ranks_per_node: tuple[int, ...], passes: int) -> tuple[float, float]:
-    """Return hops inside and between nodes of recursive doubling, with two to fold a rank in and out."""
+    """Return hops inside and between nodes of recursive doubling, plus two to fold a rank in and out."""
     power, inside = _powers(ranks_per_node)
     near = passes * (inside.bit_length() - 1)
     far = passes * (power.bit_length() - inside.bit_length())
@@ -511,7 +520,7 @@ TRAFFIC: Final[Mapping[str, Mapping[str, TrafficForm]]] = MappingProxyType(
         },
     }
 )
-"""Every algorithm of every collective."""
+"""All algorithms of every collective."""
 
 LIBRARY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -524,4 +533,4 @@ LIBRARY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "barrier": ("ring", "tree"),
     }
 )
-"""What NCCL itself chooses among: all_to_all is grouped send and recv, a barrier an all_reduce of one element."""
+"""NCCL's own choices: all_to_all is grouped send and recv, a barrier an all_reduce of one element."""

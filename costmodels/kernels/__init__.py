@@ -1,4 +1,4 @@
-"""The kernels: for each name, the shapes that it writes and the work that it does."""
+"""The kernels: for each name, its output shapes and its work."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

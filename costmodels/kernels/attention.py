@@ -1,30 +1,29 @@
 """Self-attention: as separate kernels (scores, softmax, context) and fused (flash).
 
-Queries are [s, b, n, d], keys [s, b, g, d] and values [s, b, g, e] with g dividing n (grouped-query attention); as a
-rule e is d (not so in DeepSeek-AI 2024, DeepSeek-V2, section 2.1).
-``flop`` counts the full square of scores, as the papers do (Narayanan et al. 2021; Korthikanti et al. 2022).
-The separate kernels also execute the full square; the fused ones skip what the causal mask hides, about half,
-and the fused backward computes the scores again: 5 products instead of 4 (Dao 2023, FlashAttention-2, section 3.1).
-The fused softmax reads the lower triangle only and writes the whole square
-(Megatron-LM, scaled_upper_triang_masked_softmax). With ``cut_over`` ranks share out its rows, and each is priced as
-the mean of them.
+Queries are [s, b, n, d], keys [s, b, g, d] and values [s, b, g, e] with g dividing n (grouped-query attention). Usually
+e is d (not in DeepSeek-AI 2024, DeepSeek-V2, section 2.1). ``flop`` counts the full square of scores, as the papers do
+(Narayanan et al. 2021; Korthikanti et al. 2022). The separate kernels also execute the full square. The fused ones skip
+the scores hidden by the causal mask, about half, and the fused backward computes the scores again: 5 products instead
+of 4 (Dao 2023, FlashAttention-2, section 3.1). The fused softmax reads only the lower triangle and writes the whole
+square (Megatron-LM, scaled_upper_triang_masked_softmax). With ``cut_over`` ranks split its rows, and each is priced as
+their mean.
 
-A slice of a sequence: ``context`` tokens of it come before the queries, and keys and values are the first rows of
-caches for the whole sequence. Scores are then [b, n, s, context + s], which the separate kernels execute, while
-``flop`` counts all rows of the caches: however a sequence is sliced, its slices' FLOP are those of the full square.
+A slice of a sequence: ``context`` tokens come before the queries, and keys and values are the first rows of caches for
+the whole sequence. Scores are then [b, n, s, context + s], which the separate kernels execute. ``flop`` counts all rows
+of the caches, so the FLOP of a sequence's slices always add up to those of the full square.
 
-Sequences that ranks share, two chunks each: queries are a rank's own. With ``dealt_over``, keys are the whole sequence.
-With ``ring``, they are another rank's, and half of the scores are seen, whole (``causal`` false), while ``flop`` counts
-the mirror image of that block too, which nobody computes. Which scores are seen depends on the rank, how many does not.
-A step of a ring is priced as where the keys are an earlier rank's in the sequence: all queries see one chunk. Where
-they are a later one's, the second chunk of queries sees both: as many scores, and fewer bytes of queries.
-``mirrored``: all queries see all keys, those of an earlier rank's block; ``flop`` counts the mirror image as well.
+Context parallelism, with two chunks per rank: queries are the rank's own. With ``dealt_over``, keys are the whole
+sequence. With ``ring``, keys are another rank's, and half of the scores are visible, as a whole block (``causal``
+false); ``flop`` also counts the mirror image of that block, which no rank computes. The visible scores depend on the
+rank; their number does not. A ring step is priced with the keys of an earlier rank in the sequence: all queries see one
+chunk. With the keys of a later rank the second chunk of queries sees both chunks: as many scores, and fewer bytes of
+queries. With ``mirrored`` all queries see all keys of an earlier rank's block; ``flop`` also counts the mirror image.
 
-With ``window``, a query sees at most so many keys, its own and those before it (Beltagy et al. 2020, Longformer;
-Jiang et al. 2023, Mistral 7B). ``flop`` then counts so many keys per query, and fused kernels execute no others; the
-separate kernels execute the full square all the same.
+With ``window``, a query sees at most that many keys, its own and those before it (Beltagy et al. 2020, Longformer;
+Jiang et al. 2023, Mistral 7B). ``flop`` then counts that many keys per query, and fused kernels execute no others; the
+separate kernels still execute the full square.
 
-Gradients of the caches, where given as the last inputs, are added to in place; without them the slice must reach the
+If gradients of the caches are the last inputs, the kernel adds to them in place; otherwise the slice must reach the
 caches' end.
 """
 
@@ -42,7 +41,7 @@ from costmodels.kernels.tensor import (
 )
 
 _SOFTMAX_FLOP_PER_SCORE = 5
-"""Maximum, subtraction, exponential, sum, division."""
+"""Maximum, subtraction, exponential, sum and division."""
 
 
 def _check_heads(q: TensorSpec, k: TensorSpec) -> None:
@@ -51,7 +50,7 @@ def _check_heads(q: TensorSpec, k: TensorSpec) -> None:
 
 
 def _num_keys(q: TensorSpec, k: TensorSpec, attributes: Attributes) -> int:
-    """Return how many rows of k the queries see: all, or of a cache those of the context and their own."""
+    """Return the number of rows of k that the queries see: all, or in a cache those of the context and their own."""
     if "context" not in attributes:
         return k.shape[0]
     keys = int(attributes["context"]) + q.shape[0]
@@ -60,28 +59,28 @@ def _num_keys(q: TensorSpec, k: TensorSpec, attributes: Attributes) -> int:
 
 
 def _seen(kv: TensorSpec, keys: int) -> TensorSpec:
-    """Return the rows of keys or values that a kernel touches."""
+    """Return the rows of keys or values that a kernel reads."""
     return kv.like(keys, *kv.shape[1:])
 
 
 def _causal_fraction(queries: int, keys: int, window: int = 0) -> float:
-    """Return the part of the scores that the causal mask and the window leave, in the limit of many queries."""
+    """Return the fraction of scores left by the causal mask and the window, in the limit of many queries."""
     hidden = keys - min(window or keys, keys)
     return 1.0 - 0.5 * queries / keys - 0.5 * hidden**2 / (queries * keys)
 
 
 def _window(attributes: Attributes) -> int:
-    """Return how many keys a query sees at most; 0: all up to its own."""
+    """Return the largest number of keys that a query sees; 0: all up to its own."""
     return int(attributes.get("window", 0))
 
 
 def _counted_keys(kv: TensorSpec, attributes: Attributes) -> int:
-    """Return how many keys per query the papers' FLOP count: all rows, or those of a window."""
+    """Return the number of keys per query in the papers' FLOP: all rows, or those of a window."""
     return min(kv.shape[0], _window(attributes) or kv.shape[0])
 
 
 def _gradients(kv: Sequence[TensorSpec], given: Sequence[TensorSpec], keys: int) -> tuple[TensorSpec, ...]:
-    """Return the gradients of keys and values: new ones, or those given, which the kernel adds to."""
+    """Return the gradients of keys and values: new ones, or the given ones, to which the kernel adds."""
     if given:
         require([g.shape for g in given] == [x.shape for x in kv], "gradients must be like the caches", *given, *kv)
         return tuple(given)
@@ -179,7 +178,7 @@ def _context_backward_work(inputs: Sequence[TensorSpec], _: Sequence[TensorSpec]
 
 
 def _fused_keys(q: TensorSpec, k: TensorSpec, attributes: Attributes) -> int:
-    """Return how many rows of k the last query sees; the mean over a rank's two chunks where these are dealt out."""
+    """Return the number of rows of k that the last query sees; for a rank's two chunks, the mean over both."""
     if "ring" in attributes:
         require(k.shape[0] == q.shape[0] and not k.shape[0] % 2, "ranks must have two chunks each", q, k)
         return k.shape[0] // 2
@@ -190,7 +189,7 @@ def _fused_keys(q: TensorSpec, k: TensorSpec, attributes: Attributes) -> int:
 
 
 def _touched(kv: TensorSpec, keys: int, attributes: Attributes) -> TensorSpec:
-    """Return the rows of keys or values that a fused kernel touches: for two chunks all, to the end of the second."""
+    """Return the rows of keys or values that a fused kernel reads: for two chunks all, to the end of the second."""
     return kv if "dealt_over" in attributes else _seen(kv, keys)
 
 
@@ -207,12 +206,12 @@ def _flash_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tupl
 
 
 def _is_causal(attributes: Attributes) -> bool:
-    """Return whether queries see the keys up to their own, not all."""
+    """Return whether queries see only the keys up to their own."""
     return bool(attributes.get("causal", True))
 
 
 def _fused_shape(q: TensorSpec, keys: int, widths: Sequence[int], attributes: Attributes) -> GemmShape:
-    """Return the shape of fused products whose factors are so wide; the head size is the mean, rounded."""
+    """Return the shape of fused products whose factors have these widths; the head size is the rounded mean."""
     head_size = round(sum(widths) / len(widths))
     window = min(_window(attributes), keys)
     return GemmShape(q.shape[0], keys, head_size, q.shape[1] * q.shape[2], _is_causal(attributes), window)

@@ -164,7 +164,7 @@ def _slice_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tupl
 
 
 def _copy_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
-    """Return the second input, over which the first is written."""
+    """Return the second input, which the first overwrites."""
     require(inputs[0] == inputs[1], "both inputs must be alike", *inputs)
     return (inputs[1],)
 

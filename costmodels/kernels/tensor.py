@@ -13,12 +13,15 @@ BYTES_PER_ELEMENT: Final[Mapping[str, int]] = {
 }  # fmt: skip
 
 Family = Literal["gemm", "attention", "attention_backward", "decode", "elementwise", "optimizer", "delay", "none"]
-"""Which efficiency curve a kernel follows.
+"""The efficiency curve of a kernel.
 
-``gemm``: matrix products. ``attention``, ``attention_backward``: fused attention over whole
-sequences. ``decode``: fused attention of one new token per sequence.
-``elementwise``: bound by memory bandwidth. ``optimizer``: elementwise over few, large, flat buffers.
-``delay``: lasts a stated time. ``none``: takes no device time.
+``gemm``: matrix products.
+``attention``, ``attention_backward``: fused attention over whole sequences.
+``decode``: fused attention of one new token per sequence.
+``elementwise``: bound by memory bandwidth.
+``optimizer``: elementwise over few, large, flat buffers.
+``delay``: a stated time.
+``none``: no device time.
 """
 
 Attributes = Mapping[str, Any]
@@ -50,10 +53,9 @@ class TensorSpec:
 class GemmShape:
     """``batch`` products [m, k] x [k, n]; for fused attention m queries, n keys, head size k, batch of heads.
 
-    ``causal``: in fused attention the last query sees all keys, and one before it a key less; else all see all.
-    ``window``: a query sees at most so many keys, the last ones; 0: no such limit.
-
-    For ``decode`` m query heads share n keys of size k, batch of key heads.
+    ``causal``: in fused attention the last query sees all keys, and each earlier query one key less; else all see all.
+    ``window``: a query sees at most this many keys, the last ones; 0: no limit. For ``decode`` m query heads share n
+        keys of size k, batch of key heads.
     """
 
     m: int
@@ -98,10 +100,10 @@ Count = Callable[[Sequence[TensorSpec], Sequence[TensorSpec], Attributes], Work]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """The one definition of a kernel's output shapes and work.
+    """The definition of a kernel's output shapes and work.
 
-    ``num_inputs`` is (least, most). ``infer`` and ``count`` are what ``outputs`` and ``work`` call once
-    the number of inputs is checked.
+    ``num_inputs``: (least, most).
+    ``infer`` and ``count``: the functions behind ``outputs`` and ``work``, called once the number of inputs is checked.
     """
 
     name: str
@@ -111,9 +113,9 @@ class Kernel:
     count: Count
 
     def outputs(self, inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
-        """Return the specs of what the kernel writes, in order; an accumulated buffer keeps its spec.
+        """Return the specs of the kernel's outputs, in order; an accumulated buffer keeps its spec.
 
-        Raises KernelError where inputs or attributes do not fit the kernel.
+        Raises KernelError if inputs or attributes do not fit the kernel.
         """
         least, most = self.num_inputs
         if not least <= len(inputs) <= most:

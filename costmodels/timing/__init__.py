@@ -1,1 +1,1 @@
-"""How long kernels take: per family, its parameters and the function from shapes to times."""
+"""Times of kernels: per family, its parameters and the function from shapes to times."""

@@ -95,9 +95,9 @@ def attention_times(
 
 
 def _hidden_keys(calls: Calls, most: Array, rows: int, per_head: Array) -> Array:
-    """Return how many keys before its queries' windows a block does not take, the mean over a head's blocks.
+    """Return the number of keys before its queries' windows that a block skips, averaged over a head's blocks.
 
-    Block j of ``rows`` queries ends at key n - m + j rows, and takes ``most`` keys at most.
+    Block j of ``rows`` queries ends at key n - m + j rows, and reads at most ``most`` keys.
     """
     before = calls.n - calls.m
     whole = np.clip(np.floor((most - before) / rows), 0.0, per_head)
@@ -107,7 +107,7 @@ def _hidden_keys(calls: Calls, most: Array, rows: int, per_head: Array) -> Array
 
 
 def moving_s(num_bytes: Array, device: DeviceSpec, attention: AttentionProfile) -> Array:
-    """Return the seconds that queries, keys, values and results take to and from the memory."""
+    """Return the seconds to move queries, keys, values and results to and from the memory."""
     speedup = cache_speedup(num_bytes, attention.cache_fraction * device.l2_cache_bytes, attention.cache_speedup)
     rate: Array = device.memory_bandwidth_bytes_per_s * attention.memory_fraction * speedup
     return num_bytes / rate
@@ -116,8 +116,8 @@ def moving_s(num_bytes: Array, device: DeviceSpec, attention: AttentionProfile) 
 def decode_times(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, decode: DecodeProfile) -> Times:
     """Return the times of ``m`` query heads per group attending to n keys, of ``batch`` groups of size k.
 
-    A group is one sequence's key head. Where groups are fewer than multiprocessors, their keys are split; the fastest
-    split counts.
+    A group is one sequence's key head. If groups are fewer than multiprocessors, their keys are split, with the fastest
+    number of splits.
     """
     units, bandwidth = device.num_multiprocessors, device.memory_bandwidth_bytes_per_s
     query_bytes = calls.m * calls.batch * calls.k * calls.element_bytes * 2.0

@@ -27,11 +27,11 @@ _K_STEP: Final = 32
 _STEP_BYTES: Final = 128
 """Bytes of k that one stage of the loop's pipeline loads per row: 64 elements of two bytes."""
 _SHALLOW_K: Final = (64, 128)
-"""Above the first and up to the second, k is two steps of 64: more than one load, too few to fill a pipeline."""
+"""Shallow k: above the first and up to the second it is two steps of 64, too few to fill a pipeline."""
 _CACHE_SHARPNESS: Final = 6.0
-"""How suddenly operands no longer stay in the cache, as they grow: operands in turn evict each other at once."""
+"""Sharpness of the limit at which operands no longer stay in the cache: operands used in turn evict each other."""
 _RESIDENT: Final = 2.0
-"""Thread blocks of one multiprocessor that hide each other's waiting."""
+"""Number of thread blocks of one multiprocessor that hide each other's latency."""
 _PARTIAL_BYTES: Final = 8.0
 """A partial sum is written and read once in float32."""
 
@@ -104,9 +104,9 @@ class GemmProfile:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Rows and columns of tiles, blocks that share a slice of the columns' operand (1 or 2), and parts of k.
+    """A library's kernels: rows and columns of tiles, blocks that share the column operand (1 or 2), parts of k.
 
-    Each of shape (calls, 1), or (1, kernels) for all of a library.
+    Each of shape (calls, 1), or (1, kernels) for all kernels of a library.
     """
 
     rows: Array
@@ -130,7 +130,7 @@ class Kernels:
         return whole
 
     def depth(self, calls: Calls) -> Array:
-        """Return how much of k each block has, in whole steps."""
+        """Return the part of k of each block, in whole steps."""
         whole: Array = np.ceil(calls.k[:, None] / (self.splits * _K_STEP)) * _K_STEP
         return whole
 
@@ -148,12 +148,12 @@ def gemm_times(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, gemm: G
 
 
 def library_kernels(gemm: GemmProfile) -> Kernels:
-    """Return all that the library may choose from: tiles times splits, the splits varying fastest."""
+    """Return all kernels of the library: tiles times splits, the splits varying fastest."""
     return Kernels(*(column[None, :] for column in _candidates(gemm.tiles, gemm.paired_tiles, gemm.splits)))
 
 
 def chosen_kernels(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> Kernels:
-    """Return the kernel that the library takes for each call: the first by its own ranking."""
+    """Return the kernel that the library chooses for each call: the first by its own ranking."""
     everything = library_kernels(gemm)
     best = np.argmin(ranked_times(calls, everything, peak_flop_per_s, device, gemm), axis=1)
     columns = (everything.rows, everything.columns, everything.sharing, everything.splits)
@@ -163,7 +163,10 @@ def chosen_kernels(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, gem
 def ranked_times(
     calls: Calls, kernels: Kernels, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile
 ) -> Array:
-    """Return the seconds that a library ranks kernels by, per call and kernel; infinite for one that it refuses."""
+    """Return a library's estimated seconds, by which it ranks kernels, per call and kernel.
+
+    Infinite if it refuses one.
+    """
     library = replace(
         gemm, wave_quantisation=gemm.ranked_quantisation,
         cache_bandwidth_bytes_per_s=gemm.cache_bandwidth_bytes_per_s * gemm.ranked_cache,
@@ -187,7 +190,7 @@ def kernel_times(
 
 
 def _units_s(calls: Calls, kernels: Kernels, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> Array:
-    """Return how long the multiprocessors take, per call and kernel."""
+    """Return the seconds of the multiprocessors, per call and kernel."""
     units, area, depth = device.num_multiprocessors, kernels.area, kernels.depth(calls)
     blocks = kernels.blocks(calls)
     fill = blocks / units
@@ -205,7 +208,7 @@ def _units_s(calls: Calls, kernels: Kernels, peak_flop_per_s: float, device: Dev
 
 
 def _powered_s(calls: Calls, peak_flop_per_s: float, gemm: GemmProfile) -> Array:
-    """Return how long the power limit makes the FLOP last, however they are spread over the multiprocessors."""
+    """Return the least seconds of the FLOP under the power limit, for any distribution over the multiprocessors."""
     flop = calls.executed_flop
     slower = throttling(flop, peak_flop_per_s, gemm.throttle, gemm.throttle_after_s, gemm.throttle_sharpness)
     seconds: Array = flop / (peak_flop_per_s * gemm.power_fraction) * slower
@@ -213,7 +216,7 @@ def _powered_s(calls: Calls, peak_flop_per_s: float, gemm: GemmProfile) -> Array
 
 
 def _asked_bytes(calls: Calls, kernels: Kernels, device: DeviceSpec, quantisation: float) -> Array:
-    """Return the bytes of operands that whole waves of blocks would ask for, per call and kernel; waves whole in part.
+    """Return the operand bytes that full waves of blocks request, per call and kernel; ``quantisation``: how full.
 
     An operand's slices, one per row or column of tiles and part of k, are spread over the multiprocessors.
     """
@@ -231,9 +234,9 @@ def _asked_bytes(calls: Calls, kernels: Kernels, device: DeviceSpec, quantisatio
 
 
 def _memory_s(calls: Calls, asked_bytes: Array, device: DeviceSpec, gemm: GemmProfile) -> Array:
-    """Return how long operands and result take to and from the memory, which few bytes do not bring up to its rate.
+    """Return the seconds to move operands and result; small transfers do not reach the memory's full rate.
 
-    ``asked_bytes``: of the operands, of shape (calls, 1) or (calls, kernels), as the times that come back.
+    ``asked_bytes``: of the operands, of shape (calls, 1) or (calls, kernels), which is also the shape of the result.
     """
     held_bytes = gemm.cache_fraction * device.l2_cache_bytes
     faster = cache_speedup(calls.bytes_read, held_bytes, gemm.cache_speedup, _CACHE_SHARPNESS)
@@ -244,7 +247,7 @@ def _memory_s(calls: Calls, asked_bytes: Array, device: DeviceSpec, gemm: GemmPr
 
 
 def _reduction_s(calls: Calls, kernels: Kernels, device: DeviceSpec, gemm: GemmProfile) -> Array:
-    """Return how long adding up the partial sums of a split k takes, per call and kernel."""
+    """Return the seconds to add up the partial sums of a split k, per call and kernel."""
     num_bytes = kernels.splits * (calls.m * calls.n * calls.batch)[:, None] * _PARTIAL_BYTES
     spilled = num_bytes / (num_bytes + gemm.split_cache_fraction * device.l2_cache_bytes)
     adding_s = spilled * num_bytes * gemm.split_passes / device.memory_bandwidth_bytes_per_s
@@ -256,14 +259,14 @@ def _reduction_s(calls: Calls, kernels: Kernels, device: DeviceSpec, gemm: GemmP
 def _candidates(
     tiles: tuple[tuple[int, int], ...], paired_tiles: tuple[tuple[int, int], ...], splits: tuple[int, ...]
 ) -> tuple[Array, ...]:
-    """Return rows, columns, blocks that share and splits of k of everything that the library may choose from."""
+    """Return rows, columns, sharing blocks and splits of k of all kernels that the library may choose."""
     shapes = [(*tile, 1) for tile in tiles] + [(*tile, 2) for tile in paired_tiles]
     found = [(*shape, split) for shape in shapes for split in splits]
     return tuple(np.array(found, dtype=np.float64).T)
 
 
 def _norm(p: float, *seconds: Array) -> Array:
-    """Return the p-norm, at least the largest of the times."""
+    """Return the p-norm of times, which is at least the largest."""
     largest = np.maximum.reduce(np.broadcast_arrays(*seconds))
     total = sum((part / largest) ** p for part in seconds)
     whole: Array = largest * np.asarray(total) ** (1.0 / p)

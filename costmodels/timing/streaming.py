@@ -1,4 +1,4 @@
-"""Kernels that memory bandwidth bounds: bytes over bandwidth, faster while they find room in a cache."""
+"""Memory-bound kernels: bytes over bandwidth, faster if they fit into a cache."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from costmodels.timing.times import Calls, Times, cache_speedup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamProfile:
-    """Memory-bound kernels: the fraction of memory bandwidth that they reach, and their fixed time.
+    """Memory-bound kernels: the attained fraction of memory bandwidth, and the fixed time.
 
-    ``cache_bytes``, ``cache_speedup``: calls that touch fewer bytes than this move them this many times as fast.
+    ``cache_bytes``, ``cache_speedup``: calls with fewer bytes than this move them this many times as fast.
     """
 
     memory_fraction: float
@@ -23,14 +23,14 @@ class StreamProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelProfile:
-    """What sets one kernel apart from its family: how many times as long its demands last, and its own fixed time."""
+    """The difference of one kernel from its family: a factor on its times, and its own fixed time."""
 
     slowdown: float
     latency_s: float
 
 
 def stream_times(calls: Calls, flop_per_s: float, device: DeviceSpec, stream: StreamProfile) -> Times:
-    """Return the times of memory-bound kernels whose arithmetic runs at a rate."""
+    """Return the times of memory-bound kernels; ``flop_per_s``: the rate of their arithmetic."""
     speedup = cache_speedup(calls.num_bytes, stream.cache_bytes, stream.cache_speedup)
     rate = device.memory_bandwidth_bytes_per_s * stream.memory_fraction * speedup
     latency_s = np.full_like(calls.num_bytes, stream.latency_s)

@@ -1,4 +1,4 @@
-"""What all families share: calls and times as arrays, waves of thread blocks, throttling, caches."""
+"""Parts shared by all families: calls and times as arrays, waves of thread blocks, throttling, caches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,14 +59,14 @@ class Times:
 
     @property
     def alone_s(self) -> Array:
-        """Return how long each call lasts with the device to itself."""
+        """Return the seconds of each call alone on the device."""
         return self.latency_s + np.maximum(self.compute_s, self.memory_s)
 
 
 def waves(fill: Array, quantisation: float) -> Array:
-    """Return the waves that ``fill`` multiprocessor-loads of thread blocks take: at least one, whole ones in part.
+    """Return the waves for ``fill`` multiprocessor-loads of thread blocks: at least one, rounded up in part.
 
-    ``quantisation``: 1 waits for the whole last wave, 0 for none of it.
+    ``quantisation``: 1 rounds up to whole waves, 0 does not round.
     """
     return np.where(fill <= 1.0, 1.0, quantisation * np.ceil(fill) + (1.0 - quantisation) * fill)
 
@@ -74,19 +74,19 @@ def waves(fill: Array, quantisation: float) -> Array:
 def throttling(
     flop: Array, peak_flop_per_s: float, throttle: float, throttle_after_s: float, sharpness: float = 1.0
 ) -> Array:
-    """Return how many times as long arithmetic takes once the power limit holds the clock down.
+    """Return the slowdown of arithmetic once the power limit lowers the clock.
 
-    1 for a short call, 1 + ``throttle`` for an endless one, half-way for one of ``throttle_after_s`` at the peak;
-    the larger ``sharpness``, the more sudden.
+    1 for a short call, 1 + ``throttle`` for an endless one, half-way for one of ``throttle_after_s`` at the peak; a
+    larger ``sharpness`` makes the change more sudden.
     """
     busy = (flop / (peak_flop_per_s * throttle_after_s)) ** sharpness
     return 1.0 + throttle * busy / (1.0 + busy)
 
 
 def cache_speedup(num_bytes: Array, cache_bytes: float, speedup: float, sharpness: float = 2.0) -> Array:
-    """Return how many times as fast bytes move that find room in a cache: ``speedup`` for few, 1 for many.
+    """Return the speedup of bytes that fit into a cache: ``speedup`` for few bytes, 1 for many.
 
-    Half-way for ``cache_bytes``; the larger ``sharpness``, the more sudden.
+    Half-way for ``cache_bytes``; a larger ``sharpness`` makes the change more sudden.
     """
     if speedup <= 1.0 or cache_bytes <= 0.0:
         return np.ones_like(num_bytes)
