@@ -1,4 +1,4 @@
-"""Read a Parquet file into no more memory than is meant for it, whatever it unpacks to."""
+"""Reading of Parquet files with bounded memory, whatever their unpacked size."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,11 +10,11 @@ BATCH_ROWS: Final = 1 << 20
 
 
 class TooLargeError(ValueError):
-    """A file that holds more than is read; the message says how much, and what the most is."""
+    """A file above the limit; the message states its size and the limit."""
 
 
 def read_bounded(file: pq.ParquetFile, columns: Sequence[str] | None, max_rows: int, max_bytes: int) -> pa.Table:
-    """Return the columns of a file; without names all of them.
+    """Return the columns of a file; without names all columns.
 
     Raises TooLargeError if the rows and unpacked bytes stated at the file's end, or those really read, exceed the
     bounds. The metadata of column chunks are not read: pyarrow ends the process if their statistics are damaged.

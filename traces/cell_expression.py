@@ -1,8 +1,8 @@
 """Small expressions over the cells of one row: ``gpus / 8``, ``'a' if interleave > 1 else 'b'``.
 
-Column names, whole numbers, text in quotes, + - * / // %, one comparison, ``X if CONDITION else Y``, and lists of these
-as in ``[side, side]``; nothing else.
-An empty cell counts as false, and as an error where a number is needed. Division is exact; a whole result is an int.
+They may contain column names, whole numbers, quoted text, + - * / // %, one comparison, ``X if CONDITION else Y``, and
+lists of these, such as ``[side, side]``. An empty cell counts as false, and as an error in place of a number. Division
+is exact; a whole result is an int.
 """
 
 import ast
@@ -36,13 +36,13 @@ _COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
 
 
 class ExpressionError(ValueError):
-    """An expression that has no value; the message says which rule it breaks."""
+    """An expression without a value; the message states the broken rule."""
 
 
 def parse_cell(text: str) -> Cell | None:
-    """Return what a CSV cell means: a whole number, a number, true or false, text, or None if empty.
+    """Return the value of a CSV cell: a whole number, a number, true or false, text, or None if empty.
 
-    Numbers are written with ASCII digits alone: ``1_000`` and other scripts' digits are text.
+    Numbers have ASCII digits only: ``1_000`` and other scripts' digits are text.
     """
     stripped = text.strip()
     if stripped.isascii() and "_" not in stripped:
@@ -57,7 +57,7 @@ def parse_expression(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"an expression of {len(text)} characters, the limit is {MAX_LENGTH}")
     try:
-        with warnings.catch_warnings(action="error", category=SyntaxWarning):  # `9if x else y` and the like
+        with warnings.catch_warnings(action="error", category=SyntaxWarning):  # for example, `9if x else y`
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         raise ExpressionError(f"{text!r} is not an expression over columns") from error
@@ -73,7 +73,7 @@ _ALLOWED: Final = (
 
 
 def columns_of(expression: ast.expr) -> tuple[str, ...]:
-    """Return the columns that an expression names, sorted."""
+    """Return the columns in an expression, sorted."""
     return tuple(sorted({node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}))
 
 

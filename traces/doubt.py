@@ -1,4 +1,4 @@
-"""What to know of a recording before believing its figures: records, put into words here and nowhere else."""
+"""Doubts about a recording: facts to know before believing its figures; only this file puts them into words."""
 
 import re
 from collections import Counter
@@ -106,7 +106,7 @@ _TEXTS: Final[Mapping[str, str]] = {
     "others_absent": "{count} of {example} ranks [is|are] here: waiting for the others counts as communication",
     "one_size": "latency and bandwidth of {example} cannot be told apart (one size): all counts as bandwidth",
 }
-"""What is said of every kind; [one|several] are the words for one case, and for several."""
+"""The text of every kind; [one|several] are the words for one case, and for several."""
 _NUMBER: Final = re.compile(r"\[([^|\]]*)\|([^\]]*)\]")
 
 
@@ -126,5 +126,5 @@ class Doubt:
 
 
 def counted(problems: Counter[str]) -> list[Doubt]:
-    """Return a doubt per kind that was counted, by kind."""
+    """Return a doubt per counted kind, sorted by kind."""
     return [Doubt(kind, count) for kind, count in sorted(problems.items()) if count]

@@ -6,7 +6,7 @@ TraceError (ValueError)   a file of timelines or published measurements that can
 
 
 class TraceError(ValueError):
-    """Input that breaks a rule: the file and line (0: no line), the key or column, the rule and the remedy."""
+    """Input that breaks a rule: file and line (0: no line), key or column, rule and remedy."""
 
     def __init__(self, file: str, rule: str, remedy: str, *, line: int = 0, key: str = "") -> None:
         where = f"{file}:{line}: " if line else f"{file}: "

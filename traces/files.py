@@ -1,4 +1,4 @@
-"""Write files whole or not at all."""
+"""Writing of files, completely or not at all."""
 
 import os
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from traces.temporary_folders import temporary_folder
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside ``path``, renamed to it at the end; after an error nothing is left behind.
+    """Yield a temporary name beside ``path``, renamed to it at the end; an error leaves nothing behind.
 
-    The file gets the permissions that the process's umask gives to any new file.
+    The file gets the permissions of any new file under the process's umask.
     """
     with temporary_folder(path.parent, f".{path.name}.") as folder:
         temporary = folder / path.name

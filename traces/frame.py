@@ -7,10 +7,10 @@ from traces.unrolling import unrolled
 
 
 def frame_of(timeline: Timeline) -> pd.DataFrame:
-    """Return a row per op or task, by rank, start and end; ``duration_s`` beside the timeline's own columns.
+    """Return a row per op or task, by rank, start and end, with ``duration_s`` beside the timeline's own columns.
 
-    What a folded timeline repeats is written out: every pass has its rows.
-    Words are categories. ``microbatch`` and ``stage`` are <NA> where an op belongs to none.
+    Folded timelines are unrolled: every pass has its rows. Words are categories. ``microbatch`` and ``stage`` are <NA>
+    for ops without one.
     """
     timeline = unrolled(timeline)
     frame = pd.DataFrame({name: _column(timeline, name) for name in COLUMNS})
@@ -21,7 +21,7 @@ def frame_of(timeline: Timeline) -> pd.DataFrame:
 
 
 def _column(timeline: Timeline, name: str) -> object:
-    """Return a column as pandas holds it."""
+    """Return a column in its pandas form."""
     values = getattr(timeline, name)
     if isinstance(values, Words):
         return pd.Categorical.from_codes(values.codes, categories=pd.Index(list(values.values)))

@@ -29,15 +29,15 @@ from traces.unrolling import DURING
 SCHEMA_NAME: Final = "meshtwin.timeline/3"
 ROWS_PER_GROUP: Final = 1 << 20
 MAX_MEMORY_POINTS: Final = 1 << 20
-"""Points of the memory curves in a file's metadata; longer curves are thinned, every peak stays."""
+"""Limit of points of the memory curves in a file's metadata; longer curves are thinned, keeping every peak."""
 
 MAX_PACKED_BYTES: Final = 1 << 28
-"""Bytes of one column of the memory curves; a file that holds more is damaged."""
+"""Size limit of one column of the memory curves; a larger one is damaged."""
 
 MAX_ROWS: Final = 1 << 25
-"""The most rows that are read: they take about 8 GiB."""
+"""Limit of rows that are read: they take about 8 GiB."""
 MAX_BYTES: Final = 3 << 30
-"""The most bytes of all columns, unpacked, that are read."""
+"""Limit of bytes of all columns, unpacked, that are read."""
 MAX_INT32: Final = 2**31 - 1
 
 _METADATA_KEY: Final = b"meshtwin"
@@ -85,7 +85,7 @@ def read_timeline(path: Path) -> Timeline:
         raise
     except TooLargeError as error:
         raise TraceError(str(path), f"the timeline has {error}", "write it with --detail task, or of less") from error
-    except (pa.ArrowException, OSError, ValueError, IndexError) as error:  # the last two: text and codes that are none
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:  # the last two: invalid text and codes
         problem = str(error).split("\n", maxsplit=1)[0][:200]
         rule = f"a Parquet file belongs here, and this is none or only part of one ({problem})"
         raise TraceError(str(path), rule, _REMEDY) from error
@@ -121,7 +121,7 @@ def _arrow(column: Words | NDArray[Any], rows: slice) -> pa.Array:
 
 
 def _metadata(timeline: Timeline) -> bytes:
-    """Return what the rows do not say, as JSON; memory curves as packed arrays."""
+    """Return the facts that rows do not hold, as JSON; memory curves as packed arrays."""
     curve = timeline.memory
     if len(curve) > MAX_MEMORY_POINTS:
         curve = curve.thinned(max(3, MAX_MEMORY_POINTS // max(1, len(timeline.ranks))))
@@ -208,7 +208,7 @@ def _check_values(path: Path, table: pa.Table) -> None:
 
 
 def _period(content: Any) -> Period | None:
-    """Return the period that the metadata say. Raises an error of Python's for one that no step has."""
+    """Return the period in the metadata. Raises an error of Python's for an impossible one."""
     if content is None:
         return None
     begin_s, length_s, count, microbatches = (content[key.name] for key in fields(Period))
@@ -222,7 +222,7 @@ def _period(content: Any) -> Period | None:
 
 
 def _check_repetition(path: Path, table: pa.Table, period: Period | None) -> None:
-    """Raise TraceError for rows that repeat otherwise than the file's period."""
+    """Raise TraceError for rows whose repetition contradicts the file's period."""
     expected = _repetition(table.column("start_s").to_numpy(), period)
     for column, values in zip(REPETITION, expected, strict=True):
         if not np.array_equal(table.column(column).to_numpy(), values):

@@ -1,4 +1,4 @@
-"""Which passes of a timeline's period a picture draws, and the gaps that the others leave."""
+"""The passes of a timeline's period that a picture draws, and the gaps of the others."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from traces.timeline import EQUAL, Period, Timeline
 from traces.unrolling import DURING, num_unrolled
 
 MAX_DRAWN: Final = 60_000
-"""A timeline of no more rows is drawn with all passes; of a longer one about so many rows are drawn."""
+"""Rows up to which all passes are drawn; of a longer timeline about this many rows are drawn."""
 FEWEST_PASSES: Final = 2
-"""So many passes are drawn at least at the beginning of the period, in its middle and at its end."""
+"""Fewest passes drawn at the beginning, in the middle and at the end of the period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class Gap:
 
     @property
     def num_passes(self) -> int:
-        """Return how many passes are not drawn."""
+        """Return the number of passes that are not drawn."""
         return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The part of a gap in which nothing is drawn on a stream (its code) of a rank."""
+    """The part of a gap without any drawn op on a stream (its code) of a rank."""
 
     rank: int
     stream: int
@@ -65,7 +65,7 @@ def gaps(period: Period, passes: Sequence[int]) -> Iterator[Gap]:
 
 
 def idle_in(timeline: Timeline, gap: Gap) -> Iterator[Idle]:
-    """Yield the part of a gap that each stream is empty in, of streams that are used on both sides of it."""
+    """Yield, for streams used on both sides of a gap, the part of the gap in which the stream is empty."""
     slack_s = EQUAL * (gap.end_s - gap.begin_s)
     track = timeline.rank.astype(np.int64) * len(timeline.stream.values) + timeline.stream.codes
     is_after = timeline.start_s >= gap.end_s - slack_s

@@ -1,10 +1,9 @@
-"""Timelines in Chrome's trace event format, which Perfetto and chrome://tracing open.
+"""Timelines in Chrome's trace event format, for Perfetto and chrome://tracing.
 
-A process per rank, a track per stream, arrows for messages and collectives, a counter for memory. Of a long timeline
-that repeats itself the first, the middle and the last passes of its period are drawn, each at its time in the step; a
-slice on every track says how many are not. Times are microseconds here, as the format wants. Written as a stream;
-identical timelines give identical bytes.
-Format: "Trace Event Format", Google 2016.
+A process per rank, a track per stream, arrows for messages and collectives, a counter for memory. Of a long repetitive
+timeline the first, middle and last passes of its period are drawn at their times in the step; a slice on every track
+states the number of the others. Times are microseconds here, by the format. The file is written as a stream; identical
+timelines give identical bytes. Format: "Trace Event Format", Google 2016.
 """
 
 import gzip
@@ -126,7 +125,7 @@ def _message_arrows(timeline: Timeline, streams: list[int], flow_ids: Iterator[i
 
 
 def _collective_arrows(timeline: Timeline, streams: list[int], flow_ids: Iterator[int]) -> Iterator[str]:
-    """Yield a chain of arrows through the members of every collective that several ranks show, by start."""
+    """Yield a chain of arrows through the members of every collective that is drawn on several ranks, by start."""
     arrow = _arrow_end(timeline, streams)
     members, numbers = timeline.messages.member, timeline.messages.collective
     edges = np.flatnonzero(np.diff(numbers)) + 1
@@ -141,7 +140,7 @@ def _collective_arrows(timeline: Timeline, streams: list[int], flow_ids: Iterato
 
 
 def _arrow_end(timeline: Timeline, streams: list[int]) -> Callable[[str, int, int, float, str], str]:
-    """Return a function that writes one end of an arrow, bound to the op that runs on its track then."""
+    """Return a function that writes one end of an arrow, bound to the op that then runs on its track."""
 
     def write(phase: str, flow_id: int, row: int, at_s: float, name: str) -> str:
         track = streams[int(timeline.stream.codes[row])]
@@ -163,7 +162,7 @@ def _memory(timeline: Timeline) -> Iterator[str]:
 
 
 def _passes(timeline: Timeline, period: Period, passes: Sequence[int], streams: list[int]) -> Iterator[str]:
-    """Yield a process of its own that says where the period's passes lie, and what fills the gap of those not drawn."""
+    """Yield a process of its own that marks the period's passes, and the fill of gaps."""
     pid, count = 1 + max(info.rank for info in timeline.ranks), period.count
     yield _named("process_name", pid, 0, '"name":"passes of the period that repeats"')
     yield _named("process_sort_index", pid, 0, '"sort_index":-1')

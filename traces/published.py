@@ -76,10 +76,10 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = MappingProxyType(
 _SPEEDS: Final = frozenset({"time", "token rate", "FLOP rate"})
 _LEAST: Final = 1e-30
 _MOST: Final = 1e30
-"""Measured numbers, in whatever unit: what is less, or more, was not measured."""
+"""Limit of measured numbers, in any unit, and of their reciprocals."""
 _REMEDY: Final = "the docstring of traces/published.py shows what a table needs"
 _TELLING: Final = frozenset({"base", "row", "thresholds"})
-"""Keys of every table that no scenario and no profile has."""
+"""Keys of every table that scenarios and profiles lack."""
 _DATA_SUFFIXES: Final = (".csv", ".parquet")
 _KEYS: Final = (
     "citation", "source", "licence", "data", "row", "where", "group", "base", "columns", "measured", "thresholds",
@@ -98,12 +98,12 @@ class PublishedRow:
     measured: float
     group: str = ""
     line: int = 0
-    """Where it stands in the CSV, counted from 1."""
+    """Line of the measurement in the CSV, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """Measurements of one publication, the scenario that they share, and how far predictions may be off.
+    """Measurements of one publication, the scenario that they share, and the allowed errors of predictions.
 
     Thresholds are absolute relative errors, 0..1; None: any.
     """
@@ -141,7 +141,7 @@ class _Measurement:
 
 @dataclass(frozen=True, slots=True)
 class _Mapping:
-    """How a CSV's row becomes measurements."""
+    """The mapping from a CSV's rows to measurements."""
 
     name_columns: tuple[str, ...]
     columns: Mapping[str, ast.expr]
@@ -162,7 +162,7 @@ class _Mapping:
         return tuple(dict.fromkeys([*self.name_columns, *group, *chosen, *named, *measured]))
 
     def takes(self, texts: Mapping[str, str], values: Mapping[str, Cell | None]) -> bool:
-        """Return whether a row is one of the table's. Raises ExpressionError where ``holds`` has no value."""
+        """Return whether a row belongs to the table. Raises ExpressionError if ``holds`` has no value."""
         if any(texts[column].strip() not in wanted for column, wanted in self.equal.items()):
             return False
         return self.holds is None or bool(evaluate(self.holds, values))
@@ -178,9 +178,11 @@ def published_tables() -> tuple[Path, ...]:
 
 
 def load_table(path: Path, data: Path | None = None) -> PublishedTable:
-    """Return a sidecar's measurements, of its own CSV or of ``data``, which must have the same columns.
+    """Return a sidecar's measurements, from its own CSV or from ``data``, which must have the same columns.
 
-    Raises TraceError, with file, line, key, rule and remedy, for everything that is wrong with either file.
+        table = load_table(published_tables()[0])
+
+    Raises TraceError, with file, line, key, rule and remedy, for every error in either file.
     """
     if path.suffix in _DATA_SUFFIXES:
         rule, remedy = "these are data alone, without their meaning", "name the YAML file that goes with them"
@@ -257,7 +259,7 @@ def _reference(measured: Section) -> Mapping[str, str]:
 
 
 def _choice(root: Section) -> tuple[Mapping[str, tuple[str, ...]], ast.expr | None]:
-    """Return the texts that columns must have, and the expression that must hold, for a row to be taken."""
+    """Return the texts that columns must have, and the expression that must hold, for a row of the table."""
     if "where" not in root.values:
         return {}, None
     where = root.section("where")

@@ -1,6 +1,6 @@
-"""Read a small YAML file as plain values that remember their lines.
+"""Reading of a small YAML file as plain values with their lines.
 
-Only what a sidecar needs: no tags, no anchors, no repeated keys, at most 1 MiB, 20,000 values and 20 levels.
+The format is restricted: no tags, no anchors, no repeated keys, at most 1 MiB, 20,000 values and 20 levels.
 """
 
 import os
@@ -23,7 +23,7 @@ KeyPath = tuple[str | int, ...]
 
 
 def read_text(path: Path, remedy: str) -> str:
-    """Return a UTF-8 text of at most 1 MiB. Raises TraceError for whatever is none."""
+    """Return a UTF-8 text of at most 1 MiB. Raises TraceError for any other file."""
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             raw = file.read(MAX_FILE_BYTES + 1)
@@ -47,7 +47,7 @@ def read_text(path: Path, remedy: str) -> str:
 
 
 def _nearest(path: Path) -> str:
-    """Return what to write in the place of a path that leads nowhere."""
+    """Return the remedy for a path that does not exist."""
     with suppress(OSError):
         close = get_close_matches(path.name, sorted({entry.name for entry in path.parent.iterdir()} - {path.name}), n=1)
         if close:
@@ -56,7 +56,7 @@ def _nearest(path: Path) -> str:
 
 
 def _open_at_once(name: str, flags: int) -> int:
-    """Open a file; a pipe that nobody writes to opens without waiting, and is empty."""
+    """Open a file; a pipe without a writer opens without waiting, and is empty."""
     descriptor = os.open(name, flags | os.O_NONBLOCK)
     os.set_blocking(descriptor, True)
     return descriptor
@@ -64,7 +64,7 @@ def _open_at_once(name: str, flags: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A mapping of a sidecar, with the file and where in it the mapping stands."""
+    """A mapping of a sidecar, with the file and its place in the file."""
 
     file: str
     path: KeyPath
@@ -72,7 +72,7 @@ class Section:
     lines: Mapping[KeyPath, int]
 
     def get(self, key: str, kind: type[Any]) -> Any:
-        """Return a required value of one type. Raises TraceError where it is missing or of another."""
+        """Return a required value of one type. Raises TraceError if it is missing or of another type."""
         if key not in self.values:
             raise self.refusal(f"the key {key} is required and missing", f"add {key}:")
         value = self.values[key]
@@ -98,7 +98,7 @@ class Section:
         return result
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
-        """Raise TraceError for the first key that is not known, with the nearest that is."""
+        """Raise TraceError for the first unknown key, with the nearest known one."""
         names = sorted(known)
         for key in self.values:
             if key not in names:
@@ -140,7 +140,7 @@ def read_section(path: Path, remedy: str) -> Section:
 
 
 def _refuse_hostile(path: Path, text: str) -> None:
-    """Raise TraceError for anchors and tags, for deep nesting and for very many values, before any of them is built."""
+    """Raise TraceError for anchors and tags, for deep nesting and for too many values, before any value is built."""
     depth = num_values = 0
     for event in yaml.parse(text, Loader=_LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -168,7 +168,7 @@ def _plain(path: Path, loader: Any, node: yaml.Node, where: KeyPath, lines: dict
     if isinstance(node, yaml.ScalarNode):
         try:
             return loader.construct_object(node)
-        except ValueError as error:  # a date that no calendar has, a number too long
+        except ValueError as error:  # for example, an impossible date or a number too long
             rule = f"{node.value[:40]!r} is neither text nor a number"
             raise TraceError(str(path), rule, "put it in quotes", line=_line(node), key=_dotted(where)) from error
     if isinstance(node, yaml.SequenceNode):

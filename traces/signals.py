@@ -1,4 +1,4 @@
-"""Signals that end a program, and how to hold them back for a moment."""
+"""Signals that end a program, and a block that defers them."""
 
 import signal
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Hold back signals that would end the program until a short block is done, then let them act.
+    """Defer signals that would end the program until a short block is done.
 
-    Does nothing outside the main thread: Python handles signals in that one alone.
+    Does nothing outside the main thread, since Python handles signals only there.
     """
     if current_thread() is not main_thread():
         yield

@@ -1,4 +1,4 @@
-"""Temporary folders that are removed at the end, also of a program that a signal ends."""
+"""Temporary folders that are removed at the end, even if a signal ends the program."""
 
 import shutil
 import tempfile
@@ -12,35 +12,35 @@ from traces.signals import undisturbed
 
 
 class TemporaryFolders:
-    """The temporary folders that a program has now, each with the new folders around it."""
+    """The current temporary folders of a program, each with the new folders around it."""
 
     def __init__(self) -> None:
         self._new_parents: dict[Path, Sequence[Path]] = {}
 
     def add(self, folder: Path, new_parents: Sequence[Path]) -> None:
-        """Take in a folder that ``temporary_folder`` has made."""
+        """Register a folder made by ``temporary_folder``."""
         self._new_parents[folder] = new_parents
 
     def discard(self, folder: Path) -> None:
-        """Let go of a folder that has been removed."""
+        """Unregister a folder that has been removed."""
         self._new_parents.pop(folder, None)
 
     def remove(self) -> None:
-        """Remove all folders: the program ends."""
+        """Remove all folders at the end of the program."""
         for folder, new_parents in list(self._new_parents.items()):
             _remove(folder, new_parents)
 
 
 _FOLDERS: Final[ContextVar[TemporaryFolders | None]] = ContextVar("temporary folders", default=None)
-"""Those of the program that runs; None where nothing ends it by raising an exception in a signal handler."""
+"""The folders of the running program; None if no signal handler ends it by an exception."""
 
 
 @contextmanager
 def collecting_temporary_folders() -> Iterator[TemporaryFolders]:
     """Yield the folders that ``temporary_folder`` makes in the block and has not removed yet.
 
-    An exception that a signal handler raises may come between a block and its ``finally``: whoever raises one removes
-    these folders afterwards.
+    An exception from a signal handler may come between a block and its ``finally``. A handler that raises one must
+    remove these folders afterwards.
     """
     folders = TemporaryFolders()
     token = _FOLDERS.set(folders)
@@ -52,9 +52,9 @@ def collecting_temporary_folders() -> Iterator[TemporaryFolders]:
 
 @contextmanager
 def temporary_folder(parent: Path, prefix: str, *, new_parents: Sequence[Path] = ()) -> Iterator[Path]:
-    """Yield a new folder in ``parent`` that is removed at the end, with all that is in it.
+    """Yield a new folder in ``parent`` that is removed at the end with its contents.
 
-    ``new_parents``: folders to make first, the innermost first; at the end they are removed where nothing is in them.
+    ``new_parents``: folders to make first, the innermost first; at the end the empty ones are removed.
     """
     folders, folder = _FOLDERS.get() or TemporaryFolders(), None
     try:

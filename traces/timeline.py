@@ -1,7 +1,7 @@
-"""What happened when: one row per op (or per task call), in columns, with memory, messages and who the ranks are.
+"""The timeline of a run: one row per op (or per task call), in columns, with memory, messages and ranks.
 
-Columns are numpy arrays and words are integer codes, so ten million rows take about half a gigabyte and no
-Python object per row. Times count from the start of the step.
+Columns are numpy arrays and words are integer codes, so ten million rows take about half a gigabyte and no Python
+object per row. Times count from the start of the step.
 """
 
 from array import array
@@ -24,9 +24,9 @@ Detail = Literal["op", "task"]
 COLLECTIVE_KINDS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "barrier")
 MESSAGE_KINDS: Final = ("send", "recv")
 NO_INDEX: Final = -1
-"""The micro-batch or stage of an op that belongs to none."""
+"""The micro-batch or stage of an op without one."""
 EQUAL: Final = 1e-11
-"""Times that differ by a smaller part of a period are equal: they differ by rounding."""
+"""Times that differ by a smaller part of a period are equal up to rounding."""
 
 _NUMBERS: Final[Mapping[str, str]] = {
     "rank": "i", "start_s": "d", "end_s": "d", "microbatch": "i", "stage": "i", "bytes": "q", "flop": "d",
@@ -49,7 +49,7 @@ class Words:
         return self.values[int(self.codes[row])]
 
     def code(self, value: str) -> int:
-        """Return the code of a word, -1 where no row can have it."""
+        """Return the code of a word, -1 if no row can have it."""
         return self.values.index(value) if value in self.values else -1
 
     def equal(self, value: str) -> NDArray[np.bool_]:
@@ -68,7 +68,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """A rank of a timeline, its role, and how many ranks it stands for (itself included)."""
+    """A rank of a timeline, its role, and the number of ranks it stands for (itself included)."""
 
     rank: int
     role: str
@@ -99,14 +99,14 @@ class MemoryCurve:
         return self.time_s[rows], self.bytes[rows]
 
     def peak_bytes(self, rank: int) -> int:
-        """Return the most bytes that one rank ever holds, 0 for a rank without a curve."""
+        """Return the peak bytes of one rank, 0 for a rank without a curve."""
         _, held = self.of(rank)
         return int(held.max()) if len(held) else 0
 
     def thinned(self, max_points: int) -> "MemoryCurve":
         """Return a curve of at most ``max_points`` per rank that keeps every rank's peak and last value.
 
-        Of each run of neighbouring points the highest stays.
+        Of each run of neighbouring points the highest is kept.
         """
         kept = [_thinned_rows(self.of(int(rank))[1], max_points) for rank in np.unique(self.rank)]
         starts = np.unique(self.rank, return_index=True)[1]
@@ -125,8 +125,10 @@ def _thinned_rows(held: NDArray[np.int64], max_points: int) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Which rows belong together: row ``send[i]`` sends what ``recv[i]`` receives; row ``member[j]`` takes part in
-    the collective number ``collective[j]``. Members of one collective are neighbours.
+    """Rows that belong together.
+
+    Row ``send[i]`` sends the message that ``recv[i]`` receives. Row ``member[j]`` takes part in the collective number
+    ``collective[j]``. Members of one collective are neighbours.
     """
 
     send: Rows
@@ -135,8 +137,9 @@ class Messages:
     collective: Rows
 
     def numbers(self, num_rows: int) -> Rows:
-        """Return for each row a number that it shares with the other ends of its message or collective, NO_INDEX for
-        none. Messages come after collectives.
+        """Return for each row a number shared with the other ends of its message or collective, NO_INDEX for none.
+
+        Messages come after collectives.
         """
         result = np.full(num_rows, NO_INDEX, dtype=np.int64)
         result[self.member] = self.collective
@@ -147,7 +150,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """When ops of some kinds ran, in columns."""
+    """Times of ops of some kinds, in columns."""
 
     kind: Words
     start_s: Floats
@@ -156,9 +159,9 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A stretch of time, from ``begin_s`` on, that happens ``count`` times in a row, each ``length_s`` long.
+    """A stretch of time, from ``begin_s`` on, that repeats ``count`` times, each ``length_s`` long.
 
-    Every op that starts in it starts again a period later, for a micro-batch that is ``microbatches`` further on.
+    Every op that starts in it starts again a period later, for a micro-batch ``microbatches`` later.
     """
 
     begin_s: float
@@ -168,28 +171,31 @@ class Period:
 
     @property
     def end_s(self) -> float:
-        """Return when it ends for the first time."""
+        """Return the end of the first pass."""
         return self.begin_s + self.length_s
 
     @property
     def later_s(self) -> float:
-        """Return how long it goes on after its first end."""
+        """Return the duration of the passes after the first."""
         return (self.count - 1) * self.length_s
 
     def part(self, time_s: Floats) -> NDArray[np.int8]:
-        """Return where times lie that no repetition was added to: 0 before the period, 1 in its first pass, 2 after."""
+        """Return the parts of folded times: 0 before the period, 1 in its first pass, 2 after."""
         slack_s = EQUAL * self.length_s
         return np.searchsorted([self.begin_s - slack_s, self.end_s - slack_s], time_s, "right").astype(np.int8)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Ops in columns of equal length, sorted by rank, start and end. ``bytes`` are communicated (or, by a kernel,
-    read and written); ``group`` names the axes of a collective; ``detail`` says what a row is.
+    """Ops in columns of equal length, sorted by rank, start and end.
+
+    ``bytes``: communicated (or, by a kernel, read and written).
+    ``group``: the axes of a collective.
+    ``detail``: the meaning of a row, an op or a task.
 
     With a ``period`` the timeline is folded: rows and memory of the period are those of its first pass and stand for
-    all of them (``repeats``). What comes after has the times and micro-batches of the whole step. ``traces.unrolling``
-    writes the passes out.
+    all passes (``repeats``). Later rows have the times and micro-batches of the whole step. ``traces.unrolling``
+    unrolls the passes.
     """
 
     rank: NDArray[np.int32]
@@ -220,7 +226,7 @@ class Timeline:
 
     @property
     def repeats(self) -> NDArray[np.int32]:
-        """Return how often the op of each row runs in the step, a period apart."""
+        """Return the number of times that each row's op runs in the step, a period apart."""
         if self.period is None:
             return np.ones(len(self), dtype=np.int32)
         return np.where(self.period.part(self.start_s) == 1, self.period.count, 1).astype(np.int32)
@@ -238,11 +244,11 @@ class Timeline:
         return np.flatnonzero(chosen).astype(np.int64) + first
 
     def spans(self, rows: Rows) -> "Spans":
-        """Return when some rows ran, and their kinds."""
+        """Return the times of some rows, and their kinds."""
         return Spans(self.kind.take(rows), self.start_s[rows], self.end_s[rows])
 
     def busy_s(self) -> dict[tuple[int, str], float]:
-        """Return the seconds that each stream of each rank has an op, by (rank, stream)."""
+        """Return the busy seconds of each stream of each rank, by (rank, stream)."""
         numbers, positions = np.unique(self.rank, return_inverse=True)
         num_streams = len(self.stream.values)
         cells = positions * num_streams + self.stream.codes
@@ -253,9 +259,9 @@ class Timeline:
         }
 
     def check_streams(self, tolerance_s: float | None = None) -> None:
-        """Raise StreamError where two ops of one stream of one rank overlap, naming both.
+        """Raise StreamError if two ops of one stream of one rank overlap, naming both.
 
-        Overlaps of at most ``tolerance_s`` pass; by default 1e-12 of the duration, the error of adding times up.
+        Overlaps of at most ``tolerance_s`` pass; by default 1e-12 of the duration, the rounding error of sums of times.
         """
         allowed_s = 1e-12 * self.duration_s if tolerance_s is None else tolerance_s
         order = np.lexsort((self.end_s, self.start_s, self.stream.codes, self.rank))
@@ -280,7 +286,7 @@ WordColumn = str | Sequence[str] | tuple[ArrayLike, Sequence[str]]
 
 @dataclass(slots=True)
 class _Column:
-    """One column while it grows: finished pieces, and single values since."""
+    """One growing column: finished pieces, and single values since."""
 
     typecode: str
     single: "array[Any]" = field(init=False)
@@ -304,9 +310,9 @@ class _Column:
 
 
 class TimelineBuilder:
-    """Collects rows in any order, one at a time (``add``) or by columns (``extend``), and builds a Timeline.
+    """Builder of a Timeline from rows in any order, one at a time (``add``) or by columns (``extend``).
 
-    ``period``: what the rows repeat, None for rows that stand for themselves.
+    ``period``: the period whose first pass the rows hold, None for an unfolded timeline.
     """
 
     def __init__(self, source: Source = "simulated", detail: Detail = "op") -> None:
@@ -371,7 +377,7 @@ class TimelineBuilder:
     ) -> range:
         """Add as many rows as ``start_s`` is long and return their numbers; single values hold for all rows.
 
-        Raises ValueError for columns of other lengths.
+        Raises ValueError for columns of unequal length.
         """
         starts = np.asarray(start_s, dtype=np.float64).ravel()
         numbers = {
@@ -387,24 +393,24 @@ class TimelineBuilder:
         return range(first, self._num_rows)
 
     def add_message(self, send: int, recv: int) -> None:
-        """Say that row ``send`` sends what row ``recv`` receives."""
+        """Record that row ``recv`` receives the message of row ``send``."""
         self._messages["send"].single.append(send)
         self._messages["recv"].single.append(recv)
 
     def extend_messages(self, send: ArrayLike, recv: ArrayLike) -> None:
-        """Say of two columns of rows that each sends what its neighbour receives."""
+        """Record messages from rows ``send`` to rows ``recv``, pair by pair."""
         self._messages["send"].extend(_flat(send))
         self._messages["recv"].extend(_flat(recv))
 
     def add_collective(self, rows: Iterable[int]) -> None:
-        """Say that these rows are one collective, seen from several ranks."""
+        """Record that these rows are one collective on several ranks."""
         for row in rows:
             self._messages["member"].single.append(row)
             self._messages["collective"].single.append(self._num_collectives)
         self._num_collectives += 1
 
     def extend_transfers(self, numbers: ArrayLike, kinds: Words) -> None:
-        """Say which of all rows so far belong together: those of one number (``Messages.numbers``), by their kinds."""
+        """Record the rows that belong together, of all so far: those of one number (``Messages.numbers``), by kind."""
         shared = _flat(numbers)
         sends, receives = (np.flatnonzero((shared >= 0) & kinds.equal(kind)) for kind in MESSAGE_KINDS)
         _, ours, theirs = np.intersect1d(shared[sends], shared[receives], return_indices=True)
@@ -424,7 +430,7 @@ class TimelineBuilder:
         self._memory["bytes"].extend(np.broadcast_to(_flat(num_bytes), times.shape))
 
     def add_rank(self, rank: int, role: str, num_ranks: int = 1) -> None:
-        """Say which role a rank has, and how many ranks it stands for; ranks not named stand for themselves."""
+        """Set a rank's role, and the number of ranks it stands for; other ranks stand for themselves."""
         self._ranks[rank] = RankInfo(rank, role, num_ranks)
 
     def build(self) -> Timeline:
@@ -449,7 +455,7 @@ class TimelineBuilder:
         )
 
     def _coded(self, key: str, column: WordColumn) -> NDArray[Any]:
-        """Return a column of words as codes, learning the words that are new."""
+        """Return a column of words as codes, adding new words."""
         known = self._codes[key]
         if isinstance(column, str):
             return np.array(known.setdefault(column, len(known)))
@@ -485,7 +491,7 @@ def _no_rows() -> Rows:
 
 
 def _time_order(rank: Ints, start_s: Floats, end_s: Floats) -> Rows | None:
-    """Return the order by rank, start and end (then as added), or None where rows are in it already."""
+    """Return the order by rank, start and end (then as added), or None if the rows are sorted already."""
     same_rank = rank[1:] == rank[:-1]
     same_start = start_s[1:] == start_s[:-1]
     in_order = (rank[1:] > rank[:-1]) | (

@@ -1,8 +1,8 @@
-"""Folded timelines written out: all passes of what repeats, or some of them.
+"""Unrolling of folded timelines: all passes of the period, or some of them.
 
-A row of the period is its op in the first pass. Pass k of it starts k periods later, for a micro-batch that is k times
-further on. Messages and collectives are found again by counting: of each kind of op, a pass has equally many, so what
-belongs together in one pass does so in the next, as many ops later.
+A row of the period is its op in the first pass. Pass k starts k periods later, for a micro-batch k times further on.
+Messages and collectives of later passes are found by counting: every pass has equally many ops of each kind, so the
+ends of a message in one pass are that many ops later in the next.
 """
 
 from collections.abc import Sequence
@@ -18,25 +18,25 @@ from traces.timeline import NO_INDEX, MemoryCurve, Messages, Period, Rows, Timel
 BEFORE: Final = 0
 DURING: Final = 1
 AFTER: Final = 2
-"""The parts of a step by its period, as ``Period.part`` numbers them."""
+"""The parts of a step by its period, as numbered by ``Period.part``."""
 _PARTS: Final = (BEFORE, DURING, AFTER)
 
 
 def num_unrolled(timeline: Timeline) -> int:
-    """Return how many rows the timeline has with all passes written out."""
+    """Return the number of rows of the unrolled timeline."""
     return int(timeline.repeats.sum(dtype=np.int64))
 
 
 def unrolled(timeline: Timeline) -> Timeline:
-    """Return the timeline with a row for every op of every pass; itself where nothing repeats."""
+    """Return the timeline with a row for every op of every pass; the timeline itself if it is not folded."""
     return timeline if timeline.period is None else with_passes(timeline, range(timeline.period.count))
 
 
 def with_passes(timeline: Timeline, passes: Sequence[int]) -> Timeline:
-    """Return what comes before the period, some of its passes (from 0, rising), and what comes after it.
+    """Return the part before the period, some of its passes (from 0, rising), and the part after it.
 
-    All is at its time in the step, so a pass that is left out leaves a gap. Ends of messages and members of
-    collectives that lie in it are left out, too.
+    All rows are at their times in the step, so an omitted pass leaves a gap. Messages and collectives with rows in a
+    gap lose those rows.
     """
     if timeline.period is None:
         return timeline
@@ -45,7 +45,7 @@ def with_passes(timeline: Timeline, passes: Sequence[int]) -> Timeline:
 
 
 def with_count(timeline: Timeline, count: int) -> Timeline:
-    """Return a folded timeline whose period happens ``count`` times; what follows it is as much later, or earlier."""
+    """Return a folded timeline with ``count`` passes of its period; later rows move accordingly."""
     period = timeline.period
     if period is None:
         return timeline
@@ -78,7 +78,7 @@ def _memory(curve: MemoryCurve, period: Period, passes: Rows) -> MemoryCurve:
         rows = np.concatenate([before, np.tile(during, len(passes)), after])
         late = np.concatenate([np.zeros(len(before)), np.repeat(passes, len(during)), np.zeros(len(after))])
         ranks.append(curve.rank[rows])
-        times_s.append(np.maximum.accumulate(curve.time_s[rows] + late * period.length_s))  # to rounding it is so
+        times_s.append(np.maximum.accumulate(curve.time_s[rows] + late * period.length_s))  # ascending up to rounding
         held.append(curve.bytes[rows])
     if not ranks:
         return curve
@@ -86,7 +86,7 @@ def _memory(curve: MemoryCurve, period: Period, passes: Rows) -> MemoryCurve:
 
 
 def _later(microbatch: NDArray[np.int32], passes: Rows, period: Period) -> NDArray[np.int32]:
-    """Return micro-batches so many passes later; what belongs to none stays so."""
+    """Return micro-batches so many passes later; rows without a micro-batch stay."""
     moved: NDArray[np.int32] = np.where(
         microbatch == NO_INDEX, NO_INDEX, microbatch + passes * period.microbatches
     ).astype(np.int32)
@@ -95,9 +95,9 @@ def _later(microbatch: NDArray[np.int32], passes: Rows, period: Period) -> NDArr
 
 @dataclass
 class _Layout:
-    """Where the rows of some passes stand: first what comes before, then pass by pass, then what comes after.
+    """The order of the rows of some passes: first those before the period, then pass by pass, then those after it.
 
-    Then they are sorted as rows of a timeline are.
+    Afterwards they are sorted like all rows of a timeline.
     """
 
     folded: Timeline
@@ -124,14 +124,14 @@ class _Layout:
 
     @cached_property
     def _rows(self) -> tuple[Rows, Rows]:
-        """Return the folded row of each row, and the passes that it is late by."""
+        """Return the folded row of each row, and the number of passes by which it is later."""
         before, during, after = (np.flatnonzero(self._part == which) for which in _PARTS)
         rows = np.concatenate([before, np.tile(during, len(self.passes)), after])
         late = np.zeros(len(rows), dtype=np.int64)
         late[len(before) : len(rows) - len(after)] = np.repeat(self.passes, len(during))
         return rows, late
 
-    # --- what belongs together -----------------------------------------------------------------------------
+    # --- messages and collectives --------------------------------------------------------------------------
 
     def _messages(self, order: Rows) -> Messages:
         """Return messages and collectives of the rows in their order."""
@@ -144,10 +144,10 @@ class _Layout:
         return Messages(position[ends[::2]], position[ends[1::2]], position[members], collective)
 
     def _again(self, members: Rows, numbers: Rows, *, fewest: int) -> tuple[Rows, Rows]:
-        """Return the rows that belong together in every pass, and a number that they share.
+        """Return the rows of every pass that belong together, and a number that they share.
 
-        ``members``: folded rows that belong together, one such group after the other, with the group's number. Groups
-        of which fewer than ``fewest`` rows are there are left out.
+        ``members``: folded rows that belong together, group by group, with the group's number. Groups with fewer than
+            ``fewest`` rows are left out.
         """
         if not len(members):
             return members, numbers
@@ -168,7 +168,7 @@ class _Layout:
         return _distinct(places[there], np.concatenate(groups)[there], fewest)
 
     def _places(self, rows: Rows, passes: Rows) -> Rows:
-        """Return where the ops of folded rows stand so many passes later; -1 where that pass is left out."""
+        """Return the positions of folded rows' ops so many passes later; -1 if that pass is left out."""
         kind, place = self._kinds
         by_kind, first, before, during = self._of_kind
         of_kind = kind[rows]
@@ -190,7 +190,7 @@ class _Layout:
 
     @cached_property
     def _first_place(self) -> Rows:
-        """Return where each folded row stands; one of the period in the first of the passes."""
+        """Return the position of each folded row; for a row of the period, that in the first pass."""
         places = np.empty(len(self.folded), dtype=np.int64)
         num_before = 0
         for which, skipped in ((BEFORE, 0), (DURING, 0), (AFTER, (len(self.passes) - 1) * self._num_during)):
@@ -201,7 +201,7 @@ class _Layout:
 
     @cached_property
     def _kinds(self) -> tuple[Rows, Rows]:
-        """Return of each folded row its kind of op, of one stream of one rank, and how many of it come before."""
+        """Return each folded row's kind of op, on one stream of one rank, and the number of earlier ops of the kind."""
         folded = self.folded
         kind = np.zeros(len(folded), dtype=np.int64)
         for column in (folded.rank, folded.stream.codes, folded.name.codes, folded.stage):
@@ -214,7 +214,7 @@ class _Layout:
 
     @cached_property
     def _of_kind(self) -> tuple[Rows, Rows, Rows, Rows]:
-        """Return the folded rows kind after kind; of each kind its first, and how many come before and in a pass."""
+        """Return the folded rows by kind; of each kind its first, and the numbers of ops before and in a pass."""
         kind, _ = self._kinds
         by_kind = np.argsort(kind, kind="stable")
         num_kinds = int(kind.max(initial=-1)) + 1
@@ -224,7 +224,7 @@ class _Layout:
 
 
 def _distinct(rows: Rows, groups: Rows, fewest: int) -> tuple[Rows, Rows]:
-    """Return groups of rows, each once, that have enough rows; two with one row in common are the same."""
+    """Return distinct groups of rows that have enough rows; groups with a common row are equal."""
     if not len(rows):
         return rows, groups
     first = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1))

@@ -1,9 +1,9 @@
-"""Chakra traces as files: ``PREFIX.RANK.et``, each a GlobalMetadata and then Nodes, all with their length before them.
+"""Chakra traces as files ``PREFIX.RANK.et``: a GlobalMetadata, then Nodes, each preceded by its length.
 
-Lengths are protobuf's varints. ``PREFIX.groups.json`` beside them has the ranks of each process group, as ASTRA-sim
-takes them (``--comm-group-configuration``). Attributes are those that ASTRA-sim reads (``et_feeder_node.cpp`` of
-mlcommons/chakra); ``duration_s`` and ``stream`` are ours: a duration to the last digit, which Chakra keeps in whole
-microseconds, and where the op ran.
+Lengths are protobuf's varints. ``PREFIX.groups.json`` holds the ranks of each process group in ASTRA-sim's format
+(``--comm-group-configuration``). Attributes are those that ASTRA-sim reads (``et_feeder_node.cpp`` of
+mlcommons/chakra), and two of our own: ``duration_s``, the exact duration, which Chakra rounds to whole microseconds,
+and ``stream``, the op's stream.
 """
 
 import json
@@ -39,18 +39,18 @@ _REMEDY: Final = "name a folder with one PREFIX.RANK.et per rank"
 MAX_MESSAGE_BYTES: Final = 1 << 26
 MAX_GROUPS_BYTES: Final = 1 << 26
 MAX_NODES: Final = 1 << 24
-"""Nodes of all ranks: so many take about 8 GiB."""
+"""Limit of nodes of all ranks, which take about 8 GiB."""
 _LENGTH_BITS: Final = 35
 MAX_NAMED: Final = 8
 MAX_DURATION_S: Final = 1e6
 _NUM_NODES: Final = "num_nodes"
-"""An attribute of ours: how many nodes follow, so that a file cut off between two of them is told."""
+"""An attribute of our own: the number of nodes that follow, by which a file cut off between nodes is noticed."""
 
 Values = dict[str, bool | int | float | str]
 
 
 def is_chakra(path: Path) -> bool:
-    """Return whether a folder holds Chakra traces: False for one that cannot be read."""
+    """Return whether a folder holds Chakra traces; False for an unreadable folder."""
     try:
         return path.is_dir() and any(_FILE.fullmatch(entry.name) for entry in path.iterdir())
     except OSError:
@@ -58,7 +58,7 @@ def is_chakra(path: Path) -> bool:
 
 
 def write_trace(trace: ChakraTrace, folder: Path, prefix: str) -> None:
-    """Write a file per rank and the process groups. Raises TraceError where protobuf is not installed."""
+    """Write a file per rank and the process groups. Raises TraceError if protobuf is not installed."""
     known = messages()
     for rank, nodes in trace.ranks.items():
         with (folder / f"{prefix}.{rank}.et").open("wb") as file:
@@ -68,7 +68,7 @@ def write_trace(trace: ChakraTrace, folder: Path, prefix: str) -> None:
 
 
 def read_trace(folder: Path) -> ChakraTrace:
-    """Return the traces of a folder. Raises TraceError for one that is cut off or of which a rank is there twice."""
+    """Return the traces of a folder. Raises TraceError for a file that is cut off, and for a rank with two files."""
     known, files = messages(), dict[int, Path]()
     for path in sorted(folder.iterdir()):
         if found := _FILE.fullmatch(path.name):
@@ -143,7 +143,7 @@ def _attributes(node: Node, rank: int, groups: Mapping[str, tuple[int, ...]]) ->
 
 
 def _parts(node: Node, groups: Mapping[str, tuple[int, ...]]) -> int:
-    """Return by what a payload is divided: ``comm_size`` of an all_gather is one rank's part of it."""
+    """Return the divisor of a payload: ``comm_size`` of an all_gather is one rank's part."""
     return len(groups.get(node.group, ())) or 1 if node.kind == "all_gather" else 1
 
 
@@ -194,7 +194,7 @@ def _groups(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _group_text(path: Path) -> bytes:
-    """Return a file's text. Raises ValueError for one that is larger than any of process groups."""
+    """Return a file's text. Raises ValueError for a file too large for process groups."""
     with _opened(path) as file:
         text = file.read(MAX_GROUPS_BYTES + 1)
     if len(text) > MAX_GROUPS_BYTES:
@@ -221,7 +221,7 @@ def _frames(path: Path) -> Iterator[bytes]:
 
 
 def _length(file: IO[bytes]) -> int:
-    """Return the number that the next bytes are; -1 where they are none that a message's length can be."""
+    """Return the next message length; -1 if the next bytes are no valid length."""
     length = 0
     for shift in range(0, _LENGTH_BITS, 7):
         byte = file.read(1)
@@ -234,7 +234,7 @@ def _length(file: IO[bytes]) -> int:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Return a file to read. Raises OSError for what is no file: nothing is waited for."""
+    """Return an opened file, without waiting for pipes. Raises OSError for a path that is no file."""
     if path.exists() and not path.is_file():
         raise OSError("it is no file")
     return path.open("rb")
@@ -267,7 +267,7 @@ def _node(message: Any, groups: Mapping[str, tuple[int, ...]], problems: Counter
 
 
 def _kind_of(number: int, values: Values, problems: Counter[str]) -> str:
-    """Return the kind of a node of a type; the empty word for one that takes no part."""
+    """Return the kind of a node's type; empty for a type that is ignored."""
     if number == COMP_NODE:
         return HOST if values.get("is_cpu_op") else "compute"
     if number == COMM_SEND_NODE:

@@ -1,4 +1,4 @@
-"""Collectives and messages whose other ranks have no file, or never arrive."""
+"""Collectives and messages whose other ranks have no file, or never take part."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from traces.chakra.node import Node
 
 
 def lonely(ranks: Mapping[int, Sequence[Node]], groups: Mapping[str, tuple[int, ...]]) -> Counter[str]:
-    """Return how many collectives and messages lack another end, by what to say of them."""
+    """Return the number of collectives and messages without another end, by kind of doubt."""
     problems: Counter[str] = Counter()
     issued: dict[str, Counter[int]] = {}
     for rank, nodes in ranks.items():

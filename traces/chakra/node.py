@@ -1,4 +1,4 @@
-"""What a Chakra trace says of one op."""
+"""The contents of a Chakra trace, op by op."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,12 +13,14 @@ COLLECTIVES: Final = frozenset({*COLLECTIVE_KINDS, "gather", "scatter"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """An op of one rank. ``kind``: as in a timeline (``compute``, ``copy``, a collective's, ``send``, ``recv``), HOST
-    for an op of the CPU, empty for a node that others only wait for.
+    """An op of one rank.
 
-    ``after``: the ids of the nodes that must end before. ``num_bytes``: bytes read and written by a kernel, or the
-    payload of a message or collective, as in a timeline. ``group``: the process group of a collective, empty for all
-    ranks. A send's duration is the busy time of the sender, a receive's the travel time of the message after that.
+    ``kind``: as in a timeline (``compute``, ``copy``, a collective's, ``send``, ``recv``); HOST for an op of the CPU;
+        empty for a node that only holds other nodes up.
+    ``after``: the ids of the nodes that must end before.
+    ``num_bytes``: bytes read and written by a kernel, or the payload of a message or collective, as in a timeline.
+    ``group``: the process group of a collective, empty for all ranks.
+    ``duration_s``: for a send the busy time of the sender, for a receive the travel time of the message after that.
     """
 
     id: int
@@ -35,7 +37,7 @@ class Node:
 
     @property
     def on_device(self) -> bool:
-        """Return whether the device or the network works."""
+        """Return whether the op uses the device or the network."""
         return self.kind not in {"", HOST}
 
     @property
@@ -45,13 +47,13 @@ class Node:
 
     @property
     def is_message(self) -> bool:
-        """Return whether it is one end of a message."""
+        """Return whether the op is one end of a message."""
         return self.kind in MESSAGE_KINDS
 
 
 @dataclass(frozen=True, slots=True)
 class ChakraTrace:
-    """The nodes of each rank, by rank, and the ranks of each process group that is named."""
+    """The nodes of each rank, and the ranks of each named process group."""
 
     ranks: dict[int, tuple[Node, ...]]
     groups: dict[str, tuple[int, ...]]

@@ -1,7 +1,7 @@
-"""The messages of a Chakra execution trace, as protobuf classes made at run time.
+"""The messages of a Chakra execution trace, as protobuf classes created at run time.
 
-Numbers and types of the fields are those of ``schema/protobuf/et_def.proto`` of mlcommons/chakra (schema version
-0.0.4). Fields that nothing here reads or writes are left out: protobuf skips them.
+Field numbers and types are those of ``schema/protobuf/et_def.proto`` of mlcommons/chakra (schema version 0.0.4). Fields
+that meshtwin neither reads nor writes are left out: protobuf skips them.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Messages:
 
 
 def messages() -> Messages:
-    """Return the message classes. Raises TraceError where protobuf is not installed."""
+    """Return the message classes. Raises TraceError if protobuf is not installed."""
     if descriptor_pb2 is None:
         rule = "Chakra traces take the package protobuf, which is not installed"
         raise TraceError("", rule, "pip install 'meshtwin[chakra]'")

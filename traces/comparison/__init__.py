@@ -1,1 +1,1 @@
-"""Two timelines held against each other: which ops belong together, where the step's time goes on both sides."""
+"""Comparison of two timelines: the alignment of their ops, and the parts of the step on both sides."""

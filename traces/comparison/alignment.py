@@ -22,9 +22,9 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Positions in both sides of the ops that belong together, in order of the first; ``by_name``: both have one name.
+    """Positions of aligned ops in both sides, in order of the first; ``by_name``: both ops have the same name.
 
-    ``first_alone`` and ``second_alone`` are the positions of all others.
+    ``first_alone`` and ``second_alone``: the positions of all other ops.
     """
 
     first: Rows
@@ -35,7 +35,7 @@ class Alignment:
 
 
 def align(both: Sides) -> Alignment:
-    """Return which ops belong together. Swapping the sides swaps the result, and nothing else."""
+    """Return the alignment of the ops. Swapping the sides only swaps the result."""
     first, second = both.first, both.second
     tokens = _codes((first.name, first.microbatch - NO_INDEX), (second.name, second.microbatch - NO_INDEX))
     partner = np.full(len(first), -1, dtype=np.int64)
@@ -57,7 +57,7 @@ def align(both: Sides) -> Alignment:
 
 
 def _codes(first: Positions, second: Positions) -> Positions:
-    """Return one number per row for two columns, the same on both sides, ascending as the columns are."""
+    """Return one number per row for two columns, equal on both sides, in the order of the columns."""
     leading, following = (
         np.unique(np.concatenate(both), return_inverse=True)[1].astype(np.int64)
         for both in zip(first, second, strict=True)
@@ -67,7 +67,7 @@ def _codes(first: Positions, second: Positions) -> Positions:
 
 
 def _queues(both: Sides) -> Iterator[Positions]:
-    """Yield the positions of each pair of streams of each pair of ranks, in order of time, where both have some."""
+    """Yield the positions of each pair of streams of each pair of ranks, by time, if both have some."""
     groups = []
     for side in (both.first, both.second):
         key = side.pair * len(both.streams) + side.stream
@@ -79,7 +79,7 @@ def _queues(both: Sides) -> Iterator[Positions]:
 
 
 def _pair_moved(both: Sides, tokens: Positions, partner: Codes) -> None:
-    """Pair what is left of one name and micro-batch on one pair of ranks, by time, wherever it is."""
+    """Pair remaining ops of one name and micro-batch on one pair of ranks, by time, on any stream."""
     left = _left(both, partner)
     keys = _codes((both.first.pair, tokens[0]), (both.second.pair, tokens[1]))
     ordered = [
@@ -97,7 +97,7 @@ def _left(both: Sides, partner: Codes) -> Positions:
 
 
 def _pair_by_kind(both: Sides, queue: Positions, in_place: Codes, partner: Codes) -> None:
-    """Pair what is left of one pair of streams by kind and size, then by kind, between neighbours that are aligned."""
+    """Pair remaining ops of one pair of streams between aligned neighbours: by kind and size, then by kind."""
     ours, theirs = queue
     fixed = np.flatnonzero(in_place[ours] >= 0)
     place = np.full(len(both.second), -1, dtype=np.int64)
@@ -121,14 +121,14 @@ def _pair_by_kind(both: Sides, queue: Positions, in_place: Codes, partner: Codes
 
 
 def _of_one_size(tokens: Positions, first_sized: Mask, second_sized: Mask) -> Positions:
-    """Return the common subsequence of ops that have a size. Gaps follow each other, so one search covers them all."""
+    """Return the common subsequence of ops with a size. Gaps are joined, so one search covers them all."""
     one, other = np.flatnonzero(first_sized), np.flatnonzero(second_sized)
     left, right = common_subsequence(tokens[0][one], tokens[1][other])
     return one[left], other[right]
 
 
 def _equally_many(first: Codes, second: Codes) -> Positions:
-    """Return n-th to n-th of each code that occurs equally often on both sides."""
+    """Return the n-th with the n-th op of each code that occurs equally often on both sides."""
     numbers = np.unique(np.concatenate([first, second]), return_inverse=True)[1].astype(np.int64)
     first, second = numbers[: len(first)], numbers[len(first) :]
     size = int(numbers.max(initial=0)) + 1

@@ -19,21 +19,21 @@ from traces.unrolling import num_unrolled, unrolled
 
 NUM_LARGEST: Final = 10
 MAX_ROWS: Final = 1 << 25
-"""The most rows of a timeline that are compared, with all that it repeats."""
+"""Limit of rows of a compared timeline, unrolled."""
 ROUNDING: Final = 1e-9
-"""Sums of times are exact to about this part."""
+"""Relative rounding error of sums of times."""
 _LAYER: Final = re.compile(r"\blayer\d+\b")
 
 
 def difference_s(first_s: float, second_s: float) -> float:
-    """Return the first less the second, 0 where only rounding tells them apart: 1e-12 s, or 1e-9 of the longer."""
+    """Return the first less the second; 0 for differences from rounding only: 1e-12 s, or 1e-9 of the longer."""
     rounding_s = max(ROUNDING_S, ROUNDING * max(abs(first_s), abs(second_s)))
     return first_s - second_s if abs(first_s - second_s) > rounding_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Seconds of one name, kind or stream on both sides, and how many ops of each side they are."""
+    """Seconds of one name, kind or stream on both sides, and the number of ops of each side."""
 
     key: str
     num_first: int
@@ -48,17 +48,17 @@ class Totals:
 
     @property
     def error(self) -> float | None:
-        """Return the difference as a fraction of the second, None where that is zero."""
+        """Return the difference as a fraction of the second, None if the second is zero."""
         return self.difference_s / self.second_s if self.second_s else None
 
 
 Share = tuple[Totals, float]
-"""An entry, and its part of all differences without their signs (0 to 1)."""
+"""An entry, and its fraction of the sum of all absolute differences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Explanation of a difference: the ops with most of it, all others as one entry (``num_others`` names), and idling.
+    """Explanation of a difference: the ops with most of it, all others as one entry (``num_others``), and idling.
 
     The parts add up to 1, or are all 0 without a difference.
     """
@@ -71,12 +71,13 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What ``compare`` finds.
+    """The result of ``compare``.
 
-    ``by_op``: aligned ops by name (two names where they are aligned by kind), ``by_kind`` and ``by_stream``: all ops;
-    seconds summed over ranks, longest first. ``contributions``: what every op name, and being idle, has of the mean
-    rank's step on both sides, largest difference first; their differences add up to that of the steps.
-    ``step_times`` and ``critical_paths_s`` are those of the two timelines.
+    ``by_op``: aligned ops by name (by two names if aligned by kind). ``by_kind`` and ``by_stream``: all ops. Seconds
+        are summed over ranks, longest first.
+    ``contributions``: seconds of every op name, and of idle time, in the mean rank's step on both sides, largest
+        difference first; the differences add up to that of the steps.
+    ``step_times`` and ``critical_paths_s``: of the two timelines.
     """
 
     sides: Sides
@@ -102,19 +103,19 @@ class Comparison:
 
     @property
     def makespan_error(self) -> float:
-        """Return how much longer the first timeline is, as a fraction of the second."""
+        """Return the excess of the first timeline's duration, as a fraction of the second's."""
         if self.second_s == 0.0:
             return 0.0 if self.first_s == 0.0 else 1.0
         return difference_s(self.first_s, self.second_s) / self.second_s
 
     @property
     def same_work(self) -> bool:
-        """Return whether both did the same ops, in the same order per stream, with the same bytes."""
+        """Return whether both timelines have the same ops, in the same order per stream, with the same bytes."""
         return not any(self.mismatches.values())
 
     @property
     def explained(self) -> Explained:
-        """Return the NUM_LARGEST ops with the largest contributions, and what is left.
+        """Return the NUM_LARGEST ops with the largest contributions, and the rest.
 
         An op that repeats in every layer is one entry, ``forward.0/layer*.qkv``.
         """
@@ -135,12 +136,15 @@ class Comparison:
 
     @property
     def worst_error(self) -> float:
-        """Return the makespan's absolute error; at least 1 (100 %) where the two did not do the same work."""
+        """Return the makespan's absolute error; at least 1 (100 %) if the work differs."""
         return max(abs(self.makespan_error), 0.0 if self.same_work else 1.0)
 
 
 def _of_all_layers(entries: Sequence[Totals]) -> list[Totals]:
-    """Return the entries, those that differ in the layer's number alone as one; largest difference first."""
+    """Return the entries with layers combined: one entry for all that differ only in the layer number.
+
+    Largest first.
+    """
     groups: dict[str, list[Totals]] = {}
     for entry in entries:
         groups.setdefault(_LAYER.sub("layer*", entry.key), []).append(entry)
@@ -160,9 +164,11 @@ def _of_all_layers(entries: Sequence[Totals]) -> list[Totals]:
 
 
 def compare(first: Timeline, second: Timeline) -> Comparison:
-    """Return how two timelines differ, op by op. What folded timelines repeat is written out and compared pass by pass.
+    """Return the differences of two timelines, op by op. Folded timelines are unrolled and compared pass by pass.
 
-    Raises TraceError where one has a row per op and the other per task, or none at all, or too many.
+        comparison = compare(read_timeline(first), read_timeline(second))
+
+    Raises TraceError if one has a row per op and the other per task, or a timeline has no rows or too many.
     """
     _refuse_uncomparable(first, second)
     both = sides(unrolled(first), unrolled(second))
@@ -212,7 +218,7 @@ def _refuse_uncomparable(first: Timeline, second: Timeline) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """What each row is summed under: codes of words."""
+    """The key of each row's sum: codes of words."""
 
     words: tuple[str, ...]
     first: Codes
@@ -220,7 +226,7 @@ class _Keys:
 
 
 def _op_keys(both: Sides, alignment: Alignment) -> _Keys:
-    """Return the name of each op, and both names of those that are aligned by kind."""
+    """Return the name of each op, and both names of ops aligned by kind."""
     first, second = both.first.name.copy(), both.second.name.copy()
     renamed = np.flatnonzero(~alignment.by_name)
     ours, theirs = alignment.first[renamed], alignment.second[renamed]

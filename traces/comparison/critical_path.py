@@ -17,22 +17,22 @@ from traces.unrolling import unrolled, with_count
 
 IDLE: Final = "idle"
 ROUNDING_S: Final = 1e-12
-"""Sums of times that differ by less, a picosecond, differ by how they were added up."""
+"""Sums of times within this difference, a picosecond, are equal up to rounding."""
 _ADDING_UP: Final = 1e-12
-"""Simulated moments that differ by less than this part of the step differ by how they were added up."""
+"""Simulated times within this fraction of the step are equal up to rounding."""
 _SAME_PLACE: Final = 1e-9
-"""Places in a pass that differ by less than this part of it are the same."""
+"""Places in a pass within this fraction of it are equal."""
 PASSES: Final = 16
-"""Through so many passes of a folded timeline's period the path is found first."""
+"""Number of passes of a folded timeline's period through which the path is first found."""
 _TICK_S: Final = 1e-9
-"""Measured moments that differ by less, a tick of the clocks, are one."""
+"""Measured times within this difference, a tick of the clocks, are equal."""
 
 
 def critical_path_s(timeline: Timeline) -> dict[str, float]:
     """Return the seconds of the path by kind of op, and IDLE; they add up to the timeline's duration.
 
-    Of a folded timeline the path is found through some passes of the period, and goes through the others as it goes
-    through those. Where it does not repeat itself there, it is found through all.
+    For a folded timeline the path is found through some passes of the period, and repeated for the others. If the path
+    does not repeat itself there, it is found through all passes.
     """
     seconds = _folded_path_s(timeline)
     if seconds is None:
@@ -42,7 +42,10 @@ def critical_path_s(timeline: Timeline) -> dict[str, float]:
 
 
 def _folded_path_s(timeline: Timeline) -> dict[str, float] | None:
-    """Return the seconds of the path by kind, from a step with fewer passes; None where they do not say."""
+    """Return the seconds of the path by kind, from a step with fewer passes.
+
+    None if the path does not repeat itself.
+    """
     period = timeline.period
     if period is None or period.count <= 2 * PASSES:
         return None
@@ -67,8 +70,9 @@ def _folded_path_s(timeline: Timeline) -> dict[str, float] | None:
 class _Path:
     """A path as columns, from the end of the step to its beginning.
 
-    Each step is at an op (``kind``), idles (``idle_s``) after it, spends ``spent_s`` on it, and goes on at ``row`` from
-    ``from_s`` on: the op itself, or the end of its message or collective that came last. The last step only idles.
+    Each step is at an op (``kind``), is idle for ``idle_s`` after it, spends ``spent_s`` on it, and continues at
+    ``row`` from ``from_s`` on: the op itself, or the last end of its message or collective to arrive. The last step is
+    only idle time.
     """
 
     kind: NDArray[np.int64]
@@ -81,7 +85,7 @@ class _Path:
     def of(cls, timeline: Timeline) -> "_Path":
         """Return the path of a timeline.
 
-        On every rank it only goes back in the order of the rows' ends: it visits no row twice, and so it ends.
+        On every rank the path only goes back in the order of the rows' ends, so it visits no row twice and ends.
         """
         cursor_s, begin_s = float(timeline.end_s.max()), float(timeline.start_s.min())
         same_s = max(_ADDING_UP * timeline.duration_s, _TICK_S if timeline.source == "executed" else 0.0)
@@ -107,7 +111,7 @@ class _Path:
         return dict(zip(words, spent_s.tolist(), strict=True)) | {IDLE: float(self.idle_s[steps].sum())}
 
     def cycle(self, timeline: Timeline, period: Period) -> tuple[int, slice] | None:
-        """Return how many passes the path takes to be where it was, and its steps meanwhile; None: it never is."""
+        """Return the number of passes after which the path repeats, and its steps in them; None if it never repeats."""
         slack_s = _SAME_PLACE * period.length_s
         borders_s = period.begin_s + np.arange(period.count) * period.length_s
         first = np.searchsorted(-self.from_s, -(borders_s + slack_s))  # the first step that crosses each border
@@ -124,9 +128,9 @@ class _Path:
 
 
 class _Queues:
-    """The rows of each rank by end, and after which of them each row began.
+    """The rows of each rank by end, and for each row the last row that ended before it began.
 
-    Of every rank the rows that a path has left behind, and those after them, are taken away.
+    Rows that a path has left behind, and later rows of their ranks, are removed.
     """
 
     def __init__(self, timeline: Timeline, same_s: float) -> None:
@@ -140,14 +144,14 @@ class _Queues:
         self._last = self._places_before(timeline)
         places = np.maximum(self._last, 0)
         self.free_s: Floats = np.where(self._last >= self._first, self._end_s[places], -np.inf)
-        """When, before each row began, its rank's last row was over: -inf for the first."""
+        """By row: the end of its rank's previous row, -inf for the first."""
 
     def leave(self, row: int) -> None:
-        """Take a row away, and those of its rank that ended after it."""
+        """Remove a row, and the rows of its rank that ended after it."""
         self._left[int(self._rank[row])] = int(self._own[row])
 
     def before(self, row: int) -> int:
-        """Return the row of the same rank that was over last when a row began, -1 for none."""
+        """Return the row of the same rank that ended last before a row began, -1 for none."""
         first, last = int(self._first[row]), int(self._last[row])
         last = min(last, self._left.get(int(self._rank[row]), last + 1) - 1)
         if last < first:
@@ -157,7 +161,7 @@ class _Queues:
         return int(self._order[earliest + own[-1] if len(own) else last])
 
     def _places_before(self, timeline: Timeline) -> Rows:
-        """Return the last place of each row's rank, by end, of what was over when the row began, and not the row."""
+        """Return, for each row, the last index, by end, among its rank's rows that ended before it began."""
         places = np.empty(len(timeline), dtype=np.int64)
         edges = np.flatnonzero(np.diff(timeline.rank, prepend=NO_INDEX - 1, append=NO_INDEX - 1))
         for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
@@ -167,7 +171,7 @@ class _Queues:
 
 
 class _Ends:
-    """The rows that are ends of one message, or members of one collective."""
+    """The ends of messages, and the members of collectives."""
 
     def __init__(self, timeline: Timeline, queues: _Queues, same_s: float) -> None:
         self._start_s, self._free_s, self._same_s = timeline.start_s, queues.free_s, same_s
@@ -176,7 +180,10 @@ class _Ends:
         self._sorted = self._number[self._rows]
 
     def awaited(self, row: int, until_s: float) -> int:
-        """Return the end that kept a row waiting, of those that began until then: itself, where there is no other."""
+        """Return the end that a row waited for, of those that began by ``until_s``.
+
+        The row itself if there is no other.
+        """
         number = self._number[row]
         if number == NO_INDEX:
             return row
@@ -188,5 +195,5 @@ class _Ends:
         return row if self._last_to_come(row, latest, free_s) else int(latest[np.argmax(free_s)])
 
     def _last_to_come(self, row: int, latest: Rows, free_s: Floats) -> bool:
-        """Return whether no other end came later than this one."""
+        """Return whether this end arrived last."""
         return bool((latest == row).any() and self._free_s[row] >= free_s.max() - self._same_s)

@@ -1,4 +1,4 @@
-"""The ops that two timelines do not share, or do differently."""
+"""Mismatches: ops that two timelines do not share, or that differ."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from traces.comparison.sides import Side, Sides
 from traces.timeline import NO_INDEX, Rows, Timeline
 
 MAX_EXAMPLES: Final = 10
-"""Mismatches of each kind that are kept as examples; all are counted."""
+"""Number of mismatches of each kind kept as examples; all are counted."""
 
 What = Literal["missing", "extra", "name", "order", "stream", "kind", "bytes"]
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One op that the two timelines do not share, or do differently; ``rank`` is the pair's (``RankPair.rank``).
+    """One op that the two timelines do not share, or that differs; ``rank`` is the pair's (``RankPair.rank``).
 
-    ``what``: missing (the first alone has it), extra (the second alone), another name (and so aligned by kind), stream,
-    kind or number of bytes, or another place in the order of its stream. ``first`` and ``second`` hold the two values,
-    empty where there is none.
+    ``what``: missing (only in the first), extra (only in the second), another name (aligned by kind), stream, kind or
+        number of bytes, or another place in the order of its stream.
+    ``first`` and ``second``: the two values, empty if missing.
     """
 
     what: What
@@ -35,7 +35,7 @@ class Mismatch:
 
 
 def find_mismatches(both: Sides, alignment: Alignment) -> tuple[Mapping[What, int], tuple[Mismatch, ...]]:
-    """Return how many mismatches of each kind there are, and the first few of each."""
+    """Return the number of mismatches of each kind, and the first examples of each."""
     counts: dict[What, int] = {}
     examples: list[Mismatch] = []
     alone: tuple[tuple[What, Side, Rows], ...] = (
@@ -54,7 +54,7 @@ def find_mismatches(both: Sides, alignment: Alignment) -> tuple[Mapping[What, in
 
 
 def _alone(what: What, both: Sides, side: Side, position: int) -> Mismatch:
-    """Return an op that one side alone has."""
+    """Return an op of one side alone as a mismatch."""
     row, timeline = int(side.rows[position]), side.timeline
     span = f"{timeline.start_s[row]:.6g} s to {timeline.end_s[row]:.6g} s"
     return Mismatch(
@@ -72,7 +72,7 @@ class _Pairs:
         self._by_name = alignment.by_name
 
     def differences(self) -> Iterator[tuple[What, Rows, Rows]]:
-        """Yield, for each way to differ, the pairs that do (and those that they changed places with)."""
+        """Yield, for each property, the pairs that differ in it (and the pairs with which they changed places)."""
         first, second = self._both.first, self._both.second
         renamed = np.flatnonzero(~self._by_name)
         yield "name", renamed, renamed
@@ -87,7 +87,7 @@ class _Pairs:
         yield "bytes", differing, differing
 
     def mismatch(self, what: What, position: int, other: int) -> Mismatch:
-        """Return the pair at ``position`` as a mismatch; ``other`` is the pair that it changed places with."""
+        """Return the pair at ``position`` as a mismatch; ``other``: the pair with which it changed places."""
         first, second = self._both.first.timeline, self._both.second.timeline
         rows, partners = self._both.first.rows[self._first], self._both.second.rows[self._second]
         row, partner = int(rows[position]), int(partners[position])
@@ -107,9 +107,9 @@ class _Pairs:
         return Mismatch(what, rank, first.stream.at(row), first.name.at(row), int(first.microbatch[row]), *values)
 
     def _out_of_order(self) -> tuple[Rows, Rows]:
-        """Return the pairs that began in the second before the op that precedes them in the first, and those ops.
+        """Return the pairs that began in the second before their predecessor in the first, and these predecessors.
 
-        Ops that start and end together on one side have the other side's order. Only names tell what is out of order.
+        Ops that start and end together on one side take the other side's order. Only names decide what is out of order.
         """
         named = np.flatnonzero(self._by_name)
         ours, theirs = self._first[named], self._second[named]

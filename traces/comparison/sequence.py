@@ -1,6 +1,6 @@
-"""The longest common subsequence of two sequences of numbers: what a text comparison does, for ops.
+"""The longest common subsequence of two sequences of numbers, as in a text comparison, for ops.
 
-Equal ends are cut off first. The rest is aligned exactly, by Hirschberg's division ("A linear space algorithm for
+Equal ends are removed first. The rest is aligned exactly, by Hirschberg's division ("A linear space algorithm for
 computing maximal common subsequences", CACM 18, 1975) over bit-parallel rows (Hyyrö, "Bit-parallel LCS-length
 computation revisited", AWOCA 2004): a row of the table is one long integer, so a hundred thousand ops take seconds.
 """
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 Codes = NDArray[np.int64]
 
 MAX_CELLS: Final = 1 << 33
-"""The largest table that is computed exactly; past it the n-th of a code meets the n-th, as far as none cross."""
+"""Largest table that is computed exactly; for larger ones the n-th of a code meets the n-th, without crossings."""
 _MAX_BITS: Final = 1 << 27
-"""Bits of a table that is kept whole."""
+"""Bits of the largest table that is held in memory as a whole."""
 
 Pairs = tuple[Codes, Codes]
 
@@ -26,7 +26,7 @@ Pairs = tuple[Codes, Codes]
 def common_subsequence(first: Codes, second: Codes) -> Pairs:
     """Return positions in both sequences, ascending, of a longest common subsequence.
 
-    Which one of several is found depends on the sequences, not on which of them comes first.
+    The choice among several does not depend on the order of the arguments.
     """
     if (len(first), first.tobytes()) > (len(second), second.tobytes()):
         right, left = common_subsequence(second, first)
@@ -62,7 +62,7 @@ def common_subsequence(first: Codes, second: Codes) -> Pairs:
 
 
 def occurrence(codes: Codes) -> Codes:
-    """Return how many equal codes came before each one."""
+    """Return the number of equal codes before each code."""
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(codes) else order
@@ -85,7 +85,7 @@ def nth_to_nth(first: Codes, second: Codes) -> Pairs:
 
 
 def _num_equal(first: Codes, second: Codes) -> int:
-    """Return how many elements are equal from the beginning on."""
+    """Return the number of equal elements at the beginning."""
     differing = np.flatnonzero(first != second)
     return int(differing[0]) if len(differing) else len(first)
 
@@ -129,7 +129,7 @@ def _traced(first: list[int], second: list[int]) -> Pairs:
 
 
 def _lengths(first: list[int], second: list[int]) -> Codes:
-    """Return how long the common subsequence of ``first`` and each beginning of ``second`` is, the empty one first."""
+    """Return the lengths of the common subsequences of ``first`` and each prefix of ``second``, the empty one first."""
     row = deque(_rows(first, second), maxlen=1)[0]
     packed = np.frombuffer(row.to_bytes((len(second) + 7) // 8, "little"), dtype=np.uint8)
     adds = 1 - np.unpackbits(packed, bitorder="little")[: len(second)].astype(np.int64)
@@ -137,7 +137,7 @@ def _lengths(first: list[int], second: list[int]) -> Codes:
 
 
 def _best_split(first: Codes, second: Codes) -> int:
-    """Return where ``second`` is to be cut, so that the halves of ``first`` lose nothing."""
+    """Return the cut of ``second`` at which the halves of ``first`` lose nothing."""
     half = len(first) // 2
     forward = _lengths(first[:half].tolist(), second.tolist())
     backward = _lengths(first[half:][::-1].tolist(), second[::-1].tolist())[::-1]
@@ -145,7 +145,7 @@ def _best_split(first: Codes, second: Codes) -> int:
 
 
 def _in_turn(first: Codes, second: Codes) -> Pairs:
-    """Return n-th to n-th, less what crosses: a longest ascending subsequence of the places."""
+    """Return n-th to n-th pairs without crossings: a longest ascending subsequence of the places."""
     left, right = nth_to_nth(first, second)
     tails: list[int] = []
     last: list[int] = []

@@ -1,4 +1,4 @@
-"""Which ranks and streams of two timelines are held against each other, and their rows in common codes."""
+"""The compared ranks and streams of two timelines, and their rows in common codes."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,20 +16,20 @@ NO_PARTNER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class RankPair:
-    """A rank of each timeline; None: the other one has no partner."""
+    """A rank of each timeline; None if it has no partner."""
 
     first: RankInfo | None
     second: RankInfo | None
 
     @property
     def rank(self) -> int:
-        """Return the number to call the pair by: the second's, as simulated ranks stand for others."""
+        """Return the number of the pair: the second's rank, as simulated ranks stand for others."""
         info = self.second or self.first
         return info.rank if info else NO_INDEX
 
     @property
     def num_ranks(self) -> int:
-        """Return how many ranks of the job the pair stands for."""
+        """Return the number of ranks of the job that the pair stands for."""
         return min(info.num_ranks for info in (self.first, self.second) if info)
 
 
@@ -37,7 +37,7 @@ class RankPair:
 class Side:
     """The rows of one timeline, pair after pair, each by start; a rank in several pairs has its rows several times.
 
-    ``name``, ``kind`` and ``stream`` are codes that both sides share (``Sides``).
+    ``name``, ``kind`` and ``stream``: codes shared by both sides (``Sides``).
     """
 
     timeline: Timeline
@@ -52,17 +52,17 @@ class Side:
 
     @property
     def start_s(self) -> NDArray[np.float64]:
-        """Return when each row starts, by its own timeline's clock."""
+        """Return the start of each row, by its own timeline's clock."""
         return self.timeline.start_s[self.rows]
 
     @property
     def end_s(self) -> NDArray[np.float64]:
-        """Return when each row ends."""
+        """Return the end of each row."""
         return self.timeline.end_s[self.rows]
 
     @property
     def lasting_s(self) -> NDArray[np.float64]:
-        """Return how long each row lasts."""
+        """Return the duration of each row."""
         return self.end_s - self.start_s
 
     @property
@@ -80,7 +80,7 @@ class Side:
 class Sides:
     """Both timelines' rows, the pairs of ranks, and the words of the common codes, in alphabetical order.
 
-    A ``stream`` code stands for one stream of each timeline, held against each other.
+    A ``stream`` code stands for a pair of streams, one of each timeline.
     """
 
     first: Side
@@ -92,7 +92,7 @@ class Sides:
 
 
 def sides(first: Timeline, second: Timeline) -> Sides:
-    """Return the pairs of ranks: those of one number, else of one role, else in order."""
+    """Return the pairs of ranks: by equal number, else by equal role, else in order."""
     pairs = pair_ranks(first.ranks, second.ranks)
     names = _vocabulary(first.name, second.name)
     kinds = _vocabulary(first.kind, second.kind)
@@ -116,11 +116,10 @@ def sides(first: Timeline, second: Timeline) -> Sides:
 
 
 def pair_ranks(first: Sequence[RankInfo], second: Sequence[RankInfo]) -> tuple[RankPair, ...]:
-    """Return the ranks that are compared, by the second's number.
+    """Return the pairs of compared ranks, by the second's number.
 
-    A rank meets its own number; where there is none, the first rank of its role on the other side; without a role the
-    rank of the next lower number, if that stands for several. Timelines that have nothing in common that way are
-    paired in order.
+    A rank meets its own number; if it is missing, the first rank of its role on the other side; without a role the rank
+    of the next lower number, if that one stands for several. Timelines without any such pair are paired in order.
     """
     pairs, left = list[RankPair](), (list[RankInfo](), list[RankInfo]())
     second_numbers = {info.rank: info for info in second}
@@ -147,7 +146,7 @@ def pair_ranks(first: Sequence[RankInfo], second: Sequence[RankInfo]) -> tuple[R
 
 
 def _stand_in(info: RankInfo, others: Iterable[RankInfo]) -> RankInfo | None:
-    """Return the rank of another timeline that stands for a rank which that timeline does not have."""
+    """Return the rank of another timeline that stands for a rank missing there."""
     if info.role:
         return next((other for other in others if other.role == info.role), None)
     return max(
@@ -168,9 +167,9 @@ def _translated(words: Words, vocabulary: Sequence[str]) -> Codes:
 
 
 def _pair_streams(first: Timeline, second: Timeline) -> tuple[tuple[str, ...], tuple[Codes, Codes]]:
-    """Return what to call each pair of streams, and by timeline the pair of each of its streams.
+    """Return a name for each pair of streams, and by timeline the pair of each stream.
 
-    Streams of one name belong together. The others are paired by how many ops of a name, then of a kind, they share.
+    Streams of the same name are paired. The others are paired by the number of ops of equal names, then of equal kinds.
     """
     words = first.stream.values, second.stream.values
     label = {name: name for name in words[0] if name in words[1]}
@@ -191,7 +190,7 @@ def _pair_streams(first: Timeline, second: Timeline) -> tuple[tuple[str, ...], t
 def _shared(
     first: Timeline, second: Timeline, streams: Sequence[Sequence[str]], column: str
 ) -> dict[tuple[str, str], int]:
-    """Return how many words of a column each stream of the one shares with each of the other."""
+    """Return the number of words of a column that each stream of the first shares with each of the second."""
     counts: list[dict[str, Counter[str]]] = []
     for timeline, names in zip((first, second), streams, strict=True):
         words: Words = getattr(timeline, column)

@@ -15,15 +15,16 @@ from traces.kineto.breakdown import CLASSES, COMMUNICATION, COMPUTE, MEMORY
 from traces.timeline import Floats
 
 _ORDER: Final = (COMPUTE, COMMUNICATION, MEMORY)
-"""Whose a moment is, first come first."""
+"""Order of classes: a moment belongs to the first class that runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
     """Seconds of the mean rank's step; compute, exposed communication, exposed memory and idle make ``step_s``.
 
-    ``communication_s`` and ``memory_s`` are all moments with such an op, hidden ones included; ``overlap_s`` those of
-    communication that compute hides. ``idle_s``: nothing runs.
+    ``communication_s`` and ``memory_s``: all moments with such an op, hidden ones included.
+    ``overlap_s``: communication hidden by compute.
+    ``idle_s``: no op runs.
     """
 
     step_s: float
@@ -37,12 +38,12 @@ class StepTime:
 
 
 def class_of(kind: str) -> str:
-    """Return the class of a kind of op: whatever neither communicates nor copies computes."""
+    """Return the class of a kind of op: an op that neither communicates nor copies is compute."""
     return CLASSES.get(kind, MEMORY if kind.startswith("copy") else COMPUTE)
 
 
 def divide(side: Side, weight: Floats) -> tuple[StepTime, Floats]:
-    """Return where the mean rank's step goes, and how many seconds of it each row has; ``weight`` by pair of ranks.
+    """Return the parts of the mean rank's step, and each row's seconds of it. ``weight``: by pair of ranks.
 
     The seconds of all rows and the idle ones add up to the step.
     """
@@ -74,7 +75,7 @@ def divide(side: Side, weight: Floats) -> tuple[StepTime, Floats]:
 
 
 def _moments_s(start_s: Floats, end_s: Floats, classes: NDArray[np.int64]) -> tuple[list[float], list[float], Floats]:
-    """Return of one rank: how long each class runs, how long moments are its own, and each row's part of these."""
+    """Return, for one rank, the seconds of each class, its own moments, and each row's part of these."""
     edges_s = np.unique(np.concatenate([start_s, end_s]))
     lasting_s = np.diff(edges_s)
     begin, end = np.searchsorted(edges_s, start_s), np.searchsorted(edges_s, end_s)

@@ -1,1 +1,1 @@
-"""Traces of the PyTorch profiler (Kineto): read, aligned over ranks, broken down, and made into a Timeline."""
+"""Traces of the PyTorch profiler (Kineto): reading, alignment over ranks, breakdown, conversion to a Timeline."""

@@ -1,7 +1,7 @@
-"""How one rank's device spends its time: compute, communication, memory, nothing, and how much of it at once.
+"""The breakdown of one rank's device time: compute, communication, memory, idle, and overlap.
 
-The figures are those of Holistic Trace Analysis (``get_temporal_breakdown``, ``get_comm_comp_overlap``): activities
-of one class are merged over all streams, so that a second counts once however many streams are busy.
+The figures are those of Holistic Trace Analysis (``get_temporal_breakdown``, ``get_comm_comp_overlap``): activities of
+one class are merged over all streams, so a second counts once for any number of busy streams.
 """
 
 from collections.abc import Mapping
@@ -20,15 +20,17 @@ MEMORY: Final = "memory"
 CLASSES: Final[Mapping[str, str]] = {
     "compute": COMPUTE, "memcpy": MEMORY, "memset": MEMORY, **dict.fromkeys(sorted(COMMUNICATION_KINDS), COMMUNICATION),
 }  # fmt: skip
-"""The class of each kind of row. A kind without one (waiting and synchronising) is not work, and counts nowhere."""
+"""The class of each kind of row. A kind without a class (waits and synchronisation) is no work and does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
     """Seconds of one rank, between its first start and its last end (``span_s``).
 
-    ``idle_s``: nothing runs; ``overlap_s``: compute and communication run at once; ``exposed_communication_s``:
-    communication runs and no compute; ``non_compute_s``: something runs, but no compute.
+    ``idle_s``: nothing runs.
+    ``overlap_s``: compute and communication run at once.
+    ``exposed_communication_s``: communication runs without compute.
+    ``non_compute_s``: something runs, but no compute.
     """
 
     span_s: float
@@ -50,12 +52,12 @@ class Breakdown:
 
     @property
     def overlap_fraction(self) -> float | None:
-        """Return the part of the communication that compute hides, None without communication."""
+        """Return the fraction of communication hidden by compute, None without communication."""
         return self.overlap_s / self.communication_s if self.communication_s else None
 
 
 def break_down(rows: DeviceRows | Spans, classes: Mapping[str, str] = CLASSES) -> Breakdown:
-    """Return how long rows of each class last, in seconds, zeros for no rows; ``classes`` by kind."""
+    """Return the seconds of the rows of each class, zero without rows; ``classes``: by kind."""
     counted = rows.kind.isin(classes)
     span_s = float(rows.end_s[counted].max() - rows.start_s[counted].min()) if counted.any() else 0.0
     merged = {name: _merged(rows, classes, name) for name in (COMPUTE, COMMUNICATION, MEMORY)}

@@ -1,4 +1,4 @@
-"""One clock for all ranks, from collectives in which every member waits for all others: they end everywhere at once.
+"""A common clock for all ranks, from collectives that make every member wait for all others and so end together.
 
 Each file has the clock of its host. First the drift between clocks is removed. Then a rank is shifted by the median
 difference between its ends and those of other ranks, so a few late ends on one rank move nothing. The remaining
@@ -22,15 +22,18 @@ _ROUNDS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """The alignment of clocks, by position of the rank.
+    """The alignment of clocks, by index of the rank.
 
     ``drift``: how much faster a clock runs than the median clock, as a fraction, if that is certain and possible.
-    ``impossible_drift``: a drift too large for a clock. Common times are times since the rank's origin over
-    ``1 + drift``, plus ``shift_s``. ``offset_s``: the shift of the clock against that of the first rank, at its origin.
+    ``impossible_drift``: a drift too large for a clock. Common times are times since the rank's origin over ``1 +
+        drift``, plus ``shift_s``.
+    ``offset_s``: the shift of the clock against that of the first rank, at its origin.
     ``residual_s``, ``worst_residual_s``: the median and largest distance between a rank's ends and the common ends of
-    its collectives after the shift (NaN: no common collective). ``num_collectives``: number of collectives used.
-    ``early_s``: for each of them, how long it ends on one rank before it begins on another, which is impossible (0: it
-    does not). ``unaligned``: ranks without a common collective with the first rank, also through other ranks.
+        its collectives after the shift (NaN: no common collective).
+    ``num_collectives``: number of collectives used.
+    ``early_s``: by collective, the time by which it ends on one rank before it begins on another, which is impossible
+        (0: it does not).
+    ``unaligned``: ranks without a common collective with the first rank, directly or through other ranks.
     """
 
     shift_s: Floats
@@ -45,7 +48,7 @@ class Alignment:
 
 
 def align(traces: Sequence[RankTrace], collectives: Sequence[Collective]) -> Alignment:
-    """Return how to bring the ends of common collectives together; the files' own clocks are kept where none is."""
+    """Return the alignment by the ends of common collectives; without any, the files' own clocks stay."""
     clock_s, recorded = _clocks_s(traces), ends_of(traces, collectives)
     drift = find_drift(recorded, len(traces))
     ends = recorded.on_clocks(1 + drift.known)
@@ -72,13 +75,13 @@ def align(traces: Sequence[RankTrace], collectives: Sequence[Collective]) -> Ali
 
 
 def unmoved(num_ranks: int) -> Alignment:
-    """Return the alignment of ranks that have one clock as they are."""
+    """Return the alignment of ranks with one common clock: no shifts."""
     zeros, unknown = np.zeros(num_ranks), np.full(num_ranks, np.nan)
     return Alignment(zeros, zeros, zeros, zeros, unknown, unknown, 0, np.empty(0), ())
 
 
 def _clocks_s(traces: Sequence[RankTrace]) -> Floats:
-    """Return by how much each file's origin is later than the first one's, by the files' clocks."""
+    """Return each file's origin relative to the first one's, by the files' clocks."""
     first = traces[0]
     return np.array(
         [(t.base_time_ns - first.base_time_ns) * 1e-9 + (t.origin_us - first.origin_us) * US for t in traces]
@@ -86,7 +89,7 @@ def _clocks_s(traces: Sequence[RankTrace]) -> Floats:
 
 
 def _early_s(ends: Ends, shift_s: Floats) -> Floats:
-    """Return, by collective, by how much it ends on one rank before it has begun on all."""
+    """Return, by collective, the time by which it ends on one rank before it has begun on all."""
     begun_s, over_s = np.full(ends.num_collectives, -np.inf), np.full(ends.num_collectives, np.inf)
     np.maximum.at(begun_s, ends.collective, ends.start_s + shift_s[ends.rank])
     np.minimum.at(over_s, ends.collective, ends.end_s + shift_s[ends.rank])

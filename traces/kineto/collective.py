@@ -1,10 +1,10 @@
-"""What a communication kernel does: kind, bytes, data type and group, from whatever the trace says of it.
+"""The facts of a communication kernel: kind, bytes, data type and group, from all sources in the trace.
 
 Recent torch writes the arguments of the collective onto the kernel or onto the call that launched it
-(torch/csrc/profiler/util.h names them); before that there are the call's annotation (``nccl:all_reduce``) with shapes
-and types, and the kernel's name. ``bytes`` follow the cost models: the whole tensor of an all_reduce, broadcast or
-reduce, the gathered output, the input of a reduce_scatter, one rank's send buffer of an all_to_all, the message of a
-send or recv.
+(torch/csrc/profiler/util.h names them). Older versions have the call's annotation (``nccl:all_reduce``) with shapes and
+types, and the kernel's name. ``bytes`` follow the cost models: the whole tensor of an all_reduce, broadcast or reduce,
+the gathered output, the input of a reduce_scatter, one rank's send buffer of an all_to_all, the message of a send or
+recv.
 """
 
 import math
@@ -28,16 +28,16 @@ _COMMUNICATION_KERNEL: Final = re.compile(
 )
 """Kernels of NCCL and RCCL, torch's symmetric memory, the all_reduce of vLLM and SGLang, DeepEP and NVSHMEM."""
 SEND_RECV: Final = "send_recv"
-"""Messages in one kernel, of which the trace does not say whether they are an all_to_all."""
+"""Messages in one kernel, which may or may not be an all_to_all: the trace does not state it."""
 UNKNOWN: Final = "communication"
 COMMUNICATION_KINDS: Final = frozenset({*COLLECTIVE_KINDS, *MESSAGE_KINDS, "gather", "scatter", SEND_RECV, UNKNOWN})
 ANNOTATION: Final = "nccl:"
 _RANKS: Final = re.compile(r"\[?\s*\d{1,9}(\s*,\s*\d{1,9})*\s*\]?")
-"""A group written out; torch shortens long ones (``[0, 1, ..., 63]``)."""
+"""The ranks of a group in full; torch shortens long lists (``[0, 1, ..., 63]``)."""
 _MAX_STRIDED: Final = 1 << 20
-"""No job has more ranks, but a damaged file may say so."""
+"""Limit of ranks in a group: no job has more, but a damaged file may claim it."""
 _MAX_DIMS: Final = 64
-"""No tensor of torch has more dimensions."""
+"""Limit of dimensions: no tensor of torch has more."""
 
 _PREFIXES: Final = (
     ("allreduce", "all_reduce"), ("allgather", "all_gather"), ("reducescatter", "reduce_scatter"),
@@ -62,7 +62,7 @@ _TYPES: Final[Mapping[str, tuple[str, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The ranks that a collective runs over: a label, how many (0: unknown), and which (empty: unknown)."""
+    """The ranks of a collective: a label, their number (0: unknown), and the ranks (empty: unknown)."""
 
     label: str = ""
     size: int = 0
@@ -71,9 +71,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of one communication kernel. ``num_bytes`` is -1 where the trace does not say.
+    """The known facts of one communication kernel. ``num_bytes`` is -1 if the trace does not state it.
 
-    ``sequence`` is torch's number of the collective in its group, and ``peer`` the rank at the other end; -1: unknown.
+    ``sequence``: torch's number of the collective in its group. ``peer``: the rank at the other end. -1: unknown.
     """
 
     kind: str = UNKNOWN
@@ -85,19 +85,19 @@ class Facts:
 
 
 def kind_of(name: str) -> str:
-    """Return our name of a collective, from torch's, an annotation's or a kernel's; empty for anything else."""
+    """Return our name of a collective for torch's name, an annotation or a kernel's name; empty for others."""
     letters = re.sub(r"[^a-z]", "", name.lower().removeprefix(ANNOTATION))
     return next((kind for prefix, kind in _PREFIXES if letters.startswith(prefix)), "")
 
 
 @lru_cache(maxsize=4096)
 def communicates(kernel: str) -> bool:
-    """Return whether a kernel of this name communicates; a trace has few names, of many kernels each."""
+    """Return whether a kernel of this name communicates; cached, as a trace has many kernels of few names."""
     return _COMMUNICATION_KERNEL.search(kernel) is not None
 
 
 def kernel_facts(name: str) -> Facts:
-    """Return what a kernel's name alone says: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL`` is an all_reduce."""
+    """Return the facts in a kernel's name: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL`` is an all_reduce."""
     found = _COMMUNICATION_KERNEL.search(name)
     if found is None:
         return Facts()
@@ -105,7 +105,7 @@ def kernel_facts(name: str) -> Facts:
 
 
 def argument_facts(arguments: Arguments, groups: Mapping[str, Group]) -> Facts | None:
-    """Return what the arguments of a collective say, None where they are none; ``groups`` by torch's name."""
+    """Return the facts in the arguments of a collective, None without arguments; ``groups`` by torch's name."""
     kind = kind_of(arguments.collective) if isinstance(arguments.collective, str) else ""
     if not kind:
         return None
@@ -126,12 +126,12 @@ def annotation_facts(name: str, arguments: Arguments | None) -> Facts | None:
     if not kind:
         return None
     if arguments is None or kind == "all_gather":
-        return Facts(kind)  # the input of an all_gather does not give its output without the group's size
+        return Facts(kind)  # an all_gather's input does not determine its output without the group's size
     total, names = 0, set()
     try:
         dims = msgspec.json.decode(arguments.input_dims, type=list[list[int]])
         types = msgspec.json.decode(arguments.input_types, type=list[str])
-    except msgspec.MsgspecError:  # tensor lists are nested differently: the shapes are of no use
+    except msgspec.MsgspecError:  # tensor lists have another nesting, so the shapes are unusable
         return Facts(kind)
     for shape, type_name in zip(dims, types, strict=False):
         dtype, size = data_type(type_name)
@@ -163,7 +163,7 @@ def groups_of(distributed: Any) -> dict[str, Group]:
 
 
 def _group(arguments: Arguments, groups: Mapping[str, Group]) -> Group:
-    """Return the group by its ranks, else by its name in the file, its first ranks and how many, or by name alone."""
+    """Return the group by its ranks; else by its name in the file, its first ranks and their number; else by name."""
     size = max(0, _count(arguments.group_size))
     text = arguments.group_ranks if isinstance(arguments.group_ranks, str) else ""
     ranks = tuple(int(word) for word in re.findall(r"\d+", text)) if _RANKS.fullmatch(text) else ()
@@ -179,11 +179,11 @@ def _group(arguments: Arguments, groups: Mapping[str, Group]) -> Group:
 
 
 def data_type(name: Any) -> tuple[str, int]:
-    """Return our name of a data type and an element's bytes, from torch's name of it; nothing and 0 for another one."""
+    """Return our name of a data type and an element's bytes, for torch's name; empty and 0 for an unknown type."""
     plain = re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("c10::")) if isinstance(name, str) else ""
     return _TYPES.get(plain, ("", 0))
 
 
 def _count(value: Any) -> int:
-    """Return a whole number below 2^53 (as many elements have no device), -1 for anything else."""
+    """Return a whole number below 2^53 (no device has as many elements), -1 for anything else."""
     return whole(value, (1 << 53) - 1)

@@ -1,7 +1,7 @@
-"""One file of the PyTorch profiler, as it stands there: bytes in, events out.
+"""The events of one file of the PyTorch profiler, decoded but not interpreted.
 
-The format is Chrome's trace event format (Google 2016) with the arguments that Kineto adds. Only the fields named here
-are decoded; the others are skipped unread, so a million events take seconds and less than a gigabyte.
+The format is Chrome's trace event format (Google 2016) with Kineto's arguments. Only the fields named here are decoded;
+the others are skipped, so a million events take seconds and less than a gigabyte.
 """
 
 import gzip
@@ -24,12 +24,12 @@ from traces.errors import TraceError
 from traces.kineto.inflating import InflatedFile, PlainFile
 
 MAX_BYTES: Final = 4 << 30
-"""The most that one file may hold, decompressed."""
+"""Size limit of one file, decompressed."""
 MAX_MEMBERS: Final = 100_000
-"""The most that a tar archive may hold."""
+"""Limit of members of a tar archive."""
 _LEAST_PART_BYTES: Final = 6
 _FEW_PARTS: Final = 5_000_000
-"""So many objects and lists take little memory, however short they are."""
+"""Number of objects and lists that always take little memory."""
 SUFFIXES: Final = (".json", ".json.gz")
 ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
 REMEDY: Final = (
@@ -54,9 +54,9 @@ _NO_NUMBER: Final = re.compile(rb"-?(nan|inf(inity)?)\b", re.IGNORECASE)
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """The arguments of an event that are used; None where there is none, and nothing is checked yet.
+    """The used arguments of an event, unchecked; None if missing.
 
-    Shapes and types stay undecoded: few are of use.
+    Shapes and types stay undecoded, since few are used.
     """
 
     stream: Any = None
@@ -98,7 +98,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Document(msgspec.Struct, gc=False):
-    """What one file holds."""
+    """The contents of one file."""
 
     events: list[Event] | None = msgspec.field(default=None, name="traceEvents")
     distributed: Any = msgspec.field(default=None, name="distributedInfo")
@@ -108,11 +108,11 @@ class Document(msgspec.Struct, gc=False):
 
 
 _DECODER: Final = msgspec.json.Decoder(Document | list[Event])
-"""Chrome's format is an object, or nothing but the list of its events."""
+"""A file is an object, or just the list of its events, by Chrome's format."""
 
 
 def whole(value: Any, most: int) -> int:
-    """Return a whole number from 0 to ``most``, also one that stands there as text; -1 for anything else."""
+    """Return a whole number from 0 to ``most``, also from text; -1 for anything else."""
     if type(value) is int:
         return value if 0 <= value <= most else -1
     written = isinstance(value, str) and len(value) <= _MAX_DIGITS and value.isascii() and value.isdecimal()
@@ -120,7 +120,7 @@ def whole(value: Any, most: int) -> int:
 
 
 def correlation_of(event: Event) -> int:
-    """Return the number that a call and what it launched share; NO_CORRELATION where there is none, or 0."""
+    """Return the number shared by a call and the activity it launched; NO_CORRELATION if it is missing or 0."""
     number = whole(event.args.correlation, MAX_WHOLE) if event.args is not None else NO_CORRELATION
     return number or NO_CORRELATION
 
@@ -135,9 +135,9 @@ class Source:
 
 @contextmanager
 def sources(path: Path) -> Iterator[list[Source]]:
-    """Yield what there is to read at ``path``: a file, a folder's traces, or those of a tar archive, by name.
+    """Yield the sources at ``path``: a file, a folder's traces, or those of a tar archive, by name.
 
-    Raises TraceError where there is nothing that could be a trace.
+    Raises TraceError if nothing there could be a trace.
     """
     if _is_folder(path):
         yield _in_folder(path)
@@ -151,12 +151,12 @@ def sources(path: Path) -> Iterator[list[Source]]:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError as error:  # it lies in a folder without permission
+    except OSError as error:  # a folder without permission
         raise _unreadable(str(path), error) from error
 
 
 def decode(source: Source) -> Document:
-    """Return a file's events, undoing gzip. Raises TraceError where the file is cut off, damaged or no such trace."""
+    """Return a file's events, without gzip. Raises TraceError for a file that is cut off, damaged or no such trace."""
     try:
         return _decoded(source.name, _decompressed(source.name, source.read()))
     except MemoryError as error:
@@ -190,7 +190,7 @@ def _decoded(name: str, raw: bytes | bytearray) -> Document:
 
 
 def _refuse_dense(name: str, raw: bytes | bytearray) -> None:
-    """Raise TraceError for more objects than a trace of this size has: they take many times the memory of the text."""
+    """Raise TraceError for more objects than a trace of this size has. They take many times the text's memory."""
     count = raw.count(b"{") + raw.count(b"[")
     if count > _FEW_PARTS and count * _LEAST_PART_BYTES > len(raw):
         rule = (
@@ -241,7 +241,7 @@ def _in_folder(folder: Path) -> list[Source]:
 
 
 def _folders_of_traces(folder: Path) -> Iterator[str]:
-    """Yield remedies: the folders within one that hold what may be traces, by name."""
+    """Yield remedies: the folders within a folder that hold possible traces, by name."""
     for inner in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
         with suppress(OSError):
             if any(entry.name.endswith(SUFFIXES) for entry in inner.iterdir()):
@@ -272,12 +272,12 @@ def _opened_archive(path: Path) -> Iterator[tarfile.TarFile]:
 
 
 def _other_format(raw: bytes | bytearray) -> str:
-    """Return what else a file is, by how it begins; nothing where that is not known."""
+    """Return the format of another file by its first bytes; empty if unknown."""
     return next((words for prefix, words in _OTHER_FORMATS.items() if raw.startswith(prefix)), "")
 
 
 def _in_archive(path: Path, archive: tarfile.TarFile) -> list[Source]:
-    """Return the traces in an archive, in its order: a compressed one is read from begin to end."""
+    """Return the traces in an archive, in its order, since a compressed one is read from beginning to end."""
     members = []
     try:
         for number, member in enumerate(archive):
@@ -310,7 +310,7 @@ def _in_archive(path: Path, archive: tarfile.TarFile) -> list[Source]:
 
 
 def _block_at(archive: tarfile.TarFile, offset: int) -> bytes:
-    """Return a block of an archive, or what is left of it."""
+    """Return a block of an archive, or the rest of it."""
     file = archive.fileobj or _nothing()
     file.seek(offset)
     return file.read(tarfile.BLOCKSIZE)
@@ -321,7 +321,7 @@ def _nothing() -> IO[bytes]:
 
 
 def _file_bytes(path: Path) -> bytes | bytearray:
-    """Return a file's bytes; a pipe that nobody writes to opens without waiting, and is empty."""
+    """Return a file's bytes; a pipe without a writer opens without waiting, and is empty."""
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             _refuse_device(path, file)
@@ -346,9 +346,9 @@ def _unreadable(name: str, error: Exception) -> TraceError:
 
 
 def _limited(name: str, file: IO[bytes] | InflatedFile) -> bytes | bytearray:
-    """Return all bytes of a file, and of one that begins like no trace the beginning alone, which says what it is.
+    """Return all bytes of a file; of a file that begins unlike any trace only the beginning, which identifies it.
 
-    Raises TraceError past MAX_BYTES.
+    Raises TraceError beyond MAX_BYTES.
     """
     content = bytearray()
     while piece := file.read(_CHUNK_BYTES):

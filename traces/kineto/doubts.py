@@ -1,4 +1,4 @@
-"""What to know of a profile before believing its figures: what is missing, damaged, or contradicts itself."""
+"""Doubts about a profile: data that are missing, damaged, or contradictory."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,26 +15,26 @@ from traces.timeline import Floats
 
 LARGE_RESIDUAL_S: Final = 1e-3
 LARGE_OFFSET_S: Final = 60.0
-"""Clocks of one run that are further apart are those of two runs, more likely than not."""
+"""Clock offset beyond which the files are probably of two runs."""
 LARGE_SPAN_RATIO: Final = 10.0
 MAX_NAMED: Final = 8
 
 
 def left_out(ranks: Sequence[RankTrace]) -> list[Doubt]:
-    """Return how many events were of no use, by reason."""
+    """Return the number of unusable events, by reason."""
     problems: Counter[str] = sum((rank.problems for rank in ranks), Counter())
     return counted(problems)
 
 
 def job_size(ranks: Sequence[RankTrace]) -> int:
-    """Return how many ranks the job has: as many as its files say, or the groups of its collectives; 0 for unknown."""
+    """Return the number of ranks of the job by its files, or by the groups of its collectives; 0 if unknown."""
     groups = {facts.group for rank in ranks for facts in rank.rows.facts.values()}
     highest = max((max(group.ranks, default=-1) for group in groups), default=-1)
     return max(highest + 1, *(rank.world_size for rank in ranks))
 
 
 def missing_ranks(ranks: Sequence[RankTrace]) -> list[Doubt]:
-    """Return which ranks of the job have no file, and which it cannot have."""
+    """Return the ranks of the job without a file, and ranks that it cannot have."""
     present, world_size = {rank.rank for rank in ranks}, job_size(ranks)
     said = max(rank.world_size for rank in ranks)
     absent = world_size - sum(rank < world_size for rank in present)
@@ -52,7 +52,7 @@ def missing_ranks(ranks: Sequence[RankTrace]) -> list[Doubt]:
 
 
 def impossible_times(ranks: Sequence[RankTrace]) -> list[Doubt]:
-    """Return how many activities begin before their launch, or before the one before them on their stream is over."""
+    """Return the number of activities that begin before their launch, or before their stream is free."""
     early_s = np.concatenate([rank.rows.launch_s - rank.rows.start_s for rank in ranks])
     overlap_s = np.concatenate([_overlaps_s(rank.rows) for rank in ranks])
     return [
@@ -63,14 +63,14 @@ def impossible_times(ranks: Sequence[RankTrace]) -> list[Doubt]:
 
 
 def overlapping_steps(ranks: Sequence[RankTrace]) -> list[Doubt]:
-    """Return how many steps begin before the one before them is over."""
+    """Return the number of steps that begin before the previous one ends."""
     pairs = [pair for rank in ranks for pair in pairwise(sorted(rank.steps, key=lambda step: step.start_s))]
     by_s = [before.end_s - after.start_s for before, after in pairs if before.end_s - after.start_s > RESOLUTION_S]
     return [Doubt("steps_overlap", len(by_s), f"{1e6 * max(by_s):.4g} us")] if by_s else []
 
 
 def unequal_spans(ranks: Sequence[RankTrace]) -> list[Doubt]:
-    """Return whether one rank's work spans far longer than another's: the same steps of one job last alike."""
+    """Return a doubt if one rank's span is far longer than another's: equal steps of one job take equally long."""
     spans = sorted((float(rank.rows.end_s.max() - rank.rows.start_s.min()), rank.rank) for rank in ranks)
     (shortest_s, one), (longest_s, other) = spans[0], spans[-1]
     if longest_s <= LARGE_SPAN_RATIO * shortest_s:
@@ -80,7 +80,7 @@ def unequal_spans(ranks: Sequence[RankTrace]) -> list[Doubt]:
 
 
 def _overlaps_s(rows: DeviceRows) -> Floats:
-    """Return by how much each row begins before all that its stream began earlier is over."""
+    """Return how long before the end of its stream's earlier rows each row begins."""
     result = np.full(len(rows), -np.inf)
     for stream in np.unique(rows.stream.codes).tolist():
         own = np.flatnonzero(rows.stream.codes == stream)
@@ -89,7 +89,7 @@ def _overlaps_s(rows: DeviceRows) -> Floats:
 
 
 def unknown_sizes(ranks: Sequence[RankTrace]) -> list[Doubt]:
-    """Return how many communication kernels do not say their bytes, or their group."""
+    """Return the number of communication kernels without bytes, or without a group."""
     facts = [facts for rank in ranks for facts in rank.rows.facts.values()]
     no_bytes = sum(fact.num_bytes < 0 for fact in facts)
     no_group = sum(not fact.group.label for fact in facts)
@@ -97,7 +97,7 @@ def unknown_sizes(ranks: Sequence[RankTrace]) -> list[Doubt]:
 
 
 def doubtful_clocks(ranks: Sequence[RankTrace], alignment: Alignment) -> list[Doubt]:
-    """Return which clocks could not be aligned, are far apart before it, or differ after it."""
+    """Return the clocks that could not be aligned, were far apart before it, or differ after it."""
     warnings = []
     if alignment.unaligned:
         shown = ", ".join(str(ranks[rank].rank) for rank in alignment.unaligned[:MAX_NAMED])

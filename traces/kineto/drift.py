@@ -17,23 +17,23 @@ from traces.kineto.ends import Ends, Indices, spread
 from traces.timeline import Floats
 
 MAX_DRIFT: Final = 1e-3
-"""Ten times what the quartz of two hosts differs by, and twice what a clock is slewed by: more is no drift."""
+"""Largest possible drift: ten times that of two hosts' quartz clocks, and twice a clock's slewing."""
 RESOLUTION_S: Final = 1e-6
 """Older profilers round to this."""
 _STOPPED: Final = 1e-6 - 1
-"""How much faster than another a clock runs that hardly does, or backwards: the least that has a logarithm of use."""
+"""Relative speed of a clock that hardly runs, or runs backwards: the least with a usable logarithm."""
 _QUANTILE: Final = 2.5758
-"""Of the normal distribution: a slope of 0 is taken for another one once in 100 times."""
+"""Quantile of the normal distribution: a slope of 0 is mistaken for another once in 100 times."""
 _LEAST_FOR_A_LINE: Final = 8
 _MOST_FOR_A_LINE: Final = 256
-"""More ends are taken together, as medians of consecutive ones: the slopes between any two grow with the square."""
+"""Largest number of points of a line; more ends are combined to medians, as the slopes grow with the square."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """By rank, how much faster its clock runs than the median one, as a fraction: ``known`` is to be taken out.
+    """Drift of each rank's clock relative to the median clock, as a fraction; ``known`` is to be removed.
 
-    ``impossible`` is past MAX_DRIFT, so no matter of a clock's quality: its times are in another unit, or damaged.
+    ``impossible``: beyond MAX_DRIFT, so no property of a clock: its times have another unit, or are damaged.
     """
 
     known: Floats
@@ -51,7 +51,7 @@ class Line:
 
 
 def find_drift(ends: Ends, num_ranks: int) -> Drift:
-    """Return the drift of every rank; 0 for those that share too few collectives with others to tell."""
+    """Return the drift of every rank; 0 for ranks that share too few collectives with others."""
     steps = {pair: float(np.log1p(max(_STOPPED, _relative_drift(ends, *rows)))) for pair, rows in ends.pairs()}
     logarithms, source = spread(steps, np.zeros(num_ranks))
     drift = np.zeros(num_ranks)
@@ -64,7 +64,7 @@ def find_drift(ends: Ends, num_ranks: int) -> Drift:
 
 
 def theil_sen(x: Floats, y: Floats) -> Line:
-    """Return the line through points of which a quarter may be anywhere; at least two have different x."""
+    """Return the line through points of which a quarter may be outliers; at least two have different x."""
     first, second = np.triu_indices(len(x), 1)
     run = x[second] - x[first]
     slopes = np.sort((y[second] - y[first])[run != 0] / run[run != 0])
@@ -76,7 +76,7 @@ def theil_sen(x: Floats, y: Floats) -> Line:
 
 
 def _relative_drift(ends: Ends, one: Indices, other: Indices) -> float:
-    """Return how much faster the other's clock runs than the one's, 0 where a constant difference explains as much."""
+    """Return how much faster the other's clock runs, 0 if a constant difference explains the times as well."""
     time_s, apart_s = _thinned(ends.end_s[one], ends.end_s[other] - ends.end_s[one])
     if len(time_s) < _LEAST_FOR_A_LINE or not np.ptp(time_s):
         return 0.0
@@ -104,7 +104,7 @@ def _thinned(time_s: Floats, apart_s: Floats) -> tuple[Floats, Floats]:
 
 
 def _num_early(ends: Ends, one: Indices, other: Indices, line: Line) -> int:
-    """Return how many collectives end on one of two ranks before they have begun on the other."""
+    """Return the number of collectives that end on one of two ranks before they have begun on the other."""
     start_s, end_s = ((times_s[other] - line.at_zero) / (1 + line.slope) for times_s in (ends.start_s, ends.end_s))
     early_s = np.maximum(ends.start_s[one] - end_s, start_s - ends.end_s[one])
     return int(np.count_nonzero(early_s > RESOLUTION_S))

@@ -1,4 +1,4 @@
-"""When shared collectives began and ended on each of their ranks: what clocks are compared by."""
+"""Starts and ends of shared collectives on each of their ranks, by which clocks are compared."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from traces.kineto.rank import RankTrace
 from traces.timeline import Floats
 
 SYNCHRONISING: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
-"""Kinds that nobody leaves before all have come. Of a broadcast or a reduce some members leave early."""
+"""Kinds that no member leaves before all have arrived. Some members of a broadcast or a reduce leave early."""
 
 Indices = NDArray[np.int64]
 Pair = tuple[int, int]
@@ -22,7 +22,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Members of shared collectives in columns: which collective, which rank, and from when to when there (s)."""
+    """Members of shared collectives in columns: the collective, the rank, and start and end there (s)."""
 
     collective: Indices
     rank: Indices
@@ -31,7 +31,7 @@ class Ends:
     num_collectives: int
 
     def on_clocks(self, speed: Floats) -> "Ends":
-        """Return the same on clocks that do not run ``speed`` times as fast as they should, by rank."""
+        """Return the ends on corrected clocks; ``speed``: by rank, the speed of the recorded clock."""
         own = speed[self.rank]
         return replace(self, start_s=self.start_s / own, end_s=self.end_s / own)
 
@@ -41,7 +41,7 @@ class Ends:
         return medians(self.collective, ends_s, self.num_collectives)[self.collective]
 
     def pairs(self) -> list[tuple[Pair, tuple[Indices, Indices]]]:
-        """Return which rows two ranks share, as those of one and of the other, by pair; the pairs with most first."""
+        """Return the rows shared by two ranks, as rows of one and of the other, by pair; pairs with most rows first."""
         first = np.flatnonzero(np.diff(self.collective, prepend=-1))[self.collective]
         others = np.flatnonzero(first != np.arange(len(first)))
         anchors = first[others]
@@ -73,10 +73,10 @@ def ends_of(traces: Sequence[RankTrace], collectives: Iterable[Collective]) -> E
 
 
 def spread(steps: Mapping[Pair, float], begin: Floats) -> tuple[Floats, Indices]:
-    """Return a value for each rank, from rank to rank by the steps between them, and the rank each came from first.
+    """Return a value for each rank, summed from rank to rank over the steps, and the first rank of each chain.
 
-    ``steps``: what the second of a pair has more than the first, the surest first; ``begin``: the values of ranks that
-    come from no other.
+    ``steps``: the excess of the second of a pair over the first, the surest first.
+    ``begin``: the values of first ranks.
     """
     neighbours: dict[int, list[tuple[int, float]]] = {}
     for (one, other), step in steps.items():

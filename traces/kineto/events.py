@@ -1,4 +1,4 @@
-"""The events of one file by what they are. What cannot be used is counted, not passed over."""
+"""The events of one file by kind. Unusable events are counted."""
 
 import re
 from bisect import bisect_right
@@ -15,39 +15,40 @@ from traces.kineto.document import MAX_WHOLE, NO_CORRELATION, Arguments, Event, 
 from traces.kineto.rank import SYNC
 
 MAX_DURATION_US: Final = 1e12
-"""Longer activities (eleven days) are broken records, as of an event whose end was never written."""
+"""Longer activities (eleven days) are broken records, such as an event whose end was never written."""
 MAX_START_US: Final = 1e16
-"""No time since 1970 in microseconds, but one in nanoseconds is later."""
+"""Largest start: any time since 1970 in microseconds is below it, one in nanoseconds above."""
 
 _DEVICE: Final = {
     "kernel": "compute", "gpu_memcpy": "memcpy", "memcpy": "memcpy", "mlu_memcpy": "memcpy", "gpu_memset": "memset",
     "memset": "memset", "mlu_memset": "memset", "cuda_sync": SYNC,
 }  # fmt: skip
 _LAUNCHES: Final = ("runtime", "driver")
-"""How categories of calls end, of any vendor's: ``cuda_runtime``, ``xpu_runtime``, ``privateuse1_driver``."""
+"""Last words of categories of calls, for all vendors: ``cuda_runtime``, ``xpu_runtime``, ``privateuse1_driver``."""
 _OPERATORS: Final = frozenset({"cpu_op", "operator"})
 _HOST: Final = frozenset({*_OPERATORS, "user_annotation"})
 _NO_WORK: Final = frozenset({"gpu_user_annotation", "mlu_user_annotation", "cuda_event", "cuda_profiler_range"})
-"""Categories with a stream in which the device does nothing: spans of the host's annotations, records of events."""
+"""Categories with a stream but without device work: spans of the host's annotations, records of events."""
 _NESTED: Final = 16
-"""Calls of a thread that are looked at, back from a moment, for those that enclose it."""
+"""Number of a thread's calls searched backwards for those that enclose a moment."""
 _CALL: Final = "record_param_comms"
 _STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _MEMORY: Final = "[memory]"
 _CPU: Final = 0
-"""Torch's number of the host among types of devices."""
+"""Torch's number of the CPU among device types."""
 ON_THE_DEVICE: Final = "device"
 _MAX_HELD_BYTES: Final = 1 << 48
-"""A thousand times what a device has: more is a broken record."""
+"""Limit of held memory, a thousand times that of a device: more is a broken record."""
 
 
 @dataclass(slots=True)
 class Sorted:
-    """Events by what they are, and how many were of no use, by reason.
+    """Events by kind, and the number of unusable ones by reason.
 
-    ``launches``: calls by the number that they share with what they launched; ``calls`` of collectives, and
-    ``operators`` of torch, by thread, each by start; ``steps``: start and duration (us) by number; ``memory``: when
-    (us) how many bytes were held on which device.
+    ``launches``: calls by their correlation number. ``calls`` of collectives, and ``operators`` of torch: by thread,
+        each by start.
+    ``steps``: start and duration (us) by number.
+    ``memory``: times (us) with the held bytes and the device.
     """
 
     device: list[Event] = field(default_factory=list)
@@ -60,7 +61,7 @@ class Sorted:
 
 
 def sort_out(events: Sequence[Event], *, with_operators: bool = False) -> Sorted:
-    """Return the events that are used, by what they are; operators, of which there are many, where they are wanted."""
+    """Return the used events by kind; operators, which are many, only if asked for."""
     found = Sorted()
     for event in events:
         category = _category(event.cat) if isinstance(event.cat, str) else ""
@@ -89,23 +90,23 @@ def count_operators(events: Sequence[Event]) -> int:
 
 
 def kind_of_activity(event: Event) -> str:
-    """Return what the device does: ``compute``, ``memcpy``, ``memset``, or SYNC where it only waits."""
+    """Return the kind of a device activity: ``compute``, ``memcpy``, ``memset``, or SYNC if it only waits."""
     return _DEVICE[_category(event.cat)]
 
 
 def queue_of(arguments: Arguments) -> object:
-    """Return the number of the stream: Intel's devices have queues."""
+    """Return the number of the stream; Intel's devices call it a queue."""
     return arguments.stream if arguments.stream is not None else arguments.queue
 
 
 def enclosing(calls: Sequence[Event], at_us: float) -> list[Event]:
-    """Return the calls of one thread, by start, that last at a moment, innermost first."""
+    """Return the calls of one thread, by start, that enclose a moment, innermost first."""
     position = bisect_right(calls, at_us, key=lambda call: call.ts)
     return [call for call in reversed(calls[max(0, position - _NESTED) : position]) if call.ts + call.dur >= at_us]
 
 
 def _add_launch(found: Sorted, event: Event) -> None:
-    """Keep a call by its number; of two of one number the earlier."""
+    """Keep a call by its number; of two with one number the earlier."""
     number = correlation_of(event)
     if number == NO_CORRELATION or not _usable(event, found.problems):
         return
@@ -118,12 +119,12 @@ def _add_launch(found: Sorted, event: Event) -> None:
 
 @lru_cache(maxsize=256)
 def _category(name: str) -> str:
-    """Return a category as newer profilers write it; a trace has few, of many events each."""
+    """Return a category in newer profilers' spelling; cached, as a trace has many events of few categories."""
     return name.lower()
 
 
 def _usable(event: Event, problems: Counter[str], *, on_device: bool = False) -> bool:
-    """Return whether an event has name, start and a sane duration (and a stream); count why not."""
+    """Return whether an event has name, start and a plausible duration (and a stream); count the reason if not."""
     start, duration = event.ts, event.dur
     where = ON_THE_DEVICE if on_device else "host"
     if not isinstance(event.name, str):
@@ -145,7 +146,7 @@ def _usable(event: Event, problems: Counter[str], *, on_device: bool = False) ->
 
 
 def _leave_out_far(found: Sorted) -> None:
-    """Leave out what happened more than eleven days from the other activities: no profile is so long."""
+    """Leave out activities more than eleven days from the others: no profile is so long."""
     starts = np.array([event.ts for event in found.device], dtype=np.float64)
     middle = np.sort(starts)[(len(starts) - 1) // 2] if len(starts) else 0.0
     far = np.abs(starts - middle) > MAX_DURATION_US
@@ -169,7 +170,7 @@ def _add_host_event(found: Sorted, event: Event) -> None:
 
 
 def _add_step(found: Sorted, number: int, event: Event) -> None:
-    """Keep a step; of two of one number the longer, as of a profiler within another."""
+    """Keep a step; of two with one number the longer, as for a profiler within another."""
     known = found.steps.get(number)
     if known is not None:
         found.problems["host_twice"] += 1

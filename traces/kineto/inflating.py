@@ -1,4 +1,4 @@
-"""Read gzip files that may have been made to fill the memory: what inflates too far is refused while it does."""
+"""Reading of gzip files that may be built to fill the memory: excessive inflation is refused while reading."""
 
 import gzip
 import os
@@ -7,17 +7,17 @@ from typing import IO, Final
 from traces.errors import TraceError
 
 MOST_TIMES: Final = 200
-"""Recorded traces inflate to 13 to 21 times their size, made ones whose events differ in times alone to 61."""
+"""Largest inflation ratio. Recorded traces inflate 13 to 21 times, synthetic ones that differ only in times 61."""
 WINDOW_BYTES: Final = 64 << 20
-"""Inflated bytes over which that is measured: a file that inflates too far is refused after so many."""
+"""Inflated bytes over which the ratio is measured, and after which an excessive file is refused."""
 MOST_AT_ONCE: Final = 64 << 20
-"""No part of an archive but its members is larger."""
+"""Size limit of any part of an archive except its members."""
 _CHUNK_BYTES: Final = 1 << 20
 _REMEDY: Final = "get the file again from where it comes, or hand it over uncompressed"
 
 
 class InflatedFile:
-    """The contents of a gzip file, read from begin to end, and again after a seek to the begin.
+    """The contents of a gzip file, read from beginning to end, and again after a seek to the beginning.
 
     ``read`` and ``seek`` raise TraceError if WINDOW_BYTES of contents come from less than their MOST_TIMES-th part.
     """
@@ -39,7 +39,7 @@ class InflatedFile:
         return b"".join(pieces)
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place, counted from the begin; forwards by reading."""
+        """Go to a position, counted from the beginning; forwards by reading."""
         if whence != os.SEEK_SET:
             message = "only places from the begin are known"
             raise ValueError(message)
@@ -51,11 +51,11 @@ class InflatedFile:
         return self._file.tell()
 
     def tell(self) -> int:
-        """Return how many bytes come before the next one."""
+        """Return the current position in bytes."""
         return self._file.tell()
 
     def close(self) -> None:
-        """Let the gzip file go."""
+        """Release the gzip file."""
         self._file.close()
 
     def _check(self) -> None:
@@ -69,7 +69,7 @@ class InflatedFile:
 
 
 class PlainFile:
-    """An archive that is not compressed. Raises TraceError where its headers ask for more than MOST_AT_ONCE bytes."""
+    """An uncompressed archive. Raises TraceError if its headers request more than MOST_AT_ONCE bytes."""
 
     def __init__(self, name: str, file: IO[bytes]) -> None:
         self._name = name
@@ -83,7 +83,7 @@ class PlainFile:
 
 
 def refuse_at_once(name: str, size: int) -> None:
-    """Raise TraceError for more bytes at a time than any header has."""
+    """Raise TraceError for a request of more bytes than any header has."""
     if size > MOST_AT_ONCE:
         rule = f"the archive has a header of {size:,} bytes, and {MOST_AT_ONCE >> 20} MiB are the most that is read"
         raise TraceError(name, rule, _REMEDY)

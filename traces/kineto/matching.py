@@ -22,16 +22,16 @@ _UNEVEN: Final = "all_to_all"
 """The kind whose ranks may send different numbers of bytes."""
 
 Named = tuple[str, int]
-"""A group's label and size: a list of ranks has its own label, but a name may be that of several groups."""
+"""A group's label and size: a list of ranks has a unique label, but several groups may share a name."""
 Bucket = tuple[str, Named, int]
 """Kind, group, and step (or torch's number)."""
 Member = tuple[int, int]
-"""Position of the rank, and row."""
+"""Index of the rank, and row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective: its facts as the first member tells them, and its members."""
+    """One collective: the facts by its first member, and its members."""
 
     facts: Facts
     members: tuple[Member, ...]
@@ -39,14 +39,14 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Collectives, of one member or more; messages as (send, receive); and what did not fit."""
+    """Collectives of one member or more, messages as (send, receive), and counts of problems."""
 
     collectives: tuple[Collective, ...]
     messages: tuple[tuple[Member, Member], ...]
     warnings: tuple[Doubt, ...]
 
     def apart(self, traces: Sequence[RankTrace], taken_apart: Container[Collective]) -> "Matches":
-        """Return the same with the members of some collectives alone."""
+        """Return the same matches with some collectives split into single members."""
         found = list[Collective]()
         for collective in self.collectives:
             alone = collective in taken_apart
@@ -55,9 +55,9 @@ class Matches:
 
 
 def match(traces: Sequence[RankTrace]) -> Matches:
-    """Return the collectives and messages of all ranks. Those that do not match stay alone, and are counted.
+    """Return the collectives and messages of all ranks. Unmatched ones stay alone, and are counted.
 
-    A rank of a group that has none where others do is counted, too: the others' are matched without it.
+    A rank of a group without a collective that the others have is counted too; the others are matched without it.
     """
     collectives: list[Collective] = []
     problems: Counter[str] = Counter()
@@ -83,17 +83,17 @@ def match(traces: Sequence[RankTrace]) -> Matches:
 
 @dataclass(slots=True)
 class _Team:
-    """Of the ranks read, who may have a group's collectives, and who is expected to."""
+    """The ranks, of those read, that may have a group's collectives, and those expected to."""
 
     allowed: set[int]
     expected: set[int] = field(default_factory=set)
 
 
 def _teams(traces: Sequence[RankTrace]) -> Mapping[Named, _Team]:
-    """Return who is of each group: those that it lists, or anybody.
+    """Return the possible ranks of each group: the listed ones, or all.
 
-    Anybody is expected where nothing is known of a group, and of one that has a name alone who ever has one of its
-    collectives.
+    All ranks are expected if nothing is known of a group. For a group with only a name, those ranks are expected that
+    have any of its collectives.
     """
     position, teams = {trace.rank: number for number, trace in enumerate(traces)}, dict[Named, _Team]()
     for number, trace in enumerate(traces):
@@ -109,7 +109,7 @@ def _teams(traces: Sequence[RankTrace]) -> Mapping[Named, _Team]:
 
 
 def _problem(team: _Team, named: Named, rows_of: Mapping[int, Sequence[int]]) -> str:
-    """Return why the collectives of one bucket cannot be matched, nothing where they can."""
+    """Return why the collectives of one bucket cannot be matched, empty if they can."""
     _, size = named
     if rows_of.keys() - team.allowed or 0 < size < len(rows_of):
         return "other_members"
@@ -144,7 +144,7 @@ def _communication(traces: Sequence[RankTrace]) -> Iterator[tuple[Member, Facts,
 
 
 def _steps(trace: RankTrace) -> list[int]:
-    """Return by row the number of the step that launched it, of two that overlap the earlier one."""
+    """Return, by row, the number of the step that launched it; of two overlapping steps the earlier."""
     result, launch_s = np.full(len(trace.rows), NO_STEP), trace.rows.launch_s
     for step in sorted(trace.steps, key=lambda step: step.start_s, reverse=True):
         result[(step.start_s <= launch_s) & (launch_s < step.end_s)] = step.number
@@ -160,14 +160,14 @@ def _alone(traces: Sequence[RankTrace], member: Member) -> Collective:
 
 
 def _agree(facts: Sequence[Facts]) -> bool:
-    """Return whether all say the same size, those that say none apart."""
+    """Return whether all facts state the same size, apart from those that state none."""
     return facts[0].kind == _UNEVEN or len({fact.num_bytes for fact in facts if fact.num_bytes >= 0}) < 2
 
 
 def _messages(traces: Sequence[RankTrace], problems: Counter[str]) -> Iterator[tuple[Member, Member]]:
-    """Yield sends with their receives: the k-th message of a step from one rank to another, if both ends are as many.
+    """Yield sends with their receives: the k-th message of a step from one rank to another, if both counts are equal.
 
-    Ends that are not as many are counted, unless one of the two ranks has no file, and so are those of other sizes.
+    Unequal counts are problems, unless one of the two ranks has no file; so are unequal sizes.
     """
     present = {trace.rank for trace in traces}
     ends: dict[tuple[str, int, int, int], dict[str, list[Member]]] = defaultdict(lambda: {"send": [], "recv": []})
@@ -188,5 +188,5 @@ def _messages(traces: Sequence[RankTrace], problems: Counter[str]) -> Iterator[t
 
 
 def durations_s(traces: Sequence[RankTrace], collective: Collective) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return how long each member's kernel lasted, in seconds, by rank."""
+    """Return the duration of each member's kernel, in seconds, by rank."""
     return np.array([traces[rank].rows.end_s[row] - traces[rank].rows.start_s[row] for rank, row in collective.members])

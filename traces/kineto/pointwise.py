@@ -1,4 +1,4 @@
-"""Kernels bound by memory in a profile that has shapes: how many bytes each moved, and how long it took."""
+"""Memory-bound kernels in a profile with shapes: the bytes and seconds of each."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +26,9 @@ _READ: Final[Mapping[str, slice]] = {
     "native_layer_norm": slice(1),
     "native_layer_norm_backward": slice(2),
 }
-"""Which of its tensors, all of the first's shape, an operator of torch with one kernel reads; it writes one more, or
-the first.
+"""The tensors, all of the first's shape, that an operator of torch with one kernel reads.
+
+It writes one more, or the first.
 """
 _PREFIX: Final = "aten::"
 
@@ -42,11 +43,13 @@ class PointwiseKernel:
 
 
 def pointwise_kernels(path: Path, device: str = "") -> list[PointwiseKernel]:
-    """Return the kernels of a profile whose bytes their operator and its shapes tell, in the order of their launches.
+    """Return the kernels of a profile whose bytes follow from their operator and its shapes, in launch order.
 
-    Operands of other shapes than the first, by broadcasting, and operators of several kernels are left out. ``path``: a
-    trace, or a folder or archive of them. ``device``: a word that is in the names of the devices, where the profiler
-    noted any. Raises TraceError where there is no trace, and for one of other devices.
+    Operands of other shapes than the first, by broadcasting, and operators of several kernels are left out.
+    ``path``: a trace, or a folder or archive of them.
+    ``device``: a word in the names of the devices, if the profiler recorded any.
+
+    Raises TraceError without a trace, and for one of other devices.
     """
     kernels: list[PointwiseKernel] = []
     with sources(path) as found:
@@ -77,14 +80,14 @@ def _of_rank(events: Sequence[Event]) -> Iterator[PointwiseKernel]:
 
 
 def _caller(launch: Event | None, operators: Mapping[str, Sequence[Event]]) -> Event | None:
-    """Return the innermost operator that a launch happened in."""
+    """Return the innermost operator that encloses a launch."""
     return next(iter(enclosing(operators.get(str(launch.tid), ()), launch.ts)), None) if launch is not None else None
 
 
 def _moved_bytes(call: Event) -> int:
-    """Return what an operator reads and writes, 0 where it cannot be told. A number is no tensor.
+    """Return the bytes that an operator reads and writes, 0 if unknown. A number is no tensor.
 
-    Of operands of several types the result's is not told, but where it takes the place of the first.
+    With operands of several types the result's type is unknown, unless it overwrites the first.
     """
     name = str(call.name).removeprefix(_PREFIX)
     if name not in _READ or call.args is None:

@@ -1,4 +1,4 @@
-"""What one rank's device did, in columns: kernels, copies, fills and collectives, each with its launch.
+"""The activities of one rank's device, in columns: kernels, copies, fills and collectives, each with its launch.
 
 Times are seconds since ``origin_us`` of the file's own clock, which need not be that of other ranks.
 """
@@ -29,8 +29,11 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class DeviceRows:
-    """Device activities in columns of equal length, by start. ``launch_s`` is when the host launched it (NaN: the
-    trace does not say), ``correlation`` the number that both share; ``facts`` holds the communication kernels' by row.
+    """Device activities in columns of equal length, by start.
+
+    ``launch_s``: time of the host's launch (NaN: the trace does not state it).
+    ``correlation``: the number shared with the launch.
+    ``facts``: of communication kernels, by row.
     """
 
     name: Words
@@ -67,7 +70,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class HostSpans:
-    """Calls of the device's runtime, in columns: name, when, how long, on which thread, and the correlation."""
+    """Calls of the device's runtime, in columns: name, start, end, thread, and correlation."""
 
     name: Words
     correlation: Indices
@@ -78,9 +81,9 @@ class HostSpans:
 
 @dataclass(frozen=True, slots=True)
 class EventWait:
-    """What is put on ``stream`` after ``called_s`` waits for what was put on ``other`` before ``recorded_s``.
+    """Work put on ``stream`` after ``called_s`` waits for work put on ``other`` before ``recorded_s``.
 
-    Both are the moments at which the host called (cudaStreamWaitEvent, cudaEventRecord).
+    Both are times of the host's calls (cudaStreamWaitEvent, cudaEventRecord).
     """
 
     stream: str
@@ -91,9 +94,10 @@ class EventWait:
 
 @dataclass(frozen=True, slots=True)
 class RankTrace:
-    """One file: who the rank is (-1: the file does not say), of how many (0: does not say), and what happened.
+    """The contents of one file: the rank (-1: unknown), the number of ranks (0: unknown), and the activities.
 
-    ``problems`` counts events that were left out, by reason; ``allocated`` are times (s) and bytes of device memory.
+    ``problems``: number of events that were left out, by reason.
+    ``allocated``: times (s) and bytes of device memory.
     """
 
     file: str
@@ -110,7 +114,7 @@ class RankTrace:
     problems: Counter[str]
 
     def on_clock(self, speed: float) -> "RankTrace":
-        """Return the same on a clock that does not run ``speed`` times as fast as it should."""
+        """Return the same on a corrected clock; ``speed``: the speed of the recorded clock."""
         if speed == 1.0:
             return self
         times_s, held = self.allocated
@@ -133,15 +137,15 @@ class RankTrace:
 
     @property
     def work(self) -> DeviceRows:
-        """Return the rows in which the device does something."""
+        """Return the rows in which the device works."""
         return self.rows.take(np.flatnonzero(~self.rows.kind.isin(SYNCHRONISATION)))
 
 
 @dataclass(frozen=True, slots=True)
 class StepWindow:
-    """Which steps to keep: ``first`` to ``last`` by number; all that are whole where both are None.
+    """The steps to keep: ``first`` to ``last`` by number; all complete steps if both are None.
 
-    A profile may end while the device still runs its last step, so of several steps the last counts as not whole.
+    A profile may end while the device still runs its last step, so of several steps the last counts as incomplete.
     """
 
     first: int | None = None
@@ -149,10 +153,10 @@ class StepWindow:
 
 
 def select_steps(traces: tuple[RankTrace, ...], window: StepWindow) -> tuple[tuple[RankTrace, ...], tuple[Doubt, ...]]:
-    """Return the ranks with only the device work that the wanted steps launched, and warnings with counts.
+    """Return the ranks with only the device work of the wanted steps, and warnings with counts.
 
-    Raises TraceError for a step that a rank does not have, and where no step is whole on all ranks. A single step, or
-    none, is kept whole, as is a rank without any.
+    Raises TraceError for a step that a rank does not have, and if no step is complete on all ranks. A rank with a
+    single step or none keeps everything.
     """
     numbers = sorted({step.number for trace in traces for step in trace.steps})
     if window.first is None and len(numbers) < 2:
@@ -181,7 +185,7 @@ def select_steps(traces: tuple[RankTrace, ...], window: StepWindow) -> tuple[tup
 
 
 def _whole_steps(traces: tuple[RankTrace, ...]) -> tuple[list[tuple[float, float]], list[Doubt]]:
-    """Return from when to when each rank's steps are whole that all ranks have, and what that leaves out.
+    """Return each rank's start and end of the complete steps that all ranks have, and doubts about the rest.
 
     A rank without steps keeps everything.
     """
@@ -214,7 +218,7 @@ def _whole_steps(traces: tuple[RankTrace, ...]) -> tuple[list[tuple[float, float
 
 
 def _bounds(trace: RankTrace, window: StepWindow, numbers: list[int]) -> tuple[float, float]:
-    """Return when the wanted steps begin and end on this rank."""
+    """Return the start and end of the wanted steps on this rank."""
     own = {step.number: step for step in trace.steps}
     first, last = window.first or 0, window.last if window.last is not None else window.first or 0
     for number in range(first, last + 1):

@@ -1,4 +1,4 @@
-"""From the events of one file to the columns of one rank."""
+"""Conversion of the events of one file to the columns of one rank."""
 
 import math
 from collections import Counter
@@ -43,12 +43,12 @@ from traces.timeline import Floats, Words
 from traces.timeline import Source as TimelineSource
 
 _OWN_SOURCES: Final = get_args(TimelineSource)
-"""The mark of a timeline written by this program; other traces name their recorder there."""
+"""The mark of a timeline written by this program; other traces state their recorder there."""
 _MAX_RANK: Final = (1 << 31) - 1
 
 
 def read_rank(source: Source) -> RankTrace:
-    """Return what one file says. Raises TraceError for a file that is no trace, or has no device activity."""
+    """Return the trace of one file. Raises TraceError for a file that is no trace, or has no device activity."""
     document = decode(source)
     found = sort_out(document.events or [])
     if not found.device:
@@ -78,7 +78,7 @@ def read_rank(source: Source) -> RankTrace:
 
 
 def _no_activity(file: str, events: Sequence[Event], problems: Counter[str]) -> TraceError:
-    """Return the refusal of a trace without device activity that is of use, with what is wrong with most of it."""
+    """Return the refusal of a trace without usable device activity, with the most common reason."""
     rule, remedy = (
         "the trace has no device activity",
         "record with torch.profiler.ProfilerActivity.CUDA, where a GPU is",
@@ -97,14 +97,14 @@ def _no_activity(file: str, events: Sequence[Event], problems: Counter[str]) -> 
 
 
 def _identity(distributed: Any) -> tuple[int, int]:
-    """Return rank and number of ranks, -1 and 0 where the file does not say."""
+    """Return rank and number of ranks, -1 and 0 if the file does not state them."""
     facts = distributed if isinstance(distributed, dict) else {}
     rank, world_size = facts.get("rank"), facts.get("world_size")
     return (whole(rank, _MAX_RANK), max(0, whole(world_size, _MAX_RANK)))
 
 
 def _allocated(memory: list[tuple[float, int, int]], origin_us: float) -> tuple[Floats, Indices]:
-    """Return when a rank's devices together held how many bytes, from what each of them held when that changed."""
+    """Return times and bytes held by a rank's devices together, from the changes of each device."""
     held, total, curve = dict[int, int](), 0, []
     ordered = sorted(memory, key=lambda point: point[0])
     for _, num_bytes, device in ordered:
@@ -128,7 +128,7 @@ def _host_spans(launches: list[Event], origin_us: float) -> HostSpans:
 
 
 def _event_waits(found: Sorted, origin_us: float) -> Iterator[EventWait]:
-    """Yield which stream waits for which, where the trace says both streams and both calls."""
+    """Yield the waits of streams for each other, if the trace states both streams and both calls."""
     called = found.launches
     prefixed = _device_prefix(found.device)
     for event in found.device:
@@ -142,12 +142,12 @@ def _event_waits(found: Sorted, origin_us: float) -> Iterator[EventWait]:
 
 
 def _device_prefix(events: list[Event]) -> bool:
-    """Return whether streams are named with their device: where a rank has several."""
+    """Return whether streams are named with their device, as for a rank with several devices."""
     return len({str(event.args.device) for event in events if event.args is not None}) > 1
 
 
 def _stream(prefixed: bool, event: Event, number: object) -> str:
-    """Return what a stream is called."""
+    """Return the name of a stream."""
     return f"device {event.args.device if event.args else None} stream {number}" if prefixed else f"stream {number}"
 
 

@@ -1,4 +1,4 @@
-"""What a profile amounts to: its longest kernels, and how fast its collectives were."""
+"""Statistics of a profile: its longest kernels, and the rates of its collectives."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _SHARE_OF_GROUP: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all"
 
 @dataclass(frozen=True, slots=True)
 class KernelTotal:
-    """All runs of one kernel on all ranks: how many, seconds in all, and as a fraction of all kernels' seconds."""
+    """All runs of one kernel on all ranks: their number, their seconds, and their fraction of all kernels' seconds."""
 
     name: str
     kind: str
@@ -27,11 +27,11 @@ class KernelTotal:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRate:
-    """Collectives of one kind, group, type and size: how many, and how fast.
+    """Collectives of one kind, group, type and size: their number and rate.
 
-    ``time_s`` is the median, over them, of the shortest kernel of any rank that was read: the rank that came last
-    waited for nobody. Where ``num_seen`` is less than ``num_ranks`` (0: unknown) that rank may be missing, the time too
-    long, and the bandwidths too low. Bandwidths are None where bytes, time or ``num_ranks`` are not known.
+    ``time_s``: the median, over the collectives, of the shortest kernel of any rank read: the last rank to arrive did
+        not wait. If ``num_seen`` is less than ``num_ranks`` (0: unknown) that rank may be missing, the time too long,
+        and the bandwidths too low. Bandwidths are None if bytes, time or ``num_ranks`` are unknown.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class CollectiveRate:
 
     @property
     def bus_bandwidth_bytes_per_s(self) -> float | None:
-        """Return what every link carries, after the definitions of nccl-tests (doc/PERFORMANCE.md)."""
+        """Return the load of every link, after the definitions of nccl-tests (doc/PERFORMANCE.md)."""
         rate, ranks = self.algorithm_bandwidth_bytes_per_s, self.num_ranks
         return None if rate is None or ranks < 2 else rate * bus_factor(self.kind, ranks)
 
@@ -104,6 +104,6 @@ def collective_rates(trace: KinetoTrace) -> tuple[CollectiveRate, ...]:
 
 
 def _mean_bytes(ranks: Sequence[RankTrace], collective: Collective) -> int:
-    """Return the bytes of a collective, -1 where a member does not say; of uneven all_to_all the mean."""
+    """Return the bytes of a collective, -1 if a member does not state them; for uneven all_to_all the mean."""
     sizes = [ranks[rank].rows.facts[row].num_bytes for rank, row in collective.members]
     return round(sum(sizes) / len(sizes)) if min(sizes) >= 0 else -1

@@ -34,7 +34,7 @@ _RANK_IN_NAME: Final = re.compile(r"(?:rank|worker)[_\-.]?(\d{1,7})(?!\d)", re.I
 
 @dataclass(frozen=True, slots=True)
 class KinetoTrace:
-    """The ranks that were read, by number, with their collectives and messages, their clocks, and warnings.
+    """The ranks of a profile, by number, with their collectives and messages, their clocks, and warnings.
 
     Times of ranks are free of drift; ``alignment`` has the shifts between them.
     """
@@ -46,10 +46,14 @@ class KinetoTrace:
 
 
 def load(path: Path, window: StepWindow | None = None) -> KinetoTrace:
-    """Return the profile at ``path``: one file, a folder or a tar archive with one per rank; all steps without window.
+    """Return the profile at ``path``: one file, a folder or a tar archive with one per rank.
 
-    Raises TraceError for what cannot be read, is no trace, or does not belong together; whatever is left out on the
-    way is counted in ``warnings``.
+    Without ``window`` all steps.
+
+        trace = load(Path("profile"))
+
+    Raises TraceError for files that are unreadable, are no traces, or do not belong together. Parts that are left out
+    are counted in ``warnings``.
     """
     with sources(path) as found:
         read = [read_rank(source) for source in found]
@@ -76,11 +80,11 @@ def load(path: Path, window: StepWindow | None = None) -> KinetoTrace:
 
 
 def _matched(ranks: Sequence[RankTrace]) -> tuple[Matches, Alignment]:
-    """Return what the ranks did together, and how their clocks lie.
+    """Return the matches of the ranks, and the alignment of their clocks.
 
-    Ranks of a group that is not listed may be of several groups, and are where a collective of theirs ends on one of
-    them before it has begun on another. Where most of one kind do, the others overlap by chance. Without these the
-    clocks lie otherwise, so that is found in rounds.
+    A name without listed ranks may stand for several groups. It does if a collective ends on one of its ranks before it
+    has begun on another; if this holds for most collectives of a kind, the remaining ones overlap by chance. Splitting
+    such groups changes the clocks, so both are found in rounds.
     """
     matches, refuted = match(ranks), Counter[tuple[str, str]]()
     recorded = Counter(_kind_in_group(one) for one in synchronising(matches.collectives))
@@ -105,8 +109,10 @@ def _kind_in_group(collective: Collective) -> tuple[str, str]:
 def to_timeline(trace: KinetoTrace) -> Timeline:
     """Return the device's work as a Timeline in seconds from the first start on the common clock, a row per activity.
 
-    ``stream`` is the device's, ``kind`` compute, memcpy, memset or the collective's, ``group`` the ranks of its group,
-    and the memory curve what torch's allocator says, where the profiler recorded it.
+    ``stream``: the device's.
+    ``kind``: compute, memcpy, memset or the collective's.
+    ``group``: the ranks of the collective's group. The memory curve is that of torch's allocator, if the profiler
+        recorded it.
     """
     builder = TimelineBuilder(source="executed", detail="op")
     shifts_s = trace.alignment.shift_s
@@ -149,7 +155,7 @@ def _group_column(rows: DeviceRows) -> tuple[np.ndarray[tuple[int], np.dtype[np.
 
 
 def _numbered(read: Sequence[RankTrace]) -> tuple[tuple[RankTrace, ...], list[Doubt]]:
-    """Return the ranks by number. Raises TraceError for a rank that is there twice, or files of different jobs."""
+    """Return the ranks by number. Raises TraceError for a rank with two files, and for files of different jobs."""
     warnings, by_rank = list[Doubt](), dict[int, RankTrace]()
     for trace in read:
         rank = trace.rank
