@@ -22,9 +22,9 @@ from types import ModuleType
 from typing import Any, Final, NoReturn
 
 BEAT: Final = None
-"""The message that says only that its sender still answers."""
+"""A message without content: its sender still answers."""
 _LEAVE_S: Final = 5.0
-"""How long processes may take to end once they have no more work."""
+"""Time limit for idle processes to end."""
 _HIDING: Final = Lock()
 """Held while the script is hidden: two threads that start processes must not hide it from each other."""
 

@@ -1,4 +1,4 @@
-"""What is executed, and how: what a session of real ranks is asked for. It needs no torch."""
+"""A request to execute a plan with a session of real ranks. It needs no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class ExplicitCollectives:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """A plan goes on from what earlier ones of its session left. ``plans``, ``steps``: how many were run before it."""
+    """The position of a plan in its session. ``plans``, ``steps``: the numbers run before it."""
 
     plans: int
     steps: int

@@ -1,4 +1,4 @@
-"""What executed ranks found out. It needs no torch."""
+"""The results of executed ranks. They need no torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class CheckReport:
 
     @property
     def worst(self) -> tuple[str, float]:
-        """Return the tensor that is furthest off, and how far; it is ("", 0) where nothing was compared."""
+        """Return the tensor with the largest error, and the error; ("", 0) if nothing was compared."""
         return max(self.errors.items(), key=lambda item: item[1], default=("", 0.0))
 
     @property

@@ -1,4 +1,4 @@
-"""How long processes have not been heard of."""
+"""Detection of processes that no longer answer."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import Final, Generic, TypeVar
 Name = TypeVar("Name")
 
 SILENCE_S: Final = 45.0
-"""How long a rank may not answer, where nothing else is said. With what ending takes, a run ends in a minute."""
+"""Default limit of a rank's silence. With the time to end, a run ends within a minute."""
 LOOK_S: Final = 1.0
 """The interval of looks, and of the beats by which processes make themselves heard."""
 

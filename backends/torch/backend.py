@@ -59,7 +59,7 @@ class TorchBackend(ExecutingBackend):
 
 
 class Library(TorchLibrary):
-    """All that needs torch."""
+    """The functions that need torch."""
 
     def backend(self, device: DeviceKind = "cpu", timeout_s: float = SILENCE_S) -> TorchBackend:
         """Return the backend of a kind of device."""

@@ -15,11 +15,11 @@ from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Op
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
 
 BUFFER_BYTES: Final = 1 << 20
-"""A payload has about one buffer for so many bytes."""
+"""Bytes of payload per buffer, about."""
 
 
 class Request(NamedTuple):
-    """A plan, how many steps of it to run, and whether every op is timed or the step alone; the last step counts."""
+    """A plan, the number of steps to run, and whether every op is timed or only the step; the last step counts."""
 
     plan: Plan
     iterations: int = 1
@@ -61,7 +61,7 @@ class Benchmark(Protocol):
 
 
 class WindowBenchmark(ABC):
-    """Something small, done again and again without a break: the figure is the mean of all repeats."""
+    """A small operation repeated without a break; its figure is the mean of all repeats."""
 
     ops_per_repeat: int
 
@@ -72,7 +72,7 @@ class WindowBenchmark(ABC):
 
     @property
     def share_key(self) -> str:
-        """Return the key of the part of a core that it takes meanwhile, on every rank."""
+        """Return the key of the fraction of a core that the operation takes, on every rank."""
         return f"{self.key}, processor"
 
     @abstractmethod
@@ -152,7 +152,7 @@ class MessageBenchmark(WindowBenchmark):
         return f"message {self.num_bytes} B"
 
     def plan(self, processes: int, repeats: int) -> Plan:
-        """Return a ball thrown to and fro: each side sends what it has just received."""
+        """Return a message that goes back and forth: each side sends what it has just received."""
         there = Send("there", "pp", 1, Direction.FORWARD, ("x",), "send")
         caught = Recv("caught", "pp", -1, Direction.FORWARD, ("x",), "receive")
         back = Send("back", "pp", -1, Direction.BACKWARD, ("x",), "send")
@@ -167,7 +167,7 @@ class MessageBenchmark(WindowBenchmark):
 
 @dataclass(frozen=True, slots=True)
 class HandoffBenchmark(WindowBenchmark):
-    """The least kernel there is, on one stream or by turns on two (``hands_over``): a handoff is the difference."""
+    """The smallest kernel, on one stream or alternating between two (``hands_over``); the difference is a handoff."""
 
     hands_over: bool
     ops_per_repeat: int = 2

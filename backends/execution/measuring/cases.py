@@ -1,4 +1,4 @@
-"""Which kernels to measure: those of training steps, in the shapes and types that models of several sizes have."""
+"""The kernels to measure: those of training steps, in the shapes and types of models of several sizes."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final

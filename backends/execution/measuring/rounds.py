@@ -1,11 +1,11 @@
-"""Runs of benchmarks on a machine that others may use, too: which ones count."""
+"""Runs of benchmarks on a shared machine, and the choice of those that count."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 QUIET: Final = 0.97
-"""A run is quiet that got this part of the processor time of the best run of its benchmark."""
+"""Least processor share of a quiet run, relative to the best run of its benchmark."""
 
 
 @dataclass(frozen=True, slots=True)

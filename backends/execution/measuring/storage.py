@@ -1,4 +1,4 @@
-"""How fast the drive below a folder takes and gives bytes in long runs, as a checkpoint is written and read."""
+"""Sustained write and read rates of the drive below a folder, for checkpoints."""
 
 import mmap
 import os

@@ -13,7 +13,7 @@ Chunk = TypeVar("Chunk")
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """How a step list's ranks, numbered node by node, lie in a group: its rank i is position ``order[i]``."""
+    """The placement of a step list's ranks, numbered node by node, in a group: its rank i is position ``order[i]``."""
 
     order: tuple[int, ...]
     ranks_per_node: tuple[int, ...]
@@ -34,10 +34,10 @@ def numbering(nodes: tuple[int, ...], root: int | None) -> Numbering:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one rank does in one round, in numbers of the step list.
+    """One rank's messages in one round, in numbers of the step list.
 
-    ``sends``: to whom which chunks, as one message; ``receives``: from whom which chunks, and whether each is reduced
-    into what is held.
+    ``sends``: target and chunks of each message.
+    ``receives``: source and chunks of each message, and whether each chunk is reduced into the held one.
     """
 
     sends: tuple[tuple[int, tuple[int, ...]], ...]
@@ -70,5 +70,5 @@ def _frozen(messages: Mapping[int, Sequence[Chunk]]) -> tuple[tuple[int, tuple[C
 
 @lru_cache(maxsize=4096)
 def num_chunks(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> int:
-    """Return into how many chunks a step list cuts what it moves."""
+    """Return the number of chunks into which a step list cuts its payload."""
     return collective_steps(kind, algorithm, ranks_per_node).num_chunks

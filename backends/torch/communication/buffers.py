@@ -18,11 +18,11 @@ from backends.torch.values.slicing import flat_piece, write_piece
 from sim.plan.words.op import Collective, CollectiveKind
 
 _FLAT: Final = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-"""What may work in place on the pieces of a flat vector."""
+"""Collectives that may work in place on the pieces of a flat vector."""
 
 
 class Channel(NamedTuple):
-    """What the collectives of one group on one stream go through."""
+    """The channel of one group's collectives on one stream."""
 
     group: GroupCollectives
     memory: FlatMemory
@@ -98,7 +98,7 @@ def _reduce_scatter(op: Collective, reads: Sequence[Tensor], piece: Tensor, chan
 
 
 def _in_place(op: Collective, tensors: Sequence[Tensor], channel: Channel, *, muted: bool) -> None:
-    """Sum this rank's piece of a flat vector, or get the others' pieces of theirs."""
+    """Sum this rank's piece of a flat vector, or receive the pieces of the others."""
     group, memory = channel
     if muted:
         return

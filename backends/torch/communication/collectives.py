@@ -19,9 +19,9 @@ from sim.plan.words.op import Reduction
 Table = Sequence[Sequence[int]]
 """Elements from each group position to each."""
 Message = tuple[int, Tensor]
-"""A peer's group position, and what goes to it or comes from it."""
+"""A peer's group position, and the tensor to send or receive."""
 Exchange = Callable[[Sequence[Message], Sequence[Message]], None]
-"""Sends the first messages, receives into the second, returns when both are through."""
+"""A function that sends the first messages, receives the second, and returns when both are complete."""
 
 _OPS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX}
 
@@ -46,7 +46,7 @@ class GroupCollectives(Protocol):
         """Write the root's ``flat`` into everybody's."""
 
     def reduce(self, flat: Tensor, root: int, reduction: Reduction) -> None:
-        """Reduce into the root's ``flat``; what others hold then is nobody's."""
+        """Reduce into the root's ``flat``; the contents of the others become undefined."""
 
     def all_to_all(self, received: Tensor, sent: Tensor, table: Table) -> None:
         """Send ``table[position][t]`` elements to t, in order; write what comes from s, ``table[s][position]``."""
@@ -79,7 +79,7 @@ class NativeCollectives:
         dist.broadcast(flat, group=self._group, group_src=root)
 
     def reduce(self, flat: Tensor, root: int, reduction: Reduction) -> None:
-        """Reduce into the root's ``flat``; what others hold then is nobody's."""
+        """Reduce into the root's ``flat``; the contents of the others become undefined."""
         dist.reduce(flat, op=_OPS[reduction], group=self._group, group_dst=root)
 
     def all_to_all(self, received: Tensor, sent: Tensor, table: Table) -> None:
@@ -149,7 +149,7 @@ class SteppedCollectives:
         _deliver("broadcast", held, places)
 
     def reduce(self, flat: Tensor, root: int, reduction: Reduction) -> None:
-        """Reduce into the root's ``flat``; what others hold then is nobody's."""
+        """Reduce into the root's ``flat``; the contents of the others become undefined."""
         order = numbering(self._nodes, root)
         places = self._cut("reduce", flat, order)
         self._run("reduce", order, dict(places), _sizes(places), flat, reduction)

@@ -1,4 +1,4 @@
-"""Which ranks talk to each other: one communicator per group and stream."""
+"""Communicators: one per group of ranks and stream."""
 
 from collections.abc import Iterator
 from datetime import timedelta

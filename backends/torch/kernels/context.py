@@ -1,4 +1,4 @@
-"""What a kernel may know of its rank."""
+"""The facts about its rank that a kernel may use."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
-    """What all ops of a rank share during one step; ``sleep`` passes seconds on the current stream."""
+    """The state shared by all ops of a rank during one step; ``sleep`` passes seconds on the current stream."""
 
     mesh: Mesh
     rank: int
@@ -32,7 +32,7 @@ class RankContext:
 
 @dataclass(frozen=True, slots=True)
 class KernelContext:
-    """What one call of a kernel may know; ``outputs`` are the buffers that the plan has it write."""
+    """The inputs of one call of a kernel besides its tensors; ``outputs``: the buffers that it writes by the plan."""
 
     rank: RankContext
     microbatch: int = 0

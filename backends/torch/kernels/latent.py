@@ -1,4 +1,4 @@
-"""Multi-head latent attention: what lies between its projections and its scores."""
+"""Multi-head latent attention between its projections and its scores."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""What the environment says of a running job: the variables that torchrun sets, and their rules."""
+"""The variables of a running job, as torchrun sets them in the environment, and their rules."""
 
 import re
 import socket

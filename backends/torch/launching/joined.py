@@ -1,4 +1,4 @@
-"""A rank of a job that is running already: this process is it, as torchrun and Slurm start it."""
+"""This process as a rank of a running job, started by torchrun or Slurm."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Processes of this machine, one per rank of a job, that live and do one piece of work after the other."""
+"""Processes of this machine, one per rank of a job, that run one piece of work after the other."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
 
 _GRACE_S: Final = 2.0
-"""How long the end of a rank that lost a peer waits for that of the peer, which is the cause."""
+"""Time for which the error of a rank that lost a peer waits for the error of the peer, its cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class _Failed:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """The process of a rank has ended without a word."""
+    """The process of a rank has ended without a message."""
 
 
 _Inbox = SimpleQueue[tuple[int, object]]

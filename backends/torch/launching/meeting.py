@@ -1,7 +1,7 @@
-"""How the processes of a running job meet, and notice that one of them does not answer.
+"""The meeting of the processes of a running job, and the detection of one that does not answer.
 
-Each process has a line of its own to the job's store, and a thread that beats there. Rank 0 looks whether all others
-beat, the others look whether rank 0 does; who finds that one does not says so in the store, and all end.
+Each process has its own connection to the job's store, and a thread that beats there. Rank 0 checks the beats of all
+others; the others check rank 0. A process that notices silence reports it in the store, and all end.
 """
 
 import os

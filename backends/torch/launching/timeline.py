@@ -1,4 +1,4 @@
-"""From the times of executed ranks to a timeline."""
+"""The timeline of executed ranks, from their recorded times."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class _Links:
-    """Finds which ops of different ranks are one message or one collective: the k-th of each in issue order."""
+    """Matching of ops on different ranks to messages and collectives: the k-th of each in issue order."""
 
     plan: Plan
     starts_s: dict[int, list[float]] = field(default_factory=dict)

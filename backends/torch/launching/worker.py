@@ -1,4 +1,4 @@
-"""What one rank of a job does: run requests one after the other, keep what they leave, and report."""
+"""The work of one rank of a job: run requests one after the other, keep their buffers, and report."""
 
 import os
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Does an executed rank hold what the dense reference says it should?"""
+"""Comparison of an executed rank's tensors with those of the dense reference."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf, isfinite
@@ -68,14 +68,14 @@ def relative_error(
 
 
 class Part(NamedTuple):
-    """A part of a rank's slice of one of the reference's tensors, and that slice."""
+    """A part of a rank's slice of a reference tensor, and that slice."""
 
     part: Tensor
     whole: Tensor
 
 
 class Pair(NamedTuple):
-    """A buffer or a part of it, what it should be, and for parameters the gradient that moved them."""
+    """A buffer or a part of it, its expected value, and for parameters the gradient that moved them."""
 
     name: str
     actual: Tensor

@@ -1,7 +1,7 @@
-"""The dense model in plain torch, on one device, differentiated by autograd: what every plan must reproduce.
+"""The dense model in plain torch, on one device, differentiated by autograd; every plan must reproduce it.
 
-Written without the plan's kernels. Parameters, tokens and dropout masks come from the same pure functions of the
-seed. Everything is computed in float64; parameters start as the plan's precision rounds them.
+It does not use the plan's kernels. Parameters, tokens and dropout masks come from the same pure functions of the seed.
+All computation is in float64; parameters start with the rounding of the plan's precision.
 """
 
 from collections.abc import Callable, Mapping
@@ -189,7 +189,7 @@ class DenseModel:
         return self.loss_of(x, "final_norm", "embedding.word" if m.tied_embeddings else "head.weight")
 
     def embedded(self) -> Tensor:
-        """Return what enters the first layer."""
+        """Return the input of the first layer."""
         p = self.parameters
         x = p["embedding.word"][self._tokens(0)]
         if self._spec.scaled_embeddings:
@@ -199,7 +199,7 @@ class DenseModel:
         return self._dropped(x, "embedding", batch_dim=1)
 
     def through(self, x: Tensor, layers: range) -> Tensor:
-        """Return what leaves the last of some layers."""
+        """Return the output of the last of some layers."""
         for i in layers:
             y = self._post_norm(self._attention(i, self._norm(x, f"layer{i}.norm1")), f"layer{i}.post_norm1")
             x = x + self._branch(y, f"layer{i}", "projection", "attention_out")

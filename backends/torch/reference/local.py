@@ -1,4 +1,4 @@
-"""What local updates compute, by their definition: blocks whose inputs are detached, each with a loss of its own."""
+"""Local updates by their definition: blocks with detached inputs, each with its own loss."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

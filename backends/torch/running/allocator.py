@@ -1,7 +1,7 @@
-"""Keeps memory that the C library would give back to the system, as a caching allocator on a GPU does.
+"""A setting of malloc that keeps freed memory in the process, as a caching allocator on a GPU does.
 
-A step frees its activations and takes them again in the next one. Where freed memory goes back to the system, every
-page of it is faulted in anew: on tiny steps that was a tenth of the time, and it depends on what ran before.
+A step frees its activations, and the next step allocates them again. If freed memory returns to the system, every page
+of it must be faulted in again: on tiny steps that was a tenth of the time, and it depends on earlier runs.
 """
 
 import ctypes

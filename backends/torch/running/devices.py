@@ -1,4 +1,4 @@
-"""How the streams of a rank run: threads on a CPU, CUDA streams on a GPU."""
+"""Execution of a rank's streams: threads on a CPU, CUDA streams on a GPU."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ _POLL_S = 0.2
 
 
 class OpRunner(Protocol):
-    """What a device needs to know about ops."""
+    """The functions on ops that a device calls."""
 
     def start(self, instance: OpInstance) -> Sequence[dist.Work]:
         """Run an op on the current stream; return messages that are still under way."""
@@ -26,7 +26,7 @@ class OpRunner(Protocol):
         """Wait until the messages of an op are gone."""
 
     def finish(self, instance: OpInstance) -> None:
-        """Let go of what an op was the last to touch."""
+        """Release the buffers whose last use was an op."""
 
 
 class RankTimes(NamedTuple):

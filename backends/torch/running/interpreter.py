@@ -1,4 +1,4 @@
-"""Runs one rank's program, step by step."""
+"""The interpreter of one rank's program, step by step."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A rank's program unrolled: every op instance in issue order, its buffer instances, and what it waits for."""
+"""A rank's unrolled program: every op instance in issue order, its buffer instances, and the ops it waits for."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
