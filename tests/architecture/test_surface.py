@@ -136,7 +136,7 @@ KEYS = {
         "parallel.tensor.depth_sync",
         "parallel.tensor.save_gathered",
     ),
-    *("parallel.context.degree", "parallel.context.method", "parallel.context.layout"),
+    *("parallel.context.degree", "parallel.context.method", "parallel.context.layout", "parallel.context.inner_degree"),
     *("parallel.pipeline.degree", "parallel.pipeline.schedule", "parallel.pipeline.virtual_stages"),
     *("parallel.pipeline.layers_per_stage", "parallel.pipeline.scatter_gather", "parallel.pipeline.actions"),
     "parallel.pipeline.recompute_per_stage",

@@ -42,7 +42,7 @@ _TENSOR_KEYS = {
 }  # fmt: skip
 
 
-_CONTEXT_KEYS = {"context_degree", "context_method", "context_layout"}
+_CONTEXT_KEYS = {"context_degree", "context_method", "context_layout", "context_inner_degree"}
 
 
 def training(

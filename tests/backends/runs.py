@@ -140,7 +140,7 @@ def silenced(plan: Plan) -> Iterator[tuple[str, frozenset[str]]]:
                 if isinstance(op, Collective):
                     key = (op.kind, op.reduction, op.axes, op.dim, bool(op.members), task.phase)
                     found.setdefault(key, (f"{op.kind} {op.name}", frozenset({op.name})))
-                elif isinstance(op, Send | Recv) and op.axis == "cp":  # both ends are called alike on all ranks
+                elif isinstance(op, Send | Recv) and op.axis.startswith("cp"):  # both ends are called alike
                     pair = frozenset({op.name.replace(".recv", ".send"), op.name.replace(".send", ".recv")})
                     key = (op.axis, op.direction, task.phase)
                     found.setdefault(key, (f"messages {op.direction} {task.phase} ring", pair))

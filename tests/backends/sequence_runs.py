@@ -19,6 +19,7 @@ SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
     "ring self-attention on 4": training(
         model=SHORT, context_degree=4, context_method="ring_self_attention", batch=(2, 1)
     ),
+    "two levels, 2 x 2": training(model=SHORT_LLAMA, context_degree=4, context_method="two_level", batch=(2, 1)),
     "tp2 sp x ulysses": training(
         model=WIDE_LLAMA, tensor_degree=2, sequence_parallel=True, context_degree=2, context_method="ulysses",
         batch=(2, 1), recompute="selective",
@@ -54,6 +55,21 @@ MANY_SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
     "ring self-attention x pp2": training(
         model=SHORT, context_degree=2, context_method="ring_self_attention", pipeline={"degree": 2}, batch=(2, 1)
     ),
+    "two levels, 2 x 2, contiguous, recompute full": training(
+        model={**SHORT, "attention": "flash"}, context_degree=4, context_method="two_level",
+        context_layout="contiguous", batch=(2, 1), recompute="full",
+    ),
+    "two levels, 3 x 2, recompute selective": training(
+        model={**SHORT_LLAMA, "sequence_length": 12}, context_degree=6, context_method="two_level", batch=(1, 1),
+        recompute="selective",
+    ),
+    "two levels, 2 x 2, x tp2 sp": training(
+        model={**WIDE_LLAMA, "sequence_length": 16}, context_degree=4, context_method="two_level", tensor_degree=2,
+        sequence_parallel=True, batch=(1, 1),
+    ),
+    "two levels, 2 x 2, x dp2 zero3": training(
+        model=SHORT_LLAMA, context_degree=4, context_method="two_level", data_degree=2, zero_stage=3, batch=(2, 1)
+    ),
     "ulysses on 4, recompute full": training(
         model=WIDE_LLAMA, context_degree=4, context_method="ulysses", batch=(2, 1), recompute="full"
     ),
@@ -77,8 +93,12 @@ MANY_SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
 """On as many ranks as they need, all in one process."""
 
 MUTED_SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
+    "two levels": training(
+        model={**LLAMA, "num_layers": 1}, context_degree=4, context_method="two_level", batch=(1, 1)
+    ),
     "ring self-attention": training(
-        model={**GPT, "num_layers": 1}, context_degree=2, context_method="ring_self_attention", batch=(1, 1)
+        model={**GPT, "num_layers": 1, "sequence_length": 12}, context_degree=3, context_method="ring_self_attention",
+        batch=(1, 1),
     ),
     "contiguous ring": training(
         model={**LLAMA, "num_layers": 1}, context_degree=4, context_layout="contiguous", batch=(1, 1)

@@ -55,7 +55,7 @@ _TENSOR_KEYS = {
     "distribute_saved_activations",
     *_MESH_KEYS,
 }
-_CONTEXT_KEYS = {"context_degree", "context_method", "context_layout"}
+_CONTEXT_KEYS = {"context_degree", "context_method", "context_layout", "context_inner_degree"}
 _PIPELINE_KEYS = {
     "schedule",
     "virtual_stages",

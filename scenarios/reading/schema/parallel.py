@@ -97,10 +97,13 @@ class ContextSection(Section):
     """`p2p`: keys and values go around a ring while attention is computed; `all_gather`: all are gathered before it.
 
     `ulysses`: tokens are exchanged for heads before attention, and back after it.
-    `ring_self_attention`: keys, then values go around a ring, and scores are kept.
+    `ring_self_attention`: keys, then values go around a ring, and scores are kept. `two_level`: `ulysses` among
+    `inner_degree` neighbours, `p2p` among their groups.
     """
     layout: SequenceLayout = "zigzag"
-    """p2p, all_gather: two chunks of a sequence per rank, which share out the causal mask evenly, or one block each."""
+    """p2p, all_gather, two_level: two chunks of a sequence per rank, which share out the causal mask, or one block."""
+    inner_degree: int = Field(default=2, ge=2, le=MAX_WORLD_SIZE)
+    """two_level: neighbours that share out the heads; divides the degree."""
 
 
 class PipelineSection(Section):

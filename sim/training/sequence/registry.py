@@ -8,10 +8,11 @@ from sim.training.errors import SpecError
 from sim.training.sequence.key_exchange import AllGather, PointToPoint
 from sim.training.sequence.method import SequenceMethod
 from sim.training.sequence.ring_self_attention import RingSelfAttention
+from sim.training.sequence.two_level import TwoLevel
 from sim.training.sequence.ulysses import Ulysses
 from sim.training.sequence.unshared import Unshared
 
-SequenceMethodName = Literal["p2p", "all_gather", "ulysses", "ring_self_attention"]
+SequenceMethodName = Literal["p2p", "all_gather", "ulysses", "ring_self_attention", "two_level"]
 """The choices of ``parallel.context.method``; a test holds them to the registry."""
 
 SEQUENCE_METHODS: Final[Mapping[SequenceMethodName, Callable[..., SequenceMethod]]] = {
@@ -19,6 +20,7 @@ SEQUENCE_METHODS: Final[Mapping[SequenceMethodName, Callable[..., SequenceMethod
     "all_gather": AllGather,
     "ulysses": Ulysses,
     "ring_self_attention": RingSelfAttention,
+    "two_level": TwoLevel,
 }
 """The class of each method; it takes the degree and the method's own options."""
 
@@ -29,6 +31,8 @@ def sequence_method(name: SequenceMethodName, degree: int, options: Mapping[str,
     Raises SpecError for an option that the method does not have.
     """
     make = SEQUENCE_METHODS[name]
+    if degree == 1:
+        return Unshared()
     own = signature(make).parameters
     for option in options:
         if option not in own:
@@ -37,4 +41,4 @@ def sequence_method(name: SequenceMethodName, degree: int, options: Mapping[str,
                 f"method {name} has no such option",
                 "leave it out, or write another method",
             )
-    return make(degree=degree, **options) if degree > 1 else Unshared()
+    return make(degree=degree, **options)

@@ -38,6 +38,16 @@ def check_blocks(num_tokens: int, degree: int) -> None:
         )
 
 
+def check_levels(key: str, degree: int, inner_degree: int) -> None:
+    """Raise SpecError unless ranks are two or more groups of ``inner_degree``, which is 2 or more."""
+    if 2 <= inner_degree < degree and degree % inner_degree == 0:
+        return
+    valid = [n for n in range(2, degree // 2 + 1) if degree % n == 0]
+    rule = f"{degree} ranks are not two or more groups of {inner_degree} ranks, 2 or more"
+    nearest = min(valid, key=lambda n: abs(n - inner_degree), default=0)
+    raise SpecError(key, rule, f"write {nearest}" if valid else "write method: ulysses or p2p, without inner_degree")
+
+
 def check_keeps_scores(name: str, shares: Shares) -> None:
     """Raise SpecError for fused attention, which keeps no scores, where a method needs them."""
     if shares.fused:

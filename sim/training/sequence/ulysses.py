@@ -5,7 +5,7 @@ ranks together, for 1/n of the heads. One of the result brings it back. So atten
 sharing, and a rank sends 4 (n - 1) / n of a tensor of its own tokens. Tensor parallelism cuts the heads first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -50,5 +50,12 @@ class Ulysses(SequenceMethod):
 
     def attention(self, t: TaskTracer, name: str, qkv: Sequence[Tensor], scoring: Scoring) -> Tensor:
         """Return attention of all tokens in 1/n of the heads, exchanged before and after."""
-        own = [f.all_to_all(t, x, AXIS, _HEADS) for x in qkv]
-        return f.all_to_all(t, whole_attention(t, name, own, scoring), AXIS, _TOKENS)
+        return by_heads(t, qkv, AXIS, lambda own: whole_attention(t, name, own, scoring))
+
+
+def by_heads(
+    t: TaskTracer, qkv: Sequence[Tensor], axis: str, attention: Callable[[Sequence[Tensor]], Tensor]
+) -> Tensor:
+    """Return the attention of the tokens of all ranks along an axis, of which each makes that of its heads."""
+    own = [f.all_to_all(t, x, axis, _HEADS) for x in qkv]
+    return f.all_to_all(t, attention(own), axis, _TOKENS)

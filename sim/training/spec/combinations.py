@@ -48,7 +48,7 @@ class Refusal:
 _SHARDED: Final = ("zero_2", "zero_3")
 _IN_PARTS: Final = ("split_backward", "sliced")
 
-_EXCHANGING: Final = ("p2p", "all_gather")
+_EXCHANGING: Final = ("p2p", "all_gather", "two_level")
 """Methods in which keys and values of other ranks come to a rank's queries."""
 _SHARING: Final = (*_EXCHANGING, "ulysses", "ring_self_attention")
 

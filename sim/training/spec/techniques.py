@@ -76,10 +76,11 @@ TECHNIQUES: Final[Mapping[str, Technique]] = {
     "all_gather": _shared_by("all_gather"),
     "ulysses": _shared_by("ulysses"),
     "ring_self_attention": _shared_by("ring_self_attention", "core_attention"),
+    "two_level": _shared_by("two_level"),
     "contiguous": Technique(
         "sequences in contiguous blocks",
         lambda s: len(s.parallel.sequence.roles) > 1,
-        needs=(("p2p",), ("all_gather",)),
+        needs=(("p2p",), ("all_gather",), ("two_level",)),
     ),
     "latent_attention": Technique("latent attention", lambda s: s.model.latent_attention is not None),
     "sliding_window": Technique("sliding windows", lambda s: s.model.sliding_window is not None),

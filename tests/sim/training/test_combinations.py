@@ -32,6 +32,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "all_gather": {"context_degree": 2, "context_method": "all_gather"},
     "ulysses": {"context_degree": 2, "context_method": "ulysses"},
     "ring_self_attention": {"context_degree": 2, "context_method": "ring_self_attention"},
+    "two_level": {"context_degree": 4, "context_method": "two_level"},
     "contiguous": {"context_layout": "contiguous"},
     "latent_attention": {
         "num_kv_heads": 8,

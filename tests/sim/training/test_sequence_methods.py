@@ -4,6 +4,8 @@ The bytes are those of a prototype in numpy whose ranks passed real messages: at
 heads of 4 channels, over 4 ranks in float64, forward and backward, against dense attention.
 """
 
+from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -12,10 +14,13 @@ from sim.engine.findings.breakdown import breakdown
 from sim.engine.running.memory import memory_use
 from sim.engine.running.simulate import simulate
 from sim.plan.facts.description import collective_bytes, kernel_work, payload_bytes
+from sim.plan.functions.rows import Rows
 from sim.plan.words.buffer import Kind
+from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Send
 from sim.plan.words.program import Phase, Plan, Program
 from sim.training.errors import SpecError
+from sim.training.sequence.registry import SEQUENCE_METHODS, SequenceMethodName, sequence_method
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
 
 MODEL = GPT | {
@@ -88,6 +93,50 @@ def test_ring_self_attention_sends_the_bytes_of_its_closed_form() -> None:
     forward, backward = sent(layer_plan("core", context_method="ring_self_attention"))
     assert forward == 24576 == 2 * (RANKS - 1) / RANKS * A
     assert backward == 73728 == 6 * (RANKS - 1) / RANKS * A
+
+
+def test_two_levels_send_the_bytes_of_their_closed_form() -> None:
+    """Four exchanges inside groups of 2; around 2 groups keys and values of half of the heads, as a ring of 2 does."""
+    forward, backward = sent(layer_plan(context_method="two_level"))
+    inside, ring = 4 * (1 / 2) * A / RANKS, 2 * (2 - 1) * A / RANKS
+    assert (forward, backward) == (inside + ring, inside + 2 * ring)
+
+
+def test_two_levels_need_groups() -> None:
+    """The inner degree divides the degree, is smaller, and divides the heads of keys and values."""
+    for degree, inner, remedy in ((4, 4, "write 2"), (8, 3, "write 2"), (8, 8, "write 4"), (3, 3, "method: ulysses")):
+        with pytest.raises(SpecError, match=rf"parallel.context.inner_degree: {degree} ranks are not.*{remedy}"):
+            sequence_method("two_level", degree, {"inner_degree": inner})
+    with pytest.raises(SpecError, match=r"inner_degree: 8 ranks do not share out evenly the 4 heads.*write 4, or"):
+        dense_job(model=LLAMA, context_degree=16, context_method="two_level", context_inner_degree=8)
+    with pytest.raises(SpecError, match="sequence_length 36 does not divide into 8 blocks"):
+        dense_job(model=LLAMA | {"sequence_length": 36}, context_degree=8, context_method="two_level",
+                  context_inner_degree=4)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEQUENCE_METHODS)
+@pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
+def test_chunks_of_ranks_are_the_rows_that_kernels_know(name: SequenceMethodName, layout: str) -> None:
+    """What the dense model of a check takes for a rank's tokens is where kernels place them."""
+    own = signature(SEQUENCE_METHODS[name]).parameters
+    method = sequence_method(name, 6, {"layout": layout} if "layout" in own else {})
+    rows, num_chunks, mesh = method.rows(48), sum(map(len, method.chunks)), Mesh(method.axes)
+    assert {len(own) for own in method.chunks} == {num_chunks // 6}
+    for rank, chunks in enumerate(method.chunks):
+        size, where = 48 // num_chunks, mesh.coordinates(rank)
+        tokens = [token for chunk in chunks for token in range(chunk * size, (chunk + 1) * size)]
+        assert tokens == [place_of(rows, mesh, where, row) for row in range(rows.num_tokens)]
+
+
+def place_of(rows: Rows, mesh: Mesh, where: Mapping[str, int], row: int) -> int:
+    """Return the place in its sequence of a row of a rank, by the definition of rows."""
+    for place, axis in enumerate(rows.cut_over):
+        row += where[axis] * rows.num_tokens * mesh.degree(*rows.cut_over[place + 1 :])
+    if not rows.dealt_over:
+        return row
+    degree, index = mesh.degree(rows.dealt_over), where[rows.dealt_over]
+    chunk = rows.num_total // (2 * degree)
+    return row + (index if row < chunk else 2 * degree - 2 - index) * chunk
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
