@@ -141,6 +141,7 @@ def _same(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]
 def _softmax_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
     queries, keys = outputs[0].shape[2:]
     part = 0.5 if "cut_over" in attributes else _causal_fraction(queries, keys, _window(attributes))
+    part = part if _is_causal(attributes) else 1.0
     executed = part * _SOFTMAX_FLOP_PER_SCORE * outputs[0].num_elements
     return Work(0.0, executed, int(part * total_bytes(inputs)), total_bytes(outputs))
 

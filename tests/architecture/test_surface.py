@@ -110,6 +110,7 @@ KEYS = {
     *("model.family", "model.preset", "model.huggingface"),
     *("model.num_layers", "model.hidden_size", "model.num_heads", "model.num_kv_heads", "model.ffn_hidden_size"),
     *("model.sequence_length", "model.vocab_size", "model.tied_embeddings", "model.attention", "model.dropout"),
+    "model.causal",
     *("model.rotary_base", "model.forward", "model.backward_input", "model.backward_weight", "model.hop"),
     *("model.head_size", "model.qkv_bias", "model.query_key_norm", "model.gate", "model.post_norms"),
     *("model.scaled_embeddings", "model.score_cap", "model.logit_cap", "model.experts.shared_gate"),

@@ -70,6 +70,26 @@ MANY_SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
     "two levels, 2 x 2, x dp2 zero3": training(
         model=SHORT_LLAMA, context_degree=4, context_method="two_level", data_degree=2, zero_stage=3, batch=(2, 1)
     ),
+    "full mask, ring, zigzag": training(
+        model={**SHORT_LLAMA, "causal": False}, context_degree=2, batch=(1, 1), recompute="selective"
+    ),
+    "full mask, contiguous ring on 4": training(
+        model={**SHORT_LLAMA, "causal": False}, context_degree=4, context_layout="contiguous", batch=(1, 1)
+    ),
+    "full mask, gathers": training(
+        model={**SHORT_LLAMA, "causal": False}, context_degree=2, context_method="all_gather", batch=(1, 1)
+    ),
+    "full mask, two levels, 2 x 2": training(
+        model={**SHORT_LLAMA, "causal": False}, context_degree=4, context_method="two_level", batch=(1, 1)
+    ),
+    "full mask, ring self-attention": training(
+        model={**SHORT, "causal": False}, context_degree=2, context_method="ring_self_attention", batch=(1, 1)
+    ),
+    "full mask, ulysses x tp2 sp": training(
+        model={**WIDE_LLAMA, "causal": False}, context_degree=2, context_method="ulysses", tensor_degree=2,
+        sequence_parallel=True, batch=(1, 1),
+    ),
+    "full mask, scores kept, tp2": training(model={**SHORT, "causal": False}, tensor_degree=2, batch=(1, 1)),
     "ulysses on 4, recompute full": training(
         model=WIDE_LLAMA, context_degree=4, context_method="ulysses", batch=(2, 1), recompute="full"
     ),

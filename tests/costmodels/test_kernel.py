@@ -220,6 +220,7 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("ring_context", [t(B, N, 3, 3 * S), KV, t(3, B, N, D)], BLOCKS, [t(3, B, N, D)]),
     ("transposed_context", [t(B, N, 3, S), t(3, B, N, D)], {"groups": G, "factor": 1.0}, [KV]),
     ("causal_softmax", [t(B, N, 3, S)], {"cut_over": ("cp",)}, [t(B, N, 3, S)]),
+    ("causal_softmax", [SCORES], {"causal": False}, [SCORES]),
     ("attention_scores", [t(3, B, N, D), KV], {"context": 2}, [t(B, N, 3, 5)]),
     ("attention_scores_backward", [t(B, N, 3, 5), t(3, B, N, D), KV, KV], {"context": 2}, [t(3, B, N, D), KV]),
     ("attention_context", [t(B, N, 3, 5), KV], {"context": 2}, [t(3, B, N, D)]),

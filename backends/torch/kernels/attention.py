@@ -106,6 +106,8 @@ def causal_softmax(context: KernelContext, inputs: Sequence[Tensor], attributes:
     ``cut_over``: mesh axes that share out the queries of a sequence, in order.
     """
     (scores,) = inputs
+    if not _is_causal(attributes):
+        return (wide(scores).softmax(-1).to(scores.dtype),)
     axes, queries = attributes.get("cut_over", ()), scores.shape[-2]
     later = (context.rank.mesh.degree(*axes) - 1 - context.index(axes)) * queries if axes else 0
     return (_masked(wide(scores), _window(attributes), later).softmax(-1).to(scores.dtype),)

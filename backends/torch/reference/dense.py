@@ -268,7 +268,7 @@ class DenseModel:
         places = torch.arange(x.shape[0], device=self.device)
         back = places[:, None] - places  # how far before the query the key is
         hidden = (back < 0) | (back >= (window.size if window else m.sequence_length))
-        probabilities = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        probabilities = (scores.masked_fill(hidden, -torch.inf) if m.causal else scores).softmax(-1)
         if m.attention == "core":
             probabilities = self._dropped(probabilities, f"{name}.attention", batch_dim=0)
         context = torch.einsum("bnst,tbnd->sbnd", probabilities, v)

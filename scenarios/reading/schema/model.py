@@ -93,6 +93,8 @@ class GptModel(Section):
     """Input embedding and output layer share one table."""
     attention: Attention = "core"
     """`core`: scores, softmax and context as separate kernels; `flash`: one fused kernel."""
+    causal: bool = True
+    """A token sees only itself and those before it; false: all tokens of its sequence, as in BERT."""
     dropout: Probability = 0.1
     """Probability of every dropout; Megatron-LM's default is 0.1."""
     experts: ExpertsSection | None = None
@@ -117,6 +119,8 @@ class LlamaModel(Section):
     """Input embedding and output layer share one table."""
     attention: Attention = "flash"
     """`core`: scores, softmax and context as separate kernels; `flash`: one fused kernel."""
+    causal: bool = True
+    """A token sees only itself and those before it; false: all tokens of its sequence, as in BERT."""
     dropout: Probability = 0.0
     """Llamas have none."""
     rotary_base: RotaryBase = 10000.0
@@ -189,6 +193,7 @@ class _ModelOverrides(Section):
     ffn_hidden_size: Width | None = None
     tied_embeddings: bool | None = None
     attention: Attention | None = None
+    causal: bool | None = None
     dropout: Probability | None = None
     rotary_base: RotaryBase | None = None
     head_size: HeadSize | None = None

@@ -349,14 +349,14 @@ def heads_layout(q: Tensor) -> Layout:
 
 
 def causal_softmax(
-    t: TaskTracer, name: str, scores: Tensor, window: int = 0, *, cut_over: tuple[str, ...] = ()
+    t: TaskTracer, name: str, scores: Tensor, window: int = 0, *, cut_over: tuple[str, ...] = (), causal: bool = True
 ) -> Tensor:
     """Return softmax over the keys up to each query's own, of scores[b, n, queries, keys].
 
     ``window``: a query sees at most so many keys, the last ones; 0: all. ``cut_over``: mesh axes that share out the
-    queries of a sequence, in order.
+    queries of a sequence, in order. Without ``causal`` every query sees all keys.
     """
-    seen = _windowed(window) | ({"cut_over": cut_over} if cut_over else {})
+    seen = masked(causal=causal, window=window) | ({"cut_over": cut_over} if cut_over and causal else {})
     (probabilities,) = t.compute(name, "causal_softmax", (scores,), (scores.layout,), **seen)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
@@ -369,9 +369,9 @@ def causal_softmax(
     return probabilities
 
 
-def _windowed(window: int) -> dict[str, Any]:
-    """Return the attributes of a kernel whose queries see a window, or all keys up to their own."""
-    return {"window": window} if window else {}
+def masked(*, causal: bool, window: int = 0) -> dict[str, Any]:
+    """Return the attributes of a kernel whose queries see all keys, those up to their own, or of them a window."""
+    return ({"window": window} if window else {}) | ({} if causal else {"causal": False})
 
 
 def core_attention(
@@ -384,17 +384,18 @@ def core_attention(
     *,
     window: int = 0,
     cap: float = 0.0,
+    causal: bool = True,
 ) -> Tensor:
-    """Return causal attention as separate kernels; scores, probabilities and mask are kept for backward.
+    """Return attention, causal or not, as separate kernels; scores, probabilities and mask are kept for backward.
 
     ``window``: keys that a query sees at most. ``cap``: scores stay softly below it (Gemma 2). 0: without.
     """
-    seen = _windowed(window)
+    seen = masked(causal=True, window=window)  # products are made of all scores either way
     (scores,) = t.compute(f"{name}.scores", "attention_scores", (q, k), (heads_layout(q),), **seen)
     t.record((q, k), (scores,), _two_input_backward(f"{name}.scores", "attention_scores", q, k, seen))
     if cap:
         scores = elementwise(t, f"{name}.soft_cap", "soft_cap", scores, cap=cap)
-    probabilities = causal_softmax(t, f"{name}.softmax", scores, window)
+    probabilities = causal_softmax(t, f"{name}.softmax", scores, window, causal=causal)
     dropped = dropout(t, name, probabilities, dropout_probability, batch_dim=0)
     (y,) = t.compute(f"{name}.context", "attention_context", (dropped, v), (q.layout,), **seen)
     t.record((dropped, v), (y,), _two_input_backward(f"{name}.context", "attention_context", dropped, v, seen))
@@ -411,12 +412,14 @@ def _two_input_backward(name: str, kernel: str, a: Tensor, b: Tensor, attributes
     return backward
 
 
-def flash_attention(t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor, *, window: int = 0) -> Tensor:
-    """Return causal attention as one kernel that keeps only the log-sum-exp (Dao et al. 2022).
+def flash_attention(
+    t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor, *, window: int = 0, causal: bool = True
+) -> Tensor:
+    """Return attention, causal or not, as one kernel that keeps only the log-sum-exp (Dao et al. 2022).
 
     ``window``: a query sees at most so many keys, its own and those before it; 0: all.
     """
-    seen, layouts = _windowed(window), (q.layout, heads_layout(q))
+    seen, layouts = masked(causal=causal, window=window), (q.layout, heads_layout(q))
     y, lse = t.compute(name, "flash_attention", (q, k, v), layouts, labels=("", "lse"), **seen)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:

@@ -20,11 +20,18 @@ class SharedSequence:
     """A sequence whose tokens lie over ``degree`` = n ranks along ``axis``.
 
     ``zigzag``: in 2n chunks, of which rank i has chunks i and 2n-1-i. Otherwise in n blocks, of which it has the i-th.
+    ``causal``: queries see the keys up to their own, else all keys.
     """
 
     axis: str
     degree: int
     zigzag: bool = True
+    causal: bool = True
+
+    @property
+    def gathers_in_order(self) -> bool:
+        """Return whether gathered keys may stay in the order of the ranks: it is that of the sequence, or no matter."""
+        return not (self.zigzag and self.causal)
 
     def place(self, t: TaskTracer) -> int:
         """Return the place along the axis of the ranks that run a program, which must be theirs alone."""
@@ -32,11 +39,13 @@ class SharedSequence:
 
     def mask(self, t: TaskTracer, own_tokens: int) -> Mapping[str, Any]:
         """Return what kernels are told of the gathered keys that a rank's queries see."""
+        if not self.causal:
+            return f.masked(causal=False)
         return {"dealt_over": self.axis} if self.zigzag else {"context": self.place(t) * own_tokens}
 
 
 def gathering_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared: SharedSequence) -> Tensor:
-    """Return causal attention of this rank's queries to all ranks' keys and values, gathered before.
+    """Return attention of this rank's queries to all ranks' keys and values, gathered before.
 
     Kept are this rank's own keys and values; backward gathers again, and sums the gradients of all of them with a
     reduce_scatter. The result is copied to its place and kept for backward besides (Transformer Engine,
@@ -63,7 +72,7 @@ def gathering_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared:
 def _gathered(t: TaskTracer, x: Tensor, shared: SharedSequence, kind: Kind, label: str) -> Tensor:
     """Return x of all ranks in the order of the sequence."""
     dealt = t.gather(x, shared.axis, 0, kind, label)
-    if not shared.zigzag:
+    if shared.gathers_in_order:
         return dealt
     order = [0] * (2 * shared.degree)
     for index in range(shared.degree):
@@ -74,7 +83,7 @@ def _gathered(t: TaskTracer, x: Tensor, shared: SharedSequence, kind: Kind, labe
 def _own_sum(r: TaskTracer, gradient: Tensor, like: Tensor, shared: SharedSequence) -> Tensor:
     """Return the sum over ranks of this rank's chunks of a gradient in the order of the sequence."""
     dealt = gradient.relaid(like.layout.with_(shared.axis, PARTIAL))
-    if shared.zigzag:
+    if not shared.gathers_in_order:
         order = [chunk for index in range(shared.degree) for chunk in (index, 2 * shared.degree - 1 - index)]
         dealt = _reordered(r, dealt, order, Kind.WORKSPACE)
     return r.scatter_sum(dealt, shared.axis, 0, like.layout, Kind.WORKSPACE)

@@ -24,7 +24,7 @@ _KEYS_AND_VALUES = (".k", ".v")
 
 
 def ring_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared: SharedSequence) -> Tensor:
-    """Return causal attention of this rank's queries to the keys and values of all ranks.
+    """Return attention of this rank's queries to the keys and values of all ranks.
 
     While a rank computes with its keys and values, it sends them to the next rank and receives those of the rank
     before. The results of all steps are merged by their log-sum-exp. The keys and values of the last step are kept:
@@ -98,8 +98,8 @@ def _label(name: str, step: int) -> str:
 
 def _mask(t: TaskTracer, shared: SharedSequence, step: int) -> Mapping[str, Any] | None:
     """Return what kernels are told of the keys of a step: own ones are causal; None: no query sees them."""
-    if step == 0:
-        return {}
+    if step == 0 or not shared.causal:
+        return f.masked(causal=shared.causal)
     if shared.zigzag:
         return {"causal": False, "ring": shared.axis, "step": step}
     return {"causal": False, "mirrored": True} if step <= shared.place(t) else None

@@ -53,9 +53,16 @@ class _Blocks:
 
 
 def ring_self_attention(
-    t: TaskTracer, name: str, qkv: Sequence[Tensor], axis: str, *, dropout: float = 0.0, cap: float = 0.0
+    t: TaskTracer,
+    name: str,
+    qkv: Sequence[Tensor],
+    axis: str,
+    *,
+    causal: bool = True,
+    dropout: float = 0.0,
+    cap: float = 0.0,
 ) -> Tensor:
-    """Return causal attention of this rank's queries to all ranks' keys and values, with scores kept.
+    """Return attention of this rank's queries to all ranks' keys and values, with scores kept.
 
     ``dropout``: probability that a weight is dropped. ``cap``: scores stay softly below it; 0: they do not.
     """
@@ -64,7 +71,7 @@ def ring_self_attention(
     scores = _scores(t, f"{name}.scores", q, k, blocks)
     if cap:
         scores = f.elementwise(t, f"{name}.soft_cap", "soft_cap", scores, cap=cap)
-    probabilities = f.causal_softmax(t, f"{name}.softmax", scores, cut_over=(axis,))
+    probabilities = f.causal_softmax(t, f"{name}.softmax", scores, cut_over=(axis,), causal=causal)
     dropped = f.dropout(t, name, probabilities, dropout, batch_dim=0)
     return _context(t, f"{name}.context", dropped, v, blocks, q.layout)
 

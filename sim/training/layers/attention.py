@@ -11,7 +11,7 @@ from sim.training.sequence.method import Scoring
 
 
 def attention(b: LayerBuilder, t: TaskTracer, index: int, x: Tensor) -> Tensor:
-    """Return causal self-attention of x in one layer, of whatever heads the model has."""
+    """Return self-attention of x in one layer, of whatever heads the model has."""
     m, name, window = b.model, f"layer{index}", b.model.window_of(index)
     latent, base = m.latent_attention, m.rotary_base_of(index)
     q, k, v = _qkv(b, t, name, x, base) if latent is None else latent_qkv(b, t, name, x, latent, base)
@@ -50,6 +50,8 @@ def attend(b: LayerBuilder, t: TaskTracer, name: str, qkv: Sequence[Tensor], win
             return sliced.flash_attention(tracer, name, inputs, b.part)
         if b.part:
             return sliced.core_attention(tracer, name, inputs, dropout, b.part)
-        return b.sequence.attention(tracer, name, inputs, Scoring(flash, dropout, window, b.model.score_cap))
+        return b.sequence.attention(
+            tracer, name, inputs, Scoring(flash, b.model.causal, dropout, window, b.model.score_cap)
+        )
 
     return b.checkpointed(t, scored, qkv) if b.recompute == "selective" else scored(t, qkv)

@@ -46,20 +46,19 @@ class KeyExchange(SequenceMethod):
             return tuple((index,) for index in range(self.degree))
         return tuple((index, 2 * self.degree - 1 - index) for index in range(self.degree))
 
-    @property
-    def roles(self) -> tuple[Role, ...]:
+    def roles(self, *, causal: bool) -> tuple[Role, ...]:
         """Return every place along the axis where ranks compute different numbers of blocks."""
-        return tuple({AXIS: index} for index in range(self.degree)) if self.layout == "contiguous" else ({},)
+        uneven = causal and self.layout == "contiguous"
+        return tuple({AXIS: index} for index in range(self.degree)) if uneven else ({},)
 
     def check(self, shares: Shares) -> None:
         """Raise SpecError unless a sequence makes two chunks, or a block, per rank."""
         (check_blocks if self.layout == "contiguous" else check_chunks)(shares.num_tokens, self.degree)
         check_tokens(shares.num_tokens // self.degree, shares.token_multiple)
 
-    @property
-    def shared(self) -> SharedSequence:
-        """Return how a sequence lies over the ranks."""
-        return SharedSequence(AXIS, self.degree, zigzag=self.layout == "zigzag")
+    def shared(self, scoring: Scoring) -> SharedSequence:
+        """Return how a sequence and its scores lie over the ranks."""
+        return SharedSequence(AXIS, self.degree, zigzag=self.layout == "zigzag", causal=scoring.causal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,7 @@ class PointToPoint(KeyExchange):
 
     def attention(self, t: TaskTracer, name: str, qkv: Sequence[Tensor], scoring: Scoring) -> Tensor:
         """Return attention, a block of keys and values after the other."""
-        return ring_attention(t, name, qkv, self.shared)
+        return ring_attention(t, name, qkv, self.shared(scoring))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,4 +80,4 @@ class AllGather(KeyExchange):
 
     def attention(self, t: TaskTracer, name: str, qkv: Sequence[Tensor], scoring: Scoring) -> Tensor:
         """Return attention to gathered keys and values."""
-        return gathering_attention(t, name, qkv, self.shared)
+        return gathering_attention(t, name, qkv, self.shared(scoring))

@@ -28,12 +28,13 @@ Role = Mapping[str, int]
 class Scoring(NamedTuple):
     """How attention weighs values.
 
-    ``fused``: one kernel keeps the log-sum-exp of the scores, not the scores. ``dropout``: probability that a weight is
-    dropped. ``window``: keys that a query sees at most, 0: all up to its own. ``cap``: scores stay softly below it, 0:
-    they do not.
+    ``fused``: one kernel keeps the log-sum-exp of the scores, not the scores. ``causal``: a query sees the keys up to
+    its own, else all. ``dropout``: probability that a weight is dropped. ``window``: keys that a query sees at most, 0:
+    no fewer. ``cap``: scores stay softly below it, 0: they do not.
     """
 
     fused: bool
+    causal: bool = True
     dropout: float = 0.0
     window: int = 0
     cap: float = 0.0
@@ -75,11 +76,11 @@ class SequenceMethod(ABC):
     def chunks(self) -> tuple[tuple[int, ...], ...]:
         """Return which of a sequence's equal chunks, in order, each rank along the axes has."""
 
-    @property
-    def roles(self) -> tuple[Role, ...]:
+    def roles(self, *, causal: bool) -> tuple[Role, ...]:
         """Return the coordinates of ranks that run one program: none where all ranks along the axes do.
 
-        The program's tracer knows its role. A method whose ranks compute different amounts has several.
+        The program's tracer knows its role. A method whose ranks compute different amounts under a causal mask has
+        several then.
         """
         return ({},)
 

@@ -44,4 +44,4 @@ class RingSelfAttention(SequenceMethod):
 
     def attention(self, t: TaskTracer, name: str, qkv: Sequence[Tensor], scoring: Scoring) -> Tensor:
         """Return attention by kept scores of all keys."""
-        return ring_self_attention(t, name, qkv, AXIS, dropout=scoring.dropout, cap=scoring.cap)
+        return ring_self_attention(t, name, qkv, AXIS, causal=scoring.causal, dropout=scoring.dropout, cap=scoring.cap)

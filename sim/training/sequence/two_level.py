@@ -64,10 +64,10 @@ class TwoLevel(SequenceMethod):
             found += [(parts[2 * i], parts[2 * i + 1]) for i in range(inner)]
         return tuple(found)
 
-    @property
-    def roles(self) -> tuple[Role, ...]:
+    def roles(self, *, causal: bool) -> tuple[Role, ...]:
         """Return every place along the ring where groups compute different numbers of blocks."""
-        return tuple({_OUTER: index} for index in range(self.ring_degree)) if self.layout == "contiguous" else ({},)
+        uneven = causal and self.layout == "contiguous"
+        return tuple({_OUTER: index} for index in range(self.ring_degree)) if uneven else ({},)
 
     def check(self, shares: Shares) -> None:
         """Raise SpecError unless tokens divide over the ring and its groups, and heads over a group."""
@@ -79,5 +79,5 @@ class TwoLevel(SequenceMethod):
 
     def attention(self, t: TaskTracer, name: str, qkv: Sequence[Tensor], scoring: Scoring) -> Tensor:
         """Return ring attention of a group's tokens in a rank's share of the heads."""
-        shared = SharedSequence(_OUTER, self.ring_degree, zigzag=self.layout == "zigzag")
+        shared = SharedSequence(_OUTER, self.ring_degree, zigzag=self.layout == "zigzag", causal=scoring.causal)
         return by_heads(t, qkv, _INNER, lambda own: ring_attention(t, name, own, shared))

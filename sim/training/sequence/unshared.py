@@ -43,5 +43,7 @@ def whole_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], scoring: Sc
     """Return attention of all queries to all keys and values of a sequence, which a rank has."""
     q, k, v = qkv
     if scoring.fused:
-        return f.flash_attention(t, name, q, k, v, window=scoring.window)
-    return f.core_attention(t, name, q, k, v, scoring.dropout, window=scoring.window, cap=scoring.cap)
+        return f.flash_attention(t, name, q, k, v, window=scoring.window, causal=scoring.causal)
+    return f.core_attention(
+        t, name, q, k, v, scoring.dropout, window=scoring.window, cap=scoring.cap, causal=scoring.causal
+    )

@@ -82,6 +82,16 @@ _OF_WINDOWS: Final = (
         "write method: ulysses, or model.sequence_length no larger than the window and no sliding_window",
     ),
     Refusal(
+        ("full_mask",), ("token_slices",), SCHEDULE_KEY,
+        "a slice runs before the tokens after it are there, so it cannot see them",
+        "write schedule: 1f1b, or model.causal: true",
+    ),
+    Refusal(
+        ("full_mask",), ("sliding_window",), "model.causal",
+        "a sliding window is built for queries that see what comes before them",
+        "leave it, or sliding_window, out",
+    ),
+    Refusal(
         ("sliding_window", "score_cap"), ("token_slices",), SCHEDULE_KEY,
         "attention over token slices is built without sliding windows and caps on scores",
         "write schedule: 1f1b",

@@ -79,11 +79,12 @@ TECHNIQUES: Final[Mapping[str, Technique]] = {
     "two_level": _shared_by("two_level"),
     "contiguous": Technique(
         "sequences in contiguous blocks",
-        lambda s: len(s.parallel.sequence.roles) > 1,
+        lambda s: len(s.parallel.sequence.roles(causal=True)) > 1,
         needs=(("p2p",), ("all_gather",), ("two_level",)),
     ),
     "latent_attention": Technique("latent attention", lambda s: s.model.latent_attention is not None),
     "sliding_window": Technique("sliding windows", lambda s: s.model.sliding_window is not None),
+    "full_mask": Technique("full masks", lambda s: not s.model.causal),
     "score_cap": Technique("capped scores", lambda s: s.model.score_cap > 0.0, needs=(("core_attention",),)),
     "core_attention": Technique("attention with scores kept", lambda s: s.model.attention == "core"),
     "tied_embeddings": Technique("tied embeddings", lambda s: s.model.tied_embeddings),

@@ -52,7 +52,7 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None)
         if only not in (None, rank):
             continue
         splits = frozenset(action.stage for action in order if action.kind == "W")
-        for sharer in job.parallel.sequence.roles:
+        for sharer in job.parallel.sequence.roles(causal=job.model.causal):
             programs.append(StageProgramBuilder(job, mesh, place, rank, splits, sharer).build(calls[rank]))
     return Plan(name, mesh, tuple(programs), job.seed, barrier=pipeline.has_barrier)
 

@@ -34,7 +34,7 @@ def build_delayed_training(job: DenseTraining, name: str) -> Plan:
     programs = [
         DelayedProgramBuilder(job, mesh, place, rank, frozenset(), sharer).build(calls[rank])
         for rank in range(place.num_ranks)
-        for sharer in parallel.sequence.roles
+        for sharer in parallel.sequence.roles(causal=job.model.causal)
     ]
     return Plan(name, mesh, tuple(programs), job.seed, num_steps=NUM_STEPS, microbatches_per_step=job.num_microbatches)
 

@@ -40,6 +40,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "core_attention": {"attention": "core"},
     "sliding_window": {"sliding_window": SlidingWindow(size=8, global_every=2)},
+    "full_mask": {"causal": False},
     "score_cap": {"attention": "core", "score_cap": 50.0},
     "tied_embeddings": {"tied_embeddings": True},
     "tied_over_ranks": {},
@@ -75,7 +76,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 }
 """Keys that use each technique."""
 
-VARIATIONS = ("latent_attention", "experts", "sliding_window", "score_cap")
+VARIATIONS = ("causal", "latent_attention", "experts", "sliding_window", "score_cap")
 
 PAIRS = list(combinations(TECHNIQUES, 2))
 BUILT, REFUSED, NEVER = (

@@ -75,6 +75,9 @@ def test_a_ring_sends_the_bytes_of_its_closed_form() -> None:
     The prototype began the sums at their own rank, so they took N steps home: 2/N A more, 57344. Here backward begins
     with the block that a rank held last, and the sums are home one step earlier.
     """
+    for layout in ("zigzag", "contiguous"):
+        full = layer_plan(model=MODEL | {"attention": "flash", "causal": False}, context_layout=layout)
+        assert sent(full) == sent(layer_plan(context_layout=layout))
     forward, backward = sent(layer_plan(context_method="p2p"))
     assert forward == 24576 == 2 * (RANKS - 1) / RANKS * A
     assert backward + 2 / RANKS * A == 57344
@@ -187,6 +190,20 @@ def test_blocks_share_out_a_causal_mask_unevenly(method: str) -> None:
     assert executed == pytest.approx([(2 * index + 1) / RANKS**2 * of_all[1] for index in range(RANKS)])
     assert executed[-1] * RANKS / of_all[1] == pytest.approx((2 * RANKS - 1) / RANKS)
     assert sent(plan) == sent(even)
+
+
+@pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
+@pytest.mark.parametrize("method", ["p2p", "all_gather", "two_level"])
+def test_a_full_mask_is_shared_out_evenly_by_all_layouts(method: str, layout: str) -> None:
+    """All ranks run one program, which executes 1/n of the full square: twice what a causal mask leaves."""
+    model = MODEL | {"attention": "flash"}
+    plan = layer_plan(model=model | {"causal": False}, context_method=method, context_layout=layout)
+    (program,) = plan.programs
+    counted, executed = attention_work(program)
+    of_causal = attention_work(layer_plan(model=model, context_method=method).programs[0])
+    assert counted == of_causal[0]
+    assert executed == pytest.approx(2 * of_causal[1])
+    assert not [op for _, _, _, op in program.instances() if isinstance(op, Compute) and op.kernel == "take_chunks"]
 
 
 @pytest.mark.parametrize("method", ["p2p", "all_gather"])

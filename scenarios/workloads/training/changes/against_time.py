@@ -116,5 +116,5 @@ def _of_messages(parallel: ParallelSpec) -> Iterator[Change]:
         for other in ("p2p", "all_gather", "ulysses"):
             if other != parallel.sequence.name:
                 yield Change((f"parallel.context.method={other}",), {"cp": 0.5})
-        if len(parallel.sequence.roles) > 1:
+        if len(parallel.sequence.roles(causal=True)) > 1:
             yield Change(("parallel.context.layout=zigzag",), {"cp": 0.5, "dp": 0.5})

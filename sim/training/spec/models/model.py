@@ -41,6 +41,8 @@ class TransformerSpec:
     tied_embeddings: bool
     attention: Literal["core", "flash"]
     """``core``: scores, softmax and context as separate kernels, scores kept; ``flash``: one fused kernel."""
+    causal: bool = True
+    """A query sees the keys up to its own; false: all of its sequence."""
     dropout: float = 0.0
     rotary_base: float = 10000.0
     latent_attention: LatentAttention | None = None
