@@ -136,7 +136,7 @@ def _agreed(data: Data) -> Data:
 
 
 def _scenario(draw: Draw, actions: Path) -> Data:
-    tp, cp, dp = draw.one(1, 1, 2, 2, 4), draw.one(1, 1, 1, 2), draw.one(1, 1, 2, 2, 3, 4)
+    tp, cp, dp = draw.one(1, 1, 2, 2, 4), draw.one(1, 1, 1, 2, 2, 4), draw.one(1, 1, 2, 2, 3, 4)
     pipeline = _pipeline(draw, actions)
     pp, schedule = pipeline["degree"], pipeline["schedule"]
     sharing = _data(draw, dp, schedule)
@@ -144,7 +144,8 @@ def _scenario(draw: Draw, actions: Path) -> Data:
         cp = 1
     m, size = pipeline.pop("m"), draw.one(1, 1, 2)
     stages = pp * pipeline.get("virtual_stages", 1)
-    model = _model(draw, stages, tp, cp)
+    shared = _context(draw, cp)
+    model = _model(draw, stages, tp, shared)
     cluster = _cluster(draw, min(tp * cp * pp * dp, _MOST_RANKS + 1))
     training = _training(draw, m * size * dp, size, _precisions(cluster))
     if schedule == "local":
@@ -153,7 +154,7 @@ def _scenario(draw: Draw, actions: Path) -> Data:
         pipeline["recompute_per_stage"] = [draw.one("none", "selective", "full") for _ in range(stages)]
     parallel = {
         "tensor": _tensor(draw, tp),
-        "context": {"degree": cp, "method": draw.one("p2p", "all_gather")},
+        "context": shared,
         "pipeline": pipeline,
         "data": sharing,
         "axis_order": draw.sample(["pp", "dp", "cp", "tp"], 4),
@@ -167,16 +168,25 @@ def _scenario(draw: Draw, actions: Path) -> Data:
     }  # fmt: skip
 
 
-def _model(draw: Draw, stages: int, tp: int, cp: int) -> Data:
-    heads = draw.one(4, 8)
+def _context(draw: Draw, degree: int) -> Data:
+    """Return how ranks share sequences."""
+    method = draw.one("p2p", "all_gather", "ulysses", "ring_self_attention", *(["two_level"] if degree > 2 else []))
+    has_layout = method in {"p2p", "all_gather", "two_level"} and draw.maybe(0.3)
+    return {"degree": degree, "method": method} | ({"layout": "contiguous"} if has_layout else {})
+
+
+def _model(draw: Draw, stages: int, tp: int, shared: Data) -> Data:
+    heads, cp = draw.one(4, 8), int(shared["degree"])
+    kinds = {"ulysses": ("core", "flash"), "ring_self_attention": ("core",)}.get(shared["method"], ("flash",))
+    attention = draw.one(*kinds) if cp > 1 else draw.one("core", "flash")
     model = {
         "family": draw.one("gpt", "llama"), "num_layers": max(1, stages + draw.one(-2, 0, 0, 1)),
         "hidden_size": draw.one(64, 128, 512), "num_heads": heads, "vocab_size": 4 * draw.one(16, 64, 512),
         "sequence_length": 2 * cp * tp * draw.one(4, 16, 64), "tied_embeddings": draw.maybe(0.4),
-        "attention": "flash" if cp > 1 else draw.one("core", "flash"),
-    }  # fmt: skip
+        "attention": attention,
+    } | draw.some(0.15, causal=False)  # fmt: skip
     if model["family"] == "gpt":
-        model |= {"dropout": 0.0 if cp > 1 else draw.one(0.0, 0.1)} | draw.some(0.3, ffn_hidden_size=96)
+        model |= {"dropout": draw.one(0.0, 0.1)} | draw.some(0.3, ffn_hidden_size=96)
     else:
         model |= {"ffn_hidden_size": 32 * draw.one(2, 5)} | draw.some(0.4, num_kv_heads=draw.one(tp, 4))
         if draw.maybe(0.3):
